@@ -11,6 +11,7 @@ from fedcel.attacks.attack_row import (
     AttackRow,
     AttackScores,
 )
+from fedcel.attacks.attacker import Attacker, Rebuild
 from fedcel.attacks.averaging import Averaging, RepeatedObservation
 from fedcel.attacks.black_box_search import BlackBoxSearch
 from fedcel.attacks.contradictions import MeasuredLeak, find_contradictions
@@ -67,6 +68,7 @@ __all__ = [
     "AttackRow",
     "AttackScores",
     "AttackedAttributes",
+    "Attacker",
     "Averaging",
     "BlackBoxSearch",
     "Decoder",
@@ -83,6 +85,7 @@ __all__ = [
     "MembershipScores",
     "OtherClasses",
     "Progress",
+    "Rebuild",
     "ReconstructionScores",
     "RepeatedObservation",
     "Shadow",

@@ -1,6 +1,7 @@
 """One attacker at work, and the base of the built-in attacks."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +15,8 @@ from fedcel.leakage import Observation
 PROGRESS_LINES = 10  # of a training, about
 Reconstructions = Float[Tensor, "T C H W"]
 """One image in [0, 1] per target."""
+Rebuild = Callable[[Float[Tensor, "T F"]], Float[Tensor, "T C H W"]]
+"""What an attack has learned: messages to images in [0, 1]."""
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,13 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.attacks.attacker import Attacker, BaseAttack, Reconstructions
-from fedcel.attacks.inversion_training import DEFAULT_EFFORT, Effort, train_and_invert
+from fedcel.attacks.attacker import Attacker, BaseAttack, Rebuild, Reconstructions
+from fedcel.attacks.inversion_training import (
+    DEFAULT_EFFORT,
+    Effort,
+    apply_network,
+    train_inverter,
+)
 
 
 @dataclass(frozen=True)
@@ -30,4 +35,9 @@ class Decoder(BaseAttack):
 
     def invert(self, attacker: Attacker, observed: Float[Tensor, "T F"]) -> Reconstructions:
         """Return one image per message."""
-        return train_and_invert(attacker, observed, self.effort)
+        return self.learn(attacker)(observed)
+
+    def learn(self, attacker: Attacker) -> Rebuild:
+        """Train the network once, for messages that arrive later."""
+        net, _ = train_inverter(attacker, self.effort)
+        return lambda observed: apply_network(net, observed)

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.attacks.attacker import Attacker, BaseAttack, Reconstructions
+from fedcel.attacks.attacker import Attacker, BaseAttack, Rebuild, Reconstructions
 from fedcel.attacks.inversion_training import HELD_OUT_SHARE, make_observer, split_held_out
 
 MAX_IMAGES = 2000  # that are learned from, at budget 1
@@ -113,6 +113,10 @@ class KernelRidge(BaseAttack):
 
     def invert(self, attacker: Attacker, observed: Float[Tensor, "T F"]) -> Reconstructions:
         """Return one image per message."""
+        return self.learn(attacker)(observed)
+
+    def learn(self, attacker: Attacker) -> Rebuild:
+        """Solve the regression once, for messages that arrive later."""
         x = attacker.auxiliary.x
         factor = attacker.budget ** (1 / 3)
         count = max(2, round(self.images * factor))
@@ -124,9 +128,13 @@ class KernelRidge(BaseAttack):
         pairs = zip(learned.training, learned.held_out, strict=True)
         everything = Pairs(*(torch.cat(both) for both in pairs))
         regression = solve_regression(learned.choice.kernel, everything)
-        projected = regression.project(observed.double())
-        flat = regression.rebuild(projected, learned.choice.penalty)
-        return flat.to(x.dtype).view(len(observed), *x.shape[1:])
+
+        def rebuild(observed: Float[Tensor, "T F"]) -> Float[Tensor, "T C H W"]:
+            projected = regression.project(observed.double())
+            flat = regression.rebuild(projected, learned.choice.penalty)
+            return flat.to(x.dtype).view(len(observed), *x.shape[1:])
+
+        return rebuild
 
 
 def count_rows(images: int, rows: int, factor: float) -> int:

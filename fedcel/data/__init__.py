@@ -3,6 +3,7 @@
 from fedcel.data.augmentation import augment_images
 from fedcel.data.images import Images
 from fedcel.data.node_data import NodeDataSettings, list_classes
+from fedcel.data.pictures import decode_pictures
 from fedcel.data.sources import SOURCES, Source, SourceData, read_source
 from fedcel.data.splits import Attributes, Splits, load_attributes, load_splits
 
@@ -15,6 +16,7 @@ __all__ = [
     "SourceData",
     "Splits",
     "augment_images",
+    "decode_pictures",
     "list_classes",
     "load_attributes",
     "load_splits",

@@ -7,6 +7,7 @@ from fedcel.leakage.certificate import Certificate, certificate, fano_bound
 from fedcel.leakage.exact_bits import OptimalLeak, optimal_leak
 from fedcel.leakage.gaussianity import Gaussianity, gaussianity
 from fedcel.leakage.identification import identification
+from fedcel.leakage.image_leak import ImageLeak, image_leak
 from fedcel.leakage.leakage import Leakage
 from fedcel.leakage.measure_leakage import (
     NoiseFunction,
@@ -65,6 +66,7 @@ __all__ = [
     "FeatureRange",
     "GaussianMessages",
     "Gaussianity",
+    "ImageLeak",
     "Law",
     "Leakage",
     "NoiseFunction",
@@ -92,6 +94,7 @@ __all__ = [
     "find_law",
     "gaussianity",
     "identification",
+    "image_leak",
     "make_refusal",
     "measure_attribute_leakage",
     "measure_leakage",

@@ -23,6 +23,7 @@ from sims.commands import (
     escalate,
     export,
     membership,
+    play,
     privacy,
     report,
     serve,
@@ -83,6 +84,7 @@ GROUPS: dict[str, dict[str, tuple[Callable[..., None], Sequence[str]]]] = {
     },
     "Serve": {
         "privacy": (privacy.privacy_command, privacy.EXAMPLES),
+        "play": (play.play_command, play.EXAMPLES),
         "serve": (serve.serve_command, serve.EXAMPLES),
     },
     "Reference": {"settings": (settings.settings_command, settings.EXAMPLES)},

@@ -1,0 +1,62 @@
+"""The command `play`: a page on which to see what one message gives away."""
+
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedcel.errors import SettingsError
+from fedcel.extras import require_extra
+
+EXAMPLES = ("fedcel play RUN", "fedcel play BENCH --variant none --variant cluster")
+
+
+def play_command(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN_OR_BENCH", help="Folder of a finished run or bench.", show_default=False
+        ),
+    ],
+    *,
+    variants: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--variant",
+            metavar="NAME",
+            help="Show this variant of a bench; repeat for more. Default: the first four.",
+            show_default=False,
+        ),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8765,
+    insecure: Annotated[
+        bool,
+        typer.Option("--insecure", help="Let other machines in, over plain HTTP without a key."),
+    ] = False,
+) -> None:
+    """Open a page that shows what one message of an image gives away, until Ctrl-C.
+
+    Pick, draw or upload an image; see what is sent, what attackers make of it, and what private
+    answers cost. It answers this machine alone, and needs nothing from the network.
+    """
+    require_extra("service")
+    require_extra("report")
+    from clients.service_messages import LOOPBACK_HOSTS
+    from sims.commands.play_server import run_playground
+
+    if host not in LOOPBACK_HOSTS and not insecure:
+        raise SettingsError(
+            f"--host is {host!r}: whoever reaches it could see the images of this run; leave it "
+            f"out, or let other machines in with --insecure ({', '.join(LOOPBACK_HOSTS)} need none)"
+        )
+    with tempfile.TemporaryDirectory(prefix="fedcel-play-") as ledgers:
+        run_playground(
+            folder,
+            Path(ledgers),
+            host,
+            port,
+            variants=variants or (),
+            hosts=None if insecure else LOOPBACK_HOSTS,
+        )

@@ -1,0 +1,307 @@
+"""One encoder of the playground: all that can be computed before anybody asks."""
+
+import base64
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fedcel.attacks import Attacker, Decoder, KernelRidge, Rebuild, mse
+from fedcel.data import Images
+from fedcel.leakage import ImageLeak, image_leak
+from fedcel.metrics import bald, predictive_entropy
+from fedcel.nets import Cut, SplitNet, apply_noise
+from fedcel.posterior import Prediction, apply_heads, build_device_net
+from fedcel.runs import Run, posterior_samples
+from fedcel.seeding import make_generator
+from sims.play.noise_levels import (
+    MESSAGE_COUNTS,
+    MeanMessage,
+    NoiseLevel,
+    describe_level,
+    find_level,
+    list_levels,
+)
+
+GUESSES = 5
+MAX_CANDIDATES = 1000
+"""Test images that the exact attacker chooses among: more would not follow a slider."""
+MAX_OWN_IMAGES = 1000
+"""Images of the attackers' own that they learn from."""
+PROGRESS_LINES = 10  # of a decoder's training, about
+DECODER_SHARE = 0.6  # of the time before the first picture
+DRAWS = 256  # of an image's messages, over which its bits are averaged
+
+ShowPart = Callable[[float, str], None]
+"""A callback: which share is done, and what is going on."""
+
+
+class Look(NamedTuple):
+    """How a column is named and drawn, as in the report."""
+
+    label: str
+    colour: str
+    marker: str
+
+
+class Sent(NamedTuple):
+    """An image and what leaves the device.
+
+    Attributes:
+        features: What the encoder makes of it, (1, D).
+        messages: Each with fresh noise, (m, D).
+    """
+
+    features: Float[Tensor, "1 D"]
+    messages: Float[Tensor, "m D"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A run's encoder, what it makes of the candidates, and what attackers learned of it.
+
+    Attributes:
+        look: Name and colour.
+        run: The run.
+        net: All that the device does.
+        candidates: Test images, (M, C, H, W), with labels.
+        features: What the encoder makes of them, (M, D).
+        decoder: Mean messages, with their level behind, to images.
+        regressions: By level, mean messages to images.
+    """
+
+    look: Look
+    run: Run
+    net: SplitNet
+    candidates: Images
+    features: Float[Tensor, "M D"]
+    decoder: Rebuild
+    regressions: dict[NoiseLevel, Rebuild] = field(repr=False)
+
+    def send(
+        self, image: Float[Tensor, "C H W"], position: int, level: NoiseLevel, *, seed: int
+    ) -> Sent:
+        """Return messages of an image; the same seed draws the same noise at every level.
+
+        A test image is not encoded again: alone it would get other last bits than among others, by
+        which a message without noise would be that of no candidate.
+        """
+        with torch.no_grad():
+            is_candidate = position < len(self.features)
+            z = self.features[position, None] if is_candidate else self.net.encode(image[None])
+            scale = self.net.scale_noise(z)
+        stream = make_generator(seed, "play-message")
+        cut = self.net.cut
+        shape = (max(MESSAGE_COUNTS), z.shape[1])
+        mask = cut.draw_mask(shape, stream)
+        noise = None
+        if cut.sigma:
+            xi = torch.randn(shape, generator=stream, dtype=torch.float64)
+            noise = (cut.sigma * level.factor * xi)[: level.messages]
+        copies = z.expand(level.messages, -1)
+        masks = None if mask is None else mask[: level.messages]
+        return Sent(z, apply_noise(copies, masks, noise, scale))
+
+    def posterior(self, sent: Sent, level: NoiseLevel, *, is_own: bool) -> Float[Tensor, " M"]:
+        """Return each candidate's probability given these messages, by Bayes' rule.
+
+        `is_own`: the image is none of the test images, and stands behind them as one more.
+        """
+        table = torch.cat([self.features, sent.features]) if is_own else self.features
+        cut = Cut(self.net.cut.sigma * level.factor, self.net.cut.dropout)
+        if not cut.is_random:  # what is sent is exact
+            is_equal = (table == sent.messages[:1]).all(1)
+            return is_equal.double() / is_equal.sum()
+        with torch.no_grad():
+            scale = self.net.scale_noise(table)
+        return cut.log_prob(sent.messages, table, scale).sum(0).softmax(0)
+
+    def measure(self, sent: Sent, position: int, label: int, level: NoiseLevel) -> ImageLeak:
+        """Return what such messages of the image tell; `position` M is an image of one's own."""
+        table, labels = self.features, self.candidates.y
+        if position == len(table):
+            table = torch.cat([table, sent.features])
+            labels = torch.cat([labels, torch.tensor([label])])
+        sigma = self.net.cut.sigma * level.factor
+        with torch.no_grad():
+            scale = self.net.scale_noise(table)
+        if scale is None:
+            noise = table.new_full((table.shape[1],), sigma)
+        else:
+            noise = sigma * (scale if self.net.is_noise_of_image else scale[0])
+        return image_leak(
+            table,
+            labels,
+            position,
+            noise=noise,
+            generator=make_generator(self.run.settings.seed, "play-bits"),
+            dropout=self.net.cut.dropout,
+            messages=level.messages,
+            draws=DRAWS,
+        )
+
+    def rebuild(self, sent: Sent, level: NoiseLevel) -> dict[str, Float[Tensor, "C H W"]]:
+        """Return what the attackers make of the messages' mean."""
+        mean = sent.messages.mean(0, keepdim=True)
+        numbers = mean.new_tensor([describe_level(self.net, level)])
+        regression = self.regressions.get(find_level(self.net, level))
+        if regression is None:
+            regression = learn_regression(self.net, self.run, find_level(self.net, level))
+            self.regressions[find_level(self.net, level)] = regression
+        return {
+            "decoder": self.decoder(torch.cat([mean, numbers], 1))[0],
+            "kernel-ridge": regression(mean)[0],
+        }
+
+    def predict(self, message: Float[Tensor, "1 D"]) -> Prediction:
+        """Return what each posterior sample answers to one message."""
+        samples = posterior_samples(self.run)
+        if self.run.settings.chain.scope == "head":
+            return Prediction(apply_heads(self.run.flat, samples, message))
+        pairs = zip(samples, torch.chunk(message, len(samples), 1), strict=True)
+        parts = [apply_heads(self.run.flat, [vector], part) for vector, part in pairs]
+        return Prediction(torch.cat(parts))
+
+
+def prepare_column(run: Run, look: Look, show_part: ShowPart) -> Column:
+    """Encode a run's candidates and let attackers learn its messages.
+
+    Args:
+        run: The finished run.
+        look: How it is named and drawn.
+        show_part: Told how far it is.
+
+    Returns:
+        The column.
+    """
+    show_part(0.0, "encoding the candidates")
+    net = build_device_net(run.flat, posterior_samples(run), run.settings.chain.scope)
+    candidates = Images(*(part[:MAX_CANDIDATES] for part in run.splits.test))
+    with torch.no_grad():
+        features = net.encode(candidates.x)
+    levels = list_levels(net)
+    lines_shown = 0
+
+    def show_line(line: str) -> None:
+        nonlocal lines_shown
+        lines_shown += 1
+        show_part(DECODER_SHARE * min(1.0, lines_shown / PROGRESS_LINES), f"decoder, {line}")
+
+    attacker = make_attacker(net, run, levels, is_described=True, show_line=show_line)
+    decoder = Decoder().learn(attacker)
+    usual = [level for level in levels if level.messages == 1]
+    regressions = {}
+    for number, level in enumerate(usual):
+        share = DECODER_SHARE + (1 - DECODER_SHARE) * number / len(usual)
+        show_part(share, f"kernel ridge {number + 1} of {len(usual)}")
+        regressions[level] = learn_regression(net, run, level)
+    return Column(look, run, net, candidates, features, decoder, regressions)
+
+
+def learn_regression(net: SplitNet, run: Run, level: NoiseLevel) -> Rebuild:
+    """Return the closed form for one level of noise."""
+    return KernelRidge().learn(make_attacker(net, run, [level], is_described=False))
+
+
+def make_attacker(
+    net: SplitNet,
+    run: Run,
+    levels: list[NoiseLevel],
+    *,
+    is_described: bool,
+    show_line: Callable[[str], None] | None = None,
+) -> Attacker:
+    """Return an attacker who knows the defence and sends images of its own through it."""
+    own_images = Images(*(part[:MAX_OWN_IMAGES] for part in run.splits.auxiliary))
+    stream = make_generator(run.settings.seed, "play-attackers")
+    return Attacker(MeanMessage(net, levels, is_described), own_images, 1.0, stream, show_line)
+
+
+def encode_pixels(image: Float[Tensor, "C H W"]) -> str:
+    """Return an image as bytes in base64, row by row; of 2 or more than 3 channels the mean."""
+    shown = image if len(image) in (1, 3) else image.mean(0, keepdim=True)
+    levels = (255 * shown.clamp(0, 1)).round().to(torch.uint8).permute(1, 2, 0)
+    return base64.b64encode(np.ascontiguousarray(levels.numpy()).tobytes()).decode()
+
+
+def describe_column(
+    column: Column,
+    image: Float[Tensor, "C H W"],
+    position: int,
+    label: int,
+    *,
+    level: NoiseLevel,
+    seed: int,
+) -> dict[str, Any]:
+    """Return all that one column shows of an image.
+
+    Args:
+        column: The column.
+        image: In [0, 1].
+        position: Of the test image; M for an image of one's own.
+        label: Its class.
+        level: How much noise, how many messages.
+        seed: Draws the noise.
+
+    Returns:
+        A JSON object.
+    """
+    count = len(column.features)
+    sent = column.send(image, position, level, seed=seed)
+    leak = column.measure(sent, position, label, level)
+    prediction = column.predict(sent.messages[:1])
+    probabilities = prediction.samples.double()
+    posterior = column.posterior(sent, level, is_own=position == count)
+    best = posterior.topk(min(GUESSES, len(posterior)))
+    return {
+        "sigma": column.net.cut.sigma * level.factor,
+        "features": [round(value, 4) for value in sent.features[0].tolist()],
+        "sent": [round(value, 4) for value in sent.messages[0].tolist()],
+        "rebuilt": {
+            name: {"pixels": encode_pixels(rebuilt), "mse": mse(rebuilt[None], image[None])}
+            for name, rebuilt in column.rebuild(sent, level).items()
+        },
+        "guesses": [
+            describe_guess(column, image, label, place)
+            | {
+                "is-right": place == position,
+                "probability": probability,
+            }
+            for place, probability in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        ],
+        "bits": {
+            "information": leak.information,
+            "information-half-width": leak.information_half_width,
+            "information-cap": leak.cap,
+            "beyond-label": leak.beyond_label,
+            "beyond-half-width": leak.beyond_half_width,
+            "beyond-cap": leak.cap_beyond_label,
+        },
+        "answer": {
+            "label": int(prediction.probabilities[0].argmax()),
+            "probabilities": [round(p, 5) for p in probabilities.mean(0)[0].tolist()],
+            "entropy": float(predictive_entropy(probabilities)[0]),
+            "bald": float(bald(probabilities)[0]),
+        },
+    }
+
+
+def describe_guess(
+    column: Column, image: Float[Tensor, "C H W"], label: int, place: int
+) -> dict[str, Any]:
+    """Return a candidate; the one behind the test images is the image itself."""
+    x, y = column.candidates
+    if place < len(y):
+        image, label = x[place], int(y[place])
+    return {"position": place, "label": label, "pixels": encode_pixels(image)}
+
+
+def find_label(column: Column, image: Float[Tensor, "C H W"]) -> int:
+    """Return what a column's model takes an image for, of a message without noise."""
+    with torch.no_grad():
+        z = column.net.encode(image[None]) * (1 - column.net.cut.dropout)
+    return int(column.predict(z).probabilities[0].argmax())

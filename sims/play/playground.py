@@ -1,0 +1,340 @@
+"""What the page asks for: an image, its message, what attackers and servers make of it."""
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from fedcel.data import decode_pictures
+from fedcel.errors import DataError, RunError, SettingsError
+from fedcel.runs import run_folder
+from fedcel.settings import DataSettings
+from sims.play.column import (
+    Column,
+    Look,
+    describe_column,
+    encode_pixels,
+    find_label,
+    prepare_column,
+)
+from sims.play.noise_levels import FACTORS, MESSAGE_COUNTS, NoiseLevel
+from sims.play.private_desk import EPSILONS, PrivateDesk, prepare_answers
+from sims.report.book import read_book
+from sims.report.figures import choose_looks
+from sims.report.summary import Summary, summarise_book
+
+MAX_COLUMNS = 4
+"""Encoders side by side, where nobody says which."""
+GALLERY = 24
+"""Test images to pick with a click; the others by their number."""
+MARKERS = dict(zip("osD^vPX*", "●■◆▲▼✚✖★", strict=True))
+"""Matplotlib's markers as letters."""
+
+ShowStep = Callable[[float, float, str], None]
+
+
+class Request(BaseModel):
+    """What the page asks about: a test image by its number, or pixels of one's own."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        alias_generator=lambda name: name.replace("_", "-"),
+        allow_inf_nan=False,
+    )
+
+    test: int | None = Field(None, description="Number of a test image.")
+    pixels: list[Any] | None = Field(None, description="Of one's own, (C, H, W), in [0, 1].")
+    label: int | None = Field(None, description="What one's own image shows; none: as the model.")
+    factor: float = Field(1.0, description="Of the noise that each network was trained with.")
+    messages: int = Field(1, description="How many are sent.")
+    seed: int = Field(0, ge=0, lt=2**31, description="Draws the noise.")
+    epsilon: float = Field(4.0, description="Price of a private answer.")
+
+
+@dataclass(frozen=True)
+class Picked:
+    """The image that a request is about, and its place among the candidates; M for one's own."""
+
+    image: Float[Tensor, "C H W"]
+    position: int
+    label: int
+    is_label_assumed: bool
+
+
+@dataclass(frozen=True)
+class Playground:
+    """Encoders side by side, all of them of the same images.
+
+    Attributes:
+        title: Of the run or the bench.
+        columns: The encoders; undefended ones first.
+        desks: What answers privately, by column.
+        note: Which encoders are left out; empty where none is.
+    """
+
+    title: str
+    columns: tuple[Column, ...]
+    desks: tuple[PrivateDesk, ...]
+    note: str = ""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Return channels, height and width of an image."""
+        channels, height, width = self.columns[0].candidates.x.shape[1:]
+        return channels, height, width
+
+    @property
+    def classes(self) -> int:
+        """Return the number of classes."""
+        return self.columns[0].run.splits.classes
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the page has to know before anything is asked."""
+        x, y = self.columns[0].candidates
+        return {
+            "title": self.title,
+            "note": self.note,
+            "shape": list(self.shape),
+            "classes": self.classes,
+            "candidates": len(y),
+            "factors": list(FACTORS),
+            "messages": list(MESSAGE_COUNTS),
+            "epsilons": list(EPSILONS),
+            "columns": [
+                {
+                    **column.look._asdict(),
+                    "mechanism": desk.privacy.mechanism,
+                    "budget": desk.budget,
+                    "noise": column.net.cut.sigma,
+                    "dropout": column.net.cut.dropout,
+                    "is-noise-learned": column.net.noise_scale is not None,
+                }
+                for column, desk in zip(self.columns, self.desks, strict=True)
+            ],
+            "gallery": [
+                {"pixels": encode_pixels(image), "label": int(label)}
+                for image, label in zip(x[:GALLERY], y[:GALLERY], strict=True)
+            ],
+        }
+
+    def look(self, request: Request) -> dict[str, Any]:
+        """Return all numbers and images that change with a request.
+
+        Raises:
+            DataError: The image is none of this playground.
+            SettingsError: A slider stands where none can.
+        """
+        picked, level = self._pick(request), read_level(request)
+        return {
+            "image": {
+                "pixels": encode_pixels(picked.image),
+                "values": [round(value, 3) for value in picked.image.flatten().tolist()],
+                "test": picked.position if picked.position < self._count else None,
+                "label": picked.label,
+                "is-label-assumed": picked.is_label_assumed,
+            },
+            "columns": [
+                describe_column(
+                    column,
+                    picked.image,
+                    picked.position,
+                    picked.label,
+                    level=level,
+                    seed=request.seed,
+                )
+                for column in self.columns
+            ],
+        }
+
+    def ask(self, request: Request) -> list[dict[str, Any]]:
+        """Return each column's private answer to the first message that `look` shows."""
+        picked, level = self._pick(request), read_level(request)
+        if request.epsilon not in EPSILONS:
+            raise SettingsError(f"epsilon is {request.epsilon:g}, must be one of {join(EPSILONS)}")
+        answers = []
+        for column, desk in zip(self.columns, self.desks, strict=True):
+            sent = column.send(picked.image, picked.position, level, seed=request.seed)
+            answers.append(desk.ask(sent.messages[:1], request.epsilon))
+        return answers
+
+    def start_again(self) -> None:
+        """Fill all budgets."""
+        for desk in self.desks:
+            desk.start_again()
+
+    def close(self) -> None:
+        """Close all ledgers."""
+        for desk in self.desks:
+            desk.close()
+
+    def read_picture(self, data: bytes) -> list[Any]:
+        """Return the pixels of a picture's file; DataError in words where it does not fit."""
+        channels, height, width = self.shape
+        settings = DataSettings(source="image-folder", size=0, grey=False)
+        x, _ = decode_pictures([("The picture", BytesIO(data))], 1, settings)
+        allowed = f"{width}x{height} pixels {name_mode(channels)}"
+        received = f"{x.shape[3]}x{x.shape[2]} pixels {name_mode(x.shape[1])}"
+        if received != allowed:
+            raise DataError(
+                f"The picture has {received}, must have {allowed}, as this network was trained on; "
+                "resize it first, or draw"
+            )
+        pixels: list[Any] = x[0].tolist()
+        return pixels
+
+    @property
+    def _count(self) -> int:
+        return len(self.columns[0].candidates.y)
+
+    def _pick(self, request: Request) -> Picked:
+        """Return the image of a request."""
+        if (request.test is None) == (request.pixels is None):
+            raise DataError("give `test`, the number of a test image, or `pixels`; not both")
+        if request.test is not None:
+            if not 0 <= request.test < self._count:
+                raise DataError(f"test is {request.test}, must be from 0 to {self._count - 1}")
+            x, y = self.columns[0].candidates
+            return Picked(x[request.test], request.test, int(y[request.test]), False)
+        image = read_pixels(request.pixels, self.shape)
+        label = request.label
+        if label is not None and not 0 <= label < self.classes:
+            raise DataError(f"label is {label}, must be from 0 to {self.classes - 1}")
+        assumed = find_label(self.columns[0], image) if label is None else label
+        return Picked(image, self._count, assumed, label is None)
+
+
+def read_pixels(values: object, shape: tuple[int, int, int]) -> Float[Tensor, "C H W"]:
+    """Return an image of one's own.
+
+    Raises:
+        DataError: It is of another shape, no numbers, not finite or not in [0, 1].
+    """
+    try:
+        image = torch.tensor(values, dtype=torch.float32)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise DataError(
+            f"pixels are no table of numbers; must be of shape {shape}: channels, rows, columns"
+        ) from None
+    if tuple(image.shape) != shape:
+        raise DataError(
+            f"pixels are of shape {tuple(image.shape)}, must be {shape}: channels, rows, columns"
+        )
+    if not image.isfinite().all():
+        raise DataError("pixels hold NaN or infinity, must be finite numbers in [0, 1]")
+    low, high = float(image.min()), float(image.max())
+    if not 0 <= low <= high <= 1:
+        raise DataError(f"pixels are in [{low:g}, {high:g}], must be in [0, 1]; divide by 255")
+    return image
+
+
+def read_level(request: Request) -> NoiseLevel:
+    """Return how much noise a request asks for; SettingsError where no slider stands there."""
+    near = [factor for factor in FACTORS if math.isclose(factor, request.factor, rel_tol=1e-3)]
+    if not near:
+        raise SettingsError(f"factor is {request.factor:g}, must be one of {join(FACTORS)}")
+    if request.messages not in MESSAGE_COUNTS:
+        raise SettingsError(f"messages is {request.messages}, must be {join(MESSAGE_COUNTS)}")
+    return NoiseLevel(near[0], request.messages)
+
+
+def join(numbers: Sequence[float]) -> str:
+    """Return numbers as a list in words."""
+    return ", ".join(f"{number:.3g}" for number in numbers)
+
+
+def name_mode(channels: int) -> str:
+    """Return what pictures of so many channels are called."""
+    return {1: "in grey", 3: "in colour"}.get(channels, f"of {channels} channels")
+
+
+def open_playground(
+    folder: Path,
+    ledgers: Path,
+    show_step: ShowStep,
+    variants: Sequence[str] = (),
+) -> Playground:
+    """Read a run or a bench, and let attackers learn the messages of its encoders.
+
+    Args:
+        folder: Of the run or the bench.
+        ledgers: A folder for the accounts of private answers, that nobody else writes.
+        show_step: Told how far it is.
+        variants: Names of a bench's variants; none: the first `MAX_COLUMNS`, undefended ones first.
+
+    Returns:
+        The playground.
+
+    Raises:
+        RunError: A run is missing, unfinished or damaged, or the runs have other test images.
+        SettingsError: A variant is not there.
+    """
+    show_step(0, 0, "reading the runs")
+    book = read_book(folder)
+    summaries = summarise_book(book)
+    looks = choose_looks(summaries)
+    chosen, left_out = choose_summaries(summaries, variants)
+    places = {run.name: folder / name for name, run in book.runs.items()}
+    steps = len(chosen)
+    columns = list[Column]()
+    desks = list[PrivateDesk]()
+    for number, summary in enumerate(chosen):
+        place = places[summary.runs[0].name]
+        look = looks[summary.variant]
+
+        def show_part(
+            share: float, state: str, number: int = number, summary: Summary = summary
+        ) -> None:
+            show_step(number + share, steps, f"{summary.label}: {state}")
+
+        run = run_folder.read_run(place)
+        if columns and not torch.equal(columns[0].run.splits.test.x, run.splits.test.x):
+            raise RunError(
+                f"{place} has other test images than {columns[0].run.folder}; show it alone: "
+                f"fedcel play {place}"
+            )
+        marker = MARKERS.get(look.marker, "●")
+        columns.append(prepare_column(run, Look(summary.label, look.colour, marker), show_part))
+        accounts = ledgers / str(number)
+        accounts.mkdir()
+        desk = PrivateDesk(run, accounts)
+        prepare_answers(desk, columns[-1].net.features, lambda _: None)
+        desks.append(desk)
+    note = ""
+    if left_out:
+        names = ", ".join(summary.label for summary in left_out)
+        note = f"Not shown: {names}; name what to show with --variant."
+    playground = Playground(book.title, tuple(columns), tuple(desks), note)
+    show_step(steps, steps, "trying it once")
+    warm_up(playground)
+    return playground
+
+
+def choose_summaries(
+    summaries: Sequence[Summary], variants: Sequence[str]
+) -> tuple[list[Summary], list[Summary]]:
+    """Return what is shown and what is left out; SettingsError where a name is not there."""
+    for name in variants:
+        if name not in {label for s in summaries for label in (s.variant, s.label)}:
+            allowed = ", ".join(dict.fromkeys(s.variant for s in summaries))
+            raise SettingsError(f"--variant is {name!r}, must be one of {allowed}")
+    ordered = sorted(summaries, key=lambda s: not s.undefended)
+    if variants:
+        return [s for s in ordered if {s.variant, s.label} & {*variants}], []
+    return ordered[:MAX_COLUMNS], ordered[MAX_COLUMNS:]
+
+
+def warm_up(playground: Playground) -> None:
+    """Compute one change of each kind: what is first used is first loaded."""
+    with suppress(DataError):
+        playground.look(Request(test=0))
+        blank = torch.zeros(playground.shape).tolist()
+        playground.look(Request(pixels=blank, messages=64))

@@ -1,0 +1,69 @@
+"""A bench of two encoders, trained in seconds, and its playground on a real socket."""
+
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+import uvicorn
+
+from clients.service_messages import LOOPBACK_HOSTS
+from sims.bench import run_bench, scenario
+from sims.commands.web_server import Endpoint, configure_server
+from sims.play import Playground, create_app, open_playground
+from tests.sims.small import QUICK
+
+SETTINGS = QUICK | {"rounds": 12, "local.steps": 20, "data.test": 80, "data.auxiliary": 60}
+LOCAL = Endpoint("127.0.0.1", 0, None, None, False)
+
+
+class Served(NamedTuple):
+    """A playground that listens."""
+
+    playground: Playground
+    client: httpx.Client
+
+    def look(self, **question: Any) -> Any:
+        """Return the answer to a question of the page."""
+        reply = self.client.post("/api/look", json=question)
+        assert reply.status_code == 200, reply.text
+        return reply.json()
+
+
+@pytest.fixture(scope="session")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An undefended encoder and one with a loss, of the same digits."""
+    folder = tmp_path_factory.mktemp("play")
+    path = folder / "pair.toml"
+    path.write_text(
+        'title = "A pair"\n[[variant]]\nname = "cluster"\nsettings = { cel = { kind = "cluster", '
+        'weight = 1.0 } }\n[[variant]]\nname = "none"\nsettings = { net = { noise = 0.1 } }\n'
+    )
+    plan = scenario.read_scenario(str(path))
+    run_bench.run_bench(plan, scenario.list_cells(plan, SETTINGS), folder / "bench")
+    return folder / "bench"
+
+
+@pytest.fixture(scope="session")
+def served(bench: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Its playground, for all tests that change nothing but the budget."""
+    steps = list[tuple[float, float]]()
+    folder = tmp_path_factory.mktemp("ledgers")
+    playground = open_playground(bench, folder, lambda done, total, _: steps.append((done, total)))
+    assert [done for done, _ in steps] == sorted(done for done, _ in steps) and len(steps) > 30
+    server = uvicorn.Server(configure_server(create_app(playground, LOOPBACK_HOSTS), LOCAL))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        while not server.started and thread.is_alive():
+            time.sleep(0.01)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with httpx.Client(base_url=url, timeout=30) as client:
+            yield Served(playground, client)
+        server.should_exit = True
+        thread.join(20)
+    assert not thread.is_alive()
