@@ -27,8 +27,8 @@ class AttackSettings(Group):
     )
     received: Literal["first", "last", "hijacked", "trapped"] = Field(
         "first",
-        description="Model that clients of attacked uploads got: of round 1, of the end of burn-in, "
-        "or that one manipulated by the server.",
+        description="Model behind attacked uploads: of round 1, of the end of burn-in, or "
+        "the latter manipulated by the server.",
     )
     langevin: bool = Field(
         False, description="Add the full temperature's Langevin noise to attacked uploads."

@@ -194,8 +194,9 @@ def sample_heads(run: Run, samples: Sequence[Float[Tensor, " P"]]) -> list[nn.Mo
 def client_uploads(run: Run, attack_settings: AttackSettings) -> Uploads:
     """Return what clients upload after `attack.local-steps` steps on `attack.batch` images.
 
-    They start from the model that `attack.received` names. With `attack.langevin` they add the noise of the full temperature, which as a rule they add
-    after burn-in only, for a client with an equal share of all images.
+    They start from the model that `attack.received` names. With `attack.langevin` they add the
+    noise of the full temperature, which as a rule they add after burn-in only, for a client with an
+    equal share of all images.
     """
     s, splits = run.settings, run.splits
     total = sum(len(part.y) for part in splits.clients)

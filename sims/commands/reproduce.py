@@ -30,9 +30,9 @@ def reproduce_command(
     show_list: Annotated[
         bool, typer.Option("--list", help="Show the tables: minutes, data, rows, commands.")
     ] = False,
-    out: Annotated[Path, typer.Option(help="A folder for each table; a call goes on there.")] = Path(
-        "runs/reproduce"
-    ),
+    out: Annotated[
+        Path, typer.Option(help="A folder for each table; a call goes on there.")
+    ] = Path("runs/reproduce"),
     jobs: Jobs = 2,
     assignments: Assignments = None,
     kept: Annotated[Path, typer.Option(help="Folder of the kept rows.")] = Path("docs/results"),
@@ -46,10 +46,10 @@ def reproduce_command(
     from sims import reproduce
 
     if show_list:
-        for name, minutes, data, rows, made, commands in reproduce.describe_tables(
+        for name, minutes, needs, rows, made, commands in reproduce.describe_tables(
             reproduce.read_tables()
         ):
-            print(f"{name}: {minutes} min, data {data}, rows {rows} ({made})\n    {commands}")
+            print(f"{name}: {minutes} min, data {needs}, rows {rows} ({made})\n    {commands}")
         return
     check_folder(out)
     tables = reproduce.find_tables(names or [])

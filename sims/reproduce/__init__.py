@@ -1,6 +1,6 @@
 """Make published tables again, and compare their rows with the kept ones."""
 
-from sims.reproduce.compare_rows import Comparison, ComparedNumber, compare_rows, flatten_row
+from sims.reproduce.compare_rows import ComparedNumber, Comparison, compare_rows, flatten_row
 from sims.reproduce.make_tables import make_tables
 from sims.reproduce.published_tables import (
     PublishedTable,

@@ -86,9 +86,7 @@ def compare_rows(
         for identity, measures in first.items()
         for key, values in measures.items()
     ]
-    return Comparison(
-        file=file, rows_kept=len(kept), rows_again=len(again), numbers=tuple(numbers)
-    )
+    return Comparison(file=file, rows_kept=len(kept), rows_again=len(again), numbers=tuple(numbers))
 
 
 def flatten_row(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
@@ -127,9 +125,7 @@ def _group_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[f
     return groups
 
 
-def _judge(
-    row: str, key: str, kept: Sequence[float], again: Sequence[float]
-) -> ComparedNumber:
+def _judge(row: str, key: str, kept: Sequence[float], again: Sequence[float]) -> ComparedNumber:
     """Return the verdict on one number."""
     before, now = estimate(kept), estimate(again)
     mean = before.mean or 0.0

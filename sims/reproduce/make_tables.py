@@ -180,29 +180,19 @@ def _print_estimate(
     data: Mapping[str, str],
     extra: Sequence[str],
 ) -> None:
-    """Print how long the unfinished tables take, and refuse what cannot be made, before the work."""
-    missing = []
+    """Print how long unfinished tables take; refuse what cannot be made before the work."""
+    unfinished = []
     for table in tables:
         folder = out / table.name
-        done = _read_done(folder)
-        filled = [command for command in _list_first(table, folder, jobs, data, extra)]
-        if len(done) < len(table.commands) or any(shlex.join(c) not in done for c in filled):
-            missing.append(table)
-    minutes = sum(table.minutes or 0 for table in missing)
+        lines = table.commands
+        if not (folder / BENCH_FILE).exists():  # its runs are not known yet
+            lines = tuple(line for line in lines if RUN not in line.split())
+        listed = table.model_copy(update={"commands": lines})
+        needed = [*fill_commands(listed, folder, jobs=jobs, data=data, extra=extra)]
+        if {*map(shlex.join, needed)} - {*_read_done(folder)}:
+            unfinished.append(table)
+    minutes = sum(table.minutes or 0 for table in unfinished)
     print_line(
-        f"tables: {len(tables)}, complete: {len(tables) - len(missing)}; about {minutes} minutes "
-        "of two quiet cores are left"
+        f"tables: {len(tables)}, complete: {len(tables) - len(unfinished)}; about {minutes} "
+        "minutes of two quiet cores are left"
     )
-
-
-def _list_first(
-    table: PublishedTable,
-    folder: Path,
-    jobs: int,
-    data: Mapping[str, str],
-    extra: Sequence[str],
-) -> list[list[str]]:
-    """Return the words of the commands that are the same before and after the bench is there."""
-    once = [line for line in table.commands if RUN not in line.split()]
-    fixed = table.model_copy(update={"commands": tuple(once)})
-    return list(fill_commands(fixed, folder, jobs=jobs, data=data, extra=extra))

@@ -97,7 +97,14 @@ def describe_tables(tables: Iterable[PublishedTable]) -> Iterator[tuple[str, ...
         minutes = "-" if table.minutes is None else str(table.minutes)
         data = ", ".join(table.data) or "-"
         made = table.made or "by hand"
-        yield table.name, minutes, data, ", ".join(table.rows) or "-", made, "; ".join(table.commands)
+        yield (
+            table.name,
+            minutes,
+            data,
+            ", ".join(table.rows) or "-",
+            made,
+            "; ".join(table.commands),
+        )
 
 
 def format_command_table(section: str) -> Iterator[str]:
