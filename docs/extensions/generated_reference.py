@@ -13,7 +13,7 @@ import typer
 from fedcel.settings import describe_settings
 from sims.bench import scenario
 from sims.commands.main import app
-from sims.reproduce import format_command_table, read_data
+from sims.reproduce import describe_hours, format_command_table, read_data, read_tables
 
 COMMENT = re.compile(r"^<!-- reference (?P<kind>[a-z-]+) -->$", re.MULTILINE)
 MISSING = "–"
@@ -93,11 +93,17 @@ def list_data() -> Iterator[str]:
         yield f"| `{name}` | {text} |"
 
 
+def state_hours() -> Iterator[str]:
+    """Return how long the published tables take."""
+    yield describe_hours(read_tables())
+
+
 REFERENCES: dict[str, Callable[[], Iterator[str]]] = {
     "settings": list_settings,
     "commands": list_commands,
     "scenarios": list_scenarios,
     "data": list_data,
+    "hours": state_hours,
     "tables-leakage": partial(format_command_table, "leakage"),
     "tables-attacks": partial(format_command_table, "attacks"),
     "tables-posteriors": partial(format_command_table, "posteriors"),

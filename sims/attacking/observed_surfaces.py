@@ -194,16 +194,17 @@ def sample_heads(run: Run, samples: Sequence[Float[Tensor, " P"]]) -> list[nn.Mo
 def client_uploads(run: Run, attack_settings: AttackSettings) -> Uploads:
     """Return what clients upload after `attack.local-steps` steps on `attack.batch` images.
 
-    They start from the model that `attack.received` names. With `attack.langevin` they add the
-    noise of the full temperature, which as a rule they add after burn-in only, for a client with an
-    equal share of all images.
+    They start from the model that `attack.received` names, and their prior pulls as in a round of
+    so many steps. With `attack.langevin` they add the noise of the full temperature, which as a
+    rule they add after burn-in only, for a client with an equal share of all images.
     """
     s, splits = run.settings, run.splits
     total = sum(len(part.y) for part in splits.clients)
     share = 1 / s.clients
     is_first = attack_settings.received == "first"
     number = 1 if is_first else max(1, burn_in_rounds(s))
-    plan = round_plan.plan_round(s, number, share, total)
+    local = s.local.model_copy(update={"steps": attack_settings.local_steps})
+    plan = round_plan.plan_round(s.model_copy(update={"local": local}), number, share, total)
     variance, _ = noise_variance(
         rate=plan.rate, temperature=s.temperature, total=total, weight=share
     )

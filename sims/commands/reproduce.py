@@ -46,10 +46,10 @@ def reproduce_command(
     from sims import reproduce
 
     if show_list:
-        for name, minutes, needs, rows, made, commands in reproduce.describe_tables(
-            reproduce.read_tables()
-        ):
+        tables = reproduce.read_tables()
+        for name, minutes, needs, rows, made, commands in reproduce.describe_tables(tables):
             print(f"{name}: {minutes} min, data {needs}, rows {rows} ({made})\n    {commands}")
+        print(reproduce.describe_hours(tables))
         return
     check_folder(out)
     tables = reproduce.find_tables(names or [])

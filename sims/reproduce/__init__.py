@@ -4,6 +4,7 @@ from sims.reproduce.compare_rows import ComparedNumber, Comparison, compare_rows
 from sims.reproduce.make_tables import make_tables
 from sims.reproduce.published_tables import (
     PublishedTable,
+    describe_hours,
     describe_tables,
     find_tables,
     format_command_table,
@@ -16,6 +17,7 @@ __all__ = [
     "Comparison",
     "PublishedTable",
     "compare_rows",
+    "describe_hours",
     "describe_tables",
     "find_tables",
     "flatten_row",

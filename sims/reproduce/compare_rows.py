@@ -47,11 +47,20 @@ class Comparison(Record):
         """Return how many numbers have this verdict."""
         return sum(number.verdict == verdict for number in self.numbers)
 
+    def count_equal(self) -> int:
+        """Return how many numbers are the kept ones, but for the order of sums."""
+        return sum(
+            number.again is not None
+            and abs(number.again - number.kept) <= ROUNDING * abs(number.kept)
+            for number in self.numbers
+        )
+
     def __str__(self) -> str:
         """Say how many numbers are inside, outside and missing, and list the worst ten outside."""
         lines = [
-            f"{self.file}: {self.rows_again} of {self.rows_kept} rows; of {len(self.numbers)} "
-            f"numbers {self.count('inside')} inside, {self.count('outside')} outside, "
+            f"{self.file}: {self.rows_again} rows made, {self.rows_kept} kept; of "
+            f"{len(self.numbers)} numbers {self.count('inside')} inside "
+            f"({self.count_equal()} equal), {self.count('outside')} outside, "
             f"{self.count('missing')} missing"
         ]
         outside = [number for number in self.numbers if number.verdict == "outside"]

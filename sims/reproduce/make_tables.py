@@ -74,7 +74,24 @@ def make_tables(
             write_json(folder / COMPARISON_FILE, comparison.to_json())
             print_line(str(comparison))
             comparisons.append(comparison)
+    print_line(summarise_comparisons(comparisons))
     return comparisons
+
+
+def summarise_comparisons(comparisons: Sequence[Comparison]) -> str:
+    """Return how many numbers of all tables are inside, and which tables have others.
+
+    Args:
+        comparisons: One for each file of rows.
+
+    Returns:
+        A line.
+    """
+    total = sum(len(comparison.numbers) for comparison in comparisons)
+    inside = sum(comparison.count("inside") for comparison in comparisons)
+    others = [c.file for c in comparisons if c.count("inside") < len(c.numbers)]
+    where = f"; others in {', '.join(others)}" if others else ""
+    return f"tables: {len(comparisons)}; of {total} numbers {inside} inside{where}"
 
 
 def fill_commands(

@@ -124,3 +124,23 @@ def format_command_table(section: str) -> Iterator[str]:
             minutes = "" if table.minutes is None else table.minutes
             rows = ", ".join(f"`{file}`" for file in table.rows)
             yield f"| {table.number} | {name} | {commands} | {minutes} | {rows} |"
+
+
+def describe_hours(tables: Iterable[PublishedTable]) -> str:
+    """Return how long all tables take that a command makes, with and without further data.
+
+    Args:
+        tables: The tables.
+
+    Returns:
+        A sentence.
+    """
+    made = [table for table in tables if table.made]
+    free = [table for table in made if not table.data]
+    hours, free_hours = (
+        round(sum(table.minutes or 0 for table in part) / 60, 1) for part in (made, free)
+    )
+    return (
+        f"On two quiet cores {len(made)} tables take {hours:g} hours; the {len(free)} that need "
+        f"no further data take {free_hours:g} hours."
+    )

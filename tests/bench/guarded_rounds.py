@@ -15,7 +15,7 @@ import torch
 
 from clients import measure_leak
 from fedcel.attacks import hijack_encoder, set_trap_weights
-from fedcel.data import load_splits
+from fedcel.data import Images, load_splits
 from fedcel.federation import begin_round, finish_round, init_net, init_server_state
 from fedcel.files import write_json
 from fedcel.nets import FlatNet
@@ -24,7 +24,9 @@ from sims.bench.scenario import Cell, list_cells, override_seeds, read_scenario
 from sims.engines.client_trainers import SequentialTrainer
 from sims.progress import print_line
 
-ROUNDS, SEEDS, BATCH = (1, 5, 10, 24), "0,1,2", 32
+ROUNDS, SEEDS, BATCH = (1, 5, 10, 24), "0,1,2,3,4", 32
+LIMITS = (1, 2)
+"""Bits beyond the label from which on a node would refuse."""
 CASES = {"none": 8.0, "cluster": 8.0}
 """Variants of the scenario and the strength of the cell that is trained."""
 
@@ -58,7 +60,10 @@ def measure_rounds(cell: Cell) -> list[dict[str, object]]:
                             "bits-beyond-label": fmean(leak.bits for leak in leaks),
                             "upper": fmean(leak.upper for leak in leaks),
                             "cap": fmean(leak.cap for leak in leaks),
-                            "refused-at-1": fmean(leak.upper > 1 for leak in leaks),
+                            **{
+                                f"refused-at-{limit}": fmean(leak.upper > limit for leak in leaks)
+                                for limit in LIMITS
+                            },
                             "command": "python -m tests.bench.guarded_rounds",
                         }
                     )
@@ -68,13 +73,11 @@ def measure_rounds(cell: Cell) -> list[dict[str, object]]:
     return rows
 
 
-def manipulate(
-    flat: FlatNet, auxiliary: tuple[torch.Tensor, torch.Tensor], seed: int, number: int
-) -> dict[str, FlatNet]:
+def manipulate(flat: FlatNet, auxiliary: Images, seed: int, number: int) -> dict[str, FlatNet]:
     """Return the honest model and what a malicious server makes of it."""
     stream = make_generator(seed, "hijack", number)
     hijacked = hijack_encoder(flat.net, auxiliary, stream)
-    trapped = set_trap_weights(flat.net, auxiliary[0], BATCH, stream)
+    trapped = set_trap_weights(flat.net, auxiliary.x, BATCH, stream)
     return {"honest": flat, "hijacked": FlatNet(hijacked), "trapped": FlatNet(trapped)}
 
 

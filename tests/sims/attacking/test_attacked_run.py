@@ -226,3 +226,12 @@ def test_uploads_start_from_the_model_that_is_named(tmp_path: Path) -> None:
     assert torch.equal(received["last"], run.model)
     names = sorted(received)
     assert not any(torch.equal(received[a], received[b]) for a, b in combinations(names, 2))
+
+
+def test_the_prior_pulls_as_in_a_round_of_the_attacked_steps(tmp_path: Path) -> None:
+    """The share of a round that it goes back is that of two steps, whatever `local.steps`."""
+    run = run_folder.read_run(trained(tmp_path / "run"))
+    plan = client_uploads(run, AttackSettings(names="first-layer", local_steps=2)).plan
+    assert run.settings.local.steps != 2
+    back = 1 - (1 - plan.rate * plan.pull) ** 2
+    assert back == pytest.approx(run.settings.prior.pull)

@@ -1,9 +1,11 @@
 """Published tables made again: end to end, interrupted, compared; and the list of them."""
 
 import json
+import re
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from sims.commands.main import main
 from sims.reproduce import (
     PublishedTable,
     compare_rows,
+    describe_hours,
     find_tables,
     format_command_table,
     make_tables,
@@ -84,11 +87,17 @@ def test_a_table_is_made_once_and_compared(
     (same,) = make_tables([table], out, jobs=1, kept=tmp_path / "kept")
     assert lines == []
     assert "complete: 1; about 0 minutes" in capsys.readouterr().err
-    assert same.count("inside") == len(same.numbers) > 20
+    assert same.count("inside") == same.count_equal() == len(same.numbers) > 20
+    assert f"of {len(same.numbers)} numbers {len(same.numbers)} inside" in str(same)
     for row in rows:
         row["accuracy"] += 0.9
     (tmp_path / "kept" / "tiny.json").write_text(json.dumps(rows))
     (altered,) = make_tables([table], out, jobs=1, kept=tmp_path / "kept")
+    assert altered.count_equal() == len(altered.numbers) - 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.endswith(
+        f"of {len(altered.numbers)} numbers {len(altered.numbers) - 1} inside; others in tiny.json"
+    )
     assert [n.key for n in altered.numbers if n.verdict == "outside"] == ["accuracy"]
     kept = json.loads((out / "tiny" / "comparison.json").read_text())
     assert sum(number["verdict"] == "outside" for number in kept["numbers"]) == 1
@@ -155,6 +164,41 @@ def test_every_file_of_rows_has_a_table() -> None:
     named = [file for table in read_tables() for file in table.rows]
     assert sorted(named) == sorted(set(named))
     assert set(named) == {path.name for path in RESULTS.glob("*.json")}
+
+
+def test_programs_that_rows_name_are_in_their_tables() -> None:
+    """A row's module is one of its table's commands; `make bench` runs those of its recipe."""
+    recipe = (RESULTS.parents[1] / "Makefile").read_text()
+    programs = re.compile(r"python -m (tests\.[a-z_.]+)")
+    for table in read_tables():
+        text = "\n".join([*table.commands, recipe if "make bench" in table.commands else ""])
+        for file in table.rows:
+            named = {*programs.findall((RESULTS / file).read_text())}
+            assert named <= {*programs.findall(text)}, f"{table.name} does not name {named}"
+
+
+def test_each_table_has_commands_and_one_file_where_they_make_it() -> None:
+    """And its links lead from docs/research to pages that are there."""
+    for table in read_tables():
+        assert table.commands
+        assert table.made is None or len(table.rows) == 1
+        for link in re.findall(r"\]\(([^)#]+)", table.number):
+            assert (RESULTS.parent / "research" / link).exists(), f"{table.name} links to {link}"
+
+
+def test_hours_are_those_of_tables_that_a_command_makes() -> None:
+    """90 minutes with data, 30 without, and an hour by hand that does not count."""
+    parts: dict[str, Any] = {"section": "leakage", "number": "n", "rows": ("a.json",)}
+    tables = [
+        PublishedTable(
+            name="a", commands=("x data.path=FACES",), minutes=90, made="bench", **parts
+        ),
+        PublishedTable(name="b", commands=("x",), minutes=30, made="bench", **parts),
+        PublishedTable(name="c", commands=("x",), minutes=60, **parts),
+    ]
+    assert describe_hours(tables) == (
+        "On two quiet cores 2 tables take 2 hours; the 1 that need no further data take 0.5 hours."
+    )
 
 
 def test_tables_by_hand_are_listed_with_their_commands() -> None:
