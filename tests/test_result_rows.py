@@ -162,6 +162,16 @@ def test_an_attack_is_named_by_its_budget(rows: ModuleType) -> None:
         rows.draw_results("[0.0400](row:kept.json?variant=a#attacks.rmle.mse)", "page")
 
 
+def test_a_lower_budget_stands_in_for_the_usual_one(result_rows: ModuleType) -> None:
+    """A higher one does not: it is asked for."""
+    attacks = [{"attack": "search", "knowledge": "held-out", "budget": b} for b in (0.3, 4.0)]
+    assert result_rows.find_attack(attacks, "search") == attacks[0]
+    assert result_rows.find_attack(attacks[1:], "search") is None
+    assert (
+        result_rows.find_attack([*attacks, attacks[0] | {"budget": 1.0}], "search")["budget"] == 1
+    )
+
+
 def test_differences_are_paired_by_seed(rows: ModuleType) -> None:
     """In prose and beside a table's columns; the line compared with has none."""
     prose = "[-40.0](row:kept.json?variant=b&against.variant=a#accuracy)"

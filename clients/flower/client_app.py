@@ -16,6 +16,7 @@ from flwr.clientapp.typing import ClientAppCallable
 from flwr.common import NDArrays, Scalar
 from flwr.supercore.differential_privacy import KEY_CLIPPING_NORM
 
+from clients.flower import training_guard
 from clients.flower.failures import limit_failure
 from clients.flower.posterior_client import ClientMemory, ContextMemory, PosteriorClient
 from fedcel.data import NodeDataSettings
@@ -34,7 +35,10 @@ from fedcel.settings import UNSET, Settings, parse_run_config
 if TYPE_CHECKING:
     from clients.flower.evaluation_client import Account, EvaluationClient
 
-_NODE_KEYS = ("partition-id", "num-partitions", "data-path", "state-path", "ledger-path")
+_NODE_KEYS = (
+    *("partition-id", "num-partitions", "data-path", "state-path", "ledger-path"),
+    *(training_guard.LIMIT_KEY, training_guard.AFTER_KEY),
+)
 """Keys of --node-config. Simulation sets the first two."""
 _RECEIVED_RECORDS = (record_names.CENTRES, record_names.GRADIENT, record_names.PRECONDITIONER)
 """What a message may bring besides the model."""
@@ -57,6 +61,15 @@ def make_client_app(settings: Settings | None = None, state_root: Path | None = 
         torch.set_num_threads(1)  # several clients share the cores; threads would fight over them
         return resolve_node_settings(settings or read_settings(message, context), message, context)
 
+    def guard(run_settings: Settings, message: Message, context: Context) -> None:
+        training_guard.check_model(
+            run_settings,
+            read_model(message),
+            context,
+            client=read_partition(context),
+            number=int(read_config(message)[record_names.ROUND]),
+        )
+
     @app.train(mods=[clip_if_asked])
     def train(message: Message, context: Context) -> Message:
         run_settings = node_settings(message, context)
@@ -64,8 +77,10 @@ def make_client_app(settings: Settings | None = None, state_root: Path | None = 
         config = read_config(message)
         folder = open_state_folder(context, config)
         memory = folder or choose_memory(context, partition, state_root)
+        guard(run_settings, message, context)
         client = PosteriorClient(run_settings, partition, memory, read_received(message))
         upload, examples, metrics = client.fit(read_model(message), config)
+        training_guard.add_model(context)
         sends_weights = run_settings.strategy.upload == "weights"
         upload_record = record_names.ARRAYS if sends_weights else record_names.DELTA
         numbers = {
@@ -105,6 +120,7 @@ def make_client_app(settings: Settings | None = None, state_root: Path | None = 
     def answer_gradient(message: Message, context: Context) -> Message:
         run_settings = node_settings(message, context)
         refuse_without_noise(run_settings)
+        guard(run_settings, message, context)
         gradient = compute_client_gradient(
             run_settings,
             read_partition(context),

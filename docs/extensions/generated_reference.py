@@ -1,10 +1,11 @@
-"""Pages that are generated from the code: settings, commands, scenarios.
+"""Pages that are generated from the code: settings, commands, scenarios, published tables.
 
 A comment on a line of its own, `<!-- reference settings -->`, is replaced by Markdown.
 """
 
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import click
 import typer
@@ -12,8 +13,9 @@ import typer
 from fedcel.settings import describe_settings
 from sims.bench import scenario
 from sims.commands.main import app
+from sims.reproduce import describe_hours, format_command_table, read_data, read_tables
 
-COMMENT = re.compile(r"^<!-- reference (?P<kind>[a-z]+) -->$", re.MULTILINE)
+COMMENT = re.compile(r"^<!-- reference (?P<kind>[a-z-]+) -->$", re.MULTILINE)
 MISSING = "–"
 
 
@@ -84,8 +86,25 @@ def list_scenarios() -> Iterator[str]:
         yield f"| `{name}` | {escape_cell(packaged.title)} | {variants} | {cells} |"
 
 
+def list_data() -> Iterator[str]:
+    """Return a row a data set that commands of published tables need."""
+    yield "| name here | what it is |\n|---|---|"
+    for name, text in read_data().items():
+        yield f"| `{name}` | {text} |"
+
+
+def state_hours() -> Iterator[str]:
+    """Return how long the published tables take."""
+    yield describe_hours(read_tables())
+
+
 REFERENCES: dict[str, Callable[[], Iterator[str]]] = {
     "settings": list_settings,
     "commands": list_commands,
     "scenarios": list_scenarios,
+    "data": list_data,
+    "hours": state_hours,
+    "tables-leakage": partial(format_command_table, "leakage"),
+    "tables-attacks": partial(format_command_table, "attacks"),
+    "tables-posteriors": partial(format_command_table, "posteriors"),
 }

@@ -251,21 +251,24 @@ def read_value(row: dict[str, Any], key: str) -> Any:
 def find_attack(attacks: Iterable[dict[str, Any]], wanted: str) -> dict[str, Any] | None:
     """Return the attack called `name`, `name:budget`, `name:knowledge` or more, if it was made.
 
-    What it observes may be named as what it knows is: `attribute:held-out:smashed-data`.
+    What it observes may be named as what it knows is: `attribute:held-out:smashed-data`. Without a
+    budget it is the usual one, 1, or a lower one where there is no other.
 
     Raises:
         ValueError: When several have these.
     """
     name, *rest = wanted.split(":")
-    budgets = [float(part) for part in rest if part.isdecimal()] or [1.0]
+    budgets = [float(part) for part in rest if part.isdecimal()]
     conditions = {part for part in rest if not part.isdecimal()}
-    found = [
+    named = [
         attack
         for attack in attacks
         if attack["attack"] == name
-        and (attack["budget"] is None or attack["budget"] in budgets)
         and conditions <= {attack["knowledge"], attack.get("observation")}
     ]
+    found = [one for one in named if one["budget"] is None or one["budget"] in (budgets or [1.0])]
+    if not found and not budgets:
+        found = [one for one in named if one["budget"] < 1]
     if len(found) > 1:
         raise ValueError(f"{wanted} names {len(found)} attacks; say what it knows")
     return found[0] if found else None

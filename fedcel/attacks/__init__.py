@@ -50,6 +50,7 @@ from fedcel.attacks.score_card import (
     score_reconstructions,
 )
 from fedcel.attacks.shadow import Shadow
+from fedcel.attacks.trap_weights import set_trap_weights
 from fedcel.attacks.unsplit import UnSplit
 
 __all__ = [
@@ -103,4 +104,5 @@ __all__ = [
     "scale_confidence",
     "score_membership",
     "score_reconstructions",
+    "set_trap_weights",
 ]

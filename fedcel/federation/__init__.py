@@ -16,10 +16,12 @@ from fedcel.federation.client_metrics import (
 from fedcel.federation.client_update import (
     ClientUpdate,
     RoundInputs,
+    build_client_losses,
     build_workspace_net,
     compute_client_gradient,
     init_net,
     protect_update,
+    select_acting_losses,
     select_client_images,
     update_client,
 )
@@ -64,6 +66,7 @@ __all__ = [
     "add_mean_gradient",
     "advance_model",
     "begin_round",
+    "build_client_losses",
     "build_workspace_net",
     "check_kept_share",
     "compute_client_gradient",
@@ -80,6 +83,7 @@ __all__ = [
     "move_threshold",
     "play_round",
     "protect_update",
+    "select_acting_losses",
     "select_client_images",
     "summarise_metrics",
     "update_client",

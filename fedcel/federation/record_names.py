@@ -9,6 +9,7 @@ CENTRES = "centres"  # record: the centres averaged over clients and their weigh
 GRADIENT = "gradient"  # record: a client's mean gradient up, the mean over clients down, (P,)
 PRECONDITIONER = "scale"  # record: each parameter's step size in units of eta, (P,), down
 STATE = "cel"  # record in a client's own context; never sent
+GUARD = "guard"  # record in a client's own context: what its guard counts; never sent
 SMASHED = "smashed"  # record: smashed data of a query, (B, D)
 SAMPLES = "samples"  # record: posterior samples as flat vectors, (S, P)
 LOGITS = "logits"  # record: the private answer, (B, C)

@@ -22,6 +22,14 @@ class AttackSettings(Group):
     candidates: int = Field(100, ge=2, description="Images to pick the right one from.")
     targets: int = Field(0, ge=0, description="Targets to rebuild, the first so many; 0: all.")
     batch: int = Field(1, ge=1, description="Images behind one attacked upload of a client.")
+    local_steps: int = Field(
+        1, ge=1, description="Local steps behind one attacked upload, each on all of its images."
+    )
+    received: Literal["first", "last", "hijacked", "trapped"] = Field(
+        "first",
+        description="Model behind attacked uploads: of round 1, of the end of burn-in, or "
+        "the latter manipulated by the server.",
+    )
     langevin: bool = Field(
         False, description="Add the full temperature's Langevin noise to attacked uploads."
     )

@@ -1,4 +1,4 @@
-"""What a curious server gets of a client: the update it uploads in the first round."""
+"""What a curious or malicious server gets of a client: the update that it uploads."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +13,7 @@ from fedcel.data import Images
 from fedcel.errors import DataError
 from fedcel.federation import ClientUpdate, local_update, protect_update
 from fedcel.leakage import FIRST_LAYER, UPDATE
+from fedcel.losses import NO_LOSSES, Losses
 from fedcel.nets import FlatNet, SplitNet
 from fedcel.posterior import RoundPlan
 from fedcel.seeding import make_generator as stream
@@ -42,12 +43,12 @@ class Through(nn.Module):
 
 @dataclass(frozen=True)
 class Uploads:
-    """The deltas of clients that hold `batch` images each and take one step on all of them.
+    """The deltas of clients that hold `batch` images each and take `steps` steps on all of them.
 
-    The attacker's best case: one plain step, whatever `local.sampler`, on cross-entropy alone
-    (conditional entropy losses act after their warm-up). He knows the model received, the step
-    size, the law of the noise at the cut and that of the Langevin noise, and what the model answers
-    on average to images like these.
+    The attacker's best case: plain steps, whatever `local.sampler`, each on all images. He knows
+    the model received, the number and size of the steps, the law of the noise at the cut and that
+    of the Langevin noise, and what the model answers on average to images like these. He explains
+    an upload by cross-entropy and the priors alone, also where `losses` act.
     """
 
     flat: FlatNet
@@ -61,6 +62,10 @@ class Uploads:
     expected: Float[Tensor, " K"]
     """Mean probabilities that the model answers to images of the attacker's own."""
     batch: int
+    steps: int = 1
+    """Local steps behind an upload."""
+    losses: Losses = NO_LOSSES
+    """What acts beside cross-entropy when clients train."""
     name: str = "update"
 
     @property
@@ -81,7 +86,7 @@ class Uploads:
         """
         local = self.local.model_copy(
             update={
-                "steps": 1,
+                "steps": self.steps,
                 "batch_size": self.batch,
                 "balance": False,
                 "augment": "none",
@@ -102,6 +107,7 @@ class Uploads:
                     plan=self.plan,
                     local=local,
                     streams=partial(stream, seed),
+                    losses=self.losses,
                 )
                 return ClientUpdate(*update)
 
@@ -120,13 +126,13 @@ class Uploads:
 
     @property
     def noisy(self) -> int:
-        """Return the values at the cut where noise is added to them, or 0."""
-        return self.flat.net.features if self.flat.net.cut.sigma > 0 else 0
+        """Return the values at the cut, of all steps, where noise is added to them, or 0."""
+        return self.steps * self.flat.net.features if self.flat.net.cut.sigma > 0 else 0
 
     @property
     def masked(self) -> int:
-        """Return the values at the cut where some are dropped, or 0."""
-        return self.flat.net.features if self.flat.net.cut.dropout > 0 else 0
+        """Return the values at the cut, of all steps, where some are dropped, or 0."""
+        return self.steps * self.flat.net.features if self.flat.net.cut.dropout > 0 else 0
 
     def update(
         self,
@@ -138,15 +144,15 @@ class Uploads:
     ) -> Float[Tensor, "G P"]:
         """Return the deltas without Langevin noise; what is None of noise and mask is drawn.
 
-        -eta (gradient, clipped where clients clip it, + decay w), as in the local update; the
-        prior's pull is 0 at its centre.
+        The sum over steps of -eta (gradient, clipped where clients clip it, + decay w + pull
+        (w - received)), as in the local update.
         """
         through, cut = Through(self.flat.net), self.flat.net.cut
         names = [name for name, _ in through.named_parameters()]
         sizes = [int(torch.tensor(shape).prod()) for shape in self.flat.shapes]
         parts = zip(torch.split(self.received, sizes), self.flat.shapes, strict=True)
         weights = dict(zip(names, (part.view(shape) for part, shape in parts), strict=True))
-        shape = (*labels.shape, self.flat.net.features)
+        shape = (*labels.shape, self.steps * self.flat.net.features)
         added = cut.draw_noise(shape, generator) if noise is None else cut.sigma * noise
         if mask is None:
             drops = cut.draw_mask(shape, generator)
@@ -156,15 +162,32 @@ class Uploads:
         def loss(w: dict[str, Tensor], x: Tensor, y: Tensor, m: Tensor, added: Tensor) -> Tensor:
             return cross_entropy(functional_call(through, w, (x, m, added)), y)
 
-        slopes = vmap(grad(loss), (None, 0, 0, 0, 0))(weights, images, labels, mask, xi)
-        flat = torch.cat([slopes[name].flatten(1) for name in names], 1)
-        if self.plan.clip is not None:
-            norm = torch.linalg.vector_norm(flat, dim=1, keepdim=True)
-            flat = flat * (self.plan.clip / norm).clamp_max(1.0)
-        return -self.plan.rate * (flat + self.plan.decay * self.received)
+        delta: Tensor | None = None
+        draws = zip(mask.chunk(self.steps, -1), xi.chunk(self.steps, -1), strict=True)
+        for step_mask, step_noise in draws:
+            moved, axis = weights, None
+            if delta is not None:
+                pieces = zip(names, torch.split(delta, sizes, 1), strict=True)
+                moved = {n: weights[n] + piece.view(-1, *weights[n].shape) for n, piece in pieces}
+                axis = 0
+            slopes = vmap(grad(loss), (axis, 0, 0, 0, 0))(
+                moved, images, labels, step_mask, step_noise
+            )
+            slope = torch.cat([slopes[name].flatten(1) for name in names], 1)
+            if self.plan.clip is not None:
+                norm = torch.linalg.vector_norm(slope, dim=1, keepdim=True)
+                slope = slope * (self.plan.clip / norm).clamp_max(1.0)
+            pulls = self.plan.decay * self.received
+            if delta is None:
+                delta = -self.plan.rate * (slope + pulls)
+            else:
+                back = (self.plan.decay + self.plan.pull) * delta
+                delta = delta - self.plan.rate * (slope + pulls + back)
+        assert delta is not None  # there is a step at least
+        return delta
 
     def labels(self, observed: Float[Tensor, "G P"], batch: int) -> Int[Tensor, "G b"]:
-        """Return the labels behind each delta, ascending, from the slope of the last bias.
+        """Return the labels behind each delta, ascending, from the mean slope of the last bias.
 
         It is the mean probability less each class's share, times the clip's factor. For one image
         it is the only negative value (Zhao et al., 2020, equation 3), whatever the factor. For
@@ -174,7 +197,7 @@ class Uploads:
         """
         last = -len(self.expected)
         whole = self.updates.clip == "none"
-        slope = -observed[:, last:] / self.plan.rate
+        slope = -observed[:, last:] / (self.plan.rate * self.steps)
         if whole:  # of a shortened update the decay is as short, and not to be told apart
             slope = slope - self.plan.decay * self.received[last:]
         if batch == 1:
@@ -209,9 +232,9 @@ class Uploads:
     def first_layer(
         self, observed: Float[Tensor, " P"]
     ) -> tuple[Float[Tensor, "U N"], Float[Tensor, " U"]]:
-        """Return the slopes of the first layer's weight and bias times the step size."""
+        """Return the first layer's slopes times the step size, summed over steps."""
         units, pixels = self.flat.shapes[0]
-        moved = observed + self.plan.rate * self.plan.decay * self.received
+        moved = observed + self.steps * self.plan.rate * self.plan.decay * self.received
         weight, bias = torch.split(moved[: units * pixels + units], [units * pixels, units])
         return weight.view(units, pixels), bias
 

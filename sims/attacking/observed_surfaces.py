@@ -10,15 +10,17 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from clients import EvaluationClient
+from fedcel.attacks import hijack_encoder, set_trap_weights
 from fedcel.data import Images
-from fedcel.federation import init_net
+from fedcel.errors import SettingsError
+from fedcel.federation import build_client_losses, init_net, select_acting_losses
 from fedcel.leakage import LOG_PROB, LOGITS, Law, Observation, SmashedData
 from fedcel.nets import FlatNet, SplitNet, apply_noise
 from fedcel.posterior import Prediction, build_device_net, noise_variance, predict, round_plan
 from fedcel.privacy import KnownLaw, Laplace, Mechanism, build_mechanism
 from fedcel.runs import Run, posterior_samples
 from fedcel.seeding import make_generator as stream
-from fedcel.settings import AttackSettings
+from fedcel.settings import AttackSettings, burn_in_rounds
 from sims.attacking.client_updates import Uploads
 
 LAW_DRAWS = 256  # messages over which an answer's likelihood is averaged
@@ -190,15 +192,19 @@ def sample_heads(run: Run, samples: Sequence[Float[Tensor, " P"]]) -> list[nn.Mo
 
 
 def client_uploads(run: Run, attack_settings: AttackSettings) -> Uploads:
-    """Return what clients upload in round 1 after a step on `attack.batch` images.
+    """Return what clients upload after `attack.local-steps` steps on `attack.batch` images.
 
-    With `attack.langevin` they add the noise of the full temperature, which as a rule they add
-    after burn-in only, for a client with an equal share of all images.
+    They start from the model that `attack.received` names, and their prior pulls as in a round of
+    so many steps. With `attack.langevin` they add the noise of the full temperature, which as a
+    rule they add after burn-in only, for a client with an equal share of all images.
     """
     s, splits = run.settings, run.splits
     total = sum(len(part.y) for part in splits.clients)
     share = 1 / s.clients
-    plan = round_plan.plan_round(s, 1, share, total)
+    is_first = attack_settings.received == "first"
+    number = 1 if is_first else max(1, burn_in_rounds(s))
+    local = s.local.model_copy(update={"steps": attack_settings.local_steps})
+    plan = round_plan.plan_round(s.model_copy(update={"local": local}), number, share, total)
     variance, _ = noise_variance(
         rate=plan.rate, temperature=s.temperature, total=total, weight=share
     )
@@ -206,9 +212,32 @@ def client_uploads(run: Run, attack_settings: AttackSettings) -> Uploads:
     flat = init_net(s, splits)
     parts = [splits.auxiliary, splits.training, splits.test]
     book = Images(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]))
+    if not is_first:
+        flat.load(run.model)
+    flat = manipulate_model(flat, run, attack_settings)
     received = flat.vector.clone()
+    losses = select_acting_losses(build_client_losses(s), plan, None)
     attacker_x = (splits.auxiliary if len(splits.auxiliary.y) else book).x
     answers = predict(flat, [received], attacker_x, stream(s.seed, "expected")).probabilities
     noisy = plan._replace(noise=noise)
     batch = attack_settings.batch
-    return Uploads(flat, received, noisy, s.local, s.update, book, answers.mean(0), batch)
+    steps = attack_settings.local_steps
+    return Uploads(
+        flat, received, noisy, s.local, s.update, book, answers.mean(0), batch, steps, losses
+    )
+
+
+def manipulate_model(flat: FlatNet, run: Run, attack_settings: AttackSettings) -> FlatNet:
+    """Return the net that a server sends: as it is, or made to leak with the attacker's images."""
+    own_images = run.splits.auxiliary
+    if attack_settings.received in ("hijacked", "trapped") and not len(own_images.y):
+        raise SettingsError(
+            f"attack.received is {attack_settings.received!r}, for which the server needs images "
+            "of its own; raise data.auxiliary"
+        )
+    generator = stream(run.settings.seed, f"attack/{attack_settings.received}")
+    if attack_settings.received == "hijacked":
+        return FlatNet(hijack_encoder(flat.net, own_images, generator))
+    if attack_settings.received == "trapped":
+        return FlatNet(set_trap_weights(flat.net, own_images.x, attack_settings.batch, generator))
+    return flat

@@ -26,6 +26,7 @@ from sims.commands import (
     play,
     privacy,
     report,
+    reproduce,
     serve,
     settings,
     simulate,
@@ -81,6 +82,7 @@ GROUPS: dict[str, dict[str, tuple[Callable[..., None], Sequence[str]]]] = {
         "membership": (membership.membership_command, membership.EXAMPLES),
         "escalate": (escalate.escalate_command, escalate.EXAMPLES),
         "export": (export.export_command, export.EXAMPLES),
+        "reproduce": (reproduce.reproduce_command, reproduce.EXAMPLES),
     },
     "Serve": {
         "privacy": (privacy.privacy_command, privacy.EXAMPLES),

@@ -61,9 +61,16 @@ def split_settings(attack_settings: AttackSettings) -> list[AttackSettings]:
     return [attack_settings.model_copy(update={"names": name}) for name in names]
 
 
+LATER = ("local-steps", "received")
+"""Settings that earlier versions lacked: at their defaults, results of those versions are found."""
+
+
 def result_path(folder: Path, attack_settings: AttackSettings) -> Path:
     """Return where the result of one attack on a run is; the name repeats that of the attack."""
-    text = json.dumps(attack_settings.model_dump(by_alias=True), sort_keys=True)
+    values = attack_settings.model_dump(by_alias=True)
+    usual = AttackSettings().model_dump(by_alias=True)
+    named = {key: value for key, value in values.items() if key not in LATER or value != usual[key]}
+    text = json.dumps(named, sort_keys=True)
     name = re.sub(r"[^\w.-]+", "-", attack_settings.names)
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     return folder / ATTACKS_FOLDER / f"{name}-{digest}.json"

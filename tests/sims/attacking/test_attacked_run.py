@@ -1,6 +1,7 @@
 """Attacks on a finished run, one call after another."""
 
 import json
+from itertools import combinations
 from pathlib import Path
 from typing import ClassVar
 
@@ -12,6 +13,7 @@ from fedcel.errors import RunError
 from fedcel.runs import run_folder
 from fedcel.settings import AttackSettings, parse_settings
 from sims.attacking import attack_run, catch_up
+from sims.attacking.observed_surfaces import client_uploads
 from sims.commands.main import main
 from sims.engines import local
 from sims.report.matched_table import describe_failed_attacks
@@ -210,3 +212,26 @@ def test_the_command_fails_where_an_attack_did(
     assert main(words) == 1
     output, errors = capsys.readouterr()
     assert "report:" in output and "fedcel: broken failed, the reasons are above" in errors
+
+
+def test_uploads_start_from_the_model_that_is_named(tmp_path: Path) -> None:
+    """Round 1's, the trained one's, and two that the server made of that; each known to him."""
+    run = run_folder.read_run(trained(tmp_path / "run"))
+    received = {}
+    for name in ("first", "last", "hijacked", "trapped"):
+        how = AttackSettings(names="first-layer", received=name, batch=4, local_steps=2)
+        uploads = client_uploads(run, how)
+        assert (uploads.batch, uploads.steps) == (4, 2)
+        received[name] = uploads.received
+    assert torch.equal(received["last"], run.model)
+    names = sorted(received)
+    assert not any(torch.equal(received[a], received[b]) for a, b in combinations(names, 2))
+
+
+def test_the_prior_pulls_as_in_a_round_of_the_attacked_steps(tmp_path: Path) -> None:
+    """The share of a round that it goes back is that of two steps, whatever `local.steps`."""
+    run = run_folder.read_run(trained(tmp_path / "run"))
+    plan = client_uploads(run, AttackSettings(names="first-layer", local_steps=2)).plan
+    assert run.settings.local.steps != 2
+    back = 1 - (1 - plan.rate * plan.pull) ** 2
+    assert back == pytest.approx(run.settings.prior.pull)

@@ -77,6 +77,25 @@ def test_update_is_that_of_training(batch: int, name: str, limit: float | None) 
     torch.testing.assert_close(real, made.repeat_interleave(batch, 0), atol=1e-6, rtol=1e-4)
 
 
+@pytest.mark.parametrize("limit", [None, 0.1])
+def test_update_of_several_steps_is_that_of_training(limit: float | None) -> None:
+    """Three steps on the same images, the priors' pulls in each; one step is another update."""
+    seen, (x, y) = replace(uploads(2), steps=3), first(4)
+    seen = replace(seen, plan=seen.plan._replace(pull=0.3, clip=limit))
+    real = seen.sample(x, stream())
+    labels, images = y.view(-1, 2), x.view(-1, 2, 1, 8, 8)
+    made = seen.update(images, labels, stream()).repeat_interleave(2, 0)
+    torch.testing.assert_close(real, made, atol=2e-6, rtol=1e-3)
+    loose = replace(seen, plan=seen.plan._replace(pull=0.0)).update(images, labels, stream())
+    assert (loose.repeat_interleave(2, 0) - real).norm() > 0.01 * real.norm()
+    assert replace(uploads(2, sigma=0.1), steps=3).noisy == 3 * 16
+
+
+def test_several_steps_are_inverted() -> None:
+    """One image behind three steps, each with noise of its own at the cut."""
+    assert inverted(replace(uploads(sigma=0.3), steps=3), GradientInversion(), 0.1, 4) < 0.4
+
+
 def test_noise_at_the_cut_is_drawn_afresh() -> None:
     """Two updates of the same image differ, on either side."""
     seen, (x, y) = uploads(sigma=0.3), first(2)

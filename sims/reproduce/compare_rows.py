@@ -1,0 +1,154 @@
+"""Compare rows made again with the kept ones: each number inside or outside its interval."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from fedcel.json_records import Record
+from sims.results import estimate
+
+IDENTITY = (
+    "variant", "strength", "name", "attack", "observation", "knowledge", "budget", "epsilon",
+    "shadows", "runs",
+)  # fmt: skip
+"""Keys that say what a row is of; rows that share them differ in the seed."""
+SEEDS = ("seed", "training-seed")
+"""Keys that say which of several rows of one thing a row is."""
+NOT_COMPARED = {*SEEDS, "seconds", "seeds", "revision", "train-step-ratio"}
+"""Numbers of the machine, or of how a row was made."""
+SINGLE_SHARE = 0.02
+"""Of a number without an interval that it may differ by, of one or two seeds."""
+ROUNDING = 1e-6
+"""By which sums in another order may differ, as a share."""
+
+
+class ComparedNumber(Record):
+    """One number of a table: as kept, and as made again."""
+
+    row: str
+    key: str
+    kept: float
+    half: float | None
+    """Half the width of its interval; None below three seeds."""
+    again: float | None
+    """None where it was not made."""
+    verdict: Literal["inside", "outside", "missing"]
+
+
+class Comparison(Record):
+    """One file of rows compared with the rows made again."""
+
+    file: str
+    rows_kept: int
+    rows_again: int
+    numbers: tuple[ComparedNumber, ...]
+
+    def count(self, verdict: str) -> int:
+        """Return how many numbers have this verdict."""
+        return sum(number.verdict == verdict for number in self.numbers)
+
+    def count_equal(self) -> int:
+        """Return how many numbers are the kept ones, but for the order of sums."""
+        return sum(
+            number.again is not None
+            and abs(number.again - number.kept) <= ROUNDING * abs(number.kept)
+            for number in self.numbers
+        )
+
+    def __str__(self) -> str:
+        """Say how many numbers are inside, outside and missing, and list the worst ten outside."""
+        lines = [
+            f"{self.file}: {self.rows_again} rows made, {self.rows_kept} kept; of "
+            f"{len(self.numbers)} numbers {self.count('inside')} inside "
+            f"({self.count_equal()} equal), {self.count('outside')} outside, "
+            f"{self.count('missing')} missing"
+        ]
+        outside = [number for number in self.numbers if number.verdict == "outside"]
+        outside.sort(key=lambda number: -abs(_gap(number)))
+        for number in outside[:10]:
+            width = "" if number.half is None else f" ± {number.half:.3g}"
+            lines.append(
+                f"  {number.row}: {number.key} is {number.again:.4g}, kept {number.kept:.4g}{width}"
+            )
+        if len(outside) > 10:
+            lines.append(f"  and {len(outside) - 10} more, see comparison.json")
+        return "\n".join(lines)
+
+
+def compare_rows(
+    file: str, kept: Sequence[Mapping[str, Any]], again: Sequence[Mapping[str, Any]]
+) -> Comparison:
+    """Compare each number's mean over seeds with the interval of the kept ones.
+
+    Args:
+        file: The rows' name.
+        kept: Kept rows.
+        again: Rows made again.
+
+    Returns:
+        A verdict for each number. From three kept seeds on, inside is within the 95 % interval of
+        their mean; below, within 2 % of the number. Times and counts of seeds are left out.
+    """
+    first, second = _group_rows(kept), _group_rows(again)
+    numbers = [
+        _judge(identity, key, values, second.get(identity, {}).get(key, []))
+        for identity, measures in first.items()
+        for key, values in measures.items()
+    ]
+    return Comparison(file=file, rows_kept=len(kept), rows_again=len(again), numbers=tuple(numbers))
+
+
+def flatten_row(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    """Yield the numbers of a row, those within keys and of each attack too.
+
+    Args:
+        row: One row.
+        prefix: What stands before its keys.
+
+    Yields:
+        Keys such as `scores.nll` or `attacks.decoder:held-out:1.0.mse`, with finite numbers.
+    """
+    for key, value in row.items():
+        if isinstance(value, Mapping):
+            yield from flatten_row(value, f"{prefix}{key}.")
+        elif isinstance(value, list):
+            for item in value:
+                if isinstance(item, Mapping):
+                    parts = [item.get(part) for part in ("attack", "observation", "knowledge")]
+                    label = ":".join(str(part) for part in [*parts, item.get("budget")])
+                    yield from flatten_row(item, f"{prefix}{key}.{label}.")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            is_left_out = key in NOT_COMPARED or (not prefix and key in IDENTITY)
+            if math.isfinite(value) and not is_left_out:
+                yield f"{prefix}{key}", float(value)
+
+
+def _group_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[float]]]:
+    """Return the values of each number over the rows that differ in the seed alone."""
+    groups: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        parts = [f"{key}={row[key]}" for key in IDENTITY if row.get(key) is not None]
+        group = groups.setdefault(" ".join(parts), {})
+        for key, value in flatten_row(row):
+            group.setdefault(key, []).append(value)
+    return groups
+
+
+def _judge(row: str, key: str, kept: Sequence[float], again: Sequence[float]) -> ComparedNumber:
+    """Return the verdict on one number."""
+    before, now = estimate(kept), estimate(again)
+    mean = before.mean or 0.0
+    allowed = SINGLE_SHARE * abs(mean) if before.half is None else before.half
+    verdict: Literal["inside", "outside", "missing"] = "missing"
+    if now.mean is not None:
+        is_inside = abs(now.mean - mean) <= allowed + ROUNDING * abs(mean)
+        verdict = "inside" if is_inside else "outside"
+    return ComparedNumber(
+        row=row, key=key, kept=mean, half=before.half, again=now.mean, verdict=verdict
+    )
+
+
+def _gap(number: ComparedNumber) -> float:
+    """Return how far a number is from the kept one, in units of its interval or itself."""
+    scale = number.half or abs(number.kept) or 1.0
+    return ((number.again or 0.0) - number.kept) / scale

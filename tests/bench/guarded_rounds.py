@@ -1,0 +1,100 @@
+"""What a node's guard measures of honest and manipulated models, round by round.
+
+`python -m tests.bench.guarded_rounds` trains digits as the scenario `uploads` does, without a
+defence and with `cluster`. At some rounds the server hands out the honest model, one that was
+trained to leak from there, or one with trap weights; each of the clients measures it on its own
+images. Writes docs/results/guarded-rounds.json.
+"""
+
+import argparse
+from pathlib import Path
+from statistics import fmean
+from tempfile import TemporaryDirectory
+
+import torch
+
+from clients import measure_leak
+from fedcel.attacks import hijack_encoder, set_trap_weights
+from fedcel.data import Images, load_splits
+from fedcel.federation import begin_round, finish_round, init_net, init_server_state
+from fedcel.files import write_json
+from fedcel.nets import FlatNet
+from fedcel.seeding import make_generator
+from sims.bench.scenario import Cell, list_cells, override_seeds, read_scenario
+from sims.engines.client_trainers import SequentialTrainer
+from sims.progress import print_line
+
+ROUNDS, SEEDS, BATCH = (1, 5, 10, 24), "0,1,2,3,4", 32
+LIMITS = (1, 2)
+"""Bits beyond the label from which on a node would refuse."""
+CASES = {"none": 8.0, "cluster": 8.0}
+"""Variants of the scenario and the strength of the cell that is trained."""
+
+
+def measure_rounds(cell: Cell) -> list[dict[str, object]]:
+    """Return what clients measure of the models that are handed out at `ROUNDS`."""
+    s, rows = cell.settings, []
+    splits = load_splits(s.data, s.clients, s.seed)
+    flat = init_net(s, splits)
+    server = init_server_state(flat.vector.clone())
+    examples = {client: len(part.y) for client, part in enumerate(splits.clients)}
+    with TemporaryDirectory() as folder:
+        clients = SequentialTrainer(s, Path(folder))
+        for number in range(1, max(ROUNDS) + 1):
+            if number in ROUNDS:
+                flat.load(server.model)
+                for kind, net in manipulate(flat, splits.auxiliary, s.seed, number).items():
+                    leaks = [
+                        measure_leak(
+                            net.net, *part, make_generator(s.seed, "guard", number, client)
+                        )
+                        for client, part in enumerate(splits.clients)
+                    ]
+                    rows.append(
+                        {
+                            "variant": cell.variant.name,
+                            "noise": s.net.noise,
+                            "round": number,
+                            "model": kind,
+                            "seed": s.seed,
+                            "bits-beyond-label": fmean(leak.bits for leak in leaks),
+                            "upper": fmean(leak.upper for leak in leaks),
+                            "cap": fmean(leak.cap for leak in leaks),
+                            **{
+                                f"refused-at-{limit}": fmean(leak.upper > limit for leak in leaks)
+                                for limit in LIMITS
+                            },
+                            "command": "python -m tests.bench.guarded_rounds",
+                        }
+                    )
+            request = begin_round(s, server, examples)
+            updates = clients.train(request)
+            server, _report = finish_round(s, server, request, updates, cut=flat.cut)
+    return rows
+
+
+def manipulate(flat: FlatNet, auxiliary: Images, seed: int, number: int) -> dict[str, FlatNet]:
+    """Return the honest model and what a malicious server makes of it."""
+    stream = make_generator(seed, "hijack", number)
+    hijacked = hijack_encoder(flat.net, auxiliary, stream)
+    trapped = set_trap_weights(flat.net, auxiliary.x, BATCH, stream)
+    return {"honest": flat, "hijacked": FlatNet(hijacked), "trapped": FlatNet(trapped)}
+
+
+def main() -> None:
+    """Train and measure all cases; write their rows."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--out", type=Path, default=Path("docs/results/guarded-rounds.json"))
+    given = options.parse_args()
+    torch.set_num_threads(1)
+    scenario, _ = override_seeds(read_scenario("uploads"), {"bench.seeds": SEEDS})
+    rows = []
+    for cell in list_cells(scenario, {}):
+        if CASES.get(cell.variant.name) == cell.strength:
+            rows += measure_rounds(cell)
+            print_line(f"{cell.name}: {rows[-3:]}")
+    write_json(given.out, rows)
+
+
+if __name__ == "__main__":
+    main()

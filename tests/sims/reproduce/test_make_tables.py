@@ -1,0 +1,228 @@
+"""Published tables made again: end to end, interrupted, compared; and the list of them."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fedcel.errors import FailedError, SettingsError
+from sims.bench.scenario import list_cells, list_packaged, read_scenario
+from sims.commands.main import main
+from sims.reproduce import (
+    PublishedTable,
+    compare_rows,
+    describe_hours,
+    find_tables,
+    format_command_table,
+    make_tables,
+    read_data,
+    read_tables,
+)
+from sims.reproduce.make_tables import fill_commands
+
+RESULTS = Path(__file__).parents[3] / "docs" / "results"
+TINY = """
+[settings]
+clients = 2
+rounds = 2
+local = { steps = 2 }
+cel = { warm-up = 0 }
+attack = { names = "optimal", seeds = 1 }
+data = { test = 120 }
+privacy = { epsilons = "4" }
+[bench]
+seeds = "0,1,2"
+"""
+
+
+def make_tiny(folder: Path) -> PublishedTable:
+    """Return a table of one variant with three seeds, and attacks on each of its runs."""
+    (folder / "tiny.toml").write_text(TINY)
+    (folder / "kept").mkdir()
+    (folder / "kept" / "tiny.json").write_text("[]")
+    bench = f"fedcel bench {folder}/tiny.toml --jobs 1 --out BENCH"
+    attack = "fedcel attack RUN --set attack.names=kernel-ridge --set attack.targets=20"
+    return PublishedTable(
+        name="tiny",
+        section="leakage",
+        number="tiny",
+        commands=(bench, attack),
+        rows=("tiny.json",),
+        made="bench",
+    )
+
+
+def test_a_table_is_made_once_and_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Interrupted after the bench it goes on with the attacks; an altered row is outside."""
+    table, out = make_tiny(tmp_path), tmp_path / "out"
+    run, lines = subprocess.run, []
+
+    def run_first(words: list[str], **options: bool) -> object:
+        lines.append(words[3])
+        if len(lines) == 3:
+            return SimpleNamespace(returncode=130)
+        return run(words, **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(subprocess, "run", run_first)
+    with pytest.raises(KeyboardInterrupt):
+        make_tables([table], out, jobs=1, kept=tmp_path / "kept")
+    assert lines == ["bench", "attack", "attack"]
+    lines.clear()
+    capsys.readouterr()
+    (first,) = make_tables([table], out, jobs=1, kept=tmp_path / "kept")
+    assert lines == ["attack", "attack"]
+    assert "tables: 1, complete: 0;" in capsys.readouterr().err
+    assert (first.rows_kept, first.rows_again) == (0, 3)
+
+    rows = json.loads((out / "rows" / "tiny.json").read_text())
+    (tmp_path / "kept" / "tiny.json").write_text(json.dumps(rows))
+    lines.clear()
+    capsys.readouterr()
+    (same,) = make_tables([table], out, jobs=1, kept=tmp_path / "kept")
+    assert lines == []
+    assert "complete: 1; about 0 minutes" in capsys.readouterr().err
+    assert same.count("inside") == same.count_equal() == len(same.numbers) > 20
+    assert f"of {len(same.numbers)} numbers {len(same.numbers)} inside" in str(same)
+    for row in rows:
+        row["accuracy"] += 0.9
+    (tmp_path / "kept" / "tiny.json").write_text(json.dumps(rows))
+    (altered,) = make_tables([table], out, jobs=1, kept=tmp_path / "kept")
+    assert altered.count_equal() == len(altered.numbers) - 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.endswith(
+        f"of {len(altered.numbers)} numbers {len(altered.numbers) - 1} inside; others in tiny.json"
+    )
+    assert [n.key for n in altered.numbers if n.verdict == "outside"] == ["accuracy"]
+    kept = json.loads((out / "tiny" / "comparison.json").read_text())
+    assert sum(number["verdict"] == "outside" for number in kept["numbers"]) == 1
+
+
+def test_a_command_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its status; nothing counts as done."""
+    table = make_tiny(tmp_path)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=2))
+    with pytest.raises(FailedError, match="fedcel bench .* ended with status 2"):
+        make_tables([table], tmp_path / "out", jobs=1, kept=tmp_path / "kept")
+    assert not (tmp_path / "out" / "tiny").exists()
+
+
+def test_ctrl_c_names_the_same_command(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on where it stopped."""
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=130))
+    words = ["reproduce", "temperature", "--out", str(tmp_path), "--kept", str(RESULTS)]
+    assert main(words) == 130
+    output = capsys.readouterr()
+    assert "complete: 0; about 5 minutes" in output.err
+    assert output.err.endswith(f"the same command again: fedcel {' '.join(words)}\n")
+
+
+def test_means_are_held_to_the_interval_of_the_kept_ones() -> None:
+    """Three seeds: 0.5 to 0.7 has t = 4.30, so half a width of 0.248; one seed: 2 percent."""
+    kept = [
+        {"variant": "a", "seed": s, "x": x, "s": {"y": 1.0}} for s, x in enumerate((0.5, 0.6, 0.7))
+    ]
+    inside = compare_rows("f", kept, [{"variant": "a", "seed": 0, "x": 0.84, "s": {"y": 1.0}}])
+    assert {n.key: n.verdict for n in inside.numbers} == {"x": "inside", "s.y": "inside"}
+    outside = compare_rows("f", kept, [{"variant": "a", "seed": 0, "x": 0.86, "s": {"y": 1.1}}])
+    assert outside.count("outside") == 2
+    assert "x is 0.86, kept 0.6 ± 0.248" in str(outside)
+    lacking = compare_rows("f", kept, [{"variant": "b", "seed": 0, "x": 0.6}])
+    assert lacking.count("missing") == 2
+    for again, verdict in ((1.019, "inside"), (1.021, "outside")):
+        (number,) = compare_rows("f", [{"x": 1.0}], [{"x": again}]).numbers
+        assert number.verdict == verdict
+
+
+@pytest.mark.filterwarnings("ignore:local.augment and chain.scope")
+@pytest.mark.parametrize("table", read_tables(), ids=lambda table: table.name)
+def test_every_table_has_its_rows_and_its_scenario(table: PublishedTable, tmp_path: Path) -> None:
+    """The scenario parses, with as many cells as a bench has; each file of rows is there."""
+    for file in table.rows:
+        assert json.loads((RESULTS / file).read_text())
+    if table.made is None:
+        return
+    assert table.minutes
+    places = {name: str(tmp_path) for name in read_data()}
+    once = table.model_copy(update={"commands": table.commands[:1]})
+    ((program, command, name, *words),) = fill_commands(once, tmp_path, jobs=2, data=places)
+    assert (program, words[-2:]) == ("fedcel", ["--out", str(tmp_path)])
+    assert command in ("bench", "uncertainty", "membership")
+    assert name in list_packaged()
+    assert list_cells(read_scenario(name), {})
+
+
+def test_every_file_of_rows_has_a_table() -> None:
+    """No number is published without a command."""
+    named = [file for table in read_tables() for file in table.rows]
+    assert sorted(named) == sorted(set(named))
+    assert set(named) == {path.name for path in RESULTS.glob("*.json")}
+
+
+def test_programs_that_rows_name_are_in_their_tables() -> None:
+    """A row's module is one of its table's commands; `make bench` runs those of its recipe."""
+    recipe = (RESULTS.parents[1] / "Makefile").read_text()
+    programs = re.compile(r"python -m (tests\.[a-z_.]+)")
+    for table in read_tables():
+        text = "\n".join([*table.commands, recipe if "make bench" in table.commands else ""])
+        for file in table.rows:
+            named = {*programs.findall((RESULTS / file).read_text())}
+            assert named <= {*programs.findall(text)}, f"{table.name} does not name {named}"
+
+
+def test_each_table_has_commands_and_one_file_where_they_make_it() -> None:
+    """And its links lead from docs/research to pages that are there."""
+    for table in read_tables():
+        assert table.commands
+        assert table.made is None or len(table.rows) == 1
+        for link in re.findall(r"\]\(([^)#]+)", table.number):
+            assert (RESULTS.parent / "research" / link).exists(), f"{table.name} links to {link}"
+
+
+def test_hours_are_those_of_tables_that_a_command_makes() -> None:
+    """90 minutes with data, 30 without, and an hour by hand that does not count."""
+    parts: dict[str, Any] = {"section": "leakage", "number": "n", "rows": ("a.json",)}
+    tables = [
+        PublishedTable(
+            name="a", commands=("x data.path=FACES",), minutes=90, made="bench", **parts
+        ),
+        PublishedTable(name="b", commands=("x",), minutes=30, made="bench", **parts),
+        PublishedTable(name="c", commands=("x",), minutes=60, **parts),
+    ]
+    assert describe_hours(tables) == (
+        "On two quiet cores 2 tables take 2 hours; the 1 that need no further data take 0.5 hours."
+    )
+
+
+def test_tables_by_hand_are_listed_with_their_commands() -> None:
+    """They are refused by name, and left out where no name is given."""
+    with pytest.raises(SettingsError, match=r"by hand: python -m tests.bench.robustness"):
+        find_tables(["robust"])
+    with pytest.raises(SettingsError, match="did you mean 'temperature'"):
+        find_tables(["temperatur"])
+    assert all(table.made for table in find_tables([]))
+    page = "\n".join(format_command_table("posteriors"))
+    assert "| by hand | `python -m tests.bench.robustness` | 16 | `robust.json` |" in page
+    assert "| `temperature` | `fedcel bench temperature --jobs 2 --out BENCH` | 5 |" in page
+
+
+def test_data_is_asked_for(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """By the name of the data set, or as data.path where it is one."""
+    (table,) = find_tables(["fashion-long"])
+    data = {"FASHION": "/images"}
+    (words,) = fill_commands(table, tmp_path, jobs=3, data=data, extra=["rounds=2"])
+    assert words[3:] == [
+        *("--jobs", "3", "--set", "data.path=/images", "--out", str(tmp_path), "--set", "rounds=2")
+    ]
+    common = ["reproduce", "--kept", str(RESULTS), "--out", str(tmp_path)]
+    assert main([*common, "fashion-long"]) == 2
+    assert "needs FASHION" in capsys.readouterr().err
+    assert main([*common, "fashion-long", "frontier-faces", "--set", "data.path=x"]) == 2
+    assert "FACES, FASHION; give each its own" in capsys.readouterr().err
