@@ -756,7 +756,7 @@ def _draw_cut_noise(
 
 
 def _encode(flat: FlatNet, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N D"]:
-    """Return z of all the client's images under the current encoder, as constants."""
+    """Return z of images under the current encoder, as constants."""
     with torch.no_grad():
         return flat.net.encode(x)
 
@@ -766,12 +766,10 @@ def encode_in_pieces(flat: FlatNet, images: Images) -> FeatureBatches:
 
     Features are in units in which the noise of each has the cut's sigma.
     """
-
-    def whiten(x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N D"]:
-        with torch.no_grad():
-            return flat.net.whiten(flat.net.encode(x))
-
-    return lambda: ((whiten(x).cpu(), y.cpu()) for x, y in _split_images(images))
+    return lambda: (
+        (flat.net.whiten(_encode(flat, x)).detach().cpu(), y.cpu())
+        for x, y in _split_images(images)
+    )
 
 
 def _split_images(images: Images) -> Iterator[tuple[Tensor, Tensor]]:

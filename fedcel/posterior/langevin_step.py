@@ -150,11 +150,9 @@ class LangevinContext(NamedTuple):
     @property
     def has_information_bound(self) -> bool:
         """Say whether every client's noise bounds what its update tells."""
-        samplers = [row.sampler for row in self.rows] or [self.sampler]
-        return all(
-            has_information_bound(plan, is_plain_sampler=isinstance(sampler, Langevin))
-            for plan, sampler in zip(self.plans, samplers, strict=True)
-        )
+        if self.rows:
+            return all(row.has_information_bound for row in self.rows)
+        return has_information_bound(self.plan, is_plain_sampler=isinstance(self.sampler, Langevin))
 
 
 class LangevinMeasures(NamedTuple):
