@@ -56,6 +56,8 @@ class RoundInputs(NamedTuple):
     """Replaces the prior's pull (Li et al., MLSys 2020, eq. 2)."""
     threshold: float | None = None
     """Replaces `cel.threshold`."""
+    gamma: float | None = None
+    """What gamma is at most, beside the ramp."""
     centres: SharedCentres | None = None
     """Class centres averaged over clients."""
     gradient: Float[Tensor, " P"] | None = None
@@ -359,7 +361,9 @@ def count_refresh_epochs(settings: Settings) -> int:
 
 def plan_client(settings: Settings, weight: float, inputs: RoundInputs) -> RoundPlan:
     """Compute the constants of one client's round, with what the server's inputs replace."""
-    plan = plan_round(settings, inputs.round_number, weight, inputs.total_examples)
+    plan = plan_round(
+        settings, inputs.round_number, weight, inputs.total_examples, gamma=inputs.gamma
+    )
     plan = plan._replace(threshold=inputs.threshold)
     return plan if inputs.proximal is None else plan._replace(pull=inputs.proximal)
 

@@ -44,7 +44,8 @@ class CelSettings(Group):
         "none", description="Tau of the log penalty; none: 0.125 sigma^2 D."
     )
     target: Literal["none", "spread", "accuracy"] = Field(
-        "none", description="What an adaptive tau follows, to reach `cel.goal`; none: tau is fixed."
+        "none",
+        description="What tau, or gamma by `cel.schedule`, follows to reach `cel.goal`; or none.",
     )
     goal: Positive = Field(
         0.95,
@@ -54,8 +55,9 @@ class CelSettings(Group):
         "batch-share", description="Beta, a class's share in the loss: n_c/B, 1/present, or 1."
     )
     warm_up: int = Field(5, ge=0, description="Rounds before the loss is switched on.")
-    schedule: Literal["ramp", "constant", "rate"] = Field(
-        "ramp", description="Gamma after warm-up: a linear ramp, constant, or falling with eta."
+    schedule: Literal["ramp", "constant", "rate", "target"] = Field(
+        "ramp",
+        description="Gamma after warm-up: a ramp, constant, falling with eta, or by `cel.target`.",
     )
     ramp: float = Field(
         0.6, ge=0, le=1, description="Fraction of the rounds at which gamma is largest."
@@ -154,12 +156,18 @@ def check_cel(cel: CelSettings, sigma: float) -> None:
             "cel.refresh to 'epoch' or cel.refresh-every to 1"
         )
     has_penalty = cel.kind != "mutual-information" and not is_mixture
-    if cel.target != "none" and (cel.penalty != "log" or not has_penalty):
+    if cel.schedule == "target" and cel.target == "none":
+        raise SettingsError(
+            "cel.schedule is 'target', cel.target 'none': gamma follows a goal; set cel.target to "
+            "'accuracy' or 'spread' and cel.goal, or cel.schedule to 'ramp'"
+        )
+    moves_threshold = cel.target != "none" and cel.schedule != "target"
+    if moves_threshold and (cel.penalty != "log" or not has_penalty):
         raise SettingsError(
             f"cel.target is {cel.target!r}, cel.penalty {cel.penalty!r}, cel.kind {cel.kind!r}, "
             f"cel.form {cel.form!r}: only the penalty 'log' has a threshold, 'mutual-information' "
-            "and 'mixture' use no penalty; set cel.penalty to 'log' and another kind or form, or "
-            "cel.target to 'none'"
+            "and 'mixture' use no penalty; set cel.penalty to 'log' and another kind or form, "
+            "cel.schedule to 'target', which moves the weight, or cel.target to 'none'"
         )
     if cel.target == "accuracy" and cel.goal >= 1:
         raise SettingsError(

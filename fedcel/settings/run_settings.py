@@ -206,7 +206,8 @@ def check_goal(settings: Settings) -> None:
     """Refuse an accuracy that no threshold has the time to follow."""
     full_strength = math.ceil(round(settings.cel.ramp * settings.rounds, 9))
     followed = burn_in_rounds(settings) - full_strength
-    if settings.cel.target == "accuracy" and followed < MIN_FOLLOWED_ROUNDS:
+    moves_threshold = settings.cel.target == "accuracy" and settings.cel.schedule != "target"
+    if moves_threshold and followed < MIN_FOLLOWED_ROUNDS:
         raise SettingsError(
             f"cel.target is 'accuracy', {followed} rounds lie between cel.ramp's end and burn-in, "
             f"must be {MIN_FOLLOWED_ROUNDS} or more for a threshold to follow it; lower cel.ramp "
@@ -274,7 +275,7 @@ def check_averaged_weights(settings: Settings) -> None:
     ]
     if settings.cel.kind != "none":
         requirements += [
-            ("cel.target", ("none",), "such a server sends no threshold"),
+            ("cel.target", ("none",), "such a server sends no threshold and no weight"),
             ("cel.centres", ("own",), "such a server merges no centres"),
         ]
     require_values(settings, "strategy.upload 'weights'", requirements)
@@ -403,10 +404,12 @@ def check_update_noise(settings: Settings) -> None:
     if not settings.update.noise:
         return
     reason = "each holder would send more than its noisy update"
+    # A weight that follows the accuracy needs no number of theirs, a threshold their spread.
+    targets = ("none", "accuracy") if settings.cel.schedule == "target" else ("none",)
     requirements: list[Requirement] = [
         ("local.control", ("none",), reason),
         ("cel.centres", ("own",), reason),
-        ("cel.target", ("none",), reason),
+        ("cel.target", targets, reason),
     ]
     subject = f"update.noise {settings.update.noise:g}"
     require_values(settings, subject, requirements, ", or update.noise to 0")

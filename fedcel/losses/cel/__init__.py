@@ -1,6 +1,7 @@
 """Conditional entropy losses: a small spread of features within each class."""
 
 from fedcel.losses.cel.adaptive_threshold import ThresholdControl
+from fedcel.losses.cel.adaptive_weight import WeightControl
 from fedcel.losses.cel.averaged_centres import (
     AveragedCentres,
     CentreStatistics,
@@ -67,6 +68,7 @@ __all__ = [
     "Stateless",
     "Term",
     "ThresholdControl",
+    "WeightControl",
     "build_cel",
     "channel_penalty",
     "class_members",
