@@ -10,9 +10,11 @@ from fedcel.settings.cel import (
     ClusterForm,
     Clustering,
     InformationBound,
+    OutlierRule,
     check_entropy_bonus,
     check_hybrid_clusters,
     check_noise,
+    check_outlier_rule,
     check_penalty,
 )
 from fedcel.settings.chain import MIN_ESS, MIN_SAMPLED_ROUNDS, ChainSettings
@@ -65,6 +67,7 @@ __all__ = [
     "InformationBound",
     "LocalSettings",
     "NetSettings",
+    "OutlierRule",
     "PriorSettings",
     "PrivacySettings",
     "Scalar",
@@ -75,6 +78,7 @@ __all__ = [
     "check_entropy_bonus",
     "check_hybrid_clusters",
     "check_noise",
+    "check_outlier_rule",
     "check_penalty",
     "check_private",
     "check_schedule",

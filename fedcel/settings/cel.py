@@ -20,6 +20,8 @@ ClusterForm = Literal["renormalised", "original", "per-cluster", "mixture"]
 """What in a class's clusters the penalty is taken of."""
 Clustering = Literal["k-means", "diagonal", "full"]
 """How clusters are found."""
+OutlierRule = Literal["reseed", "truncate"]
+"""What is done with clusters that are far wider than the others of their class."""
 InformationBound = Literal["upper", "lower"]
 """Which bound of the mutual information is minimised."""
 
@@ -84,7 +86,11 @@ class CelSettings(Group):
         1024, ge=2, description="Features kept for a refresh, at most, of each class."
     )
     outlier: Positive | Off = Field(
-        "none", description="Clusters above this multiple of the median spread are seeded anew."
+        "none", description="Multiple of a class's median spread above which a cluster is too wide."
+    )
+    outlier_rule: OutlierRule = Field(
+        "reseed",
+        description="reseed: too wide clusters start anew; truncate: far members are left out.",
     )
     centres: Literal["own", "averaged"] = Field(
         "own", description="averaged: over clients; tells the server each one's means and counts."
@@ -150,6 +156,9 @@ def check_cel(cel: CelSettings, sigma: float) -> None:
         check_entropy_bonus(cel.entropy, cel.attention)
     if cel.kind == "hybrid":
         check_hybrid_clusters(cel.used_clusters)
+    if cel.kind in ("cluster", "hybrid"):
+        outlier = None if cel.outlier == "none" else cel.outlier
+        check_outlier_rule(cel.outlier_rule, outlier, cel.clustering)
     if cel.refresh == "round" and cel.refresh_every != 1:
         raise SettingsError(
             f"cel.refresh-every is {cel.refresh_every} epochs, cel.refresh 'round'; set "
@@ -178,6 +187,12 @@ def check_cel(cel: CelSettings, sigma: float) -> None:
             f"cel.centres is 'averaged', cel.kind {cel.kind!r}, cel.clustering "
             f"{cel.clustering!r}: only the K-means centres of the kind 'cluster' are averaged; "
             "set these, or cel.centres to 'own'"
+        )
+    if cel.centres == "averaged" and cel.outlier_rule == "truncate":
+        raise SettingsError(
+            "cel.centres is 'averaged', cel.outlier-rule 'truncate': centres that are all clients' "
+            "have no limit of one of them; set cel.outlier-rule to 'reseed', or cel.centres to "
+            "'own'"
         )
 
 
@@ -248,4 +263,31 @@ def check_hybrid_clusters(clusters: int) -> None:
             "cel.clusters is 1, cel.kind 'hybrid': one centre is the class mean wherever it "
             "starts; set cel.clusters to 0 (by the class's size) or more than 1, or cel.kind to "
             "'cluster'"
+        )
+
+
+def check_outlier_rule(rule: OutlierRule, outlier: float | None, clustering: Clustering) -> None:
+    """Refuse to leave members out where nothing says which.
+
+    Args:
+        rule: As in `cel.outlier-rule`.
+        outlier: As in `cel.outlier`, None: there is none.
+        clustering: How clusters are found, as in `cel.clustering`.
+
+    Raises:
+        SettingsError: There is no limit, one below the median, or clusters have no radius.
+    """
+    if rule != "truncate":
+        return
+    if outlier is None or outlier < 1:
+        value = "'none'" if outlier is None else f"{outlier:g}"
+        raise SettingsError(
+            f"cel.outlier-rule is 'truncate', cel.outlier {value}, must be 1 or more: it says who "
+            "is far; set cel.outlier to 2, or cel.outlier-rule to 'reseed'"
+        )
+    if clustering != "k-means":
+        raise SettingsError(
+            f"cel.outlier-rule is 'truncate', cel.clustering {clustering!r}: only clusters of "
+            "K-means have a radius; set cel.clustering to 'k-means', or cel.outlier-rule to "
+            "'reseed'"
         )

@@ -184,6 +184,12 @@ def assert_alike(expected: ClientUpdate, actual: ClientUpdate) -> None:
         {"cel.kind": "cluster", "cel.clusters": 3, "cel.form": "per-cluster"},
         {"cel.kind": "cluster", "cel.clusters": 2, "cel.form": "original"},
         {"cel.kind": "cluster", "cel.clusters": 2, "cel.centres": "averaged"},
+        {
+            "cel.kind": "cluster",
+            "cel.clusters": 3,
+            "cel.outlier": 1.1,
+            "cel.outlier-rule": "truncate",
+        },
         {"cel.kind": "gated"},
         {"cel.kind": "gated", "cel.attention": "floor", "cel.entropy": 0.1},
         {"cel.kind": "gated", "cel.attention": "detach"},
