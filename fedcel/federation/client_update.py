@@ -200,9 +200,7 @@ def build_client_losses(settings: Settings, threshold: float | None = None) -> L
     net = build_workspace_net(settings).net
     changes = {} if threshold is None else {"threshold": threshold}
     return Losses(
-        cel=cel.build_cel(
-            settings.cel.model_copy(update=changes), net.cut.sigma, net.features, splits.classes
-        ),
+        cel=cel.build_net_cel(settings.cel.model_copy(update=changes), net, splits.classes),
         defence=defences.build_defence(settings, splits.shape, splits.classes),
         clip=None if settings.cel.clip == "none" else settings.cel.clip,
         has_two_passes=settings.cel.passes == "two" or settings.cel.momentum > 0,

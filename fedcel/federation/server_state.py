@@ -17,6 +17,7 @@ from fedcel.losses.cel import (
     adaptive_threshold,
     adaptive_weight,
     averaged_centres,
+    count_seen_features,
 )
 from fedcel.nets import SplitNet
 from fedcel.posterior import RoundPlan, plan_round
@@ -75,7 +76,9 @@ def init_server_state(
     if settings is None or net is None:
         return state
     return state._replace(
-        threshold=adaptive_threshold.init_control(settings.cel, net.cut.sigma, net.features),
+        threshold=adaptive_threshold.init_control(
+            settings.cel, net.cut.sigma, count_seen_features(settings.cel, net)
+        ),
         centres=averaged_centres.init_centres(settings.cel, net.features, classes),
         weight=adaptive_weight.init_control(settings.cel),
     )

@@ -22,6 +22,8 @@ Clustering = Literal["k-means", "diagonal", "full"]
 """How clusters are found."""
 OutlierRule = Literal["reseed", "truncate"]
 """What is done with clusters that are far wider than the others of their class."""
+Pool = Literal["flatten", "mean"]
+"""What becomes of features of more than one dimension before a loss."""
 InformationBound = Literal["upper", "lower"]
 """Which bound of the mutual information is minimised."""
 
@@ -52,6 +54,10 @@ class CelSettings(Group):
     goal: Positive = Field(
         0.95,
         description="Spread in the batches, or validation accuracy, that `cel.target` steers to.",
+    )
+    pool: Pool = Field(
+        "flatten",
+        description="mean: a loss sees each channel's mean over positions; convolutional cuts.",
     )
     share: ClassShare = Field(
         "batch-share", description="Beta, a class's share in the loss: n_c/B, 1/present, or 1."
@@ -187,6 +193,11 @@ def check_cel(cel: CelSettings, sigma: float) -> None:
             f"cel.centres is 'averaged', cel.kind {cel.kind!r}, cel.clustering "
             f"{cel.clustering!r}: only the K-means centres of the kind 'cluster' are averaged; "
             "set these, or cel.centres to 'own'"
+        )
+    if cel.centres == "averaged" and cel.pool != "flatten":
+        raise SettingsError(
+            f"cel.centres is 'averaged', cel.pool {cel.pool!r}: the server averages centres of all "
+            "features; set cel.pool to 'flatten', or cel.centres to 'own'"
         )
     if cel.centres == "averaged" and cel.outlier_rule == "truncate":
         raise SettingsError(

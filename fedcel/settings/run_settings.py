@@ -162,6 +162,7 @@ def check_settings(settings: Settings) -> None:
         check_schedule(settings, "cel.kind", settings.cel.kind)
         check_cel(settings.cel, cut_sigma(settings))
         check_goal(settings)
+        check_pool(settings)
     if settings.defence.name.removeprefix("noise+") in ("nopeek", "adversarial", *LAW_DEFENCES):
         check_schedule(settings, "defence.name", settings.defence.name)
     check_strategy(settings.strategy)
@@ -212,6 +213,17 @@ def check_goal(settings: Settings) -> None:
             f"cel.target is 'accuracy', {followed} rounds lie between cel.ramp's end and burn-in, "
             f"must be {MIN_FOLLOWED_ROUNDS} or more for a threshold to follow it; lower cel.ramp "
             "or raise rounds"
+        )
+
+
+def check_pool(settings: Settings) -> None:
+    """Refuse to average over positions that the features of a net do not have."""
+    name = settings.net.name
+    if settings.cel.pool != "flatten" and name != "vgg11" and ":" not in name:
+        raise SettingsError(
+            f"cel.pool is {settings.cel.pool!r}, net.name {name!r}, whose features have no "
+            "positions; set net.name to 'vgg11' or a net of your own whose encoder has "
+            "`positions`, or cel.pool to 'flatten'"
         )
 
 

@@ -8,7 +8,7 @@ from fedcel.losses.cel.averaged_centres import (
     SharedCentres,
     summarise_centres,
 )
-from fedcel.losses.cel.build_cel import build_cel
+from fedcel.losses.cel.build_cel import build_cel, build_net_cel, count_seen_features
 from fedcel.losses.cel.class_spread import class_members
 from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.cel.contract import CEL_CHECKS, CELCase
@@ -24,6 +24,7 @@ from fedcel.losses.cel.modules import (
 )
 from fedcel.losses.cel.mutual_information import MutualInformation
 from fedcel.losses.cel.plain import Plain
+from fedcel.losses.cel.pooled import PooledFeatures
 from fedcel.losses.cel.protocol import (
     ConditionalEntropy,
     FeatureBatches,
@@ -62,6 +63,7 @@ __all__ = [
     "Penalty",
     "Plain",
     "PlainCEL",
+    "PooledFeatures",
     "SharedCentres",
     "StackedFeatures",
     "State",
@@ -70,8 +72,10 @@ __all__ = [
     "ThresholdControl",
     "WeightControl",
     "build_cel",
+    "build_net_cel",
     "channel_penalty",
     "class_members",
+    "count_seen_features",
     "linear_penalty",
     "log_penalty",
     "ramp_weight",

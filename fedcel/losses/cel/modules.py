@@ -24,14 +24,13 @@ from fedcel.settings import (
     Clustering,
     InformationBound,
     OutlierRule,
+    Pool,
     Settings,
     parse_settings,
 )
 from fedcel.tensors import ArrayLike, to_labels, to_tensor
 
 PenaltyName = Literal["linear", "log", "channel"]
-Pool = Literal["flatten", "mean"]
-"""What becomes of features of more than one dimension."""
 Batches = Iterable[tuple[ArrayLike, ArrayLike]]
 """Features and labels, batch by batch; read again from the start where a loss needs it."""
 

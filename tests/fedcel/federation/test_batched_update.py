@@ -199,6 +199,12 @@ def assert_alike(expected: ClientUpdate, actual: ClientUpdate) -> None:
         {"cel.kind": "gated", "cel.attention-step": "gradient"},
         {"cel.kind": "hybrid", "cel.attention-step": "gradient", "cel.momentum": 0.5},
         {"cel.kind": "mutual-information"},
+        {
+            "net.name": "tests.fedcel.losses.cel.test_pooled:make_net",
+            "cel.kind": "cluster",
+            "cel.clusters": 2,
+            "cel.pool": "mean",
+        },
         {"cel.kind": f"{HERE}:make_even"},
         {"defence.name": "nopeek"},
         {"defence.name": "adversarial", "defence.width": 16},
