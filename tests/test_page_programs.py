@@ -16,6 +16,7 @@ TESTED = {
     "how-to/use-the-library.md": "tests/test_library_page.py",
     "how-to/perturb-logits.md": "tests/test_perturb_logits_page.py",
     "how-to/serve-private-answers.md": "tests/system/test_service_page.py",
+    "concepts/worked-examples.md": "tests/test_worked_examples_page.py",
     "reference/stock-strategies.md": "tests/strategies/test_build_strategy.py",
 }
 """Pages whose programs need more than to be run, and the test that does it."""
