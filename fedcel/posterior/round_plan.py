@@ -178,7 +178,9 @@ def prior_pull(
     `fixed`: 1/(N s^2), the gradient of -log N(w_received, s^2 I) per example.
     `consistent`: a round of `steps` steps goes back the share r: (1 - eta kappa)^steps = 1 - r.
     `patent-code`: `fixed` with the standard deviation of a step's noise, sqrt(2 eta T/N), in the
-    place of the variance s^2: a pull so weak that it is FedAvg, kept to compare with.
+    place of the variance s^2, kept to compare with: eta kappa = sqrt(eta/(2 N T)), so that a round
+    goes back 1 - (1 - sqrt(eta/(2 N T)))^steps. That is close to FedAvg only where N T is large
+    beside eta steps^2: it is 60 % at N = 997, eta = T = 1 and 40 steps.
     SettingsError when a prior is so narrow that a step would overshoot (eta kappa >= 1).
     """
     if prior.mode == "none":
