@@ -15,6 +15,7 @@ from fedcel import plugins
 from fedcel.errors import FedcelError, NetError
 from fedcel.named_tensors import select_prefix
 from fedcel.nets.cut import Cut
+from fedcel.nets.gaussian_head import GaussianHead
 from fedcel.nets.noise_scale import NoiseScale, whiten_features
 from fedcel.nets.pretrained import PRETRAINED_MARK
 from fedcel.settings import NetSettings
@@ -316,7 +317,17 @@ def build_blocks(channels: int, blocks: list[list[int]]) -> list[nn.Module]:
 
 
 def build_head(classes: int, net: NetSettings) -> nn.Module:
-    """Return a linear head, or one with a hidden layer of `net.head-width`."""
+    """Return a head of classes or of a number's bins, linear or with one hidden layer."""
+    if net.head != "classes":
+        if classes < 2:
+            raise NetError(
+                f"net.head is {net.head!r} and there is {classes} class: a number needs 2 bins or "
+                "more; set net.head to 'classes'"
+            )
+        is_heteroscedastic = net.head == "heteroscedastic"
+        return GaussianHead(
+            net.features, classes, is_heteroscedastic=is_heteroscedastic, width=net.head_width
+        )
     if net.head_width == 0:
         return nn.Linear(net.features, classes)
     return nn.Sequential(
