@@ -25,7 +25,7 @@ def build_parts(settings: Settings) -> FlatNet:
     """
     splits = load_splits(settings.data, settings.clients, settings.seed)
     flat = init_net(settings, splits)
-    cel.build_cel(settings.cel, flat.net.cut.sigma, flat.net.features, splits.classes)
+    cel.build_net_cel(settings.cel, flat.net, splits.classes)
     defences.build_defence(settings, splits.shape, splits.classes)
     build_sampler(settings.local)
     attacks.parse_attacks(settings.attack.names)

@@ -328,6 +328,8 @@ class PosteriorStrategy(FedAvg):
         }
         if request.inputs.threshold is not None:
             numbers[record_names.THRESHOLD] = request.inputs.threshold
+        if request.inputs.gamma is not None:
+            numbers[record_names.GAMMA] = request.inputs.gamma
         return ConfigRecord({**config, **numbers})
 
     def _query_gradients(

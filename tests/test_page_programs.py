@@ -13,9 +13,11 @@ from tests.sims.small import SAMPLED
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 TESTED = {
+    "how-to/train-a-regression.md": "tests/test_regression_page.py",
     "how-to/use-the-library.md": "tests/test_library_page.py",
     "how-to/perturb-logits.md": "tests/test_perturb_logits_page.py",
     "how-to/serve-private-answers.md": "tests/system/test_service_page.py",
+    "concepts/worked-examples.md": "tests/test_worked_examples_page.py",
     "reference/stock-strategies.md": "tests/strategies/test_build_strategy.py",
 }
 """Pages whose programs need more than to be run, and the test that does it."""

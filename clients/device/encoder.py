@@ -63,7 +63,7 @@ def build_encoder(settings: NetSettings, shape: tuple[int, ...], classes: int) -
             f"the service's net is {settings.name!r}; pass your own as `encoder`: parts are never "
             "loaded from a message"
         )
-    without_head = settings.model_copy(update={"head_width": 0})
+    without_head = settings.model_copy(update={"head": "classes", "head_width": 0})
     try:
         with torch.device("meta"):
             return NET_BUILDERS[settings.name](shape, classes, without_head)[0]

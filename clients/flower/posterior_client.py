@@ -135,6 +135,7 @@ def read_inputs(
         total_examples=int(config.get(record_names.TOTAL, examples)),
         proximal=_read_float(config, record_names.PROXIMAL),
         threshold=_read_float(config, record_names.THRESHOLD),
+        gamma=_read_float(config, record_names.GAMMA),
         centres=SharedCentres(*centres) if centres else None,
         gradient=tensors.get(record_names.GRADIENT, [None])[0],
         preconditioner=tensors.get(record_names.PRECONDITIONER, [None])[0],

@@ -74,6 +74,27 @@ def load_embedded_digits(data: DataSettings) -> tuple[Images, None]:
     return Images(x, torch.from_numpy(digits.target.astype(np.int64))), None
 
 
+DIABETES_BINS = 10
+"""Bins of the number that `load_diabetes` gives, of equal width."""
+
+
+def load_diabetes(data: DataSettings) -> tuple[Images, None]:
+    """Return the 442 patients that come with scikit-learn, (N, 1, 1, 10) in [0, 1].
+
+    Ten measurements of each, from their least to their largest value. The label is the bin of the
+    progression of the disease after a year, from 25 to 346, in ten bins of equal width (Efron et
+    al., Annals of Statistics 2004).
+    """
+    from sklearn import datasets  # a second of imports that other sources spare
+
+    table = datasets.load_diabetes(scaled=False)
+    x, target = torch.from_numpy(table.data), torch.from_numpy(table.target)
+    low, high = x.aminmax(dim=0)
+    share = (target - target.min()) / (target.max() - target.min())
+    bins = (share * DIABETES_BINS).long().clamp_max(DIABETES_BINS - 1)
+    return Images(((x - low) / (high - low)).float()[:, None, None], bins), None
+
+
 def load_hugging_face(data: DataSettings) -> SourceParts:
     """Return what `fedcel.data.hugging_face` reads."""
     from fedcel.data import hugging_face  # needs the extra `simulation`
@@ -83,6 +104,7 @@ def load_hugging_face(data: DataSettings) -> SourceParts:
 
 SOURCES: dict[str, Source] = {
     "digits": load_embedded_digits,
+    "diabetes": load_diabetes,
     "idx": idx.read_idx,
     "cifar": cifar.read_cifar,
     "npz": npz.read_npz,

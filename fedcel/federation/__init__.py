@@ -46,6 +46,7 @@ from fedcel.federation.server_state import (
     advance_model,
     init_server_state,
     move_threshold,
+    move_weight,
 )
 
 __all__ = [
@@ -81,6 +82,7 @@ __all__ = [
     "local_update",
     "measure_kept_share",
     "move_threshold",
+    "move_weight",
     "play_round",
     "protect_update",
     "select_acting_losses",

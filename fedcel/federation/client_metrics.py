@@ -87,6 +87,7 @@ def declare_metrics(settings: Settings, classes: int | None = None) -> dict[str,
     clusters = {  # distances to centres, not to the mean: at most twice as long
         "spread": spread,
         "cluster-spread": spread._replace(highest=4 * spread.highest, usual=4 * spread.usual),
+        "truncated-share": _SHARE,
     }
     attention = {
         "spread": spread,

@@ -56,6 +56,8 @@ class RoundInputs(NamedTuple):
     """Replaces the prior's pull (Li et al., MLSys 2020, eq. 2)."""
     threshold: float | None = None
     """Replaces `cel.threshold`."""
+    gamma: float | None = None
+    """What gamma is at most, beside the ramp."""
     centres: SharedCentres | None = None
     """Class centres averaged over clients."""
     gradient: Float[Tensor, " P"] | None = None
@@ -198,9 +200,7 @@ def build_client_losses(settings: Settings, threshold: float | None = None) -> L
     net = build_workspace_net(settings).net
     changes = {} if threshold is None else {"threshold": threshold}
     return Losses(
-        cel=cel.build_cel(
-            settings.cel.model_copy(update=changes), net.cut.sigma, net.features, splits.classes
-        ),
+        cel=cel.build_net_cel(settings.cel.model_copy(update=changes), net, splits.classes),
         defence=defences.build_defence(settings, splits.shape, splits.classes),
         clip=None if settings.cel.clip == "none" else settings.cel.clip,
         has_two_passes=settings.cel.passes == "two" or settings.cel.momentum > 0,
@@ -359,7 +359,9 @@ def count_refresh_epochs(settings: Settings) -> int:
 
 def plan_client(settings: Settings, weight: float, inputs: RoundInputs) -> RoundPlan:
     """Compute the constants of one client's round, with what the server's inputs replace."""
-    plan = plan_round(settings, inputs.round_number, weight, inputs.total_examples)
+    plan = plan_round(
+        settings, inputs.round_number, weight, inputs.total_examples, gamma=inputs.gamma
+    )
     plan = plan._replace(threshold=inputs.threshold)
     return plan if inputs.proximal is None else plan._replace(pull=inputs.proximal)
 

@@ -18,6 +18,7 @@ ROUND = "server-round"
 WEIGHT = "share"  # w_k, the weight that the server will give to this client's delta
 TOTAL = "total-examples"  # N over all clients
 THRESHOLD = "cel-threshold"  # tau of this round, where it is adaptive
+GAMMA = "cel-gamma"  # gamma of this round, where it is adaptive
 PROXIMAL = "proximal-mu"  # FedProx's own name for its pull
 SHAPE = "image-shape"  # channels, height, width that the net takes
 CLASSES = "classes"  # that the net tells apart

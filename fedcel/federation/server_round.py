@@ -74,7 +74,7 @@ class RoundReport(NamedTuple):
     unused_metrics: Sequence[Rejection] = ()
     """Clients whose update is used and some of whose metrics are not, and why."""
     spread: float | None = None
-    """The clients' `spread` that an adaptive threshold follows; no single client decides it."""
+    """The clients' `spread` that a threshold or weight follows; no single client decides it."""
     kept_share: float | None = None
     """Share of the weight of the clients asked that is in the model; None: by their number."""
 
@@ -129,8 +129,8 @@ def play_round(
         classes: The run's number of classes, for the clients' metrics; None: not known.
 
     Returns:
-        The state after the round, and who and what it is made of. `move_threshold` follows once the
-        new model is scored.
+        The state after the round, and who and what it is made of. `move_threshold` and
+        `move_weight` follow once the new model is scored.
     """
     request = begin_round(settings, state, examples)
     if request.plan.control == "fresh":
@@ -153,13 +153,15 @@ def begin_round(
     """
     round_number = state.round + 1
     total = sum(examples.values())
-    plan = plan_round(settings, round_number, 1.0, total)
+    gamma = state.weight.gamma if state.weight else None
+    plan = plan_round(settings, round_number, 1.0, total, gamma=gamma)
     weights = weigh_clients(examples, select_clients(settings, round_number))
     inputs = RoundInputs(
         round_number,
         state.model,
         total,
         threshold=state.threshold.threshold if state.threshold else None,
+        gamma=gamma,
         centres=state.centres,
         gradient=None if plan.control == "none" else state.gradient,
         preconditioner=compute_preconditioner(state),

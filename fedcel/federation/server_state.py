@@ -13,8 +13,11 @@ from fedcel.losses.cel import (
     CentreStatistics,
     SharedCentres,
     ThresholdControl,
+    WeightControl,
     adaptive_threshold,
+    adaptive_weight,
     averaged_centres,
+    count_seen_features,
 )
 from fedcel.nets import SplitNet
 from fedcel.posterior import RoundPlan, plan_round
@@ -44,6 +47,8 @@ class ServerState(NamedTuple):
     """Partition -> N_k, once nodes have told."""
     has_node_data: bool = False
     """Whether a node trained on images that are not the server's to deal."""
+    weight: WeightControl | None = None
+    """The state of an adaptive gamma."""
 
     def __repr__(self) -> str:
         """Show shapes in the place of numbers."""
@@ -60,7 +65,7 @@ def init_server_state(
 
     Args:
         model: The first parameters, (P,).
-        settings: With them and the net, an adaptive threshold and averaged centres begin, too.
+        settings: With them and the net, an adaptive threshold or gamma and averaged centres begin.
         net: The net of the run.
         classes: Its number of classes.
 
@@ -71,8 +76,11 @@ def init_server_state(
     if settings is None or net is None:
         return state
     return state._replace(
-        threshold=adaptive_threshold.init_control(settings.cel, net.cut.sigma, net.features),
+        threshold=adaptive_threshold.init_control(
+            settings.cel, net.cut.sigma, count_seen_features(settings.cel, net)
+        ),
         centres=averaged_centres.init_centres(settings.cel, net.features, classes),
+        weight=adaptive_weight.init_control(settings.cel),
     )
 
 
@@ -208,3 +216,27 @@ def move_threshold(
     return state._replace(
         threshold=adaptive_threshold.next_threshold(state.threshold, measured, cel)
     )
+
+
+def move_weight(
+    settings: Settings, state: ServerState, measured: Mapping[str, float], total_examples: int
+) -> ServerState:
+    """Move an adaptive gamma after a round in which the loss acted; in the chain it stays.
+
+    Args:
+        settings: The run's settings.
+        state: The server's state after the round.
+        measured: The clients' `spread`, if they report it, and the new model's scores on validation
+            images.
+        total_examples: N, the training images of all clients.
+
+    Returns:
+        The state that the next round begins with.
+    """
+    if state.weight is None or state.round > burn_in_rounds(settings):
+        return state
+    plan = plan_round(settings, state.round, 1.0, total_examples, gamma=state.weight.gamma)
+    if not plan.cel_acts:
+        return state
+    weight = adaptive_weight.next_weight(state.weight, measured, settings.cel, settings.rounds)
+    return state._replace(weight=weight)

@@ -12,6 +12,7 @@ from fedcel.nets.encode_images import (
     switch_to_evaluation,
 )
 from fedcel.nets.flat_parameters import FlatNet, to_arrays, to_vector
+from fedcel.nets.gaussian_head import GaussianHead
 from fedcel.nets.inference_cost import InferenceCost, measure_cost
 from fedcel.nets.net_contract import NET_CHECKS, NetCase
 from fedcel.nets.noise_scale import NoiseScale, NoiseScales, whiten_features
@@ -32,6 +33,7 @@ __all__ = [
     "Cut",
     "Encoder",
     "FlatNet",
+    "GaussianHead",
     "InferenceCost",
     "NetCase",
     "NoiseScale",

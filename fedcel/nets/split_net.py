@@ -15,6 +15,7 @@ from fedcel import plugins
 from fedcel.errors import FedcelError, NetError
 from fedcel.named_tensors import select_prefix
 from fedcel.nets.cut import Cut
+from fedcel.nets.gaussian_head import GaussianHead
 from fedcel.nets.noise_scale import NoiseScale, whiten_features
 from fedcel.nets.pretrained import PRETRAINED_MARK
 from fedcel.settings import NetSettings
@@ -36,6 +37,7 @@ class SplitNet(nn.Module):
         noise_scale: How much of it each feature gets, features (B, D) to standard deviations in
             units of the cut's sigma (B, D); None: the same for all.
         features: D.
+        positions: Of each channel, where z holds channel after channel; 1 behind a dense layer.
         potential: What is minimised: (logits, labels) to the mean negative log-likelihood of a
             batch in nats. The head's own method of that name, else the cross-entropy.
     """
@@ -48,6 +50,7 @@ class SplitNet(nn.Module):
         features: int,
         *,
         noise_scale: nn.Module | None = None,
+        positions: int = 1,
     ) -> None:
         """Join two halves.
 
@@ -57,6 +60,7 @@ class SplitNet(nn.Module):
             cut: The noise between.
             features: D, what the encoder makes of an image.
             noise_scale: How much noise each feature gets; None: the cut's for all.
+            positions: Of each channel of a convolutional cut.
         """
         super().__init__()
         self.encoder = encoder
@@ -64,6 +68,7 @@ class SplitNet(nn.Module):
         self.head = head
         self.cut = cut
         self.features = features
+        self.positions = positions
         self.potential: Potential = getattr(head, "potential", cross_entropy)
 
     def encode(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D"]:
@@ -312,7 +317,17 @@ def build_blocks(channels: int, blocks: list[list[int]]) -> list[nn.Module]:
 
 
 def build_head(classes: int, net: NetSettings) -> nn.Module:
-    """Return a linear head, or one with a hidden layer of `net.head-width`."""
+    """Return a head of classes or of a number's bins, linear or with one hidden layer."""
+    if net.head != "classes":
+        if classes < 2:
+            raise NetError(
+                f"net.head is {net.head!r} and there is {classes} class: a number needs 2 bins or "
+                "more; set net.head to 'classes'"
+            )
+        is_heteroscedastic = net.head == "heteroscedastic"
+        return GaussianHead(
+            net.features, classes, is_heteroscedastic=is_heteroscedastic, width=net.head_width
+        )
     if net.head_width == 0:
         return nn.Linear(net.features, classes)
     return nn.Sequential(
@@ -395,13 +410,34 @@ def _assemble_net(
         if builder := NET_BUILDERS.get(net.name):
             encoder, head = builder(shape, classes, net)
             features = _check_net(encoder, head, shape, classes)
+            positions = prod(feature_map_size(shape, net)) if net.name == "vgg11" else 1
         else:
             encoder, head = _call_own_builder(net, shape, classes)
             features = _check_own_parts(encoder, head, shape, classes, part=_name_own_net(net))
+            positions = _read_positions(encoder, features)
     scale = build_noise_scale(net, features)
-    split_net = SplitNet(encoder, head, cut or Cut(net.noise), features, noise_scale=scale)
+    split_net = SplitNet(
+        encoder,
+        head,
+        cut or Cut(net.noise),
+        features,
+        noise_scale=scale,
+        positions=positions,
+    )
     initialise_parameters(split_net, generator)
     return split_net
+
+
+def _read_positions(encoder: nn.Module, features: int) -> int:
+    """Return the positions that a user's encoder says its channels have, 1 where it says none."""
+    positions = getattr(encoder, "positions", 1)
+    is_count = isinstance(positions, int) and positions > 0
+    if not is_count or features % positions:
+        raise NetError(
+            f"the encoder's `positions` is {positions!r}, must be a divisor of its {features} "
+            "features: rows times columns of each channel"
+        )
+    return int(positions)
 
 
 def build_noise_scale(net: NetSettings, features: int) -> NoiseScale | None:

@@ -13,7 +13,7 @@ from fedcel.data import Splits, load_splits
 from fedcel.errors import RunError
 from fedcel.federation import ServerState, init_net
 from fedcel.files import read_json, read_tensors, read_toml, write_json, write_tensors, write_toml
-from fedcel.losses.cel import SharedCentres, ThresholdControl
+from fedcel.losses.cel import SharedCentres, ThresholdControl, WeightControl
 from fedcel.nets import FlatNet
 from fedcel.posterior import Chain, Trace
 from fedcel.runs.folder_lock import LOCK, hold_folder
@@ -238,6 +238,9 @@ def write_state(folder: Path, state: ServerState) -> None:
     if state.threshold:
         threshold = state.threshold
         metadata |= {"threshold": repr(threshold.threshold), "error": repr(threshold.error)}
+    if state.weight:
+        weight = state.weight
+        metadata |= {"gamma": repr(weight.gamma), "gamma-error": repr(weight.error)}
     if state.centres:
         tensors |= {"centres": state.centres.centres, "weights": state.centres.weights}
     if state.gradient is not None:
@@ -255,8 +258,8 @@ def write_state(folder: Path, state: ServerState) -> None:
 def read_state(folder: Path, initial: ServerState) -> ServerState:
     """Read the state after the last complete round; RunError when there is none.
 
-    `initial` is the state before round 1: where that has an adaptive threshold or averaged centres,
-    the file must have them, too.
+    `initial` is the state before round 1: where that has an adaptive threshold or gamma, or
+    averaged centres, the file must have them, too.
     """
     path = folder / "state" / "server.safetensors"
     tensors, metadata = read_tensors(path)
@@ -273,6 +276,8 @@ def read_state(folder: Path, initial: ServerState) -> ServerState:
             tensors.get("squares"),
             {int(client): int(count) for client, count in examples.items()} or None,
             bool(int(metadata.get("own", "0"))),  # an earlier version did not write it
+            initial.weight
+            and WeightControl(float(metadata["gamma"]), float(metadata["gamma-error"])),
         )
     except KeyError as error:
         raise RunError(f"{path} is damaged: it holds no {error}; start the run anew") from None

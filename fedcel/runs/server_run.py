@@ -19,6 +19,7 @@ from fedcel.federation import (
     init_net,
     init_server_state,
     move_threshold,
+    move_weight,
     play_round,
 )
 from fedcel.metrics import calibration, within_class_spread
@@ -150,7 +151,8 @@ class ServerRun:
         measured = dict(scores.metrics)
         if report.spread is not None:
             measured["spread"] = report.spread
-        self.state = move_threshold(settings, state, measured, report.total_examples)
+        state = move_threshold(settings, state, measured, report.total_examples)
+        self.state = move_weight(settings, state, measured, report.total_examples)
         # Last of a round's files: what a resumed run goes on from is never ahead of the others.
         run_folder.write_state(self._folder, self.state)
         self._note_next_round()

@@ -20,6 +20,10 @@ ClusterForm = Literal["renormalised", "original", "per-cluster", "mixture"]
 """What in a class's clusters the penalty is taken of."""
 Clustering = Literal["k-means", "diagonal", "full"]
 """How clusters are found."""
+OutlierRule = Literal["reseed", "truncate"]
+"""What is done with clusters that are far wider than the others of their class."""
+Pool = Literal["flatten", "mean"]
+"""What becomes of features of more than one dimension before a loss."""
 InformationBound = Literal["upper", "lower"]
 """Which bound of the mutual information is minimised."""
 
@@ -44,18 +48,24 @@ class CelSettings(Group):
         "none", description="Tau of the log penalty; none: 0.125 sigma^2 D."
     )
     target: Literal["none", "spread", "accuracy"] = Field(
-        "none", description="What an adaptive tau follows, to reach `cel.goal`; none: tau is fixed."
+        "none",
+        description="What tau, or gamma by `cel.schedule`, follows to reach `cel.goal`; or none.",
     )
     goal: Positive = Field(
         0.95,
         description="Spread in the batches, or validation accuracy, that `cel.target` steers to.",
     )
+    pool: Pool = Field(
+        "flatten",
+        description="mean: a loss sees each channel's mean over positions; convolutional cuts.",
+    )
     share: ClassShare = Field(
         "batch-share", description="Beta, a class's share in the loss: n_c/B, 1/present, or 1."
     )
     warm_up: int = Field(5, ge=0, description="Rounds before the loss is switched on.")
-    schedule: Literal["ramp", "constant", "rate"] = Field(
-        "ramp", description="Gamma after warm-up: a linear ramp, constant, or falling with eta."
+    schedule: Literal["ramp", "constant", "rate", "target"] = Field(
+        "ramp",
+        description="Gamma after warm-up: a ramp, constant, falling with eta, or by `cel.target`.",
     )
     ramp: float = Field(
         0.6, ge=0, le=1, description="Fraction of the rounds at which gamma is largest."
@@ -82,7 +92,11 @@ class CelSettings(Group):
         1024, ge=2, description="Features kept for a refresh, at most, of each class."
     )
     outlier: Positive | Off = Field(
-        "none", description="Clusters above this multiple of the median spread are seeded anew."
+        "none", description="Multiple of a class's median spread above which a cluster is too wide."
+    )
+    outlier_rule: OutlierRule = Field(
+        "reseed",
+        description="reseed: too wide clusters start anew; truncate: far members are left out.",
     )
     centres: Literal["own", "averaged"] = Field(
         "own", description="averaged: over clients; tells the server each one's means and counts."
@@ -148,18 +162,27 @@ def check_cel(cel: CelSettings, sigma: float) -> None:
         check_entropy_bonus(cel.entropy, cel.attention)
     if cel.kind == "hybrid":
         check_hybrid_clusters(cel.used_clusters)
+    if cel.kind in ("cluster", "hybrid"):
+        outlier = None if cel.outlier == "none" else cel.outlier
+        check_outlier_rule(cel.outlier_rule, outlier, cel.clustering)
     if cel.refresh == "round" and cel.refresh_every != 1:
         raise SettingsError(
             f"cel.refresh-every is {cel.refresh_every} epochs, cel.refresh 'round'; set "
             "cel.refresh to 'epoch' or cel.refresh-every to 1"
         )
     has_penalty = cel.kind != "mutual-information" and not is_mixture
-    if cel.target != "none" and (cel.penalty != "log" or not has_penalty):
+    if cel.schedule == "target" and cel.target == "none":
+        raise SettingsError(
+            "cel.schedule is 'target', cel.target 'none': gamma follows a goal; set cel.target to "
+            "'accuracy' or 'spread' and cel.goal, or cel.schedule to 'ramp'"
+        )
+    moves_threshold = cel.target != "none" and cel.schedule != "target"
+    if moves_threshold and (cel.penalty != "log" or not has_penalty):
         raise SettingsError(
             f"cel.target is {cel.target!r}, cel.penalty {cel.penalty!r}, cel.kind {cel.kind!r}, "
             f"cel.form {cel.form!r}: only the penalty 'log' has a threshold, 'mutual-information' "
-            "and 'mixture' use no penalty; set cel.penalty to 'log' and another kind or form, or "
-            "cel.target to 'none'"
+            "and 'mixture' use no penalty; set cel.penalty to 'log' and another kind or form, "
+            "cel.schedule to 'target', which moves the weight, or cel.target to 'none'"
         )
     if cel.target == "accuracy" and cel.goal >= 1:
         raise SettingsError(
@@ -170,6 +193,17 @@ def check_cel(cel: CelSettings, sigma: float) -> None:
             f"cel.centres is 'averaged', cel.kind {cel.kind!r}, cel.clustering "
             f"{cel.clustering!r}: only the K-means centres of the kind 'cluster' are averaged; "
             "set these, or cel.centres to 'own'"
+        )
+    if cel.centres == "averaged" and cel.pool != "flatten":
+        raise SettingsError(
+            f"cel.centres is 'averaged', cel.pool {cel.pool!r}: the server averages centres of all "
+            "features; set cel.pool to 'flatten', or cel.centres to 'own'"
+        )
+    if cel.centres == "averaged" and cel.outlier_rule == "truncate":
+        raise SettingsError(
+            "cel.centres is 'averaged', cel.outlier-rule 'truncate': centres that are all clients' "
+            "have no limit of one of them; set cel.outlier-rule to 'reseed', or cel.centres to "
+            "'own'"
         )
 
 
@@ -240,4 +274,31 @@ def check_hybrid_clusters(clusters: int) -> None:
             "cel.clusters is 1, cel.kind 'hybrid': one centre is the class mean wherever it "
             "starts; set cel.clusters to 0 (by the class's size) or more than 1, or cel.kind to "
             "'cluster'"
+        )
+
+
+def check_outlier_rule(rule: OutlierRule, outlier: float | None, clustering: Clustering) -> None:
+    """Refuse to leave members out where nothing says which.
+
+    Args:
+        rule: As in `cel.outlier-rule`.
+        outlier: As in `cel.outlier`, None: there is none.
+        clustering: How clusters are found, as in `cel.clustering`.
+
+    Raises:
+        SettingsError: There is no limit, one below the median, or clusters have no radius.
+    """
+    if rule != "truncate":
+        return
+    if outlier is None or outlier < 1:
+        value = "'none'" if outlier is None else f"{outlier:g}"
+        raise SettingsError(
+            f"cel.outlier-rule is 'truncate', cel.outlier {value}, must be 1 or more: it says who "
+            "is far; set cel.outlier to 2, or cel.outlier-rule to 'reseed'"
+        )
+    if clustering != "k-means":
+        raise SettingsError(
+            f"cel.outlier-rule is 'truncate', cel.clustering {clustering!r}: only clusters of "
+            "K-means have a radius; set cel.clustering to 'k-means', or cel.outlier-rule to "
+            "'reseed'"
         )

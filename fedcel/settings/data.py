@@ -15,7 +15,8 @@ class DataSettings(Group):
 
     source: str = Field(
         "digits",
-        description="digits, idx, cifar, npz, image-folder, huggingface, or 'module:object'.",
+        description="digits, diabetes, idx, cifar, npz, image-folder, huggingface, or an import "
+        "string.",
     )
     path: str = Field("none", description="Folder or file of the images, for sources that read.")
     repository: str = Field(

@@ -15,6 +15,10 @@ class NetSettings(Group):
     width: int = Field(128, ge=1, description="Hidden width; 'vgg11': channels of its 2nd block.")
     cut_after: int = Field(2, ge=2, le=3, description="Blocks of 'vgg11' before the cut.")
     head_width: int = Field(0, ge=0, description="Hidden width of the head; 0: a linear head.")
+    head: Literal["classes", "gaussian", "heteroscedastic"] = Field(
+        "classes",
+        description="Logits of classes, or of a number's bins by a Gaussian of one sd or many.",
+    )
     bound: Literal["sigmoid", "norm", "none"] = Field(
         "sigmoid", description="How smashed data are kept bounded; 'none' only for study."
     )

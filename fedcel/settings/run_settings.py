@@ -162,6 +162,7 @@ def check_settings(settings: Settings) -> None:
         check_schedule(settings, "cel.kind", settings.cel.kind)
         check_cel(settings.cel, cut_sigma(settings))
         check_goal(settings)
+        check_pool(settings)
     if settings.defence.name.removeprefix("noise+") in ("nopeek", "adversarial", *LAW_DEFENCES):
         check_schedule(settings, "defence.name", settings.defence.name)
     check_strategy(settings.strategy)
@@ -206,11 +207,23 @@ def check_goal(settings: Settings) -> None:
     """Refuse an accuracy that no threshold has the time to follow."""
     full_strength = math.ceil(round(settings.cel.ramp * settings.rounds, 9))
     followed = burn_in_rounds(settings) - full_strength
-    if settings.cel.target == "accuracy" and followed < MIN_FOLLOWED_ROUNDS:
+    moves_threshold = settings.cel.target == "accuracy" and settings.cel.schedule != "target"
+    if moves_threshold and followed < MIN_FOLLOWED_ROUNDS:
         raise SettingsError(
             f"cel.target is 'accuracy', {followed} rounds lie between cel.ramp's end and burn-in, "
             f"must be {MIN_FOLLOWED_ROUNDS} or more for a threshold to follow it; lower cel.ramp "
             "or raise rounds"
+        )
+
+
+def check_pool(settings: Settings) -> None:
+    """Refuse to average over positions that the features of a net do not have."""
+    name = settings.net.name
+    if settings.cel.pool != "flatten" and name != "vgg11" and ":" not in name:
+        raise SettingsError(
+            f"cel.pool is {settings.cel.pool!r}, net.name {name!r}, whose features have no "
+            "positions; set net.name to 'vgg11' or a net of your own whose encoder has "
+            "`positions`, or cel.pool to 'flatten'"
         )
 
 
@@ -274,7 +287,7 @@ def check_averaged_weights(settings: Settings) -> None:
     ]
     if settings.cel.kind != "none":
         requirements += [
-            ("cel.target", ("none",), "such a server sends no threshold"),
+            ("cel.target", ("none",), "such a server sends no threshold and no weight"),
             ("cel.centres", ("own",), "such a server merges no centres"),
         ]
     require_values(settings, "strategy.upload 'weights'", requirements)
@@ -403,10 +416,12 @@ def check_update_noise(settings: Settings) -> None:
     if not settings.update.noise:
         return
     reason = "each holder would send more than its noisy update"
+    # A weight that follows the accuracy needs no number of theirs, a threshold their spread.
+    targets = ("none", "accuracy") if settings.cel.schedule == "target" else ("none",)
     requirements: list[Requirement] = [
         ("local.control", ("none",), reason),
         ("cel.centres", ("own",), reason),
-        ("cel.target", ("none",), reason),
+        ("cel.target", targets, reason),
     ]
     subject = f"update.noise {settings.update.noise:g}"
     require_values(settings, subject, requirements, ", or update.noise to 0")

@@ -20,6 +20,15 @@ STEERED = {
     "cel.centres": "averaged",
 }
 
+FOLLOWING = {
+    "cel.schedule": "target",
+    "cel.target": "spread",
+    "cel.goal": 0.0001,
+    "cel.ramp": 0.5,
+    "local.balance": True,
+}
+"""A weight that follows a spread."""
+
 
 def run(folder: Path, **change: Any) -> Path:
     """Train a small federation."""

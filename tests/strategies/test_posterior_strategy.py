@@ -11,6 +11,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedcel.errors import RoundError
 from fedcel.federation import Rejection, record_names
+from fedcel.losses.cel import WeightControl
 from fedcel.losses.cel.adaptive_threshold import ThresholdControl
 from fedcel.losses.cel.averaged_centres import SharedCentres
 from strategies import PosteriorStrategy
@@ -235,10 +236,21 @@ def test_the_threshold_and_the_centres_go_down_with_the_round() -> None:
     assert len(sent) == 3
     for message in sent:
         assert message.content[record_names.CONFIG][record_names.THRESHOLD] == 0.25
+        assert record_names.GAMMA not in message.content[record_names.CONFIG]
         shapes = [
             array.shape for array in message.content[record_names.CENTRES].to_numpy_ndarrays()
         ]
         assert shapes == [(2, 1, 4), (2, 1)]
+
+
+def test_gamma_goes_down_with_the_round() -> None:
+    """The server's number, to each client."""
+    s = strategy(**{"cel.kind": "plain", "cel.schedule": "target", "cel.target": "accuracy"})
+    s.state = s.state._replace(weight=WeightControl(0.375))
+    begin(s)
+    model = ArrayRecord([np.zeros(shape, np.float32) for shape in SHAPES])
+    for message in s.configure_train(1, model, ConfigRecord(), FakeGrid([])):  # type: ignore[arg-type]
+        assert message.content[record_names.CONFIG][record_names.GAMMA] == 0.375
 
 
 def test_the_encoder_stays_after_burn_in() -> None:

@@ -1,13 +1,14 @@
 """Conditional entropy losses: a small spread of features within each class."""
 
 from fedcel.losses.cel.adaptive_threshold import ThresholdControl
+from fedcel.losses.cel.adaptive_weight import WeightControl
 from fedcel.losses.cel.averaged_centres import (
     AveragedCentres,
     CentreStatistics,
     SharedCentres,
     summarise_centres,
 )
-from fedcel.losses.cel.build_cel import build_cel
+from fedcel.losses.cel.build_cel import build_cel, build_net_cel, count_seen_features
 from fedcel.losses.cel.class_spread import class_members
 from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.cel.contract import CEL_CHECKS, CELCase
@@ -23,6 +24,7 @@ from fedcel.losses.cel.modules import (
 )
 from fedcel.losses.cel.mutual_information import MutualInformation
 from fedcel.losses.cel.plain import Plain
+from fedcel.losses.cel.pooled import PooledFeatures
 from fedcel.losses.cel.protocol import (
     ConditionalEntropy,
     FeatureBatches,
@@ -61,15 +63,19 @@ __all__ = [
     "Penalty",
     "Plain",
     "PlainCEL",
+    "PooledFeatures",
     "SharedCentres",
     "StackedFeatures",
     "State",
     "Stateless",
     "Term",
     "ThresholdControl",
+    "WeightControl",
     "build_cel",
+    "build_net_cel",
     "channel_penalty",
     "class_members",
+    "count_seen_features",
     "linear_penalty",
     "log_penalty",
     "ramp_weight",

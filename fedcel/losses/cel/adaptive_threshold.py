@@ -38,7 +38,7 @@ def init_control(cel: CelSettings, sigma: float, features: int) -> ThresholdCont
 
     `sigma` is the noise on D = `features` values.
     """
-    if "none" in (cel.kind, cel.target):
+    if "none" in (cel.kind, cel.target) or cel.schedule == "target":
         return None
     return ThresholdControl(penalty_threshold(cel, sigma, features))
 
@@ -48,33 +48,47 @@ def next_threshold(
 ) -> ThresholdControl:
     """Return the control after a round in which the loss acted.
 
-    ln tau moves by MAX_LOG_STEP e, e the smoothed error: ln(goal / `spread`) of what the clients
-    measured (their batches' spread, weighted mean), or goal less the validation `accuracy`, each as
-    a share of FULL_STEP_ERROR and at most 1 in size. So tau rises while classes are tighter, or
-    answers worse, than the goal, and falls otherwise; a single round, whatever a client reports,
-    moves it by 22 % at most. tau never moves beyond MAX_RATIO times the spread, nor below that
-    fraction of it (or LOG_OFFSET), where it acts on every class or on none: else it would take as
-    long to come back as it went on.
+    ln tau moves by MAX_LOG_STEP e, e the error of `smooth_error`. So tau rises while classes are
+    tighter, or answers worse, than the goal, and falls otherwise; a single round, whatever a client
+    reports, moves it by 22 % at most. tau never moves beyond MAX_RATIO times the spread, nor below
+    that fraction of it (or LOG_OFFSET), where it acts on every class or on none: else it would take
+    as long to come back as it went on.
 
     Where most clients report no spread the threshold stays, with a warning: their batches had no
     two of a class, or the loss does not measure it.
     """
     if "spread" not in measured:
-        warn(
-            f"cel.target is {cel.target!r} and most clients told no 'spread' in a round: the "
-            f"threshold stays; cel.kind {cel.kind!r} must measure it, and their batches need two "
-            "images of a class: set local.balance to true or raise local.batch-size",
-            stacklevel=2,
-        )
+        warn_of_missing_spread(cel, "threshold")
         return control
     spread = max(measured["spread"], 0.0)
-    if cel.target == "spread":
-        deviation = math.log((cel.goal + LOG_OFFSET) / (spread + LOG_OFFSET))
-    else:
-        deviation = cel.goal - measured["accuracy"]
-    error = max(-1.0, min(1.0, deviation / FULL_STEP_ERROR[cel.target]))
-    error = control.error + NEW_ERROR_WEIGHT * (error - control.error)
+    error = smooth_error(control.error, measured, cel)
     lowest = min(control.threshold, max(LOG_OFFSET, spread / MAX_RATIO))
     highest = max(control.threshold, MAX_RATIO * spread)
     threshold = control.threshold * math.exp(MAX_LOG_STEP * error)
     return ThresholdControl(max(lowest, min(highest, threshold)), error)
+
+
+def smooth_error(last_error: float, measured: Mapping[str, float], cel: CelSettings) -> float:
+    """Compute by how much a round missed the goal, smoothed; above 0 the loss is too strong.
+
+    ln(goal / `spread`) of what the clients measured (their batches' spread, weighted mean), or goal
+    less the validation `accuracy`, each as a share of FULL_STEP_ERROR and at most 1 in size. The
+    newest counts NEW_ERROR_WEIGHT.
+    """
+    if cel.target == "spread":
+        spread = max(measured["spread"], 0.0)
+        deviation = math.log((cel.goal + LOG_OFFSET) / (spread + LOG_OFFSET))
+    else:
+        deviation = cel.goal - measured["accuracy"]
+    error = max(-1.0, min(1.0, deviation / FULL_STEP_ERROR[cel.target]))
+    return last_error + NEW_ERROR_WEIGHT * (error - last_error)
+
+
+def warn_of_missing_spread(cel: CelSettings, steered: str) -> None:
+    """Warn that what follows a goal stands still, since clients measured no spread."""
+    warn(
+        f"cel.target is {cel.target!r} and most clients told no 'spread' in a round: the "
+        f"{steered} stays; cel.kind {cel.kind!r} must measure it, and their batches need two "
+        "images of a class: set local.balance to true or raise local.batch-size",
+        stacklevel=3,
+    )

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from fedcel import plugins
-from fedcel.errors import PluginError
+from fedcel.errors import PluginError, SettingsError
 from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.cel.contract import CEL_CHECKS, CELCase
 from fedcel.losses.cel.gated import Gated
@@ -12,8 +12,10 @@ from fedcel.losses.cel.hybrid import Hybrid
 from fedcel.losses.cel.mutual_information import MutualInformation
 from fedcel.losses.cel.own_cel import OwnCEL
 from fedcel.losses.cel.plain import Plain
+from fedcel.losses.cel.pooled import PooledFeatures
 from fedcel.losses.cel.protocol import ConditionalEntropy
 from fedcel.losses.cel.spread_penalties import Penalty, build_penalty, linear_penalty
+from fedcel.nets import SplitNet
 from fedcel.settings import CelSettings
 
 
@@ -31,6 +33,7 @@ def _build_cluster(cel: CelSettings, sigma: float, features: int, classes: int) 
         clustering=cel.clustering,
         reservoir=cel.reservoir,
         outlier=None if cel.outlier == "none" else cel.outlier,
+        outlier_rule=cel.outlier_rule,
         sigma=sigma,
     )
 
@@ -100,6 +103,50 @@ def build_cel(
     _check_own_cel(part, cel.model_copy(update=fixed), features, classes)
     penalty = build_penalty(cel, sigma, features)
     return OwnCEL(part, _make_own_cel(part, cel, penalty, features=features, classes=classes))
+
+
+def build_net_cel(cel: CelSettings, net: SplitNet, classes: int) -> ConditionalEntropy | None:
+    """Make the loss that the settings name for the features of a net, as a client uses it.
+
+    Args:
+        cel: The settings group `cel`.
+        net: The net; its cut says the noise.
+        classes: C.
+
+    Returns:
+        The loss of features (B, D), also where it sees their means alone; None for kind `none`.
+
+    Raises:
+        SettingsError: The loss needs a sigma above 0, or positions that the features do not have.
+        PluginError: The user's object makes no such loss, or one that breaks its contract.
+    """
+    loss = build_cel(cel, net.cut.sigma, count_seen_features(cel, net), classes)
+    if loss is None or cel.pool == "flatten":
+        return loss
+    return PooledFeatures(loss, net.positions)
+
+
+def count_seen_features(cel: CelSettings, net: SplitNet) -> int:
+    """Count the values of an image that the loss sees.
+
+    Args:
+        cel: The settings group `cel`.
+        net: The net.
+
+    Returns:
+        D, or the channels where it sees their means.
+
+    Raises:
+        SettingsError: The features have no positions to average over.
+    """
+    if cel.kind == "none" or cel.pool == "flatten":
+        return net.features
+    if net.positions == 1:
+        raise SettingsError(
+            f"cel.pool is {cel.pool!r}, and the encoder has no `positions` above 1: say how many "
+            "values of z each channel has, or set cel.pool to 'flatten'"
+        )
+    return net.features // net.positions
 
 
 def _make_own_cel(

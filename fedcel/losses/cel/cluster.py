@@ -27,7 +27,14 @@ from fedcel.losses.cel.protocol import FeatureBatches, ReadStackedFeatures, Stat
 from fedcel.losses.cel.reservoir import check_finite, sample_reservoir
 from fedcel.losses.cel.spread_penalties import Penalty, class_shares
 from fedcel.losses.cel.state_names import check_state_names
-from fedcel.settings import ClassShare, ClusterForm, Clustering, check_noise
+from fedcel.settings import (
+    ClassShare,
+    ClusterForm,
+    Clustering,
+    OutlierRule,
+    check_noise,
+    check_outlier_rule,
+)
 
 DEFAULT_CLUSTERS = 5
 MAX_COVARIANCE_VALUES = 2**27
@@ -48,7 +55,8 @@ class Cluster:
 
     State: `centres` (C, K, D) in units of z, `weights` (C, K), `spreads` (C, K) in units of z
     squared, `counts` (C,), the client's examples; of mixtures `variances` (C, K, D) or
-    `whitenings` (C, K, D, D), inverse Cholesky factors. Unused clusters and absent classes weigh 0.
+    `whitenings` (C, K, D, D), inverse Cholesky factors; of truncated ones `limits` (C, K) in
+    units of z squared, 0 where a cluster has none. Unused clusters and absent classes weigh 0.
 
     Args:
         penalty: R.
@@ -63,11 +71,14 @@ class Cluster:
             1/2 ln det(I + S_ck / sigma^2). `penalty` is not used.
         clustering: K-means, or a Gaussian mixture with diagonal or full covariances.
         reservoir: Examples of a class that the clusters are fitted on, at most.
-        outlier: Clusters of a spread above this multiple of their class's median are seeded anew.
+        outlier: Clusters of a spread above this multiple of their class's median are too wide.
+        outlier_rule: `reseed`: they are seeded anew. `truncate`: members whose squared distance to
+            the centre exceeds that multiple of their cluster's median are left out of its centre,
+            its spread and the loss: they are not drawn in, and leak on.
         sigma: Standard deviation of the noise at the cut, in units of z; `mixture` needs it.
 
     Raises:
-        SettingsError: The form needs noise and there is none.
+        SettingsError: The form needs noise and there is none, or nothing says what to truncate.
 
     References:
         Xia et al., CVPR 2025: `original` with the logarithmic penalty. `mixture` is their entropy
@@ -83,12 +94,14 @@ class Cluster:
     clustering: Clustering = "k-means"
     reservoir: int = 1024
     outlier: float | None = None
+    outlier_rule: OutlierRule = "reseed"
     sigma: float = 0.0
 
     def __post_init__(self) -> None:
         """Check the form against the other fields."""
         if self.form == "mixture":
             check_noise("form", self.form, self.sigma)
+        check_outlier_rule(self.outlier_rule, self.outlier, self.clustering)
 
     @property
     def takes_stacks(self) -> bool:
@@ -104,7 +117,8 @@ class Cluster:
         Fitted on at most `reservoir` examples of each class, drawn uniformly: centres, weights and
         spreads are those of the draw, counts are exact; classes that fit in are taken whole.
         K-means starts from the last centres. With `outlier`, a class is refitted once and takes
-        that where its total distance is smaller. Mixtures: EM starts from the clusters of K-means,
+        that where its total distance is smaller; or its outliers are truncated, which changes no
+        weight. Mixtures: EM starts from the clusters of K-means,
         later from the last covariances; a class that lacks a component, or had an outlier, starts
         from K-means again. Memory: 3 C reservoir D values and one batch; full covariances C K D^2.
 
@@ -125,9 +139,15 @@ class Cluster:
             previous_centres = state["centres"].to(z.dtype) - means[:, None]
         problem = ClusteringProblem(z, y, active, generator)
         if self.clustering == "k-means":
-            clusters = kmeans.find_clusters(problem, previous_centres, is_retained, self.outlier)
+            reseeded = self.outlier if self.outlier_rule == "reseed" else None
+            clusters = kmeans.find_clusters(problem, previous_centres, is_retained, reseeded)
             weights = kmeans.measure_clusters(clusters)[0].to(z.dtype) / sizes.clamp_min(1)[:, None]
-            return _pack_state(clusters, weights, counts, means)
+            packed = _pack_state(clusters, weights, counts, means)
+            if self.outlier is None or self.outlier_rule == "reseed":
+                return packed
+            centres, limits, spreads = kmeans.truncate_clusters(z, clusters, self.outlier)
+            moved = _pack_state(clusters._replace(centres=centres), weights, counts, means)
+            return moved | {"limits": limits, "spreads": spreads}
         initial_mixtures = self._choose_initial_mixtures(
             problem, state, previous_centres, is_retained
         )
@@ -253,7 +273,8 @@ class Cluster:
 
         Exactly 0 when the state knows none of the batch's classes. Logged: `spread`, the total one
         within classes, and `cluster-spread`, that within clusters by this batch alone; they differ
-        by the spread between a class's clusters.
+        by the spread between a class's clusters. With truncated clusters also `truncated-share`,
+        the share of the batch that is left out.
 
         Raises:
             DataError: A label is not one of the classes.
@@ -266,8 +287,10 @@ class Cluster:
             slot_members = members
         else:
             slot_members = _find_slot_members(slots, pi.shape[-2:].numel(), z)
-        parts = self._cluster_parts(pi, slot_members.counts.view_as(pi))
         centre = select_rows(state["centres"].flatten(-3, -2), slots)
+        if self.outlier_rule == "truncate":
+            slot_members = _leave_out_far(slot_members, z, centre, slots, limits=state["limits"])
+        parts = self._cluster_parts(pi, slot_members.counts.view_as(pi))
         v = weighted_spread(z, centre, uniform_weights(slot_members)).view_as(pi)
         if not v.isfinite().all():
             check_finite(z, y)
@@ -286,6 +309,9 @@ class Cluster:
         pair_counts = drop_singletons(members.counts)
         within = {"cluster-spread": weighted_mean((parts * v).sum(-1), counts)}
         total = {"spread": weighted_mean(plain_spread(z.detach(), y, members), pair_counts)}
+        if self.outlier_rule == "truncate":
+            counted_share = slot_members.counts.sum(-1) / members.counts.sum(-1).clamp_min(1)
+            within["truncated-share"] = 1 - counted_share
         return Term(
             loss,
             select_measured(within, counts.sum(-1) > 0)
@@ -351,6 +377,22 @@ def _find_slot_members(
     """Return the members of each slot."""
     # Compared, not looked up: an identity matrix of all slots could be large.
     one_hot = slots[..., None].eq(torch.arange(count, device=slots.device)).to(like.dtype)
+    return Members(one_hot, one_hot.sum(-2))
+
+
+def _leave_out_far(
+    members: Members,
+    z: Float[Tensor, "*k B D"],
+    centre: Float[Tensor, "*k B D"],
+    slots: Int[Tensor, "*k B"],
+    *,
+    limits: Float[Tensor, "*k C K"],
+) -> Members:
+    """Return the members of each slot that lie within its limit, all where it has none."""
+    limit = select_rows(limits.flatten(-2).unsqueeze(-1), slots).squeeze(-1)
+    squared = (z.detach() - centre).square().sum(-1)
+    is_inside = limit.eq(0) | (squared <= limit)
+    one_hot = members.one_hot * is_inside.unsqueeze(-1)
     return Members(one_hot, one_hot.sum(-2))
 
 

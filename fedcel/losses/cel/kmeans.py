@@ -58,6 +58,20 @@ class ClassClusters(NamedTuple):
     distances: Float[Tensor, " N"]
 
 
+class TruncatedClusters(NamedTuple):
+    """Clusters of which some have a limit.
+
+    Attributes:
+        centres: (C, K, D), of the members within the limit.
+        limits: Largest squared distance of a member that counts (C, K), 0 where all do.
+        spreads: Mean squared distance of the members that count (C, K).
+    """
+
+    centres: Float[Tensor, "C K D"]
+    limits: Float[Tensor, "C K"]
+    spreads: Float[Tensor, "C K"]
+
+
 def centre_scores(
     z: Float[Tensor, "*k N D"],
     y: Int[Tensor, "*k N"],
@@ -247,6 +261,28 @@ def find_outliers(
     """Say which used clusters exceed `outlier` times the (lower) median of the class's used."""
     median = torch.where(used, spreads, torch.nan).nanmedian(1, keepdim=True).values
     return used & (spreads > outlier * median)
+
+
+def truncate_clusters(
+    z: Float[Tensor, "N D"], clusters: ClassClusters, outlier: float
+) -> TruncatedClusters:
+    """Leave out the far members of each outlier, and centre it on the others.
+
+    Far is what lies beyond `outlier` times the (lower) median of the members' squared distances,
+    once from the old centre, for the new one, and then from that. Members that are left out still
+    count in their cluster's size.
+    """
+    sizes, spreads = measure_clusters(clusters)
+    centres, limits = clusters.centres.clone(), torch.zeros_like(spreads)
+    for c, k in find_outliers(spreads, sizes > 0, outlier).nonzero().tolist():
+        is_member = clusters.slots == c * sizes.shape[1] + k
+        members, distances = z[is_member], clusters.distances[is_member]
+        centres[c, k] = members[distances <= outlier * distances.median()].mean(0)
+        distances = (members - centres[c, k]).square().sum(1)
+        # 0 would stand for no limit.
+        limits[c, k] = (outlier * distances.median()).clamp_min(torch.finfo(z.dtype).tiny)
+        spreads[c, k] = distances[distances <= limits[c, k]].mean()
+    return TruncatedClusters(centres, limits, spreads)
 
 
 def _select_best(runs: list[ClassClusters], y: Int[Tensor, " N"]) -> ClassClusters:

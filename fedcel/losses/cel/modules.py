@@ -23,14 +23,14 @@ from fedcel.settings import (
     ClusterForm,
     Clustering,
     InformationBound,
+    OutlierRule,
+    Pool,
     Settings,
     parse_settings,
 )
 from fedcel.tensors import ArrayLike, to_labels, to_tensor
 
 PenaltyName = Literal["linear", "log", "channel"]
-Pool = Literal["flatten", "mean"]
-"""What becomes of features of more than one dimension."""
 Batches = Iterable[tuple[ArrayLike, ArrayLike]]
 """Features and labels, batch by batch; read again from the start where a loss needs it."""
 
@@ -328,6 +328,8 @@ class CELModule(nn.Module):
         if cel.clustering != "k-means":
             scales = (width,) if cel.clustering == "diagonal" else (width, width)
             clusters[SCALE_NAMES[cel.clustering]] = (*slots, *scales)
+        if cel.outlier_rule == "truncate":
+            clusters["limits"] = slots
         if self.kind == "gated":
             return attention
         if self.kind == "cluster":
@@ -399,7 +401,8 @@ class ClusterCEL(CELModule):
         clustering: `k-means`, or Gaussian mixtures, `diagonal` or `full`.
         form: `renormalised`, `original`, `per-cluster` or `mixture`; see `fedcel.losses.cel`.
         reservoir: Features of a class that are kept for a refresh, at most.
-        outlier: Clusters above this multiple of the median spread are seeded anew; None: none.
+        outlier: Clusters above this multiple of the median spread are too wide; None: none.
+        outlier_rule: `reseed` such clusters, or `truncate` them: far members are left out.
         pool: Of features (B, C, H, W): `flatten` all values, which is what leaves the device; or
             their `mean` over positions, which does not bound what single positions tell.
         seed: Decides the start of the clusters.
@@ -421,6 +424,7 @@ class ClusterCEL(CELModule):
         form: ClusterForm = "renormalised",
         reservoir: int = 1024,
         outlier: float | None = None,
+        outlier_rule: OutlierRule = "reseed",
         pool: Pool = "flatten",
         seed: int = 0,
     ) -> None:
@@ -436,6 +440,7 @@ class ClusterCEL(CELModule):
             form=form,
             reservoir=reservoir,
             outlier=outlier,
+            outlier_rule=outlier_rule,
         )
         super().__init__(
             "cluster", classes=classes, noise=noise, pool=pool, seed=seed, options=options
@@ -516,6 +521,7 @@ class HybridCEL(CELModule):
         form: ClusterForm = "renormalised",
         reservoir: int = 1024,
         outlier: float | None = None,
+        outlier_rule: OutlierRule = "reseed",
         attention: Attention = "ascend",
         floor: float = 0.5,
         hidden: int = 0,
@@ -537,6 +543,7 @@ class HybridCEL(CELModule):
             form=form,
             reservoir=reservoir,
             outlier=outlier,
+            outlier_rule=outlier_rule,
             attention=attention,
             floor=floor,
             hidden=hidden,

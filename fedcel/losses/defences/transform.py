@@ -49,4 +49,11 @@ def append_transform(
     part = plugins.PartName("defence.name", name, "TransformContract")
     plugins.check_contract(part, TRANSFORM_CHECKS, TransformCase(transform, z))
     encoder = nn.Sequential(net.encoder, TransformedEncoder(transform))
-    return SplitNet(encoder, net.head, net.cut, net.features, noise_scale=net.noise_scale)
+    return SplitNet(
+        encoder,
+        net.head,
+        net.cut,
+        net.features,
+        noise_scale=net.noise_scale,
+        positions=net.positions,
+    )

@@ -40,6 +40,14 @@ BASE = {
     "data.alpha": 5.0,
 }
 SAMPLED = {"chain.burn-in": 0.1, "cel.ramp": 0.0}
+PATIENTS = {
+    "data.source": "diabetes",
+    "data.train": 280,
+    "data.test": 60,
+    "data.validation": 40,
+    "data.auxiliary": 20,
+    "local.clip": 1.0,
+}
 HERE = __name__
 
 
@@ -184,6 +192,12 @@ def assert_alike(expected: ClientUpdate, actual: ClientUpdate) -> None:
         {"cel.kind": "cluster", "cel.clusters": 3, "cel.form": "per-cluster"},
         {"cel.kind": "cluster", "cel.clusters": 2, "cel.form": "original"},
         {"cel.kind": "cluster", "cel.clusters": 2, "cel.centres": "averaged"},
+        {
+            "cel.kind": "cluster",
+            "cel.clusters": 3,
+            "cel.outlier": 1.1,
+            "cel.outlier-rule": "truncate",
+        },
         {"cel.kind": "gated"},
         {"cel.kind": "gated", "cel.attention": "floor", "cel.entropy": 0.1},
         {"cel.kind": "gated", "cel.attention": "detach"},
@@ -193,6 +207,12 @@ def assert_alike(expected: ClientUpdate, actual: ClientUpdate) -> None:
         {"cel.kind": "gated", "cel.attention-step": "gradient"},
         {"cel.kind": "hybrid", "cel.attention-step": "gradient", "cel.momentum": 0.5},
         {"cel.kind": "mutual-information"},
+        {
+            "net.name": "tests.fedcel.losses.cel.test_pooled:make_net",
+            "cel.kind": "cluster",
+            "cel.clusters": 2,
+            "cel.pool": "mean",
+        },
         {"cel.kind": f"{HERE}:make_even"},
         {"defence.name": "nopeek"},
         {"defence.name": "adversarial", "defence.width": 16},
@@ -209,6 +229,8 @@ def assert_alike(expected: ClientUpdate, actual: ClientUpdate) -> None:
         {"local.clip": 0.1, "local.augment": "affine", "local.balance": True},
         {"net.name": f"{HERE}:make_strange_net", "cel.kind": "plain"},
         {"net.name": "strided", "net.width": 16},
+        {**PATIENTS, "net.head": "gaussian"},
+        {**PATIENTS, "net.head": "heteroscedastic", "net.head-width": 8, "cel.kind": "cluster"},
     ],
     ids=lambda change: " ".join(str(value).split(":")[-1] for value in change.values()),
 )

@@ -54,6 +54,10 @@ def test_unwise_settings_warn() -> None:
         ({"local.control": "stale", "clients-per-round": 2}, "other clients'"),
         ({"local.shared-noise": 0.5, "clients-per-round": 2}, "do not add up to 1"),
         ({"local.balance": True, "chain.scope": "full"}, "sample another posterior"),
+        (
+            {"cel.kind": "plain", "cel.momentum": 0.5, "chain.scope": "full"},
+            "cel.momentum is 0.5 and chain.scope 'full' above temperature 0",
+        ),
         ({"local.precondition": "rms", "chain.burn-in": 0}, "learns in burn-in alone"),
         ({"local.schedule": "cyclical"}, "less than one whole cycle"),
         ({"chain.stop": True}, "needs 100 effective samples"),
@@ -99,6 +103,13 @@ def test_strengths_that_mean_something(name: str, strength: float) -> None:
         parse_settings({"defence.name": name, "defence.strength": strength}).defence.strength
         == strength
     )
+
+
+def test_momentum_of_a_loss_is_allowed_where_no_whole_net_is_sampled() -> None:
+    """Of a head on a frozen encoder, which the loss never moves, or without a chain."""
+    raw = {"cel.kind": "plain", "cel.momentum": 0.5}
+    assert parse_settings(raw | {"chain.scope": "head"}).cel.momentum == 0.5
+    assert parse_settings(raw | {"chain.scope": "full", "temperature": 0}).cel.momentum == 0.5
 
 
 AVERAGED = {"cel.kind": "cluster", "cel.centres": "averaged"}

@@ -30,6 +30,16 @@ class TestDigits(SourceContract):
         return DataSettings()
 
 
+class TestDiabetes(SourceContract):
+    """Embedded, a table whose labels are bins of a number that it tells roughly."""
+
+    learnable = False
+
+    def settings(self) -> DataSettings:
+        """Return the source, with room for training among 442 patients."""
+        return DataSettings(source="diabetes", test=100, validation=60, auxiliary=20)
+
+
 class OnDisk(SourceContract):
     """A folder of the test's own, written by `write`."""
 

@@ -16,7 +16,7 @@ from fedcel.settings import parse_settings
 from sims.engines.client_trainers import PooledTrainer, SequentialTrainer
 from sims.engines.simulate import simulate
 from tests.sims.small import CLUSTERED
-from tests.sims.trained import STEERED, events, model, run
+from tests.sims.trained import FOLLOWING, STEERED, events, model, run
 
 
 def test_several_processes_give_the_loop_s_model_to_the_bit(tmp_path: Path) -> None:
@@ -64,6 +64,29 @@ def test_the_threshold_and_the_centres_are_the_same_in_both_engines(tmp_path: Pa
     assert all(event["client-spread"] > 0 for event in logs[0][1:5])
     torch.testing.assert_close(model(folders[0]), model(folders[1]), rtol=0, atol=1e-6)
     fixed = run(tmp_path / "fixed", **STEERED | {"cel.centres": "own", "cel.target": "none"})
+    assert (model(folders[0]) - model(fixed)).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"engine": "batched"},
+        {"strategy.name": "strategies:PosteriorStrategy"},
+        pytest.param({"engine": "ray"}, marks=pytest.mark.long),
+    ],
+    ids=["batched", "messages", "ray"],
+)
+def test_a_weight_that_follows_a_spread_is_the_same_on_all_engines(
+    tmp_path: Path, other: dict[str, Any]
+) -> None:
+    """It moves after each round and stays in the chain; it is another than the ramp, and acts."""
+    folders = [run(tmp_path / "loop", **FOLLOWING), run(tmp_path / "other", **FOLLOWING, **other)]
+    weights = [[event["cel-weight"] for event in events(folder)] for folder in folders]
+    assert weights[0] == pytest.approx(weights[1], abs=1e-5)
+    assert weights[0][0] == 0
+    assert len(set(weights[0])) == 6
+    torch.testing.assert_close(model(folders[0]), model(folders[1]), rtol=0, atol=1e-5)
+    fixed = run(tmp_path / "fixed", **FOLLOWING | {"cel.schedule": "ramp", "cel.target": "none"})
     assert (model(folders[0]) - model(fixed)).abs().max() > 1e-4
 
 

@@ -9,6 +9,7 @@ import torch
 from fedcel.errors import RunError
 from fedcel.federation import init_server_state
 from fedcel.files import read_tensors, write_tensors
+from fedcel.losses.cel import WeightControl
 from fedcel.losses.cel.adaptive_threshold import ThresholdControl
 from fedcel.runs import run_folder
 from fedcel.runs.server_run import ServerRun
@@ -16,7 +17,7 @@ from fedcel.settings import Settings, parse_settings
 from sims.engines import local
 from sims.engines.simulate import simulate
 from tests.sims.small import CLUSTERED
-from tests.sims.trained import STEERED, events, model, run
+from tests.sims.trained import FOLLOWING, STEERED, events, model, run
 
 
 def test_a_state_without_the_threshold_is_refused_by_name(tmp_path: Path) -> None:
@@ -26,6 +27,9 @@ def test_a_state_without_the_threshold_is_refused_by_name(tmp_path: Path) -> Non
     with pytest.raises(RunError, match="holds no 'threshold'; start the run anew"):
         run_folder.read_state(folder, fresh)
     assert run_folder.read_state(folder, init_server_state(model(folder))).threshold is None
+    fresh = init_server_state(model(folder))._replace(weight=WeightControl(0.1))
+    with pytest.raises(RunError, match="holds no 'gamma'; start the run anew"):
+        run_folder.read_state(folder, fresh)
 
 
 @pytest.mark.parametrize("told", ["[1]", '{"0": null}', '{"a": 1}', "{", "1"])
@@ -55,6 +59,7 @@ STALE = {"cel.kind": "none", "local.control": "stale", "chain.burn-in": 0.4, "ch
         (3, {}),
         (5, {}),
         (3, STEERED),
+        (3, FOLLOWING),
         (4, STALE),
         (5, {"cel.kind": "none", "chain.burn-in": 0.3}),  # samples on either side of the stop
         (3, {"local.precondition": "rms", "chain.heat": 1.0}),

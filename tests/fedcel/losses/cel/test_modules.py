@@ -202,6 +202,28 @@ def test_the_attention_moves_once_a_backward_pass(kind: type[CELModule]) -> None
     assert torch.equal(theta(unmoved), start)
 
 
+@pytest.mark.parametrize("kind", [GatedCEL, HybridCEL])
+def test_a_plain_step_is_in_proportion_to_the_weight(
+    kind: type[GatedCEL] | type[HybridCEL],
+) -> None:
+    """Of a loss of three times the weight it is three times as long; one of Adam's is as long."""
+    z, y = points()
+    lengths = {}
+    for step in ("gradient", "adam"):
+        moves = []
+        for weight in (1.0, 3.0):
+            cel = kind(classes=3, attention_step=step)  # type: ignore[arg-type]
+            cel.refresh(z, y)
+            start = next(t for name, t in cel.named_buffers() if name.endswith("theta")).clone()
+            (weight * cel(z, y)).backward()
+            cel.step()
+            end = next(t for name, t in cel.named_buffers() if name.endswith("theta"))
+            moves.append(float((end - start).detach().norm()))
+        lengths[step] = moves[1] / moves[0]
+    assert lengths["gradient"] == pytest.approx(3, rel=1e-3)
+    assert lengths["adam"] == pytest.approx(1, rel=1e-2)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_statistics_of_batches_are_those_of_all(kind: type[CELModule]) -> None:
     """A table, a list of batches, an iterator, and arrays give one loss to the bit."""
@@ -271,6 +293,8 @@ def refusals() -> Iterator[tuple[Callable[[], object], str]]:
     yield lambda: PlainCEL(classes=3, penalty="square"), "penalty"  # type: ignore[arg-type]
     yield lambda: HybridCEL(classes=3, clusters=1), "cel.clusters is 1"
     yield lambda: GatedCEL(classes=3, floor=2.0), "floor"
+    yield lambda: GatedCEL(classes=3, attention_step="sgd"), "attention-step"  # type: ignore[arg-type]
+    yield lambda: HybridCEL(classes=3, attention_step="sgd"), "attention-step"  # type: ignore[arg-type]
     yield lambda: PlainCEL(classes=3)(Z[0], Y), "features are"
     yield lambda: PlainCEL(classes=3)(Z.long(), Y), "features are"
     yield lambda: PlainCEL(classes=3)(Z, Y[:4]), "labels are of shape"

@@ -1,0 +1,130 @@
+"""A loss of channels' means: what it sees, whom it moves, where it is refused."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedcel.errors import NetError, SettingsError
+from fedcel.federation import build_workspace_net, init_server_state
+from fedcel.federation.client_update import build_client_losses
+from fedcel.losses.cel import ClusterCEL, PooledFeatures, State, build_cel, split_features
+from fedcel.losses.cel.plain import Plain
+from fedcel.losses.cel.protocol import ConditionalEntropy
+from fedcel.losses.cel.spread_penalties import THRESHOLD_SHARE, linear_penalty
+from fedcel.nets import build_net
+from fedcel.settings import CelSettings, NetSettings, parse_settings
+from fedcel.testing import CELContract
+
+HERE = __name__
+RAW = {"net.name": f"{HERE}:make_net", "net.features": 12, "cel.kind": "plain", "cel.pool": "mean"}
+
+
+class TestPooled(CELContract):
+    """The contract, of the means of two positions each."""
+
+    def build(self) -> ConditionalEntropy:
+        """Return the pooled plain loss."""
+        return PooledFeatures(Plain(linear_penalty, "batch-share", 3), 2)
+
+
+class Convolution(nn.Sequential):
+    """Three channels of 2x2 positions of an 8x8 image."""
+
+    positions = 4
+
+    def __init__(self) -> None:
+        super().__init__(nn.Conv2d(1, 3, 4, stride=4), nn.Flatten(), nn.Sigmoid())
+
+
+def make_net(shape: tuple[int, ...], classes: int, net: Any) -> tuple[nn.Module, nn.Module]:
+    """Make a net cut behind a convolution."""
+    return Convolution(), nn.Linear(12, classes)
+
+
+def make_dense(shape: tuple[int, ...], classes: int, net: Any) -> tuple[nn.Module, nn.Module]:
+    """Make a net whose encoder says nothing of positions."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.Sigmoid()), nn.Linear(12, classes)
+
+
+def make_wrong(shape: tuple[int, ...], classes: int, net: Any) -> tuple[nn.Module, nn.Module]:
+    """Make a net whose encoder claims positions that do not divide its features."""
+    encoder, head = make_net(shape, classes, net)
+    encoder.positions = 5  # type: ignore[assignment]
+    return encoder, head
+
+
+def maps(count: int = 30) -> tuple[Tensor, Tensor]:
+    """Return maps of three channels and 2x2 positions, of three classes."""
+    return torch.rand(count, 3, 2, 2, generator=torch.Generator().manual_seed(1)), torch.arange(
+        count
+    ) % 3
+
+
+def test_it_is_the_modules_loss_of_maps_to_the_bit() -> None:
+    """`ClusterCEL(pool="mean")` of (B, C, H, W) and a client's loss of the same, flattened."""
+    z, y = maps()
+    cel = ClusterCEL(classes=3, clusters=2, pool="mean")
+    inner = build_cel(CelSettings(kind="cluster", clusters=2), 0.3, 3, 3)
+    assert inner is not None
+    pooled = PooledFeatures(inner, 4)
+    cel.refresh(z, y, torch.Generator().manual_seed(3))
+    state = pooled.refresh(None, split_features(z.flatten(1), y), torch.Generator().manual_seed(3))
+    assert torch.equal(pooled.loss(state, z.flatten(1), y).loss, cel(z, y))
+
+
+def test_positions_may_differ_as_long_as_their_mean_does_not() -> None:
+    """What moves within a channel alone costs nothing, and gets no gradient."""
+    z, y = torch.zeros(4, 4), torch.zeros(4, dtype=torch.long)
+    z[:, 0], z[:, 1] = torch.arange(4.0), -torch.arange(4.0)
+    loss = TestPooled().build()
+    z.requires_grad_()
+    value = loss.loss({}, z, y).loss
+    assert value.item() == 0
+    assert not torch.autograd.grad(value, z)[0].any()
+    shifted = loss.loss({}, z.detach() + torch.arange(4.0)[:, None], y).loss
+    assert shifted.item() == pytest.approx(2 * 1.25)
+
+
+def test_a_clients_loss_and_its_threshold_see_the_channels() -> None:
+    """Three values of twelve: penalty, statistics, and the tau that a target starts from."""
+    steered = {"cel.penalty": "log", "cel.target": "spread", "cel.kind": "cluster"}
+    settings = parse_settings(RAW | steered)
+    flat = build_workspace_net(settings)
+    assert flat.net.positions == 4
+    loss = build_client_losses(settings).cel
+    assert isinstance(loss, PooledFeatures)
+    z, y = maps()
+    state: State = loss.refresh(None, split_features(z.flatten(1), y), torch.Generator())
+    assert state["centres"].shape == (10, 1, 3)
+    control = init_server_state(flat.vector, settings, flat.net, 10).threshold
+    assert control is not None
+    assert control.threshold == pytest.approx(THRESHOLD_SHARE * 0.3**2 * 3)
+
+
+def test_vgg_has_the_positions_of_its_maps() -> None:
+    """8x8 after two blocks of 32x32 images; dense cuts have one."""
+    stream = torch.Generator().manual_seed(0)
+    settings = NetSettings(name="vgg11", features=512, width=16)
+    assert build_net(settings, (3, 32, 32), 10, stream).positions == 64
+    assert build_net(NetSettings(name="cnn"), (1, 28, 28), 10, stream).positions == 1
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "strided"])
+def test_features_without_positions_are_refused_at_the_door(name: str) -> None:
+    """Of the nets that end in a dense layer; without a loss the setting means nothing."""
+    raw = {"cel.kind": "plain", "cel.pool": "mean", "net.name": name}
+    with pytest.raises(SettingsError, match=f"net.name '{name}', whose features have no positions"):
+        parse_settings(raw)
+    parse_settings(raw | {"cel.kind": "none"})
+    with pytest.raises(SettingsError, match="the server averages centres of all features"):
+        parse_settings(RAW | {"cel.kind": "cluster", "cel.centres": "averaged"})
+
+
+def test_an_encoder_that_says_nothing_is_refused_when_it_is_built() -> None:
+    """A user's own; so is one whose positions do not divide its features."""
+    with pytest.raises(SettingsError, match="the encoder has no `positions` above 1"):
+        build_client_losses(parse_settings(RAW | {"net.name": f"{HERE}:make_dense"}))
+    with pytest.raises(NetError, match="`positions` is 5, must be a divisor of its 12 features"):
+        build_workspace_net(parse_settings(RAW | {"net.name": f"{HERE}:make_wrong"}))

@@ -1,0 +1,130 @@
+"""Clusters that are too wide, truncated: who is left out, and what the loss makes of it."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedcel.errors import SettingsError
+from fedcel.losses.cel import ClusterCEL, HybridCEL
+from fedcel.losses.cel.cluster import Cluster
+from fedcel.losses.cel.protocol import ConditionalEntropy, State, split_features
+from fedcel.losses.cel.spread_penalties import linear_penalty
+from fedcel.settings import parse_settings
+from fedcel.testing import CELContract
+from tests.fedcel.losses.cel.clusters import fresh
+
+TRUNCATED = Cluster(
+    linear_penalty, "batch-share", 1, clusters=2, outlier=1.5, outlier_rule="truncate"
+)
+RAW = {"cel.kind": "cluster", "cel.clusters": 2, "cel.outlier-rule": "truncate", "cel.outlier": 2.0}
+
+
+class TestTruncated(CELContract):
+    """The contract, with a limit that nobody exceeds: who is left out has no gradient."""
+
+    def build(self) -> ConditionalEntropy:
+        """Return the loss of three classes."""
+        return replace(TRUNCATED, classes=3, outlier=100.0)
+
+
+def squares() -> tuple[Tensor, Tensor]:
+    """Return two groups of four points, nine apart, and a point two away from the second."""
+    square = torch.tensor([[0.1, 0.1], [0.1, -0.1], [-0.1, 0.1], [-0.1, -0.1]])
+    z = torch.cat([square, square + torch.tensor([9.0, 0.0]), torch.tensor([[9.0, 2.0]])])
+    return z.double(), torch.zeros(9, dtype=torch.long)
+
+
+def fit(loss: Cluster = TRUNCATED) -> State:
+    """Return the state of the loss on these points."""
+    return loss.refresh(None, split_features(*squares()), fresh())
+
+
+def test_the_far_member_is_left_out_by_hand() -> None:
+    """Spreads .02 and .656; of the wide one .39 is the limit at first, .03 around the near four."""
+    state = fit()
+    wide = int(state["limits"][0].argmax())
+    expected = {
+        "centres": torch.tensor([[0.0, 0.0], [9.0, 0.0]]),
+        "limits": torch.tensor([0.0, 0.03]),
+        "spreads": torch.tensor([0.02, 0.02]),
+        "weights": torch.tensor([4 / 9, 5 / 9]),
+    }
+    for name, value in expected.items():
+        both = state[name][0, [1 - wide, wide]]
+        torch.testing.assert_close(both, value.double(), rtol=0, atol=1e-6)
+
+
+def test_it_has_no_gradient_and_no_part_in_the_loss() -> None:
+    """The others have theirs; of a batch that is far as a whole the loss is 0."""
+    z, y = squares()
+    z.requires_grad_()
+    term = TRUNCATED.loss(fit(), z, y)
+    assert term.loss.item() == pytest.approx(0.02, abs=1e-6)
+    (gradient,) = torch.autograd.grad(term.loss, z)
+    assert gradient[:8].any(1).all()
+    assert not gradient[8].any()
+    assert float(term.metrics["truncated-share"]) == pytest.approx(1 / 9)
+    alone = TRUNCATED.loss(fit(), z[8:], y[8:])
+    assert alone.loss.item() == 0
+    assert float(alone.metrics["truncated-share"]) == 1
+    reseeded = replace(TRUNCATED, outlier_rule="reseed")
+    assert reseeded.loss(fit(reseeded), z, y).loss.item() > 0.02
+
+
+def test_clusters_alike_are_left_whole() -> None:
+    """Without an outlier nobody is left out: the state and the loss of no rule at all."""
+    z, y = squares()
+    plain = replace(TRUNCATED, outlier=None, outlier_rule="reseed")
+    parts = split_features(z[:8], y[:8])
+    state, expected = TRUNCATED.refresh(None, parts, fresh()), plain.refresh(None, parts, fresh())
+    assert not state.pop("limits").any()
+    assert all(torch.equal(state[name], tensor) for name, tensor in expected.items())
+
+
+def test_equal_members_keep_their_limit() -> None:
+    """More than half at one point: the median distance is 0, and yet the others are left out."""
+    z = torch.cat([torch.zeros(5, 2), torch.tensor([[1.0, 0]]), 9 + torch.eye(2) * 0.01]).double()
+    y = torch.zeros(8, dtype=torch.long)
+    loss = replace(TRUNCATED, outlier=1.0)
+    state = loss.refresh(None, split_features(z, y), fresh())
+    assert float(loss.loss(state, z, y).metrics["truncated-share"]) == pytest.approx(1 / 8)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"cel.outlier": "none"}, "cel.outlier 'none', must be 1 or more"),
+        ({"cel.outlier": 0.5}, "cel.outlier 0.5, must be 1 or more"),
+        ({"cel.clustering": "full"}, "cel.clustering 'full': only clusters of K-means"),
+        ({"cel.centres": "averaged"}, "cel.centres is 'averaged', cel.outlier-rule 'truncate'"),
+    ],
+    ids=["none", "small", "mixture", "averaged"],
+)
+def test_what_cannot_be_truncated_is_refused(change: dict[str, object], message: str) -> None:
+    """By the settings; the same words where the loss is made without them."""
+    with pytest.raises(SettingsError, match=message):
+        parse_settings(RAW | change)
+    parse_settings(RAW | change | {"cel.kind": "plain", "cel.centres": "own"})
+    if "cel.centres" not in change:
+        options = {key.removeprefix("cel."): value for key, value in (RAW | change).items()}
+        with pytest.raises(SettingsError, match=message):
+            replace(
+                TRUNCATED,
+                outlier=None if options["outlier"] == "none" else options["outlier"],
+                clustering=options.get("clustering", "k-means"),
+            )
+
+
+@pytest.mark.parametrize("kind", [ClusterCEL, HybridCEL])
+def test_modules_truncate_and_are_saved(kind: type[ClusterCEL] | type[HybridCEL]) -> None:
+    """The limits are a part of the state that another module takes."""
+    z, y = squares()
+    cel, other = (
+        kind(classes=1, clusters=2, outlier=1.5, outlier_rule="truncate") for _ in range(2)
+    )
+    cel.refresh(z, y)
+    other.load_state_dict(cel.state_dict())
+    assert cel.measure(z, y)["truncated-share"] == pytest.approx(1 / 9)
+    assert torch.equal(cel(z, y), other(z, y))
