@@ -369,7 +369,13 @@ def plan_client(settings: Settings, weight: float, inputs: RoundInputs) -> Round
 def select_acting_losses(losses: Losses, plan: RoundPlan, centres: SharedCentres | None) -> Losses:
     """Leave the losses that act in a round: none on a frozen encoder or at weight 0.
 
-    With `centres` averaged over clients, the conditional entropy loss is around those.
+    Args:
+        losses: Those of the settings.
+        plan: The round's constants.
+        centres: Averaged over clients, if they are: the conditional entropy loss is around those.
+
+    Returns:
+        The losses that act, with their weights in the round.
     """
     cel_loss = AveragedCentres(losses.cel, centres) if losses.cel and centres else losses.cel
     return losses._replace(

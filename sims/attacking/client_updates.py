@@ -181,8 +181,8 @@ class Uploads:
             if delta is None:
                 delta = -self.plan.rate * (slope + pulls)
             else:
-                back = (self.plan.decay + self.plan.pull) * delta
-                delta = delta - self.plan.rate * (slope + pulls + back)
+                restoring = (self.plan.decay + self.plan.pull) * delta
+                delta = delta - self.plan.rate * (slope + pulls + restoring)
         assert delta is not None  # there is a step at least
         return delta
 

@@ -35,9 +35,11 @@ def reproduce_command(
     ] = Path("runs/reproduce"),
     jobs: Jobs = 2,
     assignments: Assignments = None,
-    kept: Annotated[Path, typer.Option(help="Folder of the kept rows.")] = Path("docs/results"),
+    published: Annotated[Path, typer.Option(help="Folder of the published rows.")] = Path(
+        "docs/results"
+    ),
 ) -> None:
-    """Make published tables again, and compare their rows with the kept ones.
+    """Make published tables again, and compare their rows with the published ones.
 
     `--set data.path=PATH` gives the images of the tables named, `fashion.path`, `faces.path` and
     `cifar.path` those of one data set. Any other setting goes to the trainings.
@@ -47,8 +49,8 @@ def reproduce_command(
 
     if show_list:
         tables = reproduce.read_tables()
-        for name, minutes, needs, rows, made, commands in reproduce.describe_tables(tables):
-            print(f"{name}: {minutes} min, data {needs}, rows {rows} ({made})\n    {commands}")
+        for name, minutes, needs, rows, source, commands in reproduce.describe_tables(tables):
+            print(f"{name}: {minutes} min, data {needs}, rows {rows} ({source})\n    {commands}")
         print(reproduce.describe_hours(tables))
         return
     check_folder(out)
@@ -60,13 +62,13 @@ def reproduce_command(
         if lacking:
             print(f"left out, their data is not given: {', '.join(lacking)}")
     for file in (file for table in tables for file in table.rows):
-        if not (kept / file).exists():
+        if not (published / file).exists():
             raise SettingsError(
-                f"--kept is {kept}, which has no {file}; call it from the repository, or name the "
-                "folder docs/results"
+                f"--published is {published}, which has no {file}; call it from the repository, or "
+                "name the folder docs/results"
             )
     with explain_interruption(RepeatHint("finished commands and cells", context.obj)):
-        reproduce.make_tables(tables, out, jobs=jobs, data=data, extra=extra, kept=kept)
+        reproduce.make_tables(tables, out, jobs=jobs, data=data, extra=extra, published=published)
 
 
 def split_assignments(

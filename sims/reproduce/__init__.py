@@ -1,4 +1,4 @@
-"""Make published tables again, and compare their rows with the kept ones."""
+"""Make published tables again, and compare their rows with the published ones."""
 
 from sims.reproduce.compare_rows import ComparedNumber, Comparison, compare_rows, flatten_row
 from sims.reproduce.make_tables import make_tables

@@ -1,4 +1,4 @@
-"""Compare rows made again with the kept ones: each number inside or outside its interval."""
+"""Compare rows made again with the published ones: each number inside or outside its interval."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,11 +23,11 @@ ROUNDING = 1e-6
 
 
 class ComparedNumber(Record):
-    """One number of a table: as kept, and as made again."""
+    """One number of a table: as published, and as made again."""
 
     row: str
     key: str
-    kept: float
+    published: float
     half: float | None
     """Half the width of its interval; None below three seeds."""
     again: float | None
@@ -39,7 +39,7 @@ class Comparison(Record):
     """One file of rows compared with the rows made again."""
 
     file: str
-    rows_kept: int
+    rows_published: int
     rows_again: int
     numbers: tuple[ComparedNumber, ...]
 
@@ -48,17 +48,17 @@ class Comparison(Record):
         return sum(number.verdict == verdict for number in self.numbers)
 
     def count_equal(self) -> int:
-        """Return how many numbers are the kept ones, but for the order of sums."""
+        """Return how many numbers are the published ones, but for the order of sums."""
         return sum(
             number.again is not None
-            and abs(number.again - number.kept) <= ROUNDING * abs(number.kept)
+            and abs(number.again - number.published) <= ROUNDING * abs(number.published)
             for number in self.numbers
         )
 
     def __str__(self) -> str:
         """Say how many numbers are inside, outside and missing, and list the worst ten outside."""
         lines = [
-            f"{self.file}: {self.rows_again} rows made, {self.rows_kept} kept; of "
+            f"{self.file}: {self.rows_again} rows made, {self.rows_published} published; of "
             f"{len(self.numbers)} numbers {self.count('inside')} inside "
             f"({self.count_equal()} equal), {self.count('outside')} outside, "
             f"{self.count('missing')} missing"
@@ -68,7 +68,8 @@ class Comparison(Record):
         for number in outside[:10]:
             width = "" if number.half is None else f" ± {number.half:.3g}"
             lines.append(
-                f"  {number.row}: {number.key} is {number.again:.4g}, kept {number.kept:.4g}{width}"
+                f"  {number.row}: {number.key} is {number.again:.4g}, published "
+                f"{number.published:.4g}{width}"
             )
         if len(outside) > 10:
             lines.append(f"  and {len(outside) - 10} more, see comparison.json")
@@ -76,26 +77,29 @@ class Comparison(Record):
 
 
 def compare_rows(
-    file: str, kept: Sequence[Mapping[str, Any]], again: Sequence[Mapping[str, Any]]
+    file: str, published: Sequence[Mapping[str, Any]], again: Sequence[Mapping[str, Any]]
 ) -> Comparison:
-    """Compare each number's mean over seeds with the interval of the kept ones.
+    """Compare each number's mean over seeds with the interval of the published ones.
 
     Args:
         file: The rows' name.
-        kept: Kept rows.
+        published: Published rows.
         again: Rows made again.
 
     Returns:
-        A verdict for each number. From three kept seeds on, inside is within the 95 % interval of
-        their mean; below, within 2 % of the number. Times and counts of seeds are left out.
+        A verdict for each number. From three published seeds on, inside is within the 95 %
+        interval of their mean; below, within 2 % of the number. Times and counts of seeds are left
+        out.
     """
-    first, second = _group_rows(kept), _group_rows(again)
+    first, second = _group_rows(published), _group_rows(again)
     numbers = [
         _judge(identity, key, values, second.get(identity, {}).get(key, []))
         for identity, measures in first.items()
         for key, values in measures.items()
     ]
-    return Comparison(file=file, rows_kept=len(kept), rows_again=len(again), numbers=tuple(numbers))
+    return Comparison(
+        file=file, rows_published=len(published), rows_again=len(again), numbers=tuple(numbers)
+    )
 
 
 def flatten_row(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
@@ -134,9 +138,11 @@ def _group_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[f
     return groups
 
 
-def _judge(row: str, key: str, kept: Sequence[float], again: Sequence[float]) -> ComparedNumber:
+def _judge(
+    row: str, key: str, published: Sequence[float], again: Sequence[float]
+) -> ComparedNumber:
     """Return the verdict on one number."""
-    before, now = estimate(kept), estimate(again)
+    before, now = estimate(published), estimate(again)
     mean = before.mean or 0.0
     allowed = SINGLE_SHARE * abs(mean) if before.half is None else before.half
     verdict: Literal["inside", "outside", "missing"] = "missing"
@@ -144,11 +150,11 @@ def _judge(row: str, key: str, kept: Sequence[float], again: Sequence[float]) ->
         is_inside = abs(now.mean - mean) <= allowed + ROUNDING * abs(mean)
         verdict = "inside" if is_inside else "outside"
     return ComparedNumber(
-        row=row, key=key, kept=mean, half=before.half, again=now.mean, verdict=verdict
+        row=row, key=key, published=mean, half=before.half, again=now.mean, verdict=verdict
     )
 
 
 def _gap(number: ComparedNumber) -> float:
-    """Return how far a number is from the kept one, in units of its interval or itself."""
-    scale = number.half or abs(number.kept) or 1.0
-    return ((number.again or 0.0) - number.kept) / scale
+    """Return how far a number is from the published one, in units of its interval or itself."""
+    scale = number.half or abs(number.published) or 1.0
+    return ((number.again or 0.0) - number.published) / scale

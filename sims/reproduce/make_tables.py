@@ -26,7 +26,7 @@ DONE_FILE = "commands.json"
 ROWS_FOLDER = "rows"
 """In the output: the rows, called as in docs/results."""
 COMPARISON_FILE = "comparison.json"
-"""In a table's folder: each number beside the kept one."""
+"""In a table's folder: each number beside the published one."""
 ROW_FILES = {
     "bench": BENCH_FILE,
     "uncertainty": UNCERTAINTY_FILE,
@@ -42,9 +42,9 @@ def make_tables(
     jobs: int = 2,
     data: Mapping[str, str] | None = None,
     extra: Sequence[str] = (),
-    kept: Path,
+    published: Path,
 ) -> list[Comparison]:
-    """Make tables again and compare their rows with the kept ones.
+    """Make tables again and compare their rows with the published ones.
 
     Args:
         tables: The tables, none made by hand.
@@ -52,7 +52,7 @@ def make_tables(
         jobs: Trainings at once, where a command can have several.
         data: Paths by the names that commands have for data.
         extra: Assignments of settings that every training command gets besides.
-        kept: The folder of the kept rows.
+        published: The folder of the published rows.
 
     Returns:
         A comparison for each file of rows.
@@ -70,7 +70,7 @@ def make_tables(
         rows = read_rows(table, folder)
         for file in table.rows:
             write_json(out / ROWS_FOLDER / file, rows)
-            comparison = compare_rows(file, json.loads((kept / file).read_text()), rows)
+            comparison = compare_rows(file, json.loads((published / file).read_text()), rows)
             write_json(folder / COMPARISON_FILE, comparison.to_json())
             print_line(str(comparison))
             comparisons.append(comparison)
@@ -153,8 +153,8 @@ def read_rows(table: PublishedTable, folder: Path) -> list[dict[str, Any]]:
     Returns:
         The rows.
     """
-    if table.made != "attacks":
-        rows: list[dict[str, Any]] = json.loads((folder / ROW_FILES[str(table.made)]).read_text())
+    if table.source != "attacks":
+        rows: list[dict[str, Any]] = json.loads((folder / ROW_FILES[str(table.source)]).read_text())
         return rows
     return [
         {

@@ -28,7 +28,7 @@ class PublishedTable(Record):
     """Of two quiet cores."""
     rows: tuple[str, ...]
     """Files in docs/results."""
-    made: Literal["bench", "uncertainty", "membership", "attacks"] | None = None
+    source: Literal["bench", "uncertainty", "membership", "attacks"] | None = None
     """What rows are read from; None: they are made by hand."""
 
     @property
@@ -71,14 +71,14 @@ def find_tables(names: Sequence[str]) -> list[PublishedTable]:
     """
     tables = {table.name: table for table in read_tables()}
     if not names:
-        return [table for table in tables.values() if table.made]
+        return [table for table in tables.values() if table.source]
     for name in names:
         if name not in tables:
             nearest = get_close_matches(name, tables, 1, cutoff=0)[0]
             raise SettingsError(
                 f"no table {name!r}; did you mean {nearest!r}? `fedcel reproduce --list` shows all"
             )
-        if not tables[name].made:
+        if not tables[name].source:
             steps = "; ".join(tables[name].commands) or "docs/research/reproduce.md says how"
             raise SettingsError(f"table {name!r} is made by hand: {steps}")
     return [tables[name] for name in dict.fromkeys(names)]
@@ -96,13 +96,13 @@ def describe_tables(tables: Iterable[PublishedTable]) -> Iterator[tuple[str, ...
     for table in tables:
         minutes = "-" if table.minutes is None else str(table.minutes)
         data = ", ".join(table.data) or "-"
-        made = table.made or "by hand"
+        source = table.source or "by hand"
         yield (
             table.name,
             minutes,
             data,
             ", ".join(table.rows) or "-",
-            made,
+            source,
             "; ".join(table.commands),
         )
 
@@ -120,7 +120,7 @@ def format_command_table(section: str) -> Iterator[str]:
     for table in read_tables():
         if table.section == section:
             commands = ", then ".join(f"`{command}`" for command in table.commands)
-            name = f"`{table.name}`" if table.made else "by hand"
+            name = f"`{table.name}`" if table.source else "by hand"
             minutes = "" if table.minutes is None else table.minutes
             rows = ", ".join(f"`{file}`" for file in table.rows)
             yield f"| {table.number} | {name} | {commands} | {minutes} | {rows} |"
@@ -135,12 +135,12 @@ def describe_hours(tables: Iterable[PublishedTable]) -> str:
     Returns:
         A sentence.
     """
-    made = [table for table in tables if table.made]
-    free = [table for table in made if not table.data]
+    by_command = [table for table in tables if table.source]
+    free = [table for table in by_command if not table.data]
     hours, free_hours = (
-        round(sum(table.minutes or 0 for table in part) / 60, 1) for part in (made, free)
+        round(sum(table.minutes or 0 for table in part) / 60, 1) for part in (by_command, free)
     )
     return (
-        f"On two quiet cores {len(made)} tables take {hours:g} hours; the {len(free)} that need "
-        f"no further data take {free_hours:g} hours."
+        f"On two quiet cores {len(by_command)} tables take {hours:g} hours; the {len(free)} that "
+        f"need no further data take {free_hours:g} hours."
     )

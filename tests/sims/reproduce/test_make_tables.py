@@ -52,7 +52,7 @@ def make_tiny(folder: Path) -> PublishedTable:
         number="tiny",
         commands=(bench, attack),
         rows=("tiny.json",),
-        made="bench",
+        source="bench",
     )
 
 
@@ -71,20 +71,20 @@ def test_a_table_is_made_once_and_compared(
 
     monkeypatch.setattr(subprocess, "run", run_first)
     with pytest.raises(KeyboardInterrupt):
-        make_tables([table], out, jobs=1, kept=tmp_path / "kept")
+        make_tables([table], out, jobs=1, published=tmp_path / "kept")
     assert lines == ["bench", "attack", "attack"]
     lines.clear()
     capsys.readouterr()
-    (first,) = make_tables([table], out, jobs=1, kept=tmp_path / "kept")
+    (first,) = make_tables([table], out, jobs=1, published=tmp_path / "kept")
     assert lines == ["attack", "attack"]
     assert "tables: 1, complete: 0;" in capsys.readouterr().err
-    assert (first.rows_kept, first.rows_again) == (0, 3)
+    assert (first.rows_published, first.rows_again) == (0, 3)
 
     rows = json.loads((out / "rows" / "tiny.json").read_text())
     (tmp_path / "kept" / "tiny.json").write_text(json.dumps(rows))
     lines.clear()
     capsys.readouterr()
-    (same,) = make_tables([table], out, jobs=1, kept=tmp_path / "kept")
+    (same,) = make_tables([table], out, jobs=1, published=tmp_path / "kept")
     assert lines == []
     assert "complete: 1; about 0 minutes" in capsys.readouterr().err
     assert same.count("inside") == same.count_equal() == len(same.numbers) > 20
@@ -92,7 +92,7 @@ def test_a_table_is_made_once_and_compared(
     for row in rows:
         row["accuracy"] += 0.9
     (tmp_path / "kept" / "tiny.json").write_text(json.dumps(rows))
-    (altered,) = make_tables([table], out, jobs=1, kept=tmp_path / "kept")
+    (altered,) = make_tables([table], out, jobs=1, published=tmp_path / "kept")
     assert altered.count_equal() == len(altered.numbers) - 1
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.endswith(
@@ -108,7 +108,7 @@ def test_a_command_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     table = make_tiny(tmp_path)
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=2))
     with pytest.raises(FailedError, match="fedcel bench .* ended with status 2"):
-        make_tables([table], tmp_path / "out", jobs=1, kept=tmp_path / "kept")
+        make_tables([table], tmp_path / "out", jobs=1, published=tmp_path / "kept")
     assert not (tmp_path / "out" / "tiny").exists()
 
 
@@ -117,7 +117,7 @@ def test_ctrl_c_names_the_same_command(
 ) -> None:
     """It goes on where it stopped."""
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=130))
-    words = ["reproduce", "temperature", "--out", str(tmp_path), "--kept", str(RESULTS)]
+    words = ["reproduce", "temperature", "--out", str(tmp_path), "--published", str(RESULTS)]
     assert main(words) == 130
     output = capsys.readouterr()
     assert "complete: 0; about 5 minutes" in output.err
@@ -133,7 +133,7 @@ def test_means_are_held_to_the_interval_of_the_kept_ones() -> None:
     assert {n.key: n.verdict for n in inside.numbers} == {"x": "inside", "s.y": "inside"}
     outside = compare_rows("f", kept, [{"variant": "a", "seed": 0, "x": 0.86, "s": {"y": 1.1}}])
     assert outside.count("outside") == 2
-    assert "x is 0.86, kept 0.6 ± 0.248" in str(outside)
+    assert "x is 0.86, published 0.6 ± 0.248" in str(outside)
     lacking = compare_rows("f", kept, [{"variant": "b", "seed": 0, "x": 0.6}])
     assert lacking.count("missing") == 2
     for again, verdict in ((1.019, "inside"), (1.021, "outside")):
@@ -147,7 +147,7 @@ def test_every_table_has_its_rows_and_its_scenario(table: PublishedTable, tmp_pa
     """The scenario parses, with as many cells as a bench has; each file of rows is there."""
     for file in table.rows:
         assert json.loads((RESULTS / file).read_text())
-    if table.made is None:
+    if table.source is None:
         return
     assert table.minutes
     places = {name: str(tmp_path) for name in read_data()}
@@ -181,7 +181,7 @@ def test_each_table_has_commands_and_one_file_where_they_make_it() -> None:
     """And its links lead from docs/research to pages that are there."""
     for table in read_tables():
         assert table.commands
-        assert table.made is None or len(table.rows) == 1
+        assert table.source is None or len(table.rows) == 1
         for link in re.findall(r"\]\(([^)#]+)", table.number):
             assert (RESULTS.parent / "research" / link).exists(), f"{table.name} links to {link}"
 
@@ -191,9 +191,9 @@ def test_hours_are_those_of_tables_that_a_command_makes() -> None:
     parts: dict[str, Any] = {"section": "leakage", "number": "n", "rows": ("a.json",)}
     tables = [
         PublishedTable(
-            name="a", commands=("x data.path=FACES",), minutes=90, made="bench", **parts
+            name="a", commands=("x data.path=FACES",), minutes=90, source="bench", **parts
         ),
-        PublishedTable(name="b", commands=("x",), minutes=30, made="bench", **parts),
+        PublishedTable(name="b", commands=("x",), minutes=30, source="bench", **parts),
         PublishedTable(name="c", commands=("x",), minutes=60, **parts),
     ]
     assert describe_hours(tables) == (
@@ -207,7 +207,7 @@ def test_tables_by_hand_are_listed_with_their_commands() -> None:
         find_tables(["robust"])
     with pytest.raises(SettingsError, match="did you mean 'temperature'"):
         find_tables(["temperatur"])
-    assert all(table.made for table in find_tables([]))
+    assert all(table.source for table in find_tables([]))
     page = "\n".join(format_command_table("posteriors"))
     assert "| by hand | `python -m tests.bench.robustness` | 16 | `robust.json` |" in page
     assert "| `temperature` | `fedcel bench temperature --jobs 2 --out BENCH` | 5 |" in page
@@ -221,7 +221,7 @@ def test_data_is_asked_for(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
     assert words[3:] == [
         *("--jobs", "3", "--set", "data.path=/images", "--out", str(tmp_path), "--set", "rounds=2")
     ]
-    common = ["reproduce", "--kept", str(RESULTS), "--out", str(tmp_path)]
+    common = ["reproduce", "--published", str(RESULTS), "--out", str(tmp_path)]
     assert main([*common, "fashion-long"]) == 2
     assert "needs FASHION" in capsys.readouterr().err
     assert main([*common, "fashion-long", "frontier-faces", "--set", "data.path=x"]) == 2
