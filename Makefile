@@ -70,6 +70,7 @@ bench: .venv/ready
 	$(BIN)/python -m tests.bench.library
 	$(BIN)/python -m tests.bench.ledger
 	$(BIN)/python -m tests.bench.service
+	$(BIN)/python -m tests.bench.play
 
 # Service and training killed 50 times each, and 100 000 drawn requests: half an hour.
 abuse: .venv/ready

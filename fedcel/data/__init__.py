@@ -3,11 +3,12 @@
 from fedcel.data.augmentation import augment_images
 from fedcel.data.images import Images
 from fedcel.data.node_data import NodeDataSettings, list_classes
-from fedcel.data.pictures import decode_pictures
+from fedcel.data.pictures import PICTURE_CHANGES, decode_pictures
 from fedcel.data.sources import SOURCES, Source, SourceData, read_source
 from fedcel.data.splits import Attributes, Splits, load_attributes, load_splits
 
 __all__ = [
+    "PICTURE_CHANGES",
     "SOURCES",
     "Attributes",
     "Images",

@@ -28,7 +28,7 @@ DEEP_MODES = ("I;16", "I;16L", "I;16B")
 ORIENTATION, UPRIGHT = 0x0112, 1  # of EXIF
 MAX_NAMED = 5  # pictures that a message names
 
-CHANGES = {
+PICTURE_CHANGES = {
     "grey": "grey taken as colour",
     "colour": "colour taken as grey",
     "transparent": "with transparency laid on white",
@@ -48,7 +48,7 @@ class PictureTally(NamedTuple):
     Attributes:
         smallest: Least width and least height in pixels, which need not be of the same one.
         largest: Largest width and largest height.
-        changes: How many pictures each of `CHANGES` was done to.
+        changes: How many pictures each of `PICTURE_CHANGES` was done to.
     """
 
     smallest: tuple[int, int]
@@ -145,7 +145,7 @@ def describe_pictures(
         lines.append(
             f"{count} of {classes} classes {span} pixels, resized to {format_size((width, height))}"
         )
-    changed = [f"{tally.changes[name]} {words}" for name, words in CHANGES.items()]
+    changed = [f"{tally.changes[name]} {words}" for name, words in PICTURE_CHANGES.items()]
     if named := [text for text in changed if not text.startswith("0 ")]:
         lines.append(f"{'; '.join(named)}")
     return lines

@@ -11,7 +11,7 @@ from fedcel.leakage.exact_bits import noise_half_width, score_messages
 from fedcel.leakage.feature_messages import FeatureMessages, disturb_features, disturb_unevenly
 
 MIN_DRAWS = 2  # one would give no error
-MAX_MESSAGES = 2048  # drawn where each has a likelihood of its own; then there are fewer draws
+MAX_TERMS = 6_000_000  # likelihoods of a feature, where messages have no common mean: 50 ms
 
 
 class ImageLeak(NamedTuple):
@@ -64,7 +64,8 @@ def image_leak(
         generator: Draws the noise.
         dropout: Chance that a feature is sent as 0, in [0, 1).
         messages: How many the attacker sees, each with fresh noise.
-        draws: How often they are drawn, 2 or more.
+        draws: How often they are drawn, 2 or more; under dropout or noise of each image less often
+            where it would take longer than a blink, and the half-widths are larger.
 
     Returns:
         Bits and how far chance may have moved them.
@@ -87,7 +88,10 @@ def image_leak(
         channel = disturb_features(table, noise.double(), dropout)
     else:
         channel = disturb_unevenly(table, noise.double())
-    draws = max(MIN_DRAWS, min(draws, MAX_MESSAGES // messages)) if channel.is_random else 1
+    if not channel.is_random:
+        draws = 1
+    elif noise.dim() > 1 or dropout:
+        draws = max(MIN_DRAWS, min(draws, MAX_TERMS // (messages * table.numel())))
     log_prob = draw_log_prob(channel, sender, generator, draws=draws, messages=messages)
     is_alike = labels.eq(labels[sender]).expand(draws, count)
     senders = torch.full((draws,), sender)

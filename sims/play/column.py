@@ -70,6 +70,7 @@ class Column:
         net: All that the device does.
         candidates: Test images, (M, C, H, W), with labels.
         features: What the encoder makes of them, (M, D).
+        averages: The mean image of each class, (K, C, H, W): what its label tells.
         decoder: Mean messages, with their level behind, to images.
         regressions: By level, mean messages to images.
     """
@@ -79,6 +80,7 @@ class Column:
     net: SplitNet
     candidates: Images
     features: Float[Tensor, "M D"]
+    averages: Float[Tensor, "K C H W"]
     decoder: Rebuild
     regressions: dict[NoiseLevel, Rebuild] = field(repr=False)
 
@@ -199,7 +201,24 @@ def prepare_column(run: Run, look: Look, show_part: ShowPart) -> Column:
         share = DECODER_SHARE + (1 - DECODER_SHARE) * number / len(usual)
         show_part(share, f"kernel ridge {number + 1} of {len(usual)}")
         regressions[level] = learn_regression(net, run, level)
-    return Column(look, run, net, candidates, features, decoder, regressions)
+    averages = average_classes(run.splits.auxiliary, run.splits.classes)
+    return Column(
+        look,
+        run,
+        net=net,
+        candidates=candidates,
+        features=features,
+        averages=averages,
+        decoder=decoder,
+        regressions=regressions,
+    )
+
+
+def average_classes(images: Images, classes: int) -> Float[Tensor, "K C H W"]:
+    """Return the mean image of each class; of a class without images the mean of all."""
+    overall = images.x.mean(0)
+    parts = [images.x[images.y == label] for label in range(classes)]
+    return torch.stack([part.mean(0) if len(part) else overall for part in parts])
 
 
 def learn_regression(net: SplitNet, run: Run, level: NoiseLevel) -> Rebuild:
@@ -257,13 +276,14 @@ def describe_column(
     probabilities = prediction.samples.double()
     posterior = column.posterior(sent, level, is_own=position == count)
     best = posterior.topk(min(GUESSES, len(posterior)))
+    rebuilt = column.rebuild(sent, level) | {"average": column.averages[label]}
     return {
         "sigma": column.net.cut.sigma * level.factor,
         "features": [round(value, 4) for value in sent.features[0].tolist()],
         "sent": [round(value, 4) for value in sent.messages[0].tolist()],
         "rebuilt": {
-            name: {"pixels": encode_pixels(rebuilt), "mse": mse(rebuilt[None], image[None])}
-            for name, rebuilt in column.rebuild(sent, level).items()
+            name: {"pixels": encode_pixels(picture), "mse": mse(picture[None], image[None])}
+            for name, picture in rebuilt.items()
         },
         "guesses": [
             describe_guess(column, image, label, place)
@@ -273,6 +293,10 @@ def describe_column(
             }
             for place, probability in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         ],
+        "right": {
+            "place": 1 + int((posterior > posterior[position]).sum()),
+            "probability": float(posterior[position]),
+        },
         "bits": {
             "information": leak.information,
             "information-half-width": leak.information_half_width,

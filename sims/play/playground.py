@@ -13,7 +13,7 @@ from jaxtyping import Float
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from fedcel.data import decode_pictures
+from fedcel.data import PICTURE_CHANGES, decode_pictures
 from fedcel.errors import DataError, RunError, SettingsError
 from fedcel.runs import run_folder
 from fedcel.settings import DataSettings
@@ -33,8 +33,10 @@ from sims.report.summary import Summary, summarise_book
 
 MAX_COLUMNS = 4
 """Encoders side by side, where nobody says which."""
-GALLERY = 24
+GALLERY = 12
 """Test images to pick with a click; the others by their number."""
+MAX_EXAMPLES = 12
+"""Classes that are shown by an image each; more would be too small to see."""
 MARKERS = dict(zip("osD^vPX*", "●■◆▲▼✚✖★", strict=True))
 """Matplotlib's markers as letters."""
 
@@ -117,6 +119,7 @@ class Playground:
                     "noise": column.net.cut.sigma,
                     "dropout": column.net.cut.dropout,
                     "is-noise-learned": column.net.noise_scale is not None,
+                    "range": [float(column.features.min()), float(column.features.max())],
                 }
                 for column, desk in zip(self.columns, self.desks, strict=True)
             ],
@@ -124,6 +127,7 @@ class Playground:
                 {"pixels": encode_pixels(image), "label": int(label)}
                 for image, label in zip(x[:GALLERY], y[:GALLERY], strict=True)
             ],
+            "examples": self._draw_examples(),
         }
 
     def look(self, request: Request) -> dict[str, Any]:
@@ -176,20 +180,40 @@ class Playground:
         for desk in self.desks:
             desk.close()
 
-    def read_picture(self, data: bytes) -> list[Any]:
-        """Return the pixels of a picture's file; DataError in words where it does not fit."""
+    def read_picture(self, data: bytes) -> dict[str, Any]:
+        """Return the pixels of a picture's file, and what was done to make it one of these images.
+
+        It is resized and made grey as a folder of pictures is before training.
+
+        Raises:
+            DataError: It cannot be read, or must not be resized as these images are no squares.
+        """
         channels, height, width = self.shape
-        settings = DataSettings(source="image-folder", size=0, grey=False)
-        x, _ = decode_pictures([("The picture", BytesIO(data))], 1, settings)
-        allowed = f"{width}x{height} pixels {name_mode(channels)}"
-        received = f"{x.shape[3]}x{x.shape[2]} pixels {name_mode(x.shape[1])}"
-        if received != allowed:
+        size = height if height == width else 0
+        settings = DataSettings(source="image-folder", size=size, grey=channels == 1)
+        x, tally = decode_pictures([("The picture", BytesIO(data))], 1, settings)
+        changes = [
+            PICTURE_CHANGES[name] for name in tally.changes if name != "grey" or channels == 3
+        ]
+        if x.shape[1] == 1 and channels == 3:
+            x = x.expand(-1, 3, -1, -1)
+        if tuple(x.shape[1:]) != self.shape:
             raise DataError(
-                f"The picture has {received}, must have {allowed}, as this network was trained on; "
-                "resize it first, or draw"
+                f"The picture is of shape {tuple(x.shape[1:])}, must be {self.shape}: channels, "
+                "rows, columns; resize it first, or draw"
             )
-        pixels: list[Any] = x[0].tolist()
-        return pixels
+        if tally.largest != (width, height):
+            columns, rows = tally.largest
+            changes.insert(0, f"{columns}x{rows} pixels, resized to {width}x{height}")
+        return {"pixels": x[0].tolist(), "note": "; ".join(changes)}
+
+    def _draw_examples(self) -> list[str | None]:
+        """Return one test image of each class, None where there is none; [] for many classes."""
+        if self.classes > MAX_EXAMPLES:
+            return []
+        x, y = self.columns[0].candidates
+        places = [(y == label).nonzero() for label in range(self.classes)]
+        return [encode_pixels(x[int(place[0])]) if len(place) else None for place in places]
 
     @property
     def _count(self) -> int:
@@ -249,11 +273,6 @@ def read_level(request: Request) -> NoiseLevel:
 def join(numbers: Sequence[float]) -> str:
     """Return numbers as a list in words."""
     return ", ".join(f"{number:.3g}" for number in numbers)
-
-
-def name_mode(channels: int) -> str:
-    """Return what pictures of so many channels are called."""
-    return {1: "in grey", 3: "in colour"}.get(channels, f"of {channels} channels")
 
 
 def open_playground(

@@ -101,7 +101,7 @@ def create_app(playground: Playground, hosts: Sequence[str] | None) -> FastAPI:
     @app.post("/api/picture")
     async def read_picture(request: Request) -> Response:
         data = await read_body(request, MAX_BODY)
-        return JSONResponse({"pixels": await compute(lambda: playground.read_picture(data))})
+        return JSONResponse(await compute(lambda: playground.read_picture(data)))
 
     return app
 

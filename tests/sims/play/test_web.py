@@ -44,7 +44,7 @@ def test_undefended_encoders_come_first_and_look_as_in_the_report(served: Served
     assert [column["label"] for column in state["columns"]] == ["none", "cluster"]
     assert [column["colour"] for column in state["columns"]] == ["#d55e00", "#0072b2"]
     assert [column["marker"] for column in state["columns"]] == ["■", "●"]
-    assert 1.0 in state["factors"] and state["messages"][0] == 1 and len(state["gallery"]) == 24
+    assert 1.0 in state["factors"] and state["messages"][0] == 1 and len(state["gallery"]) == 12
 
 
 @pytest.mark.parametrize("factor", [1.0, FACTORS[3]])
@@ -107,6 +107,9 @@ def test_the_posterior_is_bayes_rule(served: Served) -> None:
     guesses = served.look(test=5, seed=2)["columns"][0]["guesses"]
     chances = [guess["probability"] for guess in guesses]
     assert len(guesses) == 5 and chances == sorted(chances, reverse=True) and sum(chances) <= 1
+    right = served.look(test=5, factor=8)["columns"][1]
+    assert right["right"]["place"] > 1 and right["right"]["probability"] > 0
+    assert right["right"]["probability"] <= right["guesses"][0]["probability"]
     own = column.posterior(column.send(x[5], len(x), level, seed=0), level, is_own=True)
     assert len(own) == len(x) + 1 and float(own[5]) == pytest.approx(float(own[-1]))
 
@@ -138,6 +141,14 @@ def test_what_is_rebuilt_is_near_where_there_is_little_noise(served: Served) -> 
             for factor in (FACTORS[0], FACTORS[-1])
         }
         assert errors[FACTORS[0]] < 0.93 * errors[FACTORS[-1]]
+
+
+def test_the_class_average_is_what_the_label_alone_tells(served: Served) -> None:
+    """The mean of the attacker's own images of that class."""
+    splits = served.playground.columns[0].run.splits
+    mean = splits.auxiliary.x[splits.auxiliary.y == splits.test.y[4]].mean(0)
+    average = served.look(test=4)["columns"][0]["rebuilt"]["average"]
+    assert average["mse"] == pytest.approx(float((mean - splits.test.x[4]).square().mean()))
 
 
 def test_the_same_seed_draws_the_same_noise(served: Served) -> None:
@@ -228,25 +239,35 @@ def test_an_epsilon_between_the_sliders_places_is_refused(served: Served) -> Non
 
 def test_a_picture_of_the_right_kind_is_read(served: Served) -> None:
     """Grey, eight by eight; it can then be looked at."""
-    reply = served.client.post("/api/picture", content=picture("L", (8, 8)))
-    pixels = reply.json()["pixels"]
+    reply = served.client.post("/api/picture", content=picture("L", (8, 8))).json()
+    pixels = reply["pixels"]
     assert np.shape(pixels) == (1, 8, 8) and pixels[0][0][0] == pytest.approx(128 / 255)
+    assert reply["note"] == ""
     assert served.look(pixels=pixels)["image"]["is-label-assumed"]
 
 
 @pytest.mark.parametrize(
-    ("data", "reason"),
+    ("data", "note"),
     [
-        (picture("L", (9, 8)), "9x8 pixels in grey, must have 8x8 pixels in grey"),
-        (picture("RGB", (8, 8)), "8x8 pixels in colour, must have 8x8 pixels in grey"),
-        (b"GIF89a junk", "cannot be used"),
-        (b"", "cannot be used"),
+        (picture("L", (9, 16)), "9x16 pixels, resized to 8x8"),
+        (picture("RGB", (8, 8)), "colour taken as grey"),
+        (picture("RGB", (20, 20)), "20x20 pixels, resized to 8x8; colour taken as grey"),
     ],
+    ids=["size", "colour", "both"],
 )
-def test_another_picture_is_refused(served: Served, data: bytes, reason: str) -> None:
-    """Another size, another mode, no picture."""
+def test_another_picture_is_made_one_of_these(served: Served, data: bytes, note: str) -> None:
+    """Of another size or in colour (here red); the page says what was done to it."""
+    reply = served.client.post("/api/picture", content=data).json()
+    assert np.shape(reply["pixels"]) == (1, 8, 8) and reply["note"] == note
+    grey = 0.299 * 128 if "colour" in note else 128
+    np.testing.assert_allclose(reply["pixels"], grey / 255, atol=0.005)
+
+
+@pytest.mark.parametrize("data", [b"GIF89a junk", b"", b"\x89PNG"], ids=["junk", "empty", "cut"])
+def test_what_is_no_picture_is_refused(served: Served, data: bytes) -> None:
+    """In words, with what to do."""
     reply = served.client.post("/api/picture", content=data)
-    assert reply.status_code == 422 and reason in reply.json()["detail"]
+    assert reply.status_code == 422 and "cannot be used" in reply.json()["detail"]
 
 
 def test_a_body_that_is_too_long_is_refused(served: Served) -> None:
