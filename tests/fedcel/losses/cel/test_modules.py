@@ -293,8 +293,8 @@ def refusals() -> Iterator[tuple[Callable[[], object], str]]:
     yield lambda: PlainCEL(classes=3, penalty="square"), "penalty"  # type: ignore[arg-type]
     yield lambda: HybridCEL(classes=3, clusters=1), "cel.clusters is 1"
     yield lambda: GatedCEL(classes=3, floor=2.0), "floor"
-    yield lambda: GatedCEL(classes=3, attention_step="sgd"), "attention-step"  # type: ignore[arg-type]
-    yield lambda: HybridCEL(classes=3, attention_step="sgd"), "attention-step"  # type: ignore[arg-type]
+    yield lambda: GatedCEL(classes=3, attention_step="sgd"), "attention.step"  # type: ignore[arg-type]
+    yield lambda: HybridCEL(classes=3, attention_step="sgd"), "attention.step"  # type: ignore[arg-type]
     yield lambda: PlainCEL(classes=3)(Z[0], Y), "features are"
     yield lambda: PlainCEL(classes=3)(Z.long(), Y), "features are"
     yield lambda: PlainCEL(classes=3)(Z, Y[:4]), "labels are of shape"
