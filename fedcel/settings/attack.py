@@ -27,8 +27,8 @@ class AttackSettings(Group):
     )
     received: Literal["first", "last", "hijacked", "trapped"] = Field(
         "first",
-        description="Model behind attacked uploads: of round 1, of the end of burn-in, or "
-        "the latter manipulated by the server.",
+        description="Model behind attacked uploads: of round 1, after burn-in, or the "
+        "latter manipulated.",
     )
     langevin: bool = Field(
         False, description="Add the full temperature's Langevin noise to attacked uploads."

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("fedcel", "strategies", "clients", "sims")
-LEFT_OUT = (("sims", "report"),)
+LEFT_OUT = (("sims", "play"), ("sims", "report"))
 BAIT = (
     ".env.toml",
     ".env.json",
