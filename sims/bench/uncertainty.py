@@ -152,10 +152,14 @@ def group_cells(cells: Iterable[Cell], folder: Path) -> list[VariantRuns]:
 def subtract_scores(
     rows: Sequence[UncertaintyRow], base: Sequence[UncertaintyRow]
 ) -> list[dict[str, float]]:
-    """Return a variant's scores less those of another under the same seeds."""
+    """Return a variant's scores less those of another under the same seeds, of what both have."""
     base_scores = {row.seed: row.scores for row in base}
     return [
-        {key: row.scores[key] - base_scores[row.seed][key] for key in row.scores}
+        {
+            key: score - base_scores[row.seed][key]
+            for key, score in row.scores.items()
+            if key in base_scores[row.seed]
+        }
         for row in rows
         if row.seed in base_scores
     ]

@@ -100,7 +100,7 @@ def test_differences_are_paired_by_seed() -> None:
     """What a seed does to both cancels; a seed that one of them lacks is left out."""
 
     def score(name: str, seed: int, nll: float) -> UncertaintyRow:
-        scores = {"nll": nll, "other": 1.0}
+        scores = {"nll": nll, "of a chain" if name == "ours" else "other": 1.0}
         return UncertaintyRow(
             name=name, title=name.upper(), strength=0.3, seed=seed, runs=1, scores=scores
         )
