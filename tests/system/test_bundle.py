@@ -59,7 +59,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def test_the_bundle_is_the_four_packages_and_their_scenarios(bundle: bytes) -> None:
-    """Every module but those of tests and reports, every scenario; below two and a half megabytes."""
+    """Every module but those of tests and pages, every scenario; below 2.5 megabytes."""
     modules = [path.relative_to(ROOT) for p in PACKAGES for path in (ROOT / p).rglob("*.py")]
     wanted = {p.as_posix() for p in modules if p.parts[:2] not in LEFT_OUT}
     wanted |= {f"sims/scenarios/{path.name}" for path in (ROOT / "sims/scenarios").glob("*.toml")}
