@@ -61,6 +61,10 @@ class LedgerDatabase(ABC):
         """Run a statement of the transaction's work once for each row of parameters."""
 
     @abstractmethod
+    def expect_long_work(self) -> None:
+        """Say that the transaction's work computes for long between two statements."""
+
+    @abstractmethod
     def check_integrity(self) -> list[str]:
         """Return what the database itself finds wrong with its files."""
 

@@ -604,6 +604,8 @@ def copy_rows(
     source: LedgerDatabase, target: LedgerDatabase, name: object, target_name: object
 ) -> LedgerSums:
     """Copy within a transaction of the target; any error leaves nothing of it."""
+    for db in (source, target):
+        db.expect_long_work()
     if any(read_sums(target)):
         raise SettingsError(
             f"{target_name} is not empty, must be a new ledger; name another file or database"

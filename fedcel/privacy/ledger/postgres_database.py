@@ -33,7 +33,7 @@ CONNECT_SECONDS = 5
 RETRY_SECONDS = 10.0
 """How long a lost connection, or a conflict, is tried again; then the caller is told."""
 IDLE_SECONDS = LOCK_SECONDS / 2
-"""After this the server ends the transaction of a process that hangs: others wait longer."""
+"""After this the server ends a writing transaction whose process hangs: others wait longer."""
 
 SCHEMA = (
     f"CREATE SCHEMA {SCHEMA_NAME}",
@@ -147,6 +147,10 @@ class PostgresDatabase(LedgerDatabase):
         if rows:
             self._connection.cursor().executemany(to_driver(statement), rows)
 
+    def expect_long_work(self) -> None:
+        """Let the transaction last: long computations between its statements are no hanging."""
+        self._connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
+
     def check_integrity(self) -> list[str]:
         """Return nothing: the server checks its own pages."""
         return []
@@ -186,10 +190,11 @@ class PostgresDatabase(LedgerDatabase):
         READ COMMITTED: each statement after the lock sees all that was committed before it.
         """
         self._connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
-        row: tuple[int, str, int] | None = self._connection.execute(
+        row: tuple[int, str, int, str] | None = self._connection.execute(
             "SELECT format, set_config('fedcel.attempt', %s, true), "
-            "(SELECT coalesce(max(position), 0) FROM log) FROM ledger FOR UPDATE",
-            (attempt,),
+            "(SELECT coalesce(max(position), 0) FROM log), "
+            "set_config('idle_in_transaction_session_timeout', %s, true) FROM ledger FOR UPDATE",
+            (attempt, f"{IDLE_SECONDS:g}s"),
         ).fetchone()
         if row is None:
             raise LedgerError(f"ledger {self.address}: it was emptied; restore a backup")
@@ -267,7 +272,7 @@ def connect(address: PostgresAddress) -> "psycopg.Connection[Any]":
         settings = {
             "search_path": SCHEMA_NAME,
             "lock_timeout": f"{LOCK_SECONDS:g}s",
-            "idle_in_transaction_session_timeout": f"{IDLE_SECONDS:g}s",
+            "idle_in_transaction_session_timeout": "0",
             "client_encoding": "UTF8",
         }
         if read_setting(connection, "synchronous_commit") == "off":

@@ -91,6 +91,9 @@ class SqliteDatabase(LedgerDatabase):
         """Run a statement once for each row of parameters."""
         self._connection.executemany(statement, rows)
 
+    def expect_long_work(self) -> None:
+        """Do nothing: a transaction lasts until its process ends it, or ends."""
+
     def check_integrity(self) -> list[str]:
         """Return what SQLite finds wrong with the file."""
         verdicts = self._connection.execute("PRAGMA integrity_check").fetchall()

@@ -24,7 +24,7 @@ def new_address(
     if request.param == "sqlite":
         return lambda: str(tmp_path_factory.mktemp("ledger") / "ledger.db")
     server: PostgresServer = request.getfixturevalue("postgres")
-    return server.make_database
+    return server.empty_database
 
 
 @pytest.fixture

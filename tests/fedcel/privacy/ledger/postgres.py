@@ -35,6 +35,7 @@ class PostgresServer:
     folder: Path
     process: "subprocess.Popen[bytes] | None" = None
     numbers: Iterator[int] = field(default_factory=count)
+    emptied: str | None = None
 
     def url(self, database: str) -> str:
         """Return the address of one of its databases."""
@@ -48,6 +49,17 @@ class PostgresServer:
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name}")
         return self.url(name)
+
+    def empty_database(self) -> str:
+        """Return the address of a database that has no ledger any more: sooner than a new one."""
+        import psycopg
+
+        if self.emptied is None:
+            self.emptied = self.make_database()
+        with psycopg.connect(self.emptied, autocommit=True) as connection:
+            connection.execute("SET client_min_messages = warning")
+            connection.execute("DROP SCHEMA IF EXISTS fedcel_ledger CASCADE")
+        return self.emptied
 
     def start(self) -> None:
         """Start it, and wait until it takes connections."""
