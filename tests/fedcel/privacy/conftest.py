@@ -6,14 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedcel.privacy.ledger import MICRO, Ledger
-from tests.fedcel.privacy.ledger.postgres import PostgresServer, serve_postgres
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
-    """Yield a server; tests of it are skipped where it is not installed."""
-    with serve_postgres() as server:
-        yield server
+from tests.fedcel.privacy.ledger.postgres import PostgresServer
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

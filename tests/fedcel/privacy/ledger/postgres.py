@@ -98,16 +98,19 @@ class PostgresServer:
 
 
 @contextmanager
-def serve_postgres() -> Iterator[PostgresServer]:
-    """Yield a server that runs; skip the test where it, or its driver, is not installed."""
+def serve_postgres(place: str | None = None) -> Iterator[PostgresServer]:
+    """Yield a server that runs; skip the test where it, or its driver, is not installed.
+
+    `place`: where its temporary folder is made, None: where the system has them.
+    """
     pytest.importorskip("psycopg", reason="the driver of PostgreSQL is not installed")
     programs = find_programs()
     if programs is None:
         pytest.skip(LACKING)
-    with TemporaryDirectory(prefix="fedcel-", ignore_cleanup_errors=True) as place:
-        server = PostgresServer(programs, Path(place))
+    with TemporaryDirectory(prefix="fedcel-", dir=place, ignore_cleanup_errors=True) as folder:
+        server = PostgresServer(programs, Path(folder))
         if os.geteuid() == 0:
-            os.chown(place, UNPRIVILEGED, UNPRIVILEGED)
+            os.chown(folder, UNPRIVILEGED, UNPRIVILEGED)
         words = ["-D", server.folder / "data", "-U", "fedcel", "-A", "trust", "-E", "UTF8"]
         made = server.run(programs / "initdb", *words, "--no-locale", "--no-sync")
         assert made.wait() == 0, (server.folder / "log").read_text()
