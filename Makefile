@@ -72,10 +72,12 @@ bench: .venv/ready
 	$(BIN)/python -m tests.bench.service
 	$(BIN)/python -m tests.bench.play
 
-# Service and training killed 50 times each, and 100 000 drawn requests: half an hour.
+# Service, training and ledgers killed 50 times each, and 100 000 drawn requests: half an hour.
 abuse: .venv/ready
 	FEDCEL_KILLS=50 FEDCEL_REQUESTS=100000 $(BIN)/python -m pytest tests/system/test_resume.py \
-		tests/system/test_service_killed.py tests/clients/service/test_fuzz.py
+		tests/system/test_service_killed.py tests/clients/service/test_fuzz.py \
+		tests/fedcel/privacy/ledger/test_ledger_processes.py \
+		tests/fedcel/privacy/ledger/test_postgres_database.py
 
 clean:
 	rm -rf .venv runs build *.egg-info

@@ -15,6 +15,7 @@ PACKAGES = {
     "deployment": ("PIL", "datasets", "flwr", "flwr_datasets"),
     "tune": ("optuna",),
     "service": ("fastapi", "prometheus_client", "uvicorn"),
+    "postgresql": ("psycopg",),
     "device": ("httpx",),
     "export": ("onnx", "onnxscript"),
     "audit": ("onnxruntime",),

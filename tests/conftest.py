@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Iterator
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
@@ -10,12 +11,21 @@ import pytest
 import torch
 from hypothesis import settings
 
+from tests.fedcel.privacy.ledger.postgres import PostgresServer, serve_postgres
+
 torch.set_num_threads(1)
 # A shell without job control starts what it leaves behind with Ctrl-C ignored, which processes
 # started by tests inherit; a handler they do not.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("fedcel", deadline=None, max_examples=25, derandomize=True)
 settings.load_profile("fedcel")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """Yield a server of PostgreSQL; tests of it are skipped where it is not installed."""
+    with serve_postgres() as server:
+        yield server
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -281,6 +281,7 @@ def find_account(message: Message, context: Context) -> "Account":
             averaged away.
     """
     from clients.flower.evaluation_client import Account
+    from fedcel.privacy.ledger import parse_ledger_address
 
     path = context.node_config.get("ledger-path")
     if path is None:
@@ -288,7 +289,7 @@ def find_account(message: Message, context: Context) -> "Account":
             "this node has no ledger, so it answers nobody: start it with --node-config "
             "'ledger-path=\"FILE\"'"
         )
-    return Account(Path(str(path)), f"flower-{message.metadata.src_node_id}")
+    return Account(parse_ledger_address(str(path)), f"flower-{message.metadata.src_node_id}")
 
 
 def read_partition(context: Context) -> int:

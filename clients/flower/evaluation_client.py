@@ -7,7 +7,6 @@ on are not protected by it, and answers to many queries add up.
 import json
 from collections.abc import Sequence
 from hashlib import sha256
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +23,7 @@ from fedcel.metrics import calibration
 from fedcel.nets import FlatNet, to_vector
 from fedcel.posterior import Prediction, apply_heads, predict
 from fedcel.privacy import LabelledLogits, build_mechanism, measure_utility, private_logits
-from fedcel.privacy.ledger import MICRO, Ledger, Refusal
+from fedcel.privacy.ledger import MICRO, Ledger, LedgerAddress, Refusal
 from fedcel.seeding import make_generator
 from fedcel.settings import Settings
 
@@ -32,7 +31,7 @@ from fedcel.settings import Settings
 class Account(NamedTuple):
     """Which ledger on this node pays for answers, and for whom."""
 
-    ledger: Path
+    ledger: LedgerAddress
     client: str
 
 

@@ -1,8 +1,8 @@
 """Who may ask, and how often.
 
-An API key is `fedcel_ID_SECRET`, of high entropy, shown once and compared in constant time. The
-file beside the ledger keeps ID, client, expiry and the SHA-256 of the whole key. 256 random bits
-need no slow hash: nobody guesses them.
+An API key is `fedcel_ID_SECRET`, of high entropy, shown once and compared in constant time. A
+file, by default beside the ledger, keeps ID, client, expiry and the SHA-256 of the whole key. 256
+random bits need no slow hash: nobody guesses them.
 """
 
 import hmac
@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 from clients.service.problems import ProblemError, ProblemKind
 from fedcel.errors import RunError, SettingsError
 from fedcel.files import lock_file, write_whole
+from fedcel.privacy.ledger import LedgerAddress, PostgresAddress
 
 TABLE_FORMAT = 1
 TABLE_MODE = 0o600  # its owner alone reads the table
@@ -44,8 +45,17 @@ class KeyTable(BaseModel, frozen=True, extra="forbid"):
     keys: list[StoredKey]
 
 
-def key_table_path(ledger: Path) -> Path:
-    """Return where a ledger's keys are kept."""
+def key_table_path(ledger: LedgerAddress, keys: Path | None = None) -> Path:
+    """Return where a ledger's keys are kept: `keys`, else beside its file.
+
+    SettingsError for a ledger in PostgreSQL without `keys`.
+    """
+    if keys is not None:
+        return keys
+    if isinstance(ledger, PostgresAddress):
+        raise SettingsError(
+            f"the ledger {ledger} is no file that keys could be kept beside; give --keys FILE"
+        )
     return ledger.with_name(f"{ledger.name}.keys.json")
 
 

@@ -34,7 +34,7 @@ from clients.service.problems import PROBLEM_MEDIA_TYPE, ProblemError, ProblemKi
 from clients.service.query import BINARY_TYPE, JSON_TYPE, parse_query
 from fedcel.errors import LedgerError
 from fedcel.privacy import AnswerCalibration, Mechanism
-from fedcel.privacy.ledger import MICRO, Balance, Ledger, Refusal
+from fedcel.privacy.ledger import MICRO, Balance, Ledger, LedgerAddress, Refusal
 
 Result = TypeVar("Result")
 
@@ -102,28 +102,29 @@ class Service:
         self,
         model: ServedModel,
         mechanism: Mechanism,
-        ledger: Path,
+        ledger: LedgerAddress,
         limits: Limits,
         *,
         calibration: AnswerCalibration,
+        keys: Path | None = None,
     ) -> None:
         self.model = model
         self.mechanism = mechanism
         self.calibration = calibration
         self.limits = limits
-        self.keys = KeyStore(key_table_path(ledger))
+        self.keys = KeyStore(key_table_path(ledger, keys))
         self.rates = RateLimiter(limits.rate, time.monotonic)
         self.metrics = Metrics()
         self.is_ready = False
         self.is_ending = False
         self.start_error: LedgerError | None = None
-        self._ledger_path = ledger
+        self._ledger_address = ledger
         self._thread = ThreadPoolExecutor(1, "fedcel-answers")
 
     async def start(self) -> None:
         """Open the ledger and take questions; LedgerError when it cannot be opened."""
         try:
-            self.ledger = await self._run_in_thread(lambda: Ledger.open(self._ledger_path))
+            self.ledger = await self._run_in_thread(lambda: Ledger.open(self._ledger_address))
         except LedgerError as error:
             self.start_error = error
             raise

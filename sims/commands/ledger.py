@@ -15,36 +15,47 @@ ledger_commands = typer.Typer(
     callback=lambda: require_extra("service"),
 )
 
-LedgerFile = Annotated[
-    Path, typer.Argument(metavar="LEDGER", help="File of budgets.", show_default=False)
+LedgerName = Annotated[
+    str,
+    typer.Argument(
+        metavar="LEDGER",
+        help="Budgets: a file, or postgresql://USER@HOST/DATABASE.",
+        show_default=False,
+    ),
+]
+KeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--keys", help="File of clients' keys; default: LEDGER.keys.json.", show_default=False
+    ),
 ]
 
 
 @ledger_commands.command("list", epilog=format_examples("fedcel ledger list RUN/budget.db"))
-def show_accounts(path: LedgerFile) -> None:
+def show_accounts(ledger: LedgerName, *, keys: KeyFile = None) -> None:
     """Show what each client has left, and the keys."""
     from sims.commands import ledger_actions
 
-    print(ledger_actions.list_accounts(path))
+    print(ledger_actions.list_accounts(ledger, keys))
 
 
 @ledger_commands.command(
     "top-up", epilog=format_examples("fedcel ledger top-up LEDGER --client NAME --epsilon 50")
 )
 def top_up_client(
-    path: LedgerFile,
+    ledger: LedgerName,
     client: Annotated[str, typer.Option(help="Name of the client.", show_default=False)],
     epsilon: Annotated[float, typer.Option(help="What to add.", show_default=False)],
 ) -> None:
     """Grant a client more epsilon."""
     from sims.commands import ledger_actions
 
-    print(ledger_actions.grant_client(path, client, epsilon))
+    print(ledger_actions.grant_client(ledger, client, epsilon))
 
 
 @ledger_commands.command("limit")
 def cap_model(
-    path: LedgerFile,
+    ledger: LedgerName,
     model: Annotated[
         str, typer.Option(metavar="VERSION", help="As `serve` prints it.", show_default=False)
     ],
@@ -55,25 +66,47 @@ def cap_model(
     """Set what all clients together may spend on a model version."""
     from sims.commands import ledger_actions
 
-    print(ledger_actions.limit_model(path, model, epsilon))
+    print(ledger_actions.limit_model(ledger, model, epsilon))
 
 
 @ledger_commands.command("export")
 def write_log(
-    path: LedgerFile, out: Annotated[Path, typer.Option(help="File to write.", show_default=False)]
+    ledger: LedgerName,
+    out: Annotated[Path, typer.Option(help="File to write.", show_default=False)],
 ) -> None:
     """Write the log as JSON lines."""
     from sims.commands import ledger_actions
 
-    print(ledger_actions.export_log(path, out))
+    print(ledger_actions.export_log(ledger, out))
 
 
 @ledger_commands.command("verify")
-def check_ledger(path: LedgerFile) -> None:
+def check_ledger(ledger: LedgerName) -> None:
     """Recompute every balance and every link of the log."""
     from sims.commands import ledger_actions
 
-    print(ledger_actions.verify_ledger(path))
+    print(ledger_actions.verify_ledger(ledger))
+
+
+@ledger_commands.command(
+    "copy",
+    epilog=format_examples(
+        "fedcel ledger copy RUN/budget.db postgresql://fedcel@db.example/fedcel"
+    ),
+)
+def copy_accounts(
+    source: Annotated[
+        str, typer.Argument(metavar="FROM", help="A ledger, as of `list`.", show_default=False)
+    ],
+    target: Annotated[
+        str,
+        typer.Argument(metavar="TO", help="An empty ledger, or none yet.", show_default=False),
+    ],
+) -> None:
+    """Copy a ledger whole to another file or database; stop its services first."""
+    from sims.commands import ledger_actions
+
+    print(ledger_actions.copy_ledger(source, target))
 
 
 @ledger_commands.command(
@@ -83,8 +116,9 @@ def check_ledger(path: LedgerFile) -> None:
     ),
 )
 def manage_keys(
-    path: LedgerFile,
+    ledger: LedgerName,
     *,
+    keys: KeyFile = None,
     client: Annotated[
         str | None,
         typer.Option(help="Make a key for this client, new or known.", show_default=False),
@@ -106,7 +140,7 @@ def manage_keys(
     if (client is None) == (revoke is None):
         raise SettingsError("give one of --client and --revoke: a key to make, or one to forget")
     if client is not None:
-        print(ledger_actions.issue_key(path, client, days, epsilon))
+        print(ledger_actions.issue_key(ledger, client, days, epsilon, keys=keys))
         return
     assert revoke is not None
     for name, value in (("days", days), ("epsilon", epsilon)):
@@ -115,4 +149,4 @@ def manage_keys(
                 f"--{name} is {value:g}, but --revoke makes no key that it could be for; leave it "
                 "out, or make a key with --client"
             )
-    print(ledger_actions.revoke_key(path, revoke))
+    print(ledger_actions.revoke_key(ledger, revoke, keys))

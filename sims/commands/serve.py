@@ -24,10 +24,17 @@ def serve_command(
     *,
     assignments: Assignments = None,
     ledger: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
-            help="File of budgets, made if missing; default: RUN/budget.db.", show_default=False
+            metavar="LEDGER",
+            help="Budgets: a file, made if missing, or postgresql://USER@HOST/DATABASE, which "
+            "several hosts may share; default: RUN/budget.db.",
+            show_default=False,
         ),
+    ] = None,
+    keys: Annotated[
+        Path | None,
+        typer.Option(help="File of clients' keys; default: LEDGER.keys.json.", show_default=False),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8443,
@@ -52,16 +59,21 @@ def serve_command(
     its answers are worth, and serves none that are no better than a guess.
     """
     require_extra("service")
+    from clients.service.access import key_table_path
     from clients.service.app import Limits
+    from fedcel.privacy.ledger import parse_ledger_address
     from sims.commands.web_server import Endpoint, run_service
 
     if not 0 < rate_limit < float("inf"):
         raise SettingsError(f"--rate-limit is {rate_limit:g}, must be above 0; try 50")
+    address = parse_ledger_address(ledger or run / "budget.db")
+    key_table_path(address, keys)  # refused before the run is read
     run_service(
         run,
-        ledger or run / "budget.db",
+        address,
         Endpoint(host, port, certificate, private_key, insecure),
         Limits(queue=queue, rate=rate_limit),
         overrides=parse_overrides(assignments),
         allow_chance=allow_chance,
+        keys=keys,
     )

@@ -27,6 +27,7 @@ from fedcel.privacy import (
     score_answers,
     score_probabilities,
 )
+from fedcel.privacy.ledger import LedgerAddress
 from fedcel.runs import Run, calibrate_answers, predict_labelled, run_folder
 from fedcel.settings import Scalar
 from sims.overrides import override_group
@@ -80,17 +81,19 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
 
 def run_service(
     folder: Path,
-    ledger: Path,
+    ledger: LedgerAddress,
     endpoint: Endpoint,
     limits: Limits,
     *,
+    keys: Path | None = None,
     overrides: Mapping[str, Scalar] | None = None,
     allow_chance: bool = False,
 ) -> None:
     """Answer questions until SIGTERM or Ctrl-C, then those under way, then return.
 
     `overrides`: settings of the group privacy, instead of the run's. `allow_chance`: also serve
-    answers that are not shown to be better than a guess.
+    answers that are not shown to be better than a guess. `keys`: where clients' keys are, None:
+    beside the ledger's file.
     SettingsError, RunError or LedgerError say what keeps it from starting.
     """
     check_endpoint(endpoint)
@@ -98,7 +101,7 @@ def run_service(
     model, mechanism = load_model_and_mechanism(run, overrides or {})
     torch.set_num_threads(1)  # batches are small; more threads would only wait for each other
     calibration = calibrate_answers(run, mechanism)
-    service = Service(model, mechanism, ledger, limits, calibration=calibration)
+    service = Service(model, mechanism, ledger, limits, calibration=calibration, keys=keys)
     server = uvicorn.Server(configure_server(create_app(service), endpoint))
     expected = expect_answers(run, mechanism, calibration)
     if expected.is_at_chance and not allow_chance:

@@ -1,38 +1,63 @@
 """What a durable charge costs: `python -m tests.bench.ledger [FOLDER]` prints a table.
 
-Commits are bound by the disk: give a folder on the disk that the ledger will be on.
+Commits are bound by the disk: give a folder on the disk that the ledger will be on. PostgreSQL is
+measured beside SQLite where it is installed: on this machine, over a unix socket.
 """
 
 import statistics
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from fedcel.privacy.ledger import Charge, Ledger
+from tests.fedcel.privacy.ledger.postgres import LACKING, find_programs, serve_postgres
 
 GROUPS = (1, 8, 64)
 ROUNDS = 60
 
 
 def main() -> None:
-    """Time charge and settle at each group size, in turn, and print the medians."""
-    folder = sys.argv[1] if len(sys.argv) > 1 else None
-    times: dict[int, list[tuple[float, float]]] = {size: [] for size in GROUPS}
-    with TemporaryDirectory(dir=folder) as place, Ledger.open(Path(place) / "ledger.db") as ledger:
-        ledger.grant("ann", 10**12)
+    """Time charge and settle in each database at each group size, in turn; print the medians."""
+    with open_ledgers(sys.argv[1] if len(sys.argv) > 1 else None) as ledgers:
+        times: dict[tuple[str, int], list[tuple[float, float]]] = {
+            (name, size): [] for name in ledgers for size in GROUPS
+        }
+        for ledger in ledgers.values():
+            ledger.grant("ann", 10**12)
         for turn in range(ROUNDS):
-            for size in GROUPS:
-                times[size].append(timed(ledger, [f"{turn}-{size}-{k}" for k in range(size)]))
-        print("| group | charge, ms | settle, ms | both, ms an answer |\n|---|---|---|---|")
-        for size, pairs in times.items():
+            for (name, size), pairs in times.items():
+                requests = [f"{turn}-{size}-{k}" for k in range(size)]
+                pairs.append(timed(ledgers[name], requests))
+        print("| database | group | charge, ms | settle, ms | both, ms an answer |")
+        print("|---|---|---|---|---|")
+        for (name, size), pairs in times.items():
             charge, settle = (1e3 * statistics.median(part) for part in zip(*pairs, strict=True))
-            print(f"| {size} | {charge:.2f} | {settle:.2f} | {(charge + settle) / size:.3f} |")
-        rows = len(ledger.rows())
-        begin = time.perf_counter()
-        assert ledger.verify() == []
-        print(f"verify: {1e6 * (time.perf_counter() - begin) / rows:.1f} us a row, {rows} rows")
+            both = (charge + settle) / size
+            print(f"| {name} | {size} | {charge:.2f} | {settle:.2f} | {both:.3f} |")
+        for name, ledger in ledgers.items():
+            rows = len(ledger.rows())
+            begin = time.perf_counter()
+            assert ledger.verify() == []
+            seconds = time.perf_counter() - begin
+            print(f"{name}, verify: {1e6 * seconds / rows:.1f} us a row, {rows} rows")
+
+
+@contextmanager
+def open_ledgers(folder: str | None) -> Iterator[dict[str, Ledger]]:
+    """Yield a new ledger in each database, by its name."""
+    with ExitStack() as stack:
+        place = Path(stack.enter_context(TemporaryDirectory(dir=folder)))
+        ledgers = {"SQLite": stack.enter_context(Ledger.open(place / "ledger.db"))}
+        if find_programs() is None:
+            print(LACKING)
+        else:
+            url = stack.enter_context(serve_postgres(folder)).make_database()
+            ledgers["PostgreSQL"] = stack.enter_context(Ledger.open(url))
+        yield ledgers
 
 
 def timed(ledger: Ledger, requests: list[str]) -> tuple[float, float]:

@@ -19,7 +19,7 @@ from clients.service.app import Limits, Service, create_app
 from fedcel.data import load_splits
 from fedcel.federation import init_net
 from fedcel.privacy import Mechanism, build_mechanism
-from fedcel.privacy.ledger import MICRO, Ledger
+from fedcel.privacy.ledger import MICRO, Ledger, parse_ledger_address
 from fedcel.runs import calibrate_answers
 from fedcel.runs.run_folder import Run
 from fedcel.settings import parse_settings
@@ -63,17 +63,30 @@ def running(
     epsilon: float = 1e6,
     limits: Limits | None = None,
     mechanism: Mechanism | None = None,
+    *,
+    ledger: str | None = None,
 ) -> Iterator[Running]:
-    """Serve a run to the client `phone`, which may spend `epsilon`."""
+    """Serve a run to the client `phone`, which may spend `epsilon`.
+
+    `ledger`: its address, None: a file in the folder.
+    """
     run = run or made_run()
-    path = folder / "ledger.db"
-    key = add_key(key_table_path(path), "phone", None, time.time())
-    with Ledger.open(path) as ledger:
-        ledger.grant("phone", int(epsilon * MICRO))
+    path, keys = folder / "ledger.db", key_table_path(folder / "ledger.db")
+    address = parse_ledger_address(ledger or path)
+    key = add_key(keys, "phone", None, time.time())
+    with Ledger.open(address) as opened:
+        opened.grant("phone", int(epsilon * MICRO))
     model = load_served(run)
     mechanism = mechanism or build_mechanism(run.settings.privacy, model.classes)
     calibration = calibrate_answers(run, mechanism)
-    service = Service(model, mechanism, path, limits or Limits(rate=1e6), calibration=calibration)
+    service = Service(
+        model,
+        mechanism,
+        address,
+        limits or Limits(rate=1e6),
+        calibration=calibration,
+        keys=keys,
+    )
     config = uvicorn.Config(create_app(service), access_log=False, log_config=None, ws="none")
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -1,148 +1,73 @@
-"""The ledger's file: SQLite, write-ahead log, every commit on the disk before it returns."""
+"""What a ledger needs of its database; SQLite and PostgreSQL give it."""
 
-import os
-import sqlite3
-from pathlib import Path
-from time import monotonic, sleep
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, Self, TypeVar
 
-from fedcel.errors import LedgerError
+Result = TypeVar("Result")
 
-APPLICATION_ID = 0x6665644C
-"""Marks a SQLite file as a ledger ("fedL")."""
-FILE_FORMAT = 1
-FILE_MODE = 0o600
 LOCK_SECONDS = 30.0
 """How long to wait for another process's transaction."""
-
-SCHEMA = (
-    # What happened, in order; everything else follows from it.
-    """CREATE TABLE log (
-        position INTEGER PRIMARY KEY,
-        kind TEXT NOT NULL CHECK (kind IN ('grant', 'limit', 'charge', 'answer')),
-        request TEXT NOT NULL,
-        client TEXT NOT NULL,
-        model TEXT NOT NULL,
-        micro INTEGER NOT NULL CHECK (typeof(micro) = 'integer'),
-        delta REAL NOT NULL CHECK (typeof(delta) = 'real'),
-        content BLOB NOT NULL CHECK (typeof(content) = 'blob'),
-        link BLOB NOT NULL CHECK (typeof(link) = 'blob'))""",
-    "CREATE INDEX by_request ON log (request) WHERE kind = 'charge'",
-    "CREATE INDEX by_message ON log (client, model, content) WHERE kind = 'charge'",
-    """CREATE TABLE answers (
-        request TEXT PRIMARY KEY,
-        answer BLOB NOT NULL)""",
-    """CREATE TABLE accounts (
-        scope TEXT NOT NULL CHECK (scope IN ('client', 'model')),
-        name TEXT NOT NULL,
-        allowed INTEGER,
-        spent INTEGER NOT NULL DEFAULT 0,
-        PRIMARY KEY (scope, name)) WITHOUT ROWID""",
-    *(
-        f"CREATE TRIGGER {table}_{verb} BEFORE {verb} ON {table} "
-        f"BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END"
-        for table in ("log", "answers")
-        for verb in ("UPDATE", "DELETE")
-    ),
-)
-
-ERROR_REMEDIES = {
-    "SQLITE_FULL": "the disk is full; free space, nothing was charged",
-    "SQLITE_IOERR": "the disk refuses to read or write; check its space, quota and health",
-    "SQLITE_READONLY": "it is read-only; make the file and its folder writable",
-    "SQLITE_CANTOPEN": "it cannot be opened for writing; check that its folder exists, is writable",
-    "SQLITE_CORRUPT": "it is damaged; restore a backup, or go on with a new file",
-    "SQLITE_NOTADB": "it is no ledger, or damaged; name another file, or restore a backup",
-    "SQLITE_BUSY": f"another process has held it for {LOCK_SECONDS:g} seconds; end that one",
-}
+FORMAT = 1
+"""Of the tables and of the log's links; the same in both databases."""
 
 
-def connect_ledger(path: Path) -> sqlite3.Connection:
-    """Return a connection to the ledger, which is made where there is none.
+class Rows(Protocol):
+    """What a statement returned."""
 
-    Not for files on a network: the write-ahead log needs shared memory. sqlite3.Error where the
-    file is damaged or cannot be written, LedgerError where it is of another program or format.
+    @property
+    def rowcount(self) -> int:
+        """How many rows it changed."""
+
+    def fetchone(self) -> Any:
+        """Return the next row, None after the last."""
+
+    def fetchall(self) -> list[Any]:
+        """Return all rows that are left."""
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield all rows that are left."""
+
+
+class LedgerDatabase(ABC):
+    """One connection to a ledger's tables, for one thread at a time.
+
+    Statements are SQL that both databases read, with `?` for each parameter. Every method raises
+    LedgerError where the database cannot be read or written.
     """
-    _create_private(path)
-    db = sqlite3.connect(path, timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False)
-    try:
-        _prepare(db, path)
-    except BaseException:
-        db.close()
-        raise
-    return db
 
+    @abstractmethod
+    def transact(
+        self, work: Callable[[Self], Result], *, writing: bool, durable: bool = True
+    ) -> Result:
+        """Do the work in a transaction; all of it is kept, or nothing.
 
-def _create_private(path: Path) -> None:
-    """Make a missing file for its owner alone; SQLite gives its log the same permissions.
+        Args:
+            work: Given this database. It may be called again after nothing of it was kept.
+            writing: Whether it holds the write lock, which one process has at a time. Without it
+                the work sees one moment and keeps nobody from writing.
+            durable: On the disk on return. Else with the next one that is, or soon after.
 
-    A file that is there is not opened: closing it would drop this process's locks on it.
-    """
-    try:
-        os.close(os.open(os.path.realpath(path), os.O_RDWR | os.O_CREAT | os.O_EXCL, FILE_MODE))
-    except FileExistsError:
-        return
-    except OSError as error:
-        remedy = ERROR_REMEDIES["SQLITE_CANTOPEN"]
-        raise LedgerError(f"ledger {path}: {remedy} ({error})") from error
+        Returns:
+            What the work returned.
+        """
 
+    @abstractmethod
+    def execute(self, statement: str, parameters: Sequence[object] = ()) -> Rows:
+        """Run a statement of the transaction's work."""
 
-def _prepare(db: sqlite3.Connection, path: Path) -> None:
-    """Check the file before anything in it is changed, then make what is missing."""
-    db.execute("BEGIN")  # one moment of a file that another process may be making
-    is_new = _is_new(db, path)
-    db.execute("COMMIT")
-    if _enable_write_ahead_log(db) != "wal":
-        raise LedgerError(f"ledger {path}: no write-ahead log here; use a local disk")
-    db.execute("PRAGMA synchronous = FULL")
-    if is_new:
-        db.execute("BEGIN IMMEDIATE")
-        if _is_new(db, path):  # another process may have been faster
-            for statement in SCHEMA:
-                db.execute(statement)
-            db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            db.execute(f"PRAGMA user_version = {FILE_FORMAT}")
-        db.execute("COMMIT")
-        _sync_folder(path.parent)
-    verdict = db.execute("PRAGMA quick_check(1)").fetchone()[0]
-    if verdict != "ok":
-        raise LedgerError(f"ledger {path}: {ERROR_REMEDIES['SQLITE_CORRUPT']} ({verdict})")
-    db.execute("BEGIN IMMEDIATE")  # the first question would be too late to find it read-only
-    db.execute("ROLLBACK")
+    @abstractmethod
+    def executemany(self, statement: str, rows: Sequence[Sequence[object]]) -> None:
+        """Run a statement of the transaction's work once for each row of parameters."""
 
+    @abstractmethod
+    def expect_long_work(self) -> None:
+        """Say that the transaction's work computes for long between two statements."""
 
-def _enable_write_ahead_log(db: sqlite3.Connection) -> str:
-    """Return the journal's mode once it is set: here SQLite itself waits for no other process."""
-    deadline = monotonic() + LOCK_SECONDS
-    while True:
-        try:
-            return str(db.execute("PRAGMA journal_mode = WAL").fetchone()[0])
-        except sqlite3.OperationalError as error:
-            if not error.sqlite_errorname.startswith("SQLITE_BUSY") or monotonic() > deadline:
-                raise
-        sleep(0.01)
+    @abstractmethod
+    def check_integrity(self) -> list[str]:
+        """Return what the database itself finds wrong with its files."""
 
-
-def _is_new(db: sqlite3.Connection, path: Path) -> bool:
-    """Say whether the file is empty; LedgerError where it is not a ledger of this format."""
-    program = db.execute("PRAGMA application_id").fetchone()[0]
-    version = db.execute("PRAGMA user_version").fetchone()[0]
-    tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    if (program, version, tables) == (0, 0, 0):
-        return True
-    if program != APPLICATION_ID:
-        raise LedgerError(f"ledger {path}: it is another program's SQLite file; name another file")
-    if version != FILE_FORMAT:
-        raise LedgerError(
-            f"ledger {path}: its format is {version}, this version reads {FILE_FORMAT}; use the "
-            "version that wrote it"
-        )
-    return False
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a new file's name durable, as SQLite does for its contents."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connection; what was committed stays."""

@@ -14,23 +14,42 @@ finds even that.
 """
 
 import json
-import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
-from typing import Literal, NamedTuple, final
+from typing import Literal, NamedTuple, TypeVar, cast, final
 
-from fedcel.errors import LedgerError
+from fedcel.errors import LedgerError, SettingsError
+from fedcel.extras import import_optional
 from fedcel.files import write_whole
-from fedcel.privacy.ledger.database import ERROR_REMEDIES, connect_ledger
+from fedcel.privacy.ledger.address import LedgerAddress, parse_ledger_address
+from fedcel.privacy.ledger.database import LedgerDatabase
+from fedcel.privacy.ledger.sqlite_database import SqliteDatabase
+
+Result = TypeVar("Result")
 
 MICRO = 1_000_000
 """Micro-epsilons in one epsilon."""
-MAX_MICRO = 2**62  # far from the largest integer of SQLite, also after an addition
+MAX_MICRO = 2**62  # far from the largest integer of a database, also after an addition
 DIGEST_BYTES = 32
+LOG_COLUMNS = (
+    "position",
+    "kind",
+    "request",
+    "client",
+    "model",
+    "micro",
+    "delta",
+    "content",
+    "link",
+)
+COPIED_TABLES = {
+    "log": LOG_COLUMNS,
+    "answers": ("request", "answer"),
+    "accounts": ("scope", "name", "allowed", "spent"),
+}
 MAX_DELTA = 0.01
 """The largest delta of all answers of a client together; with more, epsilon promises little."""
 FIRST_LINK = bytes(32)
@@ -97,6 +116,16 @@ class BudgetAccount(NamedTuple):
         return (self.allowed or 0) - self.spent
 
 
+class LedgerSums(NamedTuple):
+    """What a ledger holds in all; micro-epsilons over all clients."""
+
+    rows: int
+    answers: int
+    clients: int
+    granted: int
+    spent: int
+
+
 EMPTY = BudgetAccount(0, 0)
 UNLIMITED = BudgetAccount(None, 0)
 
@@ -132,42 +161,46 @@ class LogRow(NamedTuple):
 @final
 @dataclass(frozen=True)
 class Ledger:
-    """The budgets of all clients in one file; threads take turns, processes open their own.
+    """The budgets of all clients in one database; threads take turns, processes open their own.
 
     Open it with `Ledger.open`, use it as a context manager or close it. Every method raises
-    LedgerError where the file cannot be read or written.
+    LedgerError where the database cannot be read or written.
     """
 
-    path: Path
-    db: sqlite3.Connection
+    address: LedgerAddress
+    db: LedgerDatabase
     lock: Lock = field(default_factory=Lock)
 
     @staticmethod
-    def open(path: Path) -> "Ledger":
+    def open(address: str | LedgerAddress) -> "Ledger":
         """Open a ledger, and make it where there is none.
 
         Args:
-            path: Its file, on a local disk.
+            address: A file on a local disk, or `postgresql://USER@HOST/DATABASE`, which several
+                hosts may share. The database is there already; the ledger makes its tables.
 
         Returns:
             The ledger, checked and writable.
 
         Raises:
-            LedgerError: The file is damaged, of another program or format, or cannot be written.
+            SettingsError: The address is no path and no such URL.
+            MissingExtraError: The driver of PostgreSQL is missing.
+            LedgerError: The file or database is damaged, of another program or format, cannot be
+                reached or written, or would lose what it said is on the disk.
         """
-        with explain_errors(path):
-            return Ledger(path, connect_ledger(path))
+        address = parse_ledger_address(address)
+        return Ledger(address, connect_database(address))
 
     def __enter__(self) -> "Ledger":
         """Return the ledger."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the file."""
+        """Close the ledger."""
         self.close()
 
     def close(self) -> None:
-        """Close the file; what was charged stays charged."""
+        """Close the ledger; what was charged stays charged."""
         with self.lock:
             self.db.close()
 
@@ -182,19 +215,18 @@ class Ledger:
 
         Raises:
             ValueError: A charge is malformed; nothing of the group is booked.
-            LedgerError: The file cannot be written; nothing of the group is booked.
+            LedgerError: It cannot be written; nothing of the group is booked.
         """
         for charge in charges:
             check_charge(charge)
-        with self._writing() as transaction:
-            return [transaction.book(charge) for charge in charges]
+        return self._write(lambda transaction: [transaction.book(charge) for charge in charges])
 
     def settle(self, answers: Sequence[tuple[str, bytes]]) -> None:
         """Store the answers to charged requests, in one transaction.
 
         Of two answers to one request, each charged, the first is kept for repeats. A crash of the
-        process loses none; one of the whole machine may lose the last ones, and a repeat of those
-        is charged again, as after a crash before `settle`.
+        process loses none; one of the whole machine, or of PostgreSQL, may lose the last ones, and
+        a repeat of those is charged again, as after a crash before `settle`.
 
         Args:
             answers: Request ids and their answers.
@@ -202,18 +234,7 @@ class Ledger:
         Raises:
             ValueError: A request was never charged; nothing of the group is stored.
         """
-        with self._writing(durable=False) as transaction:
-            for request, answer in answers:
-                stored = self.db.execute(
-                    "INSERT OR IGNORE INTO answers SELECT ?, ? WHERE EXISTS "
-                    "(SELECT 1 FROM log WHERE kind = 'charge' AND request = ?)",
-                    (request, answer, request),
-                )
-                if stored.rowcount > 0:
-                    digest = sha256(answer).digest()
-                    transaction.append(LogEntry("answer", request, content=digest))
-                elif read_charged(self.db, request) is None:
-                    raise ValueError(f"request {request!r} was never charged; charge it first")
+        self._write(lambda transaction: transaction.settle(answers), durable=False)
 
     def grant(self, client: str, micro: int) -> None:
         """Add to a client's budget, and make the client known.
@@ -223,10 +244,9 @@ class Ledger:
             micro: Micro-epsilons, 0 or more.
 
         Raises:
-            ValueError: Less than 0, or more than the file can count.
+            ValueError: Less than 0, or more than can be counted.
         """
-        with self._writing() as transaction:
-            transaction.grant(client, micro)
+        self._write(lambda transaction: transaction.grant(client, micro))
 
     def admit(self, client: str, micro: int) -> bool:
         """Grant an unknown client its first budget.
@@ -241,14 +261,9 @@ class Ledger:
         Raises:
             ValueError: As `grant`.
         """
-        with self._reading() as db:  # the usual case takes no lock
-            if read_account(db, ("client", client)) is not None:
-                return False
-        with self._writing() as transaction:
-            if transaction.account(("client", client)) is not None:
-                return False
-            transaction.grant(client, micro)
-            return True
+        if self._read(lambda db: read_account(db, ("client", client))) is not None:
+            return False  # the usual case takes no lock
+        return self._write(lambda transaction: transaction.admit(client, micro))
 
     def limit(self, model: str, micro: int) -> None:
         """Set what all clients together may spend on a model version.
@@ -258,11 +273,10 @@ class Ledger:
             micro: Micro-epsilons; 0 ends it.
 
         Raises:
-            ValueError: Less than 0, or more than the file can count.
+            ValueError: Less than 0, or more than can be counted.
         """
         check_budget(micro)
-        with self._writing() as transaction:
-            transaction.append(LogEntry("limit", model=model, micro=micro))
+        self._write(lambda transaction: transaction.append(LogEntry("limit", "", "", model, micro)))
 
     def balance(self, client: str) -> Balance:
         """Read what a client was granted and has spent.
@@ -273,8 +287,7 @@ class Ledger:
         Returns:
             Its balance; all 0 for a client that is not known.
         """
-        with self._reading() as db:
-            return read_balance(db, client)
+        return self._read(lambda db: read_balance(db, client))
 
     def clients(self) -> dict[str, Balance]:
         """Read the balance of every known client.
@@ -282,9 +295,7 @@ class Ledger:
         Returns:
             The balances by name.
         """
-        with self._reading() as db:
-            names = db.execute("SELECT name FROM accounts WHERE scope = 'client'").fetchall()
-            return {name: read_balance(db, name) for (name,) in names}
+        return self._read(read_balances)
 
     def prices(self, client: str) -> dict[tuple[int, float], int]:
         """Count a client's answers by what they cost.
@@ -295,22 +306,15 @@ class Ledger:
         Returns:
             How many answers cost each (micro-epsilons, delta).
         """
-        with self._reading() as db:
-            counts = db.execute(
-                "SELECT micro, delta, count(*) FROM log WHERE kind = 'charge' AND client = ? "
-                "GROUP BY micro, delta",
-                (client,),
-            )
-            return {(micro, delta): count for micro, delta, count in counts}
+        return self._read(lambda db: count_prices(db, client))
 
     def probe(self) -> None:
         """Find out whether something could be charged now.
 
         Raises:
-            LedgerError: The file is locked or read-only.
+            LedgerError: It is locked, read-only or out of reach.
         """
-        with self._transaction("BEGIN IMMEDIATE"):
-            pass
+        self._write(lambda _: None)
 
     def rows(self) -> list[LogRow]:
         """Read the whole log.
@@ -318,8 +322,7 @@ class Ledger:
         Returns:
             Its rows, in order.
         """
-        with self._reading() as db:
-            return list(read_log(db))
+        return self._read(lambda db: list(read_log(db)))
 
     def export(self, path: Path) -> None:
         """Write the log as JSON lines, whole or not at all.
@@ -335,37 +338,59 @@ class Ledger:
         Returns:
             One sentence for each thing that is wrong, none for a sound ledger.
         """
-        with self._reading() as db:
-            return audit_ledger(db)
+        return self._read(audit_ledger)
 
-    @contextmanager
-    def _transaction(self, begin: str, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
-        """Yield the connection inside a transaction; all of it is kept, or nothing."""
-        with self.lock, explain_errors(self.path):
-            self.db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-            self.db.execute(begin)
-            try:
-                yield self.db
-                self.db.execute("COMMIT")
-            except BaseException:
-                if self.db.in_transaction:  # SQLite itself rolls back where the disk is full
-                    self.db.execute("ROLLBACK")
-                raise
+    def copy_to(self, target: "Ledger") -> "LedgerSums":
+        """Copy the log, its links and the stored answers to an empty ledger, all or nothing.
 
-    @contextmanager
-    def _writing(self, *, durable: bool = True) -> Iterator["WriteTransaction"]:
-        """Yield a transaction that holds the write lock.
+        Nobody writes to either while it runs. Afterwards this one still accepts charges: whoever
+        goes on with both lets clients spend twice.
 
-        `durable`: on the disk on return. Else it is with the next one that is, or soon after.
+        Args:
+            target: Another ledger, which holds nothing.
+
+        Returns:
+            What both hold.
+
+        Raises:
+            SettingsError: The target is this ledger, or is not empty.
+            LedgerError: This ledger is not sound, or the copy is not equal to it. The target stays
+                empty.
         """
-        with self._transaction("BEGIN IMMEDIATE", durable=durable) as db:
-            transaction = WriteTransaction(db)
-            yield transaction
-            transaction.write_accounts()
+        if target.address == self.address:
+            raise SettingsError(f"{target.address} is both ledgers; name another to copy to")
+        return self._write(
+            lambda reading: target._write(
+                lambda writing: copy_rows(reading.db, writing.db, self.address, target.address)
+            )
+        )
 
-    def _reading(self) -> AbstractContextManager[sqlite3.Connection]:
-        """Return a transaction that sees one moment and keeps nobody from writing."""
-        return self._transaction("BEGIN")
+    def _write(
+        self, work: Callable[["WriteTransaction"], Result], *, durable: bool = True
+    ) -> Result:
+        """Do the work while this process alone writes."""
+
+        def write(db: LedgerDatabase) -> Result:
+            transaction = WriteTransaction(db)
+            result = work(transaction)
+            transaction.write_accounts()
+            return result
+
+        with self.lock:
+            return self.db.transact(write, writing=True, durable=durable)
+
+    def _read(self, work: Callable[[LedgerDatabase], Result]) -> Result:
+        """Do the work on one moment of the ledger; it keeps nobody from writing."""
+        with self.lock:
+            return self.db.transact(work, writing=False)
+
+
+def connect_database(address: LedgerAddress) -> LedgerDatabase:
+    """Return a connection to a ledger, which is made where there is none."""
+    if isinstance(address, Path):
+        return SqliteDatabase(address)
+    module = import_optional("fedcel.privacy.ledger.postgres_database")  # needs an extra
+    return cast(LedgerDatabase, module.PostgresDatabase(address))
 
 
 class WriteTransaction:
@@ -375,7 +400,7 @@ class WriteTransaction:
     writing.
     """
 
-    def __init__(self, db: sqlite3.Connection) -> None:
+    def __init__(self, db: LedgerDatabase) -> None:
         last_row: tuple[int, bytes] | None = db.execute(
             "SELECT position, link FROM log ORDER BY position DESC LIMIT 1"
         ).fetchone()
@@ -418,13 +443,33 @@ class WriteTransaction:
         check_budget((account.allowed or 0) + micro)
         self.append(LogEntry("grant", client=client, micro=micro))
 
+    def admit(self, client: str, micro: int) -> bool:
+        """Grant an unknown client its first budget; say whether it was unknown."""
+        if self.account(("client", client)) is not None:
+            return False
+        self.grant(client, micro)
+        return True
+
+    def settle(self, answers: Sequence[tuple[str, bytes]]) -> None:
+        """Store answers; ValueError where a request was never charged."""
+        for request, answer in answers:
+            stored = self.db.execute(
+                "INSERT INTO answers SELECT ?, ? WHERE EXISTS "
+                "(SELECT 1 FROM log WHERE kind = 'charge' AND request = ?) "
+                "ON CONFLICT DO NOTHING",
+                (request, answer, request),
+            )
+            if stored.rowcount > 0:
+                self.append(LogEntry("answer", request, content=sha256(answer).digest()))
+            elif read_charged(self.db, request) is None:
+                raise ValueError(f"request {request!r} was never charged; charge it first")
+
     def append(self, entry: LogEntry) -> None:
         """Add an entry to the log; the accounts follow it."""
         self._position += 1
         self._link = link_entry(self._link, self._position, entry)
         self.db.execute(
-            "INSERT INTO log (position, kind, request, client, model, micro, delta, content, link) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            f"INSERT INTO log ({', '.join(LOG_COLUMNS)}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (self._position, *entry, self._link),
         )
         changed = apply_entry(entry, self.account)
@@ -442,23 +487,16 @@ class WriteTransaction:
     def write_accounts(self) -> None:
         """Write the accounts that changed."""
         rows = [(*key, *account) for key, account in self._changed.items()]
-        self.db.executemany("INSERT OR REPLACE INTO accounts VALUES (?, ?, ?, ?)", rows)
+        self.db.executemany(
+            "INSERT INTO accounts VALUES (?, ?, ?, ?) ON CONFLICT (scope, name) DO UPDATE "
+            "SET allowed = excluded.allowed, spent = excluded.spent",
+            rows,
+        )
 
     def _spent_delta(self, client: str) -> float:
         if client not in self._deltas:
             self._deltas[client] = read_spent_delta(self.db, client)
         return self._deltas[client]
-
-
-@contextmanager
-def explain_errors(path: Path) -> Iterator[None]:
-    """Turn SQLite's errors into LedgerErrors that say what to do."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        name = getattr(error, "sqlite_errorname", "")
-        remedies = (text for code, text in ERROR_REMEDIES.items() if name.startswith(code))
-        raise LedgerError(f"ledger {path}: {next(remedies, error)} ({error})") from error
 
 
 def check_charge(charge: Charge) -> None:
@@ -504,16 +542,15 @@ def link_entry(previous_link: bytes, position: int, entry: LogEntry) -> bytes:
     return sha256(previous_link + text.encode()).digest()
 
 
-def read_log(db: sqlite3.Connection) -> Iterator[LogRow]:
+def read_log(db: LedgerDatabase) -> Iterator[LogRow]:
     """Yield all rows in order."""
     for position, *entry, link in db.execute(
-        "SELECT position, kind, request, client, model, micro, delta, content, link FROM log "
-        "ORDER BY position"
+        f"SELECT {', '.join(LOG_COLUMNS)} FROM log ORDER BY position"
     ):
         yield LogRow(position, LogEntry(*entry), link)
 
 
-def read_charged(db: sqlite3.Connection, request: str) -> tuple[str, str, bytes] | None:
+def read_charged(db: LedgerDatabase, request: str) -> tuple[str, str, bytes] | None:
     """Return what a request was first charged for: client, model, message."""
     charged: tuple[str, str, bytes] | None = db.execute(
         "SELECT client, model, content FROM log WHERE kind = 'charge' AND request = ? LIMIT 1",
@@ -522,33 +559,84 @@ def read_charged(db: sqlite3.Connection, request: str) -> tuple[str, str, bytes]
     return charged
 
 
-def read_account(db: sqlite3.Connection, key: AccountKey) -> BudgetAccount | None:
-    """Return an account as it is in the file, None for an unknown name."""
+def read_account(db: LedgerDatabase, key: AccountKey) -> BudgetAccount | None:
+    """Return an account as it is stored, None for an unknown name."""
     row = db.execute(
         "SELECT allowed, spent FROM accounts WHERE scope = ? AND name = ?", key
     ).fetchone()
     return row and BudgetAccount(*row)
 
 
-def read_balance(db: sqlite3.Connection, client: str) -> Balance:
-    """Return a client's balance as it is in the file."""
+def read_balance(db: LedgerDatabase, client: str) -> Balance:
+    """Return a client's balance as it is stored."""
     account = read_account(db, ("client", client)) or EMPTY
     delta = read_spent_delta(db, client)
     return Balance(account.allowed or 0, account.spent, account.remaining, delta)
 
 
-def read_spent_delta(db: sqlite3.Connection, client: str) -> float:
+def read_balances(db: LedgerDatabase) -> dict[str, Balance]:
+    """Return the balances of all known clients, by name in order."""
+    names = db.execute("SELECT name FROM accounts WHERE scope = 'client'").fetchall()
+    return {name: read_balance(db, name) for (name,) in sorted(names)}
+
+
+def count_prices(db: LedgerDatabase, client: str) -> dict[tuple[int, float], int]:
+    """Return how many of a client's answers cost each (micro-epsilons, delta)."""
+    counts = db.execute(
+        "SELECT micro, delta, count(*) FROM log WHERE kind = 'charge' AND client = ? "
+        "GROUP BY micro, delta",
+        (client,),
+    )
+    return {(micro, delta): count for micro, delta, count in counts}
+
+
+def read_spent_delta(db: LedgerDatabase, client: str) -> float:
     """Return the deltas of a client's charges added up."""
     row: tuple[float] = db.execute(
-        "SELECT total(delta) FROM log WHERE kind = 'charge' AND delta > 0 AND client = ?", (client,)
+        "SELECT coalesce(sum(delta), 0.0) FROM log "
+        "WHERE kind = 'charge' AND delta > 0 AND client = ?",
+        (client,),
     ).fetchone()
     return row[0]
 
 
-def audit_ledger(db: sqlite3.Connection) -> list[str]:
+def copy_rows(
+    source: LedgerDatabase, target: LedgerDatabase, name: object, target_name: object
+) -> LedgerSums:
+    """Copy within a transaction of the target; any error leaves nothing of it."""
+    for db in (source, target):
+        db.expect_long_work()
+    if any(read_sums(target)):
+        raise SettingsError(
+            f"{target_name} is not empty, must be a new ledger; name another file or database"
+        )
+    if problems := audit_ledger(source):
+        raise LedgerError(f"{name} is not sound, so nothing was copied:\n" + "\n".join(problems))
+    for table, columns in COPIED_TABLES.items():
+        rows = source.execute(f"SELECT {', '.join(columns)} FROM {table}").fetchall()
+        marks = ", ".join("?" * len(columns))
+        target.executemany(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", rows)
+    sums = read_sums(target)
+    if problems := audit_ledger(target):
+        raise LedgerError(f"the copy in {target_name} is not sound:\n" + "\n".join(problems))
+    if sums != read_sums(source) or read_balances(target) != read_balances(source):
+        raise LedgerError(f"{target_name} would hold {sums}, {name} holds {read_sums(source)}")
+    return sums
+
+
+def read_sums(db: LedgerDatabase) -> LedgerSums:
+    """Return what a ledger holds in all."""
+    rows, answers = (
+        db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("log", "answers")
+    )
+    balances = read_balances(db).values()
+    granted = sum(balance.granted for balance in balances)
+    return LedgerSums(rows, answers, len(balances), granted, sum(b.spent for b in balances))
+
+
+def audit_ledger(db: LedgerDatabase) -> list[str]:
     """Return one sentence for each thing that is wrong, computed anew from the log."""
-    verdicts = db.execute("PRAGMA integrity_check").fetchall()
-    problems = [f"SQLite: {text}" for (text,) in verdicts if text != "ok"]
+    problems = db.check_integrity()
     accounts: dict[AccountKey, BudgetAccount] = {}
     charged: dict[str, tuple[str, str, bytes]] = {}
     answer_digests: dict[str, bytes] = {}
@@ -586,9 +674,7 @@ def _replay(
                 yield f"{scope} {name!r} spent more than the {allowed} it had"
 
 
-def _audit_accounts(
-    db: sqlite3.Connection, accounts: dict[AccountKey, BudgetAccount]
-) -> Iterator[str]:
+def _audit_accounts(db: LedgerDatabase, accounts: dict[AccountKey, BudgetAccount]) -> Iterator[str]:
     """Yield the accounts that are not what the log makes of them."""
     by_log = {key: tuple(account) for key, account in accounts.items()}
     stored = {
@@ -600,7 +686,7 @@ def _audit_accounts(
             yield f"{key[0]} {key[1]!r}: holds {stored.get(key)}, by the log {by_log.get(key)}"
 
 
-def _audit_answers(db: sqlite3.Connection, digests: dict[str, bytes]) -> Iterator[str]:
+def _audit_answers(db: LedgerDatabase, digests: dict[str, bytes]) -> Iterator[str]:
     """Yield the stored answers that are not those of the log."""
     requests = set()
     for request, answer in db.execute("SELECT request, answer FROM answers"):

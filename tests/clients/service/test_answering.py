@@ -58,7 +58,7 @@ def desk(tmp_path: Path) -> PrivateAnswerer:
     ledger = Ledger.open(tmp_path / "ledger.db")
     for client in ("phone", "other"):
         ledger.grant(client, 10 * MICRO)
-    return PrivateAnswerer(MODEL, Clear(ledger.path), ledger, lambda *_: None)
+    return PrivateAnswerer(MODEL, Clear(tmp_path / "ledger.db"), ledger, lambda *_: None)
 
 
 def ask(name: str, value: float, client: str = "phone", uncertainty: bool = False) -> Query:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import torch
@@ -9,7 +10,8 @@ import torch
 from clients.service import PrivateAnswer, PrivateAnswerer, Query, load_served
 from fedcel.privacy import build_mechanism
 from fedcel.privacy.ledger import MICRO, Ledger, Refusal
-from tests.clients.serving import made_run, running
+from tests.clients.serving import Running, made_run, running
+from tests.fedcel.privacy.ledger.postgres import PostgresServer
 
 RUN = made_run()
 
@@ -59,3 +61,36 @@ def test_the_service_finds_by_itself_that_its_ledger_can_be_written_again(tmp_pa
         up.service.ledger.db.close()
         assert httpx.get(f"{up.url}/v1/budget", headers=key).status_code == 503
         up.service.ledger = Ledger.open(up.ledger)
+
+
+def test_two_services_share_a_ledger_in_postgresql_which_is_killed(
+    tmp_path: Path, postgres: PostgresServer
+) -> None:
+    """One's answer is the other's, for free; a restart of the server costs neither a charge."""
+    url = postgres.make_database()
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    with (
+        running(tmp_path / "one", RUN, 10, ledger=url) as one,
+        running(tmp_path / "two", RUN, 2, ledger=url) as two,
+    ):
+        replies = [ask(up, "a" * 16) for up in (one, two)]
+        assert [reply["fresh"] for reply in replies] == [True, False]
+        assert replies[0]["values"] == replies[1]["values"]
+        postgres.kill()
+        postgres.start()
+        assert ask(two, "b" * 16, 1.0)["left"] == 4
+        assert ask(one, "b" * 16, 1.0)["fresh"] is False
+    with Ledger.open(url) as ledger:
+        assert ledger.balance("phone").spent == 8 * MICRO and ledger.verify() == []
+
+
+def ask(up: Running, request: str, value: float = 0.0) -> dict[str, Any]:
+    """Return a service's answer."""
+    message = [value] * 8
+    body = {"request": request, "model": up.model.version, "message": message, "uncertainty": False}
+    key = {"Authorization": f"Bearer {up.key}"}
+    reply = httpx.post(f"{up.url}/v1/query", json=body, headers=key, timeout=30)
+    assert reply.status_code == 200, reply.text
+    answer: dict[str, Any] = reply.json()
+    return answer

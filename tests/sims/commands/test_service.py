@@ -15,6 +15,7 @@ from fedcel.privacy.ledger import MICRO, Ledger
 from fedcel.settings import Scalar
 from sims.commands import ledger_actions as operator
 from sims.commands.main import main
+from tests.fedcel.privacy.ledger.postgres import PostgresServer
 
 
 def run_cli(arguments: list[object], capsys: pytest.CaptureFixture[str], status: int = 0) -> str:
@@ -194,8 +195,14 @@ def test_a_service_has_a_ledger_and_settings_of_its_own(
     calls: list[tuple[Path, dict[str, Scalar], bool]] = []
 
     def note(
-        run: Path, ledger: Path, *_: object, overrides: dict[str, Scalar], allow_chance: bool
+        run: Path,
+        ledger: Path,
+        *_: object,
+        overrides: dict[str, Scalar],
+        allow_chance: bool,
+        keys: Path | None,
     ) -> None:
+        assert keys is None
         calls.append((ledger, overrides, allow_chance))
 
     monkeypatch.setattr("sims.commands.web_server.run_service", note)
@@ -214,3 +221,58 @@ def test_serving_what_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[st
     words = ["serve", tmp_path / "absent", "--ledger", tmp_path / "l.db"]
     assert "is not a folder" in run_cli(words, capsys, 2)
     assert not (tmp_path / "l.db").exists()
+
+
+URL = "postgresql://ann:s3cret@127.0.0.1:1/fedcel"
+
+
+@pytest.mark.parametrize(
+    ("words", "reasons", "status"),
+    [
+        (["serve", "run", "--ledger", URL], ["postgresql://ann:***@127", "give --keys FILE"], 2),
+        (["serve", "run", "--ledger", "redis://:s3cret@h"], ["redis://***", "must be the path"], 2),
+        (["ledger", "list", URL], ["postgresql://ann:***@127", "give --keys FILE"], 2),
+        (["ledger", "list", URL, "--keys", "k"], ["ann:***@127", "start the server"], 1),
+        (["ledger", "verify", URL], ["ann:***@127", "start the server"], 1),
+        (["ledger", "verify", "postgresql://ann:s3cret@h"], ["***", "without a database"], 2),
+        (["ledger", "copy", URL, "new.db"], ["ann:***@127", "start the server"], 1),
+        (["ledger", "copy", "none.db", URL], ["none.db is no ledger yet"], 2),
+        (["ledger", "keys", URL, "--client", "phone"], ["give --keys FILE"], 2),
+    ],
+)
+def test_a_ledger_that_cannot_be_used_is_refused_at_the_door(
+    words: list[str],
+    reasons: list[str],
+    status: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With what to do, without its password, and nothing is made."""
+    pytest.importorskip("psycopg", reason="the driver of PostgreSQL is not installed")
+    monkeypatch.chdir(tmp_path)
+    refusal = run_cli(words, capsys, status)
+    assert all(reason in refusal for reason in reasons) and "s3cret" not in refusal
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_ledger_is_copied_to_postgresql_and_its_budgets_go_on(
+    postgres: PostgresServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same commands on the copy; a second copy is refused."""
+    path, url, keys = tmp_path / "ledger.db", postgres.make_database(), tmp_path / "keys.json"
+    run_cli(["ledger", "keys", path, "--client", "phone", "--epsilon", "7"], capsys)
+    copied = run_cli(["ledger", "copy", path, url], capsys)
+    assert "1 rows and 0 answers of 1 clients, granted 7, spent 0" in copied
+    assert "the old one still pays" in copied
+    words = ["--client", "phone", "--epsilon", "0.5"]
+    assert "phone has 7.5 left" in run_cli(["ledger", "top-up", url, *words], capsys)
+    assert "has epsilon 7.5" in run_cli(
+        ["ledger", "keys", url, "--keys", keys, "--client", "phone"], capsys
+    )
+    assert re.search(
+        r"phone +7.500000 +0.000000 +7.500000",
+        run_cli(["ledger", "list", url, "--keys", keys], capsys),
+    )
+    assert "2 rows, all balances and links" in run_cli(["ledger", "verify", url], capsys)
+    assert "is not empty" in run_cli(["ledger", "copy", path, url], capsys, 2)

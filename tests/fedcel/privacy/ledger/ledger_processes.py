@@ -12,14 +12,17 @@ import signal
 import time
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
+from threading import Barrier
 
 from fedcel.errors import LedgerError
 from fedcel.privacy.ledger import Charge, Ledger, Receipt
 
-KILLS = 25
+KILLS = int(os.environ.get("FEDCEL_KILLS", "25"))
+PROCESSES, RACERS = 4, 16
 DEADLINE = 300
 """Seconds after which a process that hangs is ended."""
 
@@ -43,7 +46,7 @@ def forked(work: Callable[[], None]) -> int:
     return child
 
 
-def answer_for_ever(path: Path, answers: Path, name: str) -> None:
+def answer_for_ever(path: Path | str, answers: Path, name: str) -> None:
     """Charge, then tell an answer, then settle, three at a time."""
     file = os.open(answers, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     with Ledger.open(path) as ledger:
@@ -54,9 +57,9 @@ def answer_for_ever(path: Path, answers: Path, name: str) -> None:
             ledger.settle([(request, b"answer") for request in group])
 
 
-def crash(folder: Path) -> object:
+def crash(folder: Path, address: str = "") -> object:
     """Kill two processes at work, many times; return what was told, spent, and found wrong."""
-    path, answers = folder / "ledger.db", folder / "answers"
+    path, answers = address or folder / "ledger.db", folder / "answers"
     with Ledger.open(path) as ledger:
         ledger.grant("ann", 10**12)
     rows, delays = [], random.Random(0)
@@ -93,6 +96,31 @@ def race(folder: Path) -> object:
         os.waitpid(child, 0)
     with Ledger.open(path) as ledger:
         return [sorted((folder / str(k)).read_text() for k in range(8)), ledger.verify()]
+
+
+def race_for_the_rest(address: str, folder: Path, budget: int) -> object:
+    """Let 64 racers in 4 processes ask for what is left; return how many each reply got."""
+    with Ledger.open(address) as ledger:
+        ledger.grant("ann", budget)
+
+    def ask_all(process: int) -> None:
+        start = Barrier(RACERS)
+
+        def ask(racer: int) -> str:
+            with Ledger.open(address) as ledger:
+                start.wait(DEADLINE)
+                (reply,) = ledger.charge([charge(f"{process}-{racer}")])
+            return type(reply).__name__
+
+        with ThreadPoolExecutor(RACERS) as pool:
+            (folder / str(process)).write_text("\n".join(pool.map(ask, range(RACERS))))
+
+    for child in [forked(lambda number=k: ask_all(number)) for k in range(PROCESSES)]:
+        os.waitpid(child, 0)
+    replies = [text for k in range(PROCESSES) for text in (folder / str(k)).read_text().split()]
+    with Ledger.open(address) as ledger:
+        spent, problems = ledger.balance("ann").spent, ledger.verify()
+    return [replies.count("Receipt"), replies.count("Refusal"), spent, problems]
 
 
 def small(folder: Path) -> object:

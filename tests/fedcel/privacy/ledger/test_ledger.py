@@ -1,11 +1,20 @@
-"""The ledger: what is charged, what is not, what is refused."""
+"""The ledger's contract, kept by each database: what is charged, refused, and found wrong."""
+
+import json
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from fedcel.errors import LedgerError
 from fedcel.privacy.ledger import MICRO, Balance, Charge, Ledger, Receipt, Refusal
+from fedcel.privacy.ledger.database import LedgerDatabase
+from fedcel.privacy.ledger.ledger import LogEntry, WriteTransaction, audit_ledger
 from tests.fedcel.privacy.ledger.charges import charge
+from tests.fedcel.privacy.ledger.edits import edit_tables
 
 
 def test_a_charge_by_hand(ledger: Ledger) -> None:
@@ -127,20 +136,23 @@ def test_impossible_budgets_are_refused(ledger: Ledger, micro: int) -> None:
 requests = st.tuples(st.sampled_from("abcdef"), st.sampled_from("xyz"), st.integers(1, 4))
 
 
-@settings(max_examples=40)
+@settings(
+    max_examples=40,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],  # it makes a new ledger each time
+)
 @example(
     [([("b", "x", 1)], False), ([("a", "x", 1), ("b", "x", 1)], True), ([("a", "x", 1)], True)]
 )
 @given(st.lists(st.tuples(st.lists(requests, max_size=4), st.booleans()), max_size=8))
 def test_any_history_is_what_plain_arithmetic_makes_of_it(
-    tmp_path_factory: pytest.TempPathFactory,
+    new_address: Callable[[], str],
     groups: list[tuple[list[tuple[str, str, int]], bool]],
 ) -> None:
     """Against dictionaries: spent, answers and refusals of any order of groups."""
     bodies: dict[str, str] = {}
     answers: dict[str, bytes] = {}
     spent, budget = 0, 12
-    with Ledger.open(tmp_path_factory.mktemp("any") / "ledger.db") as ledger:
+    with Ledger.open(new_address()) as ledger:
         ledger.grant("ann", budget)
         for group, settled in groups:
             paid = []
@@ -189,3 +201,92 @@ def test_an_unknown_client_is_admitted_once(ledger: Ledger) -> None:
     assert ledger.admit("new", 5) and not ledger.admit("new", 5)
     assert ledger.balance("new").granted == 5
     assert list(ledger.clients()) == ["ann", "new"]
+
+
+def test_two_connections_see_each_other(ledger: Ledger) -> None:
+    """Answers, charges and budgets of one are those of the other at once."""
+    with Ledger.open(ledger.address) as other:
+        ledger.charge([charge("a")])
+        ledger.settle([("a", b"answer")])
+        assert other.charge([charge("a")]) == [Receipt(b"answer", 2 * MICRO)]
+        assert other.charge([charge("b"), charge("c"), charge("d")])[2] == Refusal("budget", 0)
+        assert ledger.charge([charge("e", epsilon=1)]) == [Refusal("budget", 0)]
+        assert ledger.rows() == other.rows()
+
+
+def test_the_log_is_exported_as_it_is(ledger: Ledger, tmp_path: Path) -> None:
+    """One JSON object a row, bytes in hexadecimal; an answer by its digest."""
+    ledger.charge([charge("a")])
+    ledger.settle([("a", b"answer")])
+    ledger.export(tmp_path / "log.jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [(row["kind"], row["micro"]) for row in rows] == [
+        ("grant", 3 * MICRO),
+        ("charge", MICRO),
+        ("answer", 0),
+    ]
+    assert rows[2]["content"] == sha256(b"answer").hexdigest()
+    assert [row["link"] for row in rows] == [row.link.hex() for row in ledger.rows()]
+
+
+EDITS = {
+    "UPDATE log SET micro = 1 WHERE position = 2": "row 2: edited",
+    "UPDATE log SET client = 'bob' WHERE position = 2": "row 2: edited",
+    "UPDATE log SET delta = 0.0 WHERE position = 2": "row 2: edited",
+    "UPDATE log SET link = zeroblob(32) WHERE position = 2": "row 3: edited",
+    "DELETE FROM log WHERE position = 2": "row 2 to 2: missing",
+    "DELETE FROM log WHERE position > 1": "client 'ann': holds (3000000, 1000000)",
+    "UPDATE accounts SET spent = 0 WHERE scope = 'client'": "client 'ann': holds (3000000, 0)",
+    "UPDATE accounts SET allowed = 9000000 WHERE scope = 'client'": "client 'ann': holds (9000000",
+    "UPDATE accounts SET allowed = 9 WHERE scope = 'model'": "model 'v1': holds (9",
+    "UPDATE answers SET answer = x'00'": "the answer to 'a' is not the one",
+    "DELETE FROM answers": "the answer to 'a' is missing",
+    "INSERT INTO answers VALUES ('z', x'00')": "the answer to 'z' is not the one",
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edit_is_found(address: str, edit: str) -> None:
+    """The database itself refuses edits of the log; with that off, `verify` finds them."""
+    with Ledger.open(address) as ledger:
+        ledger.grant("ann", 3 * MICRO)
+        ledger.charge([charge("a")])
+        ledger.settle([("a", b"answer")])
+        assert ledger.verify() == []
+    if "accounts" not in edit and "INSERT" not in edit:
+        with pytest.raises(Exception, match="append-only"):
+            edit_tables(address, edit)
+    edit_tables(address, edit, is_allowed=True)
+    with Ledger.open(address) as ledger:
+        assert any(EDITS[edit] in problem for problem in ledger.verify())
+
+
+class UndoneError(Exception):
+    """Ends a transaction without keeping anything of it."""
+
+
+def test_an_overdrawn_account_is_found(ledger: Ledger) -> None:
+    """A sound chain over a charge that no ledger would have booked."""
+    problems = []
+
+    def overdraw(db: LedgerDatabase) -> None:
+        transaction = WriteTransaction(db)
+        transaction.append(LogEntry("charge", "a", "ann", "v1", 4 * MICRO, 0.0, bytes(32)))
+        transaction.append(LogEntry("charge", "a", "ann", "v1", 1, 0.0, bytes(31) + b"\1"))
+        transaction.append(LogEntry("answer", "b", content=bytes(32)))
+        problems.extend(audit_ledger(db))
+        raise UndoneError
+
+    with pytest.raises(UndoneError):
+        ledger.db.transact(overdraw, writing=True)
+    assert any("spent more than the 3000000 it had" in text for text in problems)
+    assert any("'a' was charged with two bodies" in text for text in problems)
+    assert any("'b', which was never charged" in text for text in problems)
+
+
+def test_a_closed_ledger_says_so(address: str) -> None:
+    """Never silently without a charge."""
+    with Ledger.open(address) as ledger:
+        pass
+    with pytest.raises(LedgerError, match="closed"):
+        ledger.charge([charge("a")])

@@ -1,0 +1,207 @@
+"""The ledger's file: SQLite, write-ahead log, every commit on the disk before it returns."""
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Self, final
+
+from fedcel.errors import LedgerError
+from fedcel.privacy.ledger.database import FORMAT, LOCK_SECONDS, LedgerDatabase, Result
+
+APPLICATION_ID = 0x6665644C
+"""Marks a SQLite file as a ledger ("fedL")."""
+FILE_MODE = 0o600
+
+SCHEMA = (
+    # What happened, in order; everything else follows from it.
+    """CREATE TABLE log (
+        position INTEGER PRIMARY KEY,
+        kind TEXT NOT NULL CHECK (kind IN ('grant', 'limit', 'charge', 'answer')),
+        request TEXT NOT NULL,
+        client TEXT NOT NULL,
+        model TEXT NOT NULL,
+        micro INTEGER NOT NULL CHECK (typeof(micro) = 'integer'),
+        delta REAL NOT NULL CHECK (typeof(delta) = 'real'),
+        content BLOB NOT NULL CHECK (typeof(content) = 'blob'),
+        link BLOB NOT NULL CHECK (typeof(link) = 'blob'))""",
+    "CREATE INDEX by_request ON log (request) WHERE kind = 'charge'",
+    "CREATE INDEX by_message ON log (client, model, content) WHERE kind = 'charge'",
+    """CREATE TABLE answers (
+        request TEXT PRIMARY KEY,
+        answer BLOB NOT NULL)""",
+    """CREATE TABLE accounts (
+        scope TEXT NOT NULL CHECK (scope IN ('client', 'model')),
+        name TEXT NOT NULL,
+        allowed INTEGER,
+        spent INTEGER NOT NULL DEFAULT 0,
+        PRIMARY KEY (scope, name)) WITHOUT ROWID""",
+    *(
+        f"CREATE TRIGGER {table}_{verb} BEFORE {verb} ON {table} "
+        f"BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END"
+        for table in ("log", "answers")
+        for verb in ("UPDATE", "DELETE")
+    ),
+)
+
+ERROR_REMEDIES = {
+    "SQLITE_FULL": "the disk is full; free space, nothing was charged",
+    "SQLITE_IOERR": "the disk refuses to read or write; check its space, quota and health",
+    "SQLITE_READONLY": "it is read-only; make the file and its folder writable",
+    "SQLITE_CANTOPEN": "it cannot be opened for writing; check that its folder exists, is writable",
+    "SQLITE_CORRUPT": "it is damaged; restore a backup, or go on with a new file",
+    "SQLITE_NOTADB": "it is no ledger, or damaged; name another file, or restore a backup",
+    "SQLITE_BUSY": f"another process has held it for {LOCK_SECONDS:g} seconds; end that one",
+}
+
+
+@final
+class SqliteDatabase(LedgerDatabase):
+    """A ledger in a file on a local disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with explain_errors(path):
+            self._connection = connect_ledger(path)
+
+    def transact(
+        self, work: Callable[[Self], Result], *, writing: bool, durable: bool = True
+    ) -> Result:
+        """Do the work in a transaction; a crash of this process loses no commit either way."""
+        db = self._connection
+        with explain_errors(self.path):
+            db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            db.execute("BEGIN IMMEDIATE" if writing else "BEGIN")
+            try:
+                result = work(self)
+                db.execute("COMMIT")
+            except BaseException:
+                if db.in_transaction:  # SQLite itself rolls back where the disk is full
+                    db.execute("ROLLBACK")
+                raise
+        return result
+
+    def execute(self, statement: str, parameters: Sequence[object] = ()) -> sqlite3.Cursor:
+        """Run a statement."""
+        return self._connection.execute(statement, parameters)
+
+    def executemany(self, statement: str, rows: Sequence[Sequence[object]]) -> None:
+        """Run a statement once for each row of parameters."""
+        self._connection.executemany(statement, rows)
+
+    def expect_long_work(self) -> None:
+        """Do nothing: a transaction lasts until its process ends it, or ends."""
+
+    def check_integrity(self) -> list[str]:
+        """Return what SQLite finds wrong with the file."""
+        verdicts = self._connection.execute("PRAGMA integrity_check").fetchall()
+        return [f"SQLite: {text}" for (text,) in verdicts if text != "ok"]
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+
+@contextmanager
+def explain_errors(path: Path) -> Iterator[None]:
+    """Turn SQLite's errors into LedgerErrors that say what to do."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        name = getattr(error, "sqlite_errorname", "")
+        remedies = (text for code, text in ERROR_REMEDIES.items() if name.startswith(code))
+        raise LedgerError(f"ledger {path}: {next(remedies, error)} ({error})") from error
+
+
+def connect_ledger(path: Path) -> sqlite3.Connection:
+    """Return a connection to the ledger, which is made where there is none.
+
+    Not for files on a network: the write-ahead log needs shared memory. sqlite3.Error where the
+    file is damaged or cannot be written, LedgerError where it is of another program or format.
+    """
+    _create_private(path)
+    db = sqlite3.connect(path, timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False)
+    try:
+        _prepare(db, path)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _create_private(path: Path) -> None:
+    """Make a missing file for its owner alone; SQLite gives its log the same permissions.
+
+    A file that is there is not opened: closing it would drop this process's locks on it.
+    """
+    try:
+        os.close(os.open(os.path.realpath(path), os.O_RDWR | os.O_CREAT | os.O_EXCL, FILE_MODE))
+    except FileExistsError:
+        return
+    except OSError as error:
+        remedy = ERROR_REMEDIES["SQLITE_CANTOPEN"]
+        raise LedgerError(f"ledger {path}: {remedy} ({error})") from error
+
+
+def _prepare(db: sqlite3.Connection, path: Path) -> None:
+    """Check the file before anything in it is changed, then make what is missing."""
+    db.execute("BEGIN")  # one moment of a file that another process may be making
+    is_new = _is_new(db, path)
+    db.execute("COMMIT")
+    if _enable_write_ahead_log(db) != "wal":
+        raise LedgerError(f"ledger {path}: no write-ahead log here; use a local disk")
+    db.execute("PRAGMA synchronous = FULL")
+    if is_new:
+        db.execute("BEGIN IMMEDIATE")
+        if _is_new(db, path):  # another process may have been faster
+            for statement in SCHEMA:
+                db.execute(statement)
+            db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            db.execute(f"PRAGMA user_version = {FORMAT}")
+        db.execute("COMMIT")
+        _sync_folder(path.parent)
+    verdict = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if verdict != "ok":
+        raise LedgerError(f"ledger {path}: {ERROR_REMEDIES['SQLITE_CORRUPT']} ({verdict})")
+    db.execute("BEGIN IMMEDIATE")  # the first question would be too late to find it read-only
+    db.execute("ROLLBACK")
+
+
+def _enable_write_ahead_log(db: sqlite3.Connection) -> str:
+    """Return the journal's mode once it is set: here SQLite itself waits for no other process."""
+    deadline = monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            return str(db.execute("PRAGMA journal_mode = WAL").fetchone()[0])
+        except sqlite3.OperationalError as error:
+            if not error.sqlite_errorname.startswith("SQLITE_BUSY") or monotonic() > deadline:
+                raise
+        sleep(0.01)
+
+
+def _is_new(db: sqlite3.Connection, path: Path) -> bool:
+    """Say whether the file is empty; LedgerError where it is not a ledger of this format."""
+    program = db.execute("PRAGMA application_id").fetchone()[0]
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if (program, version, tables) == (0, 0, 0):
+        return True
+    if program != APPLICATION_ID:
+        raise LedgerError(f"ledger {path}: it is another program's SQLite file; name another file")
+    if version != FORMAT:
+        raise LedgerError(
+            f"ledger {path}: its format is {version}, this version reads {FORMAT}; use the "
+            "version that wrote it"
+        )
+    return False
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a new file's name durable, as SQLite does for its contents."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

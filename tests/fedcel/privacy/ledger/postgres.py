@@ -1,0 +1,121 @@
+"""A server of PostgreSQL of the tests' own, on a unix socket in a temporary folder."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+UNPRIVILEGED = 65534
+"""Who runs the server where the tests run as root, whom it refuses."""
+START_SECONDS = 60
+LACKING = "PostgreSQL is not installed (no initdb and postgres); its ledger is not tested"
+
+
+def find_programs() -> Path | None:
+    """Return the folder of the server's programs, None where it is not installed."""
+    places = [Path(found).resolve().parent] if (found := shutil.which("postgres")) else []
+    places += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    return next((place for place in places if (place / "initdb").is_file()), None)
+
+
+@dataclass
+class PostgresServer:
+    """A server that can be killed and started again."""
+
+    programs: Path
+    folder: Path
+    process: "subprocess.Popen[bytes] | None" = None
+    numbers: Iterator[int] = field(default_factory=count)
+    emptied: str | None = None
+
+    def url(self, database: str) -> str:
+        """Return the address of one of its databases."""
+        return f"postgresql://fedcel@/{database}?host={self.folder}"
+
+    def make_database(self) -> str:
+        """Return the address of a new, empty database."""
+        import psycopg
+
+        name = f"ledger{next(self.numbers)}"
+        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}")
+        return self.url(name)
+
+    def empty_database(self) -> str:
+        """Return the address of a database that has no ledger any more: sooner than a new one."""
+        import psycopg
+
+        if self.emptied is None:
+            self.emptied = self.make_database()
+        with psycopg.connect(self.emptied, autocommit=True) as connection:
+            connection.execute("SET client_min_messages = warning")
+            connection.execute("DROP SCHEMA IF EXISTS fedcel_ledger CASCADE")
+        return self.emptied
+
+    def start(self) -> None:
+        """Start it, and wait until it takes connections."""
+        import psycopg
+
+        words = ["-D", self.folder / "data", "-k", self.folder, "-c", "listen_addresses="]
+        limit = time.monotonic() + START_SECONDS
+        while True:
+            if self.process is None or self.process.poll() is not None:  # a killed one's memory
+                self.process = self.run(self.programs / "postgres", *words)
+            try:
+                psycopg.connect(self.url("postgres")).close()
+            except psycopg.OperationalError:
+                assert time.monotonic() < limit, (self.folder / "log").read_text()
+                time.sleep(0.05)
+            else:
+                return
+
+    def kill(self) -> None:
+        """End all its processes at once, with SIGKILL."""
+        assert self.process
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def run(self, *command: object) -> "subprocess.Popen[bytes]":
+        """Start a program of the server as somebody whom it accepts, in a group of its own."""
+        with (self.folder / "log").open("ab") as log:
+            return subprocess.Popen(
+                [*map(str, command)],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd=self.folder,
+                **({"user": UNPRIVILEGED, "group": UNPRIVILEGED} if os.geteuid() == 0 else {}),
+            )
+
+
+@contextmanager
+def serve_postgres(place: str | None = None) -> Iterator[PostgresServer]:
+    """Yield a server that runs; skip the test where it, or its driver, is not installed.
+
+    `place`: where its temporary folder is made, None: where the system has them.
+    """
+    pytest.importorskip("psycopg", reason="the driver of PostgreSQL is not installed")
+    programs = find_programs()
+    if programs is None:
+        pytest.skip(LACKING)
+    with TemporaryDirectory(prefix="fedcel-", dir=place, ignore_cleanup_errors=True) as folder:
+        server = PostgresServer(programs, Path(folder))
+        if os.geteuid() == 0:
+            os.chown(folder, UNPRIVILEGED, UNPRIVILEGED)
+        words = ["-D", server.folder / "data", "-U", "fedcel", "-A", "trust", "-E", "UTF8"]
+        made = server.run(programs / "initdb", *words, "--no-locale", "--no-sync")
+        assert made.wait() == 0, (server.folder / "log").read_text()
+        server.start()
+        try:
+            yield server
+        finally:
+            server.kill()

@@ -1,0 +1,59 @@
+"""The file of a ledger: damaged, full, or not a ledger at all."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from fedcel.errors import LedgerError
+from fedcel.privacy.ledger import MICRO, Ledger
+from tests.fedcel.privacy.ledger.charges import charge
+
+
+def test_files_that_are_no_ledger_are_left_alone(tmp_path: Path) -> None:
+    """Text, another program's database, a later format, a folder, a missing folder."""
+    (tmp_path / "text").write_text("x" * 5000)
+    foreign = sqlite3.connect(tmp_path / "other")
+    foreign.execute("CREATE TABLE mine (a)")
+    foreign.close()
+    Ledger.open(tmp_path / "later").close()
+    later = sqlite3.connect(tmp_path / "later")
+    later.execute("PRAGMA user_version = 2")
+    later.close()
+    for name, reason in (
+        ("text", "no ledger, or damaged"),
+        ("other", "another program's"),
+        ("later", "format is 2, this version reads 1"),
+        (".", "cannot be opened"),
+        ("missing/ledger", "check that its folder exists"),
+    ):
+        before = (tmp_path / name).read_bytes() if (tmp_path / name).is_file() else b""
+        with pytest.raises(LedgerError, match=reason):
+            Ledger.open(tmp_path / name)
+        assert not before or (tmp_path / name).read_bytes() == before
+
+
+def test_a_damaged_ledger_is_refused(tmp_path: Path) -> None:
+    """Zeros over a page in the middle."""
+    path = tmp_path / "ledger.db"
+    with Ledger.open(path) as ledger:
+        ledger.grant("ann", 900 * MICRO)
+        ledger.charge([charge(str(k)) for k in range(300)])
+    raw = bytearray(path.read_bytes())
+    raw[5 * 4096 : 8 * 4096] = bytes(3 * 4096)
+    path.write_bytes(raw)
+    with pytest.raises(LedgerError, match="damaged"):
+        Ledger.open(path)
+
+
+def test_a_full_disk_books_nothing(ledger_file: Ledger) -> None:
+    """The group is refused with the reason; once there is space, the ledger goes on."""
+    (pages,) = ledger_file.db.execute("PRAGMA page_count").fetchone()
+    ledger_file.db.execute(f"PRAGMA max_page_count = {pages}")
+    ledger_file.grant("ann", 1000 * MICRO)
+    before = ledger_file.balance("ann")
+    with pytest.raises(LedgerError, match="free space, nothing was charged"):
+        ledger_file.charge([charge(str(k)) for k in range(500)])
+    assert ledger_file.balance("ann") == before
+    ledger_file.db.execute("PRAGMA max_page_count = 100000")
+    assert len(ledger_file.charge([charge(str(k)) for k in range(500)])) == 500
