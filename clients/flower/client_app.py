@@ -127,6 +127,7 @@ def make_client_app(settings: Settings | None = None, state_root: Path | None = 
             to_vector(read_model(message)),
             int(read_config(message)[record_names.ROUND]),
         )
+        training_guard.add_model(context)
         return pack_reply(message, {record_names.GRADIENT: [gradient.numpy()]})
 
     @app.query(record_names.LOGITS_QUERY)

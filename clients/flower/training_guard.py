@@ -15,11 +15,11 @@ from fedcel.seeding import make_generator
 from fedcel.settings import Settings
 
 LIMIT_KEY, AFTER_KEY = "leak-limit", "leak-after"
-"""Keys of --node-config: bits beyond the label, and models that a node trains on before."""
+"""Keys of --node-config: bits beyond the label, and models that a node answers before."""
 MAX_IMAGES = 500
 """Own images that a model is measured on, the first so many."""
 COUNT = "models"
-"""In the record of a node's state: the models that it has trained on."""
+"""In the record of a node's state: the models that it has answered, by an update or a gradient."""
 
 
 def check_model(
@@ -28,7 +28,8 @@ def check_model(
     """Measure what one message of a model's encoder leaks of own images; log it, or refuse it.
 
     Nothing is measured where the node sets no `leak-limit`. The limit holds once the node has
-    trained on `leak-after` models, which it counts itself: untrained encoders leak by nature.
+    answered `leak-after` models by updates or gradients, which it counts itself: untrained encoders
+    leak by nature.
 
     Args:
         settings: The run's settings, with this node's data.
@@ -45,13 +46,13 @@ def check_model(
     limit, after = read_limit(context)
     if limit is None:
         return
-    trained_on = count_models(context)
+    answered = count_models(context)
     flat = build_workspace_net(settings)
     flat.load(to_vector(model))
     images = select_client_images(settings, client)
     generator = make_generator(settings.seed, "leak-guard", number, client)
     x, y = images.x[:MAX_IMAGES], images.y[:MAX_IMAGES]
-    if trained_on < after:
+    if answered < after:
         leak = measure_leak(flat.net, x, y, generator)
         log(INFO, "round %d: %s; the limit does not hold yet", number, describe_leak(leak.upper))
         return
@@ -90,13 +91,13 @@ def read_limit(context: Context) -> tuple[float | None, int]:
 
 
 def count_models(context: Context) -> int:
-    """Return the models of this run that the node has trained on."""
+    """Return the models of this run that the node has answered by an update or a gradient."""
     record = context.state.get(record_names.GUARD)
     return int(record[COUNT]) if isinstance(record, MetricRecord) else 0  # type: ignore[arg-type]
 
 
 def add_model(context: Context) -> None:
-    """Count a model that the node has trained on, where it sets a limit."""
+    """Count a model that the node has answered, where it sets a limit."""
     if LIMIT_KEY not in context.node_config:
         return
     context.state[record_names.GUARD] = MetricRecord({COUNT: count_models(context) + 1})

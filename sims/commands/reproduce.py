@@ -71,6 +71,13 @@ def reproduce_command(
         reproduce.make_tables(tables, out, jobs=jobs, data=data, extra=extra, published=published)
 
 
+def check_place(assignment: str, path: str) -> str:
+    """Return the path of data; SettingsError where nothing is there."""
+    if not Path(path).exists():
+        raise SettingsError(f"--set {assignment}: there is no such file or folder")
+    return path
+
+
 def split_assignments(
     assignments: list[str], needed: list[str]
 ) -> tuple[dict[str, str], list[str]]:
@@ -96,9 +103,9 @@ def split_assignments(
                     f"--set data.path={value}: the tables need {', '.join(needed) or 'no data'}; "
                     "give each its own, such as --set fashion.path=PATH"
                 )
-            data[needed[0]] = value
+            data[needed[0]] = check_place(assignment, value)
         elif key.endswith(PATH_KEY) and name in read_data():
-            data[name] = value
+            data[name] = check_place(assignment, value)
         else:
             extra.append(assignment)
     return data, extra

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedcel.errors import FailedError, SettingsError
+from fedcel.errors import FailedError, RunError, SettingsError
 from fedcel.files import write_json
 from sims.progress import print_line
 from sims.reproduce.compare_rows import Comparison, compare_rows
@@ -186,7 +186,12 @@ def _run_once(command: Sequence[str], folder: Path) -> None:
 def _read_done(folder: Path) -> list[str]:
     """Return the commands that ended well in a table's folder."""
     path = folder / DONE_FILE
-    return [str(line) for line in json.loads(path.read_text())] if path.exists() else []
+    try:
+        return [str(line) for line in json.loads(path.read_text())] if path.exists() else []
+    except ValueError as error:
+        raise RunError(
+            f"{path} is no list of commands ({error}); delete it, and the table is made again"
+        ) from None
 
 
 def _print_estimate(

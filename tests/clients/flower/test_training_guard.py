@@ -58,8 +58,8 @@ def test_a_hijacked_model_is_refused(caplog: pytest.LogCaptureFixture) -> None:
 def test_the_limit_holds_after_models_that_the_node_counts() -> None:
     """Whatever round the server names: two pass, the third is refused; without a limit all pass."""
     at = node(**{"leak-limit": 0.2, "leak-after": 2})
-    for _ in range(2):
-        send(HIJACKED, at)
+    for kind in ("train", f"query.{record_names.GRADIENT_QUERY}"):
+        send(HIJACKED, at, kind)
     with pytest.raises(LeakError):
         send(HIJACKED, at)
     free = node()

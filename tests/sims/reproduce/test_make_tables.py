@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fedcel.errors import FailedError, SettingsError
+from fedcel.errors import FailedError, RunError, SettingsError
 from sims.bench.scenario import list_cells, list_packaged, read_scenario
 from sims.commands.main import main
 from sims.reproduce import (
@@ -226,3 +226,14 @@ def test_data_is_asked_for(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
     assert "needs FASHION" in capsys.readouterr().err
     assert main([*common, "fashion-long", "frontier-faces", "--set", "data.path=x"]) == 2
     assert "FACES, FASHION; give each its own" in capsys.readouterr().err
+    assert main([*common, "fashion-long", "--set", "fashion.path=/none"]) == 2
+    assert "fashion.path=/none: there is no such file or folder" in capsys.readouterr().err
+
+
+def test_a_damaged_record_of_commands_is_refused(tmp_path: Path) -> None:
+    """With its path and what to do."""
+    table, folder = make_tiny(tmp_path), tmp_path / "out" / "tiny"
+    folder.mkdir(parents=True)
+    (folder / "commands.json").write_text("[")
+    with pytest.raises(RunError, match=r"commands\.json is no list of commands .* delete it"):
+        make_tables([table], tmp_path / "out", jobs=1, published=tmp_path / "kept")
