@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 Result = TypeVar("Result")
 
@@ -12,6 +12,7 @@ FORMAT = 1
 """Of the tables and of the log's links; the same in both databases."""
 
 
+@runtime_checkable
 class Rows(Protocol):
     """What a statement returned."""
 

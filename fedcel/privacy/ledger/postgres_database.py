@@ -14,8 +14,9 @@ import random
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from time import monotonic, sleep
-from typing import Any, Generic, NamedTuple, Self, TypeVar, final
+from typing import Any, Generic, Self, TypeVar, final
 
 import psycopg
 from psycopg import errors
@@ -90,7 +91,9 @@ CONFLICTS = (errors.SerializationFailure, errors.DeadlockDetected)
 """After these the server has kept nothing, and a second try may succeed."""
 
 
-class Commit(NamedTuple, Generic[Outcome]):
+@final
+@dataclass(frozen=True)
+class Commit(Generic[Outcome]):
     """A commit under way: its rows, where kept, are after the position and bear the name."""
 
     attempt: str
