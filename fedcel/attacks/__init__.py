@@ -45,6 +45,7 @@ from fedcel.attacks.runner import (
 )
 from fedcel.attacks.score_card import (
     ReconstructionScores,
+    class_means,
     mean_image,
     mse,
     score_reconstructions,
@@ -91,6 +92,7 @@ __all__ = [
     "RepeatedObservation",
     "Shadow",
     "UnSplit",
+    "class_means",
     "copy_differentiable",
     "find_contradictions",
     "hijack_encoder",

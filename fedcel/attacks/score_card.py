@@ -198,8 +198,17 @@ def mean_image(labels: Int[Tensor, " T"], population: Images) -> Float[Tensor, "
 def class_means(labels: Int[Tensor, " T"], population: Images) -> Float[Tensor, "T C H W"]:
     """Guess each target as one who knows its label: by the mean of its class.
 
-    A class without an image gives the mean of all. DataError when there is no image at all, or none
-    whose label is a class of the targets.
+    A class without an image gives the mean of all.
+
+    Args:
+        labels: The targets' classes, (T,).
+        population: Images that the means are of, (N, C, H, W), with labels.
+
+    Returns:
+        Images (T, C, H, W).
+
+    Raises:
+        DataError: There is no image at all, or none whose label is a class of the targets.
     """
     if isinstance(population, OtherClasses):
         raise DataError(

@@ -153,15 +153,14 @@ def begin_round(
     """
     round_number = state.round + 1
     total = sum(examples.values())
-    gamma = state.weight.gamma if state.weight else None
-    plan = plan_round(settings, round_number, 1.0, total, gamma=gamma)
+    plan = plan_round(settings, round_number, 1.0, total, gamma=state.gamma)
     weights = weigh_clients(examples, select_clients(settings, round_number))
     inputs = RoundInputs(
         round_number,
         state.model,
         total,
         threshold=state.threshold.threshold if state.threshold else None,
-        gamma=gamma,
+        gamma=state.gamma,
         centres=state.centres,
         gradient=None if plan.control == "none" else state.gradient,
         preconditioner=compute_preconditioner(state),

@@ -50,6 +50,11 @@ class ServerState(NamedTuple):
     weight: WeightControl | None = None
     """The state of an adaptive gamma."""
 
+    @property
+    def gamma(self) -> float | None:
+        """What gamma is at most in the next round; None where only the schedule limits it."""
+        return None if self.weight is None else self.weight.gamma
+
     def __repr__(self) -> str:
         """Show shapes in the place of numbers."""
         return summarise_record(self)
@@ -209,9 +214,7 @@ def move_threshold(
     """
     cel = settings.cel
     is_young = cel.target == "accuracy" and state.round < cel.ramp * settings.rounds
-    is_burnt_in = state.round > burn_in_rounds(settings)
-    plan = plan_round(settings, state.round, 1.0, total_examples)
-    if state.threshold is None or not plan.cel_acts or is_young or is_burnt_in:
+    if state.threshold is None or is_young or not _may_move(settings, state, total_examples):
         return state
     return state._replace(
         threshold=adaptive_threshold.next_threshold(state.threshold, measured, cel)
@@ -233,10 +236,13 @@ def move_weight(
     Returns:
         The state that the next round begins with.
     """
-    if state.weight is None or state.round > burn_in_rounds(settings):
-        return state
-    plan = plan_round(settings, state.round, 1.0, total_examples, gamma=state.weight.gamma)
-    if not plan.cel_acts:
+    if state.weight is None or not _may_move(settings, state, total_examples):
         return state
     weight = adaptive_weight.next_weight(state.weight, measured, settings.cel, settings.rounds)
     return state._replace(weight=weight)
+
+
+def _may_move(settings: Settings, state: ServerState, total_examples: int) -> bool:
+    """Say whether what follows a goal may move: the loss acted, and the chain has not begun."""
+    plan = plan_round(settings, state.round, 1.0, total_examples, gamma=state.gamma)
+    return plan.cel_acts and state.round <= burn_in_rounds(settings)

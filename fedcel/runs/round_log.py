@@ -90,8 +90,7 @@ def describe_round(
     Raises:
         DivergedError: A score is not finite, though the model is.
     """
-    gamma = state.weight.gamma if state.weight else None
-    plan = plan_round(settings, state.round, 1.0, report.total_examples, gamma=gamma)
+    plan = plan_round(settings, state.round, 1.0, report.total_examples, gamma=state.gamma)
     event: Event = {
         # First: what clients tell never replaces what the server measured.
         **{key: value for key, value in report.metrics.items() if key != KEPT_SHARE},

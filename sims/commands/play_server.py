@@ -1,13 +1,18 @@
 """Serve the playground: the same web server as the service's."""
 
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 import uvicorn
 
-from sims.commands.web_server import Endpoint, configure_server, format_address, open_socket
+from sims.commands.web_server import (
+    Endpoint,
+    configure_server,
+    format_address,
+    open_socket,
+    run_until_stopped,
+)
 from sims.play import create_app, open_playground
 from sims.progress import show_steps
 
@@ -40,14 +45,10 @@ def run_playground(
     with open_socket(endpoint) as listener:  # refused before the work
         with show_steps("preparing the playground") as show_step:
             playground = open_playground(folder, ledgers, show_step, variants)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: None)  # the server drains, then raises it again
         if playground.note:
             print(playground.note)
-        print(f"playground: http://{format_address(listener)}", flush=True)
+        server = uvicorn.Server(configure_server(create_app(playground, hosts), endpoint))
         try:
-            uvicorn.Server(configure_server(create_app(playground, hosts), endpoint)).run(
-                sockets=[listener]
-            )
+            run_until_stopped(server, listener, f"playground: http://{format_address(listener)}")
         finally:
             playground.close()

@@ -108,12 +108,10 @@ def run_service(
         raise SettingsError(f"{expected}: {refuse_chance(run, expected)}")
     with open_socket(endpoint) as listener:
         configure_logs()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: None)  # the server drains, then raises it again
         scheme = "https" if endpoint.certificate else "http"
         print(f"{expected}\n{expected.judge(run)}")
-        print(f"serving {model.version}: {scheme}://{format_address(listener)}", flush=True)
-        server.run(sockets=[listener])
+        greeting = f"serving {model.version}: {scheme}://{format_address(listener)}"
+        run_until_stopped(server, listener, greeting)
     if not server.started:
         raise service.start_error or RunError(f"{folder}: the service did not start; see its log")
 
@@ -240,6 +238,17 @@ def format_address(listener: socket.socket) -> str:
     """Return host and port as an address writes them."""
     host, port = listener.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def run_until_stopped(server: uvicorn.Server, listener: socket.socket, greeting: str) -> None:
+    """Print the greeting and answer until SIGTERM or Ctrl-C, and then what is under way.
+
+    Whoever has read the greeting may stop the server.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)  # the server drains, then raises it again
+    print(greeting, flush=True)
+    server.run(sockets=[listener])
 
 
 def configure_server(

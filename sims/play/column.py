@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.attacks import Attacker, Decoder, KernelRidge, Rebuild, mse
+from fedcel.attacks import Attacker, Decoder, KernelRidge, Rebuild, class_means, mse
 from fedcel.data import Images
 from fedcel.leakage import ImageLeak, image_leak
 from fedcel.metrics import bald, predictive_entropy
@@ -150,13 +150,12 @@ class Column:
         """Return what the attackers make of the messages' mean."""
         mean = sent.messages.mean(0, keepdim=True)
         numbers = mean.new_tensor([describe_level(self.net, level)])
-        regression = self.regressions.get(find_level(self.net, level))
-        if regression is None:
-            regression = learn_regression(self.net, self.run, find_level(self.net, level))
-            self.regressions[find_level(self.net, level)] = regression
+        learned = find_level(self.net, level)
+        if learned not in self.regressions:
+            self.regressions[learned] = learn_regression(self.net, self.run, learned)
         return {
             "decoder": self.decoder(torch.cat([mean, numbers], 1))[0],
-            "kernel-ridge": regression(mean)[0],
+            "kernel-ridge": self.regressions[learned](mean)[0],
         }
 
     def predict(self, message: Float[Tensor, "1 D"]) -> Prediction:
@@ -201,7 +200,7 @@ def prepare_column(run: Run, look: Look, show_part: ShowPart) -> Column:
         share = DECODER_SHARE + (1 - DECODER_SHARE) * number / len(usual)
         show_part(share, f"kernel ridge {number + 1} of {len(usual)}")
         regressions[level] = learn_regression(net, run, level)
-    averages = average_classes(run.splits.auxiliary, run.splits.classes)
+    averages = class_means(torch.arange(run.splits.classes), run.splits.auxiliary)
     return Column(
         look,
         run,
@@ -212,13 +211,6 @@ def prepare_column(run: Run, look: Look, show_part: ShowPart) -> Column:
         decoder=decoder,
         regressions=regressions,
     )
-
-
-def average_classes(images: Images, classes: int) -> Float[Tensor, "K C H W"]:
-    """Return the mean image of each class; of a class without images the mean of all."""
-    overall = images.x.mean(0)
-    parts = [images.x[images.y == label] for label in range(classes)]
-    return torch.stack([part.mean(0) if len(part) else overall for part in parts])
 
 
 def learn_regression(net: SplitNet, run: Run, level: NoiseLevel) -> Rebuild:
