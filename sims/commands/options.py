@@ -49,6 +49,9 @@ EngineChoice = Annotated[
         help="What trains the clients; default: the setting `engine`.", show_default=False
     ),
 ]
+ServerPort = Annotated[
+    int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")
+]
 Against = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="Show differences to this variant, too.", show_default=False),

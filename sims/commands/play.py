@@ -8,6 +8,7 @@ import typer
 
 from fedcel.errors import SettingsError
 from fedcel.extras import require_extra
+from sims.commands.options import ServerPort
 
 EXAMPLES = ("fedcel play RUN", "fedcel play BENCH --variant none --variant cluster")
 
@@ -30,7 +31,7 @@ def play_command(
         ),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8765,
+    port: ServerPort = 8765,
     insecure: Annotated[
         bool,
         typer.Option("--insecure", help="Let other machines in, over plain HTTP without a key."),

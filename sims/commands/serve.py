@@ -10,6 +10,7 @@ from fedcel.extras import require_extra
 from sims.commands.options import (
     Assignments,
     RunFolder,
+    ServerPort,
 )
 from sims.overrides import parse_overrides
 
@@ -37,7 +38,7 @@ def serve_command(
         typer.Option(help="File of clients' keys; default: LEDGER.keys.json.", show_default=False),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8443,
+    port: ServerPort = 8443,
     certificate: Annotated[
         Path | None, typer.Option(help="PEM file, with its chain.", show_default=False)
     ] = None,

@@ -226,6 +226,11 @@ class Playground:
         if request.test is not None:
             if not 0 <= request.test < self._count:
                 raise DataError(f"test is {request.test}, must be from 0 to {self._count - 1}")
+            if request.label is not None:
+                raise DataError(
+                    f"label is {request.label}: a test image has its own; leave it out, or give "
+                    "`pixels`"
+                )
             x, y = self.columns[0].candidates
             return Picked(x[request.test], request.test, int(y[request.test]), False)
         image = read_pixels(request.pixels, self.shape)

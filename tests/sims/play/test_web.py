@@ -188,6 +188,7 @@ def test_private_answers_run_the_budget_down(served: Served) -> None:
     [
         ({}, "not both"),
         ({"test": 0, "pixels": BLANK}, "not both"),
+        ({"test": 0, "label": 3}, "a test image has its own"),
         ({"test": 80}, "must be from 0 to 79"),
         ({"test": -1}, "must be from 0 to 79"),
         ({"test": 1.5}, "test: Input should be a valid integer"),
