@@ -1,6 +1,6 @@
 """Upper bounds on what messages tell about images that nobody has seen, with confidence."""
 
-from itertools import product
+from itertools import chain, product
 from math import log, sqrt
 from typing import NamedTuple
 
@@ -147,6 +147,17 @@ class MixtureForm(NamedTuple):
     stranger_share: float
 
 
+class MessageLaw(NamedTuple):
+    """What was fitted to the messages of reference images: the law q_y of each class."""
+
+    mixtures: Mixtures
+    form: MixtureForm
+    scale: Float[Tensor, " D"]
+    """The unit of its means and variances: the noise's root mean square, in units of z."""
+    image_count: int
+    """Images that it was fitted on."""
+
+
 def bound_population(
     evaluated: GaussianMessages,
     reference: GaussianMessages,
@@ -188,17 +199,20 @@ def bound_population(
         and Olsen, Approximating the KL Divergence between Gaussian Mixture Models, ICASSP 2007;
         Maurer and Pontil, Empirical Bernstein Bounds, COLT 2009, theorem 4.
     """
-    check_messages(evaluated, "evaluated")
+    law = fit_law(reference, choosing=choosing, seed=seed)
+    return bound_under_law(evaluated, law, feature_range=feature_range, delta=delta)
+
+
+def fit_law(
+    reference: GaussianMessages, *, choosing: GaussianMessages | None = None, seed: int = 0
+) -> MessageLaw:
+    """Fit a mixture of Gaussians to each class of the reference, its form chosen on others.
+
+    Arguments and errors are those of `bound_population`.
+    """
     check_messages(reference, "reference")
     if choosing is not None:
         check_messages(choosing, "choosing")
-    if evaluated.mean.shape[1] != reference.mean.shape[1]:
-        raise ValueError(
-            f"evaluated messages have {evaluated.mean.shape[1]} values, reference messages "
-            f"{reference.mean.shape[1]}; give messages of one encoder"
-        )
-    if not 0 < delta < 1:
-        raise ValueError(f"delta is {delta}, must be above 0 and below 1; leave it out for 0.05")
     stream = make_generator(seed, "population-bound")
     most = min(MAX_REFERENCE, max(64, MAX_REFERENCE_VALUES // reference.mean.shape[1]))
     fitted = reference.take(torch.randperm(len(reference.labels), generator=stream)[:most])
@@ -206,20 +220,43 @@ def bound_population(
         held_back = len(fitted.labels) // HELD_BACK
         order = torch.arange(len(fitted.labels))
         fitted, choosing = fitted.take(order[held_back:]), fitted.take(order[:held_back])
-    if feature_range is not None:
-        check_range(evaluated, feature_range)
     scale = fitted.deviation.double().square().mean(0).sqrt()
-    evaluated, fitted, choosing = (
-        rescale(messages, scale) for messages in (evaluated, fitted, choosing)
-    )
+    fitted, choosing = rescale(fitted, scale), rescale(choosing, scale)
     form = choose_form(fitted, choosing)
     everything = join_messages(fitted, choosing)
-    spreads = measure_groups(everything, form.groups, form.is_shared)
+    places = find_groups(everything, form.groups)
+    spreads = measure_groups(everything, places, form.is_shared)
     mixtures = add_noise_law(spreads, form.shrinkage, has_tails=form.has_tails)
-    nats, largest = mix_in_strangers(divergences(evaluated, mixtures), form.stranger_share), None
+    return MessageLaw(mixtures, form, scale, len(everything.labels))
+
+
+def bound_under_law(
+    evaluated: GaussianMessages,
+    law: MessageLaw,
+    *,
+    feature_range: FeatureRange | None = None,
+    delta: float = 0.05,
+) -> PopulationBound:
+    """Bound what one message tells, by its mean divergence from a law fitted on other images.
+
+    Arguments, errors and the formula are those of `bound_population`.
+    """
+    check_messages(evaluated, "evaluated")
+    if evaluated.mean.shape[1] != len(law.scale):
+        raise ValueError(
+            f"evaluated messages have {evaluated.mean.shape[1]} values, reference messages "
+            f"{len(law.scale)}; give messages of one encoder"
+        )
+    if not 0 < delta < 1:
+        raise ValueError(f"delta is {delta}, must be above 0 and below 1; leave it out for 0.05")
+    if feature_range is not None:
+        check_range(evaluated, feature_range)
+    messages = rescale(evaluated, law.scale)
+    nats = mix_in_strangers(divergences(messages, law.mixtures), law.form.stranger_share)
+    largest = None
     if feature_range is not None:
         nats, largest = mix_in_wide(
-            nats, evaluated, feature_range=feature_range, scale=scale, delta=delta
+            nats, messages, feature_range=feature_range, scale=law.scale, delta=delta
         )
     information, beyond_label = (limit_mean(values, largest, delta) for values in nats)
     return PopulationBound(
@@ -227,8 +264,8 @@ def bound_population(
         beyond_label,
         confidence=1 - delta,
         image_count=len(evaluated.labels),
-        reference_count=len(everything.labels),
-        groups=form.groups,
+        reference_count=law.image_count,
+        groups=law.form.groups,
     )
 
 
@@ -282,8 +319,9 @@ def choose_form(fitted: GaussianMessages, choosing: GaussianMessages) -> Mixture
     if not len(choosing.labels):
         return MixtureForm(1, 1.0, True, False, STRANGER_SHARES[0])
     scores: dict[MixtureForm, float] = {}
+    places = {groups: find_groups(fitted, groups) for groups in GROUPS}
     for groups, is_shared in product(GROUPS, (True, False)):
-        spreads = measure_groups(fitted, groups, is_shared)
+        spreads = measure_groups(fitted, places[groups], is_shared)
         projections: dict[int, Projection] = {}
         for shrinkage, has_tails in product(SHRINKAGES, (False, True)):
             mixtures = add_noise_law(spreads, shrinkage, has_tails=has_tails)
@@ -301,11 +339,9 @@ def mix_in_strangers(nats: Float[Tensor, "2 n"], share: float) -> Float[Tensor, 
     return torch.stack([information, mixed.clamp_min(0)])
 
 
-def measure_groups(fitted: GaussianMessages, groups: int, is_shared: bool) -> Mixtures:
-    """Return means and spreads of the features of each class's groups, without any noise."""
-    count = len(fitted.labels)
-    centred = torch.empty_like(fitted.mean)
-    places: dict[int, list[Tensor]] = {}
+def find_groups(fitted: GaussianMessages, groups: int) -> dict[int, list[Int[Tensor, " _"]]]:
+    """Return by class the rows of each group of near images."""
+    places = {}
     for label in torch.unique(fitted.labels).tolist():
         rows = (fitted.labels == label).nonzero()[:, 0]
         features = fitted.mean[rows].numpy()
@@ -313,8 +349,17 @@ def measure_groups(fitted: GaussianMessages, groups: int, is_shared: bool) -> Mi
         coordinates = find_main_coordinates(features) if is_wide else features
         partition = torch.from_numpy(find_partitions(coordinates, [groups])[-1])
         places[label] = [rows[partition == group] for group in torch.unique(partition)]
-        for members in places[label]:
-            centred[members] = fitted.mean[members] - fitted.mean[members].mean(0)
+    return places
+
+
+def measure_groups(
+    fitted: GaussianMessages, places: dict[int, list[Int[Tensor, " _"]]], is_shared: bool
+) -> Mixtures:
+    """Return means and spreads of the features of each class's groups, without any noise."""
+    count = len(fitted.labels)
+    centred = torch.empty_like(fitted.mean)
+    for members in chain.from_iterable(places.values()):
+        centred[members] = fitted.mean[members] - fitted.mean[members].mean(0)
     number = sum(map(len, places.values()))
     common = find_axes(centred, number) if is_shared else None
     everything = fitted.mean - fitted.mean.mean(0)

@@ -55,6 +55,18 @@ def test_one_group_is_the_gaussian_channel() -> None:
     assert entropy_bound(codes, 0.1, one) == pytest.approx(log(2))
 
 
+def test_a_large_table_is_bounded_as_a_small_one() -> None:
+    """Few directions carry all: its partitions, looked for in those alone, are as tight."""
+    stream = torch.Generator().manual_seed(0)
+    z = torch.randn(600, 64, generator=stream)
+    z[:, 8:] *= 1e-3
+    y = torch.arange(600) % 2
+    large, small = (certificate(z, y, 1.0, large_table=size) for size in (0, 2**21))
+    gaussian = 8 * log(2) / 2 / log(2)
+    assert large.bits == pytest.approx(gaussian, abs=0.2)
+    assert large.bits_within_class == pytest.approx(small.bits_within_class, abs=0.1)
+
+
 def test_directions_that_move_together_count_once() -> None:
     """A line in 5 dimensions carries what its length does, in one dimension."""
     line = np.linspace(-1, 1, 50)[:, None]

@@ -173,7 +173,8 @@ def test_the_bits_stay_below_what_is_certified() -> None:
         assert without.cap_beyond_label is None
 
 
-def test_a_large_table_is_bounded_in_seconds() -> None:
+@pytest.mark.long
+def test_a_large_table_is_bounded_as_a_small_one() -> None:
     """Its bound holds and is as tight as that of a small one, where the covariance is known."""
     stream = torch.Generator().manual_seed(0)
     z = torch.randn(4200, 512, generator=stream)  # above the size that is fitted as a whole
