@@ -146,6 +146,18 @@ def test_a_quoted_number_says_its_form(rows: ModuleType) -> None:
         rows.draw_results(prose.replace("97.4", "97.5"), "page")
 
 
+def test_a_share_of_trials_stays_within_all(rows: ModuleType) -> None:
+    """19 of 24 in three rows of eight: Wilson's interval, worked out by hand; no t-interval."""
+    shares = [{"variant": "a", "seed": s, "share": n / 8} for s, n in enumerate((5, 6, 8))]
+    (rows.RESULTS / "shares.json").write_text(json.dumps(shares))
+    query = "row:shares.json?variant=a&trials=8&scale=100&digits=0#share"
+    assert rows.draw_results(f"[79, 60 to 91 %]({query})", "page") == "79, 60 to 91 %"
+    assert rows.draw_results(f"[79]({query})", "page") == "79"
+    for wrong in (f"[79, 60 to 92]({query})", f"[79]({query.replace('trials=8', 'trials=7')})"):
+        with pytest.raises(rows.StaleNumberError):
+            rows.draw_results(wrong, "page")
+
+
 def test_the_variants_of_a_scenario_are_rows(rows: ModuleType) -> None:
     """As `fedcel tune` wrote them."""
     comment = "<!-- rows defences.toml\nby: name\nonly: [none]\ncolumns: [tuned.accuracy]\n-->\n"

@@ -37,7 +37,9 @@ matched accuracy `[...](matched:digits.json?variant=cluster&loss=2#accuracy)`, o
 `[...](matched:digits.json?variant=cluster&over=5#bits-beyond-label)`. A difference paired by seed
 has `against=plain` at matched accuracy, and between rows the keys in which the other row differs:
 `row:digits.json?variant=plain&against.variant=cluster`. `digits=3` and `scale=100` say how a row's
-number is shown, also one of which reports know nothing. The text has to be what the rows give, else
+number is shown, also one of which reports know nothing. `trials=8` says that each row's number is
+the share of 8 trials: `[79, 60 to 91](row:...)` has Wilson's 95 % interval over the trials of all
+rows, which stays between 0 and 100 %. The text has to be what the rows give, else
 the page is refused; it may leave out the interval and how many seeds it holds for, and not that it
 is a bound (≤). Shown is the text alone.
 
@@ -59,6 +61,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 import yaml
+from scipy.stats import binomtest
 
 from fedcel.runs import per_image
 from sims.report.matched_table import (
@@ -97,7 +100,7 @@ ANY = object()
 """Stands for every value of a key."""
 OTHER = "against."
 """Before the keys in which the row that a row is compared with differs from it."""
-FORM = ("digits", "scale")
+FORM = ("digits", "scale", "trials")
 """What a query says of a number's form, beside the keys that its rows have."""
 NUMBER = re.compile(
     r"\[(?P<text>[^][]+)\]\((?P<kind>row|matched):(?P<file>[^?)#\s]+)\?(?P<query>[^)#]*)#(?P<key>[^)]+)\)"
@@ -145,7 +148,7 @@ def check_number(found: re.Match[str], page: str) -> str:
     except (KeyError, ValueError) as error:
         raise StaleNumberError(f"{page}: no row for {found[0]}: {error!r}") from error
     without_note = NOTE.sub("", current)
-    allowed = {current, without_note, without_note.partition(" ±")[0]}
+    allowed = {current, without_note, re.split(" ±|, ", without_note)[0]}
     if normalise_number(found["text"]) not in {normalise_number(text) for text in allowed}:
         raise StaleNumberError(f"{page}: {found[0]} is {current} in its rows")
     return found["text"]
@@ -166,6 +169,7 @@ def quote_row(file: str, query: dict[str, str], key: str) -> str:
         for name, value in query.items()
         if not name.startswith(OTHER) and name not in FORM
     }
+    trials = int(form.pop("trials", 0))
     column = find_column({"key": key} | form)
     column = column._replace(digits=int(column.digits))
     rows = select_rows(file, where)
@@ -176,7 +180,25 @@ def quote_row(file: str, query: dict[str, str], key: str) -> str:
         values = [read_value(row, column.key) for row in rows]
     if all(value is None for value in values):
         raise ValueError(f"no row has {key}")
+    if trials:
+        return format_share_of(column, values, trials)
     return format_estimate(column, estimate(values))
+
+
+def format_share_of(column: Column, shares: Sequence[float | None], trials: int) -> str:
+    """Return the share of all rows' trials that succeeded, and Wilson's 95 % interval.
+
+    Raises:
+        ValueError: When a row's number is no share of so many trials.
+    """
+    counts = [float(share) * trials for share in shares if share is not None]
+    if any(abs(count - round(count)) > 1e-6 for count in counts):
+        raise ValueError(f"{column.key} is {shares}, no shares of {trials} trials")
+    found = binomtest(round(sum(counts)), trials * len(counts))
+    interval = found.proportion_ci(method="wilson")
+    ends = (found.statistic, interval.low, interval.high)
+    share, low, high = (f"{column.scale * end:.{int(column.digits)}f}" for end in ends)
+    return f"{share}, {low} to {high}"
 
 
 def quote_match(file: str, query: dict[str, str], key: str) -> str:

@@ -207,6 +207,22 @@ def check_cel(cel: CelSettings, sigma: float) -> None:
         )
 
 
+def check_followed_loss(cel: CelSettings) -> None:
+    """Refuse a weight that follows a goal where there is no loss that it is of.
+
+    Args:
+        cel: The loss, of any kind.
+
+    Raises:
+        SettingsError: There is none.
+    """
+    if cel.kind == "none" and cel.schedule == "target":
+        raise SettingsError(
+            "cel.schedule is 'target', cel.kind 'none': gamma is of a conditional entropy loss, "
+            "and there is none; set cel.kind to 'cluster' or another, or cel.schedule to 'ramp'"
+        )
+
+
 def check_penalty(cel: CelSettings, sigma: float) -> None:
     """Refuse a penalty that divides by the noise, or takes its threshold from it, without noise.
 

@@ -8,6 +8,8 @@ from fedcel.settings.group_base import Group, Positive
 
 ImageCount = Annotated[int, Field(ge=2)] | Literal["auto"]
 """How many images: a number, or a share of those that there are."""
+CLASS_SOURCES = ("digits", "idx", "cifar", "image-folder", "huggingface")
+"""Sources whose labels are classes without an order, never bins of a number."""
 
 
 class DataSettings(Group):

@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fedcel.errors import SettingsError
 from fedcel.settings.attack import AttackSettings
-from fedcel.settings.cel import CelSettings, check_cel
+from fedcel.settings.cel import CelSettings, check_cel, check_followed_loss
 from fedcel.settings.chain import MIN_ESS, MIN_SAMPLED_ROUNDS, ChainSettings
-from fedcel.settings.data import DataSettings
+from fedcel.settings.data import CLASS_SOURCES, DataSettings
 from fedcel.settings.defence import LAW_DEFENCES, DefenceSettings, check_defence
 from fedcel.settings.group_base import to_kebab
 from fedcel.settings.local import LocalSettings
@@ -107,6 +107,17 @@ def find_noise_shape(settings: Settings) -> str:
     )
 
 
+def check_head(settings: Settings) -> None:
+    """Refuse a Gaussian over labels that are no bins of a number."""
+    head, source = settings.net.head, settings.data.source
+    if head != "classes" and source in CLASS_SOURCES:
+        raise SettingsError(
+            f"net.head is {head!r} and data.source {source!r}, whose labels are classes without an "
+            "order, must be bins of a number: data.source 'diabetes', 'npz' or an import string; "
+            "set one of these, or net.head to 'classes'"
+        )
+
+
 def check_noise_shape(settings: Settings) -> None:
     """Refuse to learn noise that there is none of, or whose law nobody knows."""
     shape, name = find_noise_shape(settings), settings.defence.name
@@ -157,7 +168,9 @@ def check_settings(settings: Settings) -> None:
             f"({settings.clients})"
         )
     check_defence(settings.defence)
+    check_head(settings)
     check_noise_shape(settings)
+    check_followed_loss(settings.cel)
     if settings.cel.kind != "none":
         check_schedule(settings, "cel.kind", settings.cel.kind)
         check_cel(settings.cel, cut_sigma(settings))

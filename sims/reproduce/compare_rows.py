@@ -1,7 +1,7 @@
 """Compare rows made again with the published ones: each number inside or outside its interval."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from fedcel.json_records import Record
@@ -20,6 +20,8 @@ SINGLE_SHARE = 0.02
 """Of a number without an interval that it may differ by, of one or two seeds."""
 ROUNDING = 1e-6
 """By which sums in another order may differ, as a share."""
+MOST_SHOWN = 10
+"""Numbers, and rows, that are listed on the terminal."""
 
 
 class ComparedNumber(Record):
@@ -42,6 +44,8 @@ class Comparison(Record):
     rows_published: int
     rows_again: int
     numbers: tuple[ComparedNumber, ...]
+    unpublished: tuple[str, ...] = ()
+    """Rows that were made and have no published one of the same seed."""
 
     def count(self, verdict: str) -> int:
         """Return how many numbers have this verdict."""
@@ -56,7 +60,7 @@ class Comparison(Record):
         )
 
     def __str__(self) -> str:
-        """Say how many numbers are inside, outside and missing, and list the worst ten outside."""
+        """Say how many numbers are inside, outside and missing; list outside, and unpublished."""
         lines = [
             f"{self.file}: {self.rows_again} rows made, {self.rows_published} published; of "
             f"{len(self.numbers)} numbers {self.count('inside')} inside "
@@ -65,14 +69,15 @@ class Comparison(Record):
         ]
         outside = [number for number in self.numbers if number.verdict == "outside"]
         outside.sort(key=lambda number: -abs(_gap(number)))
-        for number in outside[:10]:
+        for number in outside[:MOST_SHOWN]:
             width = "" if number.half is None else f" ± {number.half:.3g}"
             lines.append(
                 f"  {number.row}: {number.key} is {number.again:.4g}, published "
                 f"{number.published:.4g}{width}"
             )
-        if len(outside) > 10:
-            lines.append(f"  and {len(outside) - 10} more, see comparison.json")
+        lines += _say_more(outside)
+        lines += [f"  made, not published: {row}" for row in self.unpublished[:MOST_SHOWN]]
+        lines += _say_more(self.unpublished)
         return "\n".join(lines)
 
 
@@ -89,8 +94,10 @@ def compare_rows(
     Returns:
         A verdict for each number. From three published seeds on, inside is within the 95 %
         interval of their mean; below, within 2 % of the number. Times and counts of seeds are left
-        out.
+        out. Rows that were made and not published are named.
     """
+    names = {_name_row(row, (*IDENTITY, *SEEDS)) for row in published}
+    rows_again = dict.fromkeys(_name_row(row, (*IDENTITY, *SEEDS)) for row in again)
     first, second = _group_rows(published), _group_rows(again)
     numbers = [
         _judge(identity, key, values, second.get(identity, {}).get(key, []))
@@ -98,7 +105,11 @@ def compare_rows(
         for key, values in measures.items()
     ]
     return Comparison(
-        file=file, rows_published=len(published), rows_again=len(again), numbers=tuple(numbers)
+        file=file,
+        rows_published=len(published),
+        rows_again=len(again),
+        numbers=tuple(numbers),
+        unpublished=tuple(name for name in rows_again if name not in names),
     )
 
 
@@ -131,11 +142,21 @@ def _group_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[f
     """Return the values of each number over the rows that differ in the seed alone."""
     groups: dict[str, dict[str, list[float]]] = {}
     for row in rows:
-        parts = [f"{key}={row[key]}" for key in IDENTITY if row.get(key) is not None]
-        group = groups.setdefault(" ".join(parts), {})
+        group = groups.setdefault(_name_row(row, IDENTITY), {})
         for key, value in flatten_row(row):
             group.setdefault(key, []).append(value)
     return groups
+
+
+def _name_row(row: Mapping[str, Any], keys: Iterable[str]) -> str:
+    """Return what a row is of, by these of its keys."""
+    return " ".join(f"{key}={row[key]}" for key in keys if row.get(key) is not None)
+
+
+def _say_more(items: Sequence[object]) -> list[str]:
+    """Return a line that says how many are not listed; none where all are."""
+    more = len(items) - MOST_SHOWN
+    return [f"  and {more} more, see comparison.json"] if more > 0 else []
 
 
 def _judge(

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedcel.errors import FailedError, RunError, SettingsError
+from fedcel.errors import FailedError, FedcelError, RunError, SettingsError
 from fedcel.files import write_json
 from sims.progress import print_line
 from sims.reproduce.compare_rows import Comparison, compare_rows
@@ -26,7 +26,7 @@ DONE_FILE = "commands.json"
 ROWS_FOLDER = "rows"
 """In the output: the rows, called as in docs/results."""
 COMPARISON_FILE = "comparison.json"
-"""In a table's folder: each number beside the published one."""
+"""In a table's folder: for each file of rows, every number beside the published one."""
 ROW_FILES = {
     "bench": BENCH_FILE,
     "uncertainty": UNCERTAINTY_FILE,
@@ -46,6 +46,8 @@ def make_tables(
 ) -> list[Comparison]:
     """Make tables again and compare their rows with the published ones.
 
+    A table that fails does not stop the others.
+
     Args:
         tables: The tables, none made by hand.
         out: Each table has a folder in it; commands that ended well there are not run again.
@@ -58,23 +60,48 @@ def make_tables(
         A comparison for each file of rows.
 
     Raises:
-        FailedError: A command did not end well; the same call goes on.
+        FailedError: Tables failed, which it names; the same call goes on.
         SettingsError: A table's data is not given.
     """
     _print_estimate(tables, out, jobs=jobs, data=data or {}, extra=extra)
-    comparisons = []
+    comparisons: list[Comparison] = []
+    failed: dict[str, str] = {}
     for table in tables:
-        folder = out / table.name
-        for command in fill_commands(table, folder, jobs=jobs, data=data or {}, extra=extra):
-            _run_once(command, folder)
-        rows = read_rows(table, folder)
-        for file in table.rows:
-            write_json(out / ROWS_FOLDER / file, rows)
-            comparison = compare_rows(file, json.loads((published / file).read_text()), rows)
-            write_json(folder / COMPARISON_FILE, comparison.to_json())
-            print_line(str(comparison))
-            comparisons.append(comparison)
+        try:
+            comparisons += _make_table(
+                table, out, jobs=jobs, data=data or {}, extra=extra, published=published
+            )
+        except FedcelError as error:
+            failed[table.name] = str(error)
+            print_line(f"{table.name} failed: {error}")
     print_line(summarise_comparisons(comparisons))
+    if failed:
+        reasons = "; ".join(f"{name} ({reason})" for name, reason in failed.items())
+        raise FailedError(f"{len(failed)} of {len(tables)} tables failed: {reasons}")
+    return comparisons
+
+
+def _make_table(
+    table: PublishedTable,
+    out: Path,
+    *,
+    jobs: int,
+    data: Mapping[str, str],
+    extra: Sequence[str],
+    published: Path,
+) -> list[Comparison]:
+    """Make one table and return a comparison for each of its files of rows."""
+    folder = out / table.name
+    for command in fill_commands(table, folder, jobs=jobs, data=data, extra=extra):
+        _run_once(command, folder)
+    rows = read_rows(table, folder)
+    comparisons = []
+    for file in table.rows:
+        write_json(out / ROWS_FOLDER / file, rows)
+        comparison = compare_rows(file, _read_row_file(published / file), rows)
+        print_line(str(comparison))
+        comparisons.append(comparison)
+    write_json(folder / COMPARISON_FILE, [comparison.to_json() for comparison in comparisons])
     return comparisons
 
 
@@ -152,10 +179,12 @@ def read_rows(table: PublishedTable, folder: Path) -> list[dict[str, Any]]:
 
     Returns:
         The rows.
+
+    Raises:
+        RunError: The file that they are read from is missing or damaged.
     """
     if table.source != "attacks":
-        rows: list[dict[str, Any]] = json.loads((folder / ROW_FILES[str(table.source)]).read_text())
-        return rows
+        return _read_row_file(folder / ROW_FILES[str(table.source)])
     return [
         {
             str(row.strength_key).rpartition(".")[2]: row.strength,
@@ -165,6 +194,18 @@ def read_rows(table: PublishedTable, folder: Path) -> list[dict[str, Any]]:
         for row in read_bench_rows(folder)
         for attack in read_attack_rows(folder / row.run)
     ]
+
+
+def _read_row_file(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a file; RunError where it is missing or damaged."""
+    try:
+        rows: list[dict[str, Any]] = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise RunError(
+            f"{path} is no file of rows ({error}); delete the folder {path.parent} to make the "
+            "table again, or restore the file where it is a published one"
+        ) from None
+    return rows
 
 
 def _run_once(command: Sequence[str], folder: Path) -> None:

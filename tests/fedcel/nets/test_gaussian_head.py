@@ -2,6 +2,7 @@
 
 import math
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -94,3 +95,14 @@ def test_a_net_has_it(head: str, width: int) -> None:
     assert split.answer(torch.rand(3, 64)).shape == (3, 10)
     with pytest.raises(NetError, match="1 class"):
         build_net(net, (1, 1, 10), 1, torch.Generator())
+
+
+@pytest.mark.parametrize(("raw", "bins"), [(-1000.0, "0.05"), (1000.0, "148")])
+def test_the_page_states_the_limits_of_s(raw: float, bins: str) -> None:
+    """In bins, whatever was learned; the page of the regression rounds them."""
+    head = GaussianHead(4, 10, is_heteroscedastic=True)
+    set_constant(head, 0.5, raw)
+    _, deviation = head.describe(torch.zeros(1, 4))
+    assert float(deviation.detach()) * 10 == pytest.approx(float(bins), rel=0.01)
+    page = Path(__file__).parents[3] / "docs" / "how-to" / "train-a-regression.md"
+    assert f"{bins} bins" in page.read_text()

@@ -99,7 +99,7 @@ def test_a_table_is_made_once_and_compared(
         f"of {len(altered.numbers)} numbers {len(altered.numbers) - 1} inside; others in tiny.json"
     )
     assert [n.key for n in altered.numbers if n.verdict == "outside"] == ["accuracy"]
-    kept = json.loads((out / "tiny" / "comparison.json").read_text())
+    (kept,) = json.loads((out / "tiny" / "comparison.json").read_text())
     assert sum(number["verdict"] == "outside" for number in kept["numbers"]) == 1
 
 
@@ -110,6 +110,52 @@ def test_a_command_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(FailedError, match="fedcel bench .* ended with status 2"):
         make_tables([table], tmp_path / "out", jobs=1, published=tmp_path / "kept")
     assert not (tmp_path / "out" / "tiny").exists()
+
+
+def test_a_table_that_fails_does_not_stop_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second is made and compared with each of its files; the error names the first."""
+    first = make_tiny(tmp_path)
+    words = ("fedcel bench digits --out BENCH",)
+    files = ("a.json", "b.json")
+    second = first.model_copy(update={"name": "second", "commands": words, "rows": files})
+    for file, value in zip(files, (0.5, 0.7), strict=True):
+        (tmp_path / "kept" / file).write_text(json.dumps([{"variant": "a", "seed": 0, "x": value}]))
+
+    def run(words: list[str], **_: bool) -> object:
+        if "second" not in words[-1]:
+            return SimpleNamespace(returncode=1)
+        Path(words[-1]).mkdir(parents=True)
+        Path(words[-1], "bench.json").write_text('[{"variant": "a", "seed": 0, "x": 0.5}]')
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    out = tmp_path / "out"
+    with pytest.raises(FailedError, match=r"1 of 2 tables failed: tiny \(.*ended with status 1"):
+        make_tables([first, second], out, jobs=1, published=tmp_path / "kept")
+    kept = json.loads((out / "second" / "comparison.json").read_text())
+    assert [(one["file"], one["numbers"][0]["verdict"]) for one in kept] == [
+        ("a.json", "inside"),
+        ("b.json", "outside"),
+    ]
+    assert "tables: 2; of 2 numbers 1 inside; others in b.json" in capsys.readouterr().err
+
+    (out / "second" / "bench.json").unlink()
+    with pytest.raises(FailedError, match=r"second \(.*bench\.json is no file of rows"):
+        make_tables([second], out, jobs=1, published=tmp_path / "kept")
+
+
+def test_a_run_that_is_made_and_not_published_is_listed() -> None:
+    """By what it is of and its seed, ten of them on the terminal."""
+    kept = [{"variant": "a", "seed": 0, "x": 1.0}]
+    again = [{"variant": v, "seed": s, "x": 1.0} for v in "ab" for s in range(7)]
+    compared = compare_rows("f", kept, again)
+    assert len(compared.unpublished) == 13
+    lines = str(compared).splitlines()
+    assert lines[1] == "  made, not published: variant=a seed=1"
+    assert lines[-1] == "  and 3 more, see comparison.json"
+    assert len(lines) == 12
 
 
 def test_ctrl_c_names_the_same_command(

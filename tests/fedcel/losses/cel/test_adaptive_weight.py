@@ -139,6 +139,7 @@ def test_a_loss_that_measures_no_spread_is_named() -> None:
     ("change", "message"),
     [
         ({"cel.target": "none"}, "cel.schedule is 'target', cel.target 'none': gamma follows"),
+        ({"cel.kind": "none"}, "cel.schedule is 'target', cel.kind 'none': .* set cel.kind to"),
         ({"cel.goal": 1.0}, "must be a validation accuracy below 1"),
         (
             {"strategy.name": "a:b", "strategy.upload": "weights", "temperature": 0},
@@ -158,7 +159,7 @@ def test_a_loss_that_measures_no_spread_is_named() -> None:
             "more than its noisy update",
         ),
     ],
-    ids=["goal", "accuracy", "weights", "robust", "noisy"],
+    ids=["goal", "loss", "accuracy", "weights", "robust", "noisy"],
 )
 def test_what_it_cannot_follow_is_refused(change: dict[str, object], message: str) -> None:
     """At the door, with the reason; of a spread that clients send where they must not."""
