@@ -5,11 +5,14 @@ import multiprocessing
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from clients.service import LogitQuery, PrivateLayer, ProblemError
 from clients.service.access import add_key, key_table_path
@@ -103,23 +106,43 @@ def test_what_cannot_be_answered_costs_nothing(layer: PrivateLayer, path: Path) 
         assert ledger.balance("phone").spent == 4 * MICRO
 
 
-def test_threads_pay_once_for_one_message(layer: PrivateLayer, path: Path) -> None:
-    """Sixteen of them ask the same at once."""
-    with ThreadPoolExecutor(16) as pool:
+@dataclass(frozen=True)
+class Slow:
+    """Labels that take a while."""
+
+    epsilon: float = 4.0
+    name: str = "slow"
+    delta: float = 0.0
+    protects: str = "the input"
+    unit: Literal["logits", "probabilities"] = "logits"
+
+    def answer(self, logits: Tensor) -> Tensor:
+        """Wait, then answer."""
+        time.sleep(0.05)
+        return LabelOnly(self.epsilon, logits.shape[1]).answer(logits)
+
+
+def test_threads_pay_once_for_one_message(path: Path) -> None:
+    """Eight of them ask the same while the first is at work."""
+    with PrivateLayer(Slow(), path, model="m", classes=3) as layer, ThreadPoolExecutor(8) as pool:
         bodies = pool.map(
-            lambda n: layer.answer("phone", f"request-{n}", b"same", LOGITS).body, range(16)
+            lambda n: layer.answer("phone", f"request-{n}", b"same", LOGITS).body, range(8)
         )
         assert len({*bodies}) == 1
     with Ledger.open(path) as ledger:
         assert ledger.balance("phone").spent == 4 * MICRO
 
 
+def ask_in_child(layer: PrivateLayer) -> None:
+    """Ask with a layer that another process made; its connection stays as it is."""
+    layer.answer("phone", "request-2", b"2", LOGITS)
+    assert len(layer._opened) == 2
+
+
 def test_a_forked_process_opens_the_ledger_for_itself(layer: PrivateLayer, path: Path) -> None:
     """A connection that two processes share would damage the file."""
     layer.answer("phone", "request-1", b"1", LOGITS)
-    process = multiprocessing.get_context("fork").Process(
-        target=layer.answer, args=("phone", "request-2", b"2", LOGITS)
-    )
+    process = multiprocessing.get_context("fork").Process(target=ask_in_child, args=(layer,))
     process.start()
     process.join(20)
     assert process.exitcode == 0 and len(layer._opened) == 1
