@@ -17,8 +17,9 @@ PACKAGES = {
     "service": ("fastapi", "prometheus_client", "uvicorn"),
     "postgresql": ("psycopg",),
     "device": ("httpx",),
+    "onnx": ("onnxruntime",),
     "export": ("onnx", "onnxscript"),
-    "audit": ("onnxruntime",),
+    "audit": (),
     "testing": ("pytest",),
 }
 """What each extra brings by itself, by the names that are imported."""
@@ -27,7 +28,7 @@ INCLUDES = {
     "simulation": ("attacks", "diagnostics", "privacy", "report"),
     "deployment": ("diagnostics", "privacy"),
     "tune": ("simulation",),
-    "audit": ("attacks", "report"),
+    "audit": ("attacks", "onnx", "report"),
     "service": ("privacy",),
 }
 """The other extras that an extra brings."""

@@ -1,16 +1,22 @@
 """Split inference over HTTP: private answers, charged to a ledger before they are drawn.
 
 What is offered here answers queries and needs no web framework: a Flower node uses it, too. The
-application (`clients.service.app`), the keys (`access`) and the metrics (`monitoring`) are
-imported from their files, so that only who serves over HTTP needs the extra `service`.
+application (`clients.service.app`), the middleware (`middleware`) and the metrics (`monitoring`)
+are imported from their files, so that only who serves over HTTP needs the extra `service`.
 """
 
-from clients.service.answering import PrivateAnswer, PrivateAnswerer, Query, to_micro_epsilon
+from clients.service.answering import PrivateAnswerer, Query
+from clients.service.charged_answers import PrivateAnswer, to_micro_epsilon
 from clients.service.model import ServedModel, build_served, load_served
+from clients.service.private_layer import LogitQuery, PrivateLayer
+from clients.service.problems import ProblemError
 
 __all__ = [
+    "LogitQuery",
     "PrivateAnswer",
     "PrivateAnswerer",
+    "PrivateLayer",
+    "ProblemError",
     "Query",
     "ServedModel",
     "build_served",

@@ -21,16 +21,17 @@ from starlette.exceptions import HTTPException
 
 from clients import service_messages
 from clients.service.access import KeyStore, RateLimiter, key_table_path
-from clients.service.answering import (
-    PrivateAnswer,
-    PrivateAnswerer,
-    Query,
-    to_micro_epsilon,
-)
+from clients.service.answering import PrivateAnswerer, Query
 from clients.service.batching import Batcher, FullError
+from clients.service.charged_answers import PrivateAnswer, to_micro_epsilon
 from clients.service.model import ServedModel
 from clients.service.monitoring import LOGGER, Metrics, RequestMonitor
-from clients.service.problems import PROBLEM_MEDIA_TYPE, ProblemError, ProblemKind
+from clients.service.problems import (
+    PROBLEM_MEDIA_TYPE,
+    ProblemError,
+    ProblemKind,
+    explain_refusal,
+)
 from clients.service.query import BINARY_TYPE, JSON_TYPE, parse_query
 from fedcel.errors import LedgerError
 from fedcel.privacy import AnswerCalibration, Mechanism
@@ -38,17 +39,6 @@ from fedcel.privacy.ledger import MICRO, Balance, Ledger, LedgerAddress, Refusal
 
 Result = TypeVar("Result")
 
-PROBLEM_OF_REFUSAL = {
-    "budget": (ProblemKind.BUDGET, "Ask the operator to top up the client's budget."),
-    "delta": (
-        ProblemKind.BUDGET,
-        "The deltas of the answers add up to 1 %: use another client or model.",
-    ),
-    "undefined": (ProblemKind.INVALID, "The model has no finite answer to this message."),
-    "model-budget": (ProblemKind.MODEL_BUDGET, "This model version answers no more questions."),
-    "unknown-client": (ProblemKind.UNKNOWN_CLIENT, "Ask the operator to grant a budget."),
-    "replayed": (ProblemKind.REPLAYED, "Send a new request id."),
-}
 KEY_DOCUMENTATION: dict[str, Any] = {"security": [{"key": []}]}
 QUERY_DOCUMENTATION: dict[str, Any] = {
     "parameters": [
@@ -185,9 +175,7 @@ class Service:
         self.is_ready = not self.is_ending
         if isinstance(reply, Refusal):
             self.metrics.refusals.labels(reply.reason).inc()
-            kind, detail = PROBLEM_OF_REFUSAL[reply.reason]
-            remaining = None if reply.remaining is None else reply.remaining / MICRO
-            raise ProblemError(kind, detail, remaining=remaining)
+            raise explain_refusal(reply)
         self.metrics.answers.labels(str(reply.is_fresh).lower()).inc()
         self.metrics.epsilon.inc(reply.spent / MICRO)
         return reply
@@ -328,9 +316,7 @@ async def answer_query(request: Request) -> Response:
     parsed = await parse_query(request, service.identify_client(request), service.model)
     request.scope["fedcel"]["request"] = parsed.request
     answer = await service.answer(parsed)
-    end = f', "fresh": {str(answer.is_fresh).lower()}, "left": {answer.remaining / MICRO}}}'
-    body = answer.body[:-1] + end.encode()
-    return Response(body, 200, {"Cache-Control": "no-store"}, JSON_TYPE)
+    return Response(answer.to_json(), 200, {"Cache-Control": "no-store"}, JSON_TYPE)
 
 
 async def describe_model(request: Request) -> service_messages.ModelCard:
@@ -379,13 +365,13 @@ async def send_metrics(request: Request) -> Response:
     return Response(text, media_type="text/plain; version=0.0.4")
 
 
-async def handle_problem(request: Request, error: Exception) -> JSONResponse:
+async def handle_problem(request: Request, error: Exception) -> Response:
     """Return a refusal."""
     assert isinstance(error, ProblemError)
     return error.to_response()
 
 
-async def handle_http_error(request: Request, error: Exception) -> JSONResponse:
+async def handle_http_error(request: Request, error: Exception) -> Response:
     """Return what the framework refuses, in the same form."""
     assert isinstance(error, HTTPException)
     kind = ProblemKind.METHOD if error.status_code == 405 else ProblemKind.NOT_FOUND

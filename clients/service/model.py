@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
@@ -40,6 +40,8 @@ class ServedModel:
     privacy: PrivacySettings
     leak: LeakCard | None = None
     """What the run measured of its messages."""
+    run_heads: Callable[[Tensor], Tensor] | None = None
+    """Computes the heads' log-probabilities (S, B, C) elsewhere than in torch; None: there."""
 
     @property
     def samples(self) -> int:
@@ -86,13 +88,26 @@ class ServedModel:
         Returns:
             Each head's log-probabilities of the same messages.
         """
+        if self.run_heads is not None:
+            return Prediction(self.run_heads(messages))
+        with torch.no_grad():
+            return Prediction(self.compute_heads(messages))
+
+    def compute_heads(self, messages: Float[Tensor, "B D"]) -> Float[Tensor, "S B C"]:
+        """Compute each head's log-probabilities in torch.
+
+        Args:
+            messages: Smashed data as they arrived, (B, D).
+
+        Returns:
+            Log-probabilities, (S, B, C).
+        """
 
         def answer(parameters: dict[str, Tensor]) -> Tensor:
             logits: Tensor = functional_call(self.net.head, parameters, (messages,))
             return logits
 
-        with torch.no_grad():
-            return Prediction(vmap(answer)(self.heads).log_softmax(-1))
+        return vmap(answer)(self.heads).log_softmax(-1)
 
 
 def load_served(run: Run) -> ServedModel:

@@ -1,8 +1,13 @@
 """Every way in which the service says no; RFC 9457 (application/problem+json)."""
 
+import json
 from enum import Enum
+from typing import TYPE_CHECKING
 
-from starlette.responses import JSONResponse
+from fedcel.privacy.ledger import MICRO, Refusal
+
+if TYPE_CHECKING:  # a layer without a web framework refuses, too
+    from starlette.responses import Response
 
 PROBLEM_MEDIA_TYPE = "application/problem+json"
 
@@ -38,8 +43,28 @@ class ProblemKind(Enum):
         return f"urn:fedcel:problem:{self.name.lower().replace('_', '-')}"
 
 
+PROBLEM_OF_REFUSAL = {
+    "budget": (ProblemKind.BUDGET, "Ask the operator to top up the client's budget."),
+    "delta": (
+        ProblemKind.BUDGET,
+        "The deltas of the answers add up to 1 %: use another client or model.",
+    ),
+    "undefined": (ProblemKind.INVALID, "The model has no finite answer to this message."),
+    "model-budget": (ProblemKind.MODEL_BUDGET, "This model version answers no more questions."),
+    "unknown-client": (ProblemKind.UNKNOWN_CLIENT, "Ask the operator to grant a budget."),
+    "replayed": (ProblemKind.REPLAYED, "Send a new request id."),
+}
+
+
 class ProblemError(Exception):
-    """One refusal; `detail` never holds what was sent."""
+    """One refusal; `detail` never holds what was sent.
+
+    Attributes:
+        kind: Which of all refusals, with its status and title.
+        detail: What to do about it.
+        retry_after: Seconds to wait before asking again, where that helps.
+        remaining: Epsilon that is left, where the refusal is about a budget.
+    """
 
     def __init__(
         self,
@@ -55,20 +80,42 @@ class ProblemError(Exception):
         self.retry_after = retry_after
         self.remaining = remaining
 
-    def to_response(self) -> JSONResponse:
-        """Return the refusal as an HTTP response."""
-        status = self.kind.status
+    @property
+    def status(self) -> int:
+        """Return the HTTP status."""
+        return self.kind.status
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Return the HTTP headers, the media type among them."""
+        headers = {"Content-Type": PROBLEM_MEDIA_TYPE, "Cache-Control": "no-store"}
+        if self.retry_after is not None:
+            headers["Retry-After"] = str(max(1, round(self.retry_after)))
+        if self.status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        return headers
+
+    def to_json(self) -> bytes:
+        """Return the body of RFC 9457."""
         body: dict[str, object] = {
             "type": self.kind.urn,
             "title": self.kind.title,
-            "status": status,
+            "status": self.status,
             "detail": self.detail,
         }
         if self.remaining is not None:
             body["left"] = self.remaining
-        headers = {"Cache-Control": "no-store"}
-        if self.retry_after is not None:
-            headers["Retry-After"] = str(max(1, round(self.retry_after)))
-        if status == 401:
-            headers["WWW-Authenticate"] = "Bearer"
-        return JSONResponse(body, status, headers, media_type=PROBLEM_MEDIA_TYPE)
+        return json.dumps(body).encode()
+
+    def to_response(self) -> "Response":
+        """Return the refusal as a response of Starlette."""
+        from starlette.responses import Response
+
+        return Response(self.to_json(), self.status, self.headers)
+
+
+def explain_refusal(refusal: Refusal) -> ProblemError:
+    """Return what a client is told where the ledger refused to pay."""
+    kind, detail = PROBLEM_OF_REFUSAL[refusal.reason]
+    remaining = None if refusal.remaining is None else refusal.remaining / MICRO
+    return ProblemError(kind, detail, remaining=remaining)

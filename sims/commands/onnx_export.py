@@ -1,6 +1,7 @@
-"""A run's encoder as an ONNX file, for devices without torch."""
+"""A run's encoder, or its heads, as an ONNX file, for who has no torch or a faster runtime."""
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from clients.service import ServedModel, load_served
+from clients.service.onnx_heads import LOG_PROBABILITIES_NAME, MESSAGES_NAME, VERSION_KEY
 from fedcel.errors import RunError, SettingsError
 from fedcel.files import write_whole
 from fedcel.nets import SplitNet
@@ -49,11 +52,7 @@ def export_encoder(folder: Path, out: Path) -> str:
         "fedcel.net": run.settings.net.name,
         "fedcel.classes": str(run.splits.classes),
     }
-    import onnx
-
-    onnx.helper.set_model_props(model, metadata)
-    onnx.checker.check_model(model)
-    data = model.SerializeToString()
+    data = write_metadata(model, metadata)
     write_whole(out, data)
     size = f"{len(data)} bytes, images {tuple(shape)} to z ({net.features})"
     noise = f"noise of sigma {net.cut.sigma:g} and dropout {net.cut.dropout:g}"
@@ -75,18 +74,82 @@ class EncoderWithNoise(torch.nn.Module):
         return z, scale_sigma(self.net, z)
 
 
+def export_heads(folder: Path, out: Path) -> str:
+    """Write all sampled heads of a run: `messages` (B, D) to `log_probabilities` (S, B, C).
+
+    Raises:
+        RunError: The samples do not share one encoder.
+        SettingsError: The ONNX libraries are missing, the heads cannot be written, or the run is
+            none that could be served.
+    """
+    model = load_served(run_folder.read_run(folder))
+    data = convert_heads(model)
+    write_whole(out, data)
+    return (
+        f"{model.samples} heads: {out}, {len(data)} bytes, messages ({model.net.features}) to "
+        f"log-probabilities ({model.samples}, {model.classes}); they are not private by "
+        "themselves: serve them with `fedcel serve RUN --engine onnx`"
+    )
+
+
+class SampledHeads(torch.nn.Module):
+    """All sampled heads side by side."""
+
+    def __init__(self, model: ServedModel) -> None:
+        super().__init__()
+        self.model = model
+        for number, value in enumerate(model.heads.values()):
+            self.register_buffer(f"head_{number}", value)
+
+    def forward(self, messages: Float[Tensor, "B D"]) -> Float[Tensor, "S B C"]:
+        """Return each head's log-probabilities of the same messages."""
+        values = [getattr(self, f"head_{number}") for number in range(len(self.model.heads))]
+        heads = dict(zip(self.model.heads, values, strict=True))
+        return replace(self.model, heads=heads).compute_heads(messages)
+
+
+def convert_heads(model: ServedModel) -> bytes:
+    """Return all sampled heads as ONNX; SettingsError where that fails."""
+    program = export_program(
+        SampledHeads(model).eval(),
+        torch.rand(2, model.net.features),
+        [MESSAGES_NAME],
+        [LOG_PROBABILITIES_NAME],
+    )
+    metadata = {VERSION_KEY: model.version, "fedcel.classes": str(model.classes)}
+    return write_metadata(program, metadata)
+
+
+def write_metadata(model: Any, metadata: dict[str, str]) -> bytes:
+    """Return a checked model as bytes, with metadata."""
+    import onnx
+
+    onnx.helper.set_model_props(model, metadata)
+    onnx.checker.check_model(model)
+    data: bytes = model.SerializeToString()
+    return data
+
+
 def convert_encoder(encoder: torch.nn.Module, shape: tuple[int, ...]) -> Any:
     """Return an encoder as onnx.ModelProto, free in its batch; SettingsError where that fails."""
+    outputs = ["z", NOISE_OUTPUT][: 1 + isinstance(encoder, EncoderWithNoise)]
+    return export_program(encoder, torch.rand(2, *shape), ["images"], outputs)
+
+
+def export_program(
+    module: torch.nn.Module, example: Tensor, inputs: list[str], outputs: list[str]
+) -> Any:
+    """Return a module as onnx.ModelProto, free in its batch; SettingsError where that fails."""
     batch = {0: torch.export.Dim("batch")}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter's own deprecations
         try:
             program = torch.onnx.export(
-                encoder,
-                (torch.rand(2, *shape),),
+                module,
+                (example,),
                 dynamo=True,
-                input_names=["images"],
-                output_names=["z", NOISE_OUTPUT][: 1 + isinstance(encoder, EncoderWithNoise)],
+                input_names=inputs,
+                output_names=outputs,
                 dynamic_shapes=(batch,),
                 verbose=False,
             )
@@ -95,6 +158,6 @@ def convert_encoder(encoder: torch.nn.Module, shape: tuple[int, ...]) -> Any:
                 f"exporting needs {' and '.join(LIBRARIES)}: pip install 'fedcel[export]' ({error})"
             ) from None
         except torch.onnx.errors.OnnxExporterError as error:
-            raise SettingsError(f"this encoder cannot be written as ONNX: {error}") from error
+            raise SettingsError(f"this net cannot be written as ONNX: {error}") from error
     assert program is not None
     return program.model_proto

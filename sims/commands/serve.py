@@ -1,7 +1,7 @@
 """The command `serve`: answer split inference over HTTP."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -16,6 +16,7 @@ from sims.overrides import parse_overrides
 
 EXAMPLES = (
     "fedcel serve RUN",
+    "fedcel serve RUN --engine onnx",
     "fedcel serve RUN --host 0.0.0.0 --certificate chain.pem --private-key key.pem",
 )
 
@@ -52,6 +53,18 @@ def serve_command(
     allow_chance: Annotated[
         bool, typer.Option("--allow-chance", help="Serve answers no better than a guess, too.")
     ] = False,
+    engine: Annotated[
+        Literal["torch", "onnx"],
+        typer.Option(help="What computes the heads; onnx is the faster one."),
+    ] = "torch",
+    head: Annotated[
+        Path | None,
+        typer.Option(
+            help="ONNX file of `fedcel export --head` for --engine onnx; without it the heads are "
+            "converted at the start.",
+            show_default=False,
+        ),
+    ] = None,
     rate_limit: Annotated[float, typer.Option(help="Queries a second of one client.")] = 50.0,
 ) -> None:
     """Answer split inference over HTTP with private logits, until Ctrl-C or SIGTERM.
@@ -60,10 +73,14 @@ def serve_command(
     its answers are worth, and serves none that are no better than a guess.
     """
     require_extra("service")
+    if engine == "onnx":
+        require_extra("onnx")
+        if head is None:
+            require_extra("export")
     from clients.service.access import key_table_path
     from clients.service.app import Limits
     from fedcel.privacy.ledger import parse_ledger_address
-    from sims.commands.web_server import Endpoint, run_service
+    from sims.commands.web_server import Endpoint, HeadEngine, run_service
 
     if not 0 < rate_limit < float("inf"):
         raise SettingsError(f"--rate-limit is {rate_limit:g}, must be above 0; try 50")
@@ -77,4 +94,5 @@ def serve_command(
         overrides=parse_overrides(assignments),
         allow_chance=allow_chance,
         keys=keys,
+        heads=HeadEngine(engine, head),
     )

@@ -15,6 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from clients.service import ServedModel, load_served
 from clients.service.app import Limits, Service, create_app
 from clients.service.monitoring import configure_logs
+from clients.service.onnx_heads import Engine, use_onnx_heads
 from clients.service_messages import LOOPBACK_HOSTS
 from fedcel.errors import RunError, SettingsError
 from fedcel.metrics import chance_accuracy, is_at_chance
@@ -30,6 +31,7 @@ from fedcel.privacy import (
 from fedcel.privacy.ledger import LedgerAddress
 from fedcel.runs import Run, calibrate_answers, predict_labelled, run_folder
 from fedcel.settings import Scalar
+from sims.commands.onnx_export import convert_heads
 from sims.overrides import override_group
 
 DRAIN_SECONDS = 30  # for questions under way at the end
@@ -45,6 +47,16 @@ class Endpoint(NamedTuple):
     certificate: Path | None
     private_key: Path | None
     insecure: bool
+
+
+class HeadEngine(NamedTuple):
+    """What computes the heads, and the file that it reads them from, where there is one."""
+
+    name: Engine = "torch"
+    file: Path | None = None
+
+
+TORCH_HEADS = HeadEngine()
 
 
 class HeaderTimeoutProtocol(HttpToolsProtocol):
@@ -88,17 +100,19 @@ def run_service(
     keys: Path | None = None,
     overrides: Mapping[str, Scalar] | None = None,
     allow_chance: bool = False,
+    heads: HeadEngine = TORCH_HEADS,
 ) -> None:
     """Answer questions until SIGTERM or Ctrl-C, then those under way, then return.
 
     `overrides`: settings of the group privacy, instead of the run's. `allow_chance`: also serve
     answers that are not shown to be better than a guess. `keys`: where clients' keys are, None:
-    beside the ledger's file.
+    beside the ledger's file. `heads`: what computes them.
     SettingsError, RunError or LedgerError say what keeps it from starting.
     """
     check_endpoint(endpoint)
     run = run_folder.read_run(folder)
     model, mechanism = load_model_and_mechanism(run, overrides or {})
+    model = choose_engine(model, heads)
     torch.set_num_threads(1)  # batches are small; more threads would only wait for each other
     calibration = calibrate_answers(run, mechanism)
     service = Service(model, mechanism, ledger, limits, calibration=calibration, keys=keys)
@@ -204,6 +218,24 @@ def load_model_and_mechanism(
     settings = override_group(run.settings, overrides, "privacy")
     model = load_served(run._replace(settings=settings))
     return model, build_mechanism(settings.privacy, model.classes)
+
+
+def choose_engine(model: ServedModel, heads: HeadEngine) -> ServedModel:
+    """Return the model with its heads where they are to be computed.
+
+    SettingsError where they cannot be computed there, or the file is of no use.
+    """
+    if heads.name == "torch":
+        if heads.file is not None:
+            raise SettingsError(f"--head is {heads.file}, but --engine is torch; add --engine onnx")
+        return model
+    if heads.file is None:
+        return use_onnx_heads(model, convert_heads(model))
+    try:
+        data = heads.file.read_bytes()
+    except OSError as error:
+        raise SettingsError(f"--head {heads.file}: {error.strerror}; give an ONNX file") from None
+    return use_onnx_heads(model, data)
 
 
 def check_endpoint(endpoint: Endpoint) -> None:

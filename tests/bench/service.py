@@ -20,8 +20,8 @@ from pathlib import Path
 import torch
 
 from clients.service import PrivateAnswer, PrivateAnswerer, Query, ServedModel, load_served
-from clients.service.answering import build_answer_body
 from clients.service.app import Service
+from clients.service.charged_answers import DrawnAnswers, write_bodies
 from fedcel.privacy import LabelOnly, build_mechanism
 from fedcel.privacy.ledger import MICRO, Charge, Ledger, Refusal
 from fedcel.runs import calibrate_answers
@@ -80,12 +80,8 @@ def unguarded(service: Service) -> None:
         rows = torch.stack(
             [torch.frombuffer(bytearray(a.message), dtype=torch.float32) for a in asks]
         )
-        return [
-            PrivateAnswer(
-                build_answer_body(row, "logits", None), is_fresh=True, remaining=0, spent=0
-            )
-            for row in model.predict(rows).logits
-        ]
+        bodies = write_bodies(DrawnAnswers(model.predict(rows).logits, {}), "logits")
+        return [PrivateAnswer(body, is_fresh=True, remaining=0, spent=0) for body in bodies]
 
     service.batcher.work = work
 

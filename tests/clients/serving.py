@@ -65,10 +65,11 @@ def running(
     mechanism: Mechanism | None = None,
     *,
     ledger: str | None = None,
+    model: ServedModel | None = None,
 ) -> Iterator[Running]:
     """Serve a run to the client `phone`, which may spend `epsilon`.
 
-    `ledger`: its address, None: a file in the folder.
+    `ledger`: its address, None: a file in the folder. `model`: None: the run's, in torch.
     """
     run = run or made_run()
     path, keys = folder / "ledger.db", key_table_path(folder / "ledger.db")
@@ -76,7 +77,7 @@ def running(
     key = add_key(keys, "phone", None, time.time())
     with Ledger.open(address) as opened:
         opened.grant("phone", int(epsilon * MICRO))
-    model = load_served(run)
+    model = model or load_served(run)
     mechanism = mechanism or build_mechanism(run.settings.privacy, model.classes)
     calibration = calibrate_answers(run, mechanism)
     service = Service(

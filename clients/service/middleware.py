@@ -1,0 +1,234 @@
+"""ASGI middleware: what an application says of an input leaves as a private, paid answer only."""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, final
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from clients.service.access import RateLimiter
+from clients.service.batching import Batcher, FullError
+from clients.service.charged_answers import PrivateAnswer
+from clients.service.private_layer import LogitQuery, PrivateLayer, check_request_id
+from clients.service.problems import ProblemError, ProblemKind, explain_refusal
+from clients.service.query import JSON_TYPE, read_body
+from fedcel.errors import LedgerError
+from fedcel.privacy.ledger import Refusal
+
+LOGGER = logging.getLogger("fedcel.service")
+FORWARDED_HEADERS = (b"content-type", b"content-length")
+"""All that the application sees of a request's headers: they decide its answer, with the body."""
+MAX_BATCH = 64
+MAX_WAITING = 256
+
+
+class CapturedResponse(NamedTuple):
+    """What the application said, to nobody but us."""
+
+    status: int
+    body: bytes
+
+
+def read_logits(body: bytes) -> Sequence[float]:
+    """Read the logits of one input from an application's reply.
+
+    Args:
+        body: JSON with a field `logits`: a list of numbers, or a list of one such list.
+
+    Returns:
+        The numbers.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    fields = json.loads(body)
+    row = fields.get("logits") if isinstance(fields, dict) else None
+    if isinstance(row, list) and len(row) == 1 and isinstance(row[0], list):
+        row = row[0]
+    if not isinstance(row, list) or not all(type(value) in (int, float) for value in row):
+        raise ValueError("the application's reply has no list of numbers `logits`; give `read`")
+    return row
+
+
+@final
+class PrivacyMiddleware:
+    """Puts a private layer before an application's predictions.
+
+    A request to one of `paths` needs a client's key (`Authorization: Bearer KEY`) and an
+    `Idempotency-Key`. The application is called with its body, its query and its content type, and
+    with no other header. Its logits are charged and perturbed; nothing else of its reply leaves.
+    Paths that are not named are answered with 404, whatever the application would say.
+
+    Example::
+
+        layer = PrivateLayer(LabelOnly(epsilon=4, classes=10), "budget.db", model="digits-1")
+        app.add_middleware(PrivacyMiddleware, layer=layer, paths=["/predict"])
+
+    Args:
+        app: The application.
+        layer: What charges and perturbs; closed when the application ends.
+        paths: Where inputs are sent to, by POST.
+        open_paths: What anybody may read as it is, such as `/healthz`; nothing that depends on an
+            input.
+        read: Makes a row of logits of the application's reply to one input.
+        max_bytes: Of an input, at most.
+        rate: Questions a second of one client, on average.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        layer: PrivateLayer,
+        paths: Sequence[str],
+        open_paths: Sequence[str] = (),
+        read: Callable[[bytes], Sequence[float]] = read_logits,
+        max_bytes: int = 2**20,
+        rate: float = 50.0,
+    ) -> None:
+        self.app = app
+        self.layer = layer
+        self.paths = frozenset(paths)
+        self.open_paths = frozenset(open_paths) - self.paths
+        self.read = read
+        self.max_bytes = max_bytes
+        self.rates = RateLimiter(rate, time.monotonic)
+        self._batcher: Batcher[LogitQuery, PrivateAnswer | Refusal] | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, self._close_at_the_end(send))
+        elif scope["type"] == "http" and scope["path"] in self.open_paths:
+            await self.app(scope, receive, send)
+        elif scope["type"] == "http":
+            await self._answer_http(scope, receive, send)
+        else:  # a websocket would be a way around
+            await send({"type": "websocket.close", "code": 1008})
+
+    async def _answer_http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            answer = await self._answer(scope, receive)
+        except ProblemError as problem:
+            await send_reply(send, problem.status, problem.headers, problem.to_json())
+            return
+        headers = {"Content-Type": JSON_TYPE, "Cache-Control": "no-store"}
+        await send_reply(send, 200, headers, answer.to_json())
+
+    async def _answer(self, scope: Scope, receive: Receive) -> PrivateAnswer:
+        if scope["path"] not in self.paths:
+            raise ProblemError(ProblemKind.NOT_FOUND, "Ask one of the paths that are served.")
+        if scope["method"] != "POST":
+            raise ProblemError(ProblemKind.METHOD, "Send the input by POST.")
+        headers = Headers(scope=scope)
+        client = self.layer.authenticate(headers.get("authorization"))
+        if seconds := self.rates.take_token(client):
+            raise ProblemError(
+                ProblemKind.RATE,
+                f"At most {self.rates.rate:g} a second on average.",
+                retry_after=seconds,
+            )
+        request_id = headers.get("idempotency-key", "")
+        check_request_id(request_id)
+        body = await read_body(Request(scope, receive), self.max_bytes)
+        logits = self._read_reply(await self._call(scope, body))
+        message = identify_message(scope, body)
+        return await self._charge(LogitQuery(client, request_id, message, logits))
+
+    async def _call(self, scope: Scope, body: bytes) -> CapturedResponse:
+        """Return what the application says to an input."""
+        incoming = iter([{"type": "http.request", "body": body, "more_body": False}])
+        parts = bytearray()
+        status = 500
+
+        async def receive() -> Message:
+            return next(incoming, {"type": "http.disconnect"})
+
+        async def send(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            elif message["type"] == "http.response.body":
+                parts.extend(message.get("body", b""))
+
+        headers = [pair for pair in scope["headers"] if pair[0].lower() in FORWARDED_HEADERS]
+        try:
+            await self.app({**scope, "headers": headers}, receive, send)
+        except Exception as error:
+            LOGGER.error("failed", exc_info=error)
+            raise ProblemError(ProblemKind.FAILED, "It is in the service's log.") from None
+        return CapturedResponse(status, bytes(parts))
+
+    def _read_reply(self, reply: CapturedResponse) -> Sequence[float]:
+        """Return the logits; ProblemError where there are none, without the application's words."""
+        if 400 <= reply.status < 500:
+            raise ProblemError(ProblemKind.INVALID, "The model does not take this input.")
+        if reply.status != 200:
+            LOGGER.error("the application answered %d", reply.status)
+            raise ProblemError(ProblemKind.FAILED, "It is in the service's log.")
+        try:
+            logits = [float(value) for value in self.read(reply.body)]
+            if len(logits) != self.layer.classes:
+                raise ValueError(f"{len(logits)} logits, must be {self.layer.classes}")
+        except Exception as error:
+            LOGGER.error("the application's reply cannot be read", exc_info=error)
+            raise ProblemError(ProblemKind.FAILED, "It is in the service's log.") from None
+        return logits
+
+    async def _charge(self, query: LogitQuery) -> PrivateAnswer:
+        """Return the paid answer; ProblemError says why there is none."""
+        if self._batcher is None:
+            self._batcher = Batcher(
+                self.layer.answer_together,
+                ThreadPoolExecutor(1, "fedcel-answers"),
+                max_batch=MAX_BATCH,
+                max_waiting=MAX_WAITING,
+            )
+            await self._batcher.start()
+        try:
+            reply = await self._batcher.submit(query)
+        except FullError:
+            raise ProblemError(
+                ProblemKind.BUSY, "Ask again with the same id.", retry_after=1.0
+            ) from None
+        except LedgerError as error:
+            LOGGER.error("ledger", exc_info=error)
+            raise ProblemError(
+                ProblemKind.LEDGER, "Ask again later with the same id.", retry_after=5.0
+            ) from None
+        if isinstance(reply, Refusal):
+            raise explain_refusal(reply)
+        return reply
+
+    def _close_at_the_end(self, send: Send) -> Send:
+        """Return `send` for the application's life, with the layer closed at its end."""
+
+        async def send_and_close(message: Message) -> None:
+            if message["type"].startswith("lifespan.shutdown"):
+                if self._batcher is not None:
+                    await self._batcher.close()
+                await asyncio.to_thread(self.layer.close)
+            await send(message)
+
+        return send_and_close
+
+
+def identify_message(scope: Scope, body: bytes) -> bytes:
+    """Return all that decides what the application says: each part with its length before it."""
+    content_type = Headers(scope=scope).get("content-type", "").encode("latin-1")
+    parts = (scope["path"].encode(), scope["query_string"], content_type, body)
+    return b"".join(len(part).to_bytes(8, "big") + part for part in parts)
+
+
+async def send_reply(send: Send, status: int, headers: dict[str, str], body: bytes) -> None:
+    """Send a whole reply."""
+    fields = {**headers, "Content-Length": str(len(body))}
+    pairs = [(name.lower().encode(), value.encode("latin-1")) for name, value in fields.items()]
+    await send({"type": "http.response.start", "status": status, "headers": pairs})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,248 @@
+"""Private answers over the logits of any model: keys, charges, repeats, in front of its caller.
+
+For who serves a model already, with whatever. Needs no web framework; `middleware` wraps an ASGI
+application in it.
+"""
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
+from hashlib import sha256
+from pathlib import Path
+from threading import Lock
+from typing import NamedTuple, Self, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from clients.service.access import KeyStore, key_table_path
+from clients.service.charged_answers import (
+    ChargedMechanism,
+    DrawnAnswers,
+    PrivateAnswer,
+    to_micro_epsilon,
+)
+from clients.service.problems import ProblemError, ProblemKind, explain_refusal
+from clients.service_messages import REQUEST_ID_PATTERN
+from fedcel.errors import SettingsError
+from fedcel.privacy import AnswerCalibration, Mechanism
+from fedcel.privacy.ledger import Charge, Ledger, LedgerAddress, Refusal, parse_ledger_address
+
+Logits = Sequence[float] | np.ndarray | Tensor
+
+
+class LogitQuery(NamedTuple):
+    """One input of a client, and what the model says to it."""
+
+    client: str
+    request: str
+    """The client's own id of it."""
+    message: bytes
+    """All that decides the logits, besides the model: the same message gets the same answer."""
+    logits: Logits
+    """(C,)"""
+
+
+@final
+class PrivateLayer:
+    """Makes private, paid answers of a model's logits.
+
+    Give the logits to nobody else. Threads may share it; after a fork each process opens the ledger
+    for itself.
+
+    Example::
+
+        layer = PrivateLayer(LabelOnly(epsilon=4, classes=10), "budget.db", model="digits-1")
+        client = layer.authenticate(headers.get("authorization"))
+        answer = layer.answer(client, headers["idempotency-key"], body, logits)
+        reply = answer.to_json()
+
+    Args:
+        mechanism: What perturbs a row of logits.
+        ledger: Who may spend what: a file, made if missing, or `postgresql://USER@HOST/DATABASE`.
+            `fedcel ledger keys LEDGER --client NAME` makes a client and its key.
+        model: Name of the model's weights, up to 200 characters. Give another one to other weights:
+            answers are remembered by it.
+        classes: Logits of a row; None: the mechanism's.
+        calibration: Adds probabilities to answers, see `fedcel.privacy.fit_calibration`.
+        keys: File of clients' keys; None: LEDGER.keys.json.
+
+    Raises:
+        SettingsError: The model has no name, the number of classes is not known, or the ledger in
+            PostgreSQL has no file of keys.
+        LedgerError: The ledger cannot be opened.
+    """
+
+    def __init__(
+        self,
+        mechanism: Mechanism,
+        ledger: str | LedgerAddress,
+        *,
+        model: str,
+        classes: int | None = None,
+        calibration: AnswerCalibration | None = None,
+        keys: Path | None = None,
+    ) -> None:
+        if not 0 < len(model) <= 200:
+            raise SettingsError(
+                f"model has {len(model)} characters, must be a name of 1 to 200; try 'digits-1'"
+            )
+        classes = classes or getattr(mechanism, "classes", None)
+        if not classes:
+            raise SettingsError(f"{mechanism.name!r} does not say its classes; give `classes`")
+        self.mechanism = mechanism
+        self.classes = int(classes)
+        self.calibration = calibration
+        self._address = parse_ledger_address(ledger)
+        self._keys = KeyStore(key_table_path(self._address, keys))
+        self._epsilon = to_micro_epsilon(mechanism.epsilon)
+        self._law = describe_mechanism(mechanism)
+        self._model = model
+        self._lock = Lock()
+        self._opened: dict[int, ChargedMechanism] = {}
+        self._is_closed = False
+        Ledger.open(self._address).close()  # what is wrong with it is said now
+
+    @property
+    def version(self) -> str:
+        """Return 32 hex digits of the model's name and the mechanism, as the ledger knows them."""
+        return sha256(self._law + self._model.encode()).hexdigest()[:32]
+
+    def authenticate(self, authorization: str | None) -> str:
+        """Find out who asks.
+
+        Args:
+            authorization: The request's header of that name: `Bearer KEY`.
+
+        Returns:
+            The client's name.
+
+        Raises:
+            ProblemError: No key, a wrong one or an expired one.
+        """
+        return self._keys.authenticate(authorization).client
+
+    def answer(self, client: str, request: str, message: bytes, logits: Logits) -> PrivateAnswer:
+        """Charge a client and perturb the logits, or give it the answer that it got before.
+
+        Args:
+            client: Who pays.
+            request: The client's own id of the request, 8 to 64 letters, digits, `.`, `_`, `-`.
+                Sent again with the same message, it costs nothing.
+            message: All that decides the logits besides the model, the request's body for example.
+            logits: The model's answer, (C,).
+
+        Returns:
+            The answer; `to_json` is what may leave.
+
+        Raises:
+            ProblemError: The request id is none, or a budget is spent; nothing may leave.
+            ValueError: Not one logit a class; nothing was charged.
+            LedgerError: The ledger cannot be written; nothing may leave.
+        """
+        (reply,) = self.answer_together([LogitQuery(client, request, message, logits)])
+        if isinstance(reply, Refusal):
+            raise explain_refusal(reply)
+        return reply
+
+    def answer_together(self, queries: Sequence[LogitQuery]) -> list[PrivateAnswer | Refusal]:
+        """Do the same for many queries at once, which costs less for each.
+
+        Args:
+            queries: Of any clients.
+
+        Returns:
+            For each query its answer, or why there is none.
+
+        Raises:
+            ProblemError: A request id is none; nothing was charged.
+            ValueError: A row has not one logit a class; nothing was charged.
+            LedgerError: The ledger cannot be written; nothing may leave.
+        """
+        for query in queries:
+            check_request_id(query.request)
+        rows = [read_row(query.logits, self.classes) for query in queries]
+        answerable = [place for place, row in enumerate(rows) if row.isfinite().all()]
+        charges = [self._build_charge(queries[place]) for place in answerable]
+
+        def draw(places: list[int]) -> DrawnAnswers:
+            logits = torch.stack([rows[answerable[place]] for place in places])
+            return DrawnAnswers(self.mechanism.answer(logits), {})
+
+        replies: list[PrivateAnswer | Refusal] = [Refusal("undefined", None) for _ in queries]
+        with self._lock:  # so that equal messages of two threads are paid once
+            answers = self._open().answer(charges, draw) if charges else []
+        for place, answer in zip(answerable, answers, strict=True):
+            replies[place] = answer
+        return replies
+
+    def close(self) -> None:
+        """Close the ledger; what was charged stays charged."""
+        with self._lock:
+            self._is_closed = True
+            if opened := self._opened.pop(os.getpid(), None):
+                opened.ledger.close()
+
+    def __enter__(self) -> Self:
+        """Return this layer."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the ledger."""
+        self.close()
+
+    def _open(self) -> ChargedMechanism:
+        """Return what answers in this process; a connection from before a fork is not touched."""
+        if self._is_closed:
+            raise ValueError("the layer is closed; make another one")
+        process = os.getpid()
+        if process not in self._opened:
+            ledger = Ledger.open(self._address)
+            self._opened[process] = ChargedMechanism(self.mechanism, ledger, self.calibration)
+        return self._opened[process]
+
+    def _build_charge(self, query: LogitQuery) -> Charge:
+        return Charge(
+            request=f"{query.client}:{query.request}",  # nobody can use up another client's ids
+            client=query.client,
+            model=self.version,
+            epsilon=self._epsilon,
+            delta=self.mechanism.delta,
+            message=sha256(self._law + b"\0" + query.message).digest(),
+        )
+
+
+def describe_mechanism(mechanism: Mechanism) -> bytes:
+    """Return canonical JSON of what is known of a mechanism: its law, and what plain fields say."""
+    law: dict[str, object] = {
+        "name": mechanism.name,
+        "epsilon": mechanism.epsilon,
+        "delta": mechanism.delta,
+        "unit": mechanism.unit,
+    }
+    if is_dataclass(mechanism):
+        stated = {field.name: getattr(mechanism, field.name) for field in fields(mechanism)}
+        law |= {key: value for key, value in stated.items() if isinstance(value, str | int | float)}
+    return json.dumps(law, sort_keys=True, separators=(",", ":")).encode()
+
+
+def check_request_id(request: str) -> None:
+    """Refuse what is no request id: ProblemError."""
+    if not re.fullmatch(REQUEST_ID_PATTERN, request):
+        raise ProblemError(
+            ProblemKind.INVALID, f"Send a header Idempotency-Key that matches {REQUEST_ID_PATTERN}."
+        )
+
+
+def read_row(logits: Logits, classes: int) -> Tensor:
+    """Return logits as (C,) in double precision; ValueError where they are not one a class."""
+    row = torch.as_tensor(logits, dtype=torch.float64).detach().cpu()
+    if row.shape != (classes,):
+        raise ValueError(
+            f"logits of one input are {tuple(row.shape)}, must be ({classes},); give one row at a "
+            "time"
+        )
+    return row
