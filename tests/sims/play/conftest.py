@@ -13,7 +13,8 @@ import uvicorn
 
 from clients.service_messages import LOOPBACK_HOSTS
 from sims.bench import run_bench, scenario
-from sims.commands.web_server import Endpoint, configure_server
+from sims.commands.listening import Endpoint
+from sims.commands.web_server import configure_server
 from sims.play import Playground, create_app, open_playground
 from tests.sims.small import QUICK
 
