@@ -13,7 +13,7 @@ from fedcel.runs.evaluation import (
     predict_references,
     write_evaluation,
 )
-from fedcel.runs.folder_lock import hold_folder
+from fedcel.runs.folder_lock import FolderWriter, find_writer, hold_folder
 from fedcel.runs.posterior import Posterior
 from fedcel.runs.round_log import Event
 from fedcel.runs.run_folder import (
@@ -34,12 +34,14 @@ __all__ = [
     "Evaluation",
     "Event",
     "EventCallback",
+    "FolderWriter",
     "Posterior",
     "Run",
     "ServerRun",
     "calibrate_answers",
     "create_run",
     "evaluate_run",
+    "find_writer",
     "has_begun",
     "hold_folder",
     "is_state_usable",

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from fedcel.errors import RunError
 
@@ -94,10 +95,52 @@ def _is_current(handle: int, path: Path) -> bool:
         return False
 
 
-def _describe_holder(path: Path) -> str:
-    """Return which process holds a lock, as far as it wrote that."""
+class FolderWriter(NamedTuple):
+    """The process that writes into a folder."""
+
+    process: int
+    host: str
+    since: str
+
+    @property
+    def is_gone(self) -> bool:
+        """Say whether it is known to have ended: on another machine that cannot be known."""
+        if self.host != socket.gethostname():
+            return False
+        try:
+            os.kill(self.process, 0)
+        except ProcessLookupError:
+            return True
+        except (PermissionError, OverflowError):  # another user's
+            return False
+        return False
+
+
+def find_writer(folder: Path) -> FolderWriter | None:
+    """Find out who writes into a folder, without taking its lock from anybody.
+
+    Args:
+        folder: Of a run or a bench.
+
+    Returns:
+        The process; None where there is none, or it was killed.
+    """
+    writer = _read_writer(folder / LOCK)
+    return None if writer is None or writer.is_gone else writer
+
+
+def _read_writer(path: Path) -> FolderWriter | None:
+    """Return who holds a lock; None where nobody does, or it has only just been taken."""
     try:
         holder = json.loads(path.read_text())
-        return f"process {holder['pid']} on {holder['host']} since {holder['since']}"
-    except (OSError, ValueError, KeyError, TypeError):  # it has only just taken the lock
+        return FolderWriter(int(holder["pid"]), str(holder["host"]), str(holder["since"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _describe_holder(path: Path) -> str:
+    """Return which process holds a lock, as far as it wrote that."""
+    writer = _read_writer(path)
+    if writer is None:
         return "another process"
+    return f"process {writer.process} on {writer.host} since {writer.since}"

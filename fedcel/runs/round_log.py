@@ -19,6 +19,11 @@ from fedcel.settings import Settings
 EVENTS = "events.jsonl"
 Event = dict[str, object]
 """The values of a line by their names."""
+OF_THE_SERVER = {
+    KEPT_SHARE, "bits-beyond-label", "bits-half-width", "bits-cap", "cel-threshold", "r-hat", "ess",
+    "geweke", "metrics-left-out",
+}  # fmt: skip
+"""Not in every line; metrics of clients that have these names are never taken for them."""
 
 
 class RoundLog:
@@ -93,7 +98,7 @@ def describe_round(
     plan = plan_round(settings, state.round, 1.0, report.total_examples, gamma=state.gamma)
     event: Event = {
         # First: what clients tell never replaces what the server measured.
-        **{key: value for key, value in report.metrics.items() if key != KEPT_SHARE},
+        **{key: value for key, value in report.metrics.items() if key not in OF_THE_SERVER},
         "round": state.round,
         **scores,
         "clients": len(report.clients),

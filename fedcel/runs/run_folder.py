@@ -113,10 +113,14 @@ def has_begun(settings: Settings, folder: Path) -> bool:
         RunError: It cannot go on: it is finished, or has other settings.
     """
     written = read_settings(folder)
-    # Neither changes what is trained: only who carries it, and when it is given up.
+    # None changes what is trained: only who carries it, when it is given up, what is measured.
     least = {"least_share": settings.strategy.least_share}
-    strategy = written.strategy.model_copy(update=least)
-    if written.model_copy(update={"engine": settings.engine, "strategy": strategy}) != settings:
+    allowed = {
+        "engine": settings.engine,
+        "bits_every": settings.bits_every,
+        "strategy": written.strategy.model_copy(update=least),
+    }
+    if written.model_copy(update=allowed) != settings:
         raise RunError(f"{folder} was made with other settings; resume it with its own")
     if (folder / "result.json").exists():
         raise RunError(f"{folder} is finished; there is nothing to resume")

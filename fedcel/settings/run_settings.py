@@ -46,6 +46,11 @@ class Settings(BaseModel):
     temperature: float = Field(
         1.0, ge=0, description="Temperature of the chain after burn-in; 1 is the posterior, 0 SGD."
     )
+    bits_every: int = Field(
+        0,
+        ge=0,
+        description="Rounds between two measurements of the leak, on validation images; 0: none.",
+    )
     data: DataSettings = DataSettings()
     net: NetSettings = NetSettings()
     defence: DefenceSettings = DefenceSettings()

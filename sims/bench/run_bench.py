@@ -1,5 +1,6 @@
 """Train and attack every cell of a scenario; go on where it stopped."""
 
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from functools import partial
@@ -30,7 +31,9 @@ from sims.results import (
     COST_FILE,
     EVENTS_FILE,
     FAILED_FILE,
+    PLAN_FILE,
     RESULT_FILE,
+    BenchPlan,
     BenchRow,
     FailedCell,
     RunMeasures,
@@ -75,6 +78,7 @@ def run_bench(scenario: Scenario, cells: list[Cell], folder: Path, jobs: int = 1
     make_rows(cells, folder)  # damage is named before the work
     with hold_folder(folder):
         write_whole(folder / "scenario.toml", scenario.path.read_text())
+        write_json(folder / PLAN_FILE, plan_call(cells, missing, jobs).to_json())
         print_line(f"run: {folder}")
         print_finished(cells, missing, folder)
         with suppress(FedcelError):  # the cells say why they fail
@@ -87,6 +91,16 @@ def run_bench(scenario: Scenario, cells: list[Cell], folder: Path, jobs: int = 1
     finished = f"the others are in {page}" if page else "no cell is finished"
     first = next(iter(failed.values()))
     raise type(first)(f"{describe_list(list(failed))} failed, the reasons are above; {finished}")
+
+
+def plan_call(cells: Sequence[Cell], missing: Sequence[Cell], jobs: int) -> BenchPlan:
+    """Return what this call is to do, for who watches it."""
+    return BenchPlan(
+        began=time.time(),
+        cells=tuple(cell.name for cell in cells),
+        missing=tuple(cell.name for cell in missing),
+        jobs=jobs,
+    )
 
 
 def print_finished(cells: list[Cell], missing: list[Cell], folder: Path) -> None:

@@ -65,10 +65,11 @@ def is_complete(place: Path, cell: Cell) -> bool:
 def find_differences(trained: Settings, requested: Settings) -> Differences:
     """Return the settings in which a run differs from those asked for, with both values.
 
-    Any engine goes on with another's run.
+    Any engine goes on with another's run, and how often the leak is measured changes no model.
     """
     old, new = (flatten_settings(dump_settings(settings)) for settings in (trained, requested))
-    return {key: (old[key], new[key]) for key in new if old[key] != new[key] and key != "engine"}
+    keys = new.keys() - {"engine", "bits-every"}
+    return {key: (old[key], new[key]) for key in new if key in keys and old[key] != new[key]}
 
 
 def describe_differences(differences: Differences) -> str:

@@ -8,6 +8,7 @@ from sims.commands.options import (
     Assignments,
     EngineChoice,
     Jobs,
+    Live,
     OutFolder,
     Scenario,
     choose_folder,
@@ -27,6 +28,7 @@ def bench_command(
     out: OutFolder = None,
     engine: EngineChoice = None,
     jobs: Jobs = 1,
+    live: Live = False,
 ) -> None:
     """Train and attack every variant, strength and seed of a scenario; goes on where it stopped.
 
@@ -36,13 +38,20 @@ def bench_command(
     from sims import report
     from sims.bench import scenario as scenarios
     from sims.bench.run_bench import run_bench
+    from sims.commands.live_page import measure_for_page, show_live_page
 
     folder, arguments = choose_folder(context, scenario, out)
     plan, overrides = scenarios.override_seeds(
         scenarios.read_scenario(scenario), parse_overrides(assignments, engine)
     )
     cells = scenarios.list_cells(scenarios.choose_default_engine(plan, overrides), overrides)
-    with explain_interruption(RepeatHint("finished cells and complete rounds", arguments)):
-        page = run_bench(plan, cells, folder, jobs)
-    print(report.format_summary(folder))
-    print(f"report: {page}")
+    if live:
+        cells = [
+            cell._replace(settings=measure_for_page(cell.settings, overrides)) for cell in cells
+        ]
+    hint = RepeatHint("finished cells and complete rounds", arguments)
+    with show_live_page(folder, is_shown=live):
+        with explain_interruption(hint):
+            page = run_bench(plan, cells, folder, jobs)
+        print(report.format_summary(folder))
+        print(f"report: {page}")

@@ -33,6 +33,7 @@ from sims.commands import (
     table,
     tune,
     uncertainty,
+    watch,
 )
 from sims.commands.interruption import CommandInterrupted, describe_disk_error, describe_exit
 from sims.commands.ledger import ledger_commands
@@ -82,6 +83,7 @@ GROUPS: dict[str, dict[str, tuple[Callable[..., None], Sequence[str]]]] = {
         "membership": (membership.membership_command, membership.EXAMPLES),
         "escalate": (escalate.escalate_command, escalate.EXAMPLES),
         "export": (export.export_command, export.EXAMPLES),
+        "watch": (watch.watch_command, watch.EXAMPLES),
         "reproduce": (reproduce.reproduce_command, reproduce.EXAMPLES),
     },
     "Serve": {

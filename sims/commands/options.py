@@ -52,6 +52,15 @@ EngineChoice = Annotated[
 ServerPort = Annotated[
     int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")
 ]
+LocalHost = Annotated[str, typer.Option("--host", help="Address to listen on.")]
+OpenToOthers = Annotated[
+    bool,
+    typer.Option("--insecure", help="Let other machines in, over plain HTTP without a key."),
+]
+Live = Annotated[
+    bool,
+    typer.Option("--live", help="Serve a page on this machine that follows it, until it ends."),
+]
 Against = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="Show differences to this variant, too.", show_default=False),
@@ -101,6 +110,22 @@ def check_folder(out: Path) -> None:
         raise SettingsError(
             f"--out is {out}, but {existing} is a file; name a folder, it is made if need be"
         )
+
+
+def check_local_host(host: str, insecure: bool) -> tuple[str, ...] | None:
+    """Return the names that requests may call this machine by; None: any.
+
+    Raises:
+        SettingsError: Other machines would be let in unasked.
+    """
+    from clients.service_messages import LOOPBACK_HOSTS
+
+    if host not in LOOPBACK_HOSTS and not insecure:
+        raise SettingsError(
+            f"--host is {host!r}: whoever reaches it could see the images of this run; leave it "
+            f"out, or let other machines in with --insecure ({', '.join(LOOPBACK_HOSTS)} need none)"
+        )
+    return None if insecure else tuple(LOOPBACK_HOSTS)
 
 
 def parse_positive_numbers(option: str, text: str) -> tuple[float, ...]:

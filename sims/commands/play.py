@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from fedcel.errors import SettingsError
 from fedcel.extras import require_extra
-from sims.commands.options import ServerPort
+from sims.commands.options import LocalHost, OpenToOthers, ServerPort, check_local_host
 
 EXAMPLES = ("fedcel play RUN", "fedcel play BENCH --variant none --variant cluster")
 
@@ -30,12 +29,9 @@ def play_command(
             show_default=False,
         ),
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    host: LocalHost = "127.0.0.1",
     port: ServerPort = 8765,
-    insecure: Annotated[
-        bool,
-        typer.Option("--insecure", help="Let other machines in, over plain HTTP without a key."),
-    ] = False,
+    insecure: OpenToOthers = False,
 ) -> None:
     """Open a page that shows what one message of an image gives away, until Ctrl-C.
 
@@ -44,14 +40,9 @@ def play_command(
     """
     require_extra("service")
     require_extra("report")
-    from clients.service_messages import LOOPBACK_HOSTS
+    hosts = check_local_host(host, insecure)
     from sims.commands.play_server import run_playground
 
-    if host not in LOOPBACK_HOSTS and not insecure:
-        raise SettingsError(
-            f"--host is {host!r}: whoever reaches it could see the images of this run; leave it "
-            f"out, or let other machines in with --insecure ({', '.join(LOOPBACK_HOSTS)} need none)"
-        )
     with tempfile.TemporaryDirectory(prefix="fedcel-play-") as ledgers:
         run_playground(
             folder,
@@ -59,5 +50,5 @@ def play_command(
             host,
             port,
             variants=variants or (),
-            hosts=None if insecure else LOOPBACK_HOSTS,
+            hosts=hosts,
         )

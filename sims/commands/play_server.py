@@ -6,13 +6,8 @@ from pathlib import Path
 import torch
 import uvicorn
 
-from sims.commands.web_server import (
-    Endpoint,
-    configure_server,
-    format_address,
-    open_socket,
-    run_until_stopped,
-)
+from sims.commands.listening import Endpoint, format_address, open_socket
+from sims.commands.web_server import configure_server, run_until_stopped
 from sims.play import create_app, open_playground
 from sims.progress import show_steps
 

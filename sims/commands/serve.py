@@ -80,7 +80,8 @@ def serve_command(
     from clients.service.access import key_table_path
     from clients.service.app import Limits
     from fedcel.privacy.ledger import parse_ledger_address
-    from sims.commands.web_server import Endpoint, HeadEngine, run_service
+    from sims.commands.listening import Endpoint
+    from sims.commands.web_server import HeadEngine, run_service
 
     if not 0 < rate_limit < float("inf"):
         raise SettingsError(f"--rate-limit is {rate_limit:g}, must be above 0; try 50")

@@ -11,6 +11,7 @@ from sims.commands.interruption import ResumeHint, explain_interruption
 from sims.commands.options import (
     Assignments,
     EngineChoice,
+    Live,
     OutFolder,
     Scenario,
     choose_folder,
@@ -19,6 +20,7 @@ from sims.overrides import parse_overrides
 
 EXAMPLES = (
     "fedcel simulate digits --engine loop",
+    "fedcel simulate digits --engine loop --live",
     "fedcel simulate digits --variant cluster --set cel.weight=1",
     "fedcel simulate runs/old/settings.toml --out runs/again",
 )
@@ -37,11 +39,13 @@ def simulate_command(
         ),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    live: Live = False,
 ) -> None:
     """Train one federation into a run folder, measure what it leaks, draw its report."""
     require_extra("simulation")
     from sims import report
     from sims.bench import scenario as scenarios
+    from sims.commands.live_page import measure_for_page, show_live_page
     from sims.engines.simulate import simulate
 
     if resume and out is None:
@@ -53,10 +57,17 @@ def simulate_command(
         raise SettingsError(f"no variant {variant!r}; there are {', '.join(variants)}")
     chosen = variants[variant] if variant else scenarios.make_plain_variant("run")
     single = plan._replace(variants=[chosen], seeds=plan.seeds[:1])
-    cell = scenarios.list_cells(single, parse_overrides(assignments, engine))[0]
-    with explain_interruption(ResumeHint(str(folder), arguments, is_resumed=resume)):
-        simulate(cell.settings, folder, resume=resume)
-        page = report.write_report(folder)
-    print(report.format_summary(folder))
-    print(f"run: {folder}\nreport: {page}")
-    print(f"pictures of what attackers rebuild: {shlex.join(['fedcel', 'attack', str(folder)])}")
+    overrides = parse_overrides(assignments, engine)
+    settings = scenarios.list_cells(single, overrides)[0].settings
+    if live:
+        settings = measure_for_page(settings, overrides)
+    hint = ResumeHint(str(folder), arguments, is_resumed=resume)
+    with show_live_page(folder, is_shown=live):
+        with explain_interruption(hint):
+            simulate(settings, folder, resume=resume)
+            page = report.write_report(folder)
+        print(report.format_summary(folder))
+        print(f"run: {folder}\nreport: {page}")
+        print(
+            f"pictures of what attackers rebuild: {shlex.join(['fedcel', 'attack', str(folder)])}"
+        )

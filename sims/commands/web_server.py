@@ -31,22 +31,13 @@ from fedcel.privacy import (
 from fedcel.privacy.ledger import LedgerAddress
 from fedcel.runs import Run, calibrate_answers, predict_labelled, run_folder
 from fedcel.settings import Scalar
+from sims.commands.listening import Endpoint, format_address, open_socket
 from sims.commands.onnx_export import convert_heads
 from sims.overrides import override_group
 
 DRAIN_SECONDS = 30  # for questions under way at the end
 SMALL_LOSS = 5.0  # points of accuracy that private answers are worth
 IDLE_SECONDS = 30  # that a connection may be silent, and that a header may take to be whole
-
-
-class Endpoint(NamedTuple):
-    """Where to listen, and how."""
-
-    host: str
-    port: int
-    certificate: Path | None
-    private_key: Path | None
-    insecure: bool
 
 
 class HeadEngine(NamedTuple):
@@ -253,23 +244,6 @@ def check_endpoint(endpoint: Endpoint) -> None:
             f"--host is {endpoint.host!r} without a certificate: keys and messages would travel in "
             "clear; give --certificate and --private-key, or --insecure behind a proxy with TLS"
         )
-
-
-def open_socket(endpoint: Endpoint) -> socket.socket:
-    """Return an open socket; SettingsError where the address cannot be used."""
-    try:
-        family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
-        return socket.create_server((endpoint.host, endpoint.port), family=family, backlog=2048)
-    except (OSError, OverflowError) as error:
-        raise SettingsError(
-            f"--host {endpoint.host} --port {endpoint.port}: {error}; choose another"
-        ) from None
-
-
-def format_address(listener: socket.socket) -> str:
-    """Return host and port as an address writes them."""
-    host, port = listener.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def run_until_stopped(server: uvicorn.Server, listener: socket.socket, greeting: str) -> None:

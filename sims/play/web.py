@@ -2,32 +2,22 @@
 
 import asyncio
 import json
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import JSONResponse
 from pydantic import ValidationError
-from starlette.middleware.base import RequestResponseEndpoint
 
 from clients.service.problems import ProblemError, ProblemKind
 from clients.service.query import JSON_TYPE, read_body
-from fedcel.errors import FedcelError
+from sims.local_page import create_local_app, make_page
 from sims.play.playground import Playground
 from sims.play.playground import Request as PlayRequest
-from sims.report.templates import render_template
 
 MAX_BODY = 8 * 2**20  # bytes of a picture, or of its pixels in JSON
-HEADERS = {
-    "Cache-Control": "no-store",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-}
 
 Result = TypeVar("Result")
 
@@ -38,42 +28,20 @@ def create_app(playground: Playground, hosts: Sequence[str] | None) -> FastAPI:
     Args:
         playground: What it shows; used in one thread alone, off the event loop.
         hosts: Names that a request may call this machine by, without a port; None: any. Others are
-            refused, so that no page elsewhere reads what is here under a name of its own.
+            refused, see `create_local_app`.
 
     Returns:
         The application.
     """
-    app = FastAPI(title="fedcel play", docs_url=None, redoc_url=None, openapi_url=None)
+    app = create_local_app("fedcel play", hosts)
     thread = ThreadPoolExecutor(1, "fedcel-play")
 
     async def compute(work: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(thread, work)
 
-    @app.middleware("http")
-    async def check_host(request: Request, call_next: RequestResponseEndpoint) -> Response:
-        refusal = refuse_host(request, hosts)
-        response = refuse(421, refusal) if refusal else await call_next(request)
-        response.headers.update(HEADERS)
-        return response
-
-    @app.exception_handler(ProblemError)
-    async def handle_problem(_: Request, error: ProblemError) -> Response:
-        return error.to_response()
-
-    @app.exception_handler(FedcelError)
-    async def handle_refusal(_: Request, error: FedcelError) -> Response:
-        return ProblemError(ProblemKind.INVALID, str(error)).to_response()
-
     @app.get("/")
     async def send_page() -> Response:
-        nonce = secrets.token_urlsafe(16)
-        state = await compute(playground.describe)
-        page = render_template("playground.html.jinja", state=state, nonce=nonce)
-        policy = (
-            f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'unsafe-inline'; "
-            "img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'"
-        )
-        return HTMLResponse(page, headers={"Content-Security-Policy": policy})
+        return make_page("playground.html.jinja", state=await compute(playground.describe))
 
     @app.get("/api/state")
     async def send_state() -> dict[str, Any]:
@@ -104,31 +72,6 @@ def create_app(playground: Playground, hosts: Sequence[str] | None) -> FastAPI:
         return JSONResponse(await compute(lambda: playground.read_picture(data)))
 
     return app
-
-
-def refuse_host(request: Request, hosts: Sequence[str] | None) -> str | None:
-    """Return why a request is not answered; None where it comes from this machine's own page."""
-    host = request.headers.get("host", "")
-    if hosts is not None and name_of(host) not in hosts:
-        return (
-            f"This playground answers to {', '.join(hosts)} only, not to the name that was asked "
-            "for; open the address that it printed."
-        )
-    origin = request.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != host:
-        return "This question comes from another page; open the address that was printed."
-    return None
-
-
-def name_of(host: str) -> str:
-    """Return the name in a Host header, without its port."""
-    name = host.rpartition("]")[0][1:] if host.startswith("[") else host.partition(":")[0]
-    return name.lower()
-
-
-def refuse(status: int, detail: str) -> Response:
-    """Return a refusal in words."""
-    return JSONResponse({"title": "Refused.", "status": status, "detail": detail}, status)
 
 
 async def read_request(request: Request) -> PlayRequest:

@@ -40,6 +40,7 @@ from sims.results.file_names import (
     FAILED_FILE,
     LIVE_FILE,
     MEMBERSHIP_FILE,
+    PLAN_FILE,
     RESULT_FILE,
     UNCERTAINTY_FILE,
 )
@@ -63,6 +64,7 @@ from sims.results.matched_accuracy import (
 )
 from sims.results.record_files import parse_events, parse_file, read_record, read_records
 from sims.results.records import (
+    BenchPlan,
     BenchRow,
     CellAttack,
     FailedCell,
@@ -98,11 +100,13 @@ __all__ = [
     "MEMBERSHIP_FILE",
     "MIN_SEEDS",
     "MSE",
+    "PLAN_FILE",
     "RESULT_FILE",
     "RIGHT_IMAGE",
     "STEP_RATIO",
     "UNCERTAINTY_FILE",
     "UNKNOWN",
+    "BenchPlan",
     "BenchRow",
     "CellAttack",
     "Column",

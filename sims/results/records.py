@@ -50,6 +50,13 @@ class RoundEvent(Record):
     within_class_spread: Number = None
     cel_weight: Number = None
     attention_share: Number = None
+    bits_beyond_label: Number = None
+    """Of validation images, in the rounds in which the setting `bits-every` asks for them."""
+    bits_half_width: Number = None
+    bits_cap: Number = None
+    r_hat: Number = None
+    ess: Number = None
+    seconds: Number = None
     clients: int = 0
     """Whose updates are used."""
     rejected: tuple[RejectedReply, ...] = ()
@@ -228,6 +235,17 @@ class BenchRow(RunMeasures, CellIdentity):
         worst = {f"worst-{key}": getattr(self.worst, key, None) for key in named}
         scores = {key: self.measure(key) for key in ATTACK_MEASURES}
         return {**super().to_json(), **worst, **scores}
+
+
+class BenchPlan(Record):
+    """What one call of a bench is to do; each cell is a run's folder name."""
+
+    began: float
+    """When, in seconds since 1970."""
+    cells: tuple[str, ...]
+    missing: tuple[str, ...]
+    """Those that were not finished then."""
+    jobs: int
 
 
 class FailedCell(Record):

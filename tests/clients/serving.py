@@ -23,7 +23,8 @@ from fedcel.privacy.ledger import MICRO, Ledger, parse_ledger_address
 from fedcel.runs import calibrate_answers
 from fedcel.runs.run_folder import Run
 from fedcel.settings import parse_settings
-from sims.commands.web_server import Endpoint, run_service
+from sims.commands.listening import Endpoint
+from sims.commands.web_server import run_service
 
 SMALL = {"clients": 4, "net.features": 8, "net.width": 16}
 

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("fedcel", "strategies", "clients", "sims")
-LEFT_OUT = (("sims", "play"), ("sims", "report"), ("sims", "reproduce"))
+LEFT_OUT = tuple(("sims", name) for name in ("play", "report", "reproduce", "watch"))
 BAIT = (
     ".env.toml",
     ".env.json",

@@ -29,7 +29,9 @@ def event(score: float, **metrics: float) -> Event:
 
 def test_what_clients_report_never_replaces_what_the_server_measured() -> None:
     """Whose metrics do not count stands beside who was left out."""
-    line = event(0.5, accuracy=1.0, loss=2.0, **{"spread-3": 0.1})
+    forged = {"spread-3": 0.1, "bits-beyond-label": 0.0, "r-hat": 1.0}
+    line = event(0.5, accuracy=1.0, loss=2.0, **forged)
+    assert "bits-beyond-label" not in line and "r-hat" not in line
     assert (line["accuracy"], line["loss"], line["spread-3"]) == (0.5, 2.0, 0.1)
     assert line["metrics-left-out"] == [{"client": 1, "reason": "'loss' is nan"}]
     assert line["rejected"] == [{"client": 2, "reason": "it is late"}]

@@ -17,9 +17,9 @@ from fastapi import FastAPI
 
 from fedcel.errors import SettingsError
 from fedcel.privacy import LabelledLogits, fit_calibration
+from sims.commands.listening import Endpoint
 from sims.commands.main import main
 from sims.commands.web_server import (
-    Endpoint,
     check_endpoint,
     configure_server,
     load_model_and_mechanism,

@@ -1,24 +1,19 @@
 """A bench of two encoders, trained in seconds, and its playground on a real socket."""
 
-import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Thread
 from typing import Any, NamedTuple
 
 import httpx
 import pytest
-import uvicorn
 
 from clients.service_messages import LOOPBACK_HOSTS
 from sims.bench import run_bench, scenario
-from sims.commands.web_server import Endpoint, configure_server
 from sims.play import Playground, create_app, open_playground
+from tests.sims.served_page import serve_app
 from tests.sims.small import QUICK
 
 SETTINGS = QUICK | {"rounds": 12, "local.steps": 20, "data.test": 80, "data.auxiliary": 60}
-LOCAL = Endpoint("127.0.0.1", 0, None, None, False)
 
 
 class Served(NamedTuple):
@@ -55,15 +50,5 @@ def served(bench: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
     folder = tmp_path_factory.mktemp("ledgers")
     playground = open_playground(bench, folder, lambda done, total, _: steps.append((done, total)))
     assert [done for done, _ in steps] == sorted(done for done, _ in steps) and len(steps) > 30
-    server = uvicorn.Server(configure_server(create_app(playground, LOOPBACK_HOSTS), LOCAL))
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-        thread.start()
-        while not server.started and thread.is_alive():
-            time.sleep(0.01)
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        with httpx.Client(base_url=url, timeout=30) as client:
-            yield Served(playground, client)
-        server.should_exit = True
-        thread.join(20)
-    assert not thread.is_alive()
+    with serve_app(create_app(playground, LOOPBACK_HOSTS)) as client:
+        yield Served(playground, client)

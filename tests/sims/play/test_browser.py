@@ -1,53 +1,27 @@
 """The playground in a real browser: drawn on, its sliders moved, its numbers read, by keyboard."""
 
 import json
-import os
 import re
-import shutil
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
+from tests.sims.browsing import FAINT_TEXT, NEEDS_CHROMIUM, open_browser
 from tests.sims.play.conftest import Served
 from tests.sims.play.test_web import picture
 
 api = pytest.importorskip("playwright.sync_api", reason="no browser is driven without playwright")
-PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-CHROMIUM = next((path for name in PROGRAMS if (path := shutil.which(name))), None)
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason=f"no browser is installed: none of {', '.join(PROGRAMS)}"
-)
+pytestmark = NEEDS_CHROMIUM
 WIDE = {"width": 1280, "height": 900}
-FAINT_TEXT = """() => {
-  const channels = (text) => text.match(/[\\d.]+/g).map(Number);
-  const light = (text) => channels(text).slice(0, 3).map((c) => c / 255)
-    .map((c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
-    .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
-  const behind = (node) => {
-    const colour = getComputedStyle(node).backgroundColor;
-    return (channels(colour)[3] ?? 1) === 0 ? behind(node.parentElement) : colour;
-  };
-  return [...document.querySelectorAll("main *")]
-    .filter((node) => node.checkVisibility() && !node.closest(".unseen, option"))
-    .filter((node) => [...node.childNodes].some((c) => c.nodeType === 3 && c.data.trim()))
-    .map((node) => [node, [getComputedStyle(node).color, behind(node)].map(light).sort()])
-    .map(([node, [dark, bright]]) => [node, (bright + 0.05) / (dark + 0.05)])
-    .filter(([node, ratio]) => ratio < (node.className === "mark" ? 3 : 4.5))
-    .map(([node, ratio]) => [node.textContent, ratio]);
-}"""
-"""Texts of less contrast than WCAG 2.2 asks for at level AA: 4.5, of signs 3 (1.4.3, 1.4.11)."""
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """A Chromium without a window; as root it has no sandbox."""
-    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-    with api.sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=arguments)
+    """A Chromium without a window."""
+    with open_browser() as chromium:
         yield chromium
-        chromium.close()
 
 
 class Visit:

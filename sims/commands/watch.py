@@ -1,0 +1,40 @@
+"""The command `watch`: a page that follows a run or a bench, or shows one that has ended."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedcel.extras import require_extra
+from sims.commands.options import LocalHost, OpenToOthers, ServerPort, check_local_host
+
+EXAMPLES = ("fedcel watch RUN", "fedcel watch BENCH --port 0")
+PORT = 8766
+
+
+def watch_command(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN_OR_BENCH",
+            help="Folder of a run or bench, going on or ended; of a deployed run as well.",
+            show_default=False,
+        ),
+    ],
+    *,
+    host: LocalHost = "127.0.0.1",
+    port: ServerPort = PORT,
+    insecure: OpenToOthers = False,
+) -> None:
+    """Open a page that follows a run or a bench from its folder, until Ctrl-C.
+
+    It reads what is written there and changes nothing. It answers this machine alone, and needs
+    nothing from the network.
+    """
+    require_extra("service")
+    require_extra("report")
+    hosts = check_local_host(host, insecure)
+    from sims.commands.listening import Endpoint
+    from sims.commands.watch_server import run_watch
+
+    run_watch(folder, Endpoint(host, port, None, None, insecure), hosts)

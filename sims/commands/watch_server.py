@@ -1,0 +1,79 @@
+"""Serve the page that follows a folder: by itself, or beside the process that writes there."""
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Thread
+
+import uvicorn
+
+from clients.service_messages import LOOPBACK_HOSTS
+from sims.commands.listening import Endpoint, format_address, open_socket
+from sims.commands.web_server import configure_server, run_until_stopped
+from sims.watch import Following, create_app
+
+LOWEST_PRIORITY = 19
+LOOK_SECONDS = 0.1
+FAREWELL_SECONDS = 6.0
+"""For which an open page is waited for at the end; one in the background asks every 5 s."""
+
+
+def run_watch(folder: Path, endpoint: Endpoint, hosts: Sequence[str] | None) -> None:
+    """Answer until SIGTERM or Ctrl-C.
+
+    Args:
+        folder: Of a run or a bench.
+        endpoint: Where to listen.
+        hosts: Names that requests may call this machine by; None: any.
+
+    Raises:
+        RunError: The folder is neither a run's nor a bench's.
+        SettingsError: The address cannot be used.
+    """
+    following = Following(folder)
+    following.describe(None)  # refused at the door
+    with open_socket(endpoint) as listener:
+        server = uvicorn.Server(configure_server(create_app(following, hosts), endpoint))
+        run_until_stopped(server, listener, f"watch: http://{format_address(listener)}")
+
+
+def accompany(folder: Path, listener: socket.socket, writer: int) -> None:
+    """Answer as long as the process that writes into the folder lives, and tell an open page.
+
+    Args:
+        folder: Of a run or a bench, which need not exist yet.
+        listener: The socket.
+        writer: The reading end of a pipe whose other end that process alone holds: it ends with
+            the process, however that ends.
+    """
+    os.nice(LOWEST_PRIORITY)
+    following = Following(folder, is_accompanied=True)
+    endpoint = Endpoint("127.0.0.1", 0, None, None, insecure=False)
+    config = configure_server(create_app(following, LOOPBACK_HOSTS), endpoint)
+    server = uvicorn.Server(config)
+
+    def end_with_writer() -> None:
+        while os.read(writer, 1):
+            pass
+        following.note_end()
+        limit = time.monotonic() + FAREWELL_SECONDS
+        while following.is_awaited and time.monotonic() < limit:
+            time.sleep(LOOK_SECONDS)
+        server.should_exit = server.force_exit = True
+
+    Thread(target=end_with_writer, daemon=True).start()
+    server.run(sockets=[listener])
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Accompany the process that began this one: its folder, and the number of its socket."""
+    folder, number = arguments
+    with socket.socket(fileno=int(number)) as listener:
+        accompany(Path(folder), listener, sys.stdin.fileno())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

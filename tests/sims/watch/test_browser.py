@@ -1,0 +1,186 @@
+"""The watched page in a real browser: beside a run that goes on, by keyboard, in any light."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from clients.service_messages import LOOPBACK_HOSTS
+from sims.watch import Following, create_app
+from tests.sims.browsing import FAINT_TEXT, NEEDS_CHROMIUM, open_browser
+from tests.sims.served_page import serve_app
+from tests.sims.watch.conftest import REASONS, copy_run, write_into
+
+api = pytest.importorskip("playwright.sync_api", reason="no browser is driven without playwright")
+pytestmark = NEEDS_CHROMIUM
+PROGRAM = """
+import sys, time
+from fedcel.runs import ServerRun
+from sims.commands.main import main
+from sims.report import page
+page.draw_figures = lambda *_, **__: {}
+play = ServerRun.play_round
+def play_slowly(self, *arguments):
+    time.sleep(0.8)
+    play(self, *arguments)
+ServerRun.play_round = play_slowly
+raise SystemExit(main(sys.argv[1:]))
+"""
+"""The command, whose rounds take a while, as those of larger nets do; figures are left out."""
+QUICK = {
+    "engine": "loop",
+    "rounds": 8,
+    "clients": 3,
+    "local.steps": 3,
+    "chain.thin": 1,
+    "privacy.epsilons": "4",
+    "data.test": 80,
+    "data.validation": 60,
+}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A Chromium without a window."""
+    with open_browser() as chromium:
+        yield chromium
+
+
+class Visit:
+    """A page, what it complained of, and whom it asked."""
+
+    def __init__(self, browser: Any, url: str, width: int = 1280, scheme: str = "light") -> None:
+        viewport = {"width": width, "height": 900}
+        self.url = url
+        self.context = browser.new_context(viewport=viewport, color_scheme=scheme)
+        self.page = self.context.new_page()
+        self.complaints = list[str]()
+        self.requests = list[str]()
+        self.page.on("console", lambda line: self.complaints.append(f"{line.type}: {line.text}"))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(url)
+
+    def text(self, selector: str) -> str:
+        """Return what stands in a part of the page."""
+        return str(self.page.locator(selector).inner_text())
+
+    def close(self) -> None:
+        """See that nothing was complained of, and that nobody else was asked."""
+        assert self.complaints == []
+        hosts = {urlsplit(url).netloc for url in self.requests if not url.startswith("data:")}
+        assert hosts == {urlsplit(self.url).netloc}
+        self.context.close()
+
+
+def test_a_run_is_followed_from_its_first_round_to_its_report(browser: Any, tmp_path: Path) -> None:
+    """The real command: rounds appear while it trains, and at the end where the report is."""
+    folder = tmp_path / "run"
+    assignments = [part for key, value in QUICK.items() for part in ("--set", f"{key}={value}")]
+    command = ["simulate", "digits", "--live", "--out", str(folder), *assignments]
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    greeting = process.stderr.readline()
+    match = re.fullmatch(r"watch: (http://127\.0\.0\.1:\d+)\n", greeting)
+    assert match, greeting
+    visit = Visit(browser, match[1])
+    title = visit.page.locator("#title")
+    api.expect(title).to_contain_text(re.compile(r"Training, round [2-7] of 8"), timeout=60_000)
+    first = visit.text("#title")
+    api.expect(title).not_to_have_text(first, timeout=10_000)
+    api.expect(visit.page.locator("#bits-note")).to_contain_text("round", timeout=10_000)
+    api.expect(visit.page.locator("#end-title")).to_have_text("The run is over", timeout=60_000)
+    api.expect(visit.page.locator("#time")).to_contain_text(f"fedcel watch {folder}")
+    assert visit.text("#report-path") == str(folder / "report.html")
+    events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    assert visit.text("#accuracy") == f"{100 * events[-1]['accuracy']:.1f} %"
+    assert visit.text("#bits") == f"{events[-1]['bits-beyond-label']:.2f}"
+    result = json.loads((folder / "result.json").read_text())
+    assert f"{result['bits-beyond-label']:.2f} bits" in visit.text("#end-scores")
+    output, complaints = process.communicate(timeout=60)
+    assert process.returncode == 0, complaints
+    assert f"report: {folder / 'report.html'}" in output
+    visit.close()
+
+
+@pytest.fixture
+def watched(trained: Path, tmp_path: Path) -> Iterator[str]:
+    """A run that goes on: five of six rounds, clients left out, a chain that is judged."""
+    folder = copy_run(trained, tmp_path / "run", rounds=5, judged=True)
+    with write_into(folder), serve_app(create_app(Following(folder), LOOPBACK_HOSTS)) as client:
+        yield str(client.base_url)
+
+
+def test_curves_are_read_by_keyboard_and_by_a_screen_reader(browser: Any, watched: str) -> None:
+    """Tab finds the slider, arrows move it, each picture says its numbers."""
+    visit = Visit(browser, watched)
+    page = visit.page
+    for _ in range(5):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.id") == "round":
+            break
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    assert visit.text("#round-value") == "3 of 6"
+    assert visit.text("#plot-kept .value") == "25.0 %"
+    assert visit.text("#plot-bits .value").endswith(", round 2")
+    assert "Clients' weight kept, % 25.0 %" in str(page.get_attribute("#round", "aria-valuetext"))
+    page.wait_for_timeout(1500)  # what is read stays, whatever comes
+    assert visit.text("#round-value") == "3 of 6"
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert visit.text("#round-value") == "5 of 6"
+    names = page.evaluate(
+        "[...document.querySelectorAll('figure:not([hidden]) svg')].map(s => s.ariaLabel)"
+    )
+    assert len(names) == 6 and all(re.search(r": .+ in round \d, .+ in round \d", n) for n in names)
+    assert page.get_attribute("#progress", "aria-valuetext") == "5 of 6 rounds"
+    assert "Training, round 5 of 6. Accuracy" in visit.text("#status")
+    rows = page.locator("#left tr").all_inner_texts()
+    assert [row.split("\t") for row in rows] == [[REASONS[k], "1", str(k), "3"] for k in (0, 1)]
+    visit.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1280])
+def test_all_text_is_seen(browser: Any, watched: str, scheme: str, width: int) -> None:
+    """Enough contrast, by day and by night; and nothing beside a narrow page."""
+    visit = Visit(browser, watched, width, scheme)
+    for summary in visit.page.locator("summary").all():
+        summary.click()
+    assert visit.page.evaluate(FAINT_TEXT) == []
+    assert visit.page.evaluate("document.documentElement.scrollWidth") == width
+    visit.close()
+
+
+def test_a_bench_leads_to_its_runs(browser: Any, trained: Path, tmp_path: Path) -> None:
+    """From the cell to its curves and back, and to the report."""
+    folder = tmp_path / "bench"
+    copy_run(trained, folder / "runs" / "none-0")
+    (folder / "runs" / "none-0" / "report.html").write_text("<title>Report</title>")
+    (folder / "scenario.toml").write_text('title = "One"')
+    with serve_app(create_app(Following(folder), LOOPBACK_HOSTS)) as client:
+        visit = Visit(browser, str(client.base_url))
+        assert visit.text("#title") == "One: 0 of 1 cells done"
+        assert visit.text("#end-title") == "The bench was stopped before its end"
+        visit.page.click("#cells a")
+        api.expect(visit.page.locator("#title")).to_have_text("Finished")
+        assert visit.page.locator("figure:not([hidden])").count() == 4
+        visit.page.click("#report")
+        assert visit.page.title() == "Report"
+        visit.page.go_back()
+        visit.page.click("text=All cells")
+        api.expect(visit.page.locator("#title")).to_have_text("One: 0 of 1 cells done")
+        visit.close()

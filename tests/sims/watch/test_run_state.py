@@ -1,0 +1,95 @@
+"""How far a run is, by its folder alone."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedcel.errors import RunError
+from fedcel.runs import find_writer
+from fedcel.runs.folder_lock import LOCK
+from sims.watch import describe_run
+from sims.watch.run_state import MAX_POINTS
+from tests.sims.watch.conftest import REASONS, copy_run, write_into
+
+
+def test_a_run_that_goes_on_has_its_last_round_and_the_time_left(
+    trained: Path, tmp_path: Path
+) -> None:
+    """Scores are those of its log; the pace is the middle one of the rounds."""
+    folder = copy_run(trained, tmp_path / "run", rounds=5)
+    with write_into(folder):
+        state = describe_run(folder)
+    events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    assert (state["phase"], state["round"], state["rounds"]) == ("training", 5, 6)
+    pace = sorted(event["seconds"] for event in events)[2]
+    assert state["seconds-left"] == pytest.approx(pace)
+    assert state["latest"]["accuracy"] == events[-1]["accuracy"]
+    assert state["latest"]["bits-round"] == 4
+    assert state["latest"]["bits"] == events[3]["bits-beyond-label"]
+    assert [number for number, _ in state["curves"]["bits"]] == [2, 4]
+    assert state["curves"]["spread"][-1] == (5, events[-1]["within-class-spread"])
+    assert [row["round"] for row in state["rows"]] == [5, 4, 3, 2, 1]
+    assert state["result"] is None and state["report"] is None
+    json.dumps(state, allow_nan=False)
+
+
+def test_phases_follow_the_files_and_the_writer(trained: Path, tmp_path: Path) -> None:
+    """Nobody writes: stopped. Somebody does, and the rounds are done: the leak is measured."""
+    folder = copy_run(trained, tmp_path / "run", rounds=5)
+    assert describe_run(folder)["phase"] == "stopped"
+    shorter = (folder / "settings.toml").read_text().replace("rounds = 6", "rounds = 5")
+    (folder / "settings.toml").write_text(shorter)
+    with write_into(folder):
+        assert describe_run(folder)["phase"] == "measuring"
+    state = describe_run(copy_run(trained, tmp_path / "finished"))
+    result = json.loads((trained / "result.json").read_text())
+    assert state["phase"] == "finished" and state["seconds-left"] is None
+    assert state["result"]["bits"] == result["bits-beyond-label"]
+
+
+def test_clients_left_out_are_counted_by_reason(trained: Path, tmp_path: Path) -> None:
+    """Whom, how often, and when last."""
+    state = describe_run(copy_run(trained, tmp_path / "run"))
+    assert state["left-out"] == [
+        {"reason": reason, "count": 2, "clients": [str(client)], "last": 6}
+        for client, reason in enumerate(REASONS)
+    ]
+    assert state["curves"]["kept"] == [(1, 1.0), (2, 1.0), (3, 0.25), (4, 1.0), (5, 1.0), (6, 0.25)]
+
+
+def test_a_long_run_has_as_many_points_as_a_screen(trained: Path, tmp_path: Path) -> None:
+    """The last round is one of them, however many there are."""
+    folder = copy_run(trained, tmp_path / "run")
+    line = json.loads((folder / "events.jsonl").read_text().splitlines()[0])
+    lines = [json.dumps(line | {"round": number}) for number in range(1, 1502)]
+    (folder / "events.jsonl").write_text("\n".join(lines))
+    points = describe_run(folder)["curves"]["accuracy"]
+    assert points[-1][0] == 1501 and MAX_POINTS / 2 < len(points) <= MAX_POINTS
+
+
+def test_a_run_that_is_about_to_begin_is_waited_for(tmp_path: Path) -> None:
+    """Only beside the process that makes it."""
+    assert describe_run(tmp_path / "new", may_begin=True)["phase"] == "waiting"
+    with pytest.raises(RunError, match="is not a folder; give the folder of a run"):
+        describe_run(tmp_path / "new")
+
+
+def test_a_writer_that_was_killed_is_none(tmp_path: Path) -> None:
+    """Its file stays; on another machine nobody knows."""
+    with write_into(tmp_path):
+        writer = find_writer(tmp_path)
+        assert writer is not None and writer.process == os.getpid()
+    assert find_writer(tmp_path) is None
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    holder = {"pid": ended.pid, "host": os.uname().nodename, "since": "today"}
+    (tmp_path / LOCK).write_text(json.dumps(holder))
+    assert find_writer(tmp_path) is None
+    (tmp_path / LOCK).write_text(json.dumps(holder | {"host": "elsewhere"}))
+    assert find_writer(tmp_path) is not None
+    (tmp_path / LOCK).write_text("")
+    assert find_writer(tmp_path) is None
