@@ -209,6 +209,12 @@ def test_rows_of_one_seed_are_not_paired(result_rows: ModuleType) -> None:
         result_rows.subtract_rows(rows, rows[:1], "nll")
 
 
+def read_cells(markdown: str) -> list[list[str]]:
+    """Return the cells of the lines of a Markdown table."""
+    lines = [line for line in markdown.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
 MATCHED = "variant=plain&loss=5&against=noise#bits-beyond-label"
 
 
@@ -217,18 +223,18 @@ def test_a_quote_at_matched_accuracy_is_the_tables(result_rows: ModuleType) -> N
     file = "frontier-faces.json"
     request = f"<!-- matched {file}\nloss: 5\nonly: [plain]\nagainst: noise\n-->\n"
     table = result_rows.draw_tables(request, "page")
-    difference = result_rows.read_cells(table)[0][2]
+    difference = read_cells(table)[0][2]
     assert result_rows.draw_results(f"[{difference}](matched:{file}?{MATCHED})", "page")
     both = result_rows.draw_tables(
         request.replace("-->", "columns: [bits-beyond-label]\ncompare: [bits-beyond-label]\n-->"),
         "page",
     )
-    _, bits, beside = result_rows.read_cells(both)[0]
+    _, bits, beside = read_cells(both)[0]
     assert beside == difference
     query = "variant=plain&loss=5#bits-beyond-label"
     assert result_rows.draw_results(f"[{bits}](matched:{file}?{query})", "page") == bits
     areas = result_rows.draw_tables(request.replace("loss", "over"), "page")
-    over = result_rows.read_cells(areas)[0][3]
+    over = read_cells(areas)[0][3]
     query = MATCHED.replace("loss", "over")
     assert result_rows.draw_results(f"[{over}](matched:{file}?{query})", "page") == over
 

@@ -492,7 +492,7 @@ def draw_matched(
     if compare and against:
         return draw_beside(file, loss, find_columns(*columns), only, against, compare)
     tables = make_loss_tables(bench, loss, columns=find_columns(*columns), only=only)
-    return tables[-1].partition("\n\n")[2]
+    return format_markdown(tables[-1].table)
 
 
 def draw_beside(
@@ -530,7 +530,7 @@ def list_paired_cells(file: str, loss: float, variant: str, against: str) -> dic
     bench, matches, samples = match_bench(file, loss)
     table = make_paired_table(bench, matches, samples, against=against, names=[variant])
     keys = [column.key for column in COLUMNS[:4]]
-    return dict(zip(keys, read_cells(table)[-1][1:], strict=False))
+    return dict(zip(keys, table.rows[-1][1:], strict=False))
 
 
 @lru_cache
@@ -540,7 +540,7 @@ def list_area_cells(
     """Return by variant, fewest bits first, the means over all losses and their differences."""
     bench = compare_variants(file, against)
     names = {title: name for name, title in bench.titles.items()}
-    lines = read_cells(make_overall_table(bench, most))
+    lines = make_overall_table(bench, most).table.rows
     return [(names[title], cells) for title, *cells in lines]
 
 
@@ -557,9 +557,3 @@ def draw_areas(file: str, most: float, only: Sequence[str], against: str | None)
     if against:
         head += [f"{column.head}: to {titles[against]}" for column in columns]
     return format_markdown(make_table(file, head, lines))
-
-
-def read_cells(markdown: str) -> list[list[str]]:
-    """Return the cells of the lines of a Markdown table."""
-    lines = [line for line in markdown.splitlines() if line.startswith("|")]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]

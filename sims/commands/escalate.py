@@ -10,7 +10,7 @@ from sims.commands.options import (
     Assignments,
     BenchFolder,
     Jobs,
-    MarkdownFile,
+    TableFile,
     parse_positive_numbers,
     write_or_print,
 )
@@ -35,7 +35,7 @@ def escalate_command(
         bool, typer.Option("--every", help="Attack all strengths, for the table's curves.")
     ] = False,
     jobs: Jobs = 1,
-    out: MarkdownFile = None,
+    out: TableFile = None,
 ) -> None:
     """Run stronger attacks on a bench's variants at matched accuracy."""
     require_extra("simulation")

@@ -65,9 +65,9 @@ Against = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="Show differences to this variant, too.", show_default=False),
 ]
-MarkdownFile = Annotated[
+TableFile = Annotated[
     Path | None,
-    typer.Option("--out", help="Markdown file to write; default: print it.", show_default=False),
+    typer.Option("--out", help="File for the table; default: print it.", show_default=False),
 ]
 Jobs = Annotated[int, typer.Option(min=1, help="Trainings or attacks at once.")]
 

@@ -8,18 +8,25 @@ from fedcel.extras import require_extra
 from sims.commands.options import (
     Against,
     BenchFolder,
-    MarkdownFile,
+    TableFile,
     write_or_print,
 )
 
-EXAMPLES = ("fedcel table BENCH --loss 0,2", "fedcel table BENCH --against none --out table.md")
+EXAMPLES = (
+    "fedcel table BENCH --loss 0,2",
+    "fedcel table BENCH --against none --out table.md",
+    "fedcel table BENCH --latex --out table.tex",
+)
 
 
 def table_command(
     folder: BenchFolder,
     against: Against = None,
     loss: Annotated[str, typer.Option(help="Points of accuracy given up.")] = "0,2,5",
-    out: MarkdownFile = None,
+    latex: Annotated[
+        bool, typer.Option("--latex", help="Write LaTeX, for the package booktabs.")
+    ] = False,
+    out: TableFile = None,
 ) -> None:
     """Compare a bench's variants at matched accuracy."""
     require_extra("report")
@@ -29,5 +36,5 @@ def table_command(
 
     check_writable(*filter(None, [out]))
     with show_steps("comparing the variants"):
-        text = matched_table.make_matched_tables(folder, loss, against)
+        text = matched_table.make_matched_tables(folder, loss, against, latex=latex)
     write_or_print(text, out)

@@ -1,4 +1,4 @@
-"""A bench as Markdown tables: what each variant leaks at equal accuracy, with intervals."""
+"""A bench as Markdown or LaTeX tables: what variants leak at equal accuracy, with intervals."""
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -9,9 +9,13 @@ from typing import NamedTuple
 from fedcel.errors import SettingsError
 from sims.report.table import (
     DASH,
+    CaptionedTable,
+    Table,
+    escape_latex,
     find_anchors,
+    format_captioned,
     format_crossed,
-    format_markdown,
+    format_latex,
     format_number,
     make_table,
 )
@@ -67,13 +71,16 @@ class Comparison(NamedTuple):
     """The variant that the others are compared with."""
 
 
-def make_matched_tables(folder: Path, losses: str = "0,2,5", against: str | None = None) -> str:
-    """Return the Markdown of a bench folder: a table for each allowed loss of accuracy.
+def make_matched_tables(
+    folder: Path, losses: str = "0,2,5", against: str | None = None, *, latex: bool = False
+) -> str:
+    """Return the text of a bench folder: a table for each allowed loss of accuracy.
 
     Args:
         folder: The bench's folder.
         losses: Points of accuracy below the undefended net, as '0,2,5'.
         against: The name of a variant that the others are compared with, paired by seed.
+        latex: Whether to write LaTeX, for the package booktabs, in the place of Markdown.
 
     Raises:
         SettingsError: When losses or variant are wrong.
@@ -81,11 +88,14 @@ def make_matched_tables(folder: Path, losses: str = "0,2,5", against: str | None
     """
     points = parse_losses(losses)
     bench = open_comparison(folder, against)
-    parts = [f"Variants at matched accuracy.\n\n{describe_all(bench)}{describe_failures(folder)}"]
-    for loss in points:
-        parts += make_loss_tables(bench, loss)
+    tables = [table for loss in points for table in make_loss_tables(bench, loss)]
     if most := max(points):
-        parts.append(make_overall_table(bench, most))
+        tables.append(make_overall_table(bench, most))
+    conditions = f"{describe_all(bench)}{describe_failures(folder)}"
+    if latex:
+        parts = [escape_latex(conditions), *map(format_latex, tables)]
+    else:
+        parts = ["Variants at matched accuracy.", conditions, *map(format_captioned, tables)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -213,7 +223,7 @@ def make_loss_tables(
     *,
     columns: Sequence[Column] = COLUMNS,
     only: Collection[str] = (),
-) -> list[str]:
+) -> list[CaptionedTable]:
     """Return the table of one allowed loss, and that of the differences if they are asked for.
 
     `columns` are the measures of the first table, the bits among them; `only` names the variants of
@@ -223,13 +233,13 @@ def make_loss_tables(
     samples = [match_rows(bench.rows, sample, loss) for sample in bench.samples]
     shown = {name: of_seeds for name, of_seeds in matches.items() if name in (only or matches)}
     below = "the undefended accuracy" if loss == 0 else f"{loss:g} points below undefended"
-    parts = [f"**At {below}**\n\n{make_main_table(bench, shown, samples, columns)}"]
+    main = make_main_table(bench, shown, samples, columns)
+    tables = [CaptionedTable(f"At {below}", "", main)]
     if bench.against is not None:
-        parts.append(
-            f"Difference to {bench.titles[bench.against]}, paired by seed:\n\n"
-            f"{make_paired_table(bench, matches, samples, against=bench.against, names=shown)}"
-        )
-    return parts
+        paired = make_paired_table(bench, matches, samples, against=bench.against, names=shown)
+        note = f"Difference to {bench.titles[bench.against]}, paired by seed:"
+        tables.append(CaptionedTable("", note, paired))
+    return tables
 
 
 def make_main_table(
@@ -237,7 +247,7 @@ def make_main_table(
     matches: VariantMatches,
     samples: Sequence[VariantMatches],
     columns: Sequence[Column],
-) -> str:
+) -> Table:
     """Return one line per variant and the two anchors."""
     seeds = len({row.seed for row in bench.rows})
     lines = []
@@ -246,7 +256,7 @@ def make_main_table(
         lines.append([bench.titles[name], *cells])
     head = ("variant", *(column.head for column in columns))
     anchors = make_anchor_lines(bench.rows, columns)
-    return format_markdown(make_table("At matched accuracy", head, [*lines, *anchors]))
+    return make_table("At matched accuracy", head, [*lines, *anchors])
 
 
 def format_match(
@@ -294,7 +304,7 @@ def make_paired_table(
     *,
     against: str,
     names: Iterable[str],
-) -> str:
+) -> Table:
     """Return the differences of the variants `names` to `against`, over common seeds."""
     reference = matches[against]
 
@@ -318,7 +328,7 @@ def make_paired_table(
         cells[BITS.key] = f"{format_bound(ours, reference, common)}{cells[BITS.key]}"
         lines.append([bench.titles[name], *cells.values(), str(len(common))])
     head = ["variant", *(column.head for column in COMPARED), "seeds"]
-    return format_markdown(make_table("Differences", head, lines))
+    return make_table("Differences", head, lines)
 
 
 def format_bound(ours: Matches, reference: Matches, common: Iterable[int]) -> str:
@@ -330,7 +340,7 @@ def format_bound(ours: Matches, reference: Matches, common: Iterable[int]) -> st
     return {(False, False): "", (True, False): "≤ ", (False, True): "≥ "}.get((first, second), "≶ ")
 
 
-def make_overall_table(bench: Comparison, most: float) -> str:
+def make_overall_table(bench: Comparison, most: float) -> CaptionedTable:
     """Return each curve's mean bits and MSE over the losses up to `most`, fewest bits first."""
     areas = curve_areas(bench.rows, bench.measured, most)
     sampled_areas = [curve_areas(bench.rows, sample, most) for sample in bench.samples]
@@ -359,10 +369,11 @@ def make_overall_table(bench: Comparison, most: float) -> str:
         for name in sorted(areas, key=lambda v: fmean(seed[BITS.key] for seed in areas[v].values()))
     ]
     explanation = (
-        "**Over all losses.** The area under each curve, over its width: at every loss the fewest "
+        "The area under each curve, over its width: at every loss the fewest "
         "bits that the variant reaches, or the undefended net's, and the MSE of the same net."
     )
-    return f"{explanation}\n\n{format_markdown(make_table('Over all losses', head, lines))}"
+    table = make_table("Over all losses", head, lines)
+    return CaptionedTable("Over all losses.", explanation, table)
 
 
 def subtract_areas(areas: VariantAreas, name: str, other: str | None, key: str) -> dict[int, float]:

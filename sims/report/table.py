@@ -1,7 +1,7 @@
 """A table: how numbers become cells, and how a table is drawn.
 
-The page draws it as HTML (`grid` in page.html.jinja), documents have it as Markdown, a terminal as
-columns.
+The page draws it as HTML (`grid` in page.html.jinja), documents have it as Markdown, papers as
+LaTeX, a terminal as columns.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,6 +21,16 @@ from sims.results import (
 )
 
 DASH = "–"
+LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+        **{letter: f"\\{letter}" for letter in "&%$#_{}"},
+        "–": "--", "≤": r"$\leq$", "≥": r"$\geq$", "≶": r"$\leq$ or $\geq$", "±": r"$\pm$",
+        "λ": r"$\lambda$", "σ": r"$\sigma$", "γ": r"$\gamma$", "ε": r"$\varepsilon$",
+        "×": r"$\times$", "−": "$-$",
+    }
+)  # fmt: skip
+"""How LaTeX writes what it would read as a command, and what pdflatex has no letter for."""
 
 
 def format_number(value: float | None, digits: int) -> str:
@@ -152,6 +162,52 @@ def format_markdown(table: Table) -> str:
     rule = ["---"] * len(table.head)
     rows = [[cell.replace("|", "\\|") for cell in row] for row in (table.head, rule, *table.rows)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+class CaptionedTable(NamedTuple):
+    """A table with its heading and a note: either may be empty."""
+
+    heading: str
+    note: str
+    table: Table
+
+
+def format_captioned(captioned: CaptionedTable) -> str:
+    """Return heading, note and table as Markdown."""
+    heading = f"**{captioned.heading}**" if captioned.heading else ""
+    caption = " ".join(filter(None, (heading, captioned.note)))
+    return f"{caption}\n\n{format_markdown(captioned.table)}"
+
+
+def escape_latex(text: str) -> str:
+    """Return text as LaTeX shows it: nothing of it is a command."""
+    return text.translate(LATEX)
+
+
+def format_latex(captioned: CaptionedTable) -> str:
+    """Return the table as LaTeX, with the rules of the package booktabs and its caption above.
+
+    A cell between asterisks, which Markdown emphasises, is emphasised.
+    """
+    table = captioned.table
+    caption = " ".join(filter(None, (captioned.heading, captioned.note))) or table.name
+
+    def cell(text: str) -> str:
+        if len(text) > 2 and text[0] == text[-1] == "*":
+            return rf"\emph{{{escape_latex(text[1:-1])}}}"
+        return escape_latex(text)
+
+    def line(row: Sequence[str]) -> str:
+        return " & ".join(map(cell, row)) + r" \\"
+
+    columns = "l" * table.words + "r" * (len(table.head) - table.words)
+    return "\n".join(
+        [
+            r"\begin{table}", r"\centering", rf"\caption{{{escape_latex(caption)}}}",
+            rf"\begin{{tabular}}{{{columns}}}", r"\toprule", line(table.head), r"\midrule",
+            *map(line, table.rows), r"\bottomrule", r"\end{tabular}", r"\end{table}",
+        ]
+    )  # fmt: skip
 
 
 def format_columns(table: Table) -> str:

@@ -11,7 +11,7 @@ from fedcel.errors import RunError, SettingsError
 from fedcel.runs import per_image
 from sims.commands.main import main
 from sims.report.matched_table import COLUMNS, NEVER, describe_attacks, make_matched_tables
-from sims.report.table import DASH
+from sims.report.table import DASH, escape_latex
 from sims.results import hold_to_common
 from tests.sims.results.made import attack, make_row
 
@@ -240,3 +240,16 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert out.read_text() == written
     said = capsys.readouterr().err
     assert "Traceback" not in said and len(said.splitlines()) == 2
+
+
+def test_latex_has_the_cells_of_markdown(tmp_path: Path) -> None:
+    """Every table in booktabs, with signs that pdflatex reads, and its caption."""
+    text = make_matched_tables(bench(tmp_path), "2", "cel", latex=True)
+    assert text.count(r"\begin{table}") == text.count(r"\bottomrule") == 3
+    line = next(line for line in text.splitlines() if line.startswith("the cel "))
+    found = [cell.removesuffix(r" \\") for cell in line.split(" & ")]
+    wanted = cells(make_matched_tables(tmp_path, "2", "cel"), "cel")
+    assert found[1:] == [escape_latex(cell) for cell in wanted]
+    assert r"\caption{At 2 points below undefended}" in text
+    assert r"\emph{label only (class means)}" in text
+    assert not set(text) & set("≤≥±–σλ*")

@@ -2,7 +2,13 @@
 
 import pytest
 
-from sims.report.table import format_columns, format_markdown, make_table
+from sims.report.table import (
+    CaptionedTable,
+    format_columns,
+    format_latex,
+    format_markdown,
+    make_table,
+)
 
 
 def test_markdown_escapes_bars() -> None:
@@ -22,3 +28,23 @@ def test_rows_fit_the_header() -> None:
     """A row that is short would stand under the wrong heading."""
     with pytest.raises(ValueError, match=r"table 'T': \('x',\) has 1 cells, not 2"):
         make_table("T", ["a", "b"], [["x"]])
+
+
+def test_latex_takes_no_letter_for_a_command() -> None:
+    """What TeX would read as a command, a comment or mathematics is written as it looks."""
+    table = make_table("T", ["a_b", "50 %"], [["x & y", "1 ± 2"], ["*{\\it}*", "≤ 3"]])
+    text = format_latex(CaptionedTable("At 2 #", "", table))
+    assert text.splitlines() == [
+        r"\begin{table}",
+        r"\centering",
+        r"\caption{At 2 \#}",
+        r"\begin{tabular}{lr}",
+        r"\toprule",
+        r"a\_b & 50 \% \\",
+        r"\midrule",
+        r"x \& y & 1 $\pm$ 2 \\",
+        r"\emph{\{\textbackslash{}it\}} & $\leq$ 3 \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
