@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from result_rows import compare_variants
 
+from sims.report.chart_files import write_chart
 from sims.report.figures import (
     FAINT,
     INK,
@@ -23,7 +24,6 @@ from sims.report.figures import (
     crop_collapsed,
     draw_marks,
     draw_variant,
-    render_svg,
 )
 from sims.report.summary import Summary
 from sims.results import ACCURACY, BITS, BenchRow, Column, Estimate, crossed_interval, mean_samples
@@ -147,8 +147,9 @@ def write_figures(folder: Path) -> None:
     """Draw every figure into a folder; each says what points it shows."""
     for name, file in FIGURES.items():
         points = list_points(file)
-        svg = render_svg(draw_figure(points, find_cap(compare_variants(file).rows)), name)
-        (folder / f"{name}.svg").write_text(f"{svg}<!-- points {digest_points(points)} -->\n")
+        write_chart(draw_figure(points, find_cap(compare_variants(file).rows)), folder, name)
+        with (folder / f"{name}.svg").open("a") as svg:
+            svg.write(f"<!-- points {digest_points(points)} -->\n")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import typer
 
 from fedcel.extras import require_extra
 
-EXAMPLES = ("fedcel report RUN", "fedcel report BENCH")
+EXAMPLES = ("fedcel report RUN", "fedcel report BENCH --charts charts")
 
 
 def report_command(
@@ -17,9 +17,17 @@ def report_command(
             metavar="RUN_OR_BENCH", help="Folder of a finished run or bench.", show_default=False
         ),
     ],
+    charts: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Folder for each chart as SVG, PDF and CSV.", show_default=False
+        ),
+    ] = None,
 ) -> None:
     """Draw the report of a run or a bench again."""
     require_extra("report")
     from sims.report import write_report
 
-    print(f"report: {write_report(folder)}")
+    print(f"report: {write_report(folder, charts)}")
+    if charts is not None:
+        print(f"charts: {charts}")

@@ -8,7 +8,9 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from matplotlib import rc_context
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.container import Container
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -70,6 +72,12 @@ def escape_label(label: str) -> str:
     """Return a label that matplotlib neither reads as mathematics nor hides."""
     text = " ".join(label.split()).replace("$", r"\$")
     return f" {text}" if text.startswith("_") else text
+
+
+def read_label(artist: Artist | Container) -> str:
+    """Return the label that an artist was given, as it was before `escape_label`, or none."""
+    label = str(artist.get_label() or "")
+    return "" if label.startswith("_") else label.replace(r"\$", "$").strip()
 
 
 def render_svg(figure: Figure, name: str) -> str:
@@ -214,6 +222,7 @@ def draw_variant(axes: Axes, points: Sequence[Point]) -> None:
         axes.errorbar(
             [point.x], [point.y], xerr=point.x_half, yerr=point.y_half, color=look.colour,
             marker=look.marker, fillstyle=look.fill, markersize=8, elinewidth=1, capsize=2,
+            label=escape_label(point.summary.label),
         )  # fmt: skip
 
 
@@ -273,7 +282,7 @@ def draw_chain_path(trace: Trace) -> Figure | None:
     figure, panels = make_panels(values.shape[1], 1.05, share_scale=False)
     names = ["log-lik.", *(f"probe {number}" for number in range(1, PROBES + 1))]
     for axes, column, name in zip(panels, standardised.T, names, strict=False):
-        axes.plot(trace.rounds, column, color=choose_look(0).colour, linewidth=0.9)
+        axes.plot(trace.rounds, column, color=choose_look(0).colour, linewidth=0.9, label=name)
         axes.set_ylabel(name)
     panels[-1].set_xlabel("round")
     return figure
@@ -296,7 +305,9 @@ def draw_convergence(trace: Trace) -> Figure | None:
     curves = (("split R-hat", r_hats, MAX_R_HAT), ("bulk ESS", sizes, MIN_ESS))
     for number, (axes, (name, values, limit)) in enumerate(zip(panels, curves, strict=True)):
         look = choose_look(number)
-        axes.plot(list(verdicts), values, color=look.colour, marker=look.marker, markersize=4)
+        axes.plot(
+            list(verdicts), values, color=look.colour, marker=look.marker, markersize=4, label=name
+        )
         axes.axhline(limit, color=FAINT, linestyle=":", linewidth=1.2)
         axes.set_ylabel(name)
     panels[-1].set_xlabel("round")
@@ -321,14 +332,17 @@ def draw_curve(
         return None
     entries = [(look, s.label) for look, s, _ in curves]
     figure, (axes,) = make_panels(1, legend_height(entries))
-    for look, _, rounds in curves:
+    for look, s, rounds in curves:
+        series = escape_label(s.label)
         numbers, mean, low, high = zip(*rounds, strict=True)
         axes.plot(
             numbers, mean, color=look.colour, linestyle=look.line, marker=look.marker,
-            markersize=5, markevery=max(1, len(numbers) // 6), linewidth=1.6,
+            markersize=5, markevery=max(1, len(numbers) // 6), linewidth=1.6, label=series,
         )  # fmt: skip
         if low != high:
-            axes.fill_between(numbers, low, high, color=look.colour, alpha=0.15, linewidth=0)
+            axes.fill_between(
+                numbers, low, high, color=look.colour, alpha=0.15, linewidth=0, label=series
+            )
     if log:
         axes.set_yscale("log", nonpositive="mask")
     ends = {burn_in_rounds(run.settings) for s in summaries for run in s.runs}
@@ -378,16 +392,17 @@ def draw_reliability(
     figure, (axes, counts) = make_panels(
         2, legend_height(entries) / 2, share_scale=False, heights=(2, 1)
     )
-    for number, (bin_look, _, rows) in enumerate(measured):
+    for number, (bin_look, name, rows) in enumerate(measured):
         confidence, accuracy, answers = zip(*rows, strict=True)
         axes.plot(
             confidence, accuracy, color=bin_look.colour, marker=bin_look.marker,
             linestyle=bin_look.line, markersize=7, linewidth=1.2, fillstyle=bin_look.fill,
+            label=escape_label(name),
         )  # fmt: skip
         places = [x + (number - 0.5) * BAR for x in confidence]
         counts.bar(
             places, answers, BAR, color=bin_look.colour if bin_look.filled else "none",
-            edgecolor=bin_look.colour, linewidth=1,
+            edgecolor=bin_look.colour, linewidth=1, label=escape_label(name),
         )  # fmt: skip
     axes.plot([0, 1], [0, 1], color=FAINT, linewidth=1, linestyle=":")
     axes.set(xlim=(0, 1.04), ylim=(0, 1.05), ylabel="accuracy")
@@ -417,13 +432,16 @@ def draw_private(summaries: Sequence[Summary], looks: Looks) -> Figure | None:
         epsilons, accuracy, _ = zip(*points, strict=True)
         axes.plot(
             epsilons, accuracy, color=look.colour, marker=look.marker, linestyle=look.line,
-            markersize=6, linewidth=1.4,
+            markersize=6, linewidth=1.4, label=escape_label(s.label),
         )  # fmt: skip
         if s.accuracy.mean is not None:
             axes.axhline(100 * s.accuracy.mean, color=look.colour, linewidth=0.8, linestyle=":")
     ceiling = {epsilon: top for _, points in curves for epsilon, _, top in points if top}
     if ceiling:
-        axes.plot(list(ceiling), list(ceiling.values()), color=FAINT, linewidth=1, linestyle="--")
+        axes.plot(
+            list(ceiling), list(ceiling.values()), color=FAINT, linewidth=1, linestyle="--",
+            label="ceiling",
+        )  # fmt: skip
         axes.annotate(
             "ceiling", list(ceiling.items())[-1], (-6, 4), textcoords="offset points", color=INK,
             fontsize=8.5, ha="right",

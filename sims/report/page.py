@@ -12,6 +12,7 @@ from fedcel.files import write_whole
 from fedcel.posterior import Trace
 from sims.progress import ShowStep, show_steps
 from sims.report import (
+    chart_files,
     figures,
     larger_budgets,
     limits,
@@ -64,8 +65,12 @@ class Plot(NamedTuple):
     svg: Markup
 
 
-def write_report(folder: Path) -> Path:
+def write_report(folder: Path, charts: Path | None = None) -> Path:
     """Draw a bench or run folder: figures/*, then report.html, whose path is returned.
+
+    Args:
+        folder: Of the run or bench.
+        charts: A folder that gets every chart as SVG and PDF, and its points as CSV; None: none.
 
     Raises:
         RunError: A file is missing or damaged; nothing is written then.
@@ -77,7 +82,8 @@ def write_report(folder: Path) -> Path:
         verdict = find_verdict(summaries)
         answers = live_table.read_live(folder)
         compared = summarise_book(book, common=True)
-        plots = draw_figures(summaries, verdict, answers, compared, show_step=show_step)
+        pictures = draw_figures(summaries, verdict, answers, compared)
+        plots = render_figures(pictures, show_step)
         strips = reconstruction_strips.make_strips(summaries)
         html = render_page(book, summaries, verdict, plots, strips=strips, answers=answers)
         for name, svg in plots.items():
@@ -87,6 +93,10 @@ def write_report(folder: Path) -> Path:
             write_whole(folder / "figures" / "reconstructions.png", grid)
         page = folder / "report.html"
         write_whole(page, html)
+        if charts is not None:
+            for done, (name, figure) in enumerate(pictures.items()):
+                show_step(done, len(pictures), f"chart {done + 1} of {len(pictures)}")
+                chart_files.write_chart(figure, charts, name)
     return page
 
 
@@ -95,10 +105,8 @@ def draw_figures(
     verdict: Verdict,
     answers: Sequence[LiveRow],
     compared: Sequence[Summary],
-    *,
-    show_step: ShowStep,
-) -> dict[str, str]:
-    """Return every figure that the numbers allow, as SVG by file name.
+) -> dict[str, Figure]:
+    """Return every figure that the numbers allow, by file name.
 
     `compared` are those whose attacks every cell met: curves of errors join strengths, and a
     stronger attack at one alone would bend them.
@@ -126,13 +134,16 @@ def draw_figures(
         # Without enough rounds to judge it by, a chain's path is a picture of nothing.
         figures_drawn["chain"] = figures.draw_chain_path(sampled[1])
         figures_drawn["convergence"] = convergence
+    return {name: figure for name, figure in figures_drawn.items() if figure is not None}
+
+
+def render_figures(charts: Mapping[str, Figure], show_step: ShowStep) -> dict[str, str]:
+    """Return figures as SVG, by file name."""
     svgs = {}
-    count = len(figures_drawn)
-    for done, (name, figure) in enumerate(figures_drawn.items()):
-        show_step(done, count + PAGE_STEPS, f"figure {done + 1} of {count}")
-        if figure is not None:
-            svgs[name] = figures.render_svg(figure, name)
-    show_step(count, count + PAGE_STEPS, "images and page")
+    for done, (name, figure) in enumerate(charts.items()):
+        show_step(done, len(charts) + PAGE_STEPS, f"figure {done + 1} of {len(charts)}")
+        svgs[name] = figures.render_svg(figure, name)
+    show_step(len(charts), len(charts) + PAGE_STEPS, "images and page")
     return svgs
 
 

@@ -68,6 +68,18 @@ def test_self_contained(make_bench: Make) -> None:
     assert "svg" in page.tags
 
 
+def test_charts_are_those_of_the_page(make_bench: Make, tmp_path: Path) -> None:
+    """Every figure of the page as three files, none of them without points."""
+    folder = make_bench()
+    write_report(folder, tmp_path / "charts")
+    names = {path.stem for path in (folder / "figures").glob("*.svg")}
+    assert {path.name for path in (tmp_path / "charts").iterdir()} == {
+        f"{name}.{ending}" for name in names for ending in ("svg", "pdf", "csv")
+    }
+    for name in names:
+        assert len((tmp_path / "charts" / f"{name}.csv").read_text().splitlines()) > 1
+
+
 def test_main_table_holds_the_numbers(make_bench: Make) -> None:
     """Accuracy, bits, identification, certificate, decoder and worst attack as written."""
     found = page_of(make_bench()).rows
