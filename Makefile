@@ -44,20 +44,21 @@ docs: .venv/ready
 pages: .venv/ready
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/pages
 
-# Three workers on two cores: much of it waits for processes of its own.
-PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
 
 # Of these the shapes and types of every call are checked, which costs half as much again.
 CHECKED := $(addprefix tests/fedcel/,data federation leakage losses metrics nets)
 CHECK_CALLS := --jaxtyping-packages=fedcel,beartype.beartype
 
-test: check pages
-	$(PYTEST) -m "not long" $(CHECK_CALLS) $(CHECKED)
-	$(PYTEST) -m "not long" $(addprefix --ignore=,$(CHECKED))
+# Linters beside pages. Then two workers on two cores, and three where much waits for processes.
+test: .venv/ready
+	$(MAKE) --jobs 2 --output-sync check pages
+	$(PYTEST) -m "not long" --numprocesses 2 $(CHECK_CALLS) $(CHECKED)
+	$(PYTEST) -m "not long" --numprocesses 3 $(addprefix --ignore=,$(CHECKED))
 
 # All tests, the calls of all of them checked.
 test-all: check pages
-	$(PYTEST) $(CHECK_CALLS)
+	$(PYTEST) --numprocesses 3 $(CHECK_CALLS)
 
 bench: .venv/ready
 	$(BIN)/python -m tests.bench.ratios

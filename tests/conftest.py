@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
+# Ray's workers yield to everything else by default: beside other tests they would hardly run.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 import pytest
 import torch

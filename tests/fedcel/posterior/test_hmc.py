@@ -94,6 +94,7 @@ def naive(plan: RoundPlan, client: int) -> RoundPlan:
     return plan._replace(noise=plan.noise * math.sqrt(counts[client] / sum(counts)))
 
 
+@pytest.mark.long
 def test_disagreement_is_that_of_hmc_and_accuracy_tells_nothing() -> None:
     """BALD within 15 %; noise by N, a point and a chain ten times as hot are far from it."""
     x, y = digits().training

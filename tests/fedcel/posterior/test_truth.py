@@ -236,8 +236,8 @@ def test_intervals_cover() -> None:
 
 
 def test_the_split_among_clients_changes_nothing() -> None:
-    """1, 4 and 16 clients of the same data: the posterior's mean and variance, each time."""
-    for parts in (1, 4, 16):
+    """1 and 8 clients of the same data: the posterior's mean and variance, each time."""
+    for parts in (1, 8):
         federation, _ = regression(160, 1, chains=1500, parts=parts)
         exact, sd = posterior(federation)
         samples = federation.sample(60, 8).double().reshape(-1, 3)

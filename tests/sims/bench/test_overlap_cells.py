@@ -68,6 +68,7 @@ def test_overlapped_cells_have_the_rows_of_those_one_after_the_other(tmp_path: P
         assert results[0]["bits-beyond-label"] == results[1]["bits-beyond-label"]
 
 
+@pytest.mark.long
 def test_a_killed_process_costs_its_own_cell(tmp_path: Path) -> None:
     """Another one carries out the other parts, one that fails among them."""
     (cell,) = plan_cells(tmp_path, "temperature = 1.0")

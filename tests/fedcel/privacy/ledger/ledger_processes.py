@@ -21,7 +21,7 @@ from threading import Barrier
 from fedcel.errors import LedgerError
 from fedcel.privacy.ledger import Charge, Ledger, Receipt
 
-KILLS = int(os.environ.get("FEDCEL_KILLS", "25"))
+KILLS = int(os.environ.get("FEDCEL_KILLS", "10"))
 PROCESSES, RACERS = 4, 16
 DEADLINE = 300
 """Seconds after which a process that hangs is ended."""
