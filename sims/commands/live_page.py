@@ -73,7 +73,7 @@ def start_page(folder: Path) -> subprocess.Popen[bytes] | None:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=[listener.fileno()],
-                start_new_session=True,  # Ctrl-C is for the run
+                process_group=0,  # Ctrl-C is for the run; priorities hold within a session alone
             )
         except OSError as error:
             print_line(f"watch: the page cannot be served ({error}); the run goes on without it")
