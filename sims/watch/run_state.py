@@ -24,7 +24,7 @@ MAX_POINTS = 400
 """Rounds that a curve shows; of more, every second, third and so on."""
 MAX_ROWS = 60
 """Last rounds, and reasons, that stand in a table."""
-NUMBER = re.compile(r"-?\d[\d.,]*(e[-+]?\d+)?")
+NUMBER = re.compile(r"-?\d+(\.\d+)?(e[-+]?\d+)?")
 RECENT_ROUNDS = 10
 """By whose median the time that is left is estimated."""
 REPORT_FILE = "report.html"
