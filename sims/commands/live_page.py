@@ -65,7 +65,7 @@ def show_live_page(folder: Path, *, is_shown: bool) -> Iterator[None]:
 def start_page(folder: Path) -> subprocess.Popen[bytes] | None:
     """Start the process that serves the page, and say where; None where it does not start."""
     with open_first_socket() as listener:
-        command = [sys.executable, "-m", "sims.commands.watch_server"]
+        command = [sys.executable, "-m", "sims.commands.page_process"]
         try:
             process = subprocess.Popen(
                 [*command, str(folder.absolute()), str(listener.fileno())],
@@ -73,7 +73,7 @@ def start_page(folder: Path) -> subprocess.Popen[bytes] | None:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=[listener.fileno()],
-                start_new_session=True,  # Ctrl-C is for the run
+                process_group=0,  # Ctrl-C is for the run; priorities hold within a session alone
             )
         except OSError as error:
             print_line(f"watch: the page cannot be served ({error}); the run goes on without it")

@@ -2,7 +2,6 @@
 
 import os
 import socket
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +14,6 @@ from sims.commands.listening import Endpoint, format_address, open_socket
 from sims.commands.web_server import configure_server, run_until_stopped
 from sims.watch import Following, create_app
 
-LOWEST_PRIORITY = 19
 LOOK_SECONDS = 0.1
 FAREWELL_SECONDS = 6.0
 """For which an open page is waited for at the end; one in the background asks every 5 s."""
@@ -49,7 +47,6 @@ def accompany(folder: Path, listener: socket.socket, writer: int) -> None:
         writer: The reading end of a pipe whose other end that process alone holds: it ends with
             the process, however that ends.
     """
-    os.nice(LOWEST_PRIORITY)
     following = Following(folder, is_accompanied=True)
     endpoint = Endpoint("127.0.0.1", 0, None, None, insecure=False)
     config = configure_server(create_app(following, LOOPBACK_HOSTS), endpoint)
@@ -66,14 +63,3 @@ def accompany(folder: Path, listener: socket.socket, writer: int) -> None:
 
     Thread(target=end_with_writer, daemon=True).start()
     server.run(sockets=[listener])
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Accompany the process that began this one: its folder, and the number of its socket."""
-    folder, number = arguments
-    with socket.socket(fileno=int(number)) as listener:
-        accompany(Path(folder), listener, sys.stdin.fileno())
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

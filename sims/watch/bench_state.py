@@ -54,7 +54,7 @@ def describe_bench(folder: Path) -> dict[str, Any]:
     ]
     phases = {cell["name"]: cell["phase"] for cell in cells}
     done = sum(phases[name] in ENDED for name in plan.missing)
-    waiting = len(plan.missing) - done
+    cells_left = len(plan.missing) - done
     report = folder / REPORT_FILE
     return {
         "kind": "bench",
@@ -65,9 +65,11 @@ def describe_bench(folder: Path) -> dict[str, Any]:
         "cells": cells,
         "done": sum(phase in ENDED for phase in phases.values()),
         "jobs": plan.jobs,
-        "seconds-left": estimate_seconds(plan, done, time.time()) if is_going and waiting else None,
+        "seconds-left": estimate_seconds(plan, done, time.time())
+        if is_going and cells_left
+        else None,
         "done-now": done,
-        "left": waiting if is_going else sum(phase not in ENDED for phase in phases.values()),
+        "left": cells_left if is_going else sum(phase not in ENDED for phase in phases.values()),
         "report": str(report) if report.exists() else None,
     }
 
@@ -111,8 +113,8 @@ def estimate_seconds(plan: BenchPlan, done: int, now: float) -> float | None:
     """
     if not done:
         return None
-    waiting = len(plan.missing) - done
-    return max(0.0, now - plan.began) / done * waiting
+    cells_left = len(plan.missing) - done
+    return max(0.0, now - plan.began) / done * cells_left
 
 
 def describe_cell(

@@ -1,5 +1,6 @@
 """How far a run is, from the files in its folder; none of them is written or locked here."""
 
+import re
 import statistics
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -22,7 +23,8 @@ Phase = Literal["waiting", "training", "measuring", "finished", "stopped"]
 MAX_POINTS = 400
 """Rounds that a curve shows; of more, every second, third and so on."""
 MAX_ROWS = 60
-"""Last rounds that stand in the table."""
+"""Last rounds, and reasons, that stand in a table."""
+NUMBER = re.compile(r"-?\d+(\.\d+)?(e[-+]?\d+)?")
 RECENT_ROUNDS = 10
 """By whose median the time that is left is estimated."""
 REPORT_FILE = "report.html"
@@ -176,18 +178,20 @@ def describe_curves(events: Sequence[RoundEvent]) -> dict[str, list[tuple[int, f
 
 
 def count_left_out(events: Sequence[RoundEvent]) -> list[dict[str, Any]]:
-    """Return each reason why clients were left out, how often, whom and when last; most first."""
-    reasons: dict[str, dict[str, Any]] = {}
+    """Return each kind of reason why clients were left out, the most frequent first.
+
+    Reasons that differ in numbers alone are one kind. Each has its last reason in full, how often
+    it came, which clients it met, and the last round in which it did.
+    """
+    kinds: dict[str, dict[str, Any]] = {}
     for event in events:
         for rejected in event.rejected:
-            entry = reasons.setdefault(
-                rejected.reason, {"reason": rejected.reason, "count": 0, "clients": {}, "last": 0}
-            )
-            entry["count"] += 1
+            kind = NUMBER.sub("#", rejected.reason)
+            entry = kinds.setdefault(kind, {"reason": "", "count": 0, "clients": {}, "last": 0})
+            entry |= {"reason": rejected.reason, "count": entry["count"] + 1, "last": event.round}
             entry["clients"][str(rejected.client)] = None
-            entry["last"] = event.round
-    ordered = sorted(reasons.values(), key=lambda entry: -entry["count"])
-    return [{**entry, "clients": list(entry["clients"])} for entry in ordered]
+    ordered = sorted(kinds.values(), key=lambda entry: -entry["count"])[:MAX_ROWS]
+    return [{**entry, "clients": sorted(entry["clients"])} for entry in ordered]
 
 
 def describe_result(result: RunResult | None) -> dict[str, Any] | None:

@@ -11,8 +11,9 @@ import pytest
 from fedcel.errors import RunError
 from fedcel.runs import find_writer
 from fedcel.runs.folder_lock import LOCK
+from sims.results import RejectedReply, RoundEvent
 from sims.watch import describe_run
-from sims.watch.run_state import MAX_POINTS
+from sims.watch.run_state import MAX_POINTS, count_left_out
 from tests.sims.watch.conftest import REASONS, copy_run, write_into
 
 
@@ -52,11 +53,19 @@ def test_phases_follow_the_files_and_the_writer(trained: Path, tmp_path: Path) -
 
 
 def test_clients_left_out_are_counted_by_reason(trained: Path, tmp_path: Path) -> None:
-    """Whom, how often, and when last."""
+    """Whom, how often, and when last; reasons that differ in a number are one kind."""
     state = describe_run(copy_run(trained, tmp_path / "run"))
     assert state["left-out"] == [
         {"reason": reason, "count": 2, "clients": [str(client)], "last": 6}
         for client, reason in enumerate(REASONS)
+    ]
+    norms = [(4, 0, "its norm is 7.1, at most 3"), (5, 2, "its norm is 1e+06, at most 3")]
+    events = [
+        RoundEvent(round=number, rejected=(RejectedReply(client=client, reason=reason),))
+        for number, client, reason in norms
+    ]
+    assert count_left_out(events) == [
+        {"reason": norms[1][2], "count": 2, "clients": ["0", "2"], "last": 5}
     ]
     assert state["curves"]["kept"] == [(1, 1.0), (2, 1.0), (3, 0.25), (4, 1.0), (5, 1.0), (6, 0.25)]
 
