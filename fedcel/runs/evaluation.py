@@ -108,6 +108,19 @@ def posterior_samples(run: Run) -> list[Float[Tensor, " P"]]:
     return run.samples or [run.model]
 
 
+def build_sent_net(run: Run) -> SplitNet:
+    """Build the net whose smashed data are everything that a device of a run sends for one image.
+
+    Args:
+        run: As `read_run` returns it.
+
+    Returns:
+        A net of its own memory; in scope `full` its smashed data are those of the encoders of all
+        samples in a row, (N, S*D).
+    """
+    return build_device_net(run.flat, posterior_samples(run), run.settings.chain.scope)
+
+
 def evaluate_run(run: Run, seconds: float) -> Evaluation:
     """Measure what a run is worth on its test set: accuracy, calibration, leakage, private answers.
 
@@ -128,7 +141,7 @@ def evaluate_run(run: Run, seconds: float) -> Evaluation:
         return predict(run.flat, samples, repeated, noise, scope=s.chain.scope)
 
     posterior, point = predict_test(posterior_samples(run)), predict_test([run.model])
-    net = build_device_net(run.flat, posterior_samples(run), s.chain.scope)
+    net = build_sent_net(run)
     leak = attack_test_images(run, net)
     is_right = (posterior.probabilities.argmax(1) == labels).double().view(NOISE_DRAWS, len(y))
     result = {

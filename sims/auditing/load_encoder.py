@@ -16,8 +16,7 @@ from fedcel.errors import NetError, PluginError, RefusedImagesError, describe_un
 from fedcel.extras import import_optional
 from fedcel.leakage import NoiseFunction
 from fedcel.nets import Encoder, SplitNet, as_module, find_module, split_outputs
-from fedcel.posterior import build_device_net
-from fedcel.runs import posterior_samples, read_run
+from fedcel.runs import build_sent_net, read_run
 from sims.results import RESULT_FILE, RunResult, read_record
 
 ONNX_SUFFIX = ".onnx"
@@ -91,7 +90,7 @@ def load_encoder(reference: str) -> LoadedEncoder:
 def load_from_run(folder: Path) -> LoadedEncoder:
     """Load the encoder of a run's device, and the law of its noise."""
     run = read_run(folder)
-    net = build_device_net(run.flat, posterior_samples(run), run.settings.chain.scope)
+    net = build_sent_net(run)
     result = read_result(folder)
     count = len(run.splits.test.y)
     return LoadedEncoder(

@@ -138,6 +138,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, click.Abort):
         return report_error("interrupted", INTERRUPTED)
     except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):  # rich ends a process for `| head`
+            return 1
         return report_error(describe_exit(error), 1)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -14,8 +14,7 @@ from clients.service.onnx_heads import LOG_PROBABILITIES_NAME, MESSAGES_NAME, VE
 from fedcel.errors import RunError, SettingsError
 from fedcel.files import write_whole
 from fedcel.nets import SplitNet
-from fedcel.posterior import build_device_net
-from fedcel.runs import posterior_samples, run_folder
+from fedcel.runs import build_sent_net, run_folder
 from fedcel.settings import find_noise_shape
 from sims.auditing.load_encoder import NOISE_OUTPUT, scale_sigma
 
@@ -40,7 +39,7 @@ def export_encoder(folder: Path, out: Path) -> str:
             f"chain.scope of {folder} is 'full': its samples are whole nets, and one encoder is "
             "exported; train with --set chain.scope=head"
         )
-    net = build_device_net(run.flat, posterior_samples(run), run.settings.chain.scope)
+    net = build_sent_net(run)
     shape = run.splits.shape
     noise_shape = find_noise_shape(run.settings)
     module = net.encoder if noise_shape == "one" else EncoderWithNoise(net)

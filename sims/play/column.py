@@ -15,8 +15,8 @@ from fedcel.data import Images
 from fedcel.leakage import ImageLeak, image_leak
 from fedcel.metrics import bald, predictive_entropy
 from fedcel.nets import Cut, SplitNet, apply_noise
-from fedcel.posterior import Prediction, apply_heads, build_device_net
-from fedcel.runs import Run, posterior_samples
+from fedcel.posterior import Prediction, apply_heads
+from fedcel.runs import Run, build_sent_net, posterior_samples
 from fedcel.seeding import make_generator
 from sims.play.noise_levels import (
     MESSAGE_COUNTS,
@@ -180,7 +180,7 @@ def prepare_column(run: Run, look: Look, show_part: ShowPart) -> Column:
         The column.
     """
     show_part(0.0, "encoding the candidates")
-    net = build_device_net(run.flat, posterior_samples(run), run.settings.chain.scope)
+    net = build_sent_net(run)
     candidates = Images(*(part[:MAX_CANDIDATES] for part in run.splits.test))
     with torch.no_grad():
         features = net.encode(candidates.x)

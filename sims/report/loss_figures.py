@@ -26,8 +26,7 @@ from fedcel.losses.cel import (
     log_penalty,
     split_features,
 )
-from fedcel.posterior import build_device_net
-from fedcel.runs import posterior_samples, run_folder
+from fedcel.runs import build_sent_net, run_folder
 from fedcel.settings import Attention, Scalar, parse_settings
 from sims.engines.simulate import simulate
 from sims.progress import print_line
@@ -89,7 +88,7 @@ def train_case(folder: Path, case: Case) -> TrainedNet:
     title = f"{case.kind} sigma {case.sigma:g} weight {case.weight:g}"
     simulate(settings, folder / title, title=title)
     run = run_folder.read_run(folder / title)
-    net = build_device_net(run.flat, posterior_samples(run), settings.chain.scope)
+    net = build_sent_net(run)
     result = cast(dict[str, float], read_json(folder / title / "result.json"))
     x, y = run.splits.test
     z = SmashedData(net).encode(x) / case.sigma

@@ -306,3 +306,13 @@ def test_help_shows_examples(command: str, capsys: pytest.CaptureFixture[str]) -
     words = command.split()
     assert main([*words, "--help"]) == 0
     assert f"fedcel {command}" in capsys.readouterr().out.split("Examples")[1]
+
+
+def test_a_reader_that_leaves_is_no_failure() -> None:
+    """`fedcel --help | head`: nobody reads what is written, and nothing is said of it."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "sims", "--help"]
+    with os.fdopen(writer, "wb") as closed:
+        done = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (1, b"")
