@@ -135,20 +135,31 @@ class KeyStore:
         self.path = path
         self._version: tuple[int, int] | None = None
         self._keys: dict[str, StoredKey] = {}
+        self._right_headers: dict[str, StoredKey] = {}
+        """Those that were right before: hashing each again costs as much as the rest."""
 
     def authenticate(self, header: str | None) -> StoredKey:
         """Return the key that an Authorization header shows; ProblemError where it shows none."""
+        keys = self._current_keys()
+        stored_key = self._right_headers.get(header or "")
+        if stored_key is None:
+            stored_key = self._check(header, keys)
+            self._right_headers[header or ""] = stored_key
+        if stored_key.expires is not None and time.time() >= stored_key.expires:
+            raise ProblemError(ProblemKind.EXPIRED, "Ask the operator for a new key.")
+        return stored_key
+
+    def _check(self, header: str | None, keys: dict[str, StoredKey]) -> StoredKey:
+        """Compare a header with what is kept, in the same time whether it is known or not."""
         scheme, _, key = (header or "").partition(" ")
         match = KEY_PATTERN.fullmatch(key)
-        stored_key = self._current_keys().get(match[1]) if match else None
+        stored_key = keys.get(match[1]) if match else None
         is_same = hmac.compare_digest(hash_key(key), stored_key.digest if stored_key else NO_DIGEST)
         if scheme.lower() != "bearer" or stored_key is None or not is_same:
             raise ProblemError(
                 ProblemKind.UNAUTHENTICATED,
                 "Send `Authorization: Bearer KEY` with a key of this service.",
             )
-        if stored_key.expires is not None and time.time() >= stored_key.expires:
-            raise ProblemError(ProblemKind.EXPIRED, "Ask the operator for a new key.")
         return stored_key
 
     def _current_keys(self) -> dict[str, StoredKey]:
@@ -160,6 +171,7 @@ class KeyStore:
             version = status.st_mtime_ns, status.st_ino
         if version != self._version:
             self._keys = {key.id: key for key in read_keys(self.path)}
+            self._right_headers = {}
             self._version = version
         return self._keys
 

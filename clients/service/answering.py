@@ -13,6 +13,7 @@ from functools import cached_property
 from hashlib import sha256
 from typing import NamedTuple, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -45,7 +46,7 @@ class Query(NamedTuple):
 class PrivateAnswerer:
     """Answers batches of queries with a model, a mechanism and the ledger that pays.
 
-    `observe_phase` is told the seconds of each part: heads, charge, noise, settle, calibrate.
+    `observe_phase` is told the seconds of each part: heads, charge, noise, write, settle.
     Without a `calibration` answers have no probabilities.
     """
 
@@ -75,12 +76,15 @@ class PrivateAnswerer:
             message_bytes = bytearray().join(query.message for query in queries)
             messages = torch.frombuffer(message_bytes, dtype=torch.float32)
             prediction = self.model.predict(messages.reshape(len(queries), -1))
-        is_finite = prediction.log_samples.isfinite().all(2).all(0)
-        answerable: list[int] = is_finite.nonzero().flatten().tolist()
+            is_finite = np.isfinite(prediction.log_samples.numpy()).all((0, 2))
+        answerable: list[int] = is_finite.nonzero()[0].tolist()
         finite_queries = [queries[index] for index in answerable]
 
         def draw(places: list[int]) -> DrawnAnswers:
-            paid = Prediction(prediction.log_samples[:, [answerable[place] for place in places]])
+            paid = prediction
+            if len(places) < len(queries):
+                rows = [answerable[place] for place in places]
+                paid = Prediction(prediction.log_samples[:, rows])
             return self._draw(paid, [finite_queries[place] for place in places])
 
         replies: list[PrivateAnswer | Refusal] = [Refusal("undefined", None) for _ in queries]

@@ -1,12 +1,15 @@
 """A bounded queue before one thread: items that wait at the same time are worked on together."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar
 
 LINGER_SECONDS = 0.001
-"""How long the first of a batch waits for others: most of a small batch's cost is its own."""
+"""How long a batch waits for the next item, twice; uvloop counts in milliseconds."""
+MAX_LINGER_SECONDS = 0.01
+"""How long its first item waits for others, at most."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -21,9 +24,13 @@ class Batcher(Generic[Item, Result]):
 
     `work` runs in the thread and returns one result for each item. At most `max_waiting` items
     wait, at most `max_batch` are a batch. Made, started and closed within one event loop.
+
+    A batch begins as soon as all that were under way at the end of the last one are waiting again,
+    or no more come. Half of them at a time would let event loop and thread work at once, but Python
+    lets one of them at a time, and each change of turns costs more than the wait.
     """
 
-    _loop: asyncio.Task[None]
+    _loop: asyncio.AbstractEventLoop
 
     def __init__(
         self,
@@ -36,60 +43,107 @@ class Batcher(Generic[Item, Result]):
         self.work = work
         self.thread = thread
         self.max_batch = max_batch
-        self._waiting: asyncio.Queue[tuple[Item, asyncio.Future[Result]]] = asyncio.Queue(
-            max_waiting
-        )
+        self.max_waiting = max_waiting
+        self._waiting: deque[tuple[Item, asyncio.Future[Result]]] = deque()
+        self._enough = 1
+        """With so many waiting a batch begins at once."""
+        self._lingering = 0
+        """How many waited when the timer was set."""
+        self._deadline = 0.0
+        self._is_working = False
         self._is_closed = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._idle = asyncio.Event()
 
     async def start(self) -> None:
         """Begin to work on what is submitted."""
-        self._loop = asyncio.create_task(self._run())
+        self._loop = asyncio.get_running_loop()
+        self._idle.set()
 
     def count_waiting(self) -> int:
         """Return how many items wait."""
-        return self._waiting.qsize()
+        return len(self._waiting)
 
     async def submit(self, item: Item) -> Result:
         """Return the item's result; FullError at once where there is no room."""
-        if self._is_closed:
+        if self._is_closed or len(self._waiting) >= self.max_waiting:
             raise FullError
-        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        try:
-            self._waiting.put_nowait((item, future))
-        except asyncio.QueueFull:
-            raise FullError from None
+        future: asyncio.Future[Result] = self._loop.create_future()
+        self._waiting.append((item, future))
+        self._idle.clear()
+        self._begin_if_due()
         return await future
 
     async def close(self) -> None:
         """Take no more, answer all that waits, end."""
         self._is_closed = True
-        await self._waiting.join()
-        self._loop.cancel()
-        await asyncio.gather(self._loop, return_exceptions=True)
+        self._begin_if_due()
+        await self._idle.wait()
 
-    async def _run(self) -> None:
-        while True:
-            batch = [await self._waiting.get()]
-            await asyncio.sleep(LINGER_SECONDS)
-            while len(batch) < self.max_batch and not self._waiting.empty():
-                batch.append(self._waiting.get_nowait())
-            await self._work_on(batch)
-            for _ in batch:
-                self._waiting.task_done()
+    def _begin_if_due(self) -> None:
+        """Begin a batch where enough wait for it, else soon."""
+        if self._is_working or not self._waiting:
+            return
+        if len(self._waiting) >= self._enough or self._is_closed:
+            self._begin()
+        elif self._timer is None:
+            self._deadline = self._loop.time() + MAX_LINGER_SECONDS
+            self._linger()
 
-    async def _work_on(self, batch: list[tuple[Item, asyncio.Future[Result]]]) -> None:
-        loop = asyncio.get_running_loop()
+    def _linger(self) -> None:
+        """Wait as long as more come."""
+        self._lingering = len(self._waiting)
+        self._timer = self._loop.call_later(LINGER_SECONDS, self._linger_again)
+
+    def _linger_again(self) -> None:
+        """Wait once more: a busy loop may not have looked for what came since."""
+        self._timer = self._loop.call_later(LINGER_SECONDS, self._begin_if_alone)
+
+    def _begin_if_alone(self) -> None:
+        """Begin a batch where no more came."""
+        if len(self._waiting) > self._lingering and self._loop.time() < self._deadline:
+            self._linger()
+        else:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Hand a batch to the thread."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        size = min(len(self._waiting), self.max_batch)
+        batch = [self._waiting.popleft() for _ in range(size)]
+        self._is_working = True
+        self.thread.submit(self._work_on, batch)
+
+    def _work_on(self, batch: list[tuple[Item, asyncio.Future[Result]]]) -> None:
+        """Work in the thread, and wake the event loop once for the whole batch."""
         items = [item for item, _ in batch]
-        futures = [future for _, future in batch]
+        results: Sequence[Result] | Exception
         try:
-            results = await loop.run_in_executor(self.thread, self.work, items)
+            results = self.work(items)
             if len(results) != len(items):
                 raise ValueError(f"{len(results)} results for {len(items)} items; must be as many")
-        except Exception as error:  # each submitter is told, the loop goes on
-            for future in futures:
-                if not future.done():
-                    future.set_exception(error)
-            return
-        for future, result in zip(futures, results, strict=True):
-            if not future.done():  # the submitter may have gone
-                future.set_result(result)
+        except Exception as error:  # each submitter is told, the next batch is worked on
+            results = error
+        self._loop.call_soon_threadsafe(self._finish, batch, results)
+
+    def _finish(
+        self,
+        batch: list[tuple[Item, asyncio.Future[Result]]],
+        results: Sequence[Result] | Exception,
+    ) -> None:
+        """Tell the submitters, and begin the next batch."""
+        self._is_working = False
+        for place, (_, future) in enumerate(batch):
+            if future.done():  # the submitter has gone
+                continue
+            if isinstance(results, Exception):
+                future.set_exception(results)
+            else:
+                future.set_result(results[place])
+        under_way = len(batch) + len(self._waiting)
+        self._enough = min(under_way, self.max_batch)
+        self._begin_if_due()
+        if not self._waiting and not self._is_working:
+            self._idle.set()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import NamedTuple, final
 
-import torch
+import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
@@ -21,6 +21,8 @@ from fedcel.privacy import AnswerCalibration, Mechanism
 from fedcel.privacy.ledger import MICRO, Charge, Ledger, Refusal
 
 PROBABILITY_DIGITS = 6
+MAX_TEXTS = 1024
+"""Answers of which the text is kept: where a label is all that is told, there are no others."""
 
 
 class PrivateAnswer(NamedTuple):
@@ -41,6 +43,21 @@ class PrivateAnswer(NamedTuple):
             f', "fresh": {"true" if self.is_fresh else "false"}, "left": {self.remaining / MICRO}}}'
         )
         return self.body[:-1] + end.encode()
+
+
+class AnswerText(NamedTuple):
+    """A fresh answer as JSON."""
+
+    body: bytes
+    """What is stored for repeats: what the mechanism gave."""
+    reply: bytes
+    """With label and probabilities, which follow from it."""
+
+    def add_uncertainty(self, scores: Sequence[float]) -> "AnswerText":
+        """Return the text with entropy and BALD."""
+        entropy, information = scores
+        end = f', "entropy": {entropy!r}, "information": {information!r}}}'.encode()
+        return AnswerText(self.body[:-1] + end, self.reply[:-1] + end)
 
 
 class DrawnAnswers(NamedTuple):
@@ -73,7 +90,7 @@ def ignore_phase(name: str, seconds: float) -> None:
 class ChargedMechanism:
     """A mechanism of which every answer is paid.
 
-    `observe_phase` is told the seconds of each part: charge, noise, settle, calibrate. Without a
+    `observe_phase` is told the seconds of each part: charge, noise, write, settle. Without a
     `calibration` answers have no probabilities.
     """
 
@@ -81,6 +98,7 @@ class ChargedMechanism:
     ledger: Ledger
     calibration: AnswerCalibration | None = None
     observe_phase: Callable[[str, float], None] = field(default=ignore_phase)
+    _texts: dict[bytes, AnswerText] = field(default_factory=dict, init=False, repr=False)
 
     def answer(
         self, charges: Sequence[Charge], draw: Callable[[list[int]], DrawnAnswers]
@@ -132,38 +150,59 @@ class ChargedMechanism:
         if paid:
             with self.timed("noise"):
                 fresh = draw(paid)
-                bodies = write_bodies(fresh, self.mechanism.unit)
+            with self.timed("write"):
+                texts = self._write(fresh.values, fresh.uncertainty)
             with self.timed("settle"):
                 requests = [charges[place].request for place in paid]
-                self.ledger.settle([*zip(requests, bodies, strict=True)])
-            with self.timed("calibrate"):
-                bodies = self._add_probabilities(bodies, fresh.values)
-            for place, body, balance in zip(paid, bodies, remaining, strict=True):
+                self.ledger.settle([*zip(requests, (text.body for text in texts), strict=True)])
+            for place, text, balance in zip(paid, texts, remaining, strict=True):
                 replies[place] = PrivateAnswer(
-                    body, is_fresh=True, remaining=balance, spent=charges[place].epsilon
+                    text.reply, is_fresh=True, remaining=balance, spent=charges[place].epsilon
                 )
-        if stored:
-            with self.timed("calibrate"):
-                bodies = self._add_probabilities([answer.body for answer in stored.values()])
-            for (place, answer), body in zip(stored.items(), bodies, strict=True):
-                replies[place] = answer._replace(body=body)
+        for place, answer in stored.items():
+            replies[place] = answer._replace(body=self._tell(answer.body))
 
-    def _add_probabilities(
-        self, bodies: list[bytes], values: Float[Tensor, "P C"] | None = None
-    ) -> list[bytes]:
-        """Return stored answers with what follows from each: post-processing, which is free.
+    def _write(
+        self, values: Float[Tensor, "P C"], uncertainty: dict[int, Float[Tensor, "2"]]
+    ) -> list[AnswerText]:
+        """Write fresh answers; of a label alone there are few, which are written once."""
+        rows = values.detach().double().numpy()
+        keys = [row.tobytes() for row in rows]
+        unknown = [place for place, key in enumerate(keys) if key not in self._texts]
+        written = dict(zip(unknown, self._write_anew(rows[unknown]), strict=True))
+        texts = [written.get(place) or self._texts[key] for place, key in enumerate(keys)]
+        if len(self._texts) + len(unknown) <= MAX_TEXTS:
+            self._texts.update((keys[place], text) for place, text in written.items())
+        for place, scores in uncertainty.items():
+            texts[place] = texts[place].add_uncertainty(scores.tolist())
+        return texts
 
-        `values` are what the bodies hold; None: they are read.
-        """
+    def _write_anew(self, rows: Float[np.ndarray, "P C"]) -> list[AnswerText]:
+        """Write what the mechanism gave as JSON, and what follows from it for free."""
+        if not len(rows):
+            return []
+        tops = rows.argmax(1).tolist()
+        unit = self.mechanism.unit
+        bodies = [
+            json.dumps({"unit": unit, "label": top, "values": row}).encode()
+            for top, row in zip(tops, rows.tolist(), strict=True)
+        ]
         if self.calibration is None:
-            return bodies
-        if values is None:
-            parsed = [json.loads(body)["values"] for body in bodies]
-            values = torch.tensor(parsed, dtype=torch.float64)
-        probabilities = self.calibration.probabilities(values.double())
-        tops, labels = values.argmax(1).tolist(), probabilities.argmax(1).tolist()
+            return [AnswerText(body, body) for body in bodies]
+        probabilities = self.calibration.probabilities(rows)
+        labels = probabilities.argmax(1).tolist()
         parts = zip(bodies, tops, labels, probabilities.tolist(), strict=True)
-        return [add_probabilities(*part) for part in parts]
+        return [AnswerText(body, add_probabilities(body, *part)) for body, *part in parts]
+
+    def _tell(self, body: bytes) -> bytes:
+        """Return a stored answer with what follows from it: post-processing, which is free."""
+        if self.calibration is None:
+            return body
+        fields = json.loads(body)
+        row = np.asarray(fields["values"], np.float64)
+        probabilities = self.calibration.probabilities(row[None])[0]
+        parts = int(row.argmax()), int(probabilities.argmax()), probabilities.tolist()
+        return add_probabilities(body, *parts)
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
@@ -188,18 +227,6 @@ def split_repeated(charges: Sequence[Charge], places: Sequence[int]) -> tuple[li
         earlier.add(message)
         first.append(place)
     return first, repeats
-
-
-def write_bodies(fresh: DrawnAnswers, unit: str) -> list[bytes]:
-    """Return answers as JSON: what the mechanism gave, and what follows from it."""
-    labels = fresh.values.argmax(1).tolist()
-    bodies = []
-    for place, (label, values) in enumerate(zip(labels, fresh.values.tolist(), strict=True)):
-        body: dict[str, object] = {"unit": unit, "label": label, "values": values}
-        if (scores := fresh.uncertainty.get(place)) is not None:
-            body |= {"entropy": float(scores[0]), "information": float(scores[1])}
-        bodies.append(json.dumps(body).encode())
-    return bodies
 
 
 def add_probabilities(body: bytes, top: int, label: int, probabilities: list[float]) -> bytes:

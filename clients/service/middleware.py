@@ -9,14 +9,19 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, final
 
 from starlette.datastructures import Headers
-from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from clients.service.access import RateLimiter
 from clients.service.batching import Batcher, FullError
 from clients.service.charged_answers import PrivateAnswer
 from clients.service.private_layer import LogitQuery, PrivateLayer, check_request_id
-from clients.service.problems import ProblemError, ProblemKind, explain_refusal
+from clients.service.problems import (
+    ProblemError,
+    ProblemKind,
+    explain_refusal,
+    send_problem,
+    send_reply,
+)
 from clients.service.query import JSON_TYPE, read_body
 from fedcel.errors import LedgerError
 from fedcel.privacy.ledger import Refusal
@@ -24,7 +29,7 @@ from fedcel.privacy.ledger import Refusal
 LOGGER = logging.getLogger("fedcel.service")
 FORWARDED_HEADERS = (b"content-type", b"content-length")
 """All that the application sees of a request's headers: they decide its answer, with the body."""
-MAX_BATCH = 64
+MAX_BATCH = 128
 MAX_WAITING = 256
 
 
@@ -116,7 +121,7 @@ class PrivacyMiddleware:
         try:
             answer = await self._answer(scope, receive)
         except ProblemError as problem:
-            await send_reply(send, problem.status, problem.headers, problem.to_json())
+            await send_problem(send, problem)
             return
         headers = {"Content-Type": JSON_TYPE, "Cache-Control": "no-store"}
         await send_reply(send, 200, headers, answer.to_json())
@@ -136,7 +141,7 @@ class PrivacyMiddleware:
             )
         request_id = headers.get("idempotency-key", "")
         check_request_id(request_id)
-        body = await read_body(Request(scope, receive), self.max_bytes)
+        body = await read_body(receive, self.max_bytes)
         logits = self._read_reply(await self._call(scope, body))
         message = identify_message(scope, body)
         return await self._charge(LogitQuery(client, request_id, message, logits))
@@ -224,11 +229,3 @@ def identify_message(scope: Scope, body: bytes) -> bytes:
     content_type = Headers(scope=scope).get("content-type", "").encode("latin-1")
     parts = (scope["path"].encode(), scope["query_string"], content_type, body)
     return b"".join(len(part).to_bytes(8, "big") + part for part in parts)
-
-
-async def send_reply(send: Send, status: int, headers: dict[str, str], body: bytes) -> None:
-    """Send a whole reply."""
-    fields = {**headers, "Content-Length": str(len(body))}
-    pairs = [(name.lower().encode(), value.encode("latin-1")) for name, value in fields.items()]
-    await send({"type": "http.response.start", "status": status, "headers": pairs})
-    await send({"type": "http.response.body", "body": body})

@@ -8,6 +8,7 @@ import json
 import logging
 import sys
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +17,9 @@ from typing import TextIO
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from clients.service.charged_answers import PrivateAnswer
 from clients.service.problems import ProblemError, ProblemKind
+from fedcel.privacy.ledger import MICRO, Refusal
 
 LOGGER = logging.getLogger("fedcel.service")
 RECORD_FIELDS = {*vars(logging.makeLogRecord({})), "message", "asctime", "color_message"}
@@ -24,6 +27,9 @@ LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0
 ROUTES = frozenset(
     {"/v1/query", "/v1/model", "/v1/encoder", "/v1/budget", "/healthz", "/readyz", "/metrics"}
 )
+
+
+FRESHNESS = {True: "true", False: "false"}
 
 
 class Metrics:
@@ -39,17 +45,42 @@ class Metrics:
         self.batch = Histogram(
             "fedcel_batch_size",
             "Questions answered together.",
-            buckets=(1, 2, 4, 8, 16, 32, 64),
+            buckets=(1, 2, 4, 8, 16, 32, 64, 128),
             registry=self.registry,
         )
         self.queue = Gauge("fedcel_queue_length", "Questions that wait.", registry=self.registry)
         self.answers = counter("fedcel_answers", "Answers given.", ["fresh"])
         self.refusals = counter("fedcel_refusals", "Refusals.", ["reason"])
         self.epsilon = counter("fedcel_epsilon_spent", "Epsilon charged to all.")
+        self._answers = {
+            is_fresh: self.answers.labels(name) for is_fresh, name in FRESHNESS.items()
+        }
+        self._requests: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
 
     def observe_phase(self, name: str, seconds: float) -> None:
         """Note the time of one part of a batch: charge, heads, noise or settle."""
         self.phases.labels(name).observe(seconds)
+
+    def observe_request(self, route: str, status: int, seconds: float) -> None:
+        """Note a request; what counts it is looked up once."""
+        if (route, status) not in self._requests:
+            self._requests[route, status] = (
+                self.requests.labels(route, str(status)),
+                self.seconds.labels(route),
+            )
+        count, timer = self._requests[route, status]
+        count.inc()
+        timer.observe(seconds)
+
+    def observe_batch(self, replies: Sequence[PrivateAnswer | Refusal], waiting: int) -> None:
+        """Note a batch's answers, together, and how many queries wait for the next."""
+        self.queue.set(waiting)
+        self.batch.observe(len(replies))
+        answers = [reply for reply in replies if isinstance(reply, PrivateAnswer)]
+        fresh = sum(answer.is_fresh for answer in answers)
+        self._answers[True].inc(fresh)
+        self._answers[False].inc(len(answers) - fresh)
+        self.epsilon.inc(sum(answer.spent for answer in answers) / MICRO)
 
     def to_text(self) -> bytes:
         """Return all numbers as Prometheus reads them."""
@@ -88,10 +119,10 @@ class RequestMonitor:
                 await problem.to_response()(scope, receive, send_and_note)
         route = scope["path"] if scope["path"] in ROUTES else "other"
         seconds = time.perf_counter() - start
-        self.metrics.requests.labels(route, str(status)).inc()
-        self.metrics.seconds.labels(route).observe(seconds)
-        line = {"route": route, "status": status, "ms": round(1000 * seconds, 2), **log_fields}
-        LOGGER.info("request", extra=line)
+        self.metrics.observe_request(route, status, seconds)
+        if LOGGER.isEnabledFor(logging.INFO):
+            line = {"route": route, "status": status, "ms": round(1000 * seconds, 2), **log_fields}
+            LOGGER.info("request", extra=line)
 
 
 class JsonLines(logging.Formatter):

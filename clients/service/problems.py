@@ -8,6 +8,7 @@ from fedcel.privacy.ledger import MICRO, Refusal
 
 if TYPE_CHECKING:  # a layer without a web framework refuses, too
     from starlette.responses import Response
+    from starlette.types import Send
 
 PROBLEM_MEDIA_TYPE = "application/problem+json"
 
@@ -119,3 +120,16 @@ def explain_refusal(refusal: Refusal) -> ProblemError:
     kind, detail = PROBLEM_OF_REFUSAL[refusal.reason]
     remaining = None if refusal.remaining is None else refusal.remaining / MICRO
     return ProblemError(kind, detail, remaining=remaining)
+
+
+async def send_reply(send: "Send", status: int, headers: dict[str, str], body: bytes) -> None:
+    """Send a whole HTTP reply over ASGI."""
+    pairs = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
+    pairs.append((b"content-length", b"%d" % len(body)))
+    await send({"type": "http.response.start", "status": status, "headers": pairs})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_problem(send: "Send", problem: ProblemError) -> None:
+    """Send a refusal over ASGI."""
+    await send_reply(send, problem.status, problem.headers, problem.to_json())

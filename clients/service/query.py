@@ -1,11 +1,16 @@
-"""A query out of a request: bytes or JSON, checked before anything reads it."""
+"""A query out of a request: bytes or JSON, checked before anything reads it.
+
+On the hot path: plain ASGI, no framework between.
+"""
 
 import asyncio
 import re
+from typing import NamedTuple
+from urllib.parse import parse_qsl
 
 import numpy as np
 from pydantic import ValidationError
-from starlette.requests import ClientDisconnect, Request
+from starlette.types import Receive, Scope
 
 from clients.service.answering import Query
 from clients.service.model import ServedModel
@@ -17,46 +22,68 @@ JSON_TYPE = "application/json"
 BODY_SECONDS = 10.0
 JSON_VALUE_BYTES = 32  # allowed for one value
 JSON_OTHER_BYTES = 4096  # allowed for all else
+REQUEST_ID = re.compile(REQUEST_ID_PATTERN)
 
 
-async def parse_query(request: Request, client: str, model: ServedModel) -> Query:
+class RequestHead(NamedTuple):
+    """Headers and query of a request; of a header that comes twice the first counts."""
+
+    headers: dict[bytes, bytes]
+    query_string: bytes
+
+    @classmethod
+    def of(cls, scope: Scope) -> "RequestHead":
+        """Return the head of an ASGI request, whose names of headers are in lower case."""
+        return cls(dict(reversed(scope["headers"])), scope["query_string"])
+
+    def get(self, name: bytes) -> str:
+        """Return a header, empty where there is none."""
+        return self.headers.get(name, b"").decode("latin-1")
+
+
+async def parse_query(
+    head: RequestHead, receive: Receive, client: str, model: ServedModel
+) -> Query:
     """Return the query of a request; ProblemError says what is wrong with it."""
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    media_type = head.get(b"content-type").partition(";")[0].strip().lower()
     features = model.net.features
     if media_type == BINARY_TYPE:
-        body = await read_body(request, 4 * features)
-        return parse_binary_query(request, body, client, model)
+        body = await read_body(receive, 4 * features)
+        return parse_binary_query(head, body, client, model)
     if media_type == JSON_TYPE:
-        body = await read_body(request, JSON_VALUE_BYTES * features + JSON_OTHER_BYTES)
-        return parse_json_query(request, body, client, model)
+        body = await read_body(receive, JSON_VALUE_BYTES * features + JSON_OTHER_BYTES)
+        return parse_json_query(head, body, client, model)
     raise ProblemError(ProblemKind.MEDIA_TYPE, f"Send {BINARY_TYPE} or {JSON_TYPE}.")
 
 
-async def read_body(request: Request, limit: int) -> bytes:
+async def read_body(receive: Receive, limit: int) -> bytes:
     """Return the body; ProblemError when longer than `limit` or slower than 10 seconds."""
-    body = bytearray()
+    body = b""
     try:
         async with asyncio.timeout(BODY_SECONDS):
-            async for part in request.stream():
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ProblemError(
+                        ProblemKind.TIMEOUT, "The connection closed before the body was whole."
+                    )
+                part: bytes = message.get("body", b"")
                 body += part
                 if len(body) > limit:
                     raise ProblemError(ProblemKind.TOO_LARGE, f"At most {limit} bytes.")
+                if not message.get("more_body", False):
+                    return body
     except TimeoutError:
         raise ProblemError(
             ProblemKind.TIMEOUT, f"Send the body within {BODY_SECONDS:g} seconds."
         ) from None
-    except ClientDisconnect:
-        raise ProblemError(
-            ProblemKind.TIMEOUT, "The connection closed before the body was whole."
-        ) from None
-    return bytes(body)
 
 
-def parse_binary_query(request: Request, body: bytes, client: str, model: ServedModel) -> Query:
+def parse_binary_query(head: RequestHead, body: bytes, client: str, model: ServedModel) -> Query:
     """Return the query of D float32 values, little-endian, and two headers."""
-    wants_uncertainty = read_wants_uncertainty(request)
-    request_id = request.headers.get("idempotency-key", "")
-    if not re.fullmatch(REQUEST_ID_PATTERN, request_id):
+    wants_uncertainty = read_wants_uncertainty(head)
+    request_id = head.get(b"idempotency-key")
+    if not REQUEST_ID.fullmatch(request_id):
         raise ProblemError(
             ProblemKind.INVALID, f"Send a header Idempotency-Key that matches {REQUEST_ID_PATTERN}."
         )
@@ -67,13 +94,13 @@ def parse_binary_query(request: Request, body: bytes, client: str, model: Served
             f"{len(body)} bytes, must be {4 * features}: {features} values of float32, "
             "little-endian.",
         )
-    check_message(request.headers.get("model-version", ""), np.frombuffer(body, "<f4"), model)
+    check_message(head.get(b"model-version"), np.frombuffer(body, "<f4"), model)
     return Query(client, request_id, body, wants_uncertainty)
 
 
-def parse_json_query(request: Request, body: bytes, client: str, model: ServedModel) -> Query:
+def parse_json_query(head: RequestHead, body: bytes, client: str, model: ServedModel) -> Query:
     """Return the query of a JSON body; the body or the address ask for uncertainty."""
-    wants_uncertainty = read_wants_uncertainty(request)
+    wants_uncertainty = read_wants_uncertainty(head)
     try:
         question = Question.model_validate_json(body)
     except ValidationError as error:
@@ -92,9 +119,12 @@ def parse_json_query(request: Request, body: bytes, client: str, model: ServedMo
     return Query(client, question.request, values.tobytes(), wants_uncertainty)
 
 
-def read_wants_uncertainty(request: Request) -> bool:
+def read_wants_uncertainty(head: RequestHead) -> bool:
     """Return whether uncertainty is asked for in the address."""
-    text = request.query_params.get("uncertainty", "false")
+    if not head.query_string:
+        return False
+    pairs = parse_qsl(head.query_string.decode("latin-1"), keep_blank_values=True)
+    text = dict(pairs).get("uncertainty", "false")
     if text not in ("true", "false"):
         raise ProblemError(ProblemKind.INVALID, "uncertainty must be true or false.")
     return text == "true"
@@ -107,7 +137,7 @@ def check_message(version: str, values: np.ndarray, model: ServedModel) -> None:
             ProblemKind.MODEL_VERSION,
             f"Model {model.version} is served: fetch /v1/model and /v1/encoder, encode anew.",
         )
-    if not (np.abs(values) <= MAX_VALUE).all():  # NaN compares false
+    if not np.abs(values).max() <= MAX_VALUE:  # the largest of anything and NaN is NaN
         raise ProblemError(
             ProblemKind.INVALID, f"Values must be finite and within +-{MAX_VALUE:g}."
         )

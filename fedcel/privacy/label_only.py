@@ -76,7 +76,11 @@ class LabelOnly:
         """
         rows = to_tensor(logits)
         check_logits(rows, self.classes)
-        return match_kind(self._mark(self.disturb_labels(rows.argmax(1))), logits)
+        tops = rows.detach().cpu().numpy().argmax(1)  # small groups cost half of what torch takes
+        labels = draw_labels(tops, self.classes, truth_chance(self.epsilon, self.classes))
+        marked = np.zeros((len(labels), self.classes))
+        marked[np.arange(len(labels)), labels] = self.epsilon
+        return match_kind(torch.from_numpy(marked), logits)
 
     def disturb_labels(self, labels: Array) -> Array:
         """Tell each label with the chance that epsilon allows, else any other one.

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedcel import plugins
 from fedcel.errors import PluginError
 from fedcel.privacy.clip import clip_rows
-from fedcel.privacy.discrete_laplace import add_grid_noise
+from fedcel.privacy.discrete_laplace import GridNoise
 from fedcel.privacy.label_only import LabelOnly
 from fedcel.privacy.mechanism_contract import MECHANISM_CHECKS, MechanismCase
 from fedcel.privacy.noise_mechanisms import Gaussian, Laplace
@@ -53,7 +53,7 @@ def build_mechanism(privacy: PrivacySettings, classes: int) -> Mechanism:
         )
     mechanism = Laplace(epsilon, classes, clip_kind=kind, clip=clip, sensitivity=bound)
     if name == "discrete-laplace":
-        return replace(mechanism, name=name, disturb=add_grid_noise)
+        return replace(mechanism, name=name, disturb=GridNoise())
     return mechanism
 
 

@@ -269,6 +269,7 @@ def configure_server(
         access_log=False,
         http=HeaderTimeoutProtocol,
         log_config=None,
+        proxy_headers=False,  # nothing reads the asker's address
         server_header=False,
         ws="none",
         ssl_certfile=endpoint.certificate,

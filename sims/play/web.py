@@ -62,13 +62,13 @@ def create_app(playground: Playground, hosts: Sequence[str] | None) -> FastAPI:
 
     @app.post("/api/budget")
     async def start_again(request: Request) -> Response:
-        await read_body(request, 0)
+        await read_body(request.receive, 0)
         await compute(playground.start_again)
         return Response(status_code=204)
 
     @app.post("/api/picture")
     async def read_picture(request: Request) -> Response:
-        data = await read_body(request, MAX_BODY)
+        data = await read_body(request.receive, MAX_BODY)
         return JSONResponse(await compute(lambda: playground.read_picture(data)))
 
     return app
@@ -78,7 +78,7 @@ async def read_request(request: Request) -> PlayRequest:
     """Return what a page asks; ProblemError says what is wrong with it."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON_TYPE:
         raise ProblemError(ProblemKind.MEDIA_TYPE, f"Send {JSON_TYPE}.")
-    body = await read_body(request, MAX_BODY)
+    body = await read_body(request.receive, MAX_BODY)
     try:
         return PlayRequest.model_validate(json.loads(body))
     except (UnicodeDecodeError, RecursionError, json.JSONDecodeError):

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.bench.service import CONNECTIONS, asked
+from tests.bench.service import CONNECTIONS, ask_steadily
 from tests.system.services import new_key, serving, stored
 
 MINUTE = 60.0
@@ -27,7 +27,7 @@ def main() -> None:
         key = new_key(ledger, 9e8)
         with serving(folder / "run", ledger) as service:
             for minute in range(1, minutes + 1):
-                times = asked(service.url, key, run, CONNECTIONS, MINUTE)
+                times = ask_steadily(service.url, key, run, CONNECTIONS[0], MINUTE)
                 p99 = 1e3 * sorted(times)[int(0.99 * len(times))]
                 memory, size = resident(service.process.pid), ledger.stat().st_size / 2**20
                 rate = len(times) / MINUTE

@@ -1,60 +1,100 @@
 """Answers a second and their waiting time, and what limits them.
 
-`python -m tests.bench.service [SECONDS]` serves a run of 64 features, 10 classes and 16 sampled
-heads over loopback, ledger on disk, to 16 connections; beside it, alternating in the same run, what
-a plain batching model server does (the same application, batches and heads, nothing private) and
-the bare framework (no model either). Then each limit by itself, for groups of 16 as the batches
-are.
+`python -m tests.bench.service [SECONDS]` serves runs of 64 features, 10 classes and 16 sampled
+heads over loopback, ledger on disk, to 16 and to 128 connections. Beside them, alternating in the
+same run, what a plain batching model server does (the same application, batches and heads, nothing
+private) and the bare application (no model either). Then each limit by itself, for groups of 16 as
+the batches are.
+
+The load comes from `wrk`, where the environment's WRK or the path has it; else from `load.py`,
+which takes more of the processor.
 """
 
 import json
+import os
+import re
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from clients.service import PrivateAnswer, PrivateAnswerer, Query, ServedModel, load_served
 from clients.service.app import Service
-from clients.service.charged_answers import DrawnAnswers, write_bodies
+from clients.service.onnx_heads import use_onnx_heads
 from fedcel.privacy import LabelOnly, build_mechanism
 from fedcel.privacy.ledger import MICRO, Charge, Ledger, Refusal
 from fedcel.runs import calibrate_answers
 from fedcel.runs.run_folder import Run
+from sims.commands.onnx_export import convert_heads
 from tests.clients.serving import Running, made_run, running
 
-CONNECTIONS, GROUP, ROUNDS = 16, 16, 2
+CONNECTIONS, GROUP, ROUNDS = (16, 128), 16, 2
 BODY = b'{"unit": "logits", "label": 0, "values": [0, 0, 0, 0, 0, 0, 0, 0, 0, 0]}'
+WRK = os.environ.get("WRK") or shutil.which("wrk")
+
+
+class Served(NamedTuple):
+    """A service under load."""
+
+    what: str
+    mechanism: str
+    engine: str
+    strip: Callable[[Service], None]
+    """Takes out of it what it is compared without."""
+
+
+class Load(NamedTuple):
+    """What came back."""
+
+    rate: float
+    median: float
+    p99: float
 
 
 def main() -> None:
     """Measure and print the tables."""
     torch.set_num_threads(1)
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 5.0
-    print("| what | answers/s | median ms | p99 ms |\n|---|---|---|---|")
+    seconds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    print(f"load by {WRK or 'load.py'}\n| what | connections | answers/s | median ms | p99 ms |")
+    print("|---|---|---|---|---|")
     with ExitStack() as stack:
-        folders = [
-            Path(stack.enter_context(tempfile.TemporaryDirectory(dir=Path.cwd()))) for _ in range(4)
-        ]
-        runs = [sixteen_heads(m) for m in ("discrete-laplace", "laplace", "laplace", "laplace")]
-        names = ["service", "service, OpenDP's noise", "batching model server", "bare framework"]
-        ups = [
-            stack.enter_context(running(folder, run, epsilon=1e9))
-            for folder, run in zip(folders, runs, strict=True)
-        ]
-        unguarded(ups[2].service)
-        empty(ups[3].service)
-        for _ in range(ROUNDS):
-            for name, up in zip(names, ups, strict=True):
-                row(name, up, seconds)
-        print("\n| limit | us an answer |\n|---|---|")
-        for name, took in limits(folders[0]):
+        ups = {kind: stack.enter_context(serve(kind)) for kind in SERVED}
+        for connections in CONNECTIONS:
+            for _ in range(ROUNDS):
+                for kind, up in ups.items():
+                    load = put_load(up, connections, seconds)
+                    print(
+                        f"| {kind.what} | {connections} | {load.rate:.0f} | "
+                        f"{1e3 * load.median:.1f} | {1e3 * load.p99:.1f} |",
+                        flush=True,
+                    )
+    print("\n| limit | us an answer |\n|---|---|")
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
+        for name, took in limits(Path(folder)):
             print(f"| {name} | {1e6 * took:.0f} |")
+
+
+@contextmanager
+def serve(kind: Served) -> Iterator[Running]:
+    """Serve one kind, its ledger on the disk of this folder."""
+    run = sixteen_heads(kind.mechanism)
+    model = load_served(run)
+    if kind.engine == "onnx":
+        model = use_onnx_heads(model, convert_heads(model))
+    with (
+        tempfile.TemporaryDirectory(dir=Path.cwd()) as folder,
+        running(Path(folder), run, epsilon=1e9, model=model) as up,
+    ):
+        kind.strip(up.service)
+        yield up
 
 
 def sixteen_heads(mechanism: str) -> Run:
@@ -80,25 +120,56 @@ def unguarded(service: Service) -> None:
         rows = torch.stack(
             [torch.frombuffer(bytearray(a.message), dtype=torch.float32) for a in asks]
         )
-        bodies = write_bodies(DrawnAnswers(model.predict(rows).logits, {}), "logits")
+        logits = model.predict(rows).logits
+        pairs = zip(logits.argmax(1).tolist(), logits.tolist(), strict=True)
+        fields = [{"unit": "logits", "label": label, "values": row} for label, row in pairs]
+        bodies = [json.dumps(answer).encode() for answer in fields]
         return [PrivateAnswer(body, is_fresh=True, remaining=0, spent=0) for body in bodies]
 
     service.batcher.work = work
 
 
-def row(name: str, up: Running, seconds: float) -> None:
-    """Ask for some seconds and print a line."""
-    found = sorted(asked(up.url, up.key, up.model, CONNECTIONS, seconds))
-    middle, last = statistics.median(found), found[int(0.99 * len(found))]
-    rate = len(found) / seconds
-    print(f"| {name} | {rate:.0f} | {1e3 * middle:.1f} | {1e3 * last:.1f} |", flush=True)
+def keep_all(service: Service) -> None:
+    """Take nothing out."""
 
 
-def asked(url: str, key: str, model: ServedModel, connections: int, seconds: float) -> list[float]:
-    """Ask without a pause, from another process; return the waiting times in seconds."""
+SERVED = (
+    Served("private answers, `label-only`", "label-only", "torch", keep_all),
+    Served("private answers, `label-only`, heads in ONNX", "label-only", "onnx", keep_all),
+    Served("private answers, `discrete-laplace`", "discrete-laplace", "torch", keep_all),
+    Served(
+        "private answers, `discrete-laplace`, heads in ONNX", "discrete-laplace", "onnx", keep_all
+    ),
+    Served("private answers, `laplace` (OpenDP)", "laplace", "torch", keep_all),
+    Served("a plain batching model server, nothing private", "laplace", "torch", unguarded),
+    Served("the same, heads in ONNX", "laplace", "onnx", unguarded),
+    Served("the same application without a model", "laplace", "torch", empty),
+)
+
+
+def put_load(up: Running, connections: int, seconds: int) -> Load:
+    """Ask without a pause, from another process."""
+    if WRK is None:
+        times = sorted(ask_steadily(up.url, up.key, up.model, connections, seconds))
+        return Load(len(times) / seconds, statistics.median(times), times[int(0.99 * len(times))])
+    script = Path(__file__).with_name("load.lua")
+    options = ["-t1", f"-c{connections}", f"-d{seconds}s", "--latency", "-s", str(script)]
+    arguments = [up.key, up.model.version, str(up.model.net.features)]
+    command = [WRK, *options, f"{up.url}/v1/query", "--", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    result = json.loads(re.findall(r"^RESULT (.*)", done.stdout, re.MULTILINE)[0])
+    if result["refused"] or result["broken"]:
+        raise RuntimeError(f"{result} of {up.url}: not all were answered")
+    return Load(result["answers"] / result["seconds"], result["median"], result["p99"])
+
+
+def ask_steadily(
+    url: str, key: str, model: ServedModel, connections: int, seconds: float
+) -> list[float]:
+    """Return the waiting times in seconds, asked for by `load.py`."""
     host, port = url.removeprefix("http://").split(":")
-    asking = [host, port, key, model.version, model.net.features, connections, seconds]
-    command = [sys.executable, str(Path(__file__).with_name("load.py")), *map(str, asking)]
+    arguments = [host, port, key, model.version, model.net.features, connections, seconds]
+    command = [sys.executable, str(Path(__file__).with_name("load.py")), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     times: list[float] = json.loads(done.stdout)
     return times
@@ -111,6 +182,7 @@ def limits(folder: Path) -> list[tuple[str, float]]:
     noise = build_mechanism(run.settings.privacy, model.classes)
     own = build_mechanism(sixteen_heads("discrete-laplace").settings.privacy, model.classes)
     labels = LabelOnly(4.0, model.classes)
+    onnx = use_onnx_heads(model, convert_heads(model))
     reader = calibrate_answers(run, noise)
     messages = torch.rand(GROUP, 64)
     logits = model.predict(messages).logits
@@ -133,7 +205,8 @@ def limits(folder: Path) -> list[tuple[str, float]]:
             ledger.settle([(charge.request, BODY) for charge in booked])
 
         return [
-            ("heads, 16 samples", per_answer(lambda: model.predict(messages))),
+            ("heads in ONNX Runtime, 16 samples", per_answer(lambda: onnx.predict(messages))),
+            ("heads in torch, 16 samples", per_answer(lambda: model.predict(messages))),
             ("noise of 10 values, OpenDP's sampler", per_answer(lambda: noise.answer(logits))),
             ("noise of 10 values, own sampler", per_answer(lambda: own.answer(logits))),
             ("a label", per_answer(lambda: labels.answer(logits))),

@@ -89,9 +89,11 @@ def running(
         calibration=calibration,
         keys=keys,
     )
-    config = uvicorn.Config(create_app(service), access_log=False, log_config=None, ws="none")
+    config = uvicorn.Config(
+        create_app(service), access_log=False, log_config=None, proxy_headers=False, ws="none"
+    )
     server = uvicorn.Server(config)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
         thread = Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         port = listener.getsockname()[1]

@@ -14,6 +14,8 @@ from fedcel.privacy.ledger.database import FORMAT, LOCK_SECONDS, LedgerDatabase,
 APPLICATION_ID = 0x6665644C
 """Marks a SQLite file as a ledger ("fedL")."""
 FILE_MODE = 0o600
+CACHED_STATEMENTS = 512
+"""Kept compiled: a statement has as many rows as a group has charges."""
 
 SCHEMA = (
     # What happened, in order; everything else follows from it.
@@ -122,7 +124,13 @@ def connect_ledger(path: Path) -> sqlite3.Connection:
     file is damaged or cannot be written, LedgerError where it is of another program or format.
     """
     _create_private(path)
-    db = sqlite3.connect(path, timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False)
+    db = sqlite3.connect(
+        path,
+        timeout=LOCK_SECONDS,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=CACHED_STATEMENTS,
+    )
     try:
         _prepare(db, path)
     except BaseException:

@@ -2,12 +2,13 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from clients.service.batching import Batcher, FullError
+from clients.service.batching import LINGER_SECONDS, Batcher, FullError
 
 
 class Gate:
@@ -104,6 +105,36 @@ def test_an_error_reaches_its_batch_and_the_loop_goes_on() -> None:
             with pytest.raises(ValueError, match="unlucky"):
                 await unlucky
             assert await batcher.submit(3) == 9
+            await batcher.close()
+
+    asyncio.run(scene())
+
+
+def test_a_batch_waits_for_all_that_were_under_way() -> None:
+    """Eight that ask again at once are one batch again; one alone is not kept waiting."""
+
+    async def scene() -> None:
+        batches: list[int] = []
+
+        def work(items: Sequence[int]) -> Sequence[int]:
+            batches.append(len(items))
+            return items
+
+        with ThreadPoolExecutor(1) as thread:
+            batcher = Batcher(work, thread, max_batch=64, max_waiting=99)
+            await batcher.start()
+
+            async def ask_again() -> None:
+                for turn in range(20):
+                    await batcher.submit(turn)
+
+            await asyncio.gather(*(ask_again() for _ in range(8)))
+            assert batches[5:15] == [8] * 10 and sum(batches) == 160
+            await batcher.submit(0)  # waits for the seven others, once
+            started = time.perf_counter()
+            for _ in range(20):
+                await batcher.submit(0)
+            assert time.perf_counter() - started < 20 * LINGER_SECONDS
             await batcher.close()
 
     asyncio.run(scene())

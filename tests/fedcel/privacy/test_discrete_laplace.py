@@ -1,6 +1,9 @@
 """The project's own sampler has the law it claims, exactly, and that of OpenDP."""
 
+import copy
 import math
+import multiprocessing
+import pickle
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ from scipy.stats import laplace as continuous
 
 from fedcel.privacy import build_mechanism, perturb_rows
 from fedcel.privacy.discrete_laplace import (
+    GridNoise,
     add_grid_noise,
     draw_below,
     draw_decayed,
@@ -138,3 +142,39 @@ def test_impossible_numbers_are_refused(bad: float) -> None:
         add_grid_noise(zeros, 1e-300, 1e300)
     with pytest.raises(ValueError, match="NaN or infinity"):
         add_grid_noise(torch.tensor([[0.0, math.nan]]), 1.0, 1.0)
+
+
+def test_noise_drawn_ahead_has_the_same_law_and_is_used_once() -> None:
+    """In groups of every size; no value comes twice in a row of any length."""
+    noise = GridNoise()
+    draws = np.concatenate([noise.draw(2, 1 + k % 7) for k in range(20_000)])
+    values = np.arange(-12, 13)
+    weights = np.exp(-np.abs(values) / 2)
+    shares = np.bincount(np.clip(draws, -12, 12) + 12, minlength=25) / len(draws)
+    expected = weights / (2 / (1 - math.exp(-0.5)) - 1)
+    assert np.abs(shares - expected)[1:-1].max() < 5 * math.sqrt(0.25 / len(draws))
+    wide = np.concatenate([noise.draw(2**40, 3) for _ in range(3_000)])
+    assert len(np.unique(wide)) == len(wide)
+
+
+def test_another_scale_and_another_process_draw_anew() -> None:
+    """What is left of the old one is thrown away."""
+    noise = GridNoise()
+    noise.draw(2**40, 1)
+    ahead = noise._ahead
+    noise.draw(2**41, 1)
+    assert not np.isin(noise._ahead, ahead).any()
+    fork = multiprocessing.get_context("fork")
+    queue = fork.SimpleQueue()
+    child = fork.Process(target=lambda: queue.put(noise.draw(2**41, 50)))
+    child.start()
+    assert not np.isin(queue.get(), noise._ahead).any()
+    child.join(20)
+
+
+def test_a_copy_has_nothing_drawn_ahead() -> None:
+    """By pickle or by copy: else a value would be used twice."""
+    noise = GridNoise()
+    noise.draw(2**40, 1)
+    for other in (pickle.loads(pickle.dumps(noise)), copy.deepcopy(noise)):
+        assert len(other._ahead) == 0

@@ -274,6 +274,7 @@ def test_an_overdrawn_account_is_found(ledger: Ledger) -> None:
         transaction.append(LogEntry("charge", "a", "ann", "v1", 4 * MICRO, 0.0, bytes(32)))
         transaction.append(LogEntry("charge", "a", "ann", "v1", 1, 0.0, bytes(31) + b"\1"))
         transaction.append(LogEntry("answer", "b", content=bytes(32)))
+        transaction.write()
         problems.extend(audit_ledger(db))
         raise UndoneError
 
