@@ -20,6 +20,8 @@ PACKAGES = {
     "export": ("onnx", "onnxscript"),
     "audit": ("onnxruntime",),
     "testing": ("pytest",),
+    "trackers": ("mlflow", "tensorboard"),
+    "wandb": ("wandb",),
 }
 """What each extra brings by itself, by the names that are imported."""
 
