@@ -21,6 +21,8 @@ PACKAGES = {
     "export": ("onnx", "onnxscript"),
     "audit": (),
     "testing": ("pytest",),
+    "trackers": ("mlflow", "tensorboard"),
+    "wandb": ("wandb",),
 }
 """What each extra brings by itself, by the names that are imported."""
 

@@ -21,6 +21,7 @@ from sims.overrides import parse_overrides
 EXAMPLES = (
     "fedcel simulate digits --engine loop",
     "fedcel simulate digits --engine loop --live",
+    "fedcel simulate digits --engine loop --track tensorboard",
     "fedcel simulate digits --variant cluster --set cel.weight=1",
     "fedcel simulate runs/old/settings.toml --out runs/again",
 )
@@ -40,6 +41,16 @@ def simulate_command(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     live: Live = False,
+    trackers: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--track",
+            metavar="NAME",
+            help="Also hand it to tensorboard, mlflow, wandb, or your own 'package.module:object';"
+            " repeat for more.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Train one federation into a run folder, measure what it leaks, draw its report."""
     require_extra("simulation")
@@ -47,7 +58,9 @@ def simulate_command(
     from sims.bench import scenario as scenarios
     from sims.commands.live_page import measure_for_page, show_live_page
     from sims.engines.simulate import simulate
+    from sims.tracking import load_trackers, track_run
 
+    factories = load_trackers(trackers or ())
     if resume and out is None:
         raise SettingsError("--resume needs --out: the folder of the run to go on with")
     folder, arguments = choose_folder(context, scenario, out)
@@ -64,7 +77,8 @@ def simulate_command(
     hint = ResumeHint(str(folder), arguments, is_resumed=resume)
     with show_live_page(folder, is_shown=live):
         with explain_interruption(hint):
-            simulate(settings, folder, resume=resume)
+            with track_run(factories, folder, settings) as listen:
+                simulate(settings, folder, resume=resume, listen=listen)
             page = report.write_report(folder)
         print(report.format_summary(folder))
         print(f"run: {folder}\nreport: {page}")

@@ -6,7 +6,7 @@ from pathlib import Path
 from fedcel.check_parts import build_parts
 from fedcel.data import load_splits
 from fedcel.own_parts import blame_own_parts
-from fedcel.runs import EventCallback, open_run
+from fedcel.runs import Event, EventCallback, open_run
 from fedcel.settings import OWN_STRATEGY, Settings
 from sims import progress
 from sims.engines import local
@@ -19,6 +19,7 @@ def simulate(
     resume: bool = False,
     title: str = "training",
     shows_data: bool = True,
+    listen: EventCallback | None = None,
 ) -> None:
     """Train a federation of simulated clients into a run folder, and measure the result.
 
@@ -30,6 +31,7 @@ def simulate(
         resume: Go on after the last complete round of the run that is there.
         title: Is shown beside the progress.
         shows_data: Whether to print what was done to the images.
+        listen: Is called with every round's event, once the round is saved.
 
     Raises:
         RunError: The folder is there already or, with `resume`, has other settings; or another
@@ -44,7 +46,13 @@ def simulate(
         if shows_data:
             print_data_notes([settings])
         with progress.show_rounds(title, settings.rounds) as show_round:
-            train_on_engine(settings, folder, show_round, resume=has_rounds)
+
+            def pass_on(event: Event) -> None:
+                show_round(event)
+                if listen is not None:
+                    listen(event)
+
+            train_on_engine(settings, folder, pass_on, resume=has_rounds)
 
 
 def print_data_notes(runs: Iterable[Settings]) -> None:
