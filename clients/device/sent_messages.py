@@ -112,7 +112,9 @@ class SentMessages:
                     os.fsync(file.fileno())
                     self._read_new_lines(file)  # counted once it is on the disk, never before
 
-    def _is_new(self, mark: str, bits: float, limit: float, group: str, group_limit: float) -> bool:
+    def _is_new(
+        self, mark: str, bits: float, limit: float, *, group: str, group_limit: float
+    ) -> bool:
         """Say whether the message is new; LeakLimitError when it is, and one too many."""
         if mark in self._marks:
             return False

@@ -19,7 +19,7 @@ def two_points_bits(distance: float, noise: float) -> float:
     return 1 - float(np.trapezoid(density * np.logaddexp(0, -2 * half * t) / math.log(2), t))
 
 
-def measure(features: torch.Tensor, noise: float, draws: int = 3000) -> list[SequenceLeak]:
+def measure(features: torch.Tensor, noise: float, draws: int = 1000) -> list[SequenceLeak]:
     """Measure subjects of one class."""
     labels = torch.zeros(len(features), dtype=torch.long)
     stream = torch.Generator().manual_seed(0)
@@ -31,13 +31,13 @@ def test_repeats_of_an_image_average_the_noise_out() -> None:
     features = torch.tensor([[[0.0, 0.0]], [[0.6, 0.8]]])
     for leak in measure(features, noise=2.0):
         expected = two_points_bits(1.0, 2.0 / math.sqrt(leak.messages))
-        assert leak.bits == pytest.approx(expected, abs=0.015)
+        assert leak.bits == pytest.approx(expected, abs=0.03)
         assert leak.cap == 1.0
 
 
 def test_messages_never_tell_more_than_their_sum() -> None:
     """Nearly the sum where each tells little; the cap where they tell all."""
-    faint = measure(torch.tensor([[[0.0]], [[1.0]]]), noise=2.0, draws=1500)
+    faint = measure(torch.tensor([[[0.0]], [[1.0]]]), noise=2.0, draws=1000)
     assert all(leak.bits <= leak.messages * two_points_bits(1.0, 2.0) + 0.04 for leak in faint)
     clear = measure(torch.tensor([[[0.0]], [[9.0]]]), noise=0.5, draws=50)
     assert [leak.bits for leak in clear] == pytest.approx([1.0] * 4, abs=1e-3)
@@ -50,7 +50,7 @@ def test_variants_that_two_subjects_share_tell_nothing() -> None:
     # z = 9 is of the first alone; z = 0 then says 2/3 for the other: I = H(1/4) - H(1/2)/2 bits
     half = torch.tensor([[[0.0], [9.0]], [[0.0], [0.0]]])
     entropy = -(0.25 * math.log2(0.25) + 0.75 * math.log2(0.75))
-    assert measure(half, 0.5)[0].bits == pytest.approx(entropy - 0.5, abs=0.02)
+    assert measure(half, 0.5)[0].bits == pytest.approx(entropy - 0.5, abs=0.04)
 
 
 def test_the_class_is_not_counted() -> None:
