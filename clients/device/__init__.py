@@ -3,6 +3,7 @@
 from clients.device.conversation import PrivatePrediction
 from clients.device.device import Device, describe_law
 from clients.device.keyed_noise import load_device_key
+from clients.device.message_groups import GroupCharge, MessageGroups
 from clients.device.sent_messages import SentMessages
 from clients.device.split_client import AsyncSplitClient, DeviceBuilder, ImageOwner, SplitClient
 
@@ -10,7 +11,9 @@ __all__ = [
     "AsyncSplitClient",
     "Device",
     "DeviceBuilder",
+    "GroupCharge",
     "ImageOwner",
+    "MessageGroups",
     "PrivatePrediction",
     "SentMessages",
     "SplitClient",

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from clients import service_messages
 from clients.device.encoder import MAX_ENCODER_BYTES, read_encoder
+from clients.device.message_groups import GroupCharge
 from fedcel.errors import ServiceError, SpentError
 from fedcel.nets import SplitNet
 from fedcel.short_repr import summarise_record
@@ -84,6 +85,8 @@ class PrivatePrediction(NamedTuple):
     """Epsilon that the client may still spend."""
     leaked_bits: float
     """Bits beyond the label that all messages of this device may have told the service."""
+    group: GroupCharge | None = None
+    """What was assumed about nearly equal images, and what they may have told together."""
 
     def __repr__(self) -> str:
         """Return a line; tensors by their shapes."""
@@ -178,7 +181,7 @@ def build_query(key: str, version: str, message: bytes, *, uncertainty: bool) ->
 
 
 def request_prediction(
-    request: HttpRequest, classes: int, leaked_bits: float
+    request: HttpRequest, classes: int, leaked_bits: float, charge: GroupCharge | None = None
 ) -> Conversation[PrivatePrediction]:
     """Return the answer to a query."""
     answer = parse_reply(service_messages.Answer, (yield from send_with_retries(request)))
@@ -205,4 +208,5 @@ def request_prediction(
         is_fresh=answer.fresh,
         remaining_epsilon=answer.remaining,
         leaked_bits=leaked_bits,
+        group=charge,
     )

@@ -1,15 +1,24 @@
 """The crash-safe record of what left a device: counted before it leaves, shared by processes."""
 
+import math
 import os
 from pathlib import Path
 from threading import Lock
-from typing import IO
+from typing import IO, NamedTuple
 
 from fedcel.errors import LeakLimitError, RunError
 from fedcel.files import lock_file
 
 MARK_BYTES = 16
 """How much of a message's fingerprint is kept."""
+
+
+class GroupTotal(NamedTuple):
+    """What messages of nearly the same image may have told together."""
+
+    messages: int
+    bits: float
+    """The sum of what each may tell, which they never exceed together."""
 
 
 class SentMessages:
@@ -28,7 +37,8 @@ class SentMessages:
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self._lock = Lock()
-        self._marks: set[str] = set()
+        self._marks: dict[str, str] = {}
+        self._groups: dict[str, GroupTotal] = {}
         self._offset = 0
         self.total_bits = 0.0
         """Bits that all messages together may tell, at most."""
@@ -40,32 +50,71 @@ class SentMessages:
         """Return the number of distinct messages."""
         return len(self._marks)
 
-    def add(self, fingerprint: bytes, bits: float, limit: float) -> None:
+    def find_group(self, fingerprint: bytes) -> bytes | None:
+        """Return the group of a message that left before; None where it did not.
+
+        Args:
+            fingerprint: The message's fingerprint.
+
+        Returns:
+            Its group's fingerprint.
+        """
+        group = self._marks.get(fingerprint[:MARK_BYTES].hex())
+        return None if group is None else bytes.fromhex(group)
+
+    def total_of(self, group: bytes) -> GroupTotal:
+        """Return what the messages of a group may have told together.
+
+        Args:
+            group: The group's fingerprint.
+
+        Returns:
+            Messages and bits, both 0 for a group that is not known.
+        """
+        return self._groups.get(group[:MARK_BYTES].hex(), GroupTotal(0, 0.0))
+
+    def add(
+        self,
+        fingerprint: bytes,
+        bits: float,
+        limit: float,
+        *,
+        group: bytes | None = None,
+        group_limit: float = math.inf,
+    ) -> None:
         """Count a message before it leaves, once.
 
         Args:
             fingerprint: The message's fingerprint; a repeat has the same.
             bits: What the message may tell, at most.
             limit: Bits that all messages together may tell.
+            group: Fingerprint of what it shows, shared by messages that show nearly the same; None:
+                it is alone.
+            group_limit: Bits that all messages of its group together may tell.
 
         Raises:
-            LeakLimitError: All messages together may tell more than the limit with it.
+            LeakLimitError: All messages together, or those of its group, may tell more than the
+                limit with it.
         """
         mark = fingerprint[:MARK_BYTES].hex()
+        name = (group or fingerprint)[:MARK_BYTES].hex()
         with self._lock:
             if self._path is None:
-                if self._is_new(mark, bits, limit):
-                    self._remember(mark, bits)
+                if self._is_new(mark, bits, limit, group=name, group_limit=group_limit):
+                    self._remember(mark, bits, name)
                 return
             with lock_file(self._path) as file:
                 self._read_new_lines(file)
-                if self._is_new(mark, bits, limit):
-                    file.write(f"{mark} {bits!r}\n".encode())
+                if self._is_new(mark, bits, limit, group=name, group_limit=group_limit):
+                    line = f"{mark} {bits!r}" if name == mark else f"{mark} {bits!r} {name}"
+                    file.write(f"{line}\n".encode())
                     file.flush()
                     os.fsync(file.fileno())
                     self._read_new_lines(file)  # counted once it is on the disk, never before
 
-    def _is_new(self, mark: str, bits: float, limit: float) -> bool:
+    def _is_new(
+        self, mark: str, bits: float, limit: float, *, group: str, group_limit: float
+    ) -> bool:
         """Say whether the message is new; LeakLimitError when it is, and one too many."""
         if mark in self._marks:
             return False
@@ -74,10 +123,19 @@ class SentMessages:
                 f"this message would be number {len(self) + 1}, of up to {bits:.3f} bits, "
                 f"{self.total_bits + bits:.1f} in all, the limit is {limit:g}; nothing was sent"
             )
+        total = self._groups.get(group, GroupTotal(0, 0.0))
+        if total.bits + bits > group_limit:
+            raise LeakLimitError(
+                f"this message would be number {total.messages + 1} of nearly the same image, of "
+                f"up to {bits:.3f} bits, {total.bits + bits:.1f} of it in all, its limit is "
+                f"{group_limit:g}; nothing was sent"
+            )
         return True
 
-    def _remember(self, mark: str, bits: float) -> None:
-        self._marks.add(mark)
+    def _remember(self, mark: str, bits: float, group: str) -> None:
+        self._marks[mark] = group
+        total = self._groups.get(group, GroupTotal(0, 0.0))
+        self._groups[group] = GroupTotal(total.messages + 1, total.bits + bits)
         self.total_bits += bits
 
     def _read_new_lines(self, file: IO[bytes]) -> None:
@@ -85,11 +143,13 @@ class SentMessages:
         file.seek(self._offset)
         for line in file.read().splitlines():
             try:
-                mark, bits = line.decode().split()
-                self._remember(mark, float(bits))
+                mark, bits, *group = line.decode().split()
+                (name,) = group or [mark]  # a message that is alone has no third word
+                bytes.fromhex(name)
+                self._remember(mark, float(bits), name)
             except ValueError:
                 raise RunError(
-                    f"{self._path} has a line {line[:80]!r}, must be a mark and its bits; what was "
-                    "sent is not known any more: begin with a new state folder"
+                    f"{self._path} has a line {line[:80]!r}, must be a mark, its bits and a group; "
+                    "what was sent is not known any more: begin with a new state folder"
                 ) from None
         self._offset = file.tell()

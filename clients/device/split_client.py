@@ -1,6 +1,7 @@
 """Ask a service about images that stay here: encode, add noise, ask, count what leaked."""
 
 import asyncio
+import math
 import secrets
 import ssl
 import time
@@ -25,8 +26,9 @@ from clients.device.conversation import (
     request_model,
     request_prediction,
 )
-from clients.device.device import Device, describe_law
+from clients.device.device import NEAR_SIGMAS, Device, describe_law
 from clients.device.keyed_noise import load_device_key
+from clients.device.message_groups import MessageGroups, NearDuplicatePolicy
 from clients.device.sent_messages import SentMessages
 from clients.encoder_leak_guard import LeakGuard
 from clients.service_messages import LOOPBACK_HOSTS, Budget, ModelCard
@@ -77,6 +79,13 @@ class ImageOwner:
         state: Folder for the device's key and the marks of what was sent. Without it both last as
             long as the process, and the same image is another message after a restart.
         encoder: Module for the received values, where the service's net is not the project's own.
+        group_limit: Bits that all messages of nearly the same image together may tell, such as
+            frames of one scene; None: no limit of their own.
+        near_duplicates: What is done about an image that is nearly an earlier one: `count` sends it
+            and charges its group, `refuse` sends nothing, `reuse` asks with the earlier message,
+            whose answer is free.
+        near_sigmas: Images are nearly the same where their features are at most so many standard
+            deviations of the noise apart; 0: only where the caller names a group.
     """
 
     images: Float[Tensor, "M C H W"]
@@ -85,6 +94,9 @@ class ImageOwner:
     total_limit: float = 1000.0
     state: Path | None = None
     encoder: nn.Module | None = None
+    group_limit: float | None = None
+    near_duplicates: NearDuplicatePolicy = "count"
+    near_sigmas: float = NEAR_SIGMAS
 
     def __repr__(self) -> str:
         """Show no image: whatever prints this may be a log that leaves the device."""
@@ -114,6 +126,9 @@ class ImageOwner:
             limit=self.total_limit,
             key=load_device_key(self.state and self.state / "device.key"),
             sent=SentMessages(self.state and self.state / "sent.txt"),
+            group_limit=math.inf if self.group_limit is None else self.group_limit,
+            near_duplicates=self.near_duplicates,
+            groups=MessageGroups(self.near_sigmas),
         )
 
 
@@ -156,22 +171,29 @@ class SplitClient:
             self._http.close()
             raise
 
-    def ask(self, image: Float[Tensor, "C H W"], *, uncertainty: bool = False) -> PrivatePrediction:
+    def ask(
+        self, image: Float[Tensor, "C H W"], *, uncertainty: bool = False, group: str | None = None
+    ) -> PrivatePrediction:
         """Get a private answer about an image.
 
         Args:
             image: The image, (C, H, W) in [0, 1].
             uncertainty: Also ask for entropy and BALD, for their price.
+            group: Name of the scene or person that the image shows: messages of a group tell more
+                together than one does, and are metered together.
 
         Returns:
             The answer; the same image has the same one, and costs nothing again.
 
         Raises:
-            LeakLimitError: All messages would tell more than the limit; nothing was sent.
+            LeakLimitError: All messages, or those of the group, would tell more than the limit;
+                nothing was sent. NearDuplicateError where near-duplicates are refused.
             ServiceError: The service says no; SpentError where a budget is spent.
         """
         return self._carry_on(
-            begin_query(self.device, self.card, self._key, image, uncertainty=uncertainty)
+            begin_query(
+                self.device, self.card, self._key, image, uncertainty=uncertainty, group=group
+            )
         )
 
     def budget(self) -> Budget:
@@ -270,23 +292,28 @@ class AsyncSplitClient:
         return client
 
     async def ask(
-        self, image: Float[Tensor, "C H W"], *, uncertainty: bool = False
+        self, image: Float[Tensor, "C H W"], *, uncertainty: bool = False, group: str | None = None
     ) -> PrivatePrediction:
         """Get a private answer about an image.
 
         Args:
             image: The image, (C, H, W) in [0, 1].
             uncertainty: Also ask for entropy and BALD, for their price.
+            group: Name of the scene or person that the image shows: messages of a group tell more
+                together than one does, and are metered together.
 
         Returns:
             The answer; the same image has the same one, and costs nothing again.
 
         Raises:
-            LeakLimitError: All messages would tell more than the limit; nothing was sent.
+            LeakLimitError: All messages, or those of the group, would tell more than the limit;
+                nothing was sent. NearDuplicateError where near-duplicates are refused.
             ServiceError: The service says no; SpentError where a budget is spent.
         """
         return await self._carry_on(
-            begin_query(self.device, self.card, self._key, image, uncertainty=uncertainty)
+            begin_query(
+                self.device, self.card, self._key, image, uncertainty=uncertainty, group=group
+            )
         )
 
     async def budget(self) -> Budget:
@@ -340,11 +367,18 @@ class AsyncSplitClient:
 
 
 def begin_query(
-    device: Device, card: ModelCard, key: str, image: Float[Tensor, "C H W"], *, uncertainty: bool
+    device: Device,
+    card: ModelCard,
+    key: str,
+    image: Float[Tensor, "C H W"],
+    *,
+    uncertainty: bool,
+    group: str | None,
 ) -> Conversation[PrivatePrediction]:
     """Encode and count an image now; return the conversation about it."""
-    request = build_query(key, card.model, device.build_message(image), uncertainty=uncertainty)
-    return request_prediction(request, card.classes, device.leaked_bits)
+    message = device.prepare(image, group)
+    request = build_query(key, card.model, message.content, uncertainty=uncertainty)
+    return request_prediction(request, card.classes, device.leaked_bits, message.charge)
 
 
 def extend_body(body: bytearray, part: bytes, limit: int) -> None:

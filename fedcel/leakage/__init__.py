@@ -47,6 +47,7 @@ from fedcel.leakage.population_bound import (
     UpperLimits,
     bound_population,
 )
+from fedcel.leakage.sequence_leak import SequenceLeak, measure_sequences
 from fedcel.leakage.smashed_data import SmashedData
 
 __all__ = [
@@ -83,6 +84,7 @@ __all__ = [
     "ObservationUpdate",
     "OptimalLeak",
     "PopulationBound",
+    "SequenceLeak",
     "SmashedData",
     "UpperLimits",
     "answer_bits",
@@ -98,6 +100,7 @@ __all__ = [
     "make_refusal",
     "measure_attribute_leakage",
     "measure_leakage",
+    "measure_sequences",
     "optimal_leak",
     "read_noise",
 ]

@@ -127,3 +127,15 @@ def test_what_a_device_prints_shows_no_image_and_no_table() -> None:
     values = torch.zeros(3)
     answer = PrivatePrediction(1, values, values, None, True, 96.0, 0.8)
     assert "label=1, probabilities=float32[3]" in str(answer) and "tensor(" not in str(answer)
+
+
+def test_frames_of_a_scene_are_metered_and_may_reuse_an_answer(up: Running) -> None:
+    """The second frame costs nothing: the first one's message is sent again."""
+    owner = replace(OWNER, near_duplicates="reuse", group_limit=1.0)
+    with SplitClient(up.url, up.key, owner) as client:
+        first, second = (client.ask(X[30 + k], group="kitchen") for k in range(2))
+        other = client.ask(X[40], group="hall")
+    assert first.group and second.group and other.group
+    assert (first.group.basis, second.group.messages) == ("caller", 1)
+    assert torch.equal(first.values, second.values) and not second.is_fresh and other.is_fresh
+    assert second.remaining_epsilon == first.remaining_epsilon > other.remaining_epsilon
