@@ -15,7 +15,7 @@ from sims.commands.web_server import configure_server, run_until_stopped
 from sims.watch import Following, create_app
 
 LOOK_SECONDS = 0.1
-FAREWELL_SECONDS = 6.0
+FAREWELL_SECONDS = 15.0
 """For which an open page is waited for at the end; one in the background asks every 5 s."""
 
 

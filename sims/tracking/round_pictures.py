@@ -15,7 +15,10 @@ from sims.tracking.tracker import Picture
 
 SHOWN_IMAGES = 8
 OWN_IMAGES = 200
-"""Of the attacker, at most; it never sees an image that is shown."""
+"""Of the attacker, at most, with one message each: the effort grows as the cube of both.
+
+It never sees an image that is shown.
+"""
 
 
 class RoundPictures:
@@ -56,5 +59,7 @@ class RoundPictures:
         self._flat.load(tensors["model"])
         surface = SmashedData(self._flat.net)
         stream = make_generator(self._seed, "round-pictures", number)
-        rebuild = KernelRidge().learn(Attacker(surface, self._own, 1.0, stream, None))
+        rebuild = KernelRidge(rows=OWN_IMAGES).learn(
+            Attacker(surface, self._own, 1.0, stream, None)
+        )
         return draw_rows([self._targets, rebuild(surface.sample(self._targets, stream))])
