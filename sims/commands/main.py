@@ -39,8 +39,6 @@ from sims.commands.interruption import CommandInterrupted, describe_disk_error, 
 from sims.commands.ledger import ledger_commands
 from sims.commands.options import format_examples, format_scenarios
 
-SERVE_PREFIX = "FEDCEL_SERVE"
-"""Of environment variables that stand for options of `serve`, as containers are configured."""
 INTERRUPTED = 130  # a shell's status of a command that SIGINT ended
 
 app = typer.Typer(
@@ -105,7 +103,7 @@ def add_commands() -> None:
             ending = format_examples(*examples)
             if group == "Train":
                 ending += f"\n\n \n\n{format_scenarios('tune' if name == 'tune' else None)}"
-            context = {"auto_envvar_prefix": SERVE_PREFIX} if name == "serve" else None
+            context = {"auto_envvar_prefix": serve.VARIABLES} if name == "serve" else None
             app.command(name, rich_help_panel=group, epilog=ending, context_settings=context)(
                 command
             )

@@ -8,12 +8,13 @@ import typer
 from fedcel.errors import SettingsError
 from fedcel.extras import require_extra
 from sims.commands.options import (
-    Assignments,
     RunFolder,
     ServerPort,
 )
 from sims.overrides import parse_overrides
 
+VARIABLES = "FEDCEL_SERVE"
+"""What environment variables that stand for an option begin with, as containers are configured."""
 EXAMPLES = (
     "fedcel serve RUN",
     "fedcel serve RUN --engine onnx",
@@ -24,7 +25,16 @@ EXAMPLES = (
 def serve_command(
     run: RunFolder,
     *,
-    assignments: Assignments = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            envvar=f"{VARIABLES}_SET",
+            metavar="KEY=VALUE",
+            help="Override a setting of the group `privacy`; repeat for more.",
+            show_default=False,
+        ),
+    ] = None,
     ledger: Annotated[
         str | None,
         typer.Option(

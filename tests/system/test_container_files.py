@@ -15,7 +15,8 @@ import yaml
 
 from clients import ImageOwner, SplitClient
 from fedcel.runs import run_folder
-from sims.commands.main import SERVE_PREFIX, app
+from sims.commands.main import app
+from sims.commands.serve import VARIABLES
 from tests.fedcel.privacy.ledger.postgres import PostgresServer
 
 ROOT = Path(__file__).parents[2]
@@ -46,8 +47,9 @@ def test_the_service_is_configured_by_options_that_it_has(place: str) -> None:
         for name, command in typer.main.get_command(app).commands.items()  # type: ignore[attr-defined]
         if name == "serve"
     ]
-    options = {f"{SERVE_PREFIX}_{option.name.upper()}" for option in serve.params}
-    named = {name for name in list_environments()[place] if name.startswith(SERVE_PREFIX)}
+    options = {f"{VARIABLES}_{option.name.upper()}" for option in serve.params}
+    assert f"{VARIABLES}_SET" in {option.envvar for option in serve.params}
+    named = {name for name in list_environments()[place] if name.startswith(VARIABLES)}
     assert len(named) >= 6 and named <= options
 
 
@@ -90,11 +92,12 @@ def test_the_service_of_the_container_answers_and_is_watched(
     variables = {
         name: re.sub("|".join(map(re.escape, places)), lambda found: places[found[0]], value)
         for name, value in settings["environment"].items()
-        if name.startswith(SERVE_PREFIX)
+        if name.startswith(VARIABLES)
     }
     ledger = postgres.make_database()
-    variables |= {f"{SERVE_PREFIX}_LEDGER": ledger, f"{SERVE_PREFIX}_ALLOW_CHANCE": "true"}
-    keys = variables[f"{SERVE_PREFIX}_KEYS"]
+    variables |= {f"{VARIABLES}_LEDGER": ledger, f"{VARIABLES}_ALLOW_CHANCE": "true"}
+    variables |= {f"{VARIABLES}_SET": "privacy.mechanism=label-only privacy.epsilon=3"}
+    keys = variables[f"{VARIABLES}_KEYS"]
     command = [sys.executable, "-m", "sims", "ledger", "keys", ledger, "--keys", keys]
     issued = subprocess.run(
         [*command, "--client", "phone"], capture_output=True, text=True, check=True, cwd=ROOT
@@ -117,7 +120,7 @@ def test_the_service_of_the_container_answers_and_is_watched(
             x, y = run_folder.read_run(folder).splits.test
             owner = ImageOwner(x[:60], y[:60], state=tmp_path / "device")
             with SplitClient(url, key, owner, verify=pki / "ca.crt") as client:
-                assert client.ask(x[0]).is_fresh
+                assert client.ask(x[0]).remaining_epsilon == 97  # of 100: the variable was read
             (container,) = describe_pod()["containers"]
             for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
                 path = container[probe]["httpGet"]["path"]
