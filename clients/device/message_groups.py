@@ -66,6 +66,11 @@ class MessageGroups:
     radius: float
     """Messages at most so many standard deviations apart show nearly the same."""
     earlier: list[EarlierMessage] = field(default_factory=list, repr=False)
+    _features: Tensor = field(default_factory=lambda: torch.empty(0, 0), init=False, repr=False)
+    """Those of all messages, (room for N, D): stacked anew each time they would cost N each."""
+    _first_of_group: dict[bytes, EarlierMessage] = field(
+        default_factory=dict, init=False, repr=False
+    )
 
     def find_nearest(self, features: Float[Tensor, " D"]) -> tuple[EarlierMessage, float] | None:
         """Return the nearest earlier message and its distance, None before the first one.
@@ -78,15 +83,22 @@ class MessageGroups:
         """
         if not self.earlier:
             return None
-        earlier = torch.stack([message.features for message in self.earlier])
-        distances = (earlier - features).norm(dim=1)
+        distances = (self._features[: len(self.earlier)] - features).norm(dim=1)
         place = int(distances.argmin())
         return self.earlier[place], float(distances[place])
 
     def find_group(self, group: bytes) -> EarlierMessage | None:
         """Return the first message of a group, None where this process sent none."""
-        return next((message for message in self.earlier if message.group == group), None)
+        return self._first_of_group.get(group)
 
     def remember(self, message: EarlierMessage) -> None:
         """Keep a message that is about to leave."""
+        count = len(self.earlier)
+        if count == len(self._features):
+            room = torch.empty(max(16, 2 * count), len(message.features))
+            if count:
+                room[:count] = self._features
+            self._features = room
+        self._features[count] = message.features
         self.earlier.append(message)
+        self._first_of_group.setdefault(message.group, message)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from clients.device import MessageGroups, SentMessages
+from clients.device.message_groups import EarlierMessage
 from fedcel.errors import LeakLimitError, NearDuplicateError
 from fedcel.nets import Cut, SplitNet
 from tests.clients.device.test_device import IMAGES, device
@@ -107,6 +108,20 @@ def test_without_noise_or_radius_only_the_caller_decides() -> None:
         assert phone.prepare(near(IMAGES[0], 0.5)).charge.basis == "alone"
         assert phone.prepare(IMAGES[2], "ann").charge.basis == "caller"
     assert device().group_limit == inf
+
+
+def test_the_nearest_of_many_is_found() -> None:
+    """Beyond the room for the first ones, each of them."""
+    groups = MessageGroups(1.0)
+    points = torch.randn(70, 3, generator=torch.Generator().manual_seed(0))
+    for number, point in enumerate(points):
+        groups.remember(EarlierMessage(point, bytes([number % 7]), bytes([number])))
+    for number in (0, 15, 16, 69):
+        nearest = groups.find_nearest(points[number] + 1e-4)
+        assert nearest and nearest[0].content == bytes([number])
+        assert nearest[1] == pytest.approx(3**0.5 * 1e-4, rel=0.01)
+    first = groups.find_group(bytes([3]))
+    assert first and first.content == bytes([3]) and groups.find_group(b"x") is None
 
 
 def test_features_stay_out_of_logs() -> None:
