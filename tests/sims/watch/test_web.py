@@ -39,13 +39,15 @@ def test_the_page_and_its_state_follow_the_folder(trained: Path, tmp_path: Path)
         assert reply.status_code == 422 and "events.jsonl is damaged" in reply.json()["detail"]
 
 
-def test_strangers_are_refused(trained: Path) -> None:
-    """Another name of this machine, another page, a path out of the folder."""
-    with serve_app(create_app(Following(trained), LOOPBACK_HOSTS)) as client:
+def test_strangers_are_refused(trained: Path, tmp_path: Path) -> None:
+    """Another name of this machine, another page, a path out of the bench's runs."""
+    copy_run(trained, tmp_path / "bench" / "runs" / "other-0")
+    copy_run(trained, tmp_path / "secret")
+    with serve_app(create_app(Following(tmp_path / "bench"), LOOPBACK_HOSTS)) as client:
         for headers in ({"host": "evil.example"}, {"origin": "http://evil.example"}):
             for path in ("/", "/api/state", "/report"):
                 assert client.get(path, headers=headers).status_code == 421
-        for name in ("..", "../trained", "a/b", "none-0"):
+        for name in ("..", "../../secret", "other-0/..", "none-0"):
             reply = client.get("/api/state", params={"run": name})
             assert reply.status_code == 422 and "There is no run" in reply.json()["detail"]
 
