@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
@@ -128,23 +129,33 @@ def hash_key(key: str) -> str:
     return sha256(key.encode()).hexdigest()
 
 
+class KeyFile(NamedTuple):
+    """One version of the keys' file.
+
+    A thread writes into the version that it has read, or a key that another thread finds revoked
+    meanwhile would stay right.
+    """
+
+    version: tuple[int, int] | None
+    keys: dict[str, StoredKey]
+    right_headers: dict[str, StoredKey]
+    """Those that were right before: hashing each again costs as much as the rest."""
+
+
 class KeyStore:
     """The file, read again when it changes, so that new and revoked keys need no restart."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._version: tuple[int, int] | None = None
-        self._keys: dict[str, StoredKey] = {}
-        self._right_headers: dict[str, StoredKey] = {}
-        """Those that were right before: hashing each again costs as much as the rest."""
+        self._file = KeyFile(None, {}, {})
 
     def authenticate(self, header: str | None) -> StoredKey:
         """Return the key that an Authorization header shows; ProblemError where it shows none."""
-        keys = self._current_keys()
-        stored_key = self._right_headers.get(header or "")
+        file = self._read_changes()
+        stored_key = file.right_headers.get(header or "")
         if stored_key is None:
-            stored_key = self._check(header, keys)
-            self._right_headers[header or ""] = stored_key
+            stored_key = self._check(header, file.keys)
+            file.right_headers[header or ""] = stored_key
         if stored_key.expires is not None and time.time() >= stored_key.expires:
             raise ProblemError(ProblemKind.EXPIRED, "Ask the operator for a new key.")
         return stored_key
@@ -162,18 +173,18 @@ class KeyStore:
             )
         return stored_key
 
-    def _current_keys(self) -> dict[str, StoredKey]:
+    def _read_changes(self) -> KeyFile:
         try:
             status = os.stat(self.path)
         except FileNotFoundError:
             version = None
         else:
             version = status.st_mtime_ns, status.st_ino
-        if version != self._version:
-            self._keys = {key.id: key for key in read_keys(self.path)}
-            self._right_headers = {}
-            self._version = version
-        return self._keys
+        file = self._file
+        if version != file.version:
+            file = KeyFile(version, {key.id: key for key in read_keys(self.path)}, {})
+            self._file = file
+        return file
 
 
 class RateLimiter:

@@ -335,7 +335,8 @@ def build_model_card(served: ServedModel, mechanism: Mechanism) -> service_messa
 
 async def answer_query(request: Request) -> Response:
     """Answer one message, privately, for its price; the same message again is free."""
-    raise NotImplementedError("QueryRoute answers before; this is the document's")
+    # QueryRoute answers before: what comes here had an address like it, such as `/v1/query%0A`.
+    raise ProblemError(ProblemKind.NOT_FOUND, "Ask /v1/query.")
 
 
 async def describe_model(request: Request) -> service_messages.ModelCard:

@@ -126,6 +126,8 @@ class Batcher(Generic[Item, Result]):
                 raise ValueError(f"{len(results)} results for {len(items)} items; must be as many")
         except Exception as error:  # each submitter is told, the next batch is worked on
             results = error
+        except BaseException as error:  # such as SystemExit, which would end the event loop
+            results = RuntimeError(f"a batch ended with {type(error).__name__}")
         self._loop.call_soon_threadsafe(self._finish, batch, results)
 
     def _finish(

@@ -18,6 +18,7 @@ from clients.service.private_layer import LogitQuery, PrivateLayer, check_reques
 from clients.service.problems import (
     ProblemError,
     ProblemKind,
+    describe_place,
     explain_refusal,
     send_problem,
     send_reply,
@@ -166,7 +167,7 @@ class PrivacyMiddleware:
         try:
             await self.app({**scope, "headers": headers}, receive, send)
         except Exception as error:
-            LOGGER.error("failed", exc_info=error)
+            LOGGER.error("the application failed: %s", describe_place(error))
             raise ProblemError(ProblemKind.FAILED, "It is in the service's log.") from None
         return CapturedResponse(status, bytes(parts))
 
@@ -182,7 +183,7 @@ class PrivacyMiddleware:
             if len(logits) != self.layer.classes:
                 raise ValueError(f"{len(logits)} logits, must be {self.layer.classes}")
         except Exception as error:
-            LOGGER.error("the application's reply cannot be read", exc_info=error)
+            LOGGER.error("the application's reply cannot be read: %s", describe_place(error))
             raise ProblemError(ProblemKind.FAILED, "It is in the service's log.") from None
         return logits
 

@@ -10,15 +10,13 @@ import sys
 import time
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
-from types import TracebackType
 from typing import TextIO
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from clients.service.charged_answers import PrivateAnswer
-from clients.service.problems import ProblemError, ProblemKind
+from clients.service.problems import ProblemError, ProblemKind, list_frames
 from fedcel.privacy.ledger import MICRO, Refusal
 
 LOGGER = logging.getLogger("fedcel.service")
@@ -143,15 +141,6 @@ class JsonLines(logging.Formatter):
         if record.exc_info and record.exc_info[0]:
             line |= {"error": record.exc_info[0].__name__, "at": list_frames(record.exc_info[2])}
         return json.dumps(line, default=repr)
-
-
-def list_frames(trace: TracebackType | None) -> list[str]:
-    """Return file and line of each frame."""
-    frames = []
-    while trace:
-        frames.append(f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}")
-        trace = trace.tb_next
-    return frames
 
 
 def configure_logs(stream: TextIO = sys.stderr) -> None:

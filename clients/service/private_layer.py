@@ -5,7 +5,6 @@ application in it.
 """
 
 import json
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
@@ -28,6 +27,7 @@ from clients.service.charged_answers import (
 from clients.service.problems import ProblemError, ProblemKind, explain_refusal
 from clients.service_messages import REQUEST_ID_PATTERN
 from fedcel.errors import SettingsError
+from fedcel.forks import restart_in_forks
 from fedcel.privacy import AnswerCalibration, Mechanism
 from fedcel.privacy.ledger import Charge, Ledger, LedgerAddress, Refusal, parse_ledger_address
 
@@ -102,8 +102,11 @@ class PrivateLayer:
         self._law = describe_mechanism(mechanism)
         self._model = model
         self._lock = Lock()
-        self._opened: dict[int, ChargedMechanism] = {}
+        self._opened: ChargedMechanism | None = None
+        self._inherited: list[ChargedMechanism] = []
+        """Connections of the process that this one was forked from: they are not touched."""
         self._is_closed = False
+        restart_in_forks(self)
         Ledger.open(self._address).close()  # what is wrong with it is said now
 
     @property
@@ -183,8 +186,16 @@ class PrivateLayer:
         """Close the ledger; what was charged stays charged."""
         with self._lock:
             self._is_closed = True
-            if opened := self._opened.pop(os.getpid(), None):
-                opened.ledger.close()
+            if self._opened is not None:
+                self._opened.ledger.close()
+                self._opened = None
+
+    def restart(self) -> None:
+        """Begin anew in a process that was forked."""
+        self._lock = Lock()
+        if self._opened is not None:
+            self._inherited.append(self._opened)
+            self._opened = None
 
     def __enter__(self) -> Self:
         """Return this layer."""
@@ -198,11 +209,10 @@ class PrivateLayer:
         """Return what answers in this process; a connection from before a fork is not touched."""
         if self._is_closed:
             raise ValueError("the layer is closed; make another one")
-        process = os.getpid()
-        if process not in self._opened:
+        if self._opened is None:
             ledger = Ledger.open(self._address)
-            self._opened[process] = ChargedMechanism(self.mechanism, ledger, self.calibration)
-        return self._opened[process]
+            self._opened = ChargedMechanism(self.mechanism, ledger, self.calibration)
+        return self._opened
 
     def _build_charge(self, query: LogitQuery) -> Charge:
         return Charge(

@@ -2,6 +2,8 @@
 
 import json
 from enum import Enum
+from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 from fedcel.privacy.ledger import MICRO, Refusal
@@ -133,3 +135,17 @@ async def send_reply(send: "Send", status: int, headers: dict[str, str], body: b
 async def send_problem(send: "Send", problem: ProblemError) -> None:
     """Send a refusal over ASGI."""
     await send_reply(send, problem.status, problem.headers, problem.to_json())
+
+
+def describe_place(error: Exception) -> str:
+    """Return an error's type and where it arose: its words may repeat what was sent."""
+    return f"{type(error).__name__} at {', '.join(list_frames(error.__traceback__))}"
+
+
+def list_frames(trace: TracebackType | None) -> list[str]:
+    """Return file and line of each frame."""
+    frames = []
+    while trace:
+        frames.append(f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}")
+        trace = trace.tb_next
+    return frames

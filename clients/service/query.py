@@ -58,7 +58,7 @@ async def parse_query(
 
 async def read_body(receive: Receive, limit: int) -> bytes:
     """Return the body; ProblemError when longer than `limit` or slower than 10 seconds."""
-    body = b""
+    body = bytearray()
     try:
         async with asyncio.timeout(BODY_SECONDS):
             while True:
@@ -72,7 +72,7 @@ async def read_body(receive: Receive, limit: int) -> bytes:
                 if len(body) > limit:
                     raise ProblemError(ProblemKind.TOO_LARGE, f"At most {limit} bytes.")
                 if not message.get("more_body", False):
-                    return body
+                    return bytes(body)
     except TimeoutError:
         raise ProblemError(
             ProblemKind.TIMEOUT, f"Send the body within {BODY_SECONDS:g} seconds."

@@ -20,6 +20,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from fedcel.forks import restart_in_forks
 from fedcel.privacy.clip import check_finite
 from fedcel.privacy.epsilon_range import check_epsilon
 from fedcel.privacy.noise_grid import choose_integer_grid
@@ -72,18 +73,18 @@ def add_grid_noise(
 class GridNoise:
     """`add_grid_noise` with noise drawn ahead, many values at once, each used once.
 
-    Small groups of answers cost a third of what they cost by themselves, and the time that the
-    sampler takes says nothing of the noise of the next answer. A process that forks keeps none of
-    its parent's noise.
+    Small groups of answers cost a third of what they cost by themselves. The time of a draw depends
+    on all of its values together, of which the answers that wait for it get some. A process that
+    forks keeps none of its parent's noise.
     """
 
-    _process: int
     _t: int
     _ahead: Int[np.ndarray, " ahead"]
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._forget()
+        restart_in_forks(self)
 
     def __call__(
         self, clipped: Float[Tensor, "B C"], epsilon: float, sensitivity: float
@@ -98,7 +99,7 @@ class GridNoise:
     def draw(self, t: int, count: int) -> Int[np.ndarray, " count"]:
         """Return independent draws, as `draw_discrete_laplace` does."""
         with self._lock:
-            if (os.getpid(), t) != (self._process, self._t):
+            if t != self._t:
                 self._forget()
                 self._t = t
             if len(self._ahead) < count:
@@ -107,9 +108,13 @@ class GridNoise:
             noise, self._ahead = self._ahead[:count].copy(), self._ahead[count:]
         return noise
 
+    def restart(self) -> None:
+        """Begin anew in a process that was forked, whose lock another thread may have held."""
+        self._lock = Lock()
+        self._forget()
+
     def _forget(self) -> None:
         """Throw away what was drawn ahead."""
-        self._process = os.getpid()
         self._t = 0
         self._ahead = np.empty(0, np.int64)
 

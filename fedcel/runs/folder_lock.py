@@ -134,7 +134,7 @@ def _read_writer(path: Path) -> FolderWriter | None:
     try:
         holder = json.loads(path.read_text())
         return FolderWriter(int(holder["pid"]), str(holder["host"]), str(holder["since"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
 
 

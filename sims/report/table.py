@@ -27,7 +27,9 @@ LATEX = str.maketrans(
         **{letter: f"\\{letter}" for letter in "&%$#_{}"},
         "–": "--", "≤": r"$\leq$", "≥": r"$\geq$", "≶": r"$\leq$ or $\geq$", "±": r"$\pm$",
         "λ": r"$\lambda$", "σ": r"$\sigma$", "γ": r"$\gamma$", "ε": r"$\varepsilon$",
-        "×": r"$\times$", "−": "$-$",
+        "×": r"$\times$", "−": "$-$", "Δ": r"$\Delta$", "α": r"$\alpha$", "β": r"$\beta$",
+        "δ": r"$\delta$", "μ": r"$\mu$", "ρ": r"$\rho$", "τ": r"$\tau$", "ξ": r"$\xi$",
+        "→": r"$\to$", "≈": r"$\approx$", "∞": r"$\infty$", "·": r"$\cdot$", "…": r"\ldots{}",
     }
 )  # fmt: skip
 """How LaTeX writes what it would read as a command, and what pdflatex has no letter for."""
@@ -195,7 +197,8 @@ def format_latex(captioned: CaptionedTable) -> str:
     def cell(text: str) -> str:
         if len(text) > 2 and text[0] == text[-1] == "*":
             return rf"\emph{{{escape_latex(text[1:-1])}}}"
-        return escape_latex(text)
+        # After a line's end TeX would take a bracket or an asterisk for an option of it.
+        return ("{}" if text[:1] in ("[", "*") else "") + escape_latex(text)
 
     def line(row: Sequence[str]) -> str:
         return " & ".join(map(cell, row)) + r" \\"

@@ -12,6 +12,9 @@ from sims.report.reconstruction_strips import encode_png
 from sims.tracking.tracker import Picture
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+# A server that is away would else be tried for minutes, while the training waits.
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param
 

@@ -55,8 +55,12 @@ class RunTracking:
         assert isinstance(result, dict)
         scores = {f"final/{key}": value for key, value in list_numbers(result)}
         self._tell(lambda tracker: tracker.log_scores(scores, self._number))
-        tensors, _ = read_tensors(self._folder / GUESSES_FILE)
-        picture = draw_rows([tensors["targets"], *tensors["guesses"].unbind(1)])
+        try:
+            tensors, _ = read_tensors(self._folder / GUESSES_FILE)
+            picture = draw_rows([tensors["targets"], *tensors["guesses"].unbind(1)])
+        except Exception as error:  # a source of a user's own has images of a form of its own
+            print_failure("pictures of guesses", error)
+            return
         name = "final/test images, and the exact attacker's guesses"
         self._tell(lambda tracker: tracker.log_picture(name, picture, self._number))
 
@@ -70,14 +74,14 @@ class RunTracking:
             factory = self._waiting.pop(name)
             try:
                 self._trackers[name] = factory(self._folder, settings)
-            except Exception as error:  # of another package, or a user's own
+            except (Exception, SystemExit) as error:  # of another package, or a user's own
                 print_failure(name, error)
 
     def _tell(self, act: Callable[[Tracker], None]) -> None:
         for name, tracker in list(self._trackers.items()):
             try:
                 act(tracker)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 del self._trackers[name]
                 print_failure(name, error)
 
@@ -135,7 +139,7 @@ def list_numbers(values: Mapping[str, object], prefix: str = "") -> Iterator[tup
             yield name, float(value)
 
 
-def print_failure(name: str, error: Exception) -> None:
+def print_failure(name: str, error: Exception | SystemExit) -> None:
     """Say once that a tracker has failed."""
     reason = shorten_text(describe_unforeseen(error))
     print_line(f"--track {name} failed: {reason}; the run goes on without it")

@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
 import wandb
 
 from fedcel.settings import Scalar

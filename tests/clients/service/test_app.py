@@ -190,6 +190,7 @@ def test_health_numbers_and_unknown_addresses(up: Running) -> None:
     assert "fedcel_epsilon_spent_total" in text and "phone" not in text
     problem(httpx.get(f"{up.url}/v2"), ProblemKind.NOT_FOUND)
     problem(httpx.get(f"{up.url}/v1/query"), ProblemKind.METHOD)
+    problem(httpx.post(f"{up.url}/v1/query%0A"), ProblemKind.NOT_FOUND)
     for path in ("/v1/model", "/v1/encoder", "/v1/budget"):
         problem(httpx.get(f"{up.url}{path}"), ProblemKind.UNAUTHENTICATED)
 

@@ -19,11 +19,13 @@ class Gate:
         self.batches: list[list[int]] = []
 
     def __call__(self, items: Sequence[int]) -> list[int]:
-        """Return squares; 13 brings bad luck."""
+        """Return squares; 13 brings bad luck, 14 would end the process."""
         self.open.wait(5)
         self.batches.append(list(items))
         if 13 in items:
             raise ValueError("unlucky")
+        if 14 in items:
+            raise SystemExit(1)
         return [item**2 for item in items]
 
 
@@ -104,6 +106,8 @@ def test_an_error_reaches_its_batch_and_the_loop_goes_on() -> None:
             gate.open.set()
             with pytest.raises(ValueError, match="unlucky"):
                 await unlucky
+            with pytest.raises(RuntimeError, match="ended with SystemExit"):
+                await batcher.submit(14)
             assert await batcher.submit(3) == 9
             await batcher.close()
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from clients.service.monitoring import LOGGER, JsonLines
 from tests.clients.serving import Running, running
 
-REQUESTS = int(os.environ.get("FEDCEL_REQUESTS", "800"))
+REQUESTS = int(os.environ.get("FEDCEL_REQUESTS", "1000"))
 MARK = "314159.25"
 """A value of every message and of nothing else: it must not be in the log."""
 

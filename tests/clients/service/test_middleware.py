@@ -159,9 +159,12 @@ def test_what_has_no_logits_is_not_charged(
     assert server.spent == 0
 
 
-def test_an_applications_fault_is_told_without_its_words(server: Server) -> None:
-    """Nothing is charged; the next input is answered."""
+def test_an_applications_fault_is_told_without_its_words(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is charged; the next input is answered; the host's log does not repeat the input."""
     broken, right = server.ask(b"break", b"image")
+    assert "the application failed: " in caplog.text and "Traceback" not in caplog.text
     expect_problem(broken, ProblemKind.FAILED)
     assert right.status_code == 200 and server.spent == 4
 
@@ -177,8 +180,8 @@ def test_budgets_and_sizes_end(server: Server) -> None:
 def test_a_ledger_that_cannot_be_written_answers_nothing(server: Server) -> None:
     """503; the application's answer stays inside."""
     server.ask(b"1")
-    opened = next(iter(server.layer._opened.values()))
-    opened.ledger.db.execute("PRAGMA query_only = ON")
+    assert server.layer._opened
+    server.layer._opened.ledger.db.execute("PRAGMA query_only = ON")
     expect_problem(server.ask(b"2")[0], ProblemKind.LEDGER)
 
 

@@ -166,8 +166,9 @@ def test_another_scale_and_another_process_draw_anew() -> None:
     assert not np.isin(noise._ahead, ahead).any()
     fork = multiprocessing.get_context("fork")
     queue = fork.SimpleQueue()
-    child = fork.Process(target=lambda: queue.put(noise.draw(2**41, 50)))
-    child.start()
+    child = fork.Process(target=lambda: queue.put(noise.draw(2**41, 50)), daemon=True)
+    with noise._lock:  # another thread draws when it forks
+        child.start()
     assert not np.isin(queue.get(), noise._ahead).any()
     child.join(20)
 

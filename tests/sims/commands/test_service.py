@@ -201,6 +201,7 @@ def test_a_service_has_a_ledger_and_settings_of_its_own(
         overrides: dict[str, Scalar],
         allow_chance: bool,
         keys: Path | None,
+        heads: object,
     ) -> None:
         assert keys is None
         calls.append((ledger, overrides, allow_chance))

@@ -56,7 +56,7 @@ class Broken(Recorder):
         """Keep scores, but for the third."""
         super().log_scores(scores, number)
         if number == 3:
-            raise OSError("the disk is full")
+            raise SystemExit("the disk is full")
 
 
 def refuse(folder: Path, settings: Mapping[str, Any]) -> Any:

@@ -83,6 +83,7 @@ class Visit:
         self.context.close()
 
 
+@pytest.mark.long
 def test_a_run_is_followed_from_its_first_round_to_its_report(browser: Any, tmp_path: Path) -> None:
     """The real command: rounds appear while it trains, and at the end where the report is."""
     folder = tmp_path / "run"

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from fedcel.errors import LedgerError
 from fedcel.privacy.ledger import MICRO, Balance, Charge, Ledger, Receipt, Refusal
 from fedcel.privacy.ledger.database import LedgerDatabase
-from fedcel.privacy.ledger.ledger import LogEntry, WriteTransaction, audit_ledger
+from fedcel.privacy.ledger.ledger import LogEntry, WriteTransaction, audit_ledger, link_entry
 from tests.fedcel.privacy.ledger.charges import charge
 from tests.fedcel.privacy.ledger.edits import edit_tables
 
@@ -291,3 +292,14 @@ def test_a_closed_ledger_says_so(address: str) -> None:
         pass
     with pytest.raises(LedgerError, match="closed"):
         ledger.charge([charge("a")])
+
+
+@given(st.text(), st.integers(-(2**40), 2**40), st.floats(0, 1), st.binary(max_size=9))
+def test_a_link_is_of_the_json_of_its_entry(
+    text: str, micro: int, delta: float, content: bytes
+) -> None:
+    """Whatever number a delta is: NumPy's is written as Python's, or it would read as edited."""
+    for number in (delta, np.float64(delta)):
+        entry = LogEntry("charge", text, "phone", "m", micro, number, content)
+        body = json.dumps([7, *entry[:6], content.hex()])
+        assert link_entry(b"before", 7, entry) == sha256(b"before" + body.encode()).digest()

@@ -1,0 +1,28 @@
+"""What begins anew in a process that was forked, whose locks another thread may have held."""
+
+import os
+from typing import Protocol
+from weakref import WeakSet
+
+
+class Restartable(Protocol):
+    """Holds a lock, or what no two processes may use."""
+
+    def restart(self) -> None:
+        """Begin anew, as if nothing had happened yet."""
+
+
+_KEPT: WeakSet[Restartable] = WeakSet()
+
+
+def restart_in_forks(owner: Restartable) -> None:
+    """Have an object begin anew in each process that is forked from this one."""
+    _KEPT.add(owner)
+
+
+def _restart_all() -> None:
+    for owner in _KEPT:
+        owner.restart()
+
+
+os.register_at_fork(after_in_child=_restart_all)
