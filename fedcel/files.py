@@ -97,8 +97,23 @@ def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
 ) -> None:
     """Write named tensors as safetensors, with string metadata."""
+    write_whole(path, encode_tensors(tensors, metadata))
+
+
+def encode_tensors(
+    tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
+) -> bytes:
+    """Return named tensors as safetensors, with string metadata: the same bytes each time.
+
+    The library writes metadata in another order in every call. Whoever compares digests, such as a
+    device that asks two replicas of a service, would take equal files for different ones.
+    """
     copies = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
-    write_whole(path, save(copies, dict(metadata or {})))
+    data = save(copies, dict(metadata or {}))
+    size = int.from_bytes(data[:8], "little")
+    header = json.dumps(json.loads(data[8 : 8 + size]), sort_keys=True, separators=(",", ":"))
+    aligned = header.encode() + b" " * (-len(header.encode()) % 8)
+    return len(aligned).to_bytes(8, "little") + aligned + data[8 + size :]
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -1,10 +1,11 @@
 """What begins anew in a process that was forked, whose locks another thread may have held."""
 
 import os
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 from weakref import WeakSet
 
 
+@runtime_checkable
 class Restartable(Protocol):
     """Holds a lock, or what no two processes may use."""
 

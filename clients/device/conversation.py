@@ -6,6 +6,7 @@ Both clients, in a thread and in an event loop, carry on the same conversations.
 import math
 import secrets
 from collections.abc import Generator, Mapping
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -149,12 +150,14 @@ def parse_reply(kind: type[Content], reply: HttpReply) -> Content:
 
 
 def request_model(
-    key: str, own_encoder: nn.Module | None
+    key: str, own_encoder: nn.Module | None, encoder_file: Path | None = None
 ) -> Conversation[tuple[service_messages.ModelCard, SplitNet]]:
-    """Return the served model's card and the device's half of it."""
+    """Return the served model's card and the device's half of it, of a file where there is one."""
     headers = {"Authorization": f"Bearer {key}"}
     reply = yield from send_with_retries(HttpRequest("GET", "/v1/model", headers))
     card = parse_reply(service_messages.ModelCard, reply)
+    if encoder_file is not None:
+        return card, read_encoder(card, encoder_file.read_bytes(), own_encoder)
     size = card.encoder.bytes
     if size > MAX_ENCODER_BYTES:
         raise ServiceError(f"the encoder has {size} bytes, at most {MAX_ENCODER_BYTES}")

@@ -148,6 +148,8 @@ class SplitClient:
         builder: `ImageOwner`, or another maker of devices.
         verify: File of the authority that signed the service's certificate, or True for the
             system's own.
+        encoder_file: `encoder.safetensors` of `fedcel export --hub-folder`, in place of the
+            download; it has to be the encoder of the model that is served.
 
     Raises:
         ServiceError: The service cannot be reached or trusted, or says no.
@@ -158,14 +160,21 @@ class SplitClient:
     device: Device
 
     def __init__(
-        self, url: str, key: str, builder: DeviceBuilder, verify: Path | bool = True
+        self,
+        url: str,
+        key: str,
+        builder: DeviceBuilder,
+        verify: Path | bool = True,
+        *,
+        encoder_file: Path | None = None,
     ) -> None:
         self._key = key
         self._http = httpx.Client(
             base_url=check_url(url), verify=build_tls_context(verify), timeout=ATTEMPT_TIMEOUT
         )
         try:
-            self.card, net = self._carry_on(request_model(key, builder.encoder))
+            request = request_model(key, builder.encoder, encoder_file)
+            self.card, net = self._carry_on(request)
             self.device = builder.build_device(self.card, net)
         except BaseException:
             self._http.close()
@@ -261,7 +270,13 @@ class AsyncSplitClient:
 
     @classmethod
     async def connect(
-        cls, url: str, key: str, builder: DeviceBuilder, verify: Path | bool = True
+        cls,
+        url: str,
+        key: str,
+        builder: DeviceBuilder,
+        verify: Path | bool = True,
+        *,
+        encoder_file: Path | None = None,
     ) -> Self:
         """Fetch the model's encoder and measure it.
 
@@ -271,6 +286,7 @@ class AsyncSplitClient:
             builder: `ImageOwner`, or another maker of devices.
             verify: File of the authority that signed the service's certificate, or True for the
                 system's own.
+            encoder_file: As of `SplitClient`.
 
         Returns:
             A client of the service.
@@ -284,7 +300,8 @@ class AsyncSplitClient:
         )
         client = cls(http, key)
         try:
-            client.card, net = await client._carry_on(request_model(key, builder.encoder))
+            request = request_model(key, builder.encoder, encoder_file)
+            client.card, net = await client._carry_on(request)
             client.device = await asyncio.to_thread(builder.build_device, client.card, net)
         except BaseException:
             await http.aclose()

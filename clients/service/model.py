@@ -11,13 +11,13 @@ from typing import final
 
 import torch
 from jaxtyping import Float
-from safetensors.torch import save
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from clients.service_messages import LeakCard
 from fedcel.attacks import MeasuredLeak
 from fedcel.errors import RunError, SettingsError
+from fedcel.files import encode_tensors
 from fedcel.losses import defences
 from fedcel.metrics import bald, predictive_entropy
 from fedcel.nets import FlatNet, SplitNet
@@ -66,8 +66,6 @@ class ServedModel:
     @cached_property
     def encoder(self) -> bytes:
         """Return the device's half as safetensors; the metadata says how to build its net."""
-        parameters = self.net.device_parameters().items()
-        tensors = {name: value.detach().contiguous().clone() for name, value in parameters}
         metadata = {
             "format": ENCODER_FORMAT,
             "model": self.version,
@@ -77,7 +75,7 @@ class ServedModel:
             "sigma": repr(self.net.cut.sigma),
             "dropout": repr(self.net.cut.dropout),
         }
-        return save(tensors, metadata)
+        return encode_tensors(self.net.device_parameters(), metadata)
 
     def predict(self, messages: Float[Tensor, "B D"]) -> Prediction:
         """Answer messages with all heads, in one batched product.

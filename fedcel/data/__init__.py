@@ -5,7 +5,7 @@ from fedcel.data.images import Images
 from fedcel.data.node_data import NodeDataSettings, list_classes
 from fedcel.data.pictures import PICTURE_CHANGES, decode_pictures
 from fedcel.data.sources import SOURCES, Source, SourceData, read_source
-from fedcel.data.splits import Attributes, Splits, load_attributes, load_splits
+from fedcel.data.splits import Attributes, Splits, describe_images, load_attributes, load_splits
 
 __all__ = [
     "PICTURE_CHANGES",
@@ -18,6 +18,7 @@ __all__ = [
     "Splits",
     "augment_images",
     "decode_pictures",
+    "describe_images",
     "list_classes",
     "load_attributes",
     "load_splits",

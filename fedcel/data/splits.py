@@ -76,6 +76,30 @@ class Splits:
         return Images(*(torch.cat(parts) for parts in zip(*self.clients, strict=True)))
 
 
+def describe_images(shape: tuple[int, ...], classes: int) -> Splits:
+    """Return what a model has to know of its images, and none of them.
+
+    Args:
+        shape: An image's shape, (C, H, W).
+        classes: Number of classes of the net.
+
+    Returns:
+        Splits whose sets are empty.
+    """
+    none = Images(torch.empty(0, *shape), torch.empty(0, dtype=torch.long))
+    nowhere = torch.empty(0, dtype=torch.long)
+    return Splits(
+        shape=shape,
+        classes=classes,
+        clients=(),
+        validation=none,
+        auxiliary=none,
+        test=none,
+        indices=SplitPositions((), nowhere, nowhere, nowhere),
+        dropped=0,
+    )
+
+
 @lru_cache(maxsize=4)
 def load_splits(data: DataSettings, clients: int, seed: int) -> Splits:
     """Load the images of a run and deal them out; the same arguments give the same split.

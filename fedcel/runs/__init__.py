@@ -23,6 +23,7 @@ from fedcel.runs.run_folder import (
     has_begun,
     open_run,
     parse_run_settings,
+    read_model,
     read_run,
     read_settings,
 )
@@ -54,6 +55,7 @@ __all__ = [
     "posterior_samples",
     "predict_labelled",
     "predict_references",
+    "read_model",
     "read_run",
     "read_settings",
     "write_evaluation",

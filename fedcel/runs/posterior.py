@@ -47,15 +47,15 @@ class Posterior:
 
     @staticmethod
     def open(folder: str | Path) -> "Posterior":
-        """Open the posterior of a run folder.
+        """Open the posterior of a run folder, or of one for a model hub.
 
         Args:
-            folder: As `fedcel simulate` wrote it.
+            folder: As `fedcel simulate` or `fedcel export --hub-folder` wrote it.
 
         Raises:
-            RunError: The folder is no run, or incomplete.
+            RunError: The folder is neither, or incomplete.
         """
-        return Posterior(run_folder.read_run(Path(folder)))
+        return Posterior(run_folder.read_model(Path(folder)))
 
     def __call__(self, images: ArrayLike) -> UncertainPrediction:
         """Predict images, one noisy message each.

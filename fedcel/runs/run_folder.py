@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxtyping import Float
+from pydantic import BaseModel, PositiveInt, ValidationError
 from torch import Tensor
 
-from fedcel.data import Splits, load_splits
+from fedcel.data import Splits, describe_images, load_splits
 from fedcel.errors import RunError
 from fedcel.federation import ServerState, init_net
 from fedcel.files import read_json, read_tensors, read_toml, write_json, write_tensors, write_toml
 from fedcel.losses.cel import SharedCentres, ThresholdControl, WeightControl
-from fedcel.nets import FlatNet
+from fedcel.nets import NET_BUILDERS, FlatNet
 from fedcel.posterior import Chain, Trace
 from fedcel.runs.folder_lock import LOCK, hold_folder
 from fedcel.settings import Settings, dump_settings, parse_settings
@@ -22,8 +23,17 @@ from fedcel.short_repr import summarise_record
 
 FORMAT = 1
 MODEL = "model.safetensors"
+IMAGE_FORM = "images.json"
+"""In an exported model: what it has to know of its images, in their place."""
 UPLOADS = "uploads.json"
 """In a run folder: the rounds in which noisy updates were requested, once for each time."""
+
+
+class ImageForm(BaseModel, frozen=True, extra="forbid"):
+    """What a model has to know of its images."""
+
+    shape: tuple[PositiveInt, PositiveInt, PositiveInt]
+    classes: PositiveInt
 
 
 class Run(NamedTuple):
@@ -208,8 +218,49 @@ def read_run(folder: Path) -> Run:
     Raises:
         RunError: The folder is no run, or incomplete.
     """
+    if (folder / IMAGE_FORM).exists():
+        raise RunError(
+            f"{folder} holds a model without its images; open it with `fedcel.Posterior.open`, or "
+            "give the run that it was exported from"
+        )
     settings = read_settings(folder)
-    splits = load_splits(settings.data, settings.clients, settings.seed)
+    return _read_models(folder, load_splits(settings.data, settings.clients, settings.seed))
+
+
+def read_model(folder: Path) -> Run:
+    """Read a run, or what was exported of one for a model hub, which has no images.
+
+    Args:
+        folder: As `fedcel simulate` or `fedcel export --hub-folder` wrote it.
+
+    Returns:
+        The run; its splits are empty where there are no images.
+
+    Raises:
+        RunError: The folder is neither, or incomplete.
+    """
+    path = folder / IMAGE_FORM
+    if not path.exists():
+        return read_run(folder)
+    try:
+        form = ImageForm.model_validate(read_json(path))
+    except ValidationError as error:
+        raise RunError(f"{path} is damaged, export the run again: {error}") from None
+    if (name := read_settings(folder).net.name) not in NET_BUILDERS:
+        raise RunError(
+            f"{folder} has the net {name!r}; parts of others are never loaded from an exported "
+            f"model, only {', '.join(NET_BUILDERS)}; open the run that it was exported from"
+        )
+    return _read_models(folder, describe_images(form.shape, form.classes))
+
+
+def write_image_form(folder: Path, splits: Splits) -> None:
+    """Write what a model has to know of its images, in their place."""
+    write_json(folder / IMAGE_FORM, {"shape": list(splits.shape), "classes": splits.classes})
+
+
+def _read_models(folder: Path, splits: Splits) -> Run:
+    settings = read_settings(folder)
     path = folder / MODEL
     flat = init_net(settings, splits)
     model = check_vector(read_tensors(path)[0].get("model"), flat, path)

@@ -1,4 +1,4 @@
-"""The command `export`: write an encoder, or the heads, as ONNX."""
+"""The command `export`: an encoder or the heads as ONNX, or a folder for a model hub."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,17 +13,42 @@ from sims.commands.options import (
 EXAMPLES = (
     "fedcel export RUN --out encoder.onnx",
     "fedcel export RUN --head --out head.onnx",
+    "fedcel export RUN --hub-folder digits-private",
 )
 
 
 def export_command(
     run: RunFolder,
-    out: Annotated[Path, typer.Option(help="File to write.", show_default=False)],
+    out: Annotated[
+        Path | None, typer.Option(help="ONNX file to write.", show_default=False)
+    ] = None,
     head: Annotated[
         bool, typer.Option("--head", help="Write all sampled heads, not the encoder.")
     ] = False,
+    hub_folder: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Write encoder, samples and a model card, as a model hub takes them.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
-    """Write a run's encoder as ONNX, for devices without torch, or the heads for the service."""
+    """Write a run's encoder as ONNX, or the heads for the service, or a folder for a model hub."""
+    from fedcel.errors import SettingsError
+
+    if (out is None) == (hub_folder is None) or (head and hub_folder is not None):
+        raise SettingsError(
+            "export writes one thing: give --out, with --head or not, or --hub-folder"
+        )
+    if hub_folder is not None:
+        require_extra("report")
+        require_extra("service")
+        from sims.commands.hub_export import export_hub_folder
+
+        print(export_hub_folder(run, hub_folder))
+        return
+    assert out is not None
     require_extra("export")
     from fedcel.files import check_writable
     from sims.commands.onnx_export import export_encoder, export_heads

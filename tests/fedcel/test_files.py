@@ -96,3 +96,16 @@ def test_missing_and_damaged_files_are_named(tmp_path: Path) -> None:
         path.write_bytes(b"{[ no")
         with pytest.raises(RunError, match=name):
             read(path)
+
+
+def test_equal_tensors_have_equal_bytes(tmp_path: Path) -> None:
+    """Whatever the order of names and metadata; the library reads them back."""
+    tensors = {"b": torch.arange(3.0), "a": torch.ones(2, 2, dtype=torch.float64)}
+    metadata = {name: name * 2 for name in ("net", "shape", "ü", "classes", "sigma")}
+    written = {files.encode_tensors(tensors, metadata) for _ in range(9)}
+    turned = dict(reversed(tensors.items())), dict(reversed(metadata.items()))
+    assert written == {files.encode_tensors(*turned)}
+    files.write_tensors(tmp_path / "x.safetensors", tensors, metadata)
+    found, stated = files.read_tensors(tmp_path / "x.safetensors")
+    assert stated == metadata and found.keys() == tensors.keys()
+    assert all(torch.equal(found[name], tensors[name]) for name in tensors)
