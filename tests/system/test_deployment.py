@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sims.results.attack_results import read_attack_rows
+from sims.watch import describe_run
 from tests.system.federation import (
     IMAGES,
     LIMIT,
@@ -86,6 +87,7 @@ def test_three_sites_train_while_a_node_and_the_server_die_and_come_back(tmp_pat
             lambda: read_events(run) or user.poll() is not None, lambda: federation.log("user")
         )
         assert read_events(run), federation.log("user") + federation.log("site-0")
+        assert describe_run(run)["phase"] == "training"  # as `fedcel watch` shows it
         kill_and_restart_node(federation, run, nodes[-1])
         signal_processes(f"FLWR_HOME={tmp_path}/link", signal.SIGKILL)
         broken = read_events(run)
@@ -100,6 +102,8 @@ def test_three_sites_train_while_a_node_and_the_server_die_and_come_back(tmp_pat
     assert list_rejected(rounds[0]) == list_rejected(rounds[-1]) == {}
     assert {SITES - 1} in [set(list_rejected(event)) for event in rounds]
     check_own_images(run, tmp_path / "site-0")
+    watched = describe_run(run)
+    assert (watched["phase"], watched["round"]) == ("finished", ROUNDS) and watched["left-out"]
     for command in (["attack", str(run), "--set", "attack.names=optimal"], ["report", str(run)]):
         subprocess.run([sys.executable, "-m", "sims", *command], cwd=ROOT, check=True)
     rows = read_attack_rows(run)
