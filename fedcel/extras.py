@@ -21,7 +21,7 @@ PACKAGES = {
     "export": ("onnx", "onnxscript"),
     "audit": (),
     "testing": ("pytest",),
-    "trackers": ("mlflow", "tensorboard"),
+    "trackers": ("PIL", "mlflow", "tensorboard"),
     "wandb": ("wandb",),
 }
 """What each extra brings by itself, by the names that are imported."""

@@ -15,6 +15,7 @@ IMPORTED_AS = {
     "arviz-stats": "arviz_stats",
     "dp-accounting": "dp_accounting",
     "flwr-datasets": "flwr_datasets",
+    "mlflow-skinny": "mlflow",
     "prometheus-client": "prometheus_client",
 }
 

@@ -98,6 +98,18 @@ def test_missing_and_damaged_files_are_named(tmp_path: Path) -> None:
             read(path)
 
 
+@pytest.mark.parametrize("metadata", [None, {}, {"net": "mlp"}])
+@pytest.mark.parametrize("tensors", [{}, {"x": torch.zeros(0)}, {"x": torch.ones(3)}])
+def test_few_tensors_are_read_back(
+    tmp_path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None
+) -> None:
+    """None at all, an empty one; with metadata and without."""
+    files.write_tensors(tmp_path / "x.safetensors", tensors, metadata)
+    found, stated = files.read_tensors(tmp_path / "x.safetensors")
+    assert found.keys() == tensors.keys() and stated == (metadata or {})
+    assert all(torch.equal(found[name], tensors[name]) for name in tensors)
+
+
 def test_equal_tensors_have_equal_bytes(tmp_path: Path) -> None:
     """Whatever the order of names and metadata; the library reads them back."""
     tensors = {"b": torch.arange(3.0), "a": torch.ones(2, 2, dtype=torch.float64)}
