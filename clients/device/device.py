@@ -85,7 +85,7 @@ class Device:
     max_value: float
     leak: Leak
     limit: float
-    key: bytes
+    key: bytes = field(repr=False)
     sent: SentMessages
     group_limit: float = math.inf
     near_duplicates: NearDuplicatePolicy = "count"

@@ -121,6 +121,11 @@ def check_head(settings: Settings) -> None:
             "order, must be bins of a number: data.source 'diabetes', 'npz' or an import string; "
             "set one of these, or net.head to 'classes'"
         )
+    if head != "classes" and settings.data.labels == "parity":
+        raise SettingsError(
+            f"net.head is {head!r} and data.labels 'parity', which mixes small and large numbers: "
+            "set data.labels to 'own', or net.head to 'classes'"
+        )
 
 
 def check_noise_shape(settings: Settings) -> None:

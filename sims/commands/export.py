@@ -49,6 +49,8 @@ def export_command(
         print(export_hub_folder(run, hub_folder))
         return
     assert out is not None
+    if out.suffix != ".onnx":  # `audit` tells kinds of files apart by their names
+        raise SettingsError(f"--out is '{out}', must end in .onnx")
     require_extra("export")
     from fedcel.files import check_writable
     from sims.commands.onnx_export import export_encoder, export_heads

@@ -74,6 +74,8 @@ class Book:
 
 def read_book(folder: Path) -> Book:
     """Return what the bench or run folder holds; RunError says what is missing or damaged."""
+    if folder.is_file():
+        raise RunError(f"{folder} is a file; give the folder that it is in")
     if (folder / BENCH_FILE).exists():
         return read_bench(folder)
     if (folder / RESULT_FILE).exists():

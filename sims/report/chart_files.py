@@ -51,8 +51,9 @@ def render_pdf(figure: Figure) -> bytes:
 
 
 def format_csv(figure: Figure) -> str:
-    """Return the points of all panels; the columns x and y say what the axes do."""
-    across = figure.axes[-1].get_xlabel()
+    """Return the points of all panels; the third column has the axis's name, if they share one."""
+    names = {axes.get_xlabel() for axes in figure.axes} - {""}
+    across = names.pop() if len(names) == 1 else "x"
     file = StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(["panel", "series", across, "y", *ChartPoint._fields[4:]])

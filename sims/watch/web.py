@@ -31,7 +31,8 @@ class Following:
             is_accompanied: A process is there that writes into it, or is about to, until
                 `note_end` is called.
         """
-        self.folder, self.is_accompanied = folder, is_accompanied
+        self.folder = folder.absolute()  # "." has no name
+        self.is_accompanied = is_accompanied
         self._ends_with_process = is_accompanied
         self._asked = -OPEN_SECONDS
         self._is_told = False

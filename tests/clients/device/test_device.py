@@ -46,6 +46,12 @@ def test_the_same_image_is_the_same_message_for_one_key() -> None:
     assert phone.leaked_bits == 1.0
 
 
+def test_what_is_printed_shows_no_key() -> None:
+    """Whoever has it and a message can take the noise off."""
+    secret = bytes(range(100, 132))
+    assert repr(secret)[2:-1] not in repr(device(key=secret)) and "key=" not in repr(device())
+
+
 def test_nothing_leaves_beyond_the_limit() -> None:
     """Two messages of half a bit for one bit; a repeat is no new phone."""
     phone = device(limit=1.0)

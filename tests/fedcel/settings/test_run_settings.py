@@ -89,6 +89,10 @@ def test_unwise_settings_warn() -> None:
             "net.head is 'gaussian' and data.source 'digits', .* must be bins .* 'npz' .* 'classes",
         ),
         ({"net.head": "heteroscedastic", "data.source": "image-folder"}, "without an order"),
+        (
+            {"net.head": "gaussian", "data.source": "diabetes", "data.labels": "parity"},
+            "net.head is 'gaussian' and data.labels 'parity', .* to 'own'",
+        ),
         ({"strategy.name": "fedavg"}, "must be 'posterior' or 'package.module:object'"),
     ],
 )

@@ -155,6 +155,10 @@ def test_not_text(make_bench: Make, name: str) -> None:
 
 def test_no_folder(tmp_path: Path) -> None:
     """A folder without results says what to give."""
+    (tmp_path / "result.json").write_text("{}")
+    with pytest.raises(RunError, match=r"result.json is a file; give the folder"):
+        read_book(tmp_path / "result.json")
+    (tmp_path / "result.json").unlink()
     with pytest.raises(RunError, match=r"neither bench\.json nor result\.json"):
         read_book(tmp_path)
 

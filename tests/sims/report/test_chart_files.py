@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from sims.report.chart_files import ChartPoint, read_points, write_chart
+from sims.report.chart_files import ChartPoint, format_csv, read_points, write_chart
 from sims.report.figures import escape_label
 
 
@@ -48,3 +48,10 @@ def test_three_files_the_same_each_time(tmp_path: Path) -> None:
     head, *rows = csv.reader((tmp_path / "a" / names[2]).read_text().splitlines())
     assert head == ["panel", "series", "across", "y", "x_low", "x_high", "y_low", "y_high"]
     assert rows[0] == ["up", "_a $b$", "1.0", "2.0", "0.75", "1.25", "1.5", "2.5"]
+
+
+def test_panels_with_other_axes_share_no_name() -> None:
+    """The column would name one panel's axis for all of them."""
+    figure = draw_everything()
+    figure.axes[0].set_xlabel("another")
+    assert format_csv(figure).startswith("panel,series,x,y,")

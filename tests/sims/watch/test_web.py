@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from clients.service_messages import LOOPBACK_HOSTS
 from fedcel.files import write_whole
 from sims.commands.main import main
@@ -37,6 +39,14 @@ def test_the_page_and_its_state_follow_the_folder(trained: Path, tmp_path: Path)
         path.write_text("{")
         reply = client.get("/api/state")
         assert reply.status_code == 422 and "events.jsonl is damaged" in reply.json()["detail"]
+
+
+def test_a_folder_that_has_no_name_here_has_its_own(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The title of `fedcel watch .`."""
+    monkeypatch.chdir(copy_run(trained, tmp_path / "pilot"))
+    assert Following(Path(".")).describe(None)["name"] == "pilot"
 
 
 def test_strangers_are_refused(trained: Path, tmp_path: Path) -> None:
