@@ -96,7 +96,7 @@ def run_search(plan: SearchPlan, trials: int, floor: float | None, journal: Path
         number = len(list_ended(study)) + 1
         chosen = choose_values(plan, trial)
         title = f"{name}, trial {number} of {budget}"
-        seeds = [{"seed": seed} for seed in plan.seeds] or [{}]
+        seeds: list[FlatSettings] = [{"seed": seed} for seed in plan.seeds] or [{}]
         federations = [parse_settings(plan.base | chosen | seed) for seed in seeds]
         federation = "\n".join(map(settings_id, federations))
         source = ", trained before"
