@@ -42,6 +42,8 @@ class Tune(NamedTuple):
     ranges: dict[str, str]
     loss: float
     goal: str
+    seeds: tuple[int, ...] = ()
+    """Of each trial's federations; none: the variant's own."""
 
 
 class Scenario(NamedTuple):
@@ -291,14 +293,15 @@ def _parse_tune(table: dict[str, object], path: Path) -> Tune:
     ranges = {
         key: str(value)
         for key, value in flatten_settings(table).items()
-        if key not in ("loss", "goal")
+        if key not in ("loss", "goal", "seeds")
     }
     loss = table.get("loss", 1.0)
     if isinstance(loss, bool) or not isinstance(loss, int | float) or not 0 <= loss < math.inf:
         raise SettingsError(f"{path}: [tune] loss is {loss!r}, must be points of accuracy, as 1.0")
     if (goal := table.get("goal", GOALS[0])) not in GOALS:
         raise SettingsError(f"{path}: [tune] goal is {goal!r}, must be {' or '.join(GOALS)}")
-    return Tune(ranges, float(loss), str(goal))
+    seeds = _parse_seeds(table["seeds"], path, "[tune]") if "seeds" in table else []
+    return Tune(ranges, float(loss), str(goal), tuple(int(seed) for seed in seeds))
 
 
 def _parse_ranges(raw: dict[str, object], path: Path) -> dict[str, str]:
@@ -307,14 +310,14 @@ def _parse_ranges(raw: dict[str, object], path: Path) -> dict[str, str]:
     }
 
 
-def _parse_seeds(raw: object, path: Path | str) -> list[Scalar]:
+def _parse_seeds(raw: object, path: Path | str, where: str = "[bench]") -> list[Scalar]:
     listed = str(raw)
     try:
         seeds: list[Scalar] = [int(part) for part in listed.split(",")]
     except ValueError:
-        raise SettingsError(f"{path}: [bench] seeds is {listed!r}, must be '0,1,2'") from None
+        raise SettingsError(f"{path}: {where} seeds is {listed!r}, must be '0,1,2'") from None
     if len(set(seeds)) < len(seeds):
-        raise SettingsError(f"{path}: [bench] seeds {listed!r} repeats a seed")
+        raise SettingsError(f"{path}: {where} seeds {listed!r} repeats a seed")
     return seeds
 
 

@@ -3,6 +3,7 @@
 import json
 import math
 import time
+from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -52,6 +53,8 @@ class SearchPlan(NamedTuple):
     defended: bool
     strength: float | None
     goal: str
+    seeds: tuple[int, ...] = ()
+    """Of each trial's federations, whose scores are averaged; none: the base's own."""
 
 
 class BestTrial(NamedTuple):
@@ -93,13 +96,16 @@ def run_search(plan: SearchPlan, trials: int, floor: float | None, journal: Path
         number = len(list_ended(study)) + 1
         chosen = choose_values(plan, trial)
         title = f"{name}, trial {number} of {budget}"
-        settings = parse_settings(plan.base | chosen)
-        federation = settings_id(settings)
+        seeds: list[FlatSettings] = [{"seed": seed} for seed in plan.seeds] or [{}]
+        federations = [parse_settings(plan.base | chosen | seed) for seed in seeds]
+        federation = "\n".join(map(settings_id, federations))
         source = ", trained before"
         if federation not in outcomes:
             begin = time.monotonic()
             source = ""
-            outcomes[federation] = train_trial(settings, title)
+            outcomes[federation] = average_outcomes(
+                train_trial(each, title) for each in federations
+            )
             seconds.append(time.monotonic() - begin)
         outcome = outcomes[federation]
         mark_trial(trial, federation, outcome)
@@ -122,7 +128,8 @@ def run_search(plan: SearchPlan, trials: int, floor: float | None, journal: Path
 def name_study(plan: SearchPlan, floor: float | None) -> str:
     """Return the name of a search: all that decides its suggestions and their values."""
     ranges = {key: str(values) for key, values in plan.ranges.items()}
-    return json.dumps((plan.variant.name, plan.goal, floor, plan.base, ranges), sort_keys=True)
+    searched = (plan.variant.name, plan.goal, floor, plan.base, ranges)
+    return json.dumps(searched + ((plan.seeds,) if plan.seeds else ()), sort_keys=True)
 
 
 def list_ended(study: optuna.Study) -> list[FrozenTrial]:
@@ -181,6 +188,18 @@ def train_trial(settings: Settings, title: str) -> Outcome:
         except DivergedError as error:
             return str(error)
         return score if all(map(math.isfinite, score)) else "the score is not finite"
+
+
+def average_outcomes(outcomes: Iterable[Outcome]) -> Outcome:
+    """Return the mean score of a trial's federations, or why the first that diverged did."""
+    scores = list[ValidationScore]()
+    for outcome in outcomes:
+        if isinstance(outcome, str):
+            return outcome  # the other seeds are not trained
+        scores.append(outcome)
+    return ValidationScore(
+        *(math.fsum(values) / len(scores) for values in zip(*scores, strict=True))
+    )
 
 
 def score_run(run: run_folder.Run) -> ValidationScore:

@@ -124,7 +124,10 @@ def plan_search(scenario: Scenario, variant: Variant, fixed: FlatSettings) -> Se
             parse_settings(start | {key: value})
     settings = parse_settings(start)
     defended = is_defended(settings)
-    return SearchPlan(variant, base, ranges, settings.seed, defended, strength, scenario.tune.goal)
+    tune = scenario.tune
+    return SearchPlan(
+        variant, base, ranges, settings.seed, defended, strength, tune.goal, tune.seeds
+    )
 
 
 def tune_variant_table(

@@ -209,3 +209,23 @@ def test_two_processes_find_what_one_finds(tmp_path: Path) -> None:
 def recall(folder: Path) -> dict[str, Outcome]:
     """Return the outcomes in the journal beside the scenario."""
     return recall_outcomes(open_journal(folder / "s.log"))
+
+
+def test_a_trial_is_scored_on_several_seeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the mean of their scores; one that diverges ends its trial."""
+    seen: list[int] = []
+
+    def trained(settings: Settings, title: str) -> Outcome:
+        seen.append(settings.seed)
+        return ValidationScore(0.5 + 0.1 * settings.seed, settings.seed, 0.25)
+
+    monkeypatch.setattr(search, "train_trial", trained)
+    text = DEFENDED_FIRST.replace("loss = 2", "loss = 2\nseeds = '1,3'")
+    found = tuned(read(tmp_path, text), 1, {})["variant"]
+    assert isinstance(found, list)
+    assert seen == [1, 3, 1, 3]
+    assert found[0]["tuned"]["accuracy"] == pytest.approx(0.7)
+    assert found[0]["tuned"]["bits-beyond-label"] == 2.0
+    assert search.average_outcomes(iter([ValidationScore(1, 1, 1), "diverged"])) == "diverged"
