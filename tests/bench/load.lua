@@ -1,5 +1,6 @@
 -- The asking side of tests.bench.service under wrk: every question has its own id and message.
--- wrk -s load.lua URL/v1/query -- KEY MODEL FEATURES
+-- wrk -s load.lua URL/v1/query -- KEY MODEL FEATURES [GENERATOR]
+-- Generators that start in the same second need numbers of their own, else they ask the same.
 
 local threads = 0
 local values = {}
@@ -10,7 +11,8 @@ function setup(thread)
 end
 
 function init(args)
-  math.randomseed(os.time() * 1000 + number)
+  local generator = tonumber(args[4] or 0)
+  math.randomseed(os.time() * 1000 + generator * 100 + number)
   features = tonumber(args[3])
   headers = {
     ["Authorization"] = "Bearer " .. args[1],
@@ -23,7 +25,7 @@ function init(args)
     one[0] = k / 256
     values[k] = ffi.string(one, 4)
   end
-  prefix = string.format("%d-%08x-%08x-", number, math.random(0, 2^31 - 1), os.time())
+  prefix = string.format("%d-%d-%08x-%08x-", generator, number, math.random(0, 2^31 - 1), os.time())
   count = 0
 end
 

@@ -37,6 +37,7 @@ from tests.fedcel.privacy.ledger.postgres import PostgresServer  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 BUDGET = 7
+SERVER_KILLS = 3 if KILLS <= 10 else 20
 
 
 @pytest.fixture
@@ -85,7 +86,7 @@ def test_a_killed_server_loses_no_charge_that_was_told(
     children = [forked(lambda name=f"{k}": answer_for_ever(url, answers, name)) for k in range(2)]
     counts = [0]
     try:
-        for _ in range(3):
+        for _ in range(SERVER_KILLS):
             time.sleep(delays.uniform(0.3, 0.6))
             postgres.kill()
             told = answers.stat().st_size
@@ -103,7 +104,7 @@ def test_a_killed_server_loses_no_charge_that_was_told(
         spent = ledger.balance("ann").spent
         told = answers.stat().st_size
         assert ledger.verify() == []
-    assert told <= spent <= told + 2 * 3  # a lost commit was found, not booked twice
+    assert told <= spent <= told + 2 * 3  # a group each; lost commits were found, not booked twice
 
 
 def wait_for(is_true: Callable[[], bool]) -> None:
