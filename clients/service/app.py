@@ -7,6 +7,7 @@ itself reads the messages: what they tell of an image is up to encoder and noise
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -30,13 +31,20 @@ from clients.service.problems import (
     PROBLEM_MEDIA_TYPE,
     ProblemError,
     ProblemKind,
+    describe_place,
     explain_refusal,
     send_problem,
     send_reply,
 )
 from clients.service.query import BINARY_TYPE, JSON_TYPE, RequestHead, parse_query
-from fedcel.errors import LedgerError
-from fedcel.privacy import AnswerCalibration, Mechanism
+from clients.service.versions import (
+    ModelOffer,
+    Reload,
+    ServedVersion,
+    answer_by_version,
+    check_same_price,
+)
+from fedcel.errors import FedcelError, LedgerError
 from fedcel.privacy.ledger import MICRO, Balance, Ledger, LedgerAddress, Refusal
 
 Result = TypeVar("Result")
@@ -87,25 +95,32 @@ class Limits(NamedTuple):
 
 
 class Service:
-    """One served model on one ledger; `start` and `end` within one event loop.
+    """A model, and those it replaced, on one ledger; `start` and `end` within one event loop.
 
-    The ledger and the model are used in one thread alone, off the event loop.
+    The ledger and the models are used in one thread alone, off the event loop.
     """
+
+    _loop: asyncio.AbstractEventLoop
 
     def __init__(
         self,
-        model: ServedModel,
-        mechanism: Mechanism,
+        offer: ModelOffer,
         ledger: LedgerAddress,
         limits: Limits,
         *,
-        calibration: AnswerCalibration,
         keys: Path | None = None,
+        reload: Reload | None = None,
     ) -> None:
-        self.model = model
-        self.mechanism = mechanism
-        self.calibration = calibration
+        self.offer = offer
+        self.model = offer.model
+        self.older_models: dict[str, ServedModel] = {}
+        """Replaced models that are still answered, by version."""
         self.limits = limits
+        self._reload = reload
+        self._reloading = asyncio.Lock()
+        self._reload_tasks: set[asyncio.Task[None]] = set()
+        self._versions: dict[str, ServedVersion] = {}
+        self._ends: dict[str, asyncio.TimerHandle] = {}
         self.keys = KeyStore(key_table_path(ledger, keys))
         self.rates = RateLimiter(limits.rate, time.monotonic)
         self.metrics = Metrics()
@@ -122,16 +137,8 @@ class Service:
         except LedgerError as error:
             self.start_error = error
             raise
-        self.answerer = PrivateAnswerer(
-            self.model,
-            self.mechanism,
-            self.ledger,
-            self.metrics.observe_phase,
-            self.calibration,
-        )
-        self.model_card = await self._run_in_thread(
-            lambda: build_model_card(self.model, self.mechanism)
-        )
+        self._loop = asyncio.get_running_loop()
+        self._serve(await self._run_in_thread(lambda: self._build_version(self.offer)))
         self.batcher = Batcher(
             self._answer_batch,
             self._thread,
@@ -146,10 +153,71 @@ class Service:
         """Answer what waits, take nothing more, close the ledger."""
         self.is_ready = False
         self.is_ending = True
+        for timer in self._ends.values():
+            timer.cancel()
+        for task in self._reload_tasks:
+            task.cancel()
         await self.batcher.close()
         await self._run_in_thread(self.ledger.close)
         self._thread.shutdown()
         LOGGER.info("drained")
+
+    def request_reload(self) -> None:
+        """Read the run again soon; a handler of a signal may call it."""
+        if self.is_ready:
+            self._loop.call_soon_threadsafe(self._begin_reload)
+
+    async def reload(self) -> None:
+        """Serve what the run holds now, beside what it replaces; what cannot be served is logged.
+
+        The old version is answered until its grace ends, /v1/model and /v1/encoder give the new.
+        """
+        if self._reload is None:
+            return
+        async with self._reloading:
+            try:
+                offer = await asyncio.to_thread(self._reload.load)
+                version = self._versions.get(offer.model.version)
+                if version is None:
+                    version = await asyncio.to_thread(self._build_version, offer)
+                else:
+                    check_same_price(version.offer, offer)
+            except Exception as error:  # the old model answers on, whatever is wrong with the new
+                reason = str(error) if isinstance(error, FedcelError) else describe_place(error)
+                self.metrics.reloads.labels("refused").inc()
+                LOGGER.error(
+                    "reload refused", extra={"model": self.model.version, "reason": reason}
+                )
+                return
+            if self.is_ending:
+                return
+            if version.offer.model.version == self.model.version:
+                self.metrics.reloads.labels("unchanged").inc()
+                LOGGER.info("reload unchanged", extra={"model": self.model.version})
+                return
+            replaced = self.model
+            self._serve(version)
+            self.older_models[replaced.version] = replaced
+            grace = self._reload.grace_seconds
+            self._ends[replaced.version] = self._loop.call_later(
+                grace, self.end_version, replaced.version
+            )
+            self.metrics.reloads.labels("served").inc()
+            LOGGER.info(
+                "reloaded",
+                extra={
+                    "model": self.model.version,
+                    "replaced": replaced.version,
+                    "grace_seconds": grace,
+                },
+            )
+
+    def end_version(self, version: str) -> None:
+        """Answer a replaced version no more; what waits in the queue is still answered."""
+        self._ends.pop(version).cancel()
+        del self.older_models[version], self._versions[version]
+        self.metrics.versions.set(len(self._versions))
+        LOGGER.info("version ended", extra={"model": version})
 
     def identify_client(self, scope: Scope, authorization: str | None) -> str:
         """Return whose key a request shows; ProblemError where it has none, or asks too often."""
@@ -166,8 +234,13 @@ class Service:
 
     async def answer(self, query: Query) -> PrivateAnswer:
         """Return the answer to a query; ProblemError says why there is none."""
+        version = self._versions.get(query.version)
+        if version is None:  # its grace ended while its body arrived
+            raise ProblemError(
+                ProblemKind.MODEL_VERSION, f"Model {self.model.version} is served: encode anew."
+            )
         try:
-            reply = await self.batcher.submit(query)
+            reply = await self.batcher.submit((version, query))
         except FullError:
             self.metrics.refusals.labels("busy").inc()
             raise ProblemError(
@@ -208,8 +281,37 @@ class Service:
             ProblemKind.LEDGER, "Ask again later with the same id.", retry_after=5.0
         )
 
-    def _answer_batch(self, queries: Sequence[Query]) -> list[PrivateAnswer | Refusal]:
-        replies = self.answerer.answer(queries)
+    def _begin_reload(self) -> None:
+        task = self._loop.create_task(self.reload())
+        self._reload_tasks.add(task)  # the loop itself keeps no task alive
+        task.add_done_callback(self._reload_tasks.discard)
+
+    def _build_version(self, offer: ModelOffer) -> ServedVersion:
+        answerer = PrivateAnswerer(
+            offer.model,
+            offer.mechanism,
+            self.ledger,
+            self.metrics.observe_phase,
+            offer.calibration,
+        )
+        return ServedVersion(offer, build_model_card(offer), answerer)
+
+    def _serve(self, version: ServedVersion) -> None:
+        """Make a version the newest; the one before is the caller's to keep or end."""
+        name = version.offer.model.version
+        if name in self._ends:  # it had been replaced
+            self._ends.pop(name).cancel()
+        self.older_models.pop(name, None)
+        self._versions[name] = version
+        self.offer, self.model, self.model_card = version.offer, version.offer.model, version.card
+        self.metrics.versions.set(len(self._versions))
+
+    def _answer_batch(
+        self, batch: Sequence[tuple[ServedVersion, Query]]
+    ) -> list[PrivateAnswer | Refusal]:
+        replies = answer_by_version(batch)
+        for version, count in Counter(query.version for _, query in batch).items():
+            self.metrics.version_queries.labels(version).inc(count)
         self.metrics.observe_batch(replies, self.batcher.count_waiting())
         return replies
 
@@ -274,7 +376,13 @@ class QueryRoute:
         head = RequestHead.of(scope)
         try:
             client = self.service.identify_client(scope, head.get(b"authorization"))
-            query = await parse_query(head, receive, client, self.service.model)
+            query = await parse_query(
+                head,
+                receive,
+                client,
+                self.service.model,
+                older=self.service.older_models,
+            )
             scope["fedcel"]["request"] = query.request
             answer = await self.service.answer(query)
         except ProblemError as problem:
@@ -305,8 +413,9 @@ def identify_client(request: Request) -> str:
     return find_service(request).identify_client(request.scope, authorization)
 
 
-def build_model_card(served: ServedModel, mechanism: Mechanism) -> service_messages.ModelCard:
+def build_model_card(offer: ModelOffer) -> service_messages.ModelCard:
     """Return what a device has to know; the encoder is written out and hashed here."""
+    served, mechanism = offer.model, offer.mechanism
     price = to_micro_epsilon(mechanism.epsilon) / MICRO
     return service_messages.ModelCard(
         model=served.version,
@@ -327,6 +436,7 @@ def build_model_card(served: ServedModel, mechanism: Mechanism) -> service_messa
             url="/v1/encoder", sha256=sha256(served.encoder).hexdigest(), bytes=len(served.encoder)
         ),
         leak=served.leak,
+        expected=offer.expected,
     )
 
 

@@ -76,11 +76,18 @@ def serve_command(
         ),
     ] = None,
     rate_limit: Annotated[float, typer.Option(help="Queries a second of one client.")] = 50.0,
+    grace: Annotated[
+        float,
+        typer.Option(
+            min=0, help="Hours that a model version is answered after SIGHUP replaced it."
+        ),
+    ] = 24.0,
 ) -> None:
     """Answer split inference over HTTP with private logits, until Ctrl-C or SIGTERM.
 
     --set takes settings of the group `privacy`, for this service alone. It says at the start what
-    its answers are worth, and serves none that are no better than a guess.
+    its answers are worth, and serves none that are no better than a guess. SIGHUP reads RUN again
+    and serves its new model; the old one is answered for --grace hours.
     """
     require_extra("service")
     if engine == "onnx":
@@ -106,4 +113,5 @@ def serve_command(
         allow_chance=allow_chance,
         keys=keys,
         heads=HeadEngine(engine, head),
+        grace_seconds=3600 * grace,
     )
