@@ -6,6 +6,7 @@ itself reads the messages: what they tell of an image is up to encoder and noise
 """
 
 import asyncio
+import math
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -21,7 +22,14 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from clients import service_messages
-from clients.service.access import KeyStore, RateLimiter, key_table_path
+from clients.service.access import (
+    KeyExpiry,
+    KeyStore,
+    RateLimiter,
+    StoredKey,
+    describe_end,
+    key_table_path,
+)
 from clients.service.answering import PrivateAnswerer, Query
 from clients.service.batching import Batcher, FullError
 from clients.service.charged_answers import PrivateAnswer, to_micro_epsilon
@@ -44,12 +52,14 @@ from clients.service.versions import (
     answer_by_version,
     check_same_price,
 )
-from fedcel.errors import FedcelError, LedgerError
+from fedcel.errors import FedcelError, LedgerError, RunError
 from fedcel.privacy.ledger import MICRO, Balance, Ledger, LedgerAddress, Refusal
 
 Result = TypeVar("Result")
 
 QUERY_PATH = "/v1/query"
+READ_PATHS = ("/v1/model", "/v1/encoder", "/v1/budget")
+DAY_SECONDS = 86_400.0
 ANSWER_HEADERS = {"Content-Type": JSON_TYPE, "Cache-Control": "no-store"}
 KEY_DOCUMENTATION: dict[str, Any] = {"security": [{"key": []}]}
 QUERY_DOCUMENTATION: dict[str, Any] = {
@@ -92,6 +102,8 @@ class Limits(NamedTuple):
     """Questions answered together, at most."""
     rate: float = 50.0
     """Questions a second of one client, on average."""
+    read_rate: float | None = None
+    """Requests a second of one client to each other address of /v1; None: as `rate`."""
 
 
 class Service:
@@ -101,6 +113,7 @@ class Service:
     """
 
     _loop: asyncio.AbstractEventLoop
+    _key_timer: asyncio.TimerHandle
 
     def __init__(
         self,
@@ -123,6 +136,8 @@ class Service:
         self._ends: dict[str, asyncio.TimerHandle] = {}
         self.keys = KeyStore(key_table_path(ledger, keys))
         self.rates = RateLimiter(limits.rate, time.monotonic)
+        read_rate = limits.rate if limits.read_rate is None else limits.read_rate
+        self._read_rates = {path: RateLimiter(read_rate, time.monotonic) for path in READ_PATHS}
         self.metrics = Metrics()
         self.is_ready = False
         self.is_ending = False
@@ -148,12 +163,13 @@ class Service:
         await self.batcher.start()
         self.is_ready = True
         LOGGER.info("started", extra={"model": self.model.version})
+        self.warn_of_keys()
 
     async def end(self) -> None:
         """Answer what waits, take nothing more, close the ledger."""
         self.is_ready = False
         self.is_ending = True
-        for timer in self._ends.values():
+        for timer in (*self._ends.values(), self._key_timer):
             timer.cancel()
         for task in self._reload_tasks:
             task.cancel()
@@ -219,18 +235,46 @@ class Service:
         self.metrics.versions.set(len(self._versions))
         LOGGER.info("version ended", extra={"model": version})
 
-    def identify_client(self, scope: Scope, authorization: str | None) -> str:
-        """Return whose key a request shows; ProblemError where it has none, or asks too often."""
-        client = self.keys.authenticate(authorization).client
-        seconds = self.rates.take_token(client)
+    def identify_client(
+        self, scope: Scope, authorization: str | None, rates: RateLimiter | None = None
+    ) -> StoredKey:
+        """Return the key that a request shows; ProblemError where it has none, or asks too often.
+
+        `rates`: the limit of the address, None: that of queries.
+        """
+        key = self.keys.authenticate(authorization)
+        rates = rates or self.rates
+        seconds = rates.take_token(key.client)
         if seconds:
             raise ProblemError(
                 ProblemKind.RATE,
-                f"At most {self.limits.rate:g} a second on average.",
+                f"At most {rates.rate:g} a second on average.",
                 retry_after=seconds,
             )
-        scope["fedcel"]["client"] = client
-        return client
+        scope["fedcel"]["client"] = key.client
+        return key
+
+    def identify_reader(self, scope: Scope, authorization: str | None) -> StoredKey:
+        """Do the same for an address that is read, which has a limit of its own."""
+        path = scope["path"].rstrip("\n")  # the framework's routes take `/v1/model%0A`, too
+        return self.identify_client(scope, authorization, self._read_rates[path])
+
+    def find_ending_keys(self) -> KeyExpiry | None:
+        """Return which keys end soon; None where their file is damaged, which each request says."""
+        try:
+            return self.keys.find_ending(time.time())
+        except RunError:
+            return None
+
+    def warn_of_keys(self) -> None:
+        """Log the keys that end within seven days, now and once a day."""
+        expiry = self.find_ending_keys()
+        if expiry and expiry.soon:
+            soon = [{"key": key.id, "client": key.client} for key in expiry.soon]
+            LOGGER.warning(
+                "keys expire", extra={"keys": soon, "first_in_hours": round(expiry.seconds / 3600)}
+            )
+        self._key_timer = self._loop.call_later(DAY_SECONDS, self.warn_of_keys)
 
     async def answer(self, query: Query) -> PrivateAnswer:
         """Return the answer to a query; ProblemError says why there is none."""
@@ -375,11 +419,11 @@ class QueryRoute:
             return
         head = RequestHead.of(scope)
         try:
-            client = self.service.identify_client(scope, head.get(b"authorization"))
+            key = self.service.identify_client(scope, head.get(b"authorization"))
             query = await parse_query(
                 head,
                 receive,
-                client,
+                key.client,
                 self.service.model,
                 older=self.service.older_models,
             )
@@ -388,7 +432,10 @@ class QueryRoute:
         except ProblemError as problem:
             await send_problem(send, problem)
             return
-        await send_reply(send, 200, ANSWER_HEADERS, answer.to_json())
+        headers = ANSWER_HEADERS
+        if key.expires is not None:
+            headers = headers | describe_end(key, time.time())
+        await send_reply(send, 200, headers, answer.to_json())
 
 
 def describe_refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -407,10 +454,15 @@ def find_service(request: Request) -> Service:
     return service
 
 
-def identify_client(request: Request) -> str:
-    """Return whose key a request shows; ProblemError where it has none, or asks too often."""
+def identify_client(request: Request, response: Response) -> str:
+    """Return whose key a request shows; ProblemError where it has none, or asks too often.
+
+    The response tells that the key ends soon.
+    """
     authorization = request.headers.get("authorization")
-    return find_service(request).identify_client(request.scope, authorization)
+    key = find_service(request).identify_reader(request.scope, authorization)
+    response.headers.update(describe_end(key, time.time()))
+    return key.client
 
 
 def build_model_card(offer: ModelOffer) -> service_messages.ModelCard:
@@ -449,24 +501,25 @@ async def answer_query(request: Request) -> Response:
     raise ProblemError(ProblemKind.NOT_FOUND, "Ask /v1/query.")
 
 
-async def describe_model(request: Request) -> service_messages.ModelCard:
+async def describe_model(request: Request, response: Response) -> service_messages.ModelCard:
     """Say what is served and what it costs."""
     service = find_service(request)
-    identify_client(request)
+    identify_client(request, response)
     return service.model_card
 
 
 async def send_encoder(request: Request) -> Response:
     """Give the device's half: safetensors, its settings in the metadata."""
     service = find_service(request)
-    identify_client(request)
-    return Response(service.model.encoder, media_type=BINARY_TYPE)
+    response = Response(service.model.encoder, media_type=BINARY_TYPE)
+    identify_client(request, response)
+    return response
 
 
-async def read_budget(request: Request) -> service_messages.Budget:
+async def read_budget(request: Request, response: Response) -> service_messages.Budget:
     """Say what the asking client has left."""
     service = find_service(request)
-    client = identify_client(request)
+    client = identify_client(request, response)
     balance = await service.read_balance(client)
     return service_messages.Budget(
         client=client,
@@ -491,7 +544,11 @@ async def report_ready(request: Request) -> Response:
 
 async def send_metrics(request: Request) -> Response:
     """Give the numbers of the service, for Prometheus."""
-    text = find_service(request).metrics.to_text()
+    service = find_service(request)
+    expiry = service.find_ending_keys()
+    service.metrics.key_expiry.set(expiry.seconds if expiry else math.nan)
+    service.metrics.keys_expiring.set(len(expiry.soon) if expiry else math.nan)
+    text = service.metrics.to_text()
     return Response(text, media_type="text/plain; version=0.0.4")
 
 

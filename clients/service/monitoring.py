@@ -57,6 +57,12 @@ class Metrics:
             "fedcel_version_queries", "Questions by model version.", ["model"]
         )
         self.reloads = counter("fedcel_reloads", "Reloads of the run.", ["outcome"])
+        self.key_expiry = Gauge(
+            "fedcel_key_expiry_seconds", "Time to the first expiry.", registry=self.registry
+        )
+        self.keys_expiring = Gauge(
+            "fedcel_keys_expiring", "Keys that end within seven days.", registry=self.registry
+        )
         self._answers = {
             is_fresh: self.answers.labels(name) for is_fresh, name in FRESHNESS.items()
         }
