@@ -1,6 +1,7 @@
 """Serve a finished run over HTTP: the composition of model, mechanism, ledger and web server."""
 
 import asyncio
+import os
 import signal
 import socket
 from collections.abc import Callable, Mapping
@@ -10,12 +11,14 @@ from typing import NamedTuple
 import torch
 import uvicorn
 from fastapi import FastAPI
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from clients.service import ServedModel, load_served
 from clients.service.app import Limits, Service, create_app
 from clients.service.monitoring import configure_logs
 from clients.service.onnx_heads import Engine, use_onnx_heads
+from clients.service.telemetry import TelemetryLayer, open_telemetry
 from clients.service.versions import ModelOffer, Reload
 from clients.service_messages import LOOPBACK_HOSTS, ExpectedCard
 from fedcel.errors import RunError, SettingsError
@@ -124,13 +127,19 @@ def run_service(
     offer, verdict = load()
     reload = Reload(load_again, grace_seconds)
     service = Service(offer, ledger_file, limits, keys=keys, reload=reload)
-    server = uvicorn.Server(configure_server(create_app(service), endpoint))
+    telemetry = open_telemetry(os.environ)
+    app: ASGIApp = create_app(service)
+    if telemetry is not None:
+        app = TelemetryLayer(app, telemetry)
+    server = uvicorn.Server(configure_server(app, endpoint))
     with open_socket(endpoint) as listener:
         configure_logs()
         scheme = "https" if endpoint.certificate else "http"
         print(verdict)
         greeting = f"serving {offer.model.version}: {scheme}://{format_address(listener)}"
         run_until_stopped(server, listener, greeting, service.request_reload)
+    if telemetry is not None:
+        telemetry.close()
     if not server.started:
         raise service.start_error or RunError(f"{folder}: the service did not start; see its log")
 
@@ -312,7 +321,7 @@ def run_until_stopped(
 
 
 def configure_server(
-    app: FastAPI, endpoint: Endpoint, idle_seconds: int = IDLE_SECONDS
+    app: ASGIApp, endpoint: Endpoint, idle_seconds: int = IDLE_SECONDS
 ) -> uvicorn.Config:
     """Return the web server's settings; its own log has no place for what was sent.
 
