@@ -90,6 +90,17 @@ class LeakCard(StrictModel):
     images: int | None = Field(None, description="Images that the limits are computed of.")
 
 
+class ExpectedCard(StrictModel):
+    """What private answers are worth on the run's test images, as the service claims."""
+
+    accuracy: float = Field(description="Share of private answers that are right.")
+    half_width: float = Field(description="Half the width of its 95 % interval.")
+    images: int = Field(description="Test images that it was measured on.")
+    without_privacy: float = Field(description="Accuracy of the model's own answers.")
+    guess: float = Field(description="Accuracy of a guess: one over the number of classes.")
+    ece: float = Field(description="Expected calibration error of the probabilities.")
+
+
 class ModelCard(StrictModel):
     """What a device has to know before it asks."""
 
@@ -109,6 +120,9 @@ class ModelCard(StrictModel):
     price: PriceCard
     encoder: EncoderCard
     leak: LeakCard | None = Field(None, description="As the run measured it, where it did.")
+    expected: ExpectedCard | None = Field(
+        None, description="What its private answers are worth, by mechanism and epsilon above."
+    )
 
 
 class ProblemBody(BaseModel):

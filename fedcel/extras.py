@@ -16,6 +16,7 @@ PACKAGES = {
     "tune": ("optuna",),
     "service": ("fastapi", "prometheus_client", "uvicorn"),
     "postgresql": ("psycopg",),
+    "telemetry": ("opentelemetry.exporter.otlp.proto.http", "opentelemetry.sdk"),
     "device": ("httpx",),
     "onnx": ("onnxruntime",),
     "export": ("onnx", "onnxscript"),
@@ -76,8 +77,23 @@ def require_extra(extra: str) -> None:
         MissingExtraError: One of its packages is missing.
     """
     for package in list_packages(extra):
-        if find_spec(package) is None and (missing := missing_extra_error(package, extra)):
+        if not is_installed(package) and (missing := missing_extra_error(package, extra)):
             raise missing
+
+
+def is_installed(package: str) -> bool:
+    """Say whether a package, or a part of one, can be imported; nothing below its parent is run.
+
+    Args:
+        package: Its dotted name.
+
+    Returns:
+        Whether it is there.
+    """
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:  # the parent is missing
+        return False
 
 
 def import_optional(module: str) -> ModuleType:

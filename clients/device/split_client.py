@@ -31,7 +31,7 @@ from clients.device.keyed_noise import load_device_key
 from clients.device.message_groups import MessageGroups, NearDuplicatePolicy
 from clients.device.sent_messages import SentMessages
 from clients.encoder_leak_guard import LeakGuard
-from clients.service_messages import LOOPBACK_HOSTS, Budget, ModelCard
+from clients.service_messages import LOOPBACK_HOSTS, Budget, ExpectedCard, ModelCard
 from fedcel.errors import ServiceError
 from fedcel.nets import SplitNet
 from fedcel.short_repr import summarise_record
@@ -180,6 +180,14 @@ class SplitClient:
             self._http.close()
             raise
 
+    @property
+    def claimed_answers(self) -> ExpectedCard | None:
+        """Return what the service claims that its answers are worth; None where it says nothing.
+
+        Nothing on the device checks it. The leak, in `device.leak`, is measured here.
+        """
+        return self.card.expected
+
     def ask(
         self, image: Float[Tensor, "C H W"], *, uncertainty: bool = False, group: str | None = None
     ) -> PrivatePrediction:
@@ -307,6 +315,14 @@ class AsyncSplitClient:
             await http.aclose()
             raise
         return client
+
+    @property
+    def claimed_answers(self) -> ExpectedCard | None:
+        """Return what the service claims that its answers are worth; None where it says nothing.
+
+        Nothing on the device checks it. The leak, in `device.leak`, is measured here.
+        """
+        return self.card.expected
 
     async def ask(
         self, image: Float[Tensor, "C H W"], *, uncertainty: bool = False, group: str | None = None

@@ -6,11 +6,13 @@ random bits need no slow hash: nobody guesses them.
 """
 
 import hmac
+import math
 import os
 import re
 import secrets
 import time
 from collections.abc import Callable
+from email.utils import formatdate
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +25,8 @@ from fedcel.files import lock_file, write_whole
 from fedcel.privacy.ledger import LedgerAddress, PostgresAddress
 
 TABLE_FORMAT = 1
+WARNING_SECONDS = 7 * 86_400
+"""A key that ends within this time is warned of."""
 TABLE_MODE = 0o600  # its owner alone reads the table
 CLIENT_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 KEY_PATTERN = re.compile(r"fedcel_([0-9a-f]{16})_[A-Za-z0-9_-]{43}")
@@ -142,6 +146,22 @@ class KeyFile(NamedTuple):
     """Those that were right before: hashing each again costs as much as the rest."""
 
 
+class KeyExpiry(NamedTuple):
+    """Which keys end soon; those that have ended are of no interest."""
+
+    seconds: float
+    """Until the first one ends; infinite where none does."""
+    soon: list[StoredKey]
+    """Those that end within seven days."""
+
+
+def describe_end(key: StoredKey, now: float) -> dict[str, str]:
+    """Return the header `Sunset` (RFC 8594) of a key that ends within seven days, else none."""
+    if key.expires is None or key.expires - now > WARNING_SECONDS:
+        return {}
+    return {"Sunset": formatdate(key.expires, usegmt=True)}
+
+
 class KeyStore:
     """The file, read again when it changes, so that new and revoked keys need no restart."""
 
@@ -159,6 +179,15 @@ class KeyStore:
         if stored_key.expires is not None and time.time() >= stored_key.expires:
             raise ProblemError(ProblemKind.EXPIRED, "Ask the operator for a new key.")
         return stored_key
+
+    def find_ending(self, now: float) -> KeyExpiry:
+        """Return which keys end soon; RunError where their file is damaged."""
+        ends = [(key.expires, key) for key in self._read_changes().keys.values() if key.expires]
+        lasting = [(end - now, key) for end, key in ends if end > now]
+        return KeyExpiry(
+            min((seconds for seconds, _ in lasting), default=math.inf),
+            [key for seconds, key in lasting if seconds <= WARNING_SECONDS],
+        )
 
     def _check(self, header: str | None, keys: dict[str, StoredKey]) -> StoredKey:
         """Compare a header with what is kept, in the same time whether it is known or not."""

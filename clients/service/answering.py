@@ -39,6 +39,8 @@ class Query(NamedTuple):
     """D values, float32, little-endian."""
     wants_uncertainty: bool
     """Whether it also asks for entropy and BALD, for their price."""
+    version: str = ""
+    """Model version that it was made for, where several are served."""
 
 
 @final

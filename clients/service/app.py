@@ -6,7 +6,9 @@ itself reads the messages: what they tell of an image is up to encoder and noise
 """
 
 import asyncio
+import math
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -20,7 +22,14 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from clients import service_messages
-from clients.service.access import KeyStore, RateLimiter, key_table_path
+from clients.service.access import (
+    KeyExpiry,
+    KeyStore,
+    RateLimiter,
+    StoredKey,
+    describe_end,
+    key_table_path,
+)
 from clients.service.answering import PrivateAnswerer, Query
 from clients.service.batching import Batcher, FullError
 from clients.service.charged_answers import PrivateAnswer, to_micro_epsilon
@@ -30,18 +39,27 @@ from clients.service.problems import (
     PROBLEM_MEDIA_TYPE,
     ProblemError,
     ProblemKind,
+    describe_place,
     explain_refusal,
     send_problem,
     send_reply,
 )
 from clients.service.query import BINARY_TYPE, JSON_TYPE, RequestHead, parse_query
-from fedcel.errors import LedgerError
-from fedcel.privacy import AnswerCalibration, Mechanism
+from clients.service.versions import (
+    ModelOffer,
+    Reload,
+    ServedVersion,
+    answer_by_version,
+    check_same_price,
+)
+from fedcel.errors import FedcelError, LedgerError, RunError
 from fedcel.privacy.ledger import MICRO, Balance, Ledger, LedgerAddress, Refusal
 
 Result = TypeVar("Result")
 
 QUERY_PATH = "/v1/query"
+READ_PATHS = ("/v1/model", "/v1/encoder", "/v1/budget")
+DAY_SECONDS = 86_400.0
 ANSWER_HEADERS = {"Content-Type": JSON_TYPE, "Cache-Control": "no-store"}
 KEY_DOCUMENTATION: dict[str, Any] = {"security": [{"key": []}]}
 QUERY_DOCUMENTATION: dict[str, Any] = {
@@ -84,30 +102,42 @@ class Limits(NamedTuple):
     """Questions answered together, at most."""
     rate: float = 50.0
     """Questions a second of one client, on average."""
+    read_rate: float | None = None
+    """Requests a second of one client to each other address of /v1; None: as `rate`."""
 
 
 class Service:
-    """One served model on one ledger; `start` and `end` within one event loop.
+    """A model, and those it replaced, on one ledger; `start` and `end` within one event loop.
 
-    The ledger and the model are used in one thread alone, off the event loop.
+    The ledger and the models are used in one thread alone, off the event loop.
     """
+
+    _loop: asyncio.AbstractEventLoop
+    _key_timer: asyncio.TimerHandle
 
     def __init__(
         self,
-        model: ServedModel,
-        mechanism: Mechanism,
+        offer: ModelOffer,
         ledger: LedgerAddress,
         limits: Limits,
         *,
-        calibration: AnswerCalibration,
         keys: Path | None = None,
+        reload: Reload | None = None,
     ) -> None:
-        self.model = model
-        self.mechanism = mechanism
-        self.calibration = calibration
+        self.offer = offer
+        self.model = offer.model
+        self.older_models: dict[str, ServedModel] = {}
+        """Replaced models that are still answered, by version."""
         self.limits = limits
+        self._reload = reload
+        self._reloading = asyncio.Lock()
+        self._reload_tasks: set[asyncio.Task[None]] = set()
+        self._versions: dict[str, ServedVersion] = {}
+        self._ends: dict[str, asyncio.TimerHandle] = {}
         self.keys = KeyStore(key_table_path(ledger, keys))
         self.rates = RateLimiter(limits.rate, time.monotonic)
+        read_rate = limits.rate if limits.read_rate is None else limits.read_rate
+        self._read_rates = {path: RateLimiter(read_rate, time.monotonic) for path in READ_PATHS}
         self.metrics = Metrics()
         self.is_ready = False
         self.is_ending = False
@@ -122,16 +152,8 @@ class Service:
         except LedgerError as error:
             self.start_error = error
             raise
-        self.answerer = PrivateAnswerer(
-            self.model,
-            self.mechanism,
-            self.ledger,
-            self.metrics.observe_phase,
-            self.calibration,
-        )
-        self.model_card = await self._run_in_thread(
-            lambda: build_model_card(self.model, self.mechanism)
-        )
+        self._loop = asyncio.get_running_loop()
+        self._serve(await self._run_in_thread(lambda: self._build_version(self.offer)))
         self.batcher = Batcher(
             self._answer_batch,
             self._thread,
@@ -141,33 +163,128 @@ class Service:
         await self.batcher.start()
         self.is_ready = True
         LOGGER.info("started", extra={"model": self.model.version})
+        self.warn_of_keys()
 
     async def end(self) -> None:
         """Answer what waits, take nothing more, close the ledger."""
         self.is_ready = False
         self.is_ending = True
+        for timer in (*self._ends.values(), self._key_timer):
+            timer.cancel()
+        for task in self._reload_tasks:
+            task.cancel()
         await self.batcher.close()
         await self._run_in_thread(self.ledger.close)
         self._thread.shutdown()
         LOGGER.info("drained")
 
-    def identify_client(self, scope: Scope, authorization: str | None) -> str:
-        """Return whose key a request shows; ProblemError where it has none, or asks too often."""
-        client = self.keys.authenticate(authorization).client
-        seconds = self.rates.take_token(client)
+    def request_reload(self) -> None:
+        """Read the run again soon; a handler of a signal may call it."""
+        if self.is_ready:
+            self._loop.call_soon_threadsafe(self._begin_reload)
+
+    async def reload(self) -> None:
+        """Serve what the run holds now, beside what it replaces; what cannot be served is logged.
+
+        The old version is answered until its grace ends, /v1/model and /v1/encoder give the new.
+        """
+        if self._reload is None:
+            return
+        async with self._reloading:
+            try:
+                offer = await asyncio.to_thread(self._reload.load)
+                version = self._versions.get(offer.model.version)
+                if version is None:
+                    version = await asyncio.to_thread(self._build_version, offer)
+                else:
+                    check_same_price(version.offer, offer)
+            except Exception as error:  # the old model answers on, whatever is wrong with the new
+                reason = str(error) if isinstance(error, FedcelError) else describe_place(error)
+                self.metrics.reloads.labels("refused").inc()
+                LOGGER.error(
+                    "reload refused", extra={"model": self.model.version, "reason": reason}
+                )
+                return
+            if self.is_ending:
+                return
+            if version.offer.model.version == self.model.version:
+                self.metrics.reloads.labels("unchanged").inc()
+                LOGGER.info("reload unchanged", extra={"model": self.model.version})
+                return
+            replaced = self.model
+            self._serve(version)
+            self.older_models[replaced.version] = replaced
+            grace = self._reload.grace_seconds
+            self._ends[replaced.version] = self._loop.call_later(
+                grace, self.end_version, replaced.version
+            )
+            self.metrics.reloads.labels("served").inc()
+            LOGGER.info(
+                "reloaded",
+                extra={
+                    "model": self.model.version,
+                    "replaced": replaced.version,
+                    "grace_seconds": grace,
+                },
+            )
+
+    def end_version(self, version: str) -> None:
+        """Answer a replaced version no more; what waits in the queue is still answered."""
+        self._ends.pop(version).cancel()
+        del self.older_models[version], self._versions[version]
+        self.metrics.versions.set(len(self._versions))
+        LOGGER.info("version ended", extra={"model": version})
+
+    def identify_client(
+        self, scope: Scope, authorization: str | None, rates: RateLimiter | None = None
+    ) -> StoredKey:
+        """Return the key that a request shows; ProblemError where it has none, or asks too often.
+
+        `rates`: the limit of the address, None: that of queries.
+        """
+        key = self.keys.authenticate(authorization)
+        rates = rates or self.rates
+        seconds = rates.take_token(key.client)
         if seconds:
             raise ProblemError(
                 ProblemKind.RATE,
-                f"At most {self.limits.rate:g} a second on average.",
+                f"At most {rates.rate:g} a second on average.",
                 retry_after=seconds,
             )
-        scope["fedcel"]["client"] = client
-        return client
+        scope["fedcel"]["client"] = key.client
+        return key
+
+    def identify_reader(self, scope: Scope, authorization: str | None) -> StoredKey:
+        """Do the same for an address that is read, which has a limit of its own."""
+        path = scope["path"].rstrip("\n")  # the framework's routes take `/v1/model%0A`, too
+        return self.identify_client(scope, authorization, self._read_rates[path])
+
+    def find_ending_keys(self) -> KeyExpiry | None:
+        """Return which keys end soon; None where their file is damaged, which each request says."""
+        try:
+            return self.keys.find_ending(time.time())
+        except RunError:
+            return None
+
+    def warn_of_keys(self) -> None:
+        """Log the keys that end within seven days, now and once a day."""
+        expiry = self.find_ending_keys()
+        if expiry and expiry.soon:
+            soon = [{"key": key.id, "client": key.client} for key in expiry.soon]
+            LOGGER.warning(
+                "keys expire", extra={"keys": soon, "first_in_hours": round(expiry.seconds / 3600)}
+            )
+        self._key_timer = self._loop.call_later(DAY_SECONDS, self.warn_of_keys)
 
     async def answer(self, query: Query) -> PrivateAnswer:
         """Return the answer to a query; ProblemError says why there is none."""
+        version = self._versions.get(query.version)
+        if version is None:  # its grace ended while its body arrived
+            raise ProblemError(
+                ProblemKind.MODEL_VERSION, f"Model {self.model.version} is served: encode anew."
+            )
         try:
-            reply = await self.batcher.submit(query)
+            reply = await self.batcher.submit((version, query))
         except FullError:
             self.metrics.refusals.labels("busy").inc()
             raise ProblemError(
@@ -208,8 +325,37 @@ class Service:
             ProblemKind.LEDGER, "Ask again later with the same id.", retry_after=5.0
         )
 
-    def _answer_batch(self, queries: Sequence[Query]) -> list[PrivateAnswer | Refusal]:
-        replies = self.answerer.answer(queries)
+    def _begin_reload(self) -> None:
+        task = self._loop.create_task(self.reload())
+        self._reload_tasks.add(task)  # the loop itself keeps no task alive
+        task.add_done_callback(self._reload_tasks.discard)
+
+    def _build_version(self, offer: ModelOffer) -> ServedVersion:
+        answerer = PrivateAnswerer(
+            offer.model,
+            offer.mechanism,
+            self.ledger,
+            self.metrics.observe_phase,
+            offer.calibration,
+        )
+        return ServedVersion(offer, build_model_card(offer), answerer)
+
+    def _serve(self, version: ServedVersion) -> None:
+        """Make a version the newest; the one before is the caller's to keep or end."""
+        name = version.offer.model.version
+        if name in self._ends:  # it had been replaced
+            self._ends.pop(name).cancel()
+        self.older_models.pop(name, None)
+        self._versions[name] = version
+        self.offer, self.model, self.model_card = version.offer, version.offer.model, version.card
+        self.metrics.versions.set(len(self._versions))
+
+    def _answer_batch(
+        self, batch: Sequence[tuple[ServedVersion, Query]]
+    ) -> list[PrivateAnswer | Refusal]:
+        replies = answer_by_version(batch)
+        for version, count in Counter(query.version for _, query in batch).items():
+            self.metrics.version_queries.labels(version).inc(count)
         self.metrics.observe_batch(replies, self.batcher.count_waiting())
         return replies
 
@@ -273,14 +419,23 @@ class QueryRoute:
             return
         head = RequestHead.of(scope)
         try:
-            client = self.service.identify_client(scope, head.get(b"authorization"))
-            query = await parse_query(head, receive, client, self.service.model)
+            key = self.service.identify_client(scope, head.get(b"authorization"))
+            query = await parse_query(
+                head,
+                receive,
+                key.client,
+                self.service.model,
+                older=self.service.older_models,
+            )
             scope["fedcel"]["request"] = query.request
             answer = await self.service.answer(query)
         except ProblemError as problem:
             await send_problem(send, problem)
             return
-        await send_reply(send, 200, ANSWER_HEADERS, answer.to_json())
+        headers = ANSWER_HEADERS
+        if key.expires is not None:
+            headers = headers | describe_end(key, time.time())
+        await send_reply(send, 200, headers, answer.to_json())
 
 
 def describe_refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -299,14 +454,20 @@ def find_service(request: Request) -> Service:
     return service
 
 
-def identify_client(request: Request) -> str:
-    """Return whose key a request shows; ProblemError where it has none, or asks too often."""
+def identify_client(request: Request, response: Response) -> str:
+    """Return whose key a request shows; ProblemError where it has none, or asks too often.
+
+    The response tells that the key ends soon.
+    """
     authorization = request.headers.get("authorization")
-    return find_service(request).identify_client(request.scope, authorization)
+    key = find_service(request).identify_reader(request.scope, authorization)
+    response.headers.update(describe_end(key, time.time()))
+    return key.client
 
 
-def build_model_card(served: ServedModel, mechanism: Mechanism) -> service_messages.ModelCard:
+def build_model_card(offer: ModelOffer) -> service_messages.ModelCard:
     """Return what a device has to know; the encoder is written out and hashed here."""
+    served, mechanism = offer.model, offer.mechanism
     price = to_micro_epsilon(mechanism.epsilon) / MICRO
     return service_messages.ModelCard(
         model=served.version,
@@ -327,6 +488,7 @@ def build_model_card(served: ServedModel, mechanism: Mechanism) -> service_messa
             url="/v1/encoder", sha256=sha256(served.encoder).hexdigest(), bytes=len(served.encoder)
         ),
         leak=served.leak,
+        expected=offer.expected,
     )
 
 
@@ -339,24 +501,25 @@ async def answer_query(request: Request) -> Response:
     raise ProblemError(ProblemKind.NOT_FOUND, "Ask /v1/query.")
 
 
-async def describe_model(request: Request) -> service_messages.ModelCard:
+async def describe_model(request: Request, response: Response) -> service_messages.ModelCard:
     """Say what is served and what it costs."""
     service = find_service(request)
-    identify_client(request)
+    identify_client(request, response)
     return service.model_card
 
 
 async def send_encoder(request: Request) -> Response:
     """Give the device's half: safetensors, its settings in the metadata."""
     service = find_service(request)
-    identify_client(request)
-    return Response(service.model.encoder, media_type=BINARY_TYPE)
+    response = Response(service.model.encoder, media_type=BINARY_TYPE)
+    identify_client(request, response)
+    return response
 
 
-async def read_budget(request: Request) -> service_messages.Budget:
+async def read_budget(request: Request, response: Response) -> service_messages.Budget:
     """Say what the asking client has left."""
     service = find_service(request)
-    client = identify_client(request)
+    client = identify_client(request, response)
     balance = await service.read_balance(client)
     return service_messages.Budget(
         client=client,
@@ -381,7 +544,11 @@ async def report_ready(request: Request) -> Response:
 
 async def send_metrics(request: Request) -> Response:
     """Give the numbers of the service, for Prometheus."""
-    text = find_service(request).metrics.to_text()
+    service = find_service(request)
+    expiry = service.find_ending_keys()
+    service.metrics.key_expiry.set(expiry.seconds if expiry else math.nan)
+    service.metrics.keys_expiring.set(len(expiry.soon) if expiry else math.nan)
+    text = service.metrics.to_text()
     return Response(text, media_type="text/plain; version=0.0.4")
 
 

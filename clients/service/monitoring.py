@@ -50,6 +50,19 @@ class Metrics:
         self.answers = counter("fedcel_answers", "Answers given.", ["fresh"])
         self.refusals = counter("fedcel_refusals", "Refusals.", ["reason"])
         self.epsilon = counter("fedcel_epsilon_spent", "Epsilon charged to all.")
+        self.versions = Gauge(
+            "fedcel_served_versions", "Model versions that are answered.", registry=self.registry
+        )
+        self.version_queries = counter(
+            "fedcel_version_queries", "Questions by model version.", ["model"]
+        )
+        self.reloads = counter("fedcel_reloads", "Reloads of the run.", ["outcome"])
+        self.key_expiry = Gauge(
+            "fedcel_key_expiry_seconds", "Time to the first expiry.", registry=self.registry
+        )
+        self.keys_expiring = Gauge(
+            "fedcel_keys_expiring", "Keys that end within seven days.", registry=self.registry
+        )
         self._answers = {
             is_fresh: self.answers.labels(name) for is_fresh, name in FRESHNESS.items()
         }

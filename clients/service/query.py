@@ -5,6 +5,7 @@ On the hot path: plain ASGI, no framework between.
 
 import asyncio
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import parse_qsl
 
@@ -23,6 +24,7 @@ BODY_SECONDS = 10.0
 JSON_VALUE_BYTES = 32  # allowed for one value
 JSON_OTHER_BYTES = 4096  # allowed for all else
 REQUEST_ID = re.compile(REQUEST_ID_PATTERN)
+NO_MODELS: Mapping[str, ServedModel] = {}
 
 
 class RequestHead(NamedTuple):
@@ -42,17 +44,28 @@ class RequestHead(NamedTuple):
 
 
 async def parse_query(
-    head: RequestHead, receive: Receive, client: str, model: ServedModel
+    head: RequestHead,
+    receive: Receive,
+    client: str,
+    model: ServedModel,
+    *,
+    older: Mapping[str, ServedModel] = NO_MODELS,
 ) -> Query:
-    """Return the query of a request; ProblemError says what is wrong with it."""
+    """Return the query of a request; ProblemError says what is wrong with it.
+
+    `older`: replaced models that are still answered, by version.
+    """
     media_type = head.get(b"content-type").partition(";")[0].strip().lower()
-    features = model.net.features
     if media_type == BINARY_TYPE:
-        body = await read_body(receive, 4 * features)
+        if older:
+            model = older.get(head.get(b"model-version"), model)
+        check_version(head.get(b"model-version"), model)
+        body = await read_body(receive, 4 * model.net.features)
         return parse_binary_query(head, body, client, model)
     if media_type == JSON_TYPE:
+        features = max(served.net.features for served in (model, *older.values()))
         body = await read_body(receive, JSON_VALUE_BYTES * features + JSON_OTHER_BYTES)
-        return parse_json_query(head, body, client, model)
+        return parse_json_query(head, body, client, model, older=older)
     raise ProblemError(ProblemKind.MEDIA_TYPE, f"Send {BINARY_TYPE} or {JSON_TYPE}.")
 
 
@@ -94,11 +107,18 @@ def parse_binary_query(head: RequestHead, body: bytes, client: str, model: Serve
             f"{len(body)} bytes, must be {4 * features}: {features} values of float32, "
             "little-endian.",
         )
-    check_message(head.get(b"model-version"), np.frombuffer(body, "<f4"), model)
-    return Query(client, request_id, body, wants_uncertainty)
+    check_values(np.frombuffer(body, "<f4"))
+    return Query(client, request_id, body, wants_uncertainty, model.version)
 
 
-def parse_json_query(head: RequestHead, body: bytes, client: str, model: ServedModel) -> Query:
+def parse_json_query(
+    head: RequestHead,
+    body: bytes,
+    client: str,
+    model: ServedModel,
+    *,
+    older: Mapping[str, ServedModel] = NO_MODELS,
+) -> Query:
     """Return the query of a JSON body; the body or the address ask for uncertainty."""
     wants_uncertainty = read_wants_uncertainty(head)
     try:
@@ -109,14 +129,16 @@ def parse_json_query(head: RequestHead, body: bytes, client: str, model: ServedM
         named = field if field in (*Question.model_fields, "the body") else "an unknown field"
         # Only what the schema names: pydantic's full text may repeat what was sent.
         raise ProblemError(ProblemKind.INVALID, f"Wrong in {named}: {first['type']}.") from None
+    model = older.get(question.model, model)
+    check_version(question.model, model)
     if len(question.message) != model.net.features:
         raise ProblemError(
             ProblemKind.INVALID, f"{len(question.message)} values, must be {model.net.features}."
         )
     values = np.asarray(question.message, "<f4")
-    check_message(question.model, values, model)
+    check_values(values)
     wants_uncertainty = wants_uncertainty or question.uncertainty
-    return Query(client, question.request, values.tobytes(), wants_uncertainty)
+    return Query(client, question.request, values.tobytes(), wants_uncertainty, model.version)
 
 
 def read_wants_uncertainty(head: RequestHead) -> bool:
@@ -130,13 +152,17 @@ def read_wants_uncertainty(head: RequestHead) -> bool:
     return text == "true"
 
 
-def check_message(version: str, values: np.ndarray, model: ServedModel) -> None:
-    """Refuse a message for another model, or values that no encoder sends: ProblemError."""
+def check_version(version: str, model: ServedModel) -> None:
+    """Refuse a message for another model: ProblemError."""
     if version != model.version:
         raise ProblemError(
             ProblemKind.MODEL_VERSION,
             f"Model {model.version} is served: fetch /v1/model and /v1/encoder, encode anew.",
         )
+
+
+def check_values(values: np.ndarray) -> None:
+    """Refuse values that no encoder sends: ProblemError."""
     if not np.abs(values).max() <= MAX_VALUE:  # the largest of anything and NaN is NaN
         raise ProblemError(
             ProblemKind.INVALID, f"Values must be finite and within +-{MAX_VALUE:g}."

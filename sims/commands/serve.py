@@ -76,11 +76,26 @@ def serve_command(
         ),
     ] = None,
     rate_limit: Annotated[float, typer.Option(help="Queries a second of one client.")] = 50.0,
+    read_rate_limit: Annotated[
+        float | None,
+        typer.Option(
+            help="Requests a second of one client to /v1/model, /v1/encoder, /v1/budget, each; "
+            "default: as --rate-limit.",
+            show_default=False,
+        ),
+    ] = None,
+    grace: Annotated[
+        float,
+        typer.Option(
+            min=0, help="Hours that a model version is answered after SIGHUP replaced it."
+        ),
+    ] = 24.0,
 ) -> None:
     """Answer split inference over HTTP with private logits, until Ctrl-C or SIGTERM.
 
     --set takes settings of the group `privacy`, for this service alone. It says at the start what
-    its answers are worth, and serves none that are no better than a guess.
+    its answers are worth, and serves none that are no better than a guess. SIGHUP reads RUN again
+    and serves its new model; the old one is answered for --grace hours.
     """
     require_extra("service")
     if engine == "onnx":
@@ -95,15 +110,18 @@ def serve_command(
 
     if not 0 < rate_limit < float("inf"):
         raise SettingsError(f"--rate-limit is {rate_limit:g}, must be above 0; try 50")
+    if read_rate_limit is not None and not 0 < read_rate_limit < float("inf"):
+        raise SettingsError(f"--read-rate-limit is {read_rate_limit:g}, must be above 0; try 5")
     address = parse_ledger_address(ledger or run / "budget.db")
     key_table_path(address, keys)  # refused before the run is read
     run_service(
         run,
         address,
         Endpoint(host, port, certificate, private_key, insecure),
-        Limits(queue=queue, rate=rate_limit),
+        Limits(queue=queue, rate=rate_limit, read_rate=read_rate_limit),
         overrides=parse_overrides(assignments),
         allow_chance=allow_chance,
         keys=keys,
         heads=HeadEngine(engine, head),
+        grace_seconds=3600 * grace,
     )

@@ -1,22 +1,26 @@
 """Serve a finished run over HTTP: the composition of model, mechanism, ledger and web server."""
 
 import asyncio
+import os
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 import uvicorn
 from fastapi import FastAPI
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from clients.service import ServedModel, load_served
 from clients.service.app import Limits, Service, create_app
 from clients.service.monitoring import configure_logs
 from clients.service.onnx_heads import Engine, use_onnx_heads
-from clients.service_messages import LOOPBACK_HOSTS
+from clients.service.telemetry import TelemetryLayer, open_telemetry
+from clients.service.versions import ModelOffer, Reload
+from clients.service_messages import LOOPBACK_HOSTS, ExpectedCard
 from fedcel.errors import RunError, SettingsError
 from fedcel.metrics import chance_accuracy, is_at_chance
 from fedcel.privacy import (
@@ -37,6 +41,7 @@ from sims.overrides import override_group
 
 DRAIN_SECONDS = 30  # for questions under way at the end
 SMALL_LOSS = 5.0  # points of accuracy that private answers are worth
+GRACE_SECONDS = 86_400.0  # that a replaced model version is still answered
 IDLE_SECONDS = 30  # that a connection may be silent, and that a header may take to be whole
 
 
@@ -92,33 +97,73 @@ def run_service(
     overrides: Mapping[str, Scalar] | None = None,
     allow_chance: bool = False,
     heads: HeadEngine = TORCH_HEADS,
+    grace_seconds: float = GRACE_SECONDS,
 ) -> None:
     """Answer questions until SIGTERM or Ctrl-C, then those under way, then return.
 
     `overrides`: settings of the group privacy, instead of the run's. `allow_chance`: also serve
     answers that are not shown to be better than a guess. `keys`: where clients' keys are, None:
-    beside the ledger's file. `heads`: what computes them.
+    beside the ledger's file. `heads`: what computes them. `grace_seconds`: how long a model version
+    is still answered after SIGHUP replaced it.
     SettingsError, RunError or LedgerError say what keeps it from starting.
     """
     check_endpoint(endpoint)
-    run = run_folder.read_run(folder)
-    model, mechanism = load_model_and_mechanism(run, overrides or {})
-    model = choose_engine(model, heads)
+    configure_server(FastAPI(), endpoint)  # a useless certificate is named before the run is read
     torch.set_num_threads(1)  # batches are small; more threads would only wait for each other
-    calibration = calibrate_answers(run, mechanism)
-    service = Service(model, mechanism, ledger, limits, calibration=calibration, keys=keys)
-    server = uvicorn.Server(configure_server(create_app(service), endpoint))
-    expected = expect_answers(run, mechanism, calibration)
-    if expected.is_at_chance and not allow_chance:
-        raise SettingsError(f"{expected}: {refuse_chance(run, expected)}")
+    ledger_file = fix_ledger(ledger)
+
+    def load() -> tuple[ModelOffer, str]:
+        run = run_folder.read_run(folder)
+        return load_offer(run, overrides or {}, heads, allow_chance=allow_chance)
+
+    def load_again() -> ModelOffer:
+        if fix_ledger(ledger) != ledger_file:
+            raise SettingsError(
+                f"the ledger is {ledger_file}, after a restart it would be {fix_ledger(ledger)} "
+                "with other budgets; start with --ledger FILE outside of the run"
+            )
+        return load()[0]
+
+    offer, verdict = load()
+    reload = Reload(load_again, grace_seconds)
+    service = Service(offer, ledger_file, limits, keys=keys, reload=reload)
+    telemetry = open_telemetry(os.environ)
+    app: ASGIApp = create_app(service)
+    if telemetry is not None:
+        app = TelemetryLayer(app, telemetry)
+    server = uvicorn.Server(configure_server(app, endpoint))
     with open_socket(endpoint) as listener:
         configure_logs()
         scheme = "https" if endpoint.certificate else "http"
-        print(f"{expected}\n{expected.judge(run)}")
-        greeting = f"serving {model.version}: {scheme}://{format_address(listener)}"
-        run_until_stopped(server, listener, greeting)
+        print(verdict)
+        greeting = f"serving {offer.model.version}: {scheme}://{format_address(listener)}"
+        run_until_stopped(server, listener, greeting, service.request_reload)
+    if telemetry is not None:
+        telemetry.close()
     if not server.started:
         raise service.start_error or RunError(f"{folder}: the service did not start; see its log")
+
+
+def fix_ledger(ledger: LedgerAddress) -> LedgerAddress:
+    """Return a ledger's file with links to folders resolved: a link may point elsewhere later."""
+    return ledger.parent.resolve() / ledger.name if isinstance(ledger, Path) else ledger
+
+
+def load_offer(
+    run: Run, overrides: Mapping[str, Scalar], heads: HeadEngine, *, allow_chance: bool
+) -> tuple[ModelOffer, str]:
+    """Return what a run offers, and two lines on what its answers are worth.
+
+    SettingsError or RunError where it is not served.
+    """
+    model, mechanism = load_model_and_mechanism(run, overrides)
+    model = choose_engine(model, heads)
+    calibration = calibrate_answers(run, mechanism)
+    expected = expect_answers(run, mechanism, calibration)
+    if expected.is_at_chance and not allow_chance:
+        raise SettingsError(f"{expected}: {refuse_chance(run, expected)}")
+    offer = ModelOffer(model, mechanism, calibration, expected.to_card())
+    return offer, f"{expected}\n{expected.judge(run)}"
 
 
 class ExpectedAnswers(NamedTuple):
@@ -147,6 +192,17 @@ class ExpectedAnswers(NamedTuple):
             f"{100 * self.without_privacy:.1f} % without privacy, a guess in "
             f"{100 / self.classes:.1f} % ({mechanism.name} at epsilon {mechanism.epsilon:g}, ECE "
             f"{score.ece:.3f})"
+        )
+
+    def to_card(self) -> ExpectedCard:
+        """Return what devices are told of it."""
+        return ExpectedCard(
+            accuracy=self.score.accuracy,
+            half_width=self.score.half_width,
+            images=self.images,
+            without_privacy=self.without_privacy,
+            guess=1 / self.classes,
+            ece=self.score.ece,
         )
 
     def judge(self, run: Run) -> str:
@@ -246,11 +302,18 @@ def check_endpoint(endpoint: Endpoint) -> None:
         )
 
 
-def run_until_stopped(server: uvicorn.Server, listener: socket.socket, greeting: str) -> None:
+def run_until_stopped(
+    server: uvicorn.Server,
+    listener: socket.socket,
+    greeting: str,
+    reload: Callable[[], None] | None = None,
+) -> None:
     """Print the greeting and answer until SIGTERM or Ctrl-C, and then what is under way.
 
-    Whoever has read the greeting may stop the server.
+    Whoever has read the greeting may stop the server. SIGHUP calls `reload`.
     """
+    if reload is not None and hasattr(signal, "SIGHUP"):  # Windows has none
+        signal.signal(signal.SIGHUP, lambda *_: reload())
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)  # the server drains, then raises it again
     print(greeting, flush=True)
@@ -258,7 +321,7 @@ def run_until_stopped(server: uvicorn.Server, listener: socket.socket, greeting:
 
 
 def configure_server(
-    app: FastAPI, endpoint: Endpoint, idle_seconds: int = IDLE_SECONDS
+    app: ASGIApp, endpoint: Endpoint, idle_seconds: int = IDLE_SECONDS
 ) -> uvicorn.Config:
     """Return the web server's settings; its own log has no place for what was sent.
 

@@ -16,6 +16,7 @@ import uvicorn
 from clients.service import ServedModel, load_served
 from clients.service.access import add_key, key_table_path
 from clients.service.app import Limits, Service, create_app
+from clients.service.versions import ModelOffer, Reload
 from fedcel.data import load_splits
 from fedcel.federation import init_net
 from fedcel.privacy import Mechanism, build_mechanism
@@ -67,6 +68,7 @@ def running(
     *,
     ledger: str | None = None,
     model: ServedModel | None = None,
+    reload: Reload | None = None,
 ) -> Iterator[Running]:
     """Serve a run to the client `phone`, which may spend `epsilon`.
 
@@ -82,12 +84,11 @@ def running(
     mechanism = mechanism or build_mechanism(run.settings.privacy, model.classes)
     calibration = calibrate_answers(run, mechanism)
     service = Service(
-        model,
-        mechanism,
+        ModelOffer(model, mechanism, calibration),
         address,
         limits or Limits(rate=1e6),
-        calibration=calibration,
         keys=keys,
+        reload=reload,
     )
     config = uvicorn.Config(
         create_app(service), access_log=False, log_config=None, proxy_headers=False, ws="none"

@@ -17,6 +17,8 @@ IMPORTED_AS = {
     "flwr-datasets": "flwr_datasets",
     "mlflow-skinny": "mlflow",
     "prometheus-client": "prometheus_client",
+    "opentelemetry-exporter-otlp-proto-http": "opentelemetry.exporter.otlp.proto.http",
+    "opentelemetry-sdk": "opentelemetry.sdk",
 }
 
 
@@ -42,6 +44,9 @@ def test_a_missing_package_names_the_command_that_brings_it(
 ) -> None:
     """By its own extra, or the one that the caller needs as a whole; others are not explained."""
     monkeypatch.setitem(extras.PACKAGES, "tune", ("fedcel_has_no_such_package",))
+    monkeypatch.setitem(extras.PACKAGES, "onnx", ("fedcel_has_no_such_parent.part",))
+    with pytest.raises(extras.MissingExtraError, match=r"fedcel\[onnx\]"):
+        extras.require_extra("onnx")
     with pytest.raises(fedcel.MissingExtraError, match=r'pip install "fedcel\[tune\]"'):
         extras.import_optional("fedcel_has_no_such_package.part")
     with pytest.raises(fedcel.MissingExtraError, match=r'pip install "fedcel\[tune\]"'):

@@ -11,6 +11,7 @@ import torch
 
 from clients.device import AsyncSplitClient, ImageOwner, PrivatePrediction, SplitClient
 from clients.device.split_client import check_url
+from clients.service_messages import ExpectedCard
 from fedcel.errors import LeakError, LeakLimitError, ServiceError
 from fedcel.posterior.predict import apply_heads
 from fedcel.privacy.ledger import MICRO, Ledger
@@ -42,7 +43,7 @@ def test_an_image_is_answered_and_stays_here(up: Running) -> None:
         remaining = client.budget().remaining
     expected = apply_heads(RUN.flat, RUN.samples, message[None]).exp().mean(0)[0].double()
     torch.testing.assert_close(answer.values.softmax(0), expected, rtol=0, atol=0.1)
-    read = up.service.calibration.probabilities(answer.values[None])[0]
+    read = up.service.offer.calibration.probabilities(answer.values[None])[0]
     torch.testing.assert_close(answer.probabilities, read, rtol=0, atol=1e-5)
     assert answer.label == int(read.argmax()) and float(answer.probabilities.sum()) == 1
     assert torch.equal(again.values, answer.values) and not again.is_fresh and answer.is_fresh
@@ -139,3 +140,19 @@ def test_frames_of_a_scene_are_metered_and_may_reuse_an_answer(up: Running) -> N
     assert (first.group.basis, second.group.messages) == ("caller", 1)
     assert torch.equal(first.values, second.values) and not second.is_fresh and other.is_fresh
     assert second.remaining_epsilon == first.remaining_epsilon > other.remaining_epsilon
+
+
+def test_a_client_shows_what_the_service_claims_of_its_answers(
+    up: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As /v1/model states it; nothing where the service states nothing."""
+    claim = ExpectedCard(
+        accuracy=0.8, half_width=0.02, images=400, without_privacy=0.9, guess=0.1, ece=0.01
+    )
+    with SplitClient(up.url, up.key, OWNER) as client:
+        assert client.claimed_answers is None
+    card = up.service.model_card.model_copy(update={"expected": claim})
+    monkeypatch.setattr(up.service, "model_card", card)
+    with SplitClient(up.url, up.key, OWNER) as client:
+        assert client.claimed_answers == claim
+    assert "ExpectedCard" in httpx.get(f"{up.url}/openapi.json").json()["components"]["schemas"]

@@ -1,9 +1,11 @@
 """The service over a real socket: what it says yes and no to, and what never leaves it."""
 
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +14,7 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from clients.service.access import add_key, key_table_path
+from clients.service.access import add_key, key_table_path, remove_key
 from clients.service.app import Limits
 from clients.service.problems import PROBLEM_MEDIA_TYPE, ProblemKind
 from fedcel.privacy.ledger import MICRO, Ledger
@@ -202,6 +204,57 @@ def test_a_client_that_asks_too_often_is_told_when_to_come_again(tmp_path: Path)
         slow = post(up)
         problem(slow, ProblemKind.RATE)
         assert 50 <= int(slow.headers["retry-after"]) <= 100
+
+
+def test_each_address_has_a_limit_of_its_own(tmp_path: Path) -> None:
+    """A client that reads too often may still ask; each address that is read counts alone."""
+    with running(tmp_path, limits=Limits(rate=1e6, read_rate=0.01)) as up:
+        for path in ("/v1/model", "/v1/budget"):
+            assert get(up, path).status_code == 200
+            problem(get(up, path), ProblemKind.RATE)
+            problem(get(up, f"{path}%0A"), ProblemKind.RATE)
+        assert {structured(up, message=[x / 10] * 8).status_code for x in range(5)} == {200}
+
+
+def test_a_key_that_ends_soon_is_told_to_device_and_operator(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`Sunset` on every reply, a log line, two gauges; nothing of it for a key that lasts."""
+    caplog.set_level("INFO", "fedcel.service")
+    with running(tmp_path) as up:
+        assert "keys expire" not in caplog.messages
+        assert "fedcel_key_expiry_seconds +Inf" in httpx.get(f"{up.url}/metrics").text
+        keys, now = key_table_path(up.ledger), time.time()
+        lasting = add_key(keys, "phone", 30, now)
+        ending = add_key(keys, "phone", 2, now)
+        add_key(keys, "phone", 1, now - 1e6)  # it has ended
+        up.service._loop.call_soon_threadsafe(up.service.warn_of_keys)
+        soon, later = (up._replace(key=key) for key in (ending, lasting))
+        for reply in (post(soon), *(get(soon, f"/v1/{x}") for x in ("model", "encoder", "budget"))):
+            end = parsedate_to_datetime(reply.headers["sunset"]).timestamp()
+            assert abs(end - now - 2 * 86_400) < 2
+        assert not any(
+            "sunset" in r.headers for r in (post(up), post(later), get(later, "/v1/model"))
+        )
+        text = httpx.get(f"{up.url}/metrics").text
+        seconds = float(re.findall(r"^fedcel_key_expiry_seconds (.*)$", text, re.M)[0])
+        assert abs(seconds - 2 * 86_400) < 60 and "fedcel_keys_expiring 1.0" in text
+    (record,) = [record for record in caplog.records if record.message == "keys expire"]
+    assert vars(record)["keys"] == [{"key": ending.split("_")[1], "client": "phone"}]
+    assert vars(record)["first_in_hours"] == 48
+
+
+def test_a_key_is_rotated_while_questions_go_on(up: Running) -> None:
+    """Both keys of a client are right at once; the old one is wrong once revoked, at once."""
+    keys = key_table_path(up.ledger)
+    old, new = (up._replace(key=add_key(keys, "phone", 30, time.time())) for _ in range(2))
+    spent = get(up, "/v1/budget").json()["spent"]
+    assert structured(old, message=[0.61] * 8).json()["fresh"]
+    assert not structured(new, message=[0.61] * 8).json()["fresh"]  # one client, one account
+    remove_key(keys, old.key.split("_")[1])
+    problem(structured(old, message=[0.61] * 8), ProblemKind.UNAUTHENTICATED)
+    assert structured(new, message=[0.62] * 8).status_code == 200
+    assert get(new, "/v1/budget").json()["spent"] == spent + 8
 
 
 def test_budgets_and_accounts_end(tmp_path: Path) -> None:

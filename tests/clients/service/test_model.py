@@ -8,8 +8,9 @@ import torch
 
 from clients.service import load_served
 from clients.service.app import build_model_card
+from clients.service.versions import ModelOffer
 from fedcel.errors import RunError, SettingsError
-from fedcel.privacy import build_mechanism
+from fedcel.privacy import build_mechanism, fit_calibration
 from tests.clients.serving import made_run
 
 
@@ -65,7 +66,8 @@ def test_the_card_states_what_the_run_measured(tmp_path: Path) -> None:
     limits = {"population-confidence": 0.95, "population-images": 400}
     path.write_text(json.dumps(measured | limits))
     model = load_served(run)
-    card = build_model_card(model, build_mechanism(run.settings.privacy, model.classes))
+    mechanism = build_mechanism(run.settings.privacy, model.classes)
+    card = build_model_card(ModelOffer(model, mechanism, fit_calibration(mechanism)))
     assert card.leak is not None
     assert card.leak.model_dump() == {
         "bits": 0.5, "unseen": 0.7, "unseen_bernstein": None, "confidence": 0.95, "images": 400,

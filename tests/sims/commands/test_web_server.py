@@ -20,9 +20,12 @@ from fedcel.privacy import LabelledLogits, fit_calibration
 from sims.commands.listening import Endpoint
 from sims.commands.main import main
 from sims.commands.web_server import (
+    TORCH_HEADS,
     check_endpoint,
     configure_server,
+    fix_ledger,
     load_model_and_mechanism,
+    load_offer,
 )
 from tests.clients.serving import made_run
 
@@ -163,6 +166,31 @@ def test_good_answers_are_served_with_what_they_are_worth(
     line, verdict, served = capsys.readouterr().out.splitlines()
     assert "are right in 100.0 ± 0.0 % of 400 test images, 100.0 % without privacy" in line
     assert verdict.startswith("worth it: privacy costs 0.0 points") and "serving " in served
+
+
+def test_what_is_printed_is_what_devices_are_told() -> None:
+    """The card holds the numbers of the line."""
+    offer, verdict = load_offer(made_run(), {}, TORCH_HEADS, allow_chance=True)
+    card = offer.expected
+    assert card is not None and (card.images, card.guess) == (400, 0.1)
+    assert (
+        f"are right in {100 * card.accuracy:.1f} ± {100 * card.half_width:.1f} % of 400 test "
+        f"images, {100 * card.without_privacy:.1f} % without privacy"
+    ) in verdict
+    assert f"ECE {card.ece:.3f})" in verdict
+
+
+def test_a_ledger_inside_a_link_is_fixed_at_the_start(tmp_path: Path) -> None:
+    """Where the link points later is another ledger, and noticed."""
+    for name in ("v1", "v2"):
+        (tmp_path / name).mkdir()
+    link = tmp_path / "current"
+    link.symlink_to(tmp_path / "v1")
+    first = fix_ledger(link / "budget.db")
+    assert first == tmp_path.resolve() / "v1" / "budget.db"
+    link.unlink()
+    link.symlink_to(tmp_path / "v2")
+    assert fix_ledger(link / "budget.db") != first
 
 
 def test_a_model_without_finite_answers_is_not_served(

@@ -1,0 +1,130 @@
+"""Spans and numbers for a collector: what they hold, and what never gets into them."""
+
+import asyncio
+import gzip
+import os
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import ClassVar
+
+import httpx
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import (
+    SimpleSpanProcessor,
+    SpanExporter,
+    SpanExportResult,
+)
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from clients.service import load_served
+from clients.service.app import Limits, Service, create_app
+from clients.service.telemetry import Telemetry, TelemetryLayer, open_telemetry
+from clients.service.versions import ModelOffer
+from fedcel.privacy import build_mechanism
+from fedcel.runs import calibrate_answers
+from tests.clients.serving import made_run
+
+
+class BrokenExporter(SpanExporter):
+    """A collector that cannot be reached."""
+
+    def export(self, spans: object) -> SpanExportResult:
+        """Fail."""
+        raise ConnectionError("no collector")
+
+
+def ask(tmp_path: Path, telemetry: Telemetry, paths: list[str]) -> list[int]:
+    """Read addresses of a service with this telemetry; return the statuses."""
+    run = made_run()
+    model = load_served(run)
+    mechanism = build_mechanism(run.settings.privacy, model.classes)
+    offer = ModelOffer(model, mechanism, calibrate_answers(run, mechanism))
+    service = Service(offer, tmp_path / "ledger.db", Limits())
+    layer = TelemetryLayer(create_app(service), telemetry)
+
+    async def read() -> list[int]:
+        transport = httpx.ASGITransport(layer)
+        await service.start()
+        headers = {"Authorization": "Bearer secret-key"}
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+            statuses = [(await client.get(p, headers=headers)).status_code for p in paths]
+        await service.end()
+        return statuses
+
+    return asyncio.run(read())
+
+
+def test_spans_hold_route_and_status_alone(tmp_path: Path) -> None:
+    """Of /v1 only; neither keys nor unknown addresses, which may hold anything."""
+    exporter, reader = InMemorySpanExporter(), InMemoryMetricReader()
+    traces = TracerProvider()
+    traces.add_span_processor(SimpleSpanProcessor(exporter))
+    telemetry = Telemetry(traces, MeterProvider(metric_readers=[reader]))
+    assert ask(tmp_path, telemetry, ["/v1/model?secret=1", "/healthz", "/secret"]) == [
+        401,
+        200,
+        404,
+    ]
+    (span,) = exporter.get_finished_spans()
+    attributes = {
+        "http.request.method": "GET", "http.route": "/v1/model", "http.response.status_code": 401,
+    }  # fmt: skip
+    assert (span.name, dict(span.attributes or {})) == ("GET /v1/model", attributes)
+    text = reader.get_metrics_data().to_json()  # type: ignore[union-attr]
+    assert "http.server.request.duration" in text and "secret" not in text + span.to_json()
+    telemetry.close()
+
+
+def test_a_broken_collector_hurts_no_answer(tmp_path: Path) -> None:
+    """Every request is answered as without it."""
+    traces = TracerProvider()
+    traces.add_span_processor(SimpleSpanProcessor(BrokenExporter()))
+    assert (
+        ask(tmp_path, Telemetry(traces, MeterProvider()), ["/v1/model", "/v1/budget"]) == [401] * 2
+    )
+
+
+def test_it_is_off_unless_a_collector_is_named() -> None:
+    """And where OpenTelemetry is disabled as a whole."""
+    assert open_telemetry({}) is None
+    variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:1", "OTEL_SDK_DISABLED": "true"}
+    assert open_telemetry(variables) is None
+
+
+class Collector(BaseHTTPRequestHandler):
+    """Keeps what is sent to it."""
+
+    received: ClassVar[list[tuple[str, bytes]]] = []
+
+    def do_POST(self) -> None:
+        """Take spans or numbers."""
+        body = self.rfile.read(int(self.headers["content-length"]))
+        if self.headers.get("content-encoding") == "gzip":
+            body = gzip.decompress(body)
+        self.received.append((self.path, body))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def test_a_collector_gets_both_and_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over HTTP; needs the exporter's package, which is in the extra `telemetry`."""
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
+        telemetry = open_telemetry(os.environ)
+        assert telemetry is not None
+        assert ask(tmp_path, telemetry, ["/v1/model"]) == [401]
+        telemetry.close()
+        server.shutdown()
+    assert {path for path, _ in Collector.received} == {"/v1/traces", "/v1/metrics"}
+    sent = b"".join(body for _, body in Collector.received)
+    assert b"GET /v1/model" in sent and b"secret" not in sent

@@ -1,0 +1,206 @@
+"""A new model version while the service runs: both are answered, nothing is lost, one budget."""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+from typing import NamedTuple
+
+import httpx
+import numpy as np
+import pytest
+
+from clients.service import load_served
+from clients.service.problems import ProblemKind
+from clients.service.versions import ModelOffer, Reload
+from fedcel.errors import RunError
+from fedcel.privacy import build_mechanism
+from fedcel.runs import Run, calibrate_answers
+from tests.clients.serving import Running, made_run, running
+
+NEW = {"seed": 1, "net.features": 6}  # another size of message, too
+
+
+def offer(run: Run) -> ModelOffer:
+    """Return what a run offers."""
+    model = load_served(run)
+    mechanism = build_mechanism(run.settings.privacy, model.classes)
+    return ModelOffer(model, mechanism, calibrate_answers(run, mechanism))
+
+
+class Changing(NamedTuple):
+    """A service, and what its next reload finds."""
+
+    up: Running
+    found: list[ModelOffer | Exception]
+    old: ModelOffer
+    new: ModelOffer
+
+    def reload(self, what: ModelOffer | Exception, outcome: str) -> None:
+        """Reload, and wait for the outcome to be counted."""
+        self.found[:] = [what]
+        before = self.count(outcome)
+        self.up.service.request_reload()
+        wait_until(lambda: self.count(outcome) == before + 1)
+
+    def count(self, outcome: str) -> float:
+        """Return how many reloads ended so."""
+        count: float = self.up.service.metrics.reloads.labels(outcome)._value.get()
+        return count
+
+    def ask(self, which: ModelOffer, value: float = 0.5, name: str | None = None) -> httpx.Response:
+        """Ask a version in bytes."""
+        features = which.model.net.features
+        return httpx.post(
+            f"{self.up.url}/v1/query",
+            content=np.full(features, value, "<f4").tobytes(),
+            headers={
+                "authorization": f"Bearer {self.up.key}",
+                "content-type": "application/octet-stream",
+                "idempotency-key": name or f"request-{time.monotonic_ns()}",
+                "model-version": which.model.version,
+            },
+        )
+
+    def ask_json(self, which: ModelOffer) -> httpx.Response:
+        """Ask a version in JSON."""
+        body = {"request": f"request-{time.monotonic_ns()}", "model": which.model.version}
+        return httpx.post(
+            f"{self.up.url}/v1/query",
+            json=body | {"message": [0.25] * which.model.net.features},
+            headers={"authorization": f"Bearer {self.up.key}"},
+        )
+
+    def get(self, path: str) -> httpx.Response:
+        """Read an address with the key."""
+        headers = {"authorization": f"Bearer {self.up.key}"}
+        return httpx.get(f"{self.up.url}{path}", headers=headers)
+
+
+def wait_until(is_true: Callable[[], bool]) -> None:
+    """Wait for 20 seconds at most."""
+    end = time.monotonic() + 20
+    while not is_true():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def offers() -> tuple[ModelOffer, ModelOffer]:
+    """Two versions."""
+    return offer(made_run()), offer(made_run(**NEW))
+
+
+@pytest.fixture
+def changing(tmp_path: Path, offers: tuple[ModelOffer, ModelOffer]) -> Iterator[Changing]:
+    """A service of the old version, which may be replaced."""
+    found: list[ModelOffer | Exception] = []
+
+    def load() -> ModelOffer:
+        if isinstance(found[0], Exception):
+            raise found[0]
+        return found[0]
+
+    with running(tmp_path, reload=Reload(load, grace_seconds=3600)) as up:
+        yield Changing(up, found, *offers)
+
+
+def is_refused(reply: httpx.Response, kind: ProblemKind) -> bool:
+    """Say whether a reply is this refusal."""
+    return (reply.status_code, reply.json()["type"]) == (kind.status, kind.urn)
+
+
+def test_both_versions_are_answered_under_load_and_charge_one_budget(changing: Changing) -> None:
+    """No question fails from before the change to after it; /v1/model gives the newest."""
+    old, new, ended = changing.old, changing.new, Event()
+    assert is_refused(changing.ask(new), ProblemKind.MODEL_VERSION)
+
+    def ask_on(which: ModelOffer, first: int) -> list[httpx.Response]:
+        replies, number = [], first
+        while not ended.is_set():
+            replies.append(changing.ask(which, number / 1e4))
+            number += 1
+        return replies
+
+    with ThreadPoolExecutor() as pool:
+        before = [pool.submit(ask_on, old, 1000 * place) for place in range(3)]
+        time.sleep(0.2)
+        changing.reload(new, "served")
+        after = pool.submit(ask_on, new, 0)
+        time.sleep(0.3)
+        ended.set()
+        replies = [reply for future in [*before, after] for reply in future.result()]
+    assert {reply.status_code for reply in replies} == {200} and after.result()
+    fresh = sum(reply.json()["fresh"] for reply in replies)
+    assert changing.get("/v1/budget").json()["spent"] == 4 * fresh == 4 * len(replies)
+    card = changing.get("/v1/model").json()
+    assert (card["model"], card["features"]) == (new.model.version, 6)
+    assert changing.get("/v1/encoder").content == new.model.encoder
+    assert changing.ask_json(old).status_code == changing.ask_json(new).status_code == 200
+    text = changing.get("/metrics").text
+    assert "fedcel_served_versions 2.0" in text
+    assert f'fedcel_version_queries_total{{model="{old.model.version}"}}' in text
+
+
+def test_an_old_answer_is_still_free_and_its_id_is_not_used_twice(changing: Changing) -> None:
+    """What is stored for a version stays its own."""
+    first = changing.ask(changing.old, name="request-one").json()
+    changing.reload(changing.new, "served")
+    again = changing.ask(changing.old, name="request-one").json()
+    assert again["values"] == first["values"] and not again["fresh"]
+    reply = changing.ask(changing.new, name="request-one")
+    assert is_refused(reply, ProblemKind.REPLAYED)
+
+
+def test_a_replaced_version_ends_and_may_come_back(changing: Changing) -> None:
+    """409 after the end; a reload of the old run serves it again, and keeps the other."""
+    old, new = changing.old, changing.new
+    changing.reload(new, "served")
+    changing.reload(old, "served")
+    assert changing.get("/v1/model").json()["model"] == old.model.version
+    assert changing.ask(new).status_code == changing.ask(old).status_code == 200
+    changing.up.service._loop.call_soon_threadsafe(
+        changing.up.service.end_version, new.model.version
+    )
+    wait_until(lambda: new.model.version not in changing.up.service.older_models)
+    for reply in (changing.ask(new), changing.ask_json(new)):  # of another length, too
+        assert is_refused(reply, ProblemKind.MODEL_VERSION)
+    assert changing.ask(old, 0.75).status_code == 200
+
+
+def test_the_grace_ends_by_itself(tmp_path: Path, offers: tuple[ModelOffer, ModelOffer]) -> None:
+    """409 for a device that still asks the old version, without a charge."""
+    old, new = offers[0], offer(made_run(seed=2))
+    with running(tmp_path, reload=Reload(lambda: new, grace_seconds=0.2)) as up:
+        service = Changing(up, [new], old, new)
+        service.reload(new, "served")
+        assert service.ask(new).status_code == 200
+        wait_until(lambda: not up.service.older_models)
+        spent = service.get("/v1/budget").json()["spent"]
+        for reply in (service.ask(old), service.ask_json(old)):
+            assert is_refused(reply, ProblemKind.MODEL_VERSION)
+        assert service.get("/v1/budget").json()["spent"] == spent
+
+
+def test_a_broken_run_is_refused_and_the_old_one_answers_on(
+    changing: Changing, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One log line with the reason; words of an unexpected error stay out of it."""
+    caplog.set_level("INFO", "fedcel.service")
+    changing.reload(RunError("the run is damaged"), "refused")
+    changing.reload(ValueError("secret words"), "refused")
+    reasons = [vars(r)["reason"] for r in caplog.records if r.message == "reload refused"]
+    assert reasons[0] == "the run is damaged" and reasons[1].startswith("ValueError at ")
+    assert "secret" not in reasons[1]
+    assert changing.ask(changing.old).status_code == 200
+    assert changing.get("/v1/model").json()["model"] == changing.old.model.version
+    assert changing.get("/readyz").text == "ready\n"
+
+
+def test_the_same_model_is_not_replaced_and_keeps_its_price(changing: Changing) -> None:
+    """Unchanged; at another epsilon refused, since devices know the version's price."""
+    changing.reload(changing.old, "unchanged")
+    changing.reload(offer(made_run(**{"privacy.epsilon": 2})), "refused")
+    assert changing.get("/v1/model").json()["epsilon"] == 4
+    assert not changing.up.service.older_models
