@@ -29,6 +29,8 @@ def to_tensor(values: object, name: str) -> Shaped[Tensor, "..."]:
         return values.detach()
     try:
         array = np.asarray(values, order="C")
+        if array.dtype.kind in "US":
+            raise TypeError("of words numpy.unique(..., return_inverse=True)[1] makes numbers")
         if not array.flags.writeable:  # PyTorch warns of memory that it might write
             array = array.copy()
         return torch.from_numpy(array)

@@ -324,6 +324,7 @@ REFUSALS = [
     ({"features": "no"}, "features are str, must be a tensor or an array"),
     ({"labels": LABELS[:9]}, r"labels are of shape \(9,\), must be \(60,\)"),
     ({"labels": LABELS.float()}, "labels are of type torch.float32, must be whole numbers"),
+    ({"labels": ["cat", "dog"] * 30}, "labels are list, must be .* numbers .* numpy.unique"),
     ({"labels": LABELS - 1}, "labels hold -1"),
     ({"noise": None}, "noise is missing"),
     ({"noise": -0.1}, "noise is -0.1.*must be finite and at least 0"),
