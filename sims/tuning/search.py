@@ -104,7 +104,7 @@ def run_search(plan: SearchPlan, trials: int, floor: float | None, journal: Path
             begin = time.monotonic()
             source = ""
             outcomes[federation] = average_outcomes(
-                train_trial(each, title) for each in federations
+                train_trial(settings, title) for settings in federations
             )
             seconds.append(time.monotonic() - begin)
         outcome = outcomes[federation]
