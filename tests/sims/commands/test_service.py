@@ -202,8 +202,9 @@ def test_a_service_has_a_ledger_and_settings_of_its_own(
         allow_chance: bool,
         keys: Path | None,
         heads: object,
+        grace_seconds: float,
     ) -> None:
-        assert keys is None
+        assert keys is None and grace_seconds == 24 * 3600
         calls.append((ledger, overrides, allow_chance))
 
     monkeypatch.setattr("sims.commands.web_server.run_service", note)
