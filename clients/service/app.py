@@ -45,6 +45,7 @@ from clients.service.problems import (
     send_reply,
 )
 from clients.service.query import BINARY_TYPE, JSON_TYPE, RequestHead, parse_query
+from clients.service.telemetry import Telemetry
 from clients.service.versions import (
     ModelOffer,
     Reload,
@@ -182,6 +183,8 @@ class Service:
         """Read the run again soon; a handler of a signal may call it."""
         if self.is_ready:
             self._loop.call_soon_threadsafe(self._begin_reload)
+        else:
+            LOGGER.warning("reload ignored", extra={"reason": "the service is not ready"})
 
     async def reload(self) -> None:
         """Serve what the run holds now, beside what it replaces; what cannot be served is logged.
@@ -360,7 +363,7 @@ class Service:
         return replies
 
 
-def create_app(service: Service) -> FastAPI:
+def create_app(service: Service, telemetry: Telemetry | None = None) -> FastAPI:
     """Return the application; its service starts and ends with it."""
 
     @asynccontextmanager
@@ -372,7 +375,8 @@ def create_app(service: Service) -> FastAPI:
     app = FastAPI(title="fedcel", version="1", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.service = service
     app.add_middleware(QueryRoute, service=service)
-    app.add_middleware(RequestMonitor, metrics=service.metrics)
+    observe = telemetry.observe_request if telemetry else None
+    app.add_middleware(RequestMonitor, metrics=service.metrics, observe=observe)
     app.add_exception_handler(ProblemError, handle_problem)
     app.add_exception_handler(HTTPException, handle_http_error)
     app.router.add_api_route(

@@ -8,7 +8,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TextIO
 
@@ -25,8 +25,8 @@ LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0
 ROUTES = frozenset(
     {"/v1/query", "/v1/model", "/v1/encoder", "/v1/budget", "/healthz", "/readyz", "/metrics"}
 )
-
-
+RequestObserver = Callable[[str, str, int, float], None]
+"""Is told of a request that ended: method, route, status, seconds."""
 FRESHNESS = {True: "true", False: "false"}
 
 
@@ -101,9 +101,19 @@ class Metrics:
 class RequestMonitor:
     """Counts and logs requests; what fails unexpectedly is answered as a problem."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    def __init__(
+        self, app: ASGIApp, metrics: Metrics, observe: RequestObserver | None = None
+    ) -> None:
+        """Watch an application.
+
+        Args:
+            app: The application.
+            metrics: What counts its requests.
+            observe: Who else is told of each request.
+        """
         self.app = app
         self.metrics = metrics
+        self.observe = observe
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass one request on and note how it ended."""
@@ -131,6 +141,8 @@ class RequestMonitor:
         route = scope["path"] if scope["path"] in ROUTES else "other"
         seconds = time.perf_counter() - start
         self.metrics.observe_request(route, status, seconds)
+        if self.observe is not None:
+            self.observe(scope["method"], route, status, seconds)
         if LOGGER.isEnabledFor(logging.INFO):
             line = {"route": route, "status": status, "ms": round(1000 * seconds, 2), **log_fields}
             LOGGER.info("request", extra=line)

@@ -57,9 +57,7 @@ async def parse_query(
     """
     media_type = head.get(b"content-type").partition(";")[0].strip().lower()
     if media_type == BINARY_TYPE:
-        if older:
-            model = older.get(head.get(b"model-version"), model)
-        check_version(head.get(b"model-version"), model)
+        model = choose_model(head.get(b"model-version"), model, older)
         body = await read_body(receive, 4 * model.net.features)
         return parse_binary_query(head, body, client, model)
     if media_type == JSON_TYPE:
@@ -129,8 +127,7 @@ def parse_json_query(
         named = field if field in (*Question.model_fields, "the body") else "an unknown field"
         # Only what the schema names: pydantic's full text may repeat what was sent.
         raise ProblemError(ProblemKind.INVALID, f"Wrong in {named}: {first['type']}.") from None
-    model = older.get(question.model, model)
-    check_version(question.model, model)
+    model = choose_model(question.model, model, older)
     if len(question.message) != model.net.features:
         raise ProblemError(
             ProblemKind.INVALID, f"{len(question.message)} values, must be {model.net.features}."
@@ -152,13 +149,15 @@ def read_wants_uncertainty(head: RequestHead) -> bool:
     return text == "true"
 
 
-def check_version(version: str, model: ServedModel) -> None:
-    """Refuse a message for another model: ProblemError."""
-    if version != model.version:
+def choose_model(version: str, model: ServedModel, older: Mapping[str, ServedModel]) -> ServedModel:
+    """Return the model that a message is for; ProblemError where it is not served."""
+    chosen = older.get(version, model)
+    if version != chosen.version:
         raise ProblemError(
             ProblemKind.MODEL_VERSION,
             f"Model {model.version} is served: fetch /v1/model and /v1/encoder, encode anew.",
         )
+    return chosen
 
 
 def check_values(values: np.ndarray) -> None:

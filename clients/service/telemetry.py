@@ -1,14 +1,12 @@
 """OpenTelemetry: a span and two numbers a request, for whoever has a collector.
 
 Attributes are method, route and status alone: no client, no key, nothing that was sent. Only a
-service that is asked for it has this layer, and what fails in it never hurts an answer.
+service that is asked for it sends them, and a collector that fails never hurts an answer.
 """
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
-
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from typing import TYPE_CHECKING, final
 
 from clients.service.monitoring import ROUTES
 from fedcel.extras import require_extra
@@ -25,16 +23,37 @@ ENDPOINT_VARIABLES = (
 EXPORTED_ROUTES = ROUTES - {"/healthz", "/readyz", "/metrics"}
 
 
-class Telemetry(NamedTuple):
-    """Where spans and numbers go."""
+@final
+class Telemetry:
+    """Sends a span and a duration of each request to /v1."""
 
-    traces: "TracerProvider"
-    metrics: "MeterProvider"
+    def __init__(self, traces: "TracerProvider", metrics: "MeterProvider") -> None:
+        self._traces, self._metrics = traces, metrics
+        self._tracer = traces.get_tracer("fedcel")
+        self._seconds = metrics.get_meter("fedcel").create_histogram(
+            "http.server.request.duration", "s", "Time of a request."
+        )
+
+    def observe_request(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Note a request that has just ended."""
+        if route not in EXPORTED_ROUTES:
+            return
+        attributes: dict[str, str | int] = {
+            "http.request.method": method,
+            "http.route": route,
+            "http.response.status_code": status,
+        }
+        end = time.time_ns()
+        span = self._tracer.start_span(
+            f"{method} {route}", attributes=attributes, start_time=end - round(1e9 * seconds)
+        )
+        span.end(end)
+        self._seconds.record(seconds, attributes)
 
     def close(self) -> None:
         """Send what is left; a collector that does not answer is given up."""
-        self.traces.shutdown()
-        self.metrics.shutdown()
+        self._traces.shutdown()
+        self._metrics.shutdown()
 
 
 def open_telemetry(environment: Mapping[str, str]) -> Telemetry | None:
@@ -66,40 +85,3 @@ def open_telemetry(environment: Mapping[str, str]) -> Telemetry | None:
     traces.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     reader = PeriodicExportingMetricReader(OTLPMetricExporter())
     return Telemetry(traces, MeterProvider(metric_readers=[reader], resource=resource))
-
-
-class TelemetryLayer:
-    """Makes a span and a duration of each request to /v1."""
-
-    def __init__(self, app: ASGIApp, telemetry: Telemetry) -> None:
-        self.app = app
-        self._tracer = telemetry.traces.get_tracer("fedcel")
-        self._seconds = telemetry.metrics.get_meter("fedcel").create_histogram(
-            "http.server.request.duration", "s", "Time of a request."
-        )
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and note how it ended."""
-        if scope["type"] != "http" or scope["path"] not in EXPORTED_ROUTES:
-            await self.app(scope, receive, send)
-            return
-        start, begun = time.time_ns(), time.perf_counter()
-        status = 500
-
-        async def send_and_note(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        try:
-            await self.app(scope, receive, send_and_note)
-        finally:
-            attributes: dict[str, str | int] = {
-                "http.request.method": scope["method"],
-                "http.route": scope["path"],
-                "http.response.status_code": status,
-            }
-            name = f"{scope['method']} {scope['path']}"
-            self._tracer.start_span(name, attributes=attributes, start_time=start).end()
-            self._seconds.record(time.perf_counter() - begun, attributes)

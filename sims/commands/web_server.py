@@ -11,14 +11,13 @@ from typing import NamedTuple
 import torch
 import uvicorn
 from fastapi import FastAPI
-from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from clients.service import ServedModel, load_served
 from clients.service.app import Limits, Service, create_app
 from clients.service.monitoring import configure_logs
 from clients.service.onnx_heads import Engine, use_onnx_heads
-from clients.service.telemetry import TelemetryLayer, open_telemetry
+from clients.service.telemetry import open_telemetry
 from clients.service.versions import ModelOffer, Reload
 from clients.service_messages import LOOPBACK_HOSTS, ExpectedCard
 from fedcel.errors import RunError, SettingsError
@@ -128,10 +127,7 @@ def run_service(
     reload = Reload(load_again, grace_seconds)
     service = Service(offer, ledger_file, limits, keys=keys, reload=reload)
     telemetry = open_telemetry(os.environ)
-    app: ASGIApp = create_app(service)
-    if telemetry is not None:
-        app = TelemetryLayer(app, telemetry)
-    server = uvicorn.Server(configure_server(app, endpoint))
+    server = uvicorn.Server(configure_server(create_app(service, telemetry), endpoint))
     with open_socket(endpoint) as listener:
         configure_logs()
         scheme = "https" if endpoint.certificate else "http"
@@ -321,7 +317,7 @@ def run_until_stopped(
 
 
 def configure_server(
-    app: ASGIApp, endpoint: Endpoint, idle_seconds: int = IDLE_SECONDS
+    app: FastAPI, endpoint: Endpoint, idle_seconds: int = IDLE_SECONDS
 ) -> uvicorn.Config:
     """Return the web server's settings; its own log has no place for what was sent.
 

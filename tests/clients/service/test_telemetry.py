@@ -22,7 +22,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from clients.service import load_served
 from clients.service.app import Limits, Service, create_app
-from clients.service.telemetry import Telemetry, TelemetryLayer, open_telemetry
+from clients.service.telemetry import Telemetry, open_telemetry
 from clients.service.versions import ModelOffer
 from fedcel.privacy import build_mechanism
 from fedcel.runs import calibrate_answers
@@ -44,10 +44,10 @@ def ask(tmp_path: Path, telemetry: Telemetry, paths: list[str]) -> list[int]:
     mechanism = build_mechanism(run.settings.privacy, model.classes)
     offer = ModelOffer(model, mechanism, calibrate_answers(run, mechanism))
     service = Service(offer, tmp_path / "ledger.db", Limits())
-    layer = TelemetryLayer(create_app(service), telemetry)
+    app = create_app(service, telemetry)
 
     async def read() -> list[int]:
-        transport = httpx.ASGITransport(layer)
+        transport = httpx.ASGITransport(app)
         await service.start()
         headers = {"Authorization": "Bearer secret-key"}
         async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
