@@ -109,7 +109,8 @@ def encode_tensors(
     device that asks two replicas of a service, would take equal files for different ones.
     """
     copies = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
-    data = save(copies, dict(metadata or {}) or None)  # {} without a tensor makes a broken header
+    stated = dict(metadata) if metadata else None  # {} without a tensor makes a broken header
+    data = save(copies, stated)
     size = int.from_bytes(data[:8], "little")
     header = json.dumps(json.loads(data[8 : 8 + size]), sort_keys=True, separators=(",", ":"))
     aligned = header.encode() + b" " * (-len(header.encode()) % 8)

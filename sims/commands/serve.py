@@ -1,5 +1,6 @@
 """The command `serve`: answer split inference over HTTP."""
 
+import math
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -112,6 +113,8 @@ def serve_command(
         raise SettingsError(f"--rate-limit is {rate_limit:g}, must be above 0; try 50")
     if read_rate_limit is not None and not 0 < read_rate_limit < float("inf"):
         raise SettingsError(f"--read-rate-limit is {read_rate_limit:g}, must be above 0; try 5")
+    if math.isnan(grace):
+        raise SettingsError("--grace is nan, must be hours, 0 or more; try 24")
     address = parse_ledger_address(ledger or run / "budget.db")
     key_table_path(address, keys)  # refused before the run is read
     run_service(

@@ -119,6 +119,8 @@ def test_packaged_scenarios_are_sound(name: str) -> None:
         ('strengths = "0.1,0.3"', 'strengths = "0.1,0.10"', "repeats a strength"),
         ("[bench]", "[tune]\nloss = 'x'\n[bench]", "loss is 'x'"),
         ("[bench]", "[tune]\nloss = nan\n[bench]", "loss is nan"),
+        ("[bench]", "[tune]\nseeds = '0,x'\n[bench]", r"\[tune\] seeds is '0,x', must be"),
+        ("[bench]", "[tune]\nseeds = '1,1'\n[bench]", r"\[tune\] seeds '1,1' repeats"),
         ("[bench]", "[tune]\ngoal = 'ece'\n[bench]", "goal is 'ece', must be leak or nll"),
         ('strength-key = "cel.weight"', 'strength-key = "cel.wait"', "unknown setting 'cel.wait'"),
         ("[bench]", "[bench", "is not TOML"),

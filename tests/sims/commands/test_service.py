@@ -231,6 +231,7 @@ URL = "postgresql://ann:s3cret@127.0.0.1:1/fedcel"
 @pytest.mark.parametrize(
     ("words", "reasons", "status"),
     [
+        (["serve", "run", "--grace", "nan"], ["--grace is nan, must be hours, 0 or more"], 2),
         (["serve", "run", "--ledger", URL], ["postgresql://ann:***@127", "give --keys FILE"], 2),
         (["serve", "run", "--ledger", "redis://:s3cret@h"], ["redis://***", "must be the path"], 2),
         (["ledger", "list", URL], ["postgresql://ann:***@127", "give --keys FILE"], 2),
