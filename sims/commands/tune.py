@@ -25,7 +25,7 @@ def tune_command(
         Path | None,
         typer.Option(help="File to write; default: SCENARIO-tuned.toml.", show_default=False),
     ] = None,
-    trials: Annotated[int, typer.Option(min=1, help="Federations trained for each variant.")] = 12,
+    trials: Annotated[int, typer.Option(min=1, help="Settings tried for each variant.")] = 12,
     jobs: Jobs = 1,
 ) -> None:
     """Choose every variant's rates and strengths on validation images, with equal budgets."""
