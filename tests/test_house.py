@@ -100,8 +100,7 @@ def test_arguments_beyond_four_are_given_by_name() -> None:
     many = [
         f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
         for path in SOURCES
-        if "commands"
-        not in path.relative_to(ROOT).parts  # their arguments are those of the command line
+        if "commands" not in path.relative_to(ROOT).parts  # theirs are those of the command line
         for node in ast.walk(parse(path))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and positional(node) > MOST_POSITIONAL
