@@ -3,8 +3,8 @@
 Each point is a process of its own on the loop engine, 100 clients a round, `cluster` CEL, whose
 state a client keeps; images are random numbers, a load and not a task. With `--ray` also 1 000 to
 10 000 virtual SuperNodes, with `--million` a million clients, at once as many as the engine `auto`
-takes. Printed: seconds before round 1 and of processor time up to its end, seconds a round (median
-of those after the first two), the process's peak memory, what lies on the disk.
+takes. Printed: seconds and seconds of processor time up to the end of round 1, seconds a round
+(median of those after the first two), the process's peak memory, what lies on the disk.
 """
 
 import json
@@ -71,8 +71,8 @@ MILLION: list[tuple[str, dict[str, str | int | float]]] = [
 ]
 COLUMNS = (
     "parameters",
-    "before round 1, s",
-    "processor time of that and round 1, s",
+    "to the end of round 1, s",
+    "of processor time, s",
     "a round, s",
     "peak memory, MiB",
     "on disk, MiB",
@@ -108,7 +108,7 @@ def one(change: dict[str, str | int | float]) -> list[float]:
         parameters = run_folder.read_run(folder).model.numel()
     rounds = [after - before for before, after in pairwise(ends[1:])]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    first = ends[1] - ends[0] - median(rounds[1:])
+    first = ends[1] - ends[0]
     used = processor[1] - processor[0]
     return [parameters, first, used, median(rounds[1:]), peak / 1024, disk / 2**20]
 
