@@ -30,6 +30,13 @@ def postgres() -> Iterator[PostgresServer]:
         yield server
 
 
+@pytest.fixture(autouse=True)
+def hide_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide a GPU from all tests but those of one: its sums are not the processor's to the bit."""
+    if not request.node.get_closest_marker("gpu"):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run whole processes first: at the end each would keep one worker busy and the others idle."""
     items.sort(key=lambda item: "tests/system/" not in item.nodeid)

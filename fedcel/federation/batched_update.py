@@ -31,7 +31,9 @@ PARAMETERS_AT_ONCE = 2**20
 DEVICE_PARAMETERS_AT_ONCE = 2**26
 """The same on a GPU, whose memory is the limit."""
 MOST_CLIENTS = 64
-"""Clients of a batch at most."""
+"""Clients of a batch on a processor at most."""
+DEVICE_MOST_CLIENTS = 1024
+"""The same on a GPU, which takes a step of many in the time of a step of few."""
 _BATCHES_AHEAD = 8
 """Batches of clients whose updates may wait for each other, so that equal sizes come together."""
 
@@ -113,8 +115,10 @@ def count_clients_at_once(settings: Settings) -> int:
         Their number, 1 or more.
     """
     parameters = build_stacked_nets(settings).flat.vector
-    room = PARAMETERS_AT_ONCE if parameters.device == CPU else DEVICE_PARAMETERS_AT_ONCE
-    return min(MOST_CLIENTS, max(1, room // len(parameters)))
+    room, most = PARAMETERS_AT_ONCE, MOST_CLIENTS
+    if parameters.device != CPU:
+        room, most = DEVICE_PARAMETERS_AT_ONCE, DEVICE_MOST_CLIENTS
+    return min(most, max(1, room // len(parameters)))
 
 
 def _update_batch(

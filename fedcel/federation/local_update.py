@@ -83,11 +83,12 @@ class StackedImages(NamedTuple):
     """All images of several clients, each client's filled up to as many as the most have."""
 
     x: Float[Tensor, "K n ..."]
+    """Where the steps are taken, as `is_image`."""
     is_image: Bool[Tensor, "K n"]
     y: Int[Tensor, " N"]
-    """The labels of what is an image, client after client."""
+    """The labels of what is an image, client after client, on the processor."""
     client: Int[Tensor, " N"]
-    """Whose each is, from 0."""
+    """Whose each is, from 0, on the processor."""
 
 
 class PreparedRound(NamedTuple):
@@ -294,15 +295,15 @@ def _stack_images(images: Sequence[Images], first: PreparedRound) -> StackedImag
     most = int(sizes.max())
     values = len(images) * most * images[0].x[0].numel()
     is_large = most > _IMAGES_AT_ONCE or values > _VALUES_AT_ONCE
-    if is_large or not composite.can_refresh_stack(first.losses) or images[0].x.device != CPU:
+    if is_large or not composite.can_refresh_stack(first.losses):
         return None
     x = images[0].x.new_zeros(len(images), most, *images[0].x.shape[1:])
     for row, part in zip(x, images, strict=True):
         row[: len(part.y)] = part.x
     return StackedImages(
         x,
-        torch.arange(most) < sizes[:, None],
-        torch.cat([part.y for part in images]),
+        (torch.arange(most) < sizes[:, None]).to(x.device),
+        torch.cat([part.y for part in images]).cpu(),
         torch.arange(len(images)).repeat_interleave(sizes),
     )
 
@@ -326,7 +327,10 @@ def _start_rows(prepared: PreparedRound, states: Sequence[State | None]) -> Stat
 
 
 def _refresh_at_once(prepared: PreparedRound, state: State) -> State | None:
-    """Compute the CEL's statistics of several clients anew, None where that cannot be at once."""
+    """Compute the CEL's statistics of several clients anew, None where that cannot be at once.
+
+    On the processor, as those of one client; what is returned is where the steps are taken.
+    """
 
     def read_features() -> StackedFeatures | None:
         if prepared.all_images is None:
@@ -334,9 +338,11 @@ def _refresh_at_once(prepared: PreparedRound, state: State) -> State | None:
         x, is_image, y, client = prepared.all_images
         net = prepared.moved.net
         with torch.no_grad():
-            return StackedFeatures(net.whiten(net.encode(x))[is_image], y, client)
+            return StackedFeatures(net.whiten(net.encode(x))[is_image].cpu(), y, client)
 
-    return composite.refresh_stack(prepared.losses, state, read_features)
+    refreshed = composite.refresh_stack(prepared.losses, place_state(state, CPU), read_features)
+    device = prepared.moved.vector.device
+    return None if refreshed is None else place_state(refreshed, device)
 
 
 def _prepare_round(
@@ -557,7 +563,7 @@ def _refresh_rows(stacked: StackedNet, prepared: PreparedRound, state: State, st
         return state
     refreshed = _refresh_at_once(prepared, state)
     if refreshed is not None:
-        chosen = torch.tensor(is_due)
+        chosen = torch.tensor(is_due, device=stacked.vector.device)
         return {
             name: _choose_rows(chosen, refreshed[name], tensor) for name, tensor in state.items()
         }

@@ -15,20 +15,21 @@ FEWEST_CLIENTS = 4
 """Clients of a round below which one at a time is as fast."""
 LARGEST_NET = 2**17
 """Parameters of a net above which one at a time can be as fast: its products are large enough."""
+LARGEST_DEVICE_NET = 2**20
+"""The same on a GPU, whose grouped convolutions of large nets are slow."""
 LARGEST_CONVOLVED = 8 * 8
 """Pixels of an image above which convolutions of several clients at once take longer."""
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d)
 
 
 def choose_engine(settings: Settings) -> str:
-    """Choose the engine of a run, by what `tests.bench.batched` measured.
+    """Choose the engine of a run, by what `tests.bench.batched` and `tests.bench.gpu` measured.
 
     Args:
         settings: The run's settings.
 
     Returns:
-        Its engine; in the place of `auto` the faster of `loop` and `batched`. The rules are those
-        of a processor, and on a GPU only the number of clients counts: none was measured.
+        Its engine; in the place of `auto` the faster of `loop` and `batched`.
     """
     if settings.engine != "auto":
         return settings.engine
@@ -39,7 +40,7 @@ def choose_engine(settings: Settings) -> str:
         return "loop"
     flat = build_workspace_net(settings)
     if fastest_device(flat.net) != CPU:
-        return "batched"
+        return "loop" if len(flat.vector) > LARGEST_DEVICE_NET else "batched"
     pixels = select_client_images(settings, 0).x.shape[-2:].numel()
     convolves = any(isinstance(layer, CONVOLUTIONS) for layer in flat.net.modules())
     is_slower = len(flat.vector) > LARGEST_NET or (convolves and pixels > LARGEST_CONVOLVED)

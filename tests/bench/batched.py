@@ -29,8 +29,6 @@ from fedcel.federation import (
 from fedcel.losses.cel import State
 from fedcel.runs import run_folder
 from fedcel.settings import Settings, parse_settings
-from sims.engines import client_processes
-from sims.engines.simulate import train_on_engine
 from tests.bench.ratios import bare
 
 EACH = 125
@@ -81,6 +79,8 @@ def compare_with_ray(clients: int = 100, rounds: int = 6) -> None:
 @contextmanager
 def leave_flower_as_it_is() -> Iterator[None]:
     """Let the Ray engine use Flower's own pool of actors, a message to one at a time."""
+    from sims.engines import client_processes  # imports Flower, which other benchmarks do without
+
     with (
         patch.object(client_processes, "use_client_processes", nullcontext),
         patch.object(client_processes, "use_forwarding", nullcontext),
@@ -117,6 +117,8 @@ def compare_choices() -> None:
 
 def time_rounds(settings: Settings) -> list[float]:
     """Return the seconds of each round of a run, the first with all that is before it."""
+    from sims.engines.simulate import train_on_engine
+
     ends = [time.perf_counter()]
     with TemporaryDirectory() as place:
         folder = Path(place) / "run"

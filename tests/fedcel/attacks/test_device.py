@@ -53,7 +53,7 @@ def test_images_come_back_to_the_processor(
         there = rebuilt(attack, one, own, repeats)
     assert there.device == CPU
     assert there.shape == (5, 3, 32, 32)
-    torch.testing.assert_close(here, there, atol=1e-5, rtol=0)  # sums of gradients of gradients
+    torch.testing.assert_close(here, there, atol=1e-4, rtol=0)  # sums of gradients of gradients
     assert one.net.encode(own.x[:1]).device == CPU  # the observation itself has not moved
 
 
@@ -94,6 +94,7 @@ def test_an_observation_without_a_net_of_ours_stays() -> None:
     assert there.mean(torch.rand(1, 3, 32, 32).to(ELSEWHERE)).device == ELSEWHERE
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no GPU here")
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_gpu_rebuilds_as_well(attack: Attack, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,6 +170,7 @@ def test_full_precision_puts_the_flags_back() -> None:
     assert (cudnn.allow_tf32, cudnn.enabled, cudnn.deterministic) == before
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no GPU here")
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_gpu_takes_the_same_steps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from fedcel.federation.local_update import (
     StepCorrections,
     local_updates,
 )
+from fedcel.losses.cel import State
 from fedcel.losses.composite import Losses
 from fedcel.nets import CPU, FlatNet, StackedNet, split_net
 from fedcel.posterior.round_plan import RoundPlan
@@ -19,29 +20,38 @@ from tests.fedcel.elsewhere import ELSEWHERE, Elsewhere
 from tests.fedcel.nets.test_device import CLASSES, FEATURES, LOSSES, SHAPE, build
 
 PLAN = RoundPlan(0.1, 1.0, 1.0, 0.1, 0.1, 0.01, False, 1.0, shared_noise=0.01, clip=1.0)
+LOCAL = LocalSettings(steps=6, batch_size=12, augment="affine-flip", balance=True)
 
 
 def train(losses: Losses, device: torch.device, name: str = "mlp") -> list[LocalUpdate]:
-    """Return the rounds of three clients at once, everything on that can be."""
+    """Return the second of two rounds of three clients at once, everything on that can be."""
     net = NetSettings(name=name, features=FEATURES, width=9, noise=0.3)
     flat = FlatNet(split_net.build_net(net, SHAPE, CLASSES, make_generator(0, "net")))
     received = flat.vector.clone()
     flat = flat if device == CPU else flat.copy_to(device)
     corrections = StepCorrections(torch.zeros_like(received), torch.ones_like(received))
-    clients = [
-        ClientRound(
-            Images(torch.rand(24, *SHAPE, generator=make_generator(k, "x")), torch.arange(24) % 3),
-            PLAN._replace(noise=0.01 * (k + 1)),
-            lambda purpose, k=k: make_generator(3, purpose, client=k),
-            losses,
-            None,
-            corrections,
-        )
-        for k in range(3)
-    ]
-    local = LocalSettings(steps=6, batch_size=12, augment="affine-flip", balance=True)
-    stacked = StackedNet(flat, len(clients))
-    return local_updates(flat, stacked, received, clients, local=local, refresh_every=1)
+    stacked = StackedNet(flat, 3)
+    states: list[State | None] = [None, None, None]
+    for number in (1, 2):
+        clients = [begin(k, number, losses, states[k], corrections) for k in range(3)]
+        updates = local_updates(flat, stacked, received, clients, local=LOCAL, refresh_every=1)
+        states = [update.state for update in updates]
+    return updates
+
+
+def begin(
+    client: int, number: int, losses: Losses, state: State | None, corrections: StepCorrections
+) -> ClientRound:
+    """Return what a client brings to a round; it keeps its state from the first to the second."""
+    x = torch.rand(24, *SHAPE, generator=make_generator(client, "x"))
+    return ClientRound(
+        Images(x, torch.arange(24) % 3),
+        PLAN._replace(noise=0.01 * (client + 1)),
+        lambda purpose: make_generator(number, purpose, client=client),
+        losses,
+        state,
+        corrections,
+    )
 
 
 @pytest.mark.filterwarnings("ignore:attention-share")
@@ -61,7 +71,8 @@ def test_clients_at_once_elsewhere_come_back_whole(name: str) -> None:
         assert all(tensor.device == CPU for tensor in actual.state.values())
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no GPU here")
 @pytest.mark.parametrize("net", ["mlp", "strided"])
 @pytest.mark.parametrize("name", LOSSES)
 def test_clients_at_once_on_a_gpu_are_those_of_the_processor(name: str, net: str) -> None:

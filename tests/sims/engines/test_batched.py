@@ -10,6 +10,7 @@ from fedcel.errors import SettingsError
 from fedcel.files import read_json
 from fedcel.settings import parse_settings
 from sims.bench import scenario
+from sims.engines import choose_engine as choosing
 from sims.engines.choose_engine import choose_engine
 from sims.engines.simulate import simulate
 from tests.sims.small import CLUSTERED
@@ -104,6 +105,17 @@ def test_auto_takes_what_is_faster(change: dict[str, Any], engine: str) -> None:
     if "strategy.name" in change:
         change |= {"strategy.upload": "weights", "temperature": 0.0, "chain.scope": "full"}
     assert choose_engine(parse_settings({"engine": "auto", "clients": 8, **change})) == engine
+
+
+@pytest.mark.parametrize(("largest", "engine"), [(2**20, "batched"), (100, "loop")])
+def test_auto_on_a_gpu_leaves_large_nets_to_the_loop(
+    largest: int, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Convolutions go there at once where the net is small; images of any size."""
+    monkeypatch.setattr(choosing, "fastest_device", lambda net: torch.device("cuda"))
+    monkeypatch.setattr(choosing, "LARGEST_DEVICE_NET", largest)
+    change = {"engine": "auto", "clients": 8, "net.name": "strided"}
+    assert choose_engine(parse_settings(change)) == engine
 
 
 def test_auto_trains_with_flower_s_strategies_too(tmp_path: Path) -> None:
