@@ -85,6 +85,7 @@ from sims.results import (
     estimate,
     find_columns,
     match_rows,
+    match_samples,
 )
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -467,7 +468,7 @@ def match_bench(
 ) -> tuple[Comparison, VariantMatches, Sequence[VariantMatches]]:
     """Return a kept bench, its variants at an accuracy, and the same in samples of its images."""
     bench = compare_variants(file)
-    samples = [match_rows(bench.rows, sample, loss) for sample in bench.samples]
+    samples = match_samples(bench.rows, bench.samples, loss)
     return bench, match_rows(bench.rows, bench.measured, loss), samples
 
 

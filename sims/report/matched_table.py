@@ -36,12 +36,14 @@ from sims.results import (
     find_columns,
     hold_to_common,
     match_rows,
+    match_samples,
     measure_rows,
     paired_differences,
     read_bench_rows,
     read_image_vectors,
     read_records,
     resample_rows,
+    sample_areas,
 )
 
 NEVER = "never this accurate"
@@ -230,7 +232,7 @@ def make_loss_tables(
     both, all of them without it.
     """
     matches = match_rows(bench.rows, bench.measured, loss)
-    samples = [match_rows(bench.rows, sample, loss) for sample in bench.samples]
+    samples = match_samples(bench.rows, bench.samples, loss)
     shown = {name: of_seeds for name, of_seeds in matches.items() if name in (only or matches)}
     below = "the undefended accuracy" if loss == 0 else f"{loss:g} points below undefended"
     main = make_main_table(bench, shown, samples, columns)
@@ -343,7 +345,7 @@ def format_bound(ours: Matches, reference: Matches, common: Iterable[int]) -> st
 def make_overall_table(bench: Comparison, most: float) -> CaptionedTable:
     """Return each curve's mean bits and MSE over the losses up to `most`, fewest bits first."""
     areas = curve_areas(bench.rows, bench.measured, most)
-    sampled_areas = [curve_areas(bench.rows, sample, most) for sample in bench.samples]
+    sampled_areas = sample_areas(bench.rows, bench.samples, most)
     columns = [
         BITS.titled(f"mean bits beyond label, 0 to {most:g} points lost"),
         MSE.titled("mean of the attack's MSE"),

@@ -58,8 +58,10 @@ from sims.results.matched_accuracy import (
     Matches,
     curve_areas,
     match_rows,
+    match_samples,
     measure_rows,
     paired_differences,
+    sample_areas,
     undefended_measures,
 )
 from sims.results.record_files import parse_events, parse_file, read_record, read_records
@@ -143,6 +145,7 @@ __all__ = [
     "lacking_settings",
     "list_failures",
     "match_rows",
+    "match_samples",
     "mean_samples",
     "measure_rows",
     "paired_differences",
@@ -158,6 +161,7 @@ __all__ = [
     "requested_results",
     "resample_rows",
     "row_measures",
+    "sample_areas",
     "undefended_measures",
     "update_bench",
     "write_bench_rows",

@@ -5,6 +5,7 @@ curve through its strengths, each seed has its own, and curves are compared wher
 that of the undefended net of the same seed less an allowed loss. Differences are paired by seed.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -41,43 +42,55 @@ Matches = dict[int, Match | None]
 """Matches by seed; None where the variant is never this accurate."""
 
 
-def bits_at(curve: Curve, accuracy: float) -> Match | None:
-    """Return the curve's fewest bits at `accuracy` (a share) or above; see `interpolate_curve`."""
-    if not curve:
-        return None
-    keys, values, is_bound = interpolate_curve(curve, [accuracy])
-    if np.isnan(values[0, keys.index(BITS.key)]):
-        return None
-    point = {k: float(v) for k, v in zip(keys, values[0], strict=True) if not np.isnan(v)}
-    return Match(point if is_bound[0] else point | {ACCURACY.key: accuracy}, bool(is_bound[0]))
+def find_matches(curves: Sequence[Curve], accuracies: Sequence[float]) -> list[Match | None]:
+    """Return each curve's fewest bits at its accuracy (a share) or above; see `read_curves`."""
+    if not curves or not curves[0]:
+        return [None for _ in curves]
+    keys, values, is_bound = read_curves(curves, np.asarray(accuracies)[:, None])
+    bits = keys.index(BITS.key)
+    matches: list[Match | None] = []
+    for accuracy, row, bound in zip(
+        accuracies, values[:, 0].tolist(), is_bound[:, 0].tolist(), strict=True
+    ):
+        if math.isnan(row[bits]):
+            matches.append(None)
+            continue
+        point = {k: value for k, value in zip(keys, row, strict=True) if not math.isnan(value)}
+        matches.append(Match(point if bound else point | {ACCURACY.key: accuracy}, bound))
+    return matches
 
 
-def interpolate_curve(
-    curve: Curve, accuracies: Sequence[float]
-) -> tuple[list[str], Float[np.ndarray, "L K"], Bool[np.ndarray, " L"]]:
+def read_curves(
+    curves: Sequence[Curve], accuracies: Float[np.ndarray, "S L"]
+) -> tuple[list[str], Float[np.ndarray, "S L K"], Bool[np.ndarray, "S L"]]:
     """Return the K measures' names, their values at L accuracies, and where these are bounds.
 
-    The curve is linear between neighbouring strengths. Where it crosses an accuracy more than once,
-    the crossing with the fewest bits counts; where a point more accurate than that leaks no more
-    than any crossing, that point does and is a bound. NaN where all points are below, and for a
-    measure that a point lacks.
+    Each of S curves is linear between neighbouring strengths. Where it crosses an accuracy more
+    than once, the crossing with the fewest bits counts; where a point more accurate than that leaks
+    no more than any crossing, that point does and is a bound. NaN where all points are below, and
+    for a measure that a point lacks.
+
+    Args:
+        curves: A curve in S samples of images; all have as many points.
+        accuracies: Those at which each is read.
     """
-    keys = list(dict.fromkeys(key for point in curve for key in point))
-    table = np.array([[point.get(key, np.nan) for key in keys] for point in curve])
-    target = np.asarray(accuracies)[None, :]
-    actual = table[:, keys.index(ACCURACY.key)][:, None]
+    keys = list(dict.fromkeys(key for curve in curves for point in curve for key in point))
+    table = np.array(
+        [[[point.get(key, np.nan) for key in keys] for point in curve] for curve in curves]
+    ).swapaxes(0, 1)[:, :, None]
+    actual = table[..., keys.index(ACCURACY.key)]
     first, second = actual[:-1], actual[1:]
-    inside = (np.minimum(first, second) < target) & (target < np.maximum(first, second))
-    share = (target - first) / np.where(inside, second - first, 1)
-    between = table[:-1, None] + share[..., None] * (table[1:] - table[:-1])[:, None]
-    points = np.broadcast_to(table[:, None], (len(table), target.shape[1], len(keys)))
+    inside = (np.minimum(first, second) < accuracies) & (accuracies < np.maximum(first, second))
+    share = (accuracies - first) / np.where(inside, second - first, 1)
+    between = table[:-1] + share[..., None] * (table[1:] - table[:-1])
+    points = np.broadcast_to(table, (len(table), *accuracies.shape, len(keys)))
     values = np.concatenate([points, between, points])  # of equals, a point there comes first
-    counts = np.concatenate([actual == target, inside, actual > target])
+    counts = np.concatenate([actual == accuracies, inside, actual > accuracies])
     bits = np.where(counts, values[..., keys.index(BITS.key)], np.inf)
-    best = bits.argmin(0)
-    rows = np.arange(target.shape[1])
-    reached = np.where(np.isinf(bits[best, rows])[:, None], np.nan, values[best, rows])
-    return keys, reached, best >= len(counts) - len(table)
+    best = bits.argmin(0)[None]
+    reached = np.take_along_axis(values, best[..., None], 0)[0]
+    is_never = np.isinf(np.take_along_axis(bits, best, 0)[0])
+    return keys, np.where(is_never[..., None], np.nan, reached), best[0] >= len(counts) - len(table)
 
 
 def measure_rows(rows: Iterable[BenchRow]) -> list[Measures]:
@@ -92,12 +105,12 @@ def measure_rows(rows: Iterable[BenchRow]) -> list[Measures]:
 
 def match_rows(
     rows: Sequence[BenchRow], measured: Sequence[Measures], loss: float
-) -> dict[str, dict[int, Match | None]]:
+) -> dict[str, Matches]:
     """Return what each variant has `loss` points of accuracy below the undefended net.
 
     Args:
         rows: A bench's rows.
-        measured: Their measures, or those of a bootstrap sample.
+        measured: Their measures.
         loss: Points of accuracy, 0 or more.
 
     Returns:
@@ -106,12 +119,45 @@ def match_rows(
     Raises:
         RunError: When a row lacks what is needed, or a seed has no undefended row.
     """
-    undefended = undefended_measures(rows, measured)
-    matches: dict[str, Matches] = {}
-    for (variant, seed), curve in make_curves(rows, measured, undefended).items():
-        accuracy = undefended[seed][ACCURACY.key] - loss / 100
-        matches.setdefault(variant, {})[seed] = bits_at(curve, accuracy)
+    return match_samples(rows, [measured], loss)[0]
+
+
+def match_samples(
+    rows: Sequence[BenchRow], samples: Sequence[Sequence[Measures]], loss: float
+) -> list[dict[str, Matches]]:
+    """Return what each variant has at an accuracy in each sample of test images.
+
+    Args:
+        rows: A bench's rows.
+        samples: By sample, the rows' measures.
+        loss: As `match_rows`.
+
+    Returns:
+        By sample, as `match_rows`.
+
+    Raises:
+        RunError: As `match_rows`.
+    """
+    matches: list[dict[str, Matches]] = [{} for _ in samples]
+    for (variant, seed), (curves, tops) in _sample_curves(rows, samples).items():
+        accuracies = [top[ACCURACY.key] - loss / 100 for top in tops]
+        for sample, match in zip(matches, find_matches(curves, accuracies), strict=True):
+            sample.setdefault(variant, {})[seed] = match
     return matches
+
+
+def _sample_curves(
+    rows: Sequence[BenchRow], samples: Sequence[Sequence[Measures]]
+) -> dict[tuple[str, int], tuple[list[Curve], list[Measures]]]:
+    """Return by variant and seed its curve in each sample, and the undefended net's measures."""
+    gathered: dict[tuple[str, int], tuple[list[Curve], list[Measures]]] = {}
+    for measured in samples:
+        undefended = undefended_measures(rows, measured)
+        for (variant, seed), curve in make_curves(rows, measured, undefended).items():
+            curves, tops = gathered.setdefault((variant, seed), ([], []))
+            curves.append(curve)
+            tops.append(undefended[seed])
+    return gathered
 
 
 def curve_areas(
@@ -125,25 +171,47 @@ def curve_areas(
 
     Args:
         rows: A bench's rows.
-        measured: Their measures, or those of a bootstrap sample.
+        measured: Their measures.
         most: The largest loss, in points above 0.
 
     Raises:
         RunError: As `match_rows`.
     """
-    undefended = undefended_measures(rows, measured)
+    return sample_areas(rows, [measured], most)[0]
+
+
+def sample_areas(
+    rows: Sequence[BenchRow], samples: Sequence[Sequence[Measures]], most: float
+) -> list[dict[str, dict[int, Measures]]]:
+    """Return the areas in each sample of test images; see `curve_areas`.
+
+    Args:
+        rows: A bench's rows.
+        samples: By sample, the rows' measures.
+        most: As `curve_areas`.
+
+    Raises:
+        RunError: As `match_rows`.
+    """
     losses = np.linspace(0, most / 100, GRID)
-    areas: dict[str, dict[int, Measures]] = {}
-    for (variant, seed), curve in make_curves(rows, measured, undefended).items():
-        top = undefended[seed]
-        keys, reached, _ = interpolate_curve(curve, list(top[ACCURACY.key] - losses))
-        helps = reached[:, keys.index(BITS.key)] < top[BITS.key]  # NaN does not
-        mean = {
-            key: float(np.where(helps, reached[:, keys.index(key)], top[key]).mean())
-            for key in (BITS.key, MSE.key)
-            if key in top and key in keys
-        }
-        areas.setdefault(variant, {})[seed] = {k: v for k, v in mean.items() if not np.isnan(v)}
+    areas: list[dict[str, dict[int, Measures]]] = [{} for _ in samples]
+    for (variant, seed), (curves, tops) in _sample_curves(rows, samples).items():
+        accuracies = np.array([top[ACCURACY.key] for top in tops])[:, None] - losses
+        keys, reached, _ = read_curves(curves, accuracies)
+        bits = np.array([top[BITS.key] for top in tops])
+        helps = reached[..., keys.index(BITS.key)] < bits[:, None]  # NaN does not
+        means = {}
+        for key in (BITS.key, MSE.key):
+            if key in keys:
+                bare = np.array([top.get(key, np.nan) for top in tops])
+                values = np.where(helps, reached[..., keys.index(key)], bare[:, None])
+                means[key] = values.mean(1).tolist()
+        for b, (area, top) in enumerate(zip(areas, tops, strict=True)):
+            area.setdefault(variant, {})[seed] = {
+                key: mean[b]
+                for key, mean in means.items()
+                if key in top and not math.isnan(mean[b])
+            }
     return areas
 
 

@@ -43,9 +43,19 @@ def go_on(folder: Path, settings: Settings) -> None:
     local.train_locally(settings, folder, lambda _: None, resume=begun, measure=False)
 
 
-def killed(folder: Path, settings: Settings, seconds: float) -> None:
-    """Train in a process of its own, which ends without any warning after so many seconds."""
+def count_rounds(folder: Path) -> int:
+    """Return the rounds that a run has told of."""
+    events = folder / "events.jsonl"
+    return len(events.read_text().splitlines()) if events.exists() else 0
+
+
+def killed(folder: Path, settings: Settings, after: int, seconds: float) -> None:
+    """Train in a process of its own, which ends without any warning so long after a round."""
     child = forked(lambda: go_on(folder, settings))
+    limit = time.monotonic() + 60
+    while count_rounds(folder) < after:
+        assert time.monotonic() < limit, f"round {after} was not reached"
+        time.sleep(0.001)
     time.sleep(seconds)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
@@ -74,10 +84,11 @@ def test_kills_change_nothing(tmp_path: Path, kills: int) -> None:
     go_on(alone, settings)
     whole = time.monotonic() - begin
     draw, rounds = random.Random(0), []
-    for _ in range(kills):
-        killed(troubled, settings, draw.uniform(0.0, 1.5 * whole / kills))
-        events = troubled / "events.jsonl"
-        rounds.append(len(events.read_text().splitlines()) if events.exists() else 0)
+    for number in range(kills):
+        # By rounds: a machine that is suddenly faster would end the run before its last kills.
+        after = 10 * number + draw.randrange(8)
+        killed(troubled, settings, after, draw.uniform(0.0, whole / (10 * kills)))
+        rounds.append(count_rounds(troubled))
     go_on(troubled, settings)
     assert len(set(rounds)) > min(2, kills - 2), "the kills all fell into the same round"
     assert files(alone) == files(troubled)

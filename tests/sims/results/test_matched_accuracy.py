@@ -10,7 +10,6 @@ from sims.results.matched_accuracy import (
     Curve,
     Match,
     Matches,
-    bits_at,
     measure_rows,
     paired_differences,
 )
@@ -49,6 +48,12 @@ def curve_areas(rows: list[BenchRow], most: float) -> dict[str, dict[int, dict[s
     """Return areas of the rows' own measures."""
     areas = matched_accuracy.curve_areas(rows, measure_rows(rows), most)
     return {name: {seed: dict(area) for seed, area in each.items()} for name, each in areas.items()}
+
+
+def bits_at(curve: Curve, accuracy: float) -> Match | None:
+    """Return one curve's match."""
+    (match,) = matched_accuracy.find_matches([curve], [accuracy])
+    return match
 
 
 def curve_of(rows: list[BenchRow], variant: str) -> Curve:
