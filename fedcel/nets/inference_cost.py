@@ -1,13 +1,10 @@
 """What one inference costs the device: operations, parameters, bytes."""
 
-from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
 from fedcel.nets.split_net import SplitNet
 
@@ -42,38 +39,10 @@ def measure_cost(net: SplitNet, image: Float[Tensor, "C H W"]) -> InferenceCost:
     Returns:
         Operations and parameters of the encoder, and the bytes that are sent.
     """
-    with torch.no_grad(), _OperationCounter() as counter:
+    from fedcel.nets.operation_counter import OperationCounter  # brings a part of the compiler
+
+    with torch.no_grad(), OperationCounter() as counter:
         z = net.encode(image[None])
         net.scale_noise(z)
     parameters = sum(p.numel() for p in net.device_parameters().values())
     return InferenceCost(counter.operations, parameters, BYTES_PER_VALUE * z.numel())
-
-
-class _OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts operations by PyTorch's formulas.
-
-    `FlopCounterMode` counts them alike, and loads the compiler for it, more than a second.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.operations = 0
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Say that nobody compiles under this mode: the compiler is loaded to be told not to."""
-        return False
-
-    def __torch_dispatch__(
-        self,
-        func: torch._ops.OpOverload,
-        types: Sequence[type],
-        args: tuple[object, ...] = (),
-        kwargs: Mapping[str, object] | None = None,
-    ) -> object:
-        """Compute an operation and add what it counts."""
-        output = func(*args, **(kwargs or {}))
-        count = flop_registry.get(func.overloadpacket)
-        if count is not None:
-            self.operations += count(*args, **(kwargs or {}), out_val=output)
-        return output
