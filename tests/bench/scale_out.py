@@ -1,12 +1,14 @@
 """Several service processes on one ledger in PostgreSQL: what they answer, and while one is killed.
 
-`python -m tests.bench.scale_out [SECONDS]` serves one run by 1, 2 and 4 processes over loopback,
-each on a port of its own with `label-only` answers; the ledger is a server of PostgreSQL over a
-unix socket. There is no balancer: one generator of load a port. It prints rows:
+`python -m tests.bench.scale_out [SECONDS] [ray]` serves one run by 1, 2 and 4 processes over
+loopback, each on a port of its own with `label-only` answers; the ledger is a server of PostgreSQL
+over a unix socket. There is no balancer: one generator of load a port. It prints rows:
 
 - `scale-out`: answers of all processes under `wrk`, 64 connections in all;
 - `ledger-writers`: what a charge with its settlement costs where so many processes write at once,
   in groups of 16, without a service;
+- `ray-serve` (with `ray`): the same by two processes, and by two replicas of Ray Serve behind its
+  proxy, in turns;
 - `killed`: one of the processes ends by SIGKILL every few seconds and starts again. Here the load
   is drawn in Python, which notes the id of each answer: in the end each is looked up in the ledger.
 
@@ -29,6 +31,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from hashlib import sha256
+from importlib import import_module
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -52,6 +55,8 @@ KILL_SECONDS = 2.0
 """Between two kills, on average."""
 GRANTED = 9 * 10**8
 START_SECONDS = 60.0
+RAY_REPLICAS, RAY_TURNS = 2, 3
+EXAMPLE = Path(__file__).parents[2] / "examples" / "deployment"
 Row = dict[str, str | int | float]
 
 
@@ -82,7 +87,17 @@ def main() -> None:
         for count in PROCESSES:
             site = make_site(folder / f"of-{count}", server.make_database())
             with serve_all(site, count) as services:
-                print_row(measure_load(site, services, seconds))
+                ports = [service.port for service in services]
+                print_row(measure_load(site, ports, seconds))
+        for turn in range(RAY_TURNS if "ray" in sys.argv[2:] else 0):
+            site = make_site(folder / f"ports-{turn}", server.make_database())
+            with serve_all(site, RAY_REPLICAS) as services:
+                row = measure_load(site, [service.port for service in services], seconds)
+            print_row({**row, "kind": "ray-serve", "what": "two processes, each at its own port"})
+            site = make_site(folder / f"ray-{turn}", server.make_database())
+            with serve_on_ray(site) as port:
+                row = measure_load(site, [port], seconds)
+            print_row({**row, "kind": "ray-serve", "what": "two replicas behind Ray Serve's proxy"})
         for count in PROCESSES:
             print_row(measure_writers(server.make_database(), count, seconds))
         for count in PROCESSES[1:]:
@@ -172,17 +187,46 @@ def serve_all(site: Site, count: int) -> Iterator[list[Served]]:
             service.process.join()
 
 
-def measure_load(site: Site, services: list[Served], seconds: float) -> Row:
-    """Ask all processes at once, by a `wrk` each; RuntimeError where not all was answered."""
+@contextmanager
+def serve_on_ray(site: Site) -> Iterator[int]:
+    """Serve by replicas of examples/deployment/ray_serve.py at the port; end Ray in the end."""
+    import ray
+    from ray import serve
+
+    sys.path.insert(0, str(EXAMPLE))
+    program = import_module("ray_serve")
+    [port] = choose_ports(1)
+    ray.init(
+        include_dashboard=False, log_to_driver=False, runtime_env={"working_dir": str(EXAMPLE)}
+    )
+    try:
+        serve.start(http_options={"host": "127.0.0.1", "port": port})
+        options = program.Options(
+            run=site.run,
+            ledger=site.ledger,
+            keys=site.keys,
+            replicas=RAY_REPLICAS,
+            rate=1e6,
+            allow_chance=True,
+        )
+        serve.run(program.build(options))
+        yield port
+    finally:
+        serve.shutdown()  # type: ignore[no-untyped-call]
+        ray.shutdown()
+
+
+def measure_load(site: Site, ports: list[int], seconds: float) -> Row:
+    """Ask at all ports at once, by a `wrk` each; RuntimeError where not all was answered."""
     if WRK is None:
         raise RuntimeError("wrk is not installed; name it in the environment's WRK")
     script = Path(__file__).with_name("load.lua")
-    connections = CONNECTIONS // len(services)
+    connections = CONNECTIONS // len(ports)
     options = ["-t1", f"-c{connections}", f"-d{seconds:g}s", "--latency", "-s", str(script)]
     arguments = [site.key, site.model.version, str(site.model.net.features)]
     asking = []
-    for number, service in enumerate(services):
-        url = f"http://127.0.0.1:{service.port}/v1/query"
+    for number, port in enumerate(ports):
+        url = f"http://127.0.0.1:{port}/v1/query"
         command = [WRK, *options, url, "--", *arguments, str(number)]
         asking.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
     results = []
@@ -198,7 +242,7 @@ def measure_load(site: Site, services: list[Served], seconds: float) -> Row:
         raise RuntimeError(f"{answers} answers, but {charged} charges")
     return {
         "kind": "scale-out",
-        "processes": len(services),
+        "processes": len(ports),
         "connections": CONNECTIONS,
         "answers-per-second": round(sum(r["answers"] / r["seconds"] for r in results)),
         "median-ms": round(1e3 * statistics.mean(r["median"] for r in results), 1),

@@ -4,7 +4,6 @@ import multiprocessing
 import os
 import random
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,12 +13,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import httpx
-import numpy as np
 import pytest
 
-from fedcel.privacy.ledger import MICRO, Ledger
+from fedcel.privacy.ledger import Ledger
 from sims.commands import ledger_actions as operator
 from tests.clients.serving import child
+from tests.system.service_load import loaded, paid
 from tests.system.services import new_key
 
 KILLS = int(os.environ.get("FEDCEL_KILLS", "10"))
@@ -67,57 +66,6 @@ def up(url: str) -> bool:
         return False
 
 
-def load(url: str, key: str, version: str, until: threading.Event) -> list[str]:
-    """Ask one question after the other; return the ids of those that were answered."""
-    stream, answered = np.random.default_rng(random.randrange(2**32)), []
-    headers = {
-        "authorization": f"Bearer {key}",
-        "content-type": "application/octet-stream",
-        "model-version": version,
-    }
-    with httpx.Client(base_url=url, headers=headers, timeout=20) as http:
-        while not until.is_set():
-            name = f"request-{stream.integers(2**62)}"
-            message = stream.random(8, dtype=np.float32).tobytes()
-            try:
-                reply = http.post("/v1/query", content=message, headers={"idempotency-key": name})
-            except httpx.TransportError:
-                continue
-            if reply.status_code == 200 and reply.json()["fresh"]:
-                answered.append(f"phone:{name}")
-    return answered
-
-
-@contextmanager
-def loaded(services: list[Forked], key: str, threads: int = 3) -> Iterator[list[str]]:
-    """Ask several services at once; the list is whole when the context ends."""
-    until, answered = threading.Event(), []
-    card = httpx.get(f"{services[0].url}/v1/model", headers={"authorization": f"Bearer {key}"})
-    version = card.json()["model"]
-
-    def ask(url: str) -> None:
-        answered.extend(load(url, key, version, until))
-
-    asking = [threading.Thread(target=ask, args=(service.url,)) for service in services * threads]
-    for thread in asking:
-        thread.start()
-    try:
-        yield answered
-    finally:
-        until.set()
-        for thread in asking:
-            thread.join(30)
-
-
-def paid(ledger: Path) -> set[str]:
-    """Return the charged request ids of a ledger that is in order."""
-    with Ledger.open(ledger) as found:
-        assert found.verify() == []
-        charged = [row.entry.request for row in found.rows() if row.entry.kind == "charge"]
-        assert found.balance("phone").spent == 4 * MICRO * len(charged)
-    return set(charged)
-
-
 @pytest.mark.parametrize("kills", [3, pytest.param(KILLS, marks=pytest.mark.long)])
 def test_no_answer_without_a_charge_though_it_is_killed(
     tmp_path: Path, folder: Path, fork: ForkServerContext, kills: int
@@ -126,7 +74,7 @@ def test_no_answer_without_a_charge_though_it_is_killed(
     ledger, answered = tmp_path / "ledger.db", []
     key, chance = new_key(ledger), random.Random(0)
     for _ in range(kills):
-        with forked(fork, folder, ledger) as service, loaded([service], key) as found:
+        with forked(fork, folder, ledger) as service, loaded([service.url], key) as found:
             time.sleep(0.3 + chance.random())
             service.process.kill()
         answered += found
@@ -142,14 +90,14 @@ def test_two_processes_share_a_ledger_and_a_drain_loses_nothing(
     ledger = tmp_path / "ledger.db"
     key = new_key(ledger, 100)
     with forked(fork, folder, ledger) as one, forked(fork, folder, ledger) as two:
-        with loaded([one, two], key, threads=2) as answered:
+        with loaded([one.url, two.url], key, threads=2) as answered:
             limit = time.monotonic() + 60
             with Ledger.open(ledger) as found:
                 while found.balance("phone").remaining and time.monotonic() < limit:
                     time.sleep(0.1)
         assert len(answered) == 25 and set(answered) == paid(ledger)
         operator.grant_client(ledger, "phone", 1e6)
-        with loaded([one, two], key) as more:
+        with loaded([one.url, two.url], key) as more:
             time.sleep(1)
             for service in (one, two):
                 service.process.terminate()
