@@ -132,6 +132,8 @@ class Service:
         self.limits = limits
         self._reload = reload
         self._reloading = asyncio.Lock()
+        self._is_started = False
+        self._is_reload_pending = False
         self._reload_tasks: set[asyncio.Task[None]] = set()
         self._versions: dict[str, ServedVersion] = {}
         self._ends: dict[str, asyncio.TimerHandle] = {}
@@ -165,6 +167,9 @@ class Service:
         self.is_ready = True
         LOGGER.info("started", extra={"model": self.model.version})
         self.warn_of_keys()
+        self._is_started = True
+        if self._is_reload_pending:
+            self._begin_reload()
 
     async def end(self) -> None:
         """Answer what waits, take nothing more, close the ledger."""
@@ -180,11 +185,16 @@ class Service:
         LOGGER.info("drained")
 
     def request_reload(self) -> None:
-        """Read the run again soon; a handler of a signal may call it."""
-        if self.is_ready:
+        """Read the run again soon, or once the service has started.
+
+        A handler of a signal may call it.
+        """
+        if self.is_ending:
+            LOGGER.warning("reload ignored", extra={"reason": "the service is ending"})
+        elif self._is_started:
             self._loop.call_soon_threadsafe(self._begin_reload)
         else:
-            LOGGER.warning("reload ignored", extra={"reason": "the service is not ready"})
+            self._is_reload_pending = True
 
     async def reload(self) -> None:
         """Serve what the run holds now, beside what it replaces; what cannot be served is logged.

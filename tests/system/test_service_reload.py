@@ -1,6 +1,10 @@
 """`fedcel serve` takes a new run on SIGHUP, under load, and keeps the old one for a while."""
 
+import re
 import signal
+import sqlite3
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -76,6 +80,46 @@ def test_a_new_run_is_served_beside_the_old_one(tmp_path: Path) -> None:
         assert card["expected"]["images"] == 400 and 0 <= card["expected"]["accuracy"] <= 1
         service.process.send_signal(signal.SIGTERM)
         assert service.process.wait(30) == 0
+
+
+@pytest.mark.long
+def test_a_signal_before_the_service_is_ready_is_acted_on(tmp_path: Path) -> None:
+    """The run was read, the ledger is still waited for: the newest run is served all the same."""
+    models = [stored(tmp_path / f"v{seed}", seed=seed) for seed in (0, 1)]
+    current, ledger = tmp_path / "current", tmp_path / "ledger.db"
+    link(current, tmp_path / "v0")
+    key = new_key(ledger)
+    lock = sqlite3.connect(ledger, isolation_level=None)
+    lock.execute("BEGIN EXCLUSIVE")
+    with serving(current, ledger) as service:
+        assert '"started"' not in service.log.read_text()
+        link(current, tmp_path / "v1")
+        service.process.send_signal(signal.SIGHUP)
+        time.sleep(0.2)
+        lock.close()
+        wait_for(service, '"reloaded"')
+        headers = {"authorization": f"Bearer {key}"}
+        card = httpx.get(f"{service.url}/v1/model", headers=headers).json()
+        assert card["model"] == models[1].version
+        assert "reload ignored" not in service.log.read_text()
+
+
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="it is read from /proc what a process catches")
+def test_a_signal_before_the_run_is_read_does_not_end_the_process(tmp_path: Path) -> None:
+    """It is kept, and the run read once more."""
+    stored(tmp_path / "run")
+
+    def send_early(process: "subprocess.Popen[str]") -> None:
+        status = Path(f"/proc/{process.pid}/status")
+        end = time.monotonic() + 30
+        while not int(re.findall(r"SigCgt:\s*(\w+)", status.read_text())[0], 16) & 1:  # SIGHUP
+            assert time.monotonic() < end
+            time.sleep(0.001)
+        process.send_signal(signal.SIGHUP)
+
+    with serving(tmp_path / "run", tmp_path / "ledger.db", at_start=send_early) as service:
+        wait_for(service, '"reload unchanged"')
 
 
 @pytest.mark.long
