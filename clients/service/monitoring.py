@@ -27,6 +27,7 @@ ROUTES = frozenset(
 )
 RequestObserver = Callable[[str, str, int, float], None]
 """Is told of a request that ended: method, route, status, seconds."""
+RELOAD_OUTCOMES = ("served", "unchanged", "refused")
 FRESHNESS = {True: "true", False: "false"}
 SERVER_MESSAGES = frozenset(
     {
@@ -70,6 +71,8 @@ class Metrics:
             "fedcel_version_queries", "Questions by model version.", ["model"]
         )
         self.reloads = counter("fedcel_reloads", "Reloads of the run.", ["outcome"])
+        for outcome in RELOAD_OUTCOMES:
+            self.reloads.labels(outcome)  # a count that begins at 1 shows no increase
         self.key_expiry = Gauge(
             "fedcel_key_expiry_seconds", "Time to the first expiry.", registry=self.registry
         )
