@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from fedcel.errors import LeakError as LeakError
     from fedcel.errors import LeakLimitError as LeakLimitError
     from fedcel.errors import LedgerError as LedgerError
+    from fedcel.errors import ModelVersionError as ModelVersionError
     from fedcel.errors import NetError as NetError
     from fedcel.errors import PluginError as PluginError
     from fedcel.errors import RefusedImagesError as RefusedImagesError

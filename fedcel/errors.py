@@ -78,6 +78,10 @@ class ServiceError(FedcelError, RuntimeError):
     """A service refused a question, cannot be reached, or answers what cannot be right."""
 
 
+class ModelVersionError(ServiceError):
+    """A service no longer answers the model version that a message was made for."""
+
+
 class SpentError(ServiceError):
     """A budget for a service's answers is spent: the asker's own, or the served model's."""
 

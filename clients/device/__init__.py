@@ -4,8 +4,9 @@ from clients.device.conversation import PrivatePrediction
 from clients.device.device import Device, describe_law
 from clients.device.keyed_noise import load_device_key
 from clients.device.message_groups import GroupCharge, MessageGroups
+from clients.device.renewal import DeviceBuilder, MeasuredVersion
 from clients.device.sent_messages import SentMessages
-from clients.device.split_client import AsyncSplitClient, DeviceBuilder, ImageOwner, SplitClient
+from clients.device.split_client import AsyncSplitClient, ImageOwner, SplitClient
 
 __all__ = [
     "AsyncSplitClient",
@@ -13,6 +14,7 @@ __all__ = [
     "DeviceBuilder",
     "GroupCharge",
     "ImageOwner",
+    "MeasuredVersion",
     "MessageGroups",
     "PrivatePrediction",
     "SentMessages",

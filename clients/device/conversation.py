@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from clients import service_messages
 from clients.device.encoder import MAX_ENCODER_BYTES, read_encoder
 from clients.device.message_groups import GroupCharge
-from fedcel.errors import ServiceError, SpentError
+from fedcel.errors import ModelVersionError, ServiceError, SpentError
 from fedcel.nets import SplitNet
 from fedcel.short_repr import summarise_record
 
@@ -27,7 +27,11 @@ FIRST_PAUSE = 0.1  # seconds
 LONGEST_PAUSE = 5.0  # seconds
 MAX_CONNECT_SECONDS = 30.0  # of pauses for a service that does not listen yet
 RETRIED_STATUSES = (429, 503)
-SPENT_PROBLEMS = ("urn:fedcel:problem:budget", "urn:fedcel:problem:model-budget")
+ERROR_OF_PROBLEM: dict[str, type[ServiceError]] = {
+    "urn:fedcel:problem:budget": SpentError,
+    "urn:fedcel:problem:model-budget": SpentError,
+    "urn:fedcel:problem:model-version": ModelVersionError,
+}
 MAX_ROUNDING = 1e-3  # of the sum of an answer's probabilities
 VERSION_HINT = "; is this a fedcel service of this version?"
 
@@ -98,7 +102,8 @@ def send_with_retries(request: HttpRequest) -> Conversation[HttpReply]:
     """Return the reply, after waiting and sending the same again where that may help.
 
     ServiceError when it says no, is too busy six times, or cannot be reached for 30 seconds:
-    SpentError where it says no because a budget is spent.
+    SpentError where it says no because a budget is spent, ModelVersionError where another model
+    version is served.
     """
     attempts = 0
     refusals = 0
@@ -135,7 +140,7 @@ def describe_refusal(reply: HttpReply) -> ServiceError:
     except ValidationError:
         return ServiceError(f"the service answered {reply.status}")
     remaining = "" if problem.remaining is None else f" (epsilon left: {problem.remaining:g})"
-    kind = SpentError if problem.type in SPENT_PROBLEMS else ServiceError
+    kind = ERROR_OF_PROBLEM.get(problem.type, ServiceError)
     return kind(f"{problem.status}: {problem.title} {problem.detail}{remaining}")
 
 
@@ -149,20 +154,27 @@ def parse_reply(kind: type[Content], reply: HttpReply) -> Content:
         ) from None
 
 
-def request_model(
-    key: str, own_encoder: nn.Module | None, encoder_file: Path | None = None
-) -> Conversation[tuple[service_messages.ModelCard, SplitNet]]:
-    """Return the served model's card and the device's half of it, of a file where there is one."""
-    headers = {"Authorization": f"Bearer {key}"}
-    reply = yield from send_with_retries(HttpRequest("GET", "/v1/model", headers))
-    card = parse_reply(service_messages.ModelCard, reply)
+def request_card(key: str) -> Conversation[service_messages.ModelCard]:
+    """Return the served model's card."""
+    request = HttpRequest("GET", "/v1/model", {"Authorization": f"Bearer {key}"})
+    return parse_reply(service_messages.ModelCard, (yield from send_with_retries(request)))
+
+
+def request_encoder(
+    key: str,
+    card: service_messages.ModelCard,
+    own_encoder: nn.Module | None,
+    encoder_file: Path | None = None,
+) -> Conversation[SplitNet]:
+    """Return the device's half of a card's model, of a file where there is one."""
     if encoder_file is not None:
-        return card, read_encoder(card, encoder_file.read_bytes(), own_encoder)
+        return read_encoder(card, encoder_file.read_bytes(), own_encoder)
     size = card.encoder.bytes
     if size > MAX_ENCODER_BYTES:
         raise ServiceError(f"the encoder has {size} bytes, at most {MAX_ENCODER_BYTES}")
+    headers = {"Authorization": f"Bearer {key}"}
     reply = yield from send_with_retries(HttpRequest("GET", "/v1/encoder", headers, limit=size))
-    return card, read_encoder(card, reply.body, own_encoder)
+    return read_encoder(card, reply.body, own_encoder)
 
 
 def request_budget(key: str) -> Conversation[service_messages.Budget]:

@@ -48,6 +48,8 @@ class PreparedMessage(NamedTuple):
     """D values of float32, little-endian."""
     charge: GroupCharge
     """What was assumed of it."""
+    group: bytes
+    """Fingerprint of the group that it was charged to."""
 
 
 class AssumedGroup(NamedTuple):
@@ -115,12 +117,20 @@ class Device:
         """
         return self.prepare(image, group).content
 
-    def prepare(self, image: Float[Tensor, "C H W"], group: str | None = None) -> PreparedMessage:
+    def prepare(
+        self,
+        image: Float[Tensor, "C H W"],
+        group: str | None = None,
+        *,
+        encoded_before: PreparedMessage | None = None,
+    ) -> PreparedMessage:
         """Build a message, and say what was assumed of it and charged.
 
         Args:
             image: As `build_message`.
             group: As `build_message`.
+            encoded_before: The message of the same image that left before, by the encoder of an
+                earlier model version: both are charged to one group.
 
         Returns:
             The message and its charge.
@@ -146,7 +156,8 @@ class Device:
             )
         content = smashed.numpy().astype("<f4").tobytes()
         features = self._in_units_of_noise(z[0], noise_scale)
-        assumed = self._assume_group(fingerprint, features, group)
+        before = None if encoded_before is None else encoded_before.group
+        assumed = self._assume_group(fingerprint, features, group, before)
         if assumed.basis in ("caller", "nearest") and assumed.earlier is not None:
             if self.near_duplicates == "refuse":
                 raise NearDuplicateError(
@@ -154,7 +165,8 @@ class Device:
                     "its answer, or allow near-duplicates"
                 )
             if self.near_duplicates == "reuse":
-                return PreparedMessage(assumed.earlier.content, self._describe(assumed))
+                charge = self._describe(assumed)
+                return PreparedMessage(assumed.earlier.content, charge, assumed.group)
         self.sent.add(
             fingerprint,
             self.leak.upper,
@@ -164,7 +176,7 @@ class Device:
         )
         if assumed.basis != "repeat" and features is not None:
             self.groups.remember(EarlierMessage(features, assumed.group, content))
-        return PreparedMessage(content, self._describe(assumed))
+        return PreparedMessage(content, self._describe(assumed), assumed.group)
 
     def _in_units_of_noise(
         self, z: Float[Tensor, " D"], scale: Float[Tensor, " D"] | None
@@ -175,7 +187,11 @@ class Device:
         return z / (self.net.cut.sigma * (torch.ones_like(z) if scale is None else scale))
 
     def _assume_group(
-        self, fingerprint: bytes, features: Float[Tensor, " D"] | None, name: str | None
+        self,
+        fingerprint: bytes,
+        features: Float[Tensor, " D"] | None,
+        name: str | None,
+        before: bytes | None,
     ) -> AssumedGroup:
         """Say which group a message belongs to, and on what grounds."""
         nearest = None if features is None else self.groups.find_nearest(features)
@@ -185,6 +201,8 @@ class Device:
         if name is not None:
             group = hmac.digest(self.key, b"group" + name.encode(), sha256)[:MARK_BYTES]
             return AssumedGroup("caller", group, self.groups.find_group(group), distance)
+        if before is not None:
+            return AssumedGroup("encoded-anew", before, None, distance)
         if nearest is not None and nearest[1] <= self.groups.radius:
             return AssumedGroup("nearest", nearest[0].group, nearest[0], distance)
         return AssumedGroup("alone", fingerprint[:MARK_BYTES], None, distance)

@@ -15,7 +15,7 @@ from torch import Tensor
 NearDuplicatePolicy = Literal["count", "refuse", "reuse"]
 """What is done about an image that is nearly an earlier one: it is charged to its group; nothing is
 sent; the earlier message is sent again, whose answer is known and which tells nothing new."""
-Basis = Literal["caller", "nearest", "alone", "repeat"]
+Basis = Literal["caller", "nearest", "alone", "repeat", "encoded-anew"]
 
 
 class GroupCharge(NamedTuple):
@@ -23,7 +23,8 @@ class GroupCharge(NamedTuple):
 
     basis: Basis
     """Who said that it belongs to the group: the caller; the nearest earlier message; nobody, so it
-    is alone; or it is the very message that was sent before."""
+    is alone; it is the very message that was sent before; or its image was sent before, by the
+    encoder of an earlier model version."""
     messages: int
     """Distinct messages of the group, this one included."""
     bits: float
@@ -39,6 +40,7 @@ class GroupCharge(NamedTuple):
             "nearest": f"it is {self.distance or 0:.2f} sigma from an earlier message",
             "alone": "no message of this process is as near, and no group was named",
             "repeat": "it was sent before",
+            "encoded-anew": "its image was sent before, by an earlier encoder",
         }[self.basis]
         return (
             f"message {self.messages} of its group, up to {self.bits:.2f} bits together: {assumed}"

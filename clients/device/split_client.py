@@ -7,7 +7,8 @@ import ssl
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, Self, TypeVar, final, runtime_checkable
+from threading import Lock
+from typing import Self, TypeVar, final
 from urllib.parse import urlsplit
 
 import httpx
@@ -23,47 +24,22 @@ from clients.device.conversation import (
     PrivatePrediction,
     build_query,
     request_budget,
-    request_model,
     request_prediction,
 )
-from clients.device.device import NEAR_SIGMAS, Device, describe_law
+from clients.device.device import NEAR_SIGMAS, Device, PreparedMessage, describe_law
 from clients.device.keyed_noise import load_device_key
 from clients.device.message_groups import MessageGroups, NearDuplicatePolicy
+from clients.device.renewal import DeviceBuilder, EncoderSource, MeasuredVersion
 from clients.device.sent_messages import SentMessages
 from clients.encoder_leak_guard import LeakGuard
 from clients.service_messages import LOOPBACK_HOSTS, Budget, ExpectedCard, ModelCard
-from fedcel.errors import ServiceError
+from fedcel.errors import ModelVersionError, ServiceError
 from fedcel.nets import SplitNet
 from fedcel.short_repr import summarise_record
 
 ATTEMPT_TIMEOUT = httpx.Timeout(30.0, connect=5.0)  # seconds
 
 Result = TypeVar("Result")
-
-
-@runtime_checkable
-class DeviceBuilder(Protocol):
-    """Who makes a device of what a service sent."""
-
-    @property
-    def encoder(self) -> nn.Module | None:
-        """Return a module of the caller's own, into which the received values go; or None."""
-        ...
-
-    def build_device(self, card: ModelCard, net: SplitNet) -> Device:
-        """Make a device, or refuse the encoder.
-
-        Args:
-            card: The served model's card.
-            net: The received encoder and cut.
-
-        Returns:
-            The device.
-
-        Raises:
-            LeakError: The encoder leaks more than is allowed.
-        """
-        ...
 
 
 @final
@@ -150,14 +126,15 @@ class SplitClient:
             system's own.
         encoder_file: `encoder.safetensors` of `fedcel export --hub-folder`, in place of the
             download; it has to be the encoder of the model that is served.
+        renew_encoder: Whether to go on with the model version that replaced this one, once the
+            service no longer answers this one. Its encoder is fetched and measured as the first
+            one was, before an image is encoded with it. A version that costs more, or answers
+            other images or classes, is refused.
 
     Raises:
         ServiceError: The service cannot be reached or trusted, or says no.
         LeakError: The encoder leaks more than is allowed.
     """
-
-    card: ModelCard
-    device: Device
 
     def __init__(
         self,
@@ -167,18 +144,31 @@ class SplitClient:
         verify: Path | bool = True,
         *,
         encoder_file: Path | None = None,
+        renew_encoder: bool = False,
     ) -> None:
         self._key = key
+        self._source = EncoderSource(key, builder, encoder_file)
+        self._renews_encoder = renew_encoder
+        self._renewing = Lock()
         self._http = httpx.Client(
             base_url=check_url(url), verify=build_tls_context(verify), timeout=ATTEMPT_TIMEOUT
         )
         try:
-            request = request_model(key, builder.encoder, encoder_file)
-            self.card, net = self._carry_on(request)
-            self.device = builder.build_device(self.card, net)
+            card, net = self._carry_on(self._source.request())
+            self.version = self._source.measure(card, net)
         except BaseException:
             self._http.close()
             raise
+
+    @property
+    def card(self) -> ModelCard:
+        """Return the card of the model version that is asked."""
+        return self.version.card
+
+    @property
+    def device(self) -> Device:
+        """Return what makes messages for the model version that is asked."""
+        return self.version.device
 
     @property
     def claimed_answers(self) -> ExpectedCard | None:
@@ -205,13 +195,20 @@ class SplitClient:
         Raises:
             LeakLimitError: All messages, or those of the group, would tell more than the limit;
                 nothing was sent. NearDuplicateError where near-duplicates are refused.
-            ServiceError: The service says no; SpentError where a budget is spent.
+            LeakError: The encoder of a new model version leaks more than is allowed.
+            ServiceError: The service says no; SpentError where a budget is spent,
+                ModelVersionError where it answers another model version.
         """
-        return self._carry_on(
-            begin_query(
-                self.device, self.card, self._key, image, uncertainty=uncertainty, group=group
-            )
-        )
+        version = self.version  # another thread may renew it meanwhile
+        message = version.device.prepare(image, group)
+        try:
+            return self._carry_on(self._query(version, message, uncertainty))
+        except ModelVersionError:
+            if not self._renews_encoder:
+                raise
+            version = self._renew(version)
+        message = version.device.prepare(image, group, encoded_before=message)
+        return self._carry_on(self._query(version, message, uncertainty))
 
     def budget(self) -> Budget:
         """Read the client's account.
@@ -235,6 +232,19 @@ class SplitClient:
     def __exit__(self, *_: object) -> None:
         """Close the connection."""
         self.close()
+
+    def _query(
+        self, version: MeasuredVersion, message: PreparedMessage, uncertainty: bool
+    ) -> Conversation[PrivatePrediction]:
+        return begin_query(version, self._key, message, uncertainty=uncertainty)
+
+    def _renew(self, refused: MeasuredVersion) -> MeasuredVersion:
+        """Return what replaced a version; the first of many threads fetches and measures it."""
+        with self._renewing:
+            if self.version is refused:
+                card, net = self._carry_on(self._source.request_newer(refused))
+                self.version = self._source.measure(card, net, refused)
+            return self.version
 
     def _carry_on(self, conversation: Conversation[Result]) -> Result:
         reply = None
@@ -269,12 +279,17 @@ class AsyncSplitClient:
     Make it with `await AsyncSplitClient.connect(...)`; use it with `async with`, or close it.
     """
 
-    card: ModelCard
-    device: Device
+    version: MeasuredVersion
+    """What is asked."""
 
-    def __init__(self, http: httpx.AsyncClient, key: str) -> None:
+    def __init__(
+        self, http: httpx.AsyncClient, key: str, source: EncoderSource, *, renew_encoder: bool
+    ) -> None:
         self._http = http
         self._key = key
+        self._source = source
+        self._renews_encoder = renew_encoder
+        self._renewing = asyncio.Lock()
 
     @classmethod
     async def connect(
@@ -285,6 +300,7 @@ class AsyncSplitClient:
         verify: Path | bool = True,
         *,
         encoder_file: Path | None = None,
+        renew_encoder: bool = False,
     ) -> Self:
         """Fetch the model's encoder and measure it.
 
@@ -295,6 +311,7 @@ class AsyncSplitClient:
             verify: File of the authority that signed the service's certificate, or True for the
                 system's own.
             encoder_file: As of `SplitClient`.
+            renew_encoder: As of `SplitClient`.
 
         Returns:
             A client of the service.
@@ -306,15 +323,25 @@ class AsyncSplitClient:
         http = httpx.AsyncClient(
             base_url=check_url(url), verify=build_tls_context(verify), timeout=ATTEMPT_TIMEOUT
         )
-        client = cls(http, key)
+        source = EncoderSource(key, builder, encoder_file)
+        client = cls(http, key, source, renew_encoder=renew_encoder)
         try:
-            request = request_model(key, builder.encoder, encoder_file)
-            client.card, net = await client._carry_on(request)
-            client.device = await asyncio.to_thread(builder.build_device, client.card, net)
+            card, net = await client._carry_on(source.request())
+            client.version = await asyncio.to_thread(source.measure, card, net)
         except BaseException:
             await http.aclose()
             raise
         return client
+
+    @property
+    def card(self) -> ModelCard:
+        """Return the card of the model version that is asked."""
+        return self.version.card
+
+    @property
+    def device(self) -> Device:
+        """Return what makes messages for the model version that is asked."""
+        return self.version.device
 
     @property
     def claimed_answers(self) -> ExpectedCard | None:
@@ -341,13 +368,20 @@ class AsyncSplitClient:
         Raises:
             LeakLimitError: All messages, or those of the group, would tell more than the limit;
                 nothing was sent. NearDuplicateError where near-duplicates are refused.
-            ServiceError: The service says no; SpentError where a budget is spent.
+            LeakError: The encoder of a new model version leaks more than is allowed.
+            ServiceError: The service says no; SpentError where a budget is spent,
+                ModelVersionError where it answers another model version.
         """
-        return await self._carry_on(
-            begin_query(
-                self.device, self.card, self._key, image, uncertainty=uncertainty, group=group
-            )
-        )
+        version = self.version  # another task may renew it meanwhile
+        message = version.device.prepare(image, group)
+        try:
+            return await self._carry_on(self._query(version, message, uncertainty))
+        except ModelVersionError:
+            if not self._renews_encoder:
+                raise
+            version = await self._renew(version)
+        message = version.device.prepare(image, group, encoded_before=message)
+        return await self._carry_on(self._query(version, message, uncertainty))
 
     async def budget(self) -> Budget:
         """Read the client's account.
@@ -371,6 +405,20 @@ class AsyncSplitClient:
     async def __aexit__(self, *_: object) -> None:
         """Close the connection."""
         await self.close()
+
+    def _query(
+        self, version: MeasuredVersion, message: PreparedMessage, uncertainty: bool
+    ) -> Conversation[PrivatePrediction]:
+        return begin_query(version, self._key, message, uncertainty=uncertainty)
+
+    async def _renew(self, refused: MeasuredVersion) -> MeasuredVersion:
+        """Return what replaced a version; the first of many tasks fetches and measures it."""
+        async with self._renewing:
+            if self.version is refused:
+                card, net = await self._carry_on(self._source.request_newer(refused))
+                measure = self._source.measure
+                self.version = await asyncio.to_thread(measure, card, net, refused)
+            return self.version
 
     async def _carry_on(self, conversation: Conversation[Result]) -> Result:
         reply = None
@@ -400,18 +448,12 @@ class AsyncSplitClient:
 
 
 def begin_query(
-    device: Device,
-    card: ModelCard,
-    key: str,
-    image: Float[Tensor, "C H W"],
-    *,
-    uncertainty: bool,
-    group: str | None,
+    version: MeasuredVersion, key: str, message: PreparedMessage, *, uncertainty: bool
 ) -> Conversation[PrivatePrediction]:
-    """Encode and count an image now; return the conversation about it."""
-    message = device.prepare(image, group)
+    """Return the conversation about a message, which was counted."""
+    card, leaked_bits = version.card, version.device.leaked_bits
     request = build_query(key, card.model, message.content, uncertainty=uncertainty)
-    return request_prediction(request, card.classes, device.leaked_bits, message.charge)
+    return request_prediction(request, card.classes, leaked_bits, message.charge)
 
 
 def extend_body(body: bytearray, part: bytes, limit: int) -> None:

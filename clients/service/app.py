@@ -132,6 +132,8 @@ class Service:
         self.limits = limits
         self._reload = reload
         self._reloading = asyncio.Lock()
+        self._is_started = False
+        self._is_reload_pending = False
         self._reload_tasks: set[asyncio.Task[None]] = set()
         self._versions: dict[str, ServedVersion] = {}
         self._ends: dict[str, asyncio.TimerHandle] = {}
@@ -142,17 +144,21 @@ class Service:
         self.metrics = Metrics()
         self.is_ready = False
         self.is_ending = False
-        self.start_error: LedgerError | None = None
+        self.start_error: FedcelError | None = None
         self._ledger_address = ledger
         self._thread = ThreadPoolExecutor(1, "fedcel-answers")
 
     async def start(self) -> None:
         """Open the ledger and take questions; LedgerError when it cannot be opened."""
         try:
-            self.ledger = await self._run_in_thread(lambda: Ledger.open(self._ledger_address))
-        except LedgerError as error:
-            self.start_error = error
+            await self._start()
+        except Exception as error:
+            self.start_error = error if isinstance(error, FedcelError) else None
+            LOGGER.error("start failed", extra={"reason": describe_reason(error)})
             raise
+
+    async def _start(self) -> None:
+        self.ledger = await self._run_in_thread(lambda: Ledger.open(self._ledger_address))
         self._loop = asyncio.get_running_loop()
         self._serve(await self._run_in_thread(lambda: self._build_version(self.offer)))
         self.batcher = Batcher(
@@ -165,6 +171,9 @@ class Service:
         self.is_ready = True
         LOGGER.info("started", extra={"model": self.model.version})
         self.warn_of_keys()
+        self._is_started = True
+        if self._is_reload_pending:
+            self._begin_reload()
 
     async def end(self) -> None:
         """Answer what waits, take nothing more, close the ledger."""
@@ -180,11 +189,16 @@ class Service:
         LOGGER.info("drained")
 
     def request_reload(self) -> None:
-        """Read the run again soon; a handler of a signal may call it."""
-        if self.is_ready:
+        """Read the run again soon, or once the service has started.
+
+        A handler of a signal may call it.
+        """
+        if self.is_ending:
+            LOGGER.warning("reload ignored", extra={"reason": "the service is ending"})
+        elif self._is_started:
             self._loop.call_soon_threadsafe(self._begin_reload)
         else:
-            LOGGER.warning("reload ignored", extra={"reason": "the service is not ready"})
+            self._is_reload_pending = True
 
     async def reload(self) -> None:
         """Serve what the run holds now, beside what it replaces; what cannot be served is logged.
@@ -202,11 +216,9 @@ class Service:
                 else:
                     check_same_price(version.offer, offer)
             except Exception as error:  # the old model answers on, whatever is wrong with the new
-                reason = str(error) if isinstance(error, FedcelError) else describe_place(error)
+                reason = {"model": self.model.version, "reason": describe_reason(error)}
                 self.metrics.reloads.labels("refused").inc()
-                LOGGER.error(
-                    "reload refused", extra={"model": self.model.version, "reason": reason}
-                )
+                LOGGER.error("reload refused", extra=reason)
                 return
             if self.is_ending:
                 return
@@ -361,6 +373,11 @@ class Service:
             self.metrics.version_queries.labels(version).inc(count)
         self.metrics.observe_batch(replies, self.batcher.count_waiting())
         return replies
+
+
+def describe_reason(error: Exception) -> str:
+    """Return an error's words where they are the project's own, else its type and place."""
+    return str(error) if isinstance(error, FedcelError) else describe_place(error)
 
 
 def create_app(service: Service, telemetry: Telemetry | None = None) -> FastAPI:

@@ -27,7 +27,21 @@ ROUTES = frozenset(
 )
 RequestObserver = Callable[[str, str, int, float], None]
 """Is told of a request that ended: method, route, status, seconds."""
+RELOAD_OUTCOMES = ("served", "unchanged", "refused")
 FRESHNESS = {True: "true", False: "false"}
+SERVER_MESSAGES = frozenset(
+    {
+        "ASGI callable returned without completing response.",
+        "ASGI callable returned without starting response.",
+        "Application shutdown failed. Exiting.",
+        "Application startup failed. Exiting.",
+        "Cancel %s running task(s), timeout graceful shutdown exceeded",
+        "Exception in ASGI application\n",
+        "Invalid HTTP request received.",
+        "Unsupported upgrade request.",
+    }
+)
+"""What the web server logs in words of its own; others may repeat what was sent."""
 
 
 class Metrics:
@@ -57,6 +71,8 @@ class Metrics:
             "fedcel_version_queries", "Questions by model version.", ["model"]
         )
         self.reloads = counter("fedcel_reloads", "Reloads of the run.", ["outcome"])
+        for outcome in RELOAD_OUTCOMES:
+            self.reloads.labels(outcome)  # a count that begins at 1 shows no increase
         self.key_expiry = Gauge(
             "fedcel_key_expiry_seconds", "Time to the first expiry.", registry=self.registry
         )
@@ -118,7 +134,7 @@ class RequestMonitor:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass one request on and note how it ended."""
         if scope["type"] != "http":
-            await self.app(scope, receive, send)
+            await self.app(scope, receive, partial(send_without_words, send))
             return
         start = time.perf_counter()
         status = 0
@@ -148,10 +164,19 @@ class RequestMonitor:
             LOGGER.info("request", extra=line)
 
 
+async def send_without_words(send: Send, message: Message) -> None:
+    """Pass on how the start or the end went, without the traceback of a failure.
+
+    The service logs the failure itself; the web server would log the text once more.
+    """
+    await send({name: value for name, value in message.items() if name != "message"})
+
+
 class JsonLines(logging.Formatter):
     """Formats a record, its `extra` fields, and where an exception arose but not its words.
 
-    Words of an exception may repeat what was sent.
+    Words of an exception may repeat what was sent, and so may those of other packages: of them a
+    line has the fixed texts of the web server, or else where it comes from.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -162,6 +187,10 @@ class JsonLines(logging.Formatter):
             "level": record.levelname.lower(),
             "event": record.getMessage() if record.name.startswith("fedcel") else "server",
         }
+        if record.msg in SERVER_MESSAGES:
+            line["message"] = record.getMessage().strip()
+        elif line["event"] == "server":
+            line["at"] = [f"{record.filename}:{record.lineno}"]
         line |= {name: value for name, value in vars(record).items() if name not in RECORD_FIELDS}
         if record.exc_info and record.exc_info[0]:
             line |= {"error": record.exc_info[0].__name__, "at": list_frames(record.exc_info[2])}

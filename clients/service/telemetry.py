@@ -6,9 +6,10 @@ service that is asked for it sends them, and a collector that fails never hurts 
 
 import time
 from collections.abc import Mapping
+from threading import Thread
 from typing import TYPE_CHECKING, final
 
-from clients.service.monitoring import ROUTES
+from clients.service.monitoring import LOGGER, ROUTES
 from fedcel.extras import require_extra
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ ENDPOINT_VARIABLES = (
     "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
     "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
 )
+CLOSE_SECONDS = 5.0
+"""How long the end of a service waits for its collector."""
 EXPORTED_ROUTES = ROUTES - {"/healthz", "/readyz", "/metrics"}
 
 
@@ -51,9 +54,28 @@ class Telemetry:
         self._seconds.record(seconds, attributes)
 
     def close(self) -> None:
-        """Send what is left; a collector that does not answer is given up."""
-        self._traces.shutdown()
-        self._metrics.shutdown()
+        """Send what is left, for `CLOSE_SECONDS` at most: a collector that is away is given up."""
+        end = time.monotonic() + CLOSE_SECONDS
+        # Neither provider takes a limit of time for all that its end may wait for. A daemon that
+        # still waits does not keep the process.
+        threads = [
+            Thread(target=shut_down, args=[provider], name="fedcel-telemetry-end", daemon=True)
+            for provider in (self._traces, self._metrics)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(max(0.0, end - time.monotonic()))
+        if any(thread.is_alive() for thread in threads):
+            LOGGER.warning("telemetry given up", extra={"seconds": CLOSE_SECONDS})
+
+
+def shut_down(provider: "TracerProvider | MeterProvider") -> None:
+    """Send what a provider has left and end it; what fails is logged."""
+    try:
+        provider.shutdown()
+    except Exception as error:  # the service ends all the same
+        LOGGER.error("telemetry failed", exc_info=error)
 
 
 def open_telemetry(environment: Mapping[str, str]) -> Telemetry | None:
@@ -81,7 +103,8 @@ def open_telemetry(environment: Mapping[str, str]) -> Telemetry | None:
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
     resource = Resource.create({"service.name": environment.get("OTEL_SERVICE_NAME", "fedcel")})
-    traces = TracerProvider(resource=resource)
+    traces = TracerProvider(resource=resource, shutdown_on_exit=False)  # `close` does, in time
     traces.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     reader = PeriodicExportingMetricReader(OTLPMetricExporter())
-    return Telemetry(traces, MeterProvider(metric_readers=[reader], resource=resource))
+    metrics = MeterProvider([reader], resource=resource, shutdown_on_exit=False)
+    return Telemetry(traces, metrics)

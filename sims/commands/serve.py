@@ -12,6 +12,7 @@ from sims.commands.options import (
     RunFolder,
     ServerPort,
 )
+from sims.commands.reload_signal import ReloadSignal
 from sims.overrides import parse_overrides
 
 VARIABLES = "FEDCEL_SERVE"
@@ -98,6 +99,8 @@ def serve_command(
     its answers are worth, and serves none that are no better than a guess. SIGHUP reads RUN again
     and serves its new model; the old one is answered for --grace hours.
     """
+    reload_signal = ReloadSignal()
+    reload_signal.catch()  # what follows takes seconds
     require_extra("service")
     if engine == "onnx":
         require_extra("onnx")
@@ -127,4 +130,5 @@ def serve_command(
         keys=keys,
         heads=HeadEngine(engine, head),
         grace_seconds=3600 * grace,
+        reload_signal=reload_signal,
     )

@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,6 +36,7 @@ from fedcel.runs import Run, calibrate_answers, predict_labelled, run_folder
 from fedcel.settings import Scalar
 from sims.commands.listening import Endpoint, format_address, open_socket
 from sims.commands.onnx_export import convert_heads
+from sims.commands.reload_signal import ReloadSignal
 from sims.overrides import override_group
 
 DRAIN_SECONDS = 30  # for questions under way at the end
@@ -97,15 +98,20 @@ def run_service(
     allow_chance: bool = False,
     heads: HeadEngine = TORCH_HEADS,
     grace_seconds: float = GRACE_SECONDS,
+    reload_signal: ReloadSignal | None = None,
 ) -> None:
     """Answer questions until SIGTERM or Ctrl-C, then those under way, then return.
 
     `overrides`: settings of the group privacy, instead of the run's. `allow_chance`: also serve
     answers that are not shown to be better than a guess. `keys`: where clients' keys are, None:
     beside the ledger's file. `heads`: what computes them. `grace_seconds`: how long a model version
-    is still answered after SIGHUP replaced it.
+    is still answered after SIGHUP replaced it. `reload_signal`: what has taken SIGHUP since before
+    the run is read, None: it is taken from now on.
     SettingsError, RunError or LedgerError say what keeps it from starting.
     """
+    if reload_signal is None:
+        reload_signal = ReloadSignal()
+        reload_signal.catch()
     check_endpoint(endpoint)
     configure_server(FastAPI(), endpoint)  # a useless certificate is named before the run is read
     torch.set_num_threads(1)  # batches are small; more threads would only wait for each other
@@ -133,7 +139,8 @@ def run_service(
         scheme = "https" if endpoint.certificate else "http"
         print(verdict)
         greeting = f"serving {offer.model.version}: {scheme}://{format_address(listener)}"
-        run_until_stopped(server, listener, greeting, service.request_reload)
+        reload_signal.connect(service.request_reload)
+        run_until_stopped(server, listener, greeting)
     if telemetry is not None:
         telemetry.close()
     if not server.started:
@@ -298,18 +305,11 @@ def check_endpoint(endpoint: Endpoint) -> None:
         )
 
 
-def run_until_stopped(
-    server: uvicorn.Server,
-    listener: socket.socket,
-    greeting: str,
-    reload: Callable[[], None] | None = None,
-) -> None:
+def run_until_stopped(server: uvicorn.Server, listener: socket.socket, greeting: str) -> None:
     """Print the greeting and answer until SIGTERM or Ctrl-C, and then what is under way.
 
-    Whoever has read the greeting may stop the server. SIGHUP calls `reload`.
+    Whoever has read the greeting may stop the server.
     """
-    if reload is not None and hasattr(signal, "SIGHUP"):  # Windows has none
-        signal.signal(signal.SIGHUP, lambda *_: reload())
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)  # the server drains, then raises it again
     print(greeting, flush=True)

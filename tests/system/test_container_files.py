@@ -12,11 +12,15 @@ import httpx
 import pytest
 import typer.main
 import yaml
+from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client.parser import text_string_to_metric_families
 
 from clients import ImageOwner, SplitClient
+from clients.service.monitoring import RELOAD_OUTCOMES, Metrics
 from fedcel.runs import run_folder
 from sims.commands.main import app
 from sims.commands.serve import VARIABLES
+from tests.clients.serving import running
 from tests.fedcel.privacy.ledger.postgres import PostgresServer
 
 ROOT = Path(__file__).parents[2]
@@ -128,11 +132,83 @@ def test_the_service_of_the_container_answers_and_is_watched(
             text = httpx.get(f"{url}/metrics", verify=False).text
         finally:
             service.terminate()
-    shown = (FOLDER / "grafana-dashboard.json").read_text()
-    panels = [
-        target["expr"] for panel in json.loads(shown)["panels"] for target in panel["targets"]
+    exposed = set(re.findall(r"^(fedcel_\w+)", text, re.MULTILINE))
+    assert find_metrics(list_panels()) - exposed <= {"fedcel_refusals_total"}  # none was refused
+
+
+def list_panels() -> list[str]:
+    """Return the expressions of the dashboard."""
+    board = json.loads((FOLDER / "grafana-dashboard.json").read_text())
+    return [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+
+
+def list_alerts() -> list[str]:
+    """Return the expressions of the alerts."""
+    (group,) = yaml.safe_load((FOLDER / "prometheus-rules.yml").read_text())["groups"]
+    return [rule["expr"] for rule in group["rules"]]
+
+
+def find_metrics(expressions: list[str]) -> set[str]:
+    """Return the names of the service's metrics in expressions."""
+    return {name for text in expressions for name in re.findall(r"\bfedcel_\w+", text)}
+
+
+def list_exposed(text: str) -> dict[str, set[str]]:
+    """Return the names that a text of /metrics may have, by metric; those not yet counted, too."""
+    endings = {
+        "counter": ["_total"],
+        "gauge": [""],
+        "histogram": ["_bucket", "_sum", "_count"],
+    }
+    return {
+        family.name: {f"{family.name}{ending}" for ending in endings[family.type]}
+        for family in text_string_to_metric_families(text)
+        if family.name.startswith("fedcel_") and not family.name.endswith("_created")
+    }
+
+
+def test_the_dashboard_shows_all_that_the_service_counts(tmp_path: Path) -> None:
+    """Each metric of the service, and nothing that it does not have; alerts neither."""
+    with running(tmp_path) as up:
+        exposed = list_exposed(httpx.get(f"{up.url}/metrics").text)
+    names = find_metrics(list_panels())
+    assert [name for name, series in exposed.items() if not series & names] == []
+    assert names | find_metrics(list_alerts()) <= set().union(*exposed.values())
+    assert len(exposed) >= 13 and len(list_alerts()) >= 5
+
+
+def test_expressions_use_labels_that_the_metrics_have(tmp_path: Path) -> None:
+    """A wrong label selects nothing, without a word; values of /metrics and of alerts agree."""
+    metrics = [m for m in vars(Metrics()).values() if isinstance(m, MetricWrapperBase)]
+    labels = {metric._name: {*metric._labelnames, "le"} for metric in metrics}
+    for expression in [*list_panels(), *list_alerts()]:
+        for name, selector in re.findall(r"\b(fedcel_\w+)(?:\{(.*?)\})?", expression):
+            known_labels = labels[re.sub("_(total|bucket|sum|count)$", "", name)] | {"instance"}
+            used = re.findall(r"(\w+)=", selector) + re.findall(r"by \((\w+)\)", expression)
+            assert set(used) <= known_labels, expression
+    with running(tmp_path) as up:
+        text = httpx.get(f"{up.url}/metrics").text
+    for outcome in RELOAD_OUTCOMES:  # from 0 on, so that the first refusal is an increase
+        assert f'fedcel_reloads_total{{outcome="{outcome}"}} 0.0' in text
+
+
+def test_no_two_panels_overlap() -> None:
+    """Each place of the dashboard belongs to one panel."""
+    board = json.loads((FOLDER / "grafana-dashboard.json").read_text())
+    places = [
+        (column, row)
+        for panel in board["panels"]
+        for column in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+        for row in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
     ]
-    names = {name for expression in panels for name in re.findall(r"fedcel_\w+", expression)}
-    assert len(names) >= 9
-    for name in names:
-        assert re.search(rf"^{name}[{{ ]", text, re.MULTILINE) or "refusals" in name, name
+    assert len(places) == len(set(places)) and max(column for column, _ in places) < 24
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+
+
+def test_prometheus_gets_the_files_that_it_reads() -> None:
+    """Its rules lie beside its settings, in the folder and in the container."""
+    settings = yaml.safe_load((FOLDER / "prometheus.yml").read_text())
+    mounted = dict(place.split(":")[:2] for place in COMPOSE["services"]["prometheus"]["volumes"])
+    for name in settings["rule_files"]:
+        assert (FOLDER / name).is_file()
+        assert mounted[f"./{name}"] == f"/etc/prometheus/{name}"

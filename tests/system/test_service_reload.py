@@ -1,6 +1,10 @@
 """`fedcel serve` takes a new run on SIGHUP, under load, and keeps the old one for a while."""
 
+import re
 import signal
+import sqlite3
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,8 +14,11 @@ import httpx
 import numpy as np
 import pytest
 
+from clients import ImageOwner, SplitClient
 from clients.service import ServedModel
-from tests.system.services import new_key, serving, stored
+from fedcel.errors import LeakError
+from tests.clients.serving import made_run
+from tests.system.services import Process, new_key, serving, stored
 
 
 def link(path: Path, target: Path) -> None:
@@ -19,6 +26,14 @@ def link(path: Path, target: Path) -> None:
     spare = path.with_name("spare")
     spare.symlink_to(target)
     spare.rename(path)
+
+
+def wait_for(service: Process, text: str, times: int = 1) -> None:
+    """Wait until the service's log has a text so many times."""
+    end = time.monotonic() + 60
+    while service.log.read_text().count(text) < times:
+        assert time.monotonic() < end, service.log.read_text()
+        time.sleep(0.05)
 
 
 @pytest.mark.long
@@ -47,22 +62,16 @@ def test_a_new_run_is_served_beside_the_old_one(tmp_path: Path) -> None:
                 statuses.append(ask(models[0], first + len(statuses) / 1e4))
             return statuses
 
-        def wait_for(text: str) -> None:
-            end = time.monotonic() + 60
-            while text not in service.log.read_text():
-                assert time.monotonic() < end, service.log.read_text()
-                time.sleep(0.05)
-
         with ThreadPoolExecutor() as pool:
             asking = [pool.submit(ask_on, first) for first in range(2)]
             link(current, tmp_path / "v1")
             service.process.send_signal(signal.SIGHUP)
-            wait_for('"reloaded"')
+            wait_for(service, '"reloaded"')
             assert ask(models[1], 0.5) == 200
             (tmp_path / "broken").mkdir()
             link(current, tmp_path / "broken")
             service.process.send_signal(signal.SIGHUP)
-            wait_for('"reload refused"')
+            wait_for(service, '"reload refused"')
             ended.set()
             statuses = [status for future in asking for status in future.result()]
         assert len(statuses) > 10 and set(statuses) == {200}
@@ -71,3 +80,80 @@ def test_a_new_run_is_served_beside_the_old_one(tmp_path: Path) -> None:
         assert card["expected"]["images"] == 400 and 0 <= card["expected"]["accuracy"] <= 1
         service.process.send_signal(signal.SIGTERM)
         assert service.process.wait(30) == 0
+
+
+@pytest.mark.long
+def test_a_signal_before_the_service_is_ready_is_acted_on(tmp_path: Path) -> None:
+    """The run was read, the ledger is still waited for: the newest run is served all the same."""
+    models = [stored(tmp_path / f"v{seed}", seed=seed) for seed in (0, 1)]
+    current, ledger = tmp_path / "current", tmp_path / "ledger.db"
+    link(current, tmp_path / "v0")
+    key = new_key(ledger)
+    lock = sqlite3.connect(ledger, isolation_level=None)
+    lock.execute("BEGIN EXCLUSIVE")
+    with serving(current, ledger) as service:
+        assert '"started"' not in service.log.read_text()
+        link(current, tmp_path / "v1")
+        service.process.send_signal(signal.SIGHUP)
+        time.sleep(0.2)
+        lock.close()
+        wait_for(service, '"reloaded"')
+        headers = {"authorization": f"Bearer {key}"}
+        card = httpx.get(f"{service.url}/v1/model", headers=headers).json()
+        assert card["model"] == models[1].version
+        assert "reload ignored" not in service.log.read_text()
+
+
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="it is read from /proc what a process catches")
+def test_a_signal_before_the_run_is_read_does_not_end_the_process(tmp_path: Path) -> None:
+    """It is kept, and the run read once more."""
+    stored(tmp_path / "run")
+
+    def send_early(process: "subprocess.Popen[str]") -> None:
+        status = Path(f"/proc/{process.pid}/status")
+        end = time.monotonic() + 30
+        while not int(re.findall(r"SigCgt:\s*(\w+)", status.read_text())[0], 16) & 1:  # SIGHUP
+            assert time.monotonic() < end
+            time.sleep(0.001)
+        process.send_signal(signal.SIGHUP)
+
+    with serving(tmp_path / "run", tmp_path / "ledger.db", at_start=send_early) as service:
+        wait_for(service, '"reload unchanged"')
+
+
+@pytest.mark.long
+def test_a_device_follows_the_service_to_encoders_that_it_measured(tmp_path: Path) -> None:
+    """It asks the second version after one 409, and refuses the third, which has no noise."""
+    models = [
+        stored(tmp_path / f"v{seed}", seed=seed, **{"net.noise": noise})
+        for seed, noise in enumerate((2.0, 2.0, 0.01))
+    ]
+    current, ledger = tmp_path / "current", tmp_path / "ledger.db"
+    link(current, tmp_path / "v0")
+    key = new_key(ledger)
+    x, y = made_run().splits.test
+    owner = ImageOwner(x[:100], y[:100], state=tmp_path / "device")
+    with (
+        serving(current, ledger, "--grace", "0") as service,
+        SplitClient(service.url, key, owner, renew_encoder=True) as client,
+    ):
+
+        def replace_model(name: str, times: int) -> None:
+            link(current, tmp_path / name)
+            service.process.send_signal(signal.SIGHUP)
+            wait_for(service, '"version ended"', times)
+
+        assert client.ask(x[0]).is_fresh and client.card.model == models[0].version
+        replace_model("v1", 1)
+        assert client.ask(x[0]).is_fresh and client.card.model == models[1].version
+        assert len(client.device.sent) == 2  # the first was repeated, then encoded anew
+        replace_model("v2", 2)
+        for _ in range(2):
+            with pytest.raises(LeakError, match="leaks up to"):
+                client.ask(x[1])
+        assert client.card.model == models[1].version
+        metrics = httpx.get(f"{service.url}/metrics").text
+        answered = [line for line in metrics.splitlines() if "fedcel_version_queries_total" in line]
+        assert not any(models[2].version in line for line in answered)
+        assert 'route="/v1/encoder",status="200"} 3.0' in metrics

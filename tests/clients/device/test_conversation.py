@@ -17,7 +17,7 @@ from clients.device.conversation import (
     request_prediction,
 )
 from clients.service.problems import ProblemError, ProblemKind
-from fedcel.errors import ServiceError, SpentError
+from fedcel.errors import ModelVersionError, ServiceError, SpentError
 
 Result = TypeVar("Result")
 BODY = {
@@ -106,8 +106,12 @@ def test_a_refusal_is_final(kind: ProblemKind) -> None:
     with pytest.raises(ServiceError) as caught:
         spoken(ask(), [refusal(kind, remaining=0.5)])
     assert kind.title in str(caught.value) and "left: 0.5" in str(caught.value)
-    spent = kind in (ProblemKind.BUDGET, ProblemKind.MODEL_BUDGET)
-    assert type(caught.value) is (SpentError if spent else ServiceError)
+    kinds = {
+        ProblemKind.BUDGET: SpentError,
+        ProblemKind.MODEL_BUDGET: SpentError,
+        ProblemKind.MODEL_VERSION: ModelVersionError,
+    }
+    assert type(caught.value) is kinds.get(kind, ServiceError)
 
 
 @pytest.mark.parametrize(

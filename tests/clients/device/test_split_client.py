@@ -78,7 +78,8 @@ def test_the_limit_of_all_messages_holds_before_sending(up: Running) -> None:
     """One message fits, the second does not and costs nothing."""
     with SplitClient(up.url, up.key, OWNER) as client:
         leak = client.device.leak._replace(bits=1.0)  # an untrained encoder tells next to nothing
-        client.device = replace(client.device, leak=leak, limit=1.9 * leak.upper)
+        device = replace(client.device, leak=leak, limit=1.9 * leak.upper)
+        client.version = client.version._replace(device=device)
         assert client.ask(X[30]).leaked_bits == client.device.leaked_bits
         with Ledger.open(up.ledger) as ledger:
             spent = ledger.balance("phone").spent

@@ -3,9 +3,12 @@
 import asyncio
 import gzip
 import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import ClassVar
 
 import httpx
@@ -20,6 +23,7 @@ from opentelemetry.sdk.trace.export import (
 )
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+import clients.service.telemetry as telemetry_module
 from clients.service import load_served
 from clients.service.app import Limits, Service, create_app
 from clients.service.telemetry import Telemetry, open_telemetry
@@ -35,6 +39,14 @@ class BrokenExporter(SpanExporter):
     def export(self, spans: object) -> SpanExportResult:
         """Fail."""
         raise ConnectionError("no collector")
+
+
+class FailingReader(InMemoryMetricReader):
+    """Cannot end."""
+
+    def shutdown(self, timeout_millis: float = 0, **_: object) -> None:
+        """Fail."""
+        raise RuntimeError("it is ended already")
 
 
 def ask(tmp_path: Path, telemetry: Telemetry, paths: list[str]) -> list[int]:
@@ -128,3 +140,67 @@ def test_a_collector_gets_both_and_no_key(tmp_path: Path, monkeypatch: pytest.Mo
     assert {path for path, _ in Collector.received} == {"/v1/traces", "/v1/metrics"}
     sent = b"".join(body for _, body in Collector.received)
     assert b"GET /v1/model" in sent and b"secret" not in sent
+
+
+@contextmanager
+def collecting(seconds: float, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
+    """Name a collector that answers after some seconds; yield the spans that it gets."""
+    received: list[bytes] = []
+    ended = Event()
+
+    class SlowCollector(Collector):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            ended.wait(seconds)
+            if self.path == "/v1/traces":
+                received.append(body)
+            self.send_response(200)
+            self.end_headers()
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), SlowCollector) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
+        yield received
+        ended.set()
+        server.shutdown()
+
+
+def observe_and_close(count: int) -> float:
+    """Note requests and end at once; return the seconds that the end took."""
+    telemetry = open_telemetry(os.environ)
+    assert telemetry is not None
+    for _ in range(count):
+        telemetry.observe_request("POST", "/v1/query", 200, 0.001)
+    start = time.monotonic()
+    telemetry.close()
+    return time.monotonic() - start
+
+
+def test_a_slow_collector_gets_every_span(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two batches, half a second each, are waited for."""
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    with collecting(0.5, monkeypatch) as received:
+        assert 0.9 < observe_and_close(900) < telemetry_module.CLOSE_SECONDS
+    assert sum(body.count(b"POST /v1/query") for body in received) == 900
+
+
+@pytest.mark.parametrize("is_silent", [True, False])
+def test_a_collector_that_is_away_is_given_up(
+    is_silent: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One takes requests and does not answer, at the other's address nobody listens."""
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    monkeypatch.setattr(telemetry_module, "CLOSE_SECONDS", 1.0)
+    with collecting(30, monkeypatch):
+        if not is_silent:
+            monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+        assert 0.9 < observe_and_close(900) < 2
+    assert "telemetry given up" in caplog.messages
+
+
+def test_an_end_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """The service ends all the same."""
+    metrics = MeterProvider([FailingReader()])
+    Telemetry(TracerProvider(), metrics).close()
+    assert "telemetry failed" in caplog.messages

@@ -198,14 +198,17 @@ def test_a_broken_run_is_refused_and_the_old_one_answers_on(
     assert changing.get("/readyz").text == "ready\n"
 
 
-def test_a_signal_at_the_wrong_time_is_in_the_log(
+def test_a_signal_at_the_end_is_in_the_log(
     changing: Changing, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Before the start, after a failure of the ledger, at the end: nothing is read."""
+    """Nothing is read any more; after a failure of the ledger it is."""
     changing.up.service.is_ready = False
+    changing.reload(changing.new, "served")
+    assert changing.get("/readyz").text == "ready\n"
+    changing.up.service.is_ending = True
     changing.up.service.request_reload()
     assert [r.message for r in caplog.records if r.levelname == "WARNING"] == ["reload ignored"]
-    assert changing.get("/readyz").text == "ready\n"
+    changing.up.service.is_ending = False
 
 
 def test_the_same_model_is_not_replaced_and_keeps_its_price(changing: Changing) -> None:

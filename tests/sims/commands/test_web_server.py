@@ -1,8 +1,10 @@
 """The web server around the service: certificates, silent connections, settings of its own."""
 
 import asyncio
+import json
 import re
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +17,7 @@ import torch
 import uvicorn
 from fastapi import FastAPI
 
+from clients.service.monitoring import configure_logs
 from fedcel.errors import SettingsError
 from fedcel.privacy import LabelledLogits, fit_calibration
 from sims.commands.listening import Endpoint
@@ -232,3 +235,35 @@ def test_where_it_may_listen(tmp_path: Path) -> None:
         check_endpoint(Endpoint("0.0.0.0", 0, tmp_path, None, True))
     with pytest.raises(ValueError, match="is no file"):
         check_endpoint(Endpoint("0.0.0.0", 0, tmp_path, tmp_path, False))
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_a_start_that_fails_says_why_in_each_line(
+    is_ours: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The service's log, then the command's last line; words of a foreign error stay out."""
+    monkeypatch.setattr("fedcel.runs.run_folder.read_run", lambda _: made_run())
+    monkeypatch.setattr(
+        "sims.commands.web_server.configure_logs", lambda: configure_logs(sys.stderr)
+    )
+    (tmp_path / "ledger.db").write_bytes(b"no database" * 100)
+    if not is_ours:
+
+        def fail(*_: object) -> None:
+            raise ValueError("secret words")
+
+        monkeypatch.setattr("clients.service.app.Ledger.open", fail)
+    words = ["serve", str(tmp_path), "--ledger", str(tmp_path / "ledger.db"), "--port", "0"]
+    assert main([*words, "--allow-chance"]) == (1 if is_ours else 2)
+    *log, last = capsys.readouterr().err.splitlines()
+    failed, server = (json.loads(line) for line in log)
+    assert failed["event"] == "start failed" and failed["level"] == server["level"] == "error"
+    assert server["message"] == "Application startup failed. Exiting."
+    if is_ours:
+        assert failed["reason"] in last and "it is no ledger, or damaged" in last
+    else:
+        assert failed["reason"].startswith("ValueError at ") and "see its log" in last
+        assert "secret" not in "".join([*log, last])
