@@ -1,8 +1,8 @@
 """Memory and pace of the service over a long time.
 
-`python -m tests.bench.endurance [MINUTES]` serves a run in a process of its own, asks it without a
-pause over 16 connections, ten minutes by default, and prints a line a minute: answers a second,
-p99, resident memory, size of the ledger.
+`python -m tests.bench.endurance [MINUTES] [CONNECTIONS]` serves a run in a process of its own, asks
+it without a pause, by default ten minutes over 16 connections, and prints a line a minute: answers
+a second, p99, resident memory, size of the ledger. In the end it checks the ledger.
 """
 
 import re
@@ -10,15 +10,17 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.bench.service import CONNECTIONS, ask_steadily
+from fedcel.privacy.ledger import Ledger
+from tests.bench.service import CONNECTIONS, Target, put_load
 from tests.system.services import new_key, serving, stored
 
-MINUTE = 60.0
+MINUTE = 60
 
 
 def main() -> None:
     """Serve, ask, print."""
-    minutes = int(sys.argv[1]) if len(sys.argv) > 1 else 10
+    given = dict(zip(("minutes", "connections"), map(int, sys.argv[1:]), strict=False))
+    minutes, connections = given.get("minutes", 10), given.get("connections", CONNECTIONS[0])
     print("| minute | answers/s | p99 ms | resident MiB | ledger MiB |\n|---|---|---|---|---|")
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as place:
         folder, ledger = Path(place), Path(place) / "ledger.db"
@@ -27,13 +29,12 @@ def main() -> None:
         key = new_key(ledger, 9e8)
         with serving(folder / "run", ledger) as service:
             for minute in range(1, minutes + 1):
-                times = ask_steadily(service.url, key, run, CONNECTIONS[0], MINUTE)
-                p99 = 1e3 * sorted(times)[int(0.99 * len(times))]
+                load = put_load(Target(service.url, key, run), connections, MINUTE)
                 memory, size = resident(service.process.pid), ledger.stat().st_size / 2**20
-                rate = len(times) / MINUTE
-                print(
-                    f"| {minute} | {rate:.0f} | {p99:.1f} | {memory:.0f} | {size:.0f} |", flush=True
-                )
+                numbers = load.rate, 1e3 * load.p99, memory, size
+                print(f"| {minute} |", " | ".join(f"{n:.0f}" for n in numbers), "|", flush=True)
+        with Ledger.open(ledger) as books:
+            print(f"faults of the ledger: {books.verify() or 'none'}")
 
 
 def resident(process: int) -> float:

@@ -51,6 +51,14 @@ class Served(NamedTuple):
     """Takes out of it what it is compared without."""
 
 
+class Target(NamedTuple):
+    """What is asked."""
+
+    url: str
+    key: str
+    model: ServedModel
+
+
 class Load(NamedTuple):
     """What came back."""
 
@@ -70,7 +78,8 @@ def main() -> None:
         for connections in CONNECTIONS:
             for _ in range(ROUNDS):
                 for kind, up in ups.items():
-                    load = put_load(up, connections, seconds)
+                    target = Target(up.url, up.key, up.model)
+                    load = put_load(target, connections, seconds)
                     print(
                         f"| {kind.what} | {connections} | {load.rate:.0f} | "
                         f"{1e3 * load.median:.1f} | {1e3 * load.p99:.1f} |",
@@ -147,13 +156,22 @@ SERVED = (
 )
 
 
-def put_load(up: Running, connections: int, seconds: int) -> Load:
+def put_load(up: Target, connections: int, seconds: int) -> Load:
     """Ask without a pause, from another process."""
     if WRK is None:
         times = sorted(ask_steadily(up.url, up.key, up.model, connections, seconds))
         return Load(len(times) / seconds, statistics.median(times), times[int(0.99 * len(times))])
     script = Path(__file__).with_name("load.lua")
-    options = ["-t1", f"-c{connections}", f"-d{seconds}s", "--latency", "-s", str(script)]
+    options = [
+        "-t1",
+        f"-c{connections}",
+        f"-d{seconds}s",
+        "--timeout",
+        "30s",
+        "--latency",
+        "-s",
+        str(script),
+    ]
     arguments = [up.key, up.model.version, str(up.model.net.features)]
     command = [WRK, *options, f"{up.url}/v1/query", "--", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

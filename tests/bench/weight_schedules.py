@@ -8,6 +8,7 @@ docs/results/weight-schedules.json.
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -47,9 +48,9 @@ SEEDS = range(5)
 DRAWS = 16
 
 
-def measure(name: str, seed: int) -> dict[str, object]:
+def measure(changes: Mapping[str, object], seed: int) -> dict[str, object]:
     """Train a federation and measure its last model on the validation images."""
-    settings = parse_settings(COMMON | VARIANTS[name] | {"seed": seed})
+    settings = parse_settings(COMMON | changes | {"seed": seed})
     events: list[dict[str, object]] = []
     with TemporaryDirectory() as place:
         folder = Path(place) / "run"
@@ -65,27 +66,26 @@ def measure(name: str, seed: int) -> dict[str, object]:
         right = run.flat.net.answer(messages).argmax(1) == y.repeat(DRAWS)
     leak = fedcel.measure_leakage(features=z, labels=y, noise=cut_sigma(settings))
     return {
-        "variant": name,
         "seed": seed,
         "accuracy": float(right.double().mean()),
         "bits-beyond-label": leak.bits_beyond_label,
         "last-weight": events[-1]["cel-weight"],
         "images": len(y),
         "engine": "batched",
-        "command": "python -m tests.bench.weight_schedules",
     }
 
 
-def main() -> None:
-    """Train all, print a line for each, write the rows."""
+def train_variants(variants: Mapping[str, Mapping[str, object]], bench: str) -> None:
+    """Train all variants with all seeds, print a line for each, write the bench's rows."""
     rows = []
     for seed in SEEDS:
-        for name in VARIANTS:
-            rows.append(measure(name, seed))
+        for name, changes in variants.items():
+            command = f"python -m tests.bench.{bench}"
+            rows.append({"variant": name, **measure(changes, seed), "command": command})
             print(" | ".join(str(value) for value in rows[-1].values()), flush=True)
-    out = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/results/weight-schedules.json")
+    out = Path(sys.argv[1] if len(sys.argv) > 1 else f"docs/results/{bench.replace('_', '-')}.json")
     out.write_text(json.dumps(rows, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    train_variants(VARIANTS, "weight_schedules")
