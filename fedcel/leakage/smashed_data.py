@@ -135,8 +135,9 @@ class SmashedData:
     def sample(
         self, images: Float[Tensor, "B C H W"], generator: torch.Generator
     ) -> Float[Tensor, "B F"]:
-        """Send each image once: z~ with fresh noise."""
-        return self.net.add_noise(self.encode(images), generator)
+        """Send each image once: z~ with fresh noise, without a gradient."""
+        with torch.no_grad():  # a noise's learned scale has parameters
+            return self.net.add_noise(self.encode(images), generator)
 
     def log_prob(
         self, observed: Float[Tensor, "Q F"], images: Float[Tensor, "M C H W"]

@@ -178,3 +178,11 @@ def test_misfit_of_scaled_noise_is_the_law() -> None:
     assert torch.autograd.grad(misfit.sum(), x)[0].isfinite().all()
     sent = surface.sample(x.detach(), torch.Generator().manual_seed(2))
     assert not torch.equal(sent, x.detach().flatten(1))
+
+
+@pytest.mark.parametrize("is_of_image", [False, True])
+def test_messages_with_learned_noise_have_no_gradient(is_of_image: bool) -> None:
+    """Attacks turn what they make of messages into numbers, which a gradient forbids."""
+    layer = NoiseScale(3, is_of_image=is_of_image, limit=4.0)
+    surface = SmashedData(SplitNet(nn.Flatten(), nn.Identity(), Cut(0.2), 3, noise_scale=layer))
+    assert not surface.sample(images(3), torch.Generator().manual_seed(0)).requires_grad
