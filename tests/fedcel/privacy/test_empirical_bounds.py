@@ -12,7 +12,7 @@ from fedcel.privacy import (
     measure_epsilon,
     push_to_boundary,
 )
-from fedcel.privacy.empirical_bounds import epsilon_bound
+from fedcel.privacy.empirical_bounds import distinguishing_scores, epsilon_bound
 
 
 def events(hits: int, count: int) -> torch.Tensor:
@@ -46,6 +46,13 @@ def test_a_known_epsilon_is_nearly_reached() -> None:
     assert measure_epsilon(mechanism, torch.stack([first, first]), 1000, 0.999999) == 0
     with pytest.raises(ValueError, match="answers are 99"):
         measure_epsilon(mechanism, torch.stack([first, second]), 99)
+
+
+def test_answers_with_the_same_mean_are_not_told_apart() -> None:
+    """The two means agree to the last bit, as equal counts of labels do: every score is 0."""
+    rows = torch.eye(3, dtype=torch.float64).repeat(100, 1)
+    for score in distinguishing_scores(rows, rows):
+        assert score(rows).unique().tolist() == [0]
 
 
 def test_estimated_sensitivity_by_hand() -> None:
