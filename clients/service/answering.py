@@ -1,7 +1,7 @@
-"""Queries that wait are answered together: charged, then perturbed, then stored.
+"""Queries that wait are answered together: perturbed, then charged and stored at once, then told.
 
-The answers protect the INPUT of a query against whoever reads the answer. No answer exists before
-its charge is durable, and none leaves before it is stored for repeats.
+The answers protect the INPUT of a query against whoever reads the answer. None leaves before its
+charge and the answer itself, for repeats, are durable.
 
 Nothing in here needs the web framework: a Flower node answers with it, too.
 """
@@ -19,7 +19,6 @@ from torch import Tensor
 
 from clients.service.charged_answers import (
     ChargedMechanism,
-    DrawnAnswers,
     PrivateAnswer,
     to_micro_epsilon,
 )
@@ -48,7 +47,7 @@ class Query(NamedTuple):
 class PrivateAnswerer:
     """Answers batches of queries with a model, a mechanism and the ledger that pays.
 
-    `observe_phase` is told the seconds of each part: heads, charge, noise, write, settle.
+    `observe_phase` is told the seconds of each part: heads, noise, write, charge.
     Without a `calibration` answers have no probabilities.
     """
 
@@ -79,20 +78,20 @@ class PrivateAnswerer:
             messages = torch.frombuffer(message_bytes, dtype=torch.float32)
             prediction = self.model.predict(messages.reshape(len(queries), -1))
             is_finite = np.isfinite(prediction.log_samples.numpy()).all((0, 2))
-        answerable: list[int] = is_finite.nonzero()[0].tolist()
-        finite_queries = [queries[index] for index in answerable]
-
-        def draw(places: list[int]) -> DrawnAnswers:
-            paid = prediction
-            if len(places) < len(queries):
-                rows = [answerable[place] for place in places]
-                paid = Prediction(prediction.log_samples[:, rows])
-            return self._draw(paid, [finite_queries[place] for place in places])
-
         replies: list[PrivateAnswer | Refusal] = [Refusal("undefined", None) for _ in queries]
-        answers = self._paid.answer([self.build_charge(query) for query in finite_queries], draw)
-        for index, answer in zip(answerable, answers, strict=True):
-            replies[index] = answer
+        answerable: list[int] = is_finite.nonzero()[0].tolist()
+        if not answerable:
+            return replies
+        if len(answerable) < len(queries):
+            prediction = Prediction(prediction.log_samples[:, answerable])
+        finite_queries = [queries[place] for place in answerable]
+        answers = self._paid.answer(
+            [self.build_charge(query) for query in finite_queries],
+            prediction.logits,
+            lambda: self._draw_uncertainty(prediction, finite_queries),
+        )
+        for place, answer in zip(answerable, answers, strict=True):
+            replies[place] = answer
         return replies
 
     def build_charge(self, query: Query) -> Charge:
@@ -150,16 +149,16 @@ class PrivateAnswerer:
     def _paid(self) -> ChargedMechanism:
         return ChargedMechanism(self.mechanism, self.ledger, self.calibration, self.observe_phase)
 
-    def _draw(self, prediction: Prediction, queries: Sequence[Query]) -> DrawnAnswers:
-        """Return fresh answers to queries that paid."""
-        values = self.mechanism.answer(prediction.logits)
+    def _draw_uncertainty(
+        self, prediction: Prediction, queries: Sequence[Query]
+    ) -> dict[int, Tensor]:
+        """Return perturbed entropy and BALD, by the place of the queries that ask for it."""
         asking = [place for place, query in enumerate(queries) if query.wants_uncertainty]
-        uncertainty: dict[int, Tensor] = {}
-        if asking:
-            noisy = perturb_rows(
-                uncertainty_scores(prediction)[asking],
-                self.mechanism.epsilon,
-                uncertainty_sensitivity(self.model.classes),
-            )
-            uncertainty = dict(zip(asking, noisy, strict=True))
-        return DrawnAnswers(values, uncertainty)
+        if not asking:
+            return {}
+        noisy = perturb_rows(
+            uncertainty_scores(prediction)[asking],
+            self.mechanism.epsilon,
+            uncertainty_sensitivity(self.model.classes),
+        )
+        return dict(zip(asking, noisy, strict=True))

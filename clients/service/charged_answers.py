@@ -1,13 +1,13 @@
-"""The one way to a private answer: charge, then draw, then store.
+"""The one way to a private answer: draw it, charge and store it at once, then tell it.
 
-No answer exists before its charge is durable, and none leaves before it is stored for repeats.
+No answer leaves before its charge and the answer itself, for repeats, are durable.
 Needs neither a web framework nor a model.
 """
 
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.privacy import AnswerCalibration, Mechanism
-from fedcel.privacy.ledger import MICRO, Charge, Ledger, Refusal
+from fedcel.privacy.ledger import MICRO, Charge, Ledger, Receipt, Refusal
 
 PROBABILITY_DIGITS = 6
 MAX_TEXTS = 1024
@@ -60,15 +60,6 @@ class AnswerText(NamedTuple):
         return AnswerText(self.body[:-1] + end, self.reply[:-1] + end)
 
 
-class DrawnAnswers(NamedTuple):
-    """Fresh answers to some queries, in their order."""
-
-    values: Float[Tensor, "P C"]
-    """What the mechanism gave."""
-    uncertainty: dict[int, Float[Tensor, "2"]]
-    """Perturbed entropy and BALD, by the place of those that asked for it."""
-
-
 def to_micro_epsilon(epsilon: float) -> int:
     """Convert epsilon to what the ledger counts.
 
@@ -90,8 +81,8 @@ def ignore_phase(name: str, seconds: float) -> None:
 class ChargedMechanism:
     """A mechanism of which every answer is paid.
 
-    `observe_phase` is told the seconds of each part: charge, noise, write, settle. Without a
-    `calibration` answers have no probabilities.
+    `observe_phase` is told the seconds of each part: noise, write, charge. Without a `calibration`
+    answers have no probabilities.
     """
 
     mechanism: Mechanism
@@ -101,15 +92,21 @@ class ChargedMechanism:
     _texts: dict[bytes, AnswerText] = field(default_factory=dict, init=False, repr=False)
 
     def answer(
-        self, charges: Sequence[Charge], draw: Callable[[list[int]], DrawnAnswers]
+        self,
+        charges: Sequence[Charge],
+        logits: Float[Tensor, "B C"],
+        draw_uncertainty: Callable[[], Mapping[int, Float[Tensor, "2"]]] = dict,
     ) -> list[PrivateAnswer | Refusal]:
-        """Charge queries, and answer those that paid.
+        """Perturb logits, charge queries for it, and tell those that paid.
 
-        Equal messages, and equal ids, of a client get the same answer, which is paid once.
+        Equal messages, and equal ids, of a client get the same answer, which is paid once. What was
+        drawn for anybody else is thrown away, seen by nobody.
 
         Args:
             charges: What each query costs.
-            draw: Draws fresh answers to the queries at these places, which have paid.
+            logits: What the model says to each, (B, C).
+            draw_uncertainty: Returns perturbed entropy and BALD, by the place of the queries that
+                ask for it.
 
         Returns:
             For each query its answer, or why there is none.
@@ -117,53 +114,30 @@ class ChargedMechanism:
         Raises:
             LedgerError: The ledger cannot be written; nothing was answered.
         """
-        replies: dict[int, PrivateAnswer | Refusal] = {}
-        waiting = [*range(len(charges))]
-        while waiting:  # equals wait for each other, so that they get the same answer
-            places, waiting = split_repeated(charges, waiting)
-            self._answer_distinct(charges, places, draw, replies)
-        return [replies[place] for place in range(len(charges))]
-
-    def _answer_distinct(
-        self,
-        charges: Sequence[Charge],
-        places: list[int],
-        draw: Callable[[list[int]], DrawnAnswers],
-        replies: dict[int, PrivateAnswer | Refusal],
-    ) -> None:
-        """Add the replies of queries that all differ."""
+        with self.timed("noise"):
+            values = self.mechanism.answer(logits)
+            uncertainty = draw_uncertainty()
+        with self.timed("write"):
+            texts = self._write(values, uncertainty)
         with self.timed("charge"):
-            booked = self.ledger.charge([charges[place] for place in places])
-        stored: dict[int, PrivateAnswer] = {}
-        paid: list[int] = []
-        remaining: list[int] = []
-        for place, reply in zip(places, booked, strict=True):
-            if isinstance(reply, Refusal):
-                replies[place] = reply
-            elif reply.answer is not None:
-                stored[place] = PrivateAnswer(
-                    reply.answer, is_fresh=False, remaining=reply.remaining, spent=0
-                )
-            else:
-                paid.append(place)
-                remaining.append(reply.remaining)
-        if paid:
-            with self.timed("noise"):
-                fresh = draw(paid)
-            with self.timed("write"):
-                texts = self._write(fresh.values, fresh.uncertainty)
-            with self.timed("settle"):
-                requests = [charges[place].request for place in paid]
-                self.ledger.settle([*zip(requests, (text.body for text in texts), strict=True)])
-            for place, text, balance in zip(paid, texts, remaining, strict=True):
-                replies[place] = PrivateAnswer(
-                    text.reply, is_fresh=True, remaining=balance, spent=charges[place].epsilon
-                )
-        for place, answer in stored.items():
-            replies[place] = answer._replace(body=self._tell(answer.body))
+            booked = self.ledger.charge(charges, [text.body for text in texts])
+        return [
+            self._tell(charge, text, reply)
+            for charge, text, reply in zip(charges, texts, booked, strict=True)
+        ]
+
+    def _tell(
+        self, charge: Charge, text: AnswerText, reply: Receipt | Refusal
+    ) -> PrivateAnswer | Refusal:
+        """Return what the ledger lets a query have: its own answer, an earlier one, or none."""
+        if isinstance(reply, Refusal):
+            return reply
+        if reply.is_fresh:
+            return PrivateAnswer(text.reply, True, reply.remaining, charge.epsilon)
+        return PrivateAnswer(self._read_again(reply.answer), False, reply.remaining, 0)
 
     def _write(
-        self, values: Float[Tensor, "P C"], uncertainty: dict[int, Float[Tensor, "2"]]
+        self, values: Float[Tensor, "B C"], uncertainty: Mapping[int, Float[Tensor, "2"]]
     ) -> list[AnswerText]:
         """Write fresh answers; of a label alone there are few, which are written once."""
         rows = values.detach().double().numpy()
@@ -194,7 +168,7 @@ class ChargedMechanism:
         parts = zip(bodies, tops, labels, probabilities.tolist(), strict=True)
         return [AnswerText(body, add_probabilities(body, *part)) for body, *part in parts]
 
-    def _tell(self, body: bytes) -> bytes:
+    def _read_again(self, body: bytes) -> bytes:
         """Return a stored answer with what follows from it: post-processing, which is free."""
         if self.calibration is None:
             return body
@@ -210,23 +184,6 @@ class ChargedMechanism:
         start = time.perf_counter()
         yield
         self.observe_phase(phase, time.perf_counter() - start)
-
-
-def split_repeated(charges: Sequence[Charge], places: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Return the first of each request id and of each message of a client, and the repeats."""
-    earlier: set[object] = set()
-    first: list[int] = []
-    repeats: list[int] = []
-    for place in places:
-        charge = charges[place]
-        message = charge.client, charge.model, charge.message
-        if charge.request in earlier or message in earlier:
-            repeats.append(place)
-            continue
-        earlier.add(charge.request)
-        earlier.add(message)
-        first.append(place)
-    return first, repeats
 
 
 def add_probabilities(body: bytes, top: int, label: int, probabilities: list[float]) -> bytes:

@@ -85,7 +85,7 @@ class Metrics:
         self._requests: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
 
     def observe_phase(self, name: str, seconds: float) -> None:
-        """Note the time of one part of a batch: charge, heads, noise or settle."""
+        """Note the time of one part of a batch: heads, noise, write or charge."""
         self.phases.labels(name).observe(seconds)
 
     def observe_request(self, route: str, status: int, seconds: float) -> None:

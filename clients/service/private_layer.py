@@ -20,7 +20,6 @@ from torch import Tensor
 from clients.service.access import KeyStore, key_table_path
 from clients.service.charged_answers import (
     ChargedMechanism,
-    DrawnAnswers,
     PrivateAnswer,
     to_micro_epsilon,
 )
@@ -170,14 +169,13 @@ class PrivateLayer:
         rows = [read_row(query.logits, self.classes) for query in queries]
         answerable = [place for place, row in enumerate(rows) if row.isfinite().all()]
         charges = [self._build_charge(queries[place]) for place in answerable]
-
-        def draw(places: list[int]) -> DrawnAnswers:
-            logits = torch.stack([rows[answerable[place]] for place in places])
-            return DrawnAnswers(self.mechanism.answer(logits), {})
-
         replies: list[PrivateAnswer | Refusal] = [Refusal("undefined", None) for _ in queries]
-        with self._lock:  # so that equal messages of two threads are paid once
-            answers = self._open().answer(charges, draw) if charges else []
+        if not charges:
+            return replies
+        logits = torch.stack([rows[place] for place in answerable])
+        with self._lock:
+            opened = self._open()
+        answers = opened.answer(charges, logits)  # equal messages of two threads are paid once
         for place, answer in zip(answerable, answers, strict=True):
             replies[place] = answer
         return replies

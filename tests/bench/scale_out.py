@@ -5,7 +5,7 @@ loopback, each on a port of its own with `label-only` answers; the ledger is a s
 over a unix socket. There is no balancer: one generator of load a port. It prints rows:
 
 - `scale-out`: answers of all processes under `wrk`, 64 connections in all;
-- `ledger-writers`: what a charge with its settlement costs where so many processes write at once,
+- `ledger-writers`: what a charge costs where so many processes write at once,
   in groups of 16, without a service;
 - `ray-serve` (with `ray`): the same by two processes, and by two replicas of Ray Serve behind its
   proxy, in turns;
@@ -255,17 +255,15 @@ def measure_load(site: Site, ports: list[int], seconds: float) -> Row:
 def write_groups(
     address: str, name: str, until: float, times: "multiprocessing.Queue[object]"
 ) -> None:
-    """Charge and settle groups until a moment of the clock; put the seconds of each."""
+    """Charge groups until a moment of the clock; put the seconds of each."""
     took: list[float] = []
     with Ledger.open(parse_ledger_address(address)) as ledger:
         while (begun := time.time()) < until:
             requests = [f"{name}-{len(took)}-{k}" for k in range(GROUP)]
             digests = [sha256(request.encode()).digest() for request in requests]
             ledger.charge(
-                [Charge(r, "ann", "v1", 1, 0.0, d) for r, d in zip(requests, digests, strict=True)]
-            )
-            ledger.settle(
-                [(request, b"an answer of some hundred bytes" * 4) for request in requests]
+                [Charge(r, "ann", "v1", 1, 0.0, d) for r, d in zip(requests, digests, strict=True)],
+                [b"an answer of some hundred bytes" * 4] * GROUP,
             )
             took.append(time.time() - begun)
     times.put(took)

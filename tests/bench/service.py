@@ -218,9 +218,7 @@ def limits(folder: Path) -> list[tuple[str, float]]:
             return [desk.build_charge(ask) for ask in asks]
 
         def commit() -> None:
-            booked = charges()
-            ledger.charge(booked)
-            ledger.settle([(charge.request, BODY) for charge in booked])
+            ledger.charge(charges(), [BODY] * GROUP)
 
         return [
             ("heads in ONNX Runtime, 16 samples", per_answer(lambda: onnx.predict(messages))),
@@ -229,7 +227,7 @@ def limits(folder: Path) -> list[tuple[str, float]]:
             ("noise of 10 values, own sampler", per_answer(lambda: own.answer(logits))),
             ("a label", per_answer(lambda: labels.answer(logits))),
             ("probabilities of 10 values", per_answer(lambda: reader.probabilities(logits))),
-            ("ledger, charge and settle", per_answer(commit)),
+            ("ledger, charge with answer", per_answer(commit)),
         ]
 
 

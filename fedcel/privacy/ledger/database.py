@@ -38,16 +38,13 @@ class LedgerDatabase(ABC):
     """
 
     @abstractmethod
-    def transact(
-        self, work: Callable[[Self], Result], *, writing: bool, durable: bool = True
-    ) -> Result:
-        """Do the work in a transaction; all of it is kept, or nothing.
+    def transact(self, work: Callable[[Self], Result], *, writing: bool) -> Result:
+        """Do the work in a transaction; all of it is kept, on the disk on return, or nothing.
 
         Args:
             work: Given this database. It may be called again after nothing of it was kept.
             writing: Whether it holds the write lock, which one process has at a time. Without it
                 the work sees one moment and keeps nobody from writing.
-            durable: On the disk on return. Else with the next one that is, or soon after.
 
         Returns:
             What the work returned.

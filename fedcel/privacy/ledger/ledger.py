@@ -1,12 +1,13 @@
-"""The budget ledger: charged before noise is drawn, never refunded, on the disk before it returns.
+"""The budget ledger: charge and answer are on the disk, together, before the answer leaves.
 
 Answers protect the input of a query; each adds its epsilon (basic composition, Dwork and Roth,
 2014, theorem 3.16) to what its client has spent. A message that was answered before gets the stored
 answer, which costs nothing, so that neither a repeat nor an average over repeats gains anything.
 
-A crash between `charge` and `settle` leaves a charge without an answer. Nobody knows whether that
-answer was seen, and a second draw under one charge could cost twice what was booked: a retry is
-therefore charged again. The same holds for a retry while the first is still at work.
+Both are one transaction. After a crash either both are there, and a retry gets the same answer for
+free, or neither is, and nobody has seen the answer. Charges are never refunded. Older versions
+wrote the answer after its charge: where it was lost in between, a retry is charged again, as nobody
+knows whether it was seen.
 
 The log is append-only, and each row holds a digest of all rows before it. Whoever edits a row, or
 takes one out, has to compute every later link anew; who keeps the last link of an export elsewhere
@@ -80,12 +81,14 @@ class Charge(NamedTuple):
 
 
 class Receipt(NamedTuple):
-    """`answer` is set where the same was answered before; then nothing was charged.
+    """What may be told: the answer that was charged now, or the stored one, which costs nothing.
 
-    None: charged now, to be answered and settled. `remaining` is the client's, in micro-epsilons.
+    `remaining` is the client's, in micro-epsilons.
     """
 
-    answer: bytes | None
+    answer: bytes
+    is_fresh: bool
+    """Whether it was charged now."""
     remaining: int
 
 
@@ -210,37 +213,33 @@ class Ledger:
         with self.lock:
             self.db.close()
 
-    def charge(self, charges: Sequence[Charge]) -> list[Receipt | Refusal]:
-        """Book what can be booked, in order, in one transaction; durable on return.
+    def charge(
+        self, charges: Sequence[Charge], answers: Sequence[bytes]
+    ) -> list[Receipt | Refusal]:
+        """Book what can be paid, with its answers, in order, in one transaction; durable on return.
+
+        An answer may leave only with the receipt that holds it; those of refused charges, and of
+        charges whose message was answered before, are thrown away.
 
         Args:
             charges: What the answers cost.
+            answers: What is told, and stored for repeats, of each that can be paid.
 
         Returns:
-            For each charge a receipt, or the reason why nothing may be answered.
+            For each charge a receipt, or the reason why nothing may be told.
 
         Raises:
-            ValueError: A charge is malformed; nothing of the group is booked.
+            ValueError: A charge is malformed, or there is not one answer a charge; nothing of the
+                group is booked.
             LedgerError: It cannot be written; nothing of the group is booked.
         """
         for charge in charges:
             check_charge(charge)
-        return self._write(lambda transaction: transaction.book(charges))
-
-    def settle(self, answers: Sequence[tuple[str, bytes]]) -> None:
-        """Store the answers to charged requests, in one transaction.
-
-        Of two answers to one request, each charged, the first is kept for repeats. A crash of the
-        process loses none; one of the whole machine, or of PostgreSQL, may lose the last ones, and
-        a repeat of those is charged again, as after a crash before `settle`.
-
-        Args:
-            answers: Request ids and their answers.
-
-        Raises:
-            ValueError: A request was never charged; nothing of the group is stored.
-        """
-        self._write(lambda transaction: transaction.settle(answers), durable=False)
+        if len(answers) != len(charges):
+            raise ValueError(
+                f"answers are {len(answers)}, must be {len(charges)}, one a charge; draw the others"
+            )
+        return self._write(lambda transaction: transaction.book(charges, answers))
 
     def grant(self, client: str, micro: int) -> None:
         """Add to a client's budget, and make the client known.
@@ -371,9 +370,7 @@ class Ledger:
             )
         )
 
-    def _write(
-        self, work: Callable[["WriteTransaction"], Result], *, durable: bool = True
-    ) -> Result:
+    def _write(self, work: Callable[["WriteTransaction"], Result]) -> Result:
         """Do the work while this process alone writes."""
 
         def write(db: LedgerDatabase) -> Result:
@@ -383,7 +380,7 @@ class Ledger:
             return result
 
         with self.lock:
-            return self.db.transact(write, writing=True, durable=durable)
+            return self.db.transact(write, writing=True)
 
     def _read(self, work: Callable[[LedgerDatabase], Result]) -> Result:
         """Do the work on one moment of the ledger; it keeps nobody from writing."""
@@ -402,8 +399,8 @@ def connect_database(address: LedgerAddress) -> LedgerDatabase:
 class WriteTransaction:
     """The log's end and the accounts while the write lock is held.
 
-    Many charges at once are read in three statements and written in two: each is a round trip to a
-    server, and a chance for other threads to take the processor. `write` does the writing.
+    Many charges at once are read in three statements and written in three: each is a round trip to
+    a server, and a chance for other threads to take the processor. `write` does the writing.
     """
 
     def __init__(self, db: LedgerDatabase) -> None:
@@ -413,39 +410,41 @@ class WriteTransaction:
         self.db = db
         self._position, self._link = last_row or (0, FIRST_LINK)
         self._rows: list[tuple[object, ...]] = []
+        self._answers: list[tuple[str, bytes]] = []
         self._accounts: dict[AccountKey, BudgetAccount | None] = {}
         self._changed: dict[AccountKey, BudgetAccount] = {}
         self._deltas: dict[str, float] = {}
 
-    def book(self, charges: Sequence[Charge]) -> list[Receipt | Refusal]:
+    def book(self, charges: Sequence[Charge], answers: Sequence[bytes]) -> list[Receipt | Refusal]:
         """Return for each charge the stored answer, or book it, or say why not; in order."""
         charged = read_charged(self.db, [charge.request for charge in charges])
-        answers = read_answers(self.db, [charge_body(charge) for charge in charges])
+        stored = read_answers(self.db, [charge_body(charge) for charge in charges])
         self._read_accounts(
             {("client", charge.client) for charge in charges}
             | {("model", charge.model) for charge in charges}
         )
-        replies: list[Receipt | Refusal] = []
-        for charge in charges:
-            reply = self._book_one(charge, charged.get(charge.request), answers)
-            if isinstance(reply, Receipt) and reply.answer is None:
-                charged.setdefault(charge.request, charge_body(charge))
-            replies.append(reply)
-        return replies
+        return [
+            self._book_one(charge, answer, charged, stored)
+            for charge, answer in zip(charges, answers, strict=True)
+        ]
 
     def _book_one(
-        self, charge: Charge, charged: ChargeBody | None, answers: dict[ChargeBody, bytes]
+        self,
+        charge: Charge,
+        answer: bytes,
+        charged: dict[str, ChargeBody],
+        stored: dict[ChargeBody, bytes],
     ) -> Receipt | Refusal:
-        """Book a charge whose request was charged for `charged` before, or never."""
+        """Book a charge; `charged` and `stored` are of its group, and follow."""
         request, client, model, epsilon, delta, message = charge
         client_account = self.account(("client", client))
         remaining = (client_account or EMPTY).remaining
         body = charge_body(charge)
-        if charged not in (None, body):
+        if charged.get(request, body) != body:
             return Refusal("replayed", remaining)
-        stored_answer = answers.get(body)
+        stored_answer = stored.get(body)
         if stored_answer is not None:
-            return Receipt(stored_answer, remaining)
+            return Receipt(stored_answer, is_fresh=False, remaining=remaining)
         if client_account is None:
             return Refusal("unknown-client", 0)
         model_account = self.account(("model", model)) or UNLIMITED
@@ -456,7 +455,11 @@ class WriteTransaction:
         if delta and self._spent_delta(client) + delta > MAX_DELTA:
             return Refusal("delta", remaining)
         self.append(LogEntry("charge", request, client, model, epsilon, delta, message))
-        return Receipt(None, remaining - epsilon)
+        self.append(LogEntry("answer", request, content=sha256(answer).digest()))
+        self._answers.append((request, answer))
+        charged[request] = body
+        stored[body] = answer
+        return Receipt(answer, is_fresh=True, remaining=remaining - epsilon)
 
     def grant(self, client: str, micro: int) -> None:
         """Add to a client's budget, and make the client known; ValueError below 0 or too much."""
@@ -471,22 +474,6 @@ class WriteTransaction:
             return False
         self.grant(client, micro)
         return True
-
-    def settle(self, answers: Sequence[tuple[str, bytes]]) -> None:
-        """Store answers; ValueError where a request was never charged."""
-        requests = [request for request, _ in answers]
-        charged = read_charged(self.db, requests)
-        for request in requests:
-            if request not in charged:
-                raise ValueError(f"request {request!r} was never charged; charge it first")
-        answered = read_answered(self.db, requests)
-        fresh: list[tuple[object, ...]] = []
-        for request, answer in answers:
-            if request not in answered:
-                answered.add(request)
-                fresh.append((request, answer))
-                self.append(LogEntry("answer", request, content=sha256(answer).digest()))
-        insert_rows(self.db, "answers", COPIED_TABLES["answers"], fresh)
 
     def append(self, entry: LogEntry) -> None:
         """Add an entry to the log; the accounts follow it."""
@@ -506,8 +493,9 @@ class WriteTransaction:
         return self._accounts[key]
 
     def write(self) -> None:
-        """Write what was appended, and the accounts that changed."""
+        """Write what was appended, the answers, and the accounts that changed."""
         insert_rows(self.db, "log", LOG_COLUMNS, self._rows)
+        insert_rows(self.db, "answers", COPIED_TABLES["answers"], self._answers)
         for part in split_parts([(*key, *account) for key, account in self._changed.items()]):
             self.db.execute(
                 f"INSERT INTO accounts VALUES {mark_rows(part)} ON CONFLICT (scope, name) DO "
@@ -625,20 +613,6 @@ def read_answers(db: LedgerDatabase, bodies: Sequence[ChargeBody]) -> dict[Charg
         ):
             answers.setdefault((client, model, content), answer)
     return answers
-
-
-def read_answered(db: LedgerDatabase, requests: Sequence[str]) -> set[str]:
-    """Return the requests that have a stored answer."""
-    answered: set[str] = set()
-    for part in split_parts([(request,) for request in requests]):
-        marks = ", ".join("?" * len(part))
-        answered |= {
-            request
-            for (request,) in db.execute(
-                f"SELECT request FROM answers WHERE request IN ({marks})", flatten_rows(part)
-            )
-        }
-    return answered
 
 
 def insert_rows(

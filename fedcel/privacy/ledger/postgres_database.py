@@ -116,9 +116,7 @@ class PostgresDatabase(LedgerDatabase):
                 self._connection.close()
                 raise
 
-    def transact(
-        self, work: Callable[[Self], Result], *, writing: bool, durable: bool = True
-    ) -> Result:
+    def transact(self, work: Callable[[Self], Result], *, writing: bool) -> Result:
         """Do the work in a transaction; again after a conflict, or on a new connection."""
         deadline = monotonic() + RETRY_SECONDS
         unsure: Commit[Result] | None = None
@@ -131,7 +129,7 @@ class PostgresDatabase(LedgerDatabase):
                     unsure = None
                     if not writing:
                         return self._read(work)
-                    unsure = self._write(work, durable=durable)
+                    unsure = self._write(work)
                     self._commit()
                     return unsure.outcome
                 except psycopg.Error as error:
@@ -178,13 +176,11 @@ class PostgresDatabase(LedgerDatabase):
             self._commit()
         return result
 
-    def _write(self, work: Callable[[Self], Result], *, durable: bool) -> Commit[Result]:
+    def _write(self, work: Callable[[Self], Result]) -> Commit[Result]:
         """Do work with the lock held, up to the commit."""
         attempt = secrets.token_hex(16)
         with self._rolling_back():
             position = self._begin_writing(attempt)
-            if not durable:
-                self._connection.execute("SET LOCAL synchronous_commit = off")
             return Commit(attempt, position, work(self))
 
     def _begin_writing(self, attempt: str) -> int:

@@ -68,13 +68,10 @@ class SqliteDatabase(LedgerDatabase):
         with explain_errors(path):
             self._connection = connect_ledger(path)
 
-    def transact(
-        self, work: Callable[[Self], Result], *, writing: bool, durable: bool = True
-    ) -> Result:
-        """Do the work in a transaction; a crash of this process loses no commit either way."""
+    def transact(self, work: Callable[[Self], Result], *, writing: bool) -> Result:
+        """Do the work in a transaction."""
         db = self._connection
         with explain_errors(self.path):
-            db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             db.execute("BEGIN IMMEDIATE" if writing else "BEGIN")
             try:
                 result = work(self)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from clients.service import PrivateAnswer, PrivateAnswerer, Query, load_served, to_micro_epsilon
 from clients.service.model import uncertainty_scores, uncertainty_sensitivity
+from fedcel.errors import LedgerError
 from fedcel.posterior.predict import Prediction, apply_heads
 from fedcel.privacy.array_kind import Array, match_kind, to_tensor
 from fedcel.privacy.ledger import MICRO, Ledger, Refusal
@@ -27,21 +28,20 @@ MODEL = load_served(RUN)
 
 @dataclass
 class Clear:
-    """Gives logits as they are, and remembers what the ledger on disk said when it was asked."""
+    """Gives logits as they are, each time by one more."""
 
-    path: Path
     epsilon: float = 1.0
     name: str = "clear"
     delta: float = 0.0
     protects: str = "nothing"
     unit: Literal["logits", "probabilities"] = "logits"
-    spent: list[int] = field(default_factory=list)
+    draws: list[int] = field(default_factory=list)
+    """How many rows each call had."""
 
     def answer(self, logits: Tensor) -> Tensor:
-        """Look at the ledger from outside, then answer."""
-        with Ledger.open(self.path) as second:
-            self.spent.append(second.balance("phone").spent)
-        return logits + len(self.spent)  # each draw differs from the others
+        """Return the logits and the number of the call: each draw differs from the others."""
+        self.draws.append(len(logits))
+        return logits + len(self.draws)
 
 
 class Backwards:
@@ -58,7 +58,7 @@ def desk(tmp_path: Path) -> PrivateAnswerer:
     ledger = Ledger.open(tmp_path / "ledger.db")
     for client in ("phone", "other"):
         ledger.grant(client, 10 * MICRO)
-    return PrivateAnswerer(MODEL, Clear(tmp_path / "ledger.db"), ledger, lambda *_: None)
+    return PrivateAnswerer(MODEL, Clear(), ledger, lambda *_: None)
 
 
 def ask(name: str, value: float, client: str = "phone", uncertainty: bool = False) -> Query:
@@ -88,11 +88,17 @@ def content(reply: PrivateAnswer | Refusal) -> dict[str, list[float]]:
     return body
 
 
-def test_the_charge_is_on_the_disk_before_noise_is_drawn(desk: PrivateAnswerer) -> None:
-    """Another connection sees it from within the mechanism."""
-    desk.answer([ask("request-1", 0.1), ask("request-2", 0.2)])
-    assert isinstance(desk.mechanism, Clear)
-    assert desk.mechanism.spent == [2 * MICRO]
+def test_charge_and_answer_are_on_the_disk_before_the_answer_is_told(desk: PrivateAnswerer) -> None:
+    """What another connection reads; where the commit fails, nothing is told or kept."""
+    (first,) = desk.answer([ask("request-1", 0.1)])
+    with Ledger.open(desk.ledger.address) as second:
+        (again,) = replace(desk, ledger=second).answer([ask("request-1", 0.1)])
+        assert content(again) == content(first)
+        desk.ledger.db.execute("PRAGMA query_only = ON")
+        with pytest.raises(LedgerError, match="read-only"):
+            desk.answer([ask("request-1", 0.1), ask("request-2", 0.2)])
+        assert second.balance("phone").spent == MICRO
+        assert [row.entry.kind for row in second.rows()][-2:] == ["charge", "answer"]
 
 
 def test_equal_messages_get_one_answer_and_pay_once(desk: PrivateAnswerer) -> None:
@@ -117,7 +123,7 @@ def test_an_id_is_a_clients_own_and_means_one_message(desk: PrivateAnswerer) -> 
     assert isinstance(changed, Refusal) and changed.reason == "replayed"
 
 
-def test_nothing_is_drawn_beyond_the_budget(desk: PrivateAnswerer) -> None:
+def test_nothing_is_told_beyond_the_budget(desk: PrivateAnswerer) -> None:
     """Ten answers for ten epsilon; the eleventh is refused, a repeat is still given."""
     replies = desk.answer([ask(f"request-{i}", i / 20) for i in range(11)])
     assert sum(isinstance(reply, PrivateAnswer) for reply in replies) == 10

@@ -11,7 +11,7 @@ import resource
 import signal
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from itertools import count
@@ -20,6 +20,8 @@ from threading import Barrier
 
 from fedcel.errors import LedgerError
 from fedcel.privacy.ledger import Charge, Ledger, Receipt
+from fedcel.privacy.ledger.ledger import read_sums
+from tests.fedcel.privacy.ledger.charges import pay
 
 KILLS = int(os.environ.get("FEDCEL_KILLS", "10"))
 PROCESSES, RACERS = 4, 16
@@ -47,22 +49,26 @@ def forked(work: Callable[[], None]) -> int:
 
 
 def answer_for_ever(path: Path | str, answers: Path, name: str) -> None:
-    """Charge, then tell an answer, then settle, three at a time."""
+    """Charge, then tell requests and answers, three at a time, a line each."""
     file = os.open(answers, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     with Ledger.open(path) as ledger:
         for k in count():
             group = [f"{name}-{k}-{part}" for part in range(3)]
-            replies = ledger.charge([charge(request) for request in group])
-            os.write(file, b"." * sum(isinstance(reply, Receipt) for reply in replies))
-            ledger.settle([(request, b"answer") for request in group])
+            drawn = [f"{request} {os.getpid()}\n".encode() for request in group]
+            replies = ledger.charge([charge(request) for request in group], drawn)
+            told = [reply.answer for reply in replies if isinstance(reply, Receipt)]
+            os.write(file, b"".join(told))
 
 
 def crash(folder: Path, address: str = "") -> object:
-    """Kill two processes at work, many times; return what was told, spent, and found wrong."""
+    """Kill two processes at work, many times; return what was told, spent, and found wrong.
+
+    What was told since the last kill is asked again: another answer, or a charge, is wrong.
+    """
     path, answers = address or folder / "ledger.db", folder / "answers"
     with Ledger.open(path) as ledger:
         ledger.grant("ann", 10**12)
-    rows, delays = [], random.Random(0)
+    rows, delays, count_told = [], random.Random(0), 0
     for k in range(KILLS):
         children = [
             forked(lambda name=f"{k}-{n}": answer_for_ever(path, answers, name)) for n in range(2)
@@ -71,10 +77,30 @@ def crash(folder: Path, address: str = "") -> object:
         for child in children:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
+        told = read_told(answers)
         with Ledger.open(path) as ledger:
-            count_told = answers.stat().st_size if answers.exists() else 0
-            rows.append((count_told, ledger.balance("ann").spent, ledger.verify()))
+            spent = ledger.balance("ann").spent
+            problems = [*find_changed(ledger, told[count_told:]), *ledger.verify()]
+            sums = read_sums(ledger.db)
+            rows.append((len(told), spent, sums.answers, problems))
+        count_told = len(told)
     return rows
+
+
+def read_told(answers: Path) -> list[bytes]:
+    """Return what was told, a line each."""
+    return answers.read_bytes().splitlines(keepends=True) if answers.exists() else []
+
+
+def find_changed(ledger: Ledger, told: Sequence[bytes]) -> list[str]:
+    """Return the answers that are not told again, for free, when they are asked for again."""
+    charges = [charge(line.split()[0].decode()) for line in told]
+    replies = ledger.charge(charges, [b"another answer"] * len(charges))
+    return [
+        f"told {line!r}, then {reply}"
+        for line, reply in zip(told, replies, strict=True)
+        if not (isinstance(reply, Receipt) and (reply.answer, reply.is_fresh) == (line, False))
+    ]
 
 
 def race(folder: Path) -> object:
@@ -89,7 +115,7 @@ def race(folder: Path) -> object:
                 ledger.grant("ann", 1)
             while ledger.balance("ann").granted == 0:
                 time.sleep(0.001)
-            (reply,) = ledger.charge([charge(name)])
+            (reply,) = pay(ledger, [charge(name)])
         (folder / name).write_text(type(reply).__name__)
 
     for child in [forked(lambda name=str(k): ask(name)) for k in range(8)]:
@@ -109,7 +135,7 @@ def race_for_the_rest(address: str, folder: Path, budget: int) -> object:
         def ask(racer: int) -> str:
             with Ledger.open(address) as ledger:
                 start.wait(DEADLINE)
-                (reply,) = ledger.charge([charge(f"{process}-{racer}")])
+                (reply,) = pay(ledger, [charge(f"{process}-{racer}")])
             return type(reply).__name__
 
         with ThreadPoolExecutor(RACERS) as pool:
@@ -133,12 +159,12 @@ def small(folder: Path) -> object:
         booked, reason = 0, ""
         while not reason:
             try:
-                replies = ledger.charge([charge(f"{booked}-{k}") for k in range(64)])
+                replies = pay(ledger, [charge(f"{booked}-{k}") for k in range(64)])
                 booked += len(replies)
             except LedgerError as error:
                 reason = str(error)
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-        ledger.charge([charge("later")])
+        pay(ledger, [charge("later")])
     with Ledger.open(path) as ledger:
         return [reason, booked, ledger.balance("ann").spent, ledger.verify()]
 

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -79,9 +79,14 @@ class PostgresServer:
                 return
 
     def kill(self) -> None:
-        """End all its processes at once, with SIGKILL."""
+        """End all its processes at once, with SIGKILL; a worker is in no group of the server's."""
         assert self.process
-        os.killpg(self.process.pid, signal.SIGKILL)
+        server = self.process.pid
+        children = Path(f"/proc/{server}/task/{server}/children")
+        workers = [int(text) for text in children.read_text().split()] if children.exists() else []
+        for process in (server, *workers):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
         self.process.wait()
 
     def run(self, *command: object) -> "subprocess.Popen[bytes]":

@@ -9,7 +9,7 @@ from fedcel.errors import LedgerError, SettingsError
 from fedcel.privacy.ledger import MICRO, Ledger, LedgerSums, Receipt, Refusal
 from fedcel.privacy.ledger import ledger as ledger_module
 from fedcel.privacy.ledger.database import LedgerDatabase
-from tests.fedcel.privacy.ledger.charges import charge
+from tests.fedcel.privacy.ledger.charges import charge, fresh, pay
 from tests.fedcel.privacy.ledger.edits import edit_tables
 from tests.fedcel.privacy.ledger.postgres import PostgresServer
 
@@ -27,15 +27,14 @@ def test_a_copy_goes_on_where_the_ledger_was(ledger: Ledger, target: str) -> Non
     """Same rows, same links, same balances; answers stay free, a spent budget stays spent."""
     ledger.grant("zoë", 5)
     ledger.limit("v2", MICRO)
-    ledger.charge([charge("a"), charge("b")])
-    ledger.settle([("a", b"answer\0")])
+    ledger.charge([charge("a"), charge("b")], [b"answer\0", b""])
     with Ledger.open(target) as copy:
-        assert ledger.copy_to(copy) == LedgerSums(6, 1, 2, 3 * MICRO + 5, 2 * MICRO)
+        assert ledger.copy_to(copy) == LedgerSums(7, 2, 2, 3 * MICRO + 5, 2 * MICRO)
         assert copy.rows() == ledger.rows()
         assert copy.clients() == ledger.clients()
-        assert copy.charge([charge("a"), charge("c"), charge("d")]) == [
-            Receipt(b"answer\0", MICRO),
-            Receipt(None, 0),
+        assert pay(copy, [charge("a"), charge("c"), charge("d")]) == [
+            Receipt(b"answer\0", is_fresh=False, remaining=MICRO),
+            fresh("c", 0),
             Refusal("budget", 0),
         ]
         assert copy.verify() == []

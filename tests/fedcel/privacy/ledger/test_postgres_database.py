@@ -18,20 +18,26 @@ from fedcel.errors import LedgerError, SettingsError  # noqa: E402 - after the s
 from fedcel.privacy.ledger import (  # noqa: E402
     Ledger,
     PostgresAddress,
-    Receipt,
     Refusal,
     parse_ledger_address,
 )
 from fedcel.privacy.ledger import postgres_database as database  # noqa: E402
-from tests.fedcel.privacy.ledger.charges import charge  # noqa: E402
+from tests.fedcel.privacy.ledger.charges import (  # noqa: E402
+    charge,
+    fresh,
+    pay,
+    repeated,
+)
 from tests.fedcel.privacy.ledger.ledger_processes import (  # noqa: E402
     KILLS,
     PROCESSES,
     RACERS,
     answer_for_ever,
     crash,
+    find_changed,
     forked,
     race_for_the_rest,
+    read_told,
 )
 from tests.fedcel.privacy.ledger.postgres import PostgresServer  # noqa: E402
 
@@ -69,9 +75,10 @@ def test_killed_clients_leave_no_answer_unpaid(url: str, tmp_path: Path) -> None
     """SIGKILL at random moments, most of them within a transaction; nobody waits for the dead."""
     rows: Any = crash(tmp_path, url)
     assert len(rows) == KILLS
-    for answers, spent, problems in rows:
+    for told, spent, answers, problems in rows:
         assert problems == []
-        assert answers <= spent <= answers + 6 * KILLS
+        assert spent == answers
+        assert told <= answers <= told + 6 * KILLS
     assert rows[-1][0] > 50
 
 
@@ -89,12 +96,13 @@ def test_a_killed_server_loses_no_charge_that_was_told(
         for _ in range(SERVER_KILLS):
             time.sleep(delays.uniform(0.3, 0.6))
             postgres.kill()
-            told = answers.stat().st_size
+            told = read_told(answers)
             postgres.start()
             with Ledger.open(url) as ledger:
-                assert told <= ledger.balance("ann").spent
-            wait_for(lambda: answers.stat().st_size > counts[-1] + 30)
-            counts.append(answers.stat().st_size)
+                assert find_changed(ledger, told[counts[-1] :]) == []
+                assert len(told) <= ledger.balance("ann").spent
+            wait_for(lambda: len(read_told(answers)) > counts[-1] + 30)
+            counts.append(len(read_told(answers)))
             assert all(os.waitpid(child, os.WNOHANG) == (0, 0) for child in children)
     finally:
         for child in children:
@@ -102,7 +110,7 @@ def test_a_killed_server_loses_no_charge_that_was_told(
             os.waitpid(child, 0)
     with Ledger.open(url) as ledger:
         spent = ledger.balance("ann").spent
-        told = answers.stat().st_size
+        told = len(read_told(answers))
         assert ledger.verify() == []
     assert told <= spent <= told + 2 * 3  # a group each; lost commits were found, not booked twice
 
@@ -133,16 +141,16 @@ def test_a_connection_lost_in_a_commit_books_once(
             commit(db)
 
         monkeypatch.setattr(database.PostgresDatabase, "_commit", lose)
-        assert ledger.charge([charge("a", epsilon=1)]) == [Receipt(None, 2)]
+        assert pay(ledger, [charge("a", epsilon=1)]) == [fresh("a", 2)]
         assert ledger.balance("ann").spent == 1
-        assert [row.entry.kind for row in ledger.rows()] == ["grant", "charge"]
+        assert [row.entry.kind for row in ledger.rows()] == ["grant", "charge", "answer"]
         assert ledger.verify() == []
 
 
 def test_the_same_charge_of_another_process_is_not_taken_for_ones_own(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its row is the same to the last bit of its link; two answers need two charges."""
+    """Its rows are the same to the last bit of their links: its answer is told, as a repeat."""
     with Ledger.open(url) as ledger, Ledger.open(url) as other:
         ledger.grant("ann", 3)
         commit, losses = database.PostgresDatabase._commit, iter([True])
@@ -150,12 +158,12 @@ def test_the_same_charge_of_another_process_is_not_taken_for_ones_own(
         def lose(db: database.PostgresDatabase) -> None:
             if db is ledger.db and next(losses, False):
                 db._connection.close()
-                assert other.charge([charge("a", epsilon=1)]) == [Receipt(None, 2)]
+                assert pay(other, [charge("a", epsilon=1)]) == [fresh("a", 2)]
                 raise psycopg.OperationalError("the connection was lost")
             commit(db)
 
         monkeypatch.setattr(database.PostgresDatabase, "_commit", lose)
-        assert ledger.charge([charge("a", epsilon=1)]) == [Receipt(None, 1)]
+        assert pay(ledger, [charge("a", epsilon=1)]) == [repeated("a", 2)]
         assert ledger.verify() == []
 
 
@@ -165,7 +173,7 @@ def test_a_connection_that_the_server_ends_is_made_anew(url: str) -> None:
         ledger.grant("ann", 3)
         end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = "
         run_statement(url, f"{end}'fedcel'")
-        assert ledger.charge([charge("a", epsilon=1)]) == [Receipt(None, 2)]
+        assert pay(ledger, [charge("a", epsilon=1)]) == [fresh("a", 2)]
         attempts = []
 
         def work(_: object) -> None:
@@ -195,7 +203,7 @@ def test_a_conflict_is_tried_again(url: str) -> None:
             "CREATE TRIGGER conflicts BEFORE INSERT ON log FOR EACH ROW "
             "EXECUTE FUNCTION conflict()",
         )
-        assert ledger.charge([charge("a", epsilon=1)]) == [Receipt(None, 2)]
+        assert pay(ledger, [charge("a", epsilon=1)]) == [fresh("a", 2)]
         assert ledger.balance("ann").spent == 1
 
 
@@ -219,11 +227,11 @@ def test_a_process_that_hangs_in_a_transaction_is_ended_by_the_server(
         thread.start()
         assert is_inside.wait(10)
         begin = time.monotonic()
-        assert quick.charge([charge("a", epsilon=1)]) == [Receipt(None, 0)]
+        assert pay(quick, [charge("a", epsilon=1)]) == [fresh("a", 0)]
         assert time.monotonic() - begin < 0.9
         thread.join(20)
         assert len(attempts) == 2
-        assert slow.charge([charge("b", epsilon=1)]) == [Refusal("budget", 0)]
+        assert pay(slow, [charge("b", epsilon=1)]) == [Refusal("budget", 0)]
 
 
 def test_a_server_that_is_away_is_told_and_found_again(
@@ -236,13 +244,13 @@ def test_a_server_that_is_away_is_told_and_found_again(
         postgres.kill()
         try:
             with pytest.raises(LedgerError, match="start the server"):
-                ledger.charge([charge("a", epsilon=1)])
+                pay(ledger, [charge("a", epsilon=1)])
             with pytest.raises(LedgerError, match="start the server"):
                 Ledger.open(url)
         finally:
             postgres.start()
         ledger.probe()
-        assert ledger.charge([charge("a", epsilon=1)]) == [Receipt(None, 2)]
+        assert pay(ledger, [charge("a", epsilon=1)]) == [fresh("a", 2)]
 
 
 PASSWORD = "s3cr%23t"
@@ -319,7 +327,7 @@ def test_a_text_that_the_database_cannot_hold_books_nothing(url: str) -> None:
     with Ledger.open(url) as ledger:
         ledger.grant("ann", 3)
         with pytest.raises(LedgerError, match="NUL"):
-            ledger.charge([charge("a", epsilon=1), charge("b\0", epsilon=1)])
+            pay(ledger, [charge("a", epsilon=1), charge("b\0", epsilon=1)])
         assert ledger.balance("ann").spent == 0
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from fedcel.errors import LedgerError
 from fedcel.privacy.ledger import MICRO, Ledger
-from tests.fedcel.privacy.ledger.charges import charge
+from tests.fedcel.privacy.ledger.charges import charge, pay
 
 
 def test_files_that_are_no_ledger_are_left_alone(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_a_damaged_ledger_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     with Ledger.open(path) as ledger:
         ledger.grant("ann", 900 * MICRO)
-        ledger.charge([charge(str(k)) for k in range(300)])
+        pay(ledger, [charge(str(k)) for k in range(300)])
     raw = bytearray(path.read_bytes())
     raw[5 * 4096 : 8 * 4096] = bytes(3 * 4096)
     path.write_bytes(raw)
@@ -53,7 +53,7 @@ def test_a_full_disk_books_nothing(ledger_file: Ledger) -> None:
     ledger_file.grant("ann", 1000 * MICRO)
     before = ledger_file.balance("ann")
     with pytest.raises(LedgerError, match="free space, nothing was charged"):
-        ledger_file.charge([charge(str(k)) for k in range(500)])
+        pay(ledger_file, [charge(str(k)) for k in range(500)])
     assert ledger_file.balance("ann") == before
     ledger_file.db.execute("PRAGMA max_page_count = 100000")
-    assert len(ledger_file.charge([charge(str(k)) for k in range(500)])) == 500
+    assert len(pay(ledger_file, [charge(str(k)) for k in range(500)])) == 500
