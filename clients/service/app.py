@@ -9,12 +9,11 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
@@ -30,9 +29,11 @@ from clients.service.access import (
     describe_end,
     key_table_path,
 )
-from clients.service.answering import PrivateAnswerer, Query
+from clients.service.answer_desk import AnswerDesk, DeskLink, ThreadDesk
+from clients.service.answering import Query
 from clients.service.batching import Batcher, FullError
 from clients.service.charged_answers import PrivateAnswer, to_micro_epsilon
+from clients.service.desk_process import AnsweringError
 from clients.service.model import ServedModel
 from clients.service.monitoring import LOGGER, Metrics, RequestMonitor
 from clients.service.problems import (
@@ -50,13 +51,10 @@ from clients.service.versions import (
     ModelOffer,
     Reload,
     ServedVersion,
-    answer_by_version,
     check_same_price,
 )
 from fedcel.errors import FedcelError, LedgerError, RunError
-from fedcel.privacy.ledger import MICRO, Balance, Ledger, LedgerAddress, Refusal
-
-Result = TypeVar("Result")
+from fedcel.privacy.ledger import MICRO, Balance, LedgerAddress, Refusal
 
 QUERY_PATH = "/v1/query"
 READ_PATHS = ("/v1/model", "/v1/encoder", "/v1/budget")
@@ -110,7 +108,8 @@ class Limits(NamedTuple):
 class Service:
     """A model, and those it replaced, on one ledger; `start` and `end` within one event loop.
 
-    The ledger and the models are used in one thread alone, off the event loop.
+    Ledger and models are at a desk, off the event loop. `on_failure` is called where that ends by
+    itself: nothing can be answered any more, and `failure` says why.
     """
 
     _loop: asyncio.AbstractEventLoop
@@ -124,6 +123,7 @@ class Service:
         *,
         keys: Path | None = None,
         reload: Reload | None = None,
+        desk: DeskLink | None = None,
     ) -> None:
         self.offer = offer
         self.model = offer.model
@@ -134,7 +134,7 @@ class Service:
         self._reloading = asyncio.Lock()
         self._is_started = False
         self._is_reload_pending = False
-        self._reload_tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._versions: dict[str, ServedVersion] = {}
         self._ends: dict[str, asyncio.TimerHandle] = {}
         self.keys = KeyStore(key_table_path(ledger, keys))
@@ -144,28 +144,32 @@ class Service:
         self.metrics = Metrics()
         self.is_ready = False
         self.is_ending = False
-        self.start_error: FedcelError | None = None
+        self.failure: FedcelError | None = None
+        self.on_failure: Callable[[], None] = do_nothing
+        self.desk = desk or ThreadDesk()
         self._ledger_address = ledger
-        self._thread = ThreadPoolExecutor(1, "fedcel-answers")
+        self._under_way: Counter[str] = Counter()
+        """Queries that wait for an answer, by the version that they were made for."""
 
     async def start(self) -> None:
         """Open the ledger and take questions; LedgerError when it cannot be opened."""
         try:
             await self._start()
         except Exception as error:
-            self.start_error = error if isinstance(error, FedcelError) else None
+            self.failure = error if isinstance(error, FedcelError) else None
             LOGGER.error("start failed", extra={"reason": describe_reason(error)})
+            await self.desk.close()
             raise
 
     async def _start(self) -> None:
-        self.ledger = await self._run_in_thread(lambda: Ledger.open(self._ledger_address))
         self._loop = asyncio.get_running_loop()
-        self._serve(await self._run_in_thread(lambda: self._build_version(self.offer)))
+        await self.desk.open(self._ledger_address, self._fail_for_good)
+        self._serve(await self._add_version(self.offer))
         self.batcher = Batcher(
             self._answer_batch,
-            self._thread,
             max_batch=self.limits.batch,
             max_waiting=self.limits.queue,
+            at_once=self.desk.batches_at_once,
         )
         await self.batcher.start()
         self.is_ready = True
@@ -181,11 +185,10 @@ class Service:
         self.is_ending = True
         for timer in (*self._ends.values(), self._key_timer):
             timer.cancel()
-        for task in self._reload_tasks:
+        for task in self._tasks:
             task.cancel()
         await self.batcher.close()
-        await self._run_in_thread(self.ledger.close)
-        self._thread.shutdown()
+        await self.desk.close()
         LOGGER.info("drained")
 
     def request_reload(self) -> None:
@@ -212,7 +215,7 @@ class Service:
                 offer = await asyncio.to_thread(self._reload.load)
                 version = self._versions.get(offer.model.version)
                 if version is None:
-                    version = await asyncio.to_thread(self._build_version, offer)
+                    version = await self._add_version(offer)
                 else:
                     check_same_price(version.offer, offer)
             except Exception as error:  # the old model answers on, whatever is wrong with the new
@@ -247,6 +250,7 @@ class Service:
         """Answer a replaced version no more; what waits in the queue is still answered."""
         self._ends.pop(version).cancel()
         del self.older_models[version], self._versions[version]
+        self._leave_version(version)
         self.metrics.versions.set(len(self._versions))
         LOGGER.info("version ended", extra={"model": version})
 
@@ -293,13 +297,12 @@ class Service:
 
     async def answer(self, query: Query) -> PrivateAnswer:
         """Return the answer to a query; ProblemError says why there is none."""
-        version = self._versions.get(query.version)
-        if version is None:  # its grace ended while its body arrived
+        if query.version not in self._versions:  # its grace ended while its body arrived
             raise ProblemError(
                 ProblemKind.MODEL_VERSION, f"Model {self.model.version} is served: encode anew."
             )
         try:
-            reply = await self.batcher.submit((version, query))
+            reply = await self._ask_desk(query)
         except FullError:
             self.metrics.refusals.labels("busy").inc()
             raise ProblemError(
@@ -316,7 +319,7 @@ class Service:
     async def read_balance(self, client: str) -> Balance:
         """Return a client's account; ProblemError where the ledger cannot be read."""
         try:
-            return await self._run_in_thread(lambda: self.ledger.balance(client))
+            return await self.desk.call(AnswerDesk.read_balance, client)
         except LedgerError as error:
             raise self._fail(error) from None
 
@@ -324,14 +327,36 @@ class Service:
         """Say whether questions are taken; after a failure of the ledger, try it again."""
         if not (self.is_ready or self.is_ending):
             try:
-                await self._run_in_thread(self.ledger.probe)
+                await self.desk.call(AnswerDesk.probe)
             except LedgerError:
                 return False
             self.is_ready = True
         return self.is_ready
 
-    async def _run_in_thread(self, work: Callable[[], Result]) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+    async def _ask_desk(self, query: Query) -> PrivateAnswer | Refusal:
+        """Return the reply to a query; its version stays at the desk until then."""
+        self._under_way[query.version] += 1
+        try:
+            return await self.batcher.submit(query)
+        finally:
+            self._under_way[query.version] -= 1
+            self._leave_version(query.version)
+
+    def _leave_version(self, version: str) -> None:
+        """Take a version that ended from the desk, once nobody waits for it."""
+        if version not in self._versions and not self._under_way[version]:
+            del self._under_way[version]
+            self._begin_task(self._remove_version(version))
+
+    async def _remove_version(self, version: str) -> None:
+        with suppress(LedgerError):  # the desk may have ended
+            await self.desk.call(AnswerDesk.remove_version, version)
+
+    def _fail_for_good(self) -> None:
+        self.is_ready = False
+        self.failure = LedgerError("the process that has the ledger ended by itself; see its log")
+        LOGGER.error("answering ended", extra={"reason": str(self.failure)})
+        self.on_failure()
 
     def _fail(self, error: LedgerError) -> ProblemError:
         self.is_ready = False
@@ -341,19 +366,18 @@ class Service:
         )
 
     def _begin_reload(self) -> None:
-        task = self._loop.create_task(self.reload())
-        self._reload_tasks.add(task)  # the loop itself keeps no task alive
-        task.add_done_callback(self._reload_tasks.discard)
+        self._begin_task(self.reload())
 
-    def _build_version(self, offer: ModelOffer) -> ServedVersion:
-        answerer = PrivateAnswerer(
-            offer.model,
-            offer.mechanism,
-            self.ledger,
-            self.metrics.observe_phase,
-            offer.calibration,
-        )
-        return ServedVersion(offer, build_model_card(offer), answerer)
+    def _begin_task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)  # the loop itself keeps no task alive
+        task.add_done_callback(self._tasks.discard)
+
+    async def _add_version(self, offer: ModelOffer) -> ServedVersion:
+        """Have a version answered."""
+        card = await asyncio.to_thread(build_model_card, offer)
+        await self.desk.call(AnswerDesk.add_version, offer)
+        return ServedVersion(offer, card)
 
     def _serve(self, version: ServedVersion) -> None:
         """Make a version the newest; the one before is the caller's to keep or end."""
@@ -365,14 +389,22 @@ class Service:
         self.offer, self.model, self.model_card = version.offer, version.offer.model, version.card
         self.metrics.versions.set(len(self._versions))
 
-    def _answer_batch(
-        self, batch: Sequence[tuple[ServedVersion, Query]]
-    ) -> list[PrivateAnswer | Refusal]:
-        replies = answer_by_version(batch)
-        for version, count in Counter(query.version for _, query in batch).items():
+    async def _answer_batch(self, queries: Sequence[Query]) -> list[PrivateAnswer | Refusal]:
+        try:
+            replies, phases = await self.desk.call(AnswerDesk.answer, queries)
+        except AnsweringError as error:
+            LOGGER.error("answering failed", extra={"reason": str(error)})
+            raise
+        for name, seconds in phases:
+            self.metrics.observe_phase(name, seconds)
+        for version, count in Counter(query.version for query in queries).items():
             self.metrics.version_queries.labels(version).inc(count)
         self.metrics.observe_batch(replies, self.batcher.count_waiting())
         return replies
+
+
+def do_nothing() -> None:
+    """Do nothing."""
 
 
 def describe_reason(error: Exception) -> str:

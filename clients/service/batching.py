@@ -1,10 +1,10 @@
-"""A bounded queue before one thread: items that wait at the same time are worked on together."""
+"""A bounded queue: items that wait at the same time are worked on together."""
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Generic, TypeVar
+from typing import Generic, ParamSpec, TypeVar
 
 LINGER_SECONDS = 0.001
 """How long a batch waits for the next item, twice; uvloop counts in milliseconds."""
@@ -13,6 +13,7 @@ MAX_LINGER_SECONDS = 0.01
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Parameters = ParamSpec("Parameters")
 
 
 class FullError(Exception):
@@ -20,28 +21,31 @@ class FullError(Exception):
 
 
 class Batcher(Generic[Item, Result]):
-    """Hands items to `work` in batches, one batch at a time; `start` it before anything else.
+    """Hands items to `work` in batches; `start` it before anything else.
 
-    `work` runs in the thread and returns one result for each item. At most `max_waiting` items
-    wait, at most `max_batch` are a batch. Made, started and closed within one event loop.
+    `work` returns one result for each item. At most `max_waiting` items wait, at most `max_batch`
+    are a batch, at most `at_once` batches are under way. Made, started and closed within one event
+    loop.
 
-    A batch begins as soon as all that were under way at the end of the last one are waiting again,
-    or no more come. Half of them at a time would let event loop and thread work at once, but Python
-    lets one of them at a time, and each change of turns costs more than the wait.
+    Work in a thread takes one batch at a time: Python lets one thread at a time, and each change of
+    turns costs more than a wait. A batch then begins as soon as all that were under way at the end
+    of the last one are waiting again, or no more come. Work in another process takes two batches of
+    half of them, so that both processes are at work; where none is under way, one begins as soon as
+    the event loop finds no more.
     """
 
     _loop: asyncio.AbstractEventLoop
 
     def __init__(
         self,
-        work: Callable[[Sequence[Item]], Sequence[Result]],
-        thread: ThreadPoolExecutor,
+        work: Callable[[Sequence[Item]], Awaitable[Sequence[Result]]],
         *,
         max_batch: int,
         max_waiting: int,
+        at_once: int = 1,
     ) -> None:
         self.work = work
-        self.thread = thread
+        self.at_once = at_once
         self.max_batch = max_batch
         self.max_waiting = max_waiting
         self._waiting: deque[tuple[Item, asyncio.Future[Result]]] = deque()
@@ -50,9 +54,10 @@ class Batcher(Generic[Item, Result]):
         self._lingering = 0
         """How many waited when the timer was set."""
         self._deadline = 0.0
-        self._is_working = False
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._size_under_way = 0
         self._is_closed = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
         self._idle = asyncio.Event()
 
     async def start(self) -> None:
@@ -82,18 +87,21 @@ class Batcher(Generic[Item, Result]):
 
     def _begin_if_due(self) -> None:
         """Begin a batch where enough wait for it, else soon."""
-        if self._is_working or not self._waiting:
+        if len(self._under_way) == self.at_once or not self._waiting:
             return
         if len(self._waiting) >= self._enough or self._is_closed:
             self._begin()
-        elif self._timer is None:
+        elif self._timer is None and not self._under_way:
             self._deadline = self._loop.time() + MAX_LINGER_SECONDS
             self._linger()
 
     def _linger(self) -> None:
         """Wait as long as more come."""
         self._lingering = len(self._waiting)
-        self._timer = self._loop.call_later(LINGER_SECONDS, self._linger_again)
+        if self.at_once > 1:  # a process that has nothing to do waits for what is there already
+            self._timer = self._loop.call_soon(self._begin_if_alone)
+        else:
+            self._timer = self._loop.call_later(LINGER_SECONDS, self._linger_again)
 
     def _linger_again(self) -> None:
         """Wait once more: a busy loop may not have looked for what came since."""
@@ -107,36 +115,24 @@ class Batcher(Generic[Item, Result]):
             self._begin()
 
     def _begin(self) -> None:
-        """Hand a batch to the thread."""
+        """Take a batch from the queue, and have it worked on."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         size = min(len(self._waiting), self.max_batch)
         batch = [self._waiting.popleft() for _ in range(size)]
-        self._is_working = True
-        self.thread.submit(self._work_on, batch)
+        self._size_under_way += size
+        self._under_way.add(self._loop.create_task(self._work_on(batch)))
 
-    def _work_on(self, batch: list[tuple[Item, asyncio.Future[Result]]]) -> None:
-        """Work in the thread, and wake the event loop once for the whole batch."""
-        items = [item for item, _ in batch]
+    async def _work_on(self, batch: list[tuple[Item, asyncio.Future[Result]]]) -> None:
+        """Have a batch worked on, tell the submitters, and begin the next batch."""
         results: Sequence[Result] | Exception
         try:
-            results = self.work(items)
-            if len(results) != len(items):
-                raise ValueError(f"{len(results)} results for {len(items)} items; must be as many")
+            results = await self.work([item for item, _ in batch])
+            if len(results) != len(batch):
+                raise ValueError(f"{len(results)} results for {len(batch)} items; must be as many")
         except Exception as error:  # each submitter is told, the next batch is worked on
             results = error
-        except BaseException as error:  # such as SystemExit, which would end the event loop
-            results = RuntimeError(f"a batch ended with {type(error).__name__}")
-        self._loop.call_soon_threadsafe(self._finish, batch, results)
-
-    def _finish(
-        self,
-        batch: list[tuple[Item, asyncio.Future[Result]]],
-        results: Sequence[Result] | Exception,
-    ) -> None:
-        """Tell the submitters, and begin the next batch."""
-        self._is_working = False
         for place, (_, future) in enumerate(batch):
             if future.done():  # the submitter has gone
                 continue
@@ -144,8 +140,31 @@ class Batcher(Generic[Item, Result]):
                 future.set_exception(results)
             else:
                 future.set_result(results[place])
-        under_way = len(batch) + len(self._waiting)
-        self._enough = min(under_way, self.max_batch)
+        share = (self._size_under_way + len(self._waiting)) // self.at_once
+        self._enough = min(max(1, share), self.max_batch)
+        self._size_under_way -= len(batch)
+        task = asyncio.current_task()
+        assert task is not None
+        self._under_way.discard(task)
         self._begin_if_due()
-        if not self._waiting and not self._is_working:
+        if not (self._waiting or self._under_way):
             self._idle.set()
+
+
+async def run_in_thread(
+    thread: ThreadPoolExecutor,
+    work: Callable[Parameters, Result],
+    *arguments: Parameters.args,
+    **options: Parameters.kwargs,
+) -> Result:
+    """Return what work returns that runs in a thread; what would end the event loop is an error."""
+
+    def run() -> Result:
+        try:
+            return work(*arguments, **options)
+        except Exception:
+            raise
+        except BaseException as error:  # such as SystemExit
+            raise RuntimeError(f"the work ended with {type(error).__name__}") from None
+
+    return await asyncio.get_running_loop().run_in_executor(thread, run)

@@ -12,7 +12,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from clients.service.access import RateLimiter
-from clients.service.batching import Batcher, FullError
+from clients.service.batching import Batcher, FullError, run_in_thread
 from clients.service.charged_answers import PrivateAnswer
 from clients.service.private_layer import LogitQuery, PrivateLayer, check_request_id
 from clients.service.problems import (
@@ -190,9 +190,9 @@ class PrivacyMiddleware:
     async def _charge(self, query: LogitQuery) -> PrivateAnswer:
         """Return the paid answer; ProblemError says why there is none."""
         if self._batcher is None:
+            thread = ThreadPoolExecutor(1, "fedcel-answers")
             self._batcher = Batcher(
-                self.layer.answer_together,
-                ThreadPoolExecutor(1, "fedcel-answers"),
+                lambda queries: run_in_thread(thread, self.layer.answer_together, queries),
                 max_batch=MAX_BATCH,
                 max_waiting=MAX_WAITING,
             )

@@ -36,6 +36,7 @@ class OnnxHeads:
     """
 
     def __init__(self, data: bytes) -> None:
+        self._data = data
         runtime = import_optional("onnxruntime")
         options = runtime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1  # batches are small
@@ -55,6 +56,10 @@ class OnnxHeads:
                 f"{MESSAGES_NAME!r} to {LOG_PROBABILITIES_NAME!r}; write it with "
                 "`fedcel export RUN --head --out FILE`"
             )
+
+    def __reduce__(self) -> tuple[type["OnnxHeads"], tuple[bytes]]:
+        """Copy it into another process, which reads the file's bytes anew."""
+        return OnnxHeads, (self._data,)
 
     @property
     def version(self) -> str | None:

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from clients.service import ServedModel, load_served
 from clients.service.app import Limits, Service, create_app
+from clients.service.desk_process import ProcessDesk, spare_from_collections
 from clients.service.monitoring import configure_logs
 from clients.service.onnx_heads import Engine, use_onnx_heads
 from clients.service.telemetry import open_telemetry
@@ -129,22 +131,27 @@ def run_service(
             )
         return load()[0]
 
-    offer, verdict = load()
-    reload = Reload(load_again, grace_seconds)
-    service = Service(offer, ledger_file, limits, keys=keys, reload=reload)
-    telemetry = open_telemetry(os.environ)
-    server = uvicorn.Server(configure_server(create_app(service, telemetry), endpoint))
-    with open_socket(endpoint) as listener:
-        configure_logs()
-        scheme = "https" if endpoint.certificate else "http"
-        print(verdict)
-        greeting = f"serving {offer.model.version}: {scheme}://{format_address(listener)}"
-        reload_signal.connect(service.request_reload)
-        run_until_stopped(server, listener, greeting)
+    with ProcessDesk() as desk:  # it starts while the run is read
+        offer, verdict = load()
+        reload = Reload(load_again, grace_seconds)
+        service = Service(offer, ledger_file, limits, keys=keys, reload=reload, desk=desk)
+        telemetry = open_telemetry(os.environ)
+        server = uvicorn.Server(configure_server(create_app(service, telemetry), endpoint))
+        with open_socket(endpoint) as listener:
+            configure_logs()
+            scheme = "https" if endpoint.certificate else "http"
+            print(verdict)
+            greeting = f"serving {offer.model.version}: {scheme}://{format_address(listener)}"
+            reload_signal.connect(service.request_reload)
+            service.on_failure = partial(setattr, server, "should_exit", True)
+            spare_from_collections()
+            run_until_stopped(server, listener, greeting)
     if telemetry is not None:
         telemetry.close()
+    if service.failure is not None:
+        raise service.failure
     if not server.started:
-        raise service.start_error or RunError(f"{folder}: the service did not start; see its log")
+        raise RunError(f"{folder}: the service did not start; see its log")
 
 
 def fix_ledger(ledger: LedgerAddress) -> LedgerAddress:

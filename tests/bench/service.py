@@ -3,8 +3,8 @@
 `python -m tests.bench.service [SECONDS]` serves runs of 64 features, 10 classes and 16 sampled
 heads over loopback, ledger on disk, to 16 and to 128 connections. Beside them, alternating in the
 same run, what a plain batching model server does (the same application, batches and heads, nothing
-private) and the bare application (no model either). Then each limit by itself, for groups of 16 as
-the batches are.
+private), in one process or with its heads in another, as private answers are, and the bare
+application (no model either). Then each limit by itself, for groups of 16.
 
 The load comes from `wrk`, where the environment's WRK or the path has it; else from `load.py`,
 which takes more of the processor.
@@ -27,17 +27,19 @@ from typing import NamedTuple
 import torch
 
 from clients.service import PrivateAnswer, PrivateAnswerer, Query, ServedModel, load_served
+from clients.service.answer_desk import DeskLink, ThreadDesk
 from clients.service.app import Service
+from clients.service.desk_process import ProcessDesk, spare_from_collections
 from clients.service.onnx_heads import use_onnx_heads
 from fedcel.privacy import LabelOnly, build_mechanism
 from fedcel.privacy.ledger import MICRO, Charge, Ledger, Refusal
 from fedcel.runs import calibrate_answers
 from fedcel.runs.run_folder import Run
 from sims.commands.onnx_export import convert_heads
+from tests.bench.plain_answers import BODY, answer_plainly
 from tests.clients.serving import Running, made_run, running
 
 CONNECTIONS, GROUP, ROUNDS = (16, 128), 16, 2
-BODY = b'{"unit": "logits", "label": 0, "values": [0, 0, 0, 0, 0, 0, 0, 0, 0, 0]}'
 WRK = os.environ.get("WRK") or shutil.which("wrk")
 
 
@@ -49,6 +51,8 @@ class Served(NamedTuple):
     engine: str
     strip: Callable[[Service], None]
     """Takes out of it what it is compared without."""
+    desk: Callable[[], DeskLink] = ProcessDesk
+    """Where the answers are made."""
 
 
 class Target(NamedTuple):
@@ -75,6 +79,7 @@ def main() -> None:
     print("|---|---|---|---|---|")
     with ExitStack() as stack:
         ups = {kind: stack.enter_context(serve(kind)) for kind in SERVED}
+        spare_from_collections()  # as `fedcel serve` does
         for connections in CONNECTIONS:
             for _ in range(ROUNDS):
                 for kind, up in ups.items():
@@ -100,7 +105,7 @@ def serve(kind: Served) -> Iterator[Running]:
         model = use_onnx_heads(model, convert_heads(model))
     with (
         tempfile.TemporaryDirectory(dir=Path.cwd()) as folder,
-        running(Path(folder), run, epsilon=1e9, model=model) as up,
+        running(Path(folder), run, epsilon=1e9, model=model, desk=kind.desk()) as up,
     ):
         kind.strip(up.service)
         yield up
@@ -115,7 +120,7 @@ def sixteen_heads(mechanism: str) -> Run:
 def empty(service: Service) -> None:
     """Leave of a service only the framework: questions are answered with a constant."""
 
-    def work(asks: Sequence[Query]) -> list[PrivateAnswer | Refusal]:
+    async def work(asks: Sequence[Query]) -> list[PrivateAnswer | Refusal]:
         return [PrivateAnswer(BODY, is_fresh=True, remaining=0, spent=0) for _ in asks]
 
     service.batcher.work = work
@@ -123,17 +128,9 @@ def empty(service: Service) -> None:
 
 def unguarded(service: Service) -> None:
     """Leave of a service what a plain batching model server does: heads and JSON for a batch."""
-    model = service.model
 
-    def work(asks: Sequence[Query]) -> list[PrivateAnswer | Refusal]:
-        rows = torch.stack(
-            [torch.frombuffer(bytearray(a.message), dtype=torch.float32) for a in asks]
-        )
-        logits = model.predict(rows).logits
-        pairs = zip(logits.argmax(1).tolist(), logits.tolist(), strict=True)
-        fields = [{"unit": "logits", "label": label, "values": row} for label, row in pairs]
-        bodies = [json.dumps(answer).encode() for answer in fields]
-        return [PrivateAnswer(body, is_fresh=True, remaining=0, spent=0) for body in bodies]
+    async def work(asks: Sequence[Query]) -> list[PrivateAnswer | Refusal]:
+        return await service.desk.call(answer_plainly, asks)
 
     service.batcher.work = work
 
@@ -150,9 +147,15 @@ SERVED = (
         "private answers, `discrete-laplace`, heads in ONNX", "discrete-laplace", "onnx", keep_all
     ),
     Served("private answers, `laplace` (OpenDP)", "laplace", "torch", keep_all),
-    Served("a plain batching model server, nothing private", "laplace", "torch", unguarded),
-    Served("the same, heads in ONNX", "laplace", "onnx", unguarded),
-    Served("the same application without a model", "laplace", "torch", empty),
+    Served(
+        "private answers, `label-only`, in one process", "label-only", "torch", keep_all, ThreadDesk
+    ),
+    Served(
+        "a plain batching model server, nothing private", "laplace", "torch", unguarded, ThreadDesk
+    ),
+    Served("the same, heads in ONNX", "laplace", "onnx", unguarded, ThreadDesk),
+    Served("the same, heads in another process", "laplace", "torch", unguarded),
+    Served("the same application without a model", "laplace", "torch", empty, ThreadDesk),
 )
 
 

@@ -15,6 +15,7 @@ import uvicorn
 
 from clients.service import ServedModel, load_served
 from clients.service.access import add_key, key_table_path
+from clients.service.answer_desk import DeskLink, ThreadDesk
 from clients.service.app import Limits, Service, create_app
 from clients.service.versions import ModelOffer, Reload
 from fedcel.data import load_splits
@@ -58,6 +59,12 @@ class Running(NamedTuple):
         return self.service.model
 
 
+def ledger_of(up: Running) -> Ledger:
+    """Return a service's own connection to its ledger, at a desk in a thread."""
+    assert isinstance(up.service.desk, ThreadDesk)
+    return up.service.desk.desk.ledger
+
+
 @contextmanager
 def running(
     folder: Path,
@@ -69,10 +76,12 @@ def running(
     ledger: str | None = None,
     model: ServedModel | None = None,
     reload: Reload | None = None,
+    desk: DeskLink | None = None,
 ) -> Iterator[Running]:
     """Serve a run to the client `phone`, which may spend `epsilon`.
 
-    `ledger`: its address, None: a file in the folder. `model`: None: the run's, in torch.
+    `ledger`: its address, None: a file in the folder. `model`: None: the run's, in torch. `desk`:
+    None: in a thread, which takes any object as a mechanism.
     """
     run = run or made_run()
     path, keys = folder / "ledger.db", key_table_path(folder / "ledger.db")
@@ -89,6 +98,7 @@ def running(
         limits or Limits(rate=1e6),
         keys=keys,
         reload=reload,
+        desk=desk,
     )
     config = uvicorn.Config(
         create_app(service), access_log=False, log_config=None, proxy_headers=False, ws="none"

@@ -1,8 +1,11 @@
 """The service as a process of its own: TLS, a ledger on disk, an orderly end."""
 
+import os
 import signal
 import ssl
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -118,3 +121,49 @@ def test_a_collector_that_is_away_delays_the_end_by_seconds(
         assert ended(service) == 0
         assert time.monotonic() - start < CLOSE_SECONDS + 5  # the process itself takes one or two
         assert '"telemetry given up"' in service.log.read_text()
+
+
+def find_desk(service: Process) -> int:
+    """Return the process that makes a service's answers."""
+    pid = service.process.pid
+    (desk,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(desk)
+
+
+def test_a_service_ends_with_the_process_that_answers(tmp_path: Path, folder: Path) -> None:
+    """With status 1 and the reason; killed itself, it leaves no process behind."""
+    ledger = tmp_path / "ledger.db"
+    with serving(folder, ledger) as service:
+        wait_until(lambda: is_ready(service))
+        os.kill(find_desk(service), signal.SIGKILL)
+        assert service.process.wait(30) == 1
+        assert '"answering ended"' in service.log.read_text()
+        assert "ended by itself" in service.log.read_text()
+    with serving(folder, ledger) as service:
+        wait_until(lambda: is_ready(service))
+        desk = find_desk(service)
+        service.process.kill()
+        wait_until(lambda: not is_running(desk))
+
+
+def is_ready(service: Process) -> bool:
+    """Say whether a service takes questions."""
+    with suppress(httpx.TransportError):
+        return httpx.get(f"{service.url}/readyz").status_code == 200
+    return False
+
+
+def is_running(pid: int) -> bool:
+    """Say whether there is such a process, which has not ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until(is_true: Callable[[], bool]) -> None:
+    """Wait for 30 seconds at most."""
+    end = time.monotonic() + 30
+    while not is_true():
+        assert time.monotonic() < end
+        time.sleep(0.05)

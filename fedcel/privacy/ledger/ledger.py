@@ -567,7 +567,7 @@ def link_entry(previous_link: bytes, position: int, entry: LogEntry) -> bytes:
     kind, request, client, model, micro, delta, content = entry
     text = (  # what json.dumps writes of the list, in a quarter of the time
         f"[{position}, {quote(kind)}, {quote(request)}, {quote(client)}, {quote(model)}, {micro}, "
-        f'{json.dumps(delta)}, "{content.hex()}"]'
+        f'{float(delta)!r}, "{content.hex()}"]'
     )
     return sha256(previous_link + text.encode()).digest()
 

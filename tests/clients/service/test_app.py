@@ -18,7 +18,7 @@ from clients.service.access import add_key, key_table_path, remove_key
 from clients.service.app import Limits
 from clients.service.problems import PROBLEM_MEDIA_TYPE, ProblemKind
 from fedcel.privacy.ledger import MICRO, Ledger
-from tests.clients.serving import Running, made_run, running
+from tests.clients.serving import Running, ledger_of, made_run, running
 
 GOOD = np.linspace(-1, 1, 8).astype("<f4").tobytes()
 
@@ -281,6 +281,7 @@ class Slow:
 
     def __init__(self) -> None:
         self.open = threading.Event()
+        self.open.set()
 
     def answer(self, logits: Tensor) -> Tensor:
         """Wait, then answer."""
@@ -292,6 +293,7 @@ def test_a_full_queue_is_told_at_once_and_a_drain_answers_what_waits(tmp_path: P
     """One at work, two wait, the fourth gets 503; at the end the three have their answers."""
     slow, replies = Slow(), []
     with running(tmp_path, limits=Limits(queue=2, batch=1, rate=1e6), mechanism=slow) as up:
+        slow.open.clear()
 
         def ask(value: float) -> None:
             replies.append(structured(up, message=[value] * 8))
@@ -312,10 +314,10 @@ def test_a_full_queue_is_told_at_once_and_a_drain_answers_what_waits(tmp_path: P
 def test_a_ledger_that_cannot_be_written_answers_nothing(tmp_path: Path) -> None:
     """503, not ready; the next success makes it ready again."""
     with running(tmp_path) as up:
-        up.service.ledger.db.execute("PRAGMA query_only = ON")
+        ledger_of(up).db.execute("PRAGMA query_only = ON")
         problem(post(up), ProblemKind.LEDGER)
         problem(httpx.get(f"{up.url}/readyz"), ProblemKind.BUSY)
-        up.service.ledger.db.execute("PRAGMA query_only = OFF")
+        ledger_of(up).db.execute("PRAGMA query_only = OFF")
         assert post(up).status_code == 200
         assert httpx.get(f"{up.url}/readyz").status_code == 200
 

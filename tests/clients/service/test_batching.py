@@ -5,10 +5,11 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
-from clients.service.batching import LINGER_SECONDS, Batcher, FullError
+from clients.service.batching import LINGER_SECONDS, Batcher, FullError, run_in_thread
 
 
 class Gate:
@@ -35,7 +36,7 @@ def test_what_waits_is_answered_together_and_the_queue_is_bounded() -> None:
     async def scene() -> None:
         gate = Gate()
         with ThreadPoolExecutor(1) as thread:
-            batcher = Batcher(gate, thread, max_batch=3, max_waiting=4)
+            batcher = Batcher(partial(run_in_thread, thread, gate), max_batch=3, max_waiting=4)
             await batcher.start()
             first = asyncio.create_task(batcher.submit(0))
             await asyncio.sleep(0.05)
@@ -57,9 +58,8 @@ def test_answers_that_do_not_match_in_number_fail_their_own_questions() -> None:
 
     async def scene() -> None:
         with ThreadPoolExecutor(1) as thread:
-            batcher = Batcher(
-                lambda items: [i for i in items if i], thread, max_batch=2, max_waiting=9
-            )
+            work = partial(run_in_thread, thread, lambda items: [i for i in items if i])
+            batcher = Batcher(work, max_batch=2, max_waiting=9)
             await batcher.start()
             with pytest.raises(ValueError, match="0 results for 1"):
                 await asyncio.wait_for(batcher.submit(0), 2)
@@ -75,7 +75,7 @@ def test_closing_answers_all_that_waits_and_takes_nothing_more() -> None:
     async def scene() -> None:
         gate = Gate()
         with ThreadPoolExecutor(1) as thread:
-            batcher = Batcher(gate, thread, max_batch=2, max_waiting=9)
+            batcher = Batcher(partial(run_in_thread, thread, gate), max_batch=2, max_waiting=9)
             await batcher.start()
             waiting = [asyncio.create_task(batcher.submit(i)) for i in range(5)]
             await asyncio.sleep(0.02)
@@ -97,7 +97,7 @@ def test_an_error_reaches_its_batch_and_the_loop_goes_on() -> None:
     async def scene() -> None:
         gate = Gate()
         with ThreadPoolExecutor(1) as thread:
-            batcher = Batcher(gate, thread, max_batch=8, max_waiting=9)
+            batcher = Batcher(partial(run_in_thread, thread, gate), max_batch=8, max_waiting=9)
             await batcher.start()
             gone = asyncio.create_task(batcher.submit(2))
             await asyncio.sleep(0.02)
@@ -125,7 +125,7 @@ def test_a_batch_waits_for_all_that_were_under_way() -> None:
             return items
 
         with ThreadPoolExecutor(1) as thread:
-            batcher = Batcher(work, thread, max_batch=64, max_waiting=99)
+            batcher = Batcher(partial(run_in_thread, thread, work), max_batch=64, max_waiting=99)
             await batcher.start()
 
             async def ask_again() -> None:
@@ -140,5 +140,53 @@ def test_a_batch_waits_for_all_that_were_under_way() -> None:
                 await batcher.submit(0)
             assert time.perf_counter() - started < 20 * LINGER_SECONDS
             await batcher.close()
+
+    asyncio.run(scene())
+
+
+def test_two_batches_at_once_share_what_is_under_way() -> None:
+    """A second one begins beside the first; a third waits for half of all, or for both to end."""
+
+    async def scene() -> None:
+        under_way: list[tuple[list[int], asyncio.Future[None]]] = []
+
+        async def work(items: Sequence[int]) -> Sequence[int]:
+            end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            under_way.append((list(items), end))
+            await end
+            return items
+
+        async def submit(*items: int) -> None:
+            for item in items:
+                waiting.append(asyncio.create_task(batcher.submit(item)))
+            await asyncio.sleep(0.01)
+
+        async def finish(batch: list[int]) -> None:
+            items, end = under_way.pop(0)
+            assert items == batch
+            end.set_result(None)
+            await asyncio.sleep(0.01)
+
+        waiting: list[asyncio.Task[int]] = []
+        batcher = Batcher(work, max_batch=64, max_waiting=99, at_once=2)
+        await batcher.start()
+        await submit(0)
+        await submit(1)
+        await submit(2, 3, 4, 5)
+        assert [items for items, _ in under_way] == [[0], [1]]
+        await finish([0])
+        await submit(6)
+        assert [items for items, _ in under_way] == [[1], [2, 3, 4, 5]]
+        await finish([1])
+        await submit(7)
+        assert [items for items, _ in under_way] == [[2, 3, 4, 5]]  # six are two halves of three
+        await submit(8)
+        assert [items for items, _ in under_way] == [[2, 3, 4, 5], [6, 7, 8]]
+        await submit(9)
+        await finish([2, 3, 4, 5])
+        await finish([6, 7, 8])
+        await finish([9])
+        assert [await task for task in waiting] == list(range(10))
+        await batcher.close()
 
     asyncio.run(scene())

@@ -10,7 +10,7 @@ import torch
 from clients.service import PrivateAnswer, PrivateAnswerer, Query, load_served
 from fedcel.privacy import build_mechanism
 from fedcel.privacy.ledger import MICRO, Ledger, Refusal
-from tests.clients.serving import Running, made_run, running
+from tests.clients.serving import Running, ledger_of, made_run, running
 from tests.fedcel.privacy.ledger.postgres import PostgresServer
 
 RUN = made_run()
@@ -52,15 +52,14 @@ def test_the_service_finds_by_itself_that_its_ledger_can_be_written_again(tmp_pa
             "message": [0.0] * 8,
             "uncertainty": False,
         }
-        up.service.ledger.db.execute("PRAGMA query_only = ON")
+        ledger_of(up).db.execute("PRAGMA query_only = ON")
         reply = httpx.post(f"{up.url}/v1/query", json=body, headers=key)
         assert reply.status_code == 503
         assert httpx.get(f"{up.url}/readyz").status_code == 503
-        up.service.ledger.db.execute("PRAGMA query_only = OFF")
+        ledger_of(up).db.execute("PRAGMA query_only = OFF")
         assert httpx.get(f"{up.url}/readyz").status_code == 200
-        up.service.ledger.db.close()
+        ledger_of(up).close()
         assert httpx.get(f"{up.url}/v1/budget", headers=key).status_code == 503
-        up.service.ledger = Ledger.open(up.ledger)
 
 
 def test_two_services_share_a_ledger_in_postgresql_which_is_killed(

@@ -249,13 +249,14 @@ def test_a_start_that_fails_says_why_in_each_line(
     monkeypatch.setattr(
         "sims.commands.web_server.configure_logs", lambda: configure_logs(sys.stderr)
     )
-    (tmp_path / "ledger.db").write_bytes(b"no database" * 100)
-    if not is_ours:
+    if is_ours:
+        (tmp_path / "ledger.db").write_bytes(b"no database" * 100)
+    else:
 
         def fail(*_: object) -> None:
             raise ValueError("secret words")
 
-        monkeypatch.setattr("clients.service.app.Ledger.open", fail)
+        monkeypatch.setattr("clients.service.app.build_model_card", fail)
     words = ["serve", str(tmp_path), "--ledger", str(tmp_path / "ledger.db"), "--port", "0"]
     assert main([*words, "--allow-chance"]) == (1 if is_ours else 2)
     *log, last = capsys.readouterr().err.splitlines()
