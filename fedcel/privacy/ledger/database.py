@@ -8,8 +8,10 @@ Result = TypeVar("Result")
 
 LOCK_SECONDS = 30.0
 """How long to wait for another process's transaction."""
-FORMAT = 1
-"""Of the tables and of the log's links; the same in both databases."""
+FORMAT = 2
+"""Of the tables and of the log's links; the same in both databases. In format 1 an answer is in an
+entry and a table of its own."""
+UPGRADABLE_FORMATS = (1,)
 
 
 @runtime_checkable

@@ -46,6 +46,7 @@ LOG_COLUMNS = (
     "micro",
     "delta",
     "content",
+    "answer",
     "link",
 )
 COPIED_TABLES = {
@@ -142,7 +143,8 @@ UNLIMITED = BudgetAccount(None, 0)
 class LogEntry(NamedTuple):
     """What happened; fields that do not apply are empty.
 
-    `content` is the digest of a charge's message, or of an answer.
+    `content` is the digest of a charge's message. `answer` is what was charged for; older versions
+    wrote an entry of its own for it, with its digest as content.
     """
 
     kind: Literal["grant", "limit", "charge", "answer"]
@@ -152,6 +154,7 @@ class LogEntry(NamedTuple):
     micro: int = 0
     delta: float = 0.0
     content: bytes = b""
+    answer: bytes | None = None
 
 
 class LogRow(NamedTuple):
@@ -162,8 +165,11 @@ class LogRow(NamedTuple):
     link: bytes
 
     def to_json(self) -> str:
-        """Return the row as a line of JSON, bytes in hexadecimal."""
-        fields = {"position": self.position, **self.entry._asdict(), "link": self.link}
+        """Return the row as a line of JSON, bytes in hexadecimal, its answer by the digest."""
+        answer = self.entry.answer
+        digest = None if answer is None else sha256(answer).digest()
+        entry = {**self.entry._asdict(), "answer": digest}
+        fields = {"position": self.position, **entry, "link": self.link}
         return json.dumps(fields, default=bytes.hex) + "\n"
 
 
@@ -399,8 +405,8 @@ def connect_database(address: LedgerAddress) -> LedgerDatabase:
 class WriteTransaction:
     """The log's end and the accounts while the write lock is held.
 
-    Many charges at once are read in three statements and written in three: each is a round trip to
-    a server, and a chance for other threads to take the processor. `write` does the writing.
+    Many charges at once are read in three statements and written in two: each is a round trip to a
+    server, and a chance for other threads to take the processor. `write` does the writing.
     """
 
     def __init__(self, db: LedgerDatabase) -> None:
@@ -410,7 +416,6 @@ class WriteTransaction:
         self.db = db
         self._position, self._link = last_row or (0, FIRST_LINK)
         self._rows: list[tuple[object, ...]] = []
-        self._answers: list[tuple[str, bytes]] = []
         self._accounts: dict[AccountKey, BudgetAccount | None] = {}
         self._changed: dict[AccountKey, BudgetAccount] = {}
         self._deltas: dict[str, float] = {}
@@ -454,9 +459,7 @@ class WriteTransaction:
             return Refusal("budget", remaining)
         if delta and self._spent_delta(client) + delta > MAX_DELTA:
             return Refusal("delta", remaining)
-        self.append(LogEntry("charge", request, client, model, epsilon, delta, message))
-        self.append(LogEntry("answer", request, content=sha256(answer).digest()))
-        self._answers.append((request, answer))
+        self.append(LogEntry("charge", request, client, model, epsilon, delta, message, answer))
         charged[request] = body
         stored[body] = answer
         return Receipt(answer, is_fresh=True, remaining=remaining - epsilon)
@@ -493,9 +496,8 @@ class WriteTransaction:
         return self._accounts[key]
 
     def write(self) -> None:
-        """Write what was appended, the answers, and the accounts that changed."""
+        """Write what was appended, and the accounts that changed."""
         insert_rows(self.db, "log", LOG_COLUMNS, self._rows)
-        insert_rows(self.db, "answers", COPIED_TABLES["answers"], self._answers)
         for part in split_parts([(*key, *account) for key, account in self._changed.items()]):
             self.db.execute(
                 f"INSERT INTO accounts VALUES {mark_rows(part)} ON CONFLICT (scope, name) DO "
@@ -563,11 +565,12 @@ def apply_entry(
 
 
 def link_entry(previous_link: bytes, position: int, entry: LogEntry) -> bytes:
-    """Return the SHA-256 of the link before and the entry at its position."""
-    kind, request, client, model, micro, delta, content = entry
+    """Return the SHA-256 of the link before and the entry; an answer counts by its digest."""
+    kind, request, client, model, micro, delta, content, answer = entry
+    end = "]" if answer is None else f', "{sha256(answer).hexdigest()}"]'
     text = (  # what json.dumps writes of the list, in a quarter of the time
         f"[{position}, {quote(kind)}, {quote(request)}, {quote(client)}, {quote(model)}, {micro}, "
-        f'{float(delta)!r}, "{content.hex()}"]'
+        f'{float(delta)!r}, "{content.hex()}"{end}'
     )
     return sha256(previous_link + text.encode()).digest()
 
@@ -604,14 +607,14 @@ def read_answers(db: LedgerDatabase, bodies: Sequence[ChargeBody]) -> dict[Charg
     for part in split_parts(bodies):
         for client, model, content, answer in db.execute(
             f"WITH asked (client, model, content) AS (VALUES {mark_rows(part)}) "
-            "SELECT log.client, log.model, log.content, answers.answer "
-            "FROM asked CROSS JOIN log CROSS JOIN answers WHERE log.kind = 'charge' "
-            "AND log.client = asked.client AND log.model = asked.model "
-            "AND log.content = asked.content AND answers.request = log.request "
-            "ORDER BY log.position",
+            "SELECT log.client, log.model, log.content, coalesce(log.answer, answers.answer) "
+            "FROM asked CROSS JOIN log LEFT JOIN answers ON answers.request = log.request "
+            "WHERE log.kind = 'charge' AND log.client = asked.client AND log.model = asked.model "
+            "AND log.content = asked.content ORDER BY log.position",
             flatten_rows(part),
         ):
-            answers.setdefault((client, model, content), answer)
+            if answer is not None:  # a charge of an older version may have none
+                answers.setdefault((client, model, content), answer)
     return answers
 
 
@@ -709,12 +712,13 @@ def copy_rows(
 
 def read_sums(db: LedgerDatabase) -> LedgerSums:
     """Return what a ledger holds in all."""
-    rows, answers = (
-        db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("log", "answers")
-    )
+    rows, answers, older_answers = db.execute(
+        "SELECT count(*), count(answer), (SELECT count(*) FROM answers) FROM log"
+    ).fetchone()
     balances = read_balances(db).values()
     granted = sum(balance.granted for balance in balances)
-    return LedgerSums(rows, answers, len(balances), granted, sum(b.spent for b in balances))
+    spent = sum(balance.spent for balance in balances)
+    return LedgerSums(rows, answers + older_answers, len(balances), granted, spent)
 
 
 def audit_ledger(db: LedgerDatabase) -> list[str]:
@@ -770,7 +774,7 @@ def _audit_accounts(db: LedgerDatabase, accounts: dict[AccountKey, BudgetAccount
 
 
 def _audit_answers(db: LedgerDatabase, digests: dict[str, bytes]) -> Iterator[str]:
-    """Yield the stored answers that are not those of the log."""
+    """Yield the answers stored beside the log that are not those of its entries."""
     requests = set()
     for request, answer in db.execute("SELECT request, answer FROM answers"):
         requests.add(request)

@@ -23,7 +23,13 @@ from psycopg import errors
 
 from fedcel.errors import LedgerError
 from fedcel.privacy.ledger.address import PostgresAddress
-from fedcel.privacy.ledger.database import FORMAT, LOCK_SECONDS, LedgerDatabase, Result
+from fedcel.privacy.ledger.database import (
+    FORMAT,
+    LOCK_SECONDS,
+    UPGRADABLE_FORMATS,
+    LedgerDatabase,
+    Result,
+)
 
 Outcome = TypeVar("Outcome")
 
@@ -51,10 +57,12 @@ SCHEMA = (
         delta DOUBLE PRECISION NOT NULL,
         content BYTEA NOT NULL,
         link BYTEA NOT NULL,
+        answer BYTEA,
         attempt TEXT NOT NULL DEFAULT current_setting('fedcel.attempt'))""",
     "CREATE INDEX by_request ON log (request) WHERE kind = 'charge'",
     "CREATE INDEX by_message ON log (client, model, content) WHERE kind = 'charge'",
     "CREATE INDEX by_delta ON log (client) WHERE kind = 'charge' AND delta > 0",
+    # Of format 1; answers are in the log since.
     """CREATE TABLE answers (
         request TEXT PRIMARY KEY,
         answer BYTEA NOT NULL)""",
@@ -72,6 +80,9 @@ SCHEMA = (
         for table in ("log", "answers")
     ),
 )
+
+UPGRADE = ("ALTER TABLE log ADD COLUMN answer BYTEA", f"UPDATE ledger SET format = {FORMAT}")
+"""From format 1."""
 
 ERROR_REMEDIES: tuple[tuple[type[psycopg.Error], str], ...] = (
     (errors.InvalidPassword, "name a user and a password that it knows, or put it in ~/.pgpass"),
@@ -303,8 +314,11 @@ def prepare(connection: "psycopg.Connection[Any]", address: PostgresAddress) -> 
             if not has_tables(connection, address):  # another process may have been faster
                 for statement in SCHEMA:
                     connection.execute(statement)
-    with connection.transaction(force_rollback=True):  # the first question would be too late
-        connection.execute("SELECT format FROM ledger FOR UPDATE")
+    with connection.transaction():  # the first question would be too late to find it read-only
+        row = connection.execute("SELECT format FROM ledger FOR UPDATE").fetchone()
+        if row is not None and row[0] in UPGRADABLE_FORMATS:
+            for statement in UPGRADE:
+                connection.execute(statement)
 
 
 def has_tables(connection: "psycopg.Connection[Any]", address: PostgresAddress) -> bool:
@@ -317,7 +331,7 @@ def has_tables(connection: "psycopg.Connection[Any]", address: PostgresAddress) 
             "database"
         )
     formats = connection.execute("SELECT format FROM ledger").fetchall()
-    if formats != [(FORMAT,)]:
+    if formats not in [[(known,)] for known in (FORMAT, *UPGRADABLE_FORMATS)]:
         raise LedgerError(
             f"ledger {address}: its format is {', '.join(str(row[0]) for row in formats)}, this "
             f"version reads {FORMAT}; use the version that wrote it"

@@ -10,7 +10,13 @@ from time import monotonic, sleep
 from typing import Self, final
 
 from fedcel.errors import LedgerError
-from fedcel.privacy.ledger.database import FORMAT, LOCK_SECONDS, LedgerDatabase, Result
+from fedcel.privacy.ledger.database import (
+    FORMAT,
+    LOCK_SECONDS,
+    UPGRADABLE_FORMATS,
+    LedgerDatabase,
+    Result,
+)
 
 APPLICATION_ID = 0x6665644C
 """Marks a SQLite file as a ledger ("fedL")."""
@@ -21,8 +27,8 @@ CACHED_STATEMENTS = 512
 PAGE_BYTES = 2048
 """Of a new file. Keys arrive in no order, so that each changes a page of its own: with SQLite's
 4096 a charge writes twice as much."""
-CHECKPOINT_ROWS = 8000
-"""Written before the write-ahead log is worked into the file, some 16 MiB of it. A page that many
+CHECKPOINT_ROWS = 4000
+"""Written before the write-ahead log is worked into the file, some 25 MiB of it. A page that many
 groups change is then written once for all of them."""
 CHECKPOINT_PAGES = 64_000
 """Of the log at which a commit does that work itself, should the thread for it never come to it."""
@@ -40,9 +46,11 @@ SCHEMA = (
         micro INTEGER NOT NULL CHECK (typeof(micro) = 'integer'),
         delta REAL NOT NULL CHECK (typeof(delta) = 'real'),
         content BLOB NOT NULL CHECK (typeof(content) = 'blob'),
-        link BLOB NOT NULL CHECK (typeof(link) = 'blob'))""",
+        link BLOB NOT NULL CHECK (typeof(link) = 'blob'),
+        answer BLOB)""",
     "CREATE INDEX by_request ON log (request) WHERE kind = 'charge'",
     "CREATE INDEX by_message ON log (client, model, content) WHERE kind = 'charge'",
+    # Of format 1; answers are in the log since.
     """CREATE TABLE answers (
         request TEXT PRIMARY KEY,
         answer BLOB NOT NULL)""",
@@ -59,6 +67,9 @@ SCHEMA = (
         for verb in ("UPDATE", "DELETE")
     ),
 )
+
+UPGRADE = "ALTER TABLE log ADD COLUMN answer BLOB"
+"""From format 1."""
 
 ERROR_REMEDIES = {
     "SQLITE_FULL": "the disk is full; free space, nothing was charged",
@@ -217,7 +228,10 @@ def _prepare(db: sqlite3.Connection, path: Path) -> None:
     if verdict != "ok":
         raise LedgerError(f"ledger {path}: {ERROR_REMEDIES['SQLITE_CORRUPT']} ({verdict})")
     db.execute("BEGIN IMMEDIATE")  # the first question would be too late to find it read-only
-    db.execute("ROLLBACK")
+    if _read_format(db) in UPGRADABLE_FORMATS:
+        db.execute(UPGRADE)
+        db.execute(f"PRAGMA user_version = {FORMAT}")
+    db.execute("COMMIT")
 
 
 def _enable_write_ahead_log(db: sqlite3.Connection) -> str:
@@ -235,18 +249,24 @@ def _enable_write_ahead_log(db: sqlite3.Connection) -> str:
 def _is_new(db: sqlite3.Connection, path: Path) -> bool:
     """Say whether the file is empty; LedgerError where it is not a ledger of this format."""
     program = db.execute("PRAGMA application_id").fetchone()[0]
-    version = db.execute("PRAGMA user_version").fetchone()[0]
+    version = _read_format(db)
     tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if (program, version, tables) == (0, 0, 0):
         return True
     if program != APPLICATION_ID:
         raise LedgerError(f"ledger {path}: it is another program's SQLite file; name another file")
-    if version != FORMAT:
+    if version not in (FORMAT, *UPGRADABLE_FORMATS):
         raise LedgerError(
             f"ledger {path}: its format is {version}, this version reads {FORMAT}; use the "
             "version that wrote it"
         )
     return False
+
+
+def _read_format(db: sqlite3.Connection) -> int:
+    """Return the format of a ledger's file."""
+    version: int = db.execute("PRAGMA user_version").fetchone()[0]
+    return version
 
 
 def _sync_folder(folder: Path) -> None:

@@ -29,7 +29,7 @@ def test_a_copy_goes_on_where_the_ledger_was(ledger: Ledger, target: str) -> Non
     ledger.limit("v2", MICRO)
     ledger.charge([charge("a"), charge("b")], [b"answer\0", b""])
     with Ledger.open(target) as copy:
-        assert ledger.copy_to(copy) == LedgerSums(7, 2, 2, 3 * MICRO + 5, 2 * MICRO)
+        assert ledger.copy_to(copy) == LedgerSums(5, 2, 2, 3 * MICRO + 5, 2 * MICRO)
         assert copy.rows() == ledger.rows()
         assert copy.clients() == ledger.clients()
         assert pay(copy, [charge("a"), charge("c"), charge("d")]) == [

@@ -37,7 +37,7 @@ def test_equals_of_one_group_get_one_answer(ledger: Ledger) -> None:
         repeated("a", 2 * MICRO),
         Refusal("replayed", 2 * MICRO),
     ]
-    assert [row.entry.kind for row in ledger.rows()] == ["grant", "charge", "answer"]
+    assert [row.entry.kind for row in ledger.rows()] == ["grant", "charge"]
     assert ledger.verify() == []
 
 
@@ -222,16 +222,15 @@ def test_two_connections_see_each_other(ledger: Ledger) -> None:
 
 
 def test_the_log_is_exported_as_it_is(ledger: Ledger, tmp_path: Path) -> None:
-    """One JSON object a row, bytes in hexadecimal; an answer by its digest."""
+    """One JSON object a row, bytes in hexadecimal; answers by their digests."""
     ledger.charge([charge("a")], [b"answer"])
     ledger.export(tmp_path / "log.jsonl")
     rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [(row["kind"], row["micro"]) for row in rows] == [
         ("grant", 3 * MICRO),
         ("charge", MICRO),
-        ("answer", 0),
     ]
-    assert rows[2]["content"] == sha256(b"answer").hexdigest()
+    assert [row["answer"] for row in rows] == [None, sha256(b"answer").hexdigest()]
     assert [row["link"] for row in rows] == [row.link.hex() for row in ledger.rows()]
 
 
@@ -239,14 +238,14 @@ EDITS = {
     "UPDATE log SET micro = 1 WHERE position = 2": "row 2: edited",
     "UPDATE log SET client = 'bob' WHERE position = 2": "row 2: edited",
     "UPDATE log SET delta = 0.0 WHERE position = 2": "row 2: edited",
+    "UPDATE log SET answer = x'00' WHERE position = 2": "row 2: edited",
+    "UPDATE log SET answer = NULL WHERE position = 2": "row 2: edited",
     "UPDATE log SET link = zeroblob(32) WHERE position = 2": "row 3: edited",
     "DELETE FROM log WHERE position = 2": "row 2 to 2: missing",
-    "DELETE FROM log WHERE position > 1": "client 'ann': holds (3000000, 1000000)",
+    "DELETE FROM log WHERE position > 1": "client 'ann': holds (3000000, 1000001)",
     "UPDATE accounts SET spent = 0 WHERE scope = 'client'": "client 'ann': holds (3000000, 0)",
     "UPDATE accounts SET allowed = 9000000 WHERE scope = 'client'": "client 'ann': holds (9000000",
     "UPDATE accounts SET allowed = 9 WHERE scope = 'model'": "model 'v1': holds (9",
-    "UPDATE answers SET answer = x'00'": "the answer to 'a' is not the one",
-    "DELETE FROM answers": "the answer to 'a' is missing",
     "INSERT INTO answers VALUES ('z', x'00')": "the answer to 'z' is not the one",
 }
 
@@ -256,7 +255,7 @@ def test_an_edit_is_found(address: str, edit: str) -> None:
     """The database itself refuses edits of the log; with that off, `verify` finds them."""
     with Ledger.open(address) as ledger:
         ledger.grant("ann", 3 * MICRO)
-        pay(ledger, [charge("a")])
+        pay(ledger, [charge("a"), charge("b", epsilon=1)])
         assert ledger.verify() == []
     if "accounts" not in edit and "INSERT" not in edit:
         with pytest.raises(Exception, match="append-only"):
@@ -264,6 +263,61 @@ def test_an_edit_is_found(address: str, edit: str) -> None:
     edit_tables(address, edit, is_allowed=True)
     with Ledger.open(address) as ledger:
         assert any(EDITS[edit] in problem for problem in ledger.verify())
+
+
+def write_older(address: str) -> None:
+    """Make a ledger as format 1 had it: of two charges, the first has an answer."""
+    with Ledger.open(address) as ledger:
+        ledger.grant("ann", 3 * MICRO)
+
+        def write(db: LedgerDatabase) -> None:
+            transaction = WriteTransaction(db)
+            transaction.append(LogEntry("charge", *charge("a")))
+            transaction.append(LogEntry("answer", "a", content=sha256(b"old").digest()))
+            transaction.append(LogEntry("charge", *charge("b")))
+            transaction.write()
+            db.execute("INSERT INTO answers VALUES (?, ?)", ("a", b"old"))
+
+        ledger.db.transact(write, writing=True)
+    edit_tables(address, "ALTER TABLE log DROP COLUMN answer")
+    is_file = not address.startswith("postgresql:")
+    edit_tables(address, "PRAGMA user_version = 1" if is_file else "UPDATE ledger SET format = 1")
+
+
+def test_a_ledger_of_an_older_format_goes_on(address: str, tmp_path: Path) -> None:
+    """Its answers stay free, a charge without one is paid again; it can be copied, too."""
+    write_older(address)
+    for _ in range(2):
+        with Ledger.open(address) as ledger:
+            assert ledger.verify() == []
+            replies = pay(ledger, [charge("a"), charge("c", "a")])
+            assert replies == [Receipt(b"old", is_fresh=False, remaining=MICRO)] * 2
+    with Ledger.open(address) as ledger, Ledger.open(tmp_path / "copy.db") as copy:
+        assert pay(ledger, [charge("b")]) == [fresh("b", 0)]
+        assert ledger.copy_to(copy).answers == 2
+        assert pay(copy, [charge("a"), charge("b"), charge("d")]) == [
+            Receipt(b"old", is_fresh=False, remaining=0),
+            repeated("b", 0),
+            Refusal("budget", 0),
+        ]
+        assert ledger.verify() == copy.verify() == []
+
+
+@pytest.mark.parametrize(
+    ("edit", "problem"),
+    [
+        ("UPDATE answers SET answer = x'00'", "the answer to 'a' is not the one"),
+        ("DELETE FROM answers", "the answer to 'a' is missing"),
+    ],
+)
+def test_an_edit_of_an_older_answer_is_found(address: str, edit: str, problem: str) -> None:
+    """The database itself refuses it; with that off, `verify` finds it."""
+    write_older(address)
+    with pytest.raises(Exception, match="append-only"):
+        edit_tables(address, edit)
+    edit_tables(address, edit, is_allowed=True)
+    with Ledger.open(address) as ledger:
+        assert any(problem in text for text in ledger.verify())
 
 
 class UndoneError(Exception):
@@ -305,5 +359,13 @@ def test_a_link_is_of_the_json_of_its_entry(
     """Whatever number a delta is: NumPy's is written as Python's, or it would read as edited."""
     for number in (delta, np.float64(delta)):
         entry = LogEntry("charge", text, "phone", "m", micro, number, content)
-        body = json.dumps([7, *entry[:6], content.hex()])
-        assert link_entry(b"before", 7, entry) == sha256(b"before" + body.encode()).digest()
+        body = [7, *entry[:6], content.hex()]
+        assert link_entry(b"before", 7, entry) == link_of(body)
+        answered = entry._replace(answer=text.encode("utf-8", "replace"))
+        digest = sha256(answered.answer or b"").hexdigest()
+        assert link_entry(b"before", 7, answered) == link_of([*body, digest])
+
+
+def link_of(body: list[object]) -> bytes:
+    """Return the link that a row's JSON has after another."""
+    return sha256(b"before" + json.dumps(body).encode()).digest()

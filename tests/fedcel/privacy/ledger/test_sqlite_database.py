@@ -18,12 +18,12 @@ def test_files_that_are_no_ledger_are_left_alone(tmp_path: Path) -> None:
     foreign.close()
     Ledger.open(tmp_path / "later").close()
     later = sqlite3.connect(tmp_path / "later")
-    later.execute("PRAGMA user_version = 2")
+    later.execute("PRAGMA user_version = 3")
     later.close()
     for name, reason in (
         ("text", "no ledger, or damaged"),
         ("other", "another program's"),
-        ("later", "format is 2, this version reads 1"),
+        ("later", "format is 3, this version reads 2"),
         (".", "cannot be opened"),
         ("missing/ledger", "check that its folder exists"),
     ):
@@ -40,7 +40,7 @@ def test_a_damaged_ledger_is_refused(tmp_path: Path) -> None:
         ledger.grant("ann", 900 * MICRO)
         pay(ledger, [charge(str(k)) for k in range(300)])
     raw = bytearray(path.read_bytes())
-    raw[5 * 4096 : 8 * 4096] = bytes(3 * 4096)
+    raw[3 * 2048 : 8 * 2048] = bytes(5 * 2048)
     path.write_bytes(raw)
     with pytest.raises(LedgerError, match="damaged"):
         Ledger.open(path)
