@@ -39,7 +39,7 @@ from sims.commands.onnx_export import convert_heads
 from tests.bench.plain_answers import BODY, answer_plainly
 from tests.clients.serving import Running, made_run, running
 
-CONNECTIONS, GROUP, ROUNDS = (16, 128), 16, 2
+CONNECTIONS, GROUP, ROUNDS = (16, 128), 16, 3
 WRK = os.environ.get("WRK") or shutil.which("wrk")
 
 
@@ -75,8 +75,11 @@ def main() -> None:
     """Measure and print the tables."""
     torch.set_num_threads(1)
     seconds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
-    print(f"load by {WRK or 'load.py'}\n| what | connections | answers/s | median ms | p99 ms |")
-    print("|---|---|---|---|---|")
+    print(
+        f"load by {WRK or 'load.py'}; processor time in us an answer, of the service, of its desk"
+    )
+    print("| what | connections | answers/s | median ms | p99 ms | service us | desk us |")
+    print("|---|---|---|---|---|---|---|")
     with ExitStack() as stack:
         ups = {kind: stack.enter_context(serve(kind)) for kind in SERVED}
         spare_from_collections()  # as `fedcel serve` does
@@ -84,16 +87,33 @@ def main() -> None:
             for _ in range(ROUNDS):
                 for kind, up in ups.items():
                     target = Target(up.url, up.key, up.model)
+                    before = read_processor_times(up)
                     load = put_load(target, connections, seconds)
+                    spent = [
+                        1e6 * (after - first) / (load.rate * seconds)
+                        for first, after in zip(before, read_processor_times(up), strict=True)
+                    ]
                     print(
                         f"| {kind.what} | {connections} | {load.rate:.0f} | "
-                        f"{1e3 * load.median:.1f} | {1e3 * load.p99:.1f} |",
+                        f"{1e3 * load.median:.1f} | {1e3 * load.p99:.1f} | "
+                        f"{spent[0]:.0f} | {spent[1]:.0f} |",
                         flush=True,
                     )
     print("\n| limit | us an answer |\n|---|---|")
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
         for name, took in limits(Path(folder)):
             print(f"| {name} | {1e6 * took:.0f} |")
+
+
+def read_processor_times(up: Running) -> tuple[float, float]:
+    """Return the seconds that this process, and the desk's where it has one, have used."""
+    desk = up.service.desk
+    used = os.times()
+    if not isinstance(desk, ProcessDesk):
+        return used.user + used.system, 0.0
+    fields = Path(f"/proc/{desk._process.pid}/stat").read_text().rpartition(")")[2].split()
+    ticks = int(fields[11]) + int(fields[12])
+    return used.user + used.system, ticks / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager

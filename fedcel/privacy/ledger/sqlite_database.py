@@ -27,8 +27,8 @@ CACHED_STATEMENTS = 512
 PAGE_BYTES = 2048
 """Of a new file. Keys arrive in no order, so that each changes a page of its own: with SQLite's
 4096 a charge writes twice as much."""
-CHECKPOINT_ROWS = 4000
-"""Written before the write-ahead log is worked into the file, some 25 MiB of it. A page that many
+CHECKPOINT_ROWS = 8000
+"""Written before the write-ahead log is worked into the file, some 50 MiB of it. A page that many
 groups change is then written once for all of them."""
 CHECKPOINT_PAGES = 64_000
 """Of the log at which a commit does that work itself, should the thread for it never come to it."""
