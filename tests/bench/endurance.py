@@ -2,7 +2,8 @@
 
 `python -m tests.bench.endurance [MINUTES] [CONNECTIONS]` serves a run in a process of its own, asks
 it without a pause, by default ten minutes over 16 connections, and prints a line a minute: answers
-a second, p99, resident memory, size of the ledger. In the end it checks the ledger.
+a second, p99, resident memory of both its processes, size of the ledger. In the end it checks the
+ledger.
 """
 
 import re
@@ -30,11 +31,19 @@ def main() -> None:
         with serving(folder / "run", ledger) as service:
             for minute in range(1, minutes + 1):
                 load = put_load(Target(service.url, key, run), connections, MINUTE)
-                memory, size = resident(service.process.pid), ledger.stat().st_size / 2**20
+                pid = service.process.pid
+                memory = sum(resident(process) for process in (pid, *find_children(pid)))
+                size = ledger.stat().st_size / 2**20
                 numbers = load.rate, 1e3 * load.p99, memory, size
                 print(f"| {minute} |", " | ".join(f"{n:.0f}" for n in numbers), "|", flush=True)
         with Ledger.open(ledger) as books:
             print(f"faults of the ledger: {books.verify() or 'none'}")
+
+
+def find_children(process: int) -> list[int]:
+    """Return the processes that a process has started."""
+    text = Path(f"/proc/{process}/task/{process}/children").read_text()
+    return [int(number) for number in text.split()]
 
 
 def resident(process: int) -> float:

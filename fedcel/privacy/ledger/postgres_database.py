@@ -331,7 +331,7 @@ def has_tables(connection: "psycopg.Connection[Any]", address: PostgresAddress) 
             "database"
         )
     formats = connection.execute("SELECT format FROM ledger").fetchall()
-    if formats not in [[(known,)] for known in (FORMAT, *UPGRADABLE_FORMATS)]:
+    if formats not in [[(number,)] for number in (FORMAT, *UPGRADABLE_FORMATS)]:
         raise LedgerError(
             f"ledger {address}: its format is {', '.join(str(row[0]) for row in formats)}, this "
             f"version reads {FORMAT}; use the version that wrote it"
