@@ -2,8 +2,7 @@
 
 `python -m tests.bench.endurance [MINUTES] [CONNECTIONS]` serves a run in a process of its own, asks
 it without a pause, by default ten minutes over 16 connections, and prints a line a minute: answers
-a second, p99, resident memory of both its processes, size of the ledger. In the end it checks the
-ledger.
+a second, p99, memory of both its processes, size of the ledger. In the end it checks the ledger.
 """
 
 import re
@@ -22,7 +21,7 @@ def main() -> None:
     """Serve, ask, print."""
     given = dict(zip(("minutes", "connections"), map(int, sys.argv[1:]), strict=False))
     minutes, connections = given.get("minutes", 10), given.get("connections", CONNECTIONS[0])
-    print("| minute | answers/s | p99 ms | resident MiB | ledger MiB |\n|---|---|---|---|---|")
+    print("| minute | answers/s | p99 ms | memory MiB | ledger MiB |\n|---|---|---|---|---|")
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as place:
         folder, ledger = Path(place), Path(place) / "ledger.db"
         changes = {"net.features": 64, "net.width": 128, "privacy.mechanism": "discrete-laplace"}
@@ -32,7 +31,7 @@ def main() -> None:
             for minute in range(1, minutes + 1):
                 load = put_load(Target(service.url, key, run), connections, MINUTE)
                 pid = service.process.pid
-                memory = sum(resident(process) for process in (pid, *find_children(pid)))
+                memory = sum(read_memory(process) for process in (pid, *find_children(pid)))
                 size = ledger.stat().st_size / 2**20
                 numbers = load.rate, 1e3 * load.p99, memory, size
                 print(f"| {minute} |", " | ".join(f"{n:.0f}" for n in numbers), "|", flush=True)
@@ -46,9 +45,9 @@ def find_children(process: int) -> list[int]:
     return [int(number) for number in text.split()]
 
 
-def resident(process: int) -> float:
-    """Return a process's resident memory in MiB."""
-    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())
+def read_memory(process: int) -> float:
+    """Return a process's memory in MiB, its share of pages that several processes have."""
+    found = re.search(r"^Pss:\s+(\d+) kB", Path(f"/proc/{process}/smaps_rollup").read_text(), re.M)
     assert found
     return int(found[1]) / 1024
 
