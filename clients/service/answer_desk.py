@@ -14,7 +14,6 @@ import torch
 from clients.service.answering import PrivateAnswerer, Query
 from clients.service.batching import run_in_thread
 from clients.service.charged_answers import PrivateAnswer
-from clients.service.model import ServedModel
 from clients.service.versions import ModelOffer
 from fedcel.privacy.ledger import Balance, Ledger, LedgerAddress, Refusal
 
@@ -58,10 +57,6 @@ class AnswerDesk:
         answerer = self._answerers[version]
         messages = torch.zeros(1, answerer.model.net.features)
         answerer.mechanism.answer(answerer.model.predict(messages).logits)
-
-    def find_model(self, version: str) -> ServedModel:
-        """Return a version's model."""
-        return self._answerers[version].model
 
     def answer(self, queries: Sequence[Query]) -> AnsweredBatch:
         """Answer queries, each by the version that it was made for.

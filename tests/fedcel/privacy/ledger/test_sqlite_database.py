@@ -7,6 +7,7 @@ import pytest
 
 from fedcel.errors import LedgerError
 from fedcel.privacy.ledger import MICRO, Ledger
+from fedcel.privacy.ledger import sqlite_database as database
 from tests.fedcel.privacy.ledger.charges import charge, pay
 
 
@@ -57,3 +58,21 @@ def test_a_full_disk_books_nothing(ledger_file: Ledger) -> None:
     assert ledger_file.balance("ann") == before
     ledger_file.db.execute("PRAGMA max_page_count = 100000")
     assert len(pay(ledger_file, [charge(str(k)) for k in range(500)])) == 500
+
+
+@pytest.mark.parametrize("is_worked_in", [True, False])
+def test_the_log_beside_the_file_stays_small_under_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_worked_in: bool
+) -> None:
+    """While commits go on, what they wrote gets into the file; without that the log grows."""
+    monkeypatch.setattr(database, "CHECKPOINT_ROWS", 200)
+    if not is_worked_in:
+        monkeypatch.setattr(database.SqliteDatabase, "_work_in_log", lambda _: None)
+    with Ledger.open(tmp_path / "ledger.db") as ledger:
+        ledger.grant("ann", 10**9)
+        for turn in range(200):
+            charges = [charge(f"{turn}-{k}", epsilon=1)._replace(delta=0.0) for k in range(10)]
+            assert len(pay(ledger, charges)) == 10
+        log_bytes = (tmp_path / "ledger.db-wal").stat().st_size
+        assert (log_bytes < 4 * 2**20) is is_worked_in
+        assert ledger.verify() == [] and ledger.balance("ann").spent == 2000
