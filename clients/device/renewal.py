@@ -67,12 +67,17 @@ class EncoderSource:
         card = yield from request_card(self.key)
         return card, (yield from self._request_net(card))
 
-    def request_newer(self, current: MeasuredVersion) -> Conversation[tuple[ModelCard, SplitNet]]:
+    def request_newer(
+        self, current: MeasuredVersion, *, may_be_back: bool
+    ) -> Conversation[tuple[ModelCard, SplitNet] | None]:
         """Return what replaced a version, for the same images, classes and price.
 
-        ServiceError where it is something else, LeakError where its encoder was refused before.
+        None where the version is served again, if that `may_be`. ServiceError where it is something
+        else, LeakError where its encoder was refused before.
         """
         card = yield from request_card(self.key)
+        if may_be_back and card.model == current.card.model:
+            return None
         check_successor(current.card, card)
         if reason := self._refusals.get(identify_encoder(card)):
             raise LeakError(reason)

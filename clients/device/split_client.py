@@ -149,6 +149,7 @@ class SplitClient:
         self._key = key
         self._source = EncoderSource(key, builder, encoder_file)
         self._renews_encoder = renew_encoder
+        self._refused: MeasuredVersion | None = None
         self._renewing = Lock()
         self._http = httpx.Client(
             base_url=check_url(url), verify=build_tls_context(verify), timeout=ATTEMPT_TIMEOUT
@@ -200,6 +201,8 @@ class SplitClient:
                 ModelVersionError where it answers another model version.
         """
         version = self.version  # another thread may renew it meanwhile
+        if version is self._refused:
+            version = self._renew(version, may_be_back=True)
         message = version.device.prepare(image, group)
         try:
             return self._carry_on(self._query(version, message, uncertainty))
@@ -238,12 +241,19 @@ class SplitClient:
     ) -> Conversation[PrivatePrediction]:
         return begin_query(version, self._key, message, uncertainty=uncertainty)
 
-    def _renew(self, refused: MeasuredVersion) -> MeasuredVersion:
-        """Return what replaced a version; the first of many threads fetches and measures it."""
+    def _renew(self, refused: MeasuredVersion, *, may_be_back: bool = False) -> MeasuredVersion:
+        """Return what replaced a version; the first of many threads fetches and measures it.
+
+        Where nothing may replace it, later questions come here first: no message is sent in vain.
+        """
         with self._renewing:
             if self.version is refused:
-                card, net = self._carry_on(self._source.request_newer(refused))
-                self.version = self._source.measure(card, net, refused)
+                self._refused = refused
+                request = self._source.request_newer(refused, may_be_back=may_be_back)
+                newer = self._carry_on(request)
+                if newer is not None:
+                    self.version = self._source.measure(*newer, refused)
+                self._refused = None
             return self.version
 
     def _carry_on(self, conversation: Conversation[Result]) -> Result:
@@ -289,6 +299,7 @@ class AsyncSplitClient:
         self._key = key
         self._source = source
         self._renews_encoder = renew_encoder
+        self._refused: MeasuredVersion | None = None
         self._renewing = asyncio.Lock()
 
     @classmethod
@@ -373,6 +384,8 @@ class AsyncSplitClient:
                 ModelVersionError where it answers another model version.
         """
         version = self.version  # another task may renew it meanwhile
+        if version is self._refused:
+            version = await self._renew(version, may_be_back=True)
         message = version.device.prepare(image, group)
         try:
             return await self._carry_on(self._query(version, message, uncertainty))
@@ -411,13 +424,22 @@ class AsyncSplitClient:
     ) -> Conversation[PrivatePrediction]:
         return begin_query(version, self._key, message, uncertainty=uncertainty)
 
-    async def _renew(self, refused: MeasuredVersion) -> MeasuredVersion:
-        """Return what replaced a version; the first of many tasks fetches and measures it."""
+    async def _renew(
+        self, refused: MeasuredVersion, *, may_be_back: bool = False
+    ) -> MeasuredVersion:
+        """Return what replaced a version; the first of many tasks fetches and measures it.
+
+        Where nothing may replace it, later questions come here first: no message is sent in vain.
+        """
         async with self._renewing:
             if self.version is refused:
-                card, net = await self._carry_on(self._source.request_newer(refused))
-                measure = self._source.measure
-                self.version = await asyncio.to_thread(measure, card, net, refused)
+                self._refused = refused
+                request = self._source.request_newer(refused, may_be_back=may_be_back)
+                newer = await self._carry_on(request)
+                if newer is not None:
+                    measure = self._source.measure
+                    self.version = await asyncio.to_thread(measure, *newer, refused)
+                self._refused = None
             return self.version
 
     async def _carry_on(self, conversation: Conversation[Result]) -> Result:

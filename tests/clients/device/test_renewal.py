@@ -150,10 +150,42 @@ def test_a_new_encoder_that_leaks_is_refused_and_stays_refused(versions: Version
         with pytest.raises(LeakError, match=f"{versions.up.model.version}: one message"):
             client.ask(X[1])
         assert client.version is first and len(owner.measured) == 2
+        assert len(client.device.sent) == 1  # the second image stayed here
         assert versions.count_requests("/v1/encoder") == 2
         assert versions.count_requests("/v1/query") == 0
         versions.replace_model(make_offer(2))
         assert client.ask(X[2]).is_fresh and len(owner.measured) == 3
+
+
+def test_a_version_that_comes_back_is_asked_again(versions: Versions) -> None:
+    """After its replacement was refused; without a new measurement, or a message in between."""
+    owner = CountingOwner(OWNER)
+
+    async def scene() -> None:
+        connecting = AsyncSplitClient.connect(
+            versions.up.url, versions.up.key, owner, renew_encoder=True
+        )
+        async with await connecting as client:
+            first = client.version
+            await asyncio.to_thread(versions.replace_model, leaking)
+            for image in X[:2]:
+                with pytest.raises(LeakError):
+                    await client.ask(image)
+            await asyncio.to_thread(versions.replace_model, offer)
+            assert (await client.ask(X[2])).is_fresh and (await client.ask(X[3])).is_fresh
+            assert client.version is first and len(client.device.sent) == 3
+
+    leaking = make_offer(1, **{"net.noise": 0.01})
+    offer = versions.up.service.offer
+    asyncio.run(scene())
+    with SplitClient(versions.up.url, versions.up.key, owner, renew_encoder=True) as client:
+        first = client.version
+        versions.replace_model(leaking)
+        with pytest.raises(LeakError):
+            client.ask(X[0])
+        versions.replace_model(offer)
+        assert client.ask(X[4]).is_fresh and client.version is first
+    assert len(owner.measured) == 4 and versions.count_requests("/v1/query", 409) == 2
 
 
 def test_many_threads_fetch_and_measure_a_version_once(versions: Versions) -> None:
