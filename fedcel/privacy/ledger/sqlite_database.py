@@ -93,12 +93,14 @@ class SqliteDatabase(LedgerDatabase):
         self._rows_worked_in = 0
         with explain_errors(path):
             self._connection = connect_ledger(path)
+        self._file = identify_file(path)
 
     def transact(self, work: Callable[[Self], Result], *, writing: bool) -> Result:
         """Do the work in a transaction."""
         db = self._connection
         with explain_errors(self.path):
             if writing:
+                self._check_file()
                 self._work_in_log()
             db.execute("BEGIN IMMEDIATE" if writing else "BEGIN")
             try:
@@ -132,6 +134,14 @@ class SqliteDatabase(LedgerDatabase):
             self._checkpoint.join()
         self._connection.close()
 
+    def _check_file(self) -> None:
+        """Refuse to charge in a file that nobody will find again: LedgerError."""
+        if identify_file(self.path) != self._file:
+            raise LedgerError(
+                f"ledger {self.path}: the file was moved, deleted or replaced, so nothing is "
+                "charged; put it back, or start again with the one that is there"
+            )
+
     def _work_in_log(self) -> None:
         """Have the write-ahead log worked into the file in time, in a thread, beside the commits.
 
@@ -149,6 +159,15 @@ class SqliteDatabase(LedgerDatabase):
             self._is_checkpoint_due = True
             self._checkpoint = Thread(target=checkpoint, args=(self.path,), daemon=True)
             self._checkpoint.start()
+
+
+def identify_file(path: Path) -> tuple[int, int] | None:
+    """Return a file's device and number, which stay while it is open; None where there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def checkpoint(path: Path) -> None:

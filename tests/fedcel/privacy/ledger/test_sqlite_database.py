@@ -8,7 +8,7 @@ import pytest
 from fedcel.errors import LedgerError
 from fedcel.privacy.ledger import MICRO, Ledger
 from fedcel.privacy.ledger import sqlite_database as database
-from tests.fedcel.privacy.ledger.charges import charge, pay
+from tests.fedcel.privacy.ledger.charges import charge, fresh, pay
 
 
 def test_files_that_are_no_ledger_are_left_alone(tmp_path: Path) -> None:
@@ -76,3 +76,20 @@ def test_the_log_beside_the_file_stays_small_under_load(
         log_bytes = (tmp_path / "ledger.db-wal").stat().st_size
         assert (log_bytes < 4 * 2**20) is is_worked_in
         assert ledger.verify() == [] and ledger.balance("ann").spent == 2000
+
+
+def test_a_file_that_is_no_longer_there_is_not_charged(tmp_path: Path) -> None:
+    """Moved away, or replaced by another ledger; once it is back, it goes on."""
+    path, aside = tmp_path / "ledger.db", tmp_path / "aside.db"
+    with Ledger.open(aside) as other:
+        other.grant("ann", MICRO)
+    with Ledger.open(path) as ledger:
+        ledger.grant("ann", MICRO)
+        path.rename(tmp_path / "moved.db")
+        with pytest.raises(LedgerError, match="moved, deleted or replaced"):
+            pay(ledger, [charge("a", epsilon=1)])
+        (tmp_path / "moved.db").rename(path)
+        assert pay(ledger, [charge("a", epsilon=1)]) == [fresh("a", MICRO - 1)]
+        aside.replace(path)
+        with pytest.raises(LedgerError, match="start again with the one that is there"):
+            pay(ledger, [charge("b", epsilon=1)])
