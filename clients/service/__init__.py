@@ -1,4 +1,4 @@
-"""Split inference over HTTP: private answers, charged to a ledger before they are drawn.
+"""Split inference over HTTP: private answers, charged to a ledger before they are told.
 
 What is offered here answers queries and needs no web framework: a Flower node uses it, too. The
 application (`clients.service.app`), the middleware (`middleware`) and the metrics (`monitoring`)

@@ -64,6 +64,8 @@ ChargeBody = tuple[str, str, bytes]
 """What a request pays for: client, model, message."""
 MAX_ROWS = 256
 """Of one statement: databases have a limit on its parameters."""
+ROWS_AT_ONCE = 10_000
+"""Of the log in memory."""
 
 
 class Charge(NamedTuple):
@@ -576,11 +578,14 @@ def link_entry(previous_link: bytes, position: int, entry: LogEntry) -> bytes:
 
 
 def read_log(db: LedgerDatabase) -> Iterator[LogRow]:
-    """Yield all rows in order."""
-    for position, *entry, link in db.execute(
-        f"SELECT {', '.join(LOG_COLUMNS)} FROM log ORDER BY position"
-    ):
-        yield LogRow(position, LogEntry(*entry), link)
+    """Yield all rows in order, without having all of them in memory."""
+    position = 0
+    while rows := db.execute(
+        f"SELECT {', '.join(LOG_COLUMNS)} FROM log WHERE position > ? ORDER BY position LIMIT ?",
+        (position, ROWS_AT_ONCE),
+    ).fetchall():
+        for position, *entry, link in rows:
+            yield LogRow(position, LogEntry(*entry), link)
 
 
 def charge_body(charge: Charge) -> ChargeBody:
@@ -725,7 +730,6 @@ def audit_ledger(db: LedgerDatabase) -> list[str]:
     """Return one sentence for each thing that is wrong, computed anew from the log."""
     problems = db.check_integrity()
     accounts: dict[AccountKey, BudgetAccount] = {}
-    charged: dict[str, tuple[str, str, bytes]] = {}
     answer_digests: dict[str, bytes] = {}
     previous_link = FIRST_LINK
     expected = 1
@@ -734,31 +738,45 @@ def audit_ledger(db: LedgerDatabase) -> list[str]:
             problems.append(f"row {expected} to {position - 1}: missing")
         if link != link_entry(previous_link, position, entry):
             problems.append(f"row {position}: edited, or what came before it was")
-        problems += [f"row {position}: {text}" for text in _replay(entry, accounts, charged)]
+        problems += [f"row {position}: {text}" for text in _replay(entry, accounts)]
         if entry.kind == "answer":
             answer_digests[entry.request] = entry.content
         previous_link = link
         expected = position + 1
-    return [*problems, *_audit_accounts(db, accounts), *_audit_answers(db, answer_digests)]
+    return [
+        *problems,
+        *_audit_requests(db),
+        *_audit_accounts(db, accounts),
+        *_audit_answers(db, answer_digests),
+    ]
 
 
-def _replay(
-    entry: LogEntry,
-    accounts: dict[AccountKey, BudgetAccount],
-    charged: dict[str, tuple[str, str, bytes]],
-) -> Iterator[str]:
+def _replay(entry: LogEntry, accounts: dict[AccountKey, BudgetAccount]) -> Iterator[str]:
     """Book an entry; yield what no ledger would have booked."""
     changed = apply_entry(entry, accounts.get)
     accounts |= changed
-    if entry.kind == "answer" and entry.request not in charged:
-        yield f"an answer to {entry.request!r}, which was never charged"
     if entry.kind == "charge":
-        body = entry.client, entry.model, entry.content
-        if charged.setdefault(entry.request, body) != body:
-            yield f"request {entry.request!r} was charged with two bodies"
         for (scope, name), (allowed, spent) in changed.items():
             if allowed is not None and spent > allowed:
                 yield f"{scope} {name!r} spent more than the {allowed} it had"
+
+
+def _audit_requests(db: LedgerDatabase) -> Iterator[str]:
+    """Yield what is wrong between entries of one request; those that were charged once are not."""
+    first: dict[str, ChargeBody] = {}
+    for position, request, *body in db.execute(
+        "SELECT position, request, client, model, content FROM log WHERE kind = 'charge' AND "
+        "request IN (SELECT request FROM log WHERE kind = 'charge' GROUP BY request "
+        "HAVING count(*) > 1) ORDER BY position"
+    ):
+        if first.setdefault(request, tuple(body)) != tuple(body):
+            yield f"row {position}: request {request!r} was charged with two bodies"
+    for position, request in db.execute(
+        "SELECT position, request FROM log WHERE kind = 'answer' AND NOT EXISTS (SELECT 1 FROM log "
+        "AS charges WHERE charges.kind = 'charge' AND charges.request = log.request "
+        "AND charges.position < log.position) ORDER BY position"
+    ):
+        yield f"row {position}: an answer to {request!r}, which was never charged"
 
 
 def _audit_accounts(db: LedgerDatabase, accounts: dict[AccountKey, BudgetAccount]) -> Iterator[str]:

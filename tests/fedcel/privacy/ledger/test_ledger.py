@@ -324,6 +324,15 @@ class UndoneError(Exception):
     """Ends a transaction without keeping anything of it."""
 
 
+def test_a_long_log_is_read_in_parts(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All rows once, in order; its check too."""
+    pay(ledger, [charge(str(k), epsilon=1) for k in range(7)])
+    whole = ledger.rows()
+    monkeypatch.setattr("fedcel.privacy.ledger.ledger.ROWS_AT_ONCE", 3)
+    assert ledger.rows() == whole and [row.position for row in whole] == [*range(1, 9)]
+    assert ledger.verify() == []
+
+
 def test_an_overdrawn_account_is_found(ledger: Ledger) -> None:
     """A sound chain over a charge that no ledger would have booked."""
     problems = []
