@@ -148,6 +148,7 @@ class Service:
         self.on_failure: Callable[[], None] = do_nothing
         self.desk = desk or ThreadDesk()
         self._ledger_address = ledger
+        self._probe: asyncio.Task[None] | None = None
         self._under_way: Counter[str] = Counter()
         """Queries that wait for an answer, by the version that they were made for."""
 
@@ -326,12 +327,15 @@ class Service:
     async def check_ready(self) -> bool:
         """Say whether questions are taken; after a failure of the ledger, try it again."""
         if not (self.is_ready or self.is_ending):
-            try:
-                await self.desk.call(AnswerDesk.probe)
-            except LedgerError:
-                return False
-            self.is_ready = True
+            if self._probe is None or self._probe.done():  # one for all who ask meanwhile
+                self._probe = self._loop.create_task(self._probe_ledger())
+            await asyncio.shield(self._probe)
         return self.is_ready
+
+    async def _probe_ledger(self) -> None:
+        with suppress(LedgerError):
+            await self.desk.call(AnswerDesk.probe)
+            self.is_ready = not self.is_ending
 
     async def _ask_desk(self, query: Query) -> PrivateAnswer | Refusal:
         """Return the reply to a query; its version stays at the desk until then."""
@@ -345,22 +349,24 @@ class Service:
     def _leave_version(self, version: str) -> None:
         """Take a version that ended from the desk, once nobody waits for it."""
         if version not in self._versions and not self._under_way[version]:
-            del self._under_way[version]
             self._begin_task(self._remove_version(version))
 
     async def _remove_version(self, version: str) -> None:
-        with suppress(LedgerError):  # the desk may have ended
-            await self.desk.call(AnswerDesk.remove_version, version)
+        async with self._reloading:  # it may come back meanwhile
+            if version in self._versions or self._under_way[version]:
+                return
+            with suppress(LedgerError):  # the desk may have ended
+                await self.desk.call(AnswerDesk.remove_version, version)
 
     def _fail_for_good(self) -> None:
         self.is_ready = False
-        self.failure = LedgerError("the process that has the ledger ended by itself; see its log")
+        self.failure = LedgerError("the process that makes the answers ended by itself")
         LOGGER.error("answering ended", extra={"reason": str(self.failure)})
         self.on_failure()
 
     def _fail(self, error: LedgerError) -> ProblemError:
         self.is_ready = False
-        LOGGER.error("ledger", exc_info=error)
+        LOGGER.error("ledger", exc_info=error, extra={"reason": str(error)})
         return ProblemError(
             ProblemKind.LEDGER, "Ask again later with the same id.", retry_after=5.0
         )

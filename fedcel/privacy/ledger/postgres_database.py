@@ -314,11 +314,31 @@ def prepare(connection: "psycopg.Connection[Any]", address: PostgresAddress) -> 
             if not has_tables(connection, address):  # another process may have been faster
                 for statement in SCHEMA:
                     connection.execute(statement)
-    with connection.transaction():  # the first question would be too late to find it read-only
-        row = connection.execute("SELECT format FROM ledger FOR UPDATE").fetchone()
-        if row is not None and row[0] in UPGRADABLE_FORMATS:
-            for statement in UPGRADE:
-                connection.execute(statement)
+    if read_format(connection) in UPGRADABLE_FORMATS:
+        upgrade(connection, address)
+    with connection.transaction(force_rollback=True):  # the first question would be too late
+        connection.execute("SELECT format FROM ledger FOR UPDATE")
+
+
+def upgrade(connection: "psycopg.Connection[Any]", address: PostgresAddress) -> None:
+    """Bring the tables to the present format, once all writers of the older one have let go."""
+    try:
+        with connection.transaction():
+            connection.execute("LOCK TABLE log IN ACCESS EXCLUSIVE MODE")  # before a writer's row
+            if read_format(connection) in UPGRADABLE_FORMATS:
+                for statement in UPGRADE:
+                    connection.execute(statement)
+    except errors.InsufficientPrivilege as error:
+        raise LedgerError(
+            f"ledger {address}: its tables are of an older format, and their owner alone may bring "
+            f"them to format {FORMAT}; let `fedcel ledger verify` open it once as the owner"
+        ) from error
+
+
+def read_format(connection: "psycopg.Connection[Any]") -> int | None:
+    """Return the format of the tables."""
+    row = connection.execute("SELECT format FROM ledger").fetchone()
+    return None if row is None else int(row[0])
 
 
 def has_tables(connection: "psycopg.Connection[Any]", address: PostgresAddress) -> bool:

@@ -87,6 +87,7 @@ class SqliteDatabase(LedgerDatabase):
     """A ledger in a file on a local disk."""
 
     def __init__(self, path: Path) -> None:
+        path = path.absolute()  # the working folder may change
         self.path = path
         self._checkpoint = Thread()
         self._is_checkpoint_due = False
@@ -139,7 +140,8 @@ class SqliteDatabase(LedgerDatabase):
         if identify_file(self.path) != self._file:
             raise LedgerError(
                 f"ledger {self.path}: the file was moved, deleted or replaced, so nothing is "
-                "charged; put it back, or start again with the one that is there"
+                "charged; put it back, or end all that use it, remove the -wal and -shm beside it, "
+                "which belong to the old one, and start again"
             )
 
     def _work_in_log(self) -> None:
@@ -158,7 +160,8 @@ class SqliteDatabase(LedgerDatabase):
             self._rows_worked_in = rows
             self._is_checkpoint_due = True
             self._checkpoint = Thread(target=checkpoint, args=(self.path,), daemon=True)
-            self._checkpoint.start()
+            with suppress(RuntimeError):  # no more threads: a later commit does it
+                self._checkpoint.start()
 
 
 def identify_file(path: Path) -> tuple[int, int] | None:

@@ -4,11 +4,14 @@ import asyncio
 import signal
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
+import torch
 
 from clients.service import Query, load_served
 from clients.service.answer_desk import AnswerDesk, DeskLink, ThreadDesk
@@ -63,6 +66,27 @@ def with_desk(
 def fail_with_words(desk: AnswerDesk) -> None:
     """Fail as code does that repeats what was sent."""
     raise ValueError("secret words")
+
+
+class Unsendable:
+    """A mechanism that cannot be copied: in the first process, or in the second."""
+
+    name, epsilon, delta, protects = "unsendable", 1.0, 0.0, "nothing"
+    unit = "logits"
+
+    def __init__(self, is_sent: bool) -> None:
+        self.is_sent = is_sent
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Fail now, or let the other side fail."""
+        if not self.is_sent:
+            raise TypeError("secret words")
+        return fail_with_words, (None,)
+
+
+def count_versions(desk: AnswerDesk) -> int:
+    """Return how many versions are answered."""
+    return len(desk._answerers)
 
 
 def forbid_writing(desk: AnswerDesk) -> None:
@@ -130,6 +154,47 @@ def test_errors_come_back_with_words_of_their_own_alone(tmp_path: Path) -> None:
         asyncio.run(open_text(desk))
 
 
+def test_what_cannot_be_sent_is_refused_and_nobody_gets_another_s_reply(tmp_path: Path) -> None:
+    """Here or there; a version that cannot be rehearsed does not stay, and the desk goes on."""
+    served = offer()
+
+    async def scene(desk: DeskLink) -> None:
+        with pytest.raises(TypeError):
+            await desk.call(AnswerDesk.add_version, served._replace(mechanism=Unsendable(False)))
+        with pytest.raises(AnsweringError, match="ValueError at") as caught:
+            await desk.call(AnswerDesk.add_version, served._replace(mechanism=Unsendable(True)))
+        assert "secret" not in str(caught.value)
+        broken = replace(served.model, heads={"weight": torch.zeros(1, 10, 3)})
+        with pytest.raises(AnsweringError, match="KeyError at"):
+            await desk.call(AnswerDesk.add_version, served._replace(model=broken))
+        assert await desk.call(count_versions) == 0
+        await desk.call(AnswerDesk.add_version, served)
+        assert await desk.call(count_versions) == 1
+        asked = [desk.call(AnswerDesk.read_balance, name) for name in ("phone", "stranger")]
+        assert [balance.granted for balance in await asyncio.gather(*asked)] == [100 * MICRO, 0]
+
+    with_desk(tmp_path / "ledger.db", scene)
+
+
+def test_a_desk_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end waits so long, and no longer."""
+    monkeypatch.setattr("clients.service.desk_process.CLOSE_SECONDS", 0.2)
+
+    async def scene(desk: DeskLink) -> None:
+        asyncio.get_running_loop().create_task(ignore_end(desk.call(linger, 60)))
+        await asyncio.sleep(0.1)
+
+    started = time.monotonic()
+    with_desk(tmp_path / "ledger.db", scene)
+    assert time.monotonic() - started < 20
+
+
+async def ignore_end(asked: Awaitable[None]) -> None:
+    """Wait for an answer that never comes."""
+    with suppress(LedgerError):
+        await asked
+
+
 def test_a_killed_process_is_told_to_all_who_wait(tmp_path: Path) -> None:
     """Once, at once; what is asked later is refused, and signals to the group end nothing."""
     ends: list[float] = []
@@ -170,6 +235,7 @@ def test_a_service_with_a_process(tmp_path: Path) -> None:
         assert ask(up, old, "request-4", 0.25).status_code == 200
         up.service._loop.call_soon_threadsafe(up.service.end_version, old.model.version)
         wait_until(lambda: ask(up, old, "request-5").status_code == 409)
+        wait_until(lambda: count_answered(up) == 1)
         key = {"Authorization": f"Bearer {up.key}"}
         assert httpx.get(f"{up.url}/v1/budget", headers=key).json()["spent"] == 12
         assert 'phase="charge"' in httpx.get(f"{up.url}/metrics").text
@@ -181,6 +247,12 @@ def test_a_service_with_a_process(tmp_path: Path) -> None:
         assert (reply.status_code, reply.json()["type"]) == (503, ProblemKind.LEDGER.urn)
         assert httpx.get(f"{up.url}/readyz").status_code == 503
         assert "ended by itself" in str(up.service.failure)
+
+
+def count_answered(up: Running) -> int:
+    """Return how many versions a service's desk answers."""
+    counting = up.service.desk.call(count_versions)
+    return asyncio.run_coroutine_threadsafe(counting, up.service._loop).result(20)
 
 
 def ask(up: Running, served: ModelOffer, name: str, value: float = 0.5) -> httpx.Response:

@@ -169,6 +169,23 @@ def test_a_replaced_version_ends_and_may_come_back(changing: Changing) -> None:
     assert changing.ask(old, 0.75).status_code == 200
 
 
+def test_a_version_that_comes_back_while_it_is_asked_stays(changing: Changing) -> None:
+    """Its last question holds it at the desk past its end; by then it is served again."""
+    old, new, service = changing.old, changing.new, changing.up.service
+    changing.reload(new, "served")
+    service._under_way[old.model.version] += 1
+    service._loop.call_soon_threadsafe(service.end_version, old.model.version)
+    wait_until(lambda: old.model.version not in service.older_models)
+    changing.reload(old, "served")
+    service._under_way[old.model.version] -= 1
+    service._loop.call_soon_threadsafe(service._leave_version, old.model.version)
+    assert changing.ask(old).status_code == 200
+    service._loop.call_soon_threadsafe(
+        service._begin_task, service._remove_version(old.model.version)
+    )
+    assert [changing.ask(old, value).status_code for value in (0.1, 0.2, 0.3)] == [200] * 3
+
+
 def test_the_grace_ends_by_itself(tmp_path: Path, offers: tuple[ModelOffer, ModelOffer]) -> None:
     """409 for a device that still asks the old version, without a charge."""
     old, new = offers[0], offer(made_run(seed=2))

@@ -18,6 +18,7 @@ from fedcel.errors import LedgerError, SettingsError  # noqa: E402 - after the s
 from fedcel.privacy.ledger import (  # noqa: E402
     Ledger,
     PostgresAddress,
+    Receipt,
     Refusal,
     parse_ledger_address,
 )
@@ -336,3 +337,61 @@ def test_a_path_that_was_a_url_is_refused() -> None:
     with pytest.raises(SettingsError, match="pass a string") as caught:
         Ledger.open(Path("postgresql://ann:s3cret@host/fedcel"))
     assert "s3cret" not in str(caught.value)
+
+
+def test_an_older_ledger_is_upgraded_beside_writers(url: str) -> None:
+    """Several new processes open it while an old one writes; nothing fails, nothing is lost."""
+    with Ledger.open(url) as ledger:
+        ledger.grant("ann", 10**6)
+    run_statement(url, "ALTER TABLE log DROP COLUMN answer")
+    run_statement(url, "UPDATE ledger SET format = 1")
+    ended, errors = threading.Event(), []
+
+    def write_as_before() -> None:
+        with psycopg.connect(url, autocommit=True) as db:
+            db.execute(f"SET search_path = {database.SCHEMA_NAME}")
+            while not ended.is_set():
+                with db.transaction():
+                    db.execute(
+                        "SELECT format, (SELECT coalesce(max(position), 0) FROM log) "
+                        "FROM ledger FOR UPDATE"
+                    )
+                    db.execute("UPDATE accounts SET spent = spent WHERE name = 'ann'")
+
+    def open_new() -> None:
+        try:
+            with Ledger.open(url) as ledger:
+                assert isinstance(pay(ledger, [charge("a", epsilon=1)])[0], Receipt)
+        except Exception as error:
+            errors.append(error)
+
+    writers = [threading.Thread(target=write_as_before) for _ in range(3)]
+    openers = [threading.Thread(target=open_new) for _ in range(3)]
+    for thread in writers:
+        thread.start()
+    time.sleep(0.2)
+    for thread in openers:
+        thread.start()
+    for thread in openers:
+        thread.join(30)
+    ended.set()
+    for thread in writers:
+        thread.join(30)
+    assert errors == []
+    with Ledger.open(url) as ledger:
+        assert ledger.verify() == [] and ledger.balance("ann").spent == 1
+
+
+def test_who_does_not_own_an_older_ledger_is_told(url: str) -> None:
+    """Rights on the tables are not enough to change them."""
+    with Ledger.open(url) as ledger:
+        ledger.grant("ann", 1)
+    run_statement(url, "ALTER TABLE log DROP COLUMN answer")
+    run_statement(url, "UPDATE ledger SET format = 1")
+    run_statement(url, "CREATE ROLE tenant LOGIN")
+    run_statement(url, f"GRANT USAGE ON SCHEMA {database.SCHEMA_NAME} TO tenant")
+    run_statement(url, f"GRANT ALL ON ALL TABLES IN SCHEMA {database.SCHEMA_NAME} TO tenant")
+    with pytest.raises(LedgerError, match="their owner alone may bring them to format 2"):
+        Ledger.open(url.replace("fedcel@", "tenant@"))
+    with Ledger.open(url) as ledger:
+        assert ledger.verify() == []

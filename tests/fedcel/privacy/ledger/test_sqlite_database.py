@@ -91,5 +91,20 @@ def test_a_file_that_is_no_longer_there_is_not_charged(tmp_path: Path) -> None:
         (tmp_path / "moved.db").rename(path)
         assert pay(ledger, [charge("a", epsilon=1)]) == [fresh("a", MICRO - 1)]
         aside.replace(path)
-        with pytest.raises(LedgerError, match="start again with the one that is there"):
+        with pytest.raises(LedgerError, match="the -wal and -shm beside it"):
             pay(ledger, [charge("b", epsilon=1)])
+
+
+def test_each_commit_is_flushed_to_the_disk(ledger_file: Ledger) -> None:
+    """SQLite's own word for it: 2 is FULL."""
+    assert ledger_file.db.execute("PRAGMA synchronous").fetchone() == (2,)
+    assert ledger_file.db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_the_working_folder_may_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative path stays the file that it was."""
+    monkeypatch.chdir(tmp_path)
+    with Ledger.open("ledger.db") as ledger:
+        monkeypatch.chdir(tmp_path.parent)
+        ledger.grant("ann", MICRO)
+        assert pay(ledger, [charge("a", epsilon=1)]) == [fresh("a", MICRO - 1)]
