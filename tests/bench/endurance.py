@@ -2,7 +2,7 @@
 
 `python -m tests.bench.endurance [MINUTES] [CONNECTIONS]` serves a run in a process of its own, asks
 it without a pause, by default ten minutes over 16 connections, and prints a line a minute: answers
-a second, p99, memory of both its processes, size of the ledger. In the end it checks the ledger.
+a second, p99, own memory of both its processes, size of the ledger. In the end it checks the ledger.
 """
 
 import re
@@ -46,8 +46,10 @@ def find_children(process: int) -> list[int]:
 
 
 def read_memory(process: int) -> float:
-    """Return a process's memory in MiB, its share of pages that several processes have."""
-    found = re.search(r"^Pss:\s+(\d+) kB", Path(f"/proc/{process}/smaps_rollup").read_text(), re.M)
+    """Return a process's own memory in MiB, without the files that it shares with others."""
+    found = re.search(
+        r"^Pss_Anon:\s+(\d+) kB", Path(f"/proc/{process}/smaps_rollup").read_text(), re.M
+    )
     assert found
     return int(found[1]) / 1024
 
