@@ -2,7 +2,8 @@
 
 `python -m tests.bench.endurance [MINUTES] [CONNECTIONS]` serves a run in a process of its own, asks
 it without a pause, by default ten minutes over 16 connections, and prints a line a minute: answers
-a second, p99, own memory of both its processes, size of the ledger. In the end it checks the ledger.
+a second, p99, own memory of both its processes, size of the ledger. In the end it checks the
+ledger.
 """
 
 import re
