@@ -37,6 +37,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+import httpx
 import torch
 
 from clients.service import ServedModel
@@ -147,13 +148,14 @@ def start(site: Site, port: int) -> BaseProcess:
 
 
 def wait_until_up(port: int) -> None:
-    """Wait until a process takes connections; TimeoutError after a minute."""
+    """Wait until a process takes questions; TimeoutError after a minute."""
     limit = time.monotonic() + START_SECONDS
     while True:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-            return
+        with suppress(httpx.TransportError):
+            if httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=20).status_code == 200:
+                return
         if time.monotonic() > limit:
-            raise TimeoutError(f"port {port} takes no connection after {START_SECONDS:g} s")
+            raise TimeoutError(f"port {port} takes no question after {START_SECONDS:g} s")
         time.sleep(0.02)
 
 
