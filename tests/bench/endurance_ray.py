@@ -4,7 +4,7 @@
 kills one of Ray's processes of clients every so many seconds (3 000 rounds, 120 s: an hour of two
 cores), but not before a round has ended since the last: a client that is killed three times is left
 out. Beside it one process trains the same undisturbed. Printed: a line at every kill with the
-round, clients that were left out so far, resident memory of the process that trains; at the end
+round, clients that were left out so far, own memory of the process that trains; at the end
 whether rounds and models have the same bits. The exit code says it, too.
 """
 
@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.bench.endurance import resident
+from tests.bench.endurance import read_memory
 
 DEFAULTS = ["3000", "120"]
 PROCESSES = ("ray::ClientApp", "ray::IDLE")
@@ -33,7 +33,7 @@ def main() -> None:
         running, undisturbed = (
             start(folder, engine, rounds) for folder, engine in ((disturbed, "ray"), (calm, "loop"))
         )
-        print("| minute | round | left out so far | resident MiB | killed |\n|---|---|---|---|---|")
+        print("| minute | round | left out so far | memory MiB | killed |\n|---|---|---|---|---|")
         begin, kills, last = time.monotonic(), 0, -1
         while is_running(running, pause):
             ended = len(read_rounds(disturbed))
@@ -114,7 +114,7 @@ def count_left_out(folder: Path) -> int:
 def describe(folder: Path, process: int) -> str:
     """Return the round, who was left out, the memory, as cells of a table."""
     trains = read_trainer(folder, process)
-    return f"{len(read_rounds(folder))} | {count_left_out(folder)} | {resident(trains):.0f}"
+    return f"{len(read_rounds(folder))} | {count_left_out(folder)} | {read_memory(trains):.0f}"
 
 
 def read_trainer(folder: Path, process: int) -> int:
