@@ -130,6 +130,7 @@ def find_desk(service: Process) -> int:
     return int(desk)
 
 
+@pytest.mark.long  # two starts; tests/clients/service/test_desk_process.py kills the process, too
 def test_a_service_ends_with_the_process_that_answers(tmp_path: Path, folder: Path) -> None:
     """With status 1 and the reason; killed itself, it leaves no process behind."""
     ledger = tmp_path / "ledger.db"

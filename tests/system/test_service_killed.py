@@ -66,7 +66,7 @@ def up(url: str) -> bool:
         return False
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(KILLS, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [2, pytest.param(KILLS, marks=pytest.mark.long)])
 def test_no_answer_without_a_charge_though_it_is_killed(
     tmp_path: Path, folder: Path, fork: ForkServerContext, kills: int
 ) -> None:

@@ -56,6 +56,7 @@ def make_tiny(folder: Path) -> PublishedTable:
     )
 
 
+@pytest.mark.long  # five commands, each of which loads all there is
 def test_a_table_is_made_once_and_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
