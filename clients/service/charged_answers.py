@@ -133,8 +133,11 @@ class ChargedMechanism:
         if isinstance(reply, Refusal):
             return reply
         if reply.is_fresh:
-            return PrivateAnswer(text.reply, True, reply.remaining, charge.epsilon)
-        return PrivateAnswer(self._read_again(reply.answer), False, reply.remaining, 0)
+            return PrivateAnswer(
+                text.reply, is_fresh=True, remaining=reply.remaining, spent=charge.epsilon
+            )
+        body = self._read_again(reply.answer)
+        return PrivateAnswer(body, is_fresh=False, remaining=reply.remaining, spent=0)
 
     def _write(
         self, values: Float[Tensor, "B C"], uncertainty: Mapping[int, Float[Tensor, "2"]]

@@ -4,7 +4,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
@@ -43,6 +43,23 @@ def made_run(samples: int = 3, **changes: object) -> Run:
         vector[flat.cut :] = torch.randn(len(vector) - flat.cut, generator=stream)
         vectors.append(vector)
     return Run(Path("run"), settings, splits, flat, vectors[-1].clone(), vectors)
+
+
+def make_offer(
+    run: Run, model: ServedModel | None = None, mechanism: Mechanism | None = None
+) -> ModelOffer:
+    """Return what a run offers, with another model or mechanism where one is given."""
+    model = model or load_served(run)
+    mechanism = mechanism or build_mechanism(run.settings.privacy, model.classes)
+    return ModelOffer(model, mechanism, calibrate_answers(run, mechanism))
+
+
+def wait_until(is_true: Callable[[], bool]) -> None:
+    """Wait for 30 seconds at most."""
+    end = time.monotonic() + 30
+    while not is_true():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 class Running(NamedTuple):
@@ -89,11 +106,8 @@ def running(
     key = add_key(keys, "phone", None, time.time())
     with Ledger.open(address) as opened:
         opened.grant("phone", int(epsilon * MICRO))
-    model = model or load_served(run)
-    mechanism = mechanism or build_mechanism(run.settings.privacy, model.classes)
-    calibration = calibrate_answers(run, mechanism)
     service = Service(
-        ModelOffer(model, mechanism, calibration),
+        make_offer(run, model, mechanism),
         address,
         limits or Limits(rate=1e6),
         keys=keys,

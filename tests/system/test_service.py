@@ -4,7 +4,6 @@ import os
 import signal
 import ssl
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -22,6 +21,7 @@ from clients.service.telemetry import CLOSE_SECONDS
 from fedcel.errors import ServiceError
 from fedcel.runs import run_folder
 from sims.commands import ledger_actions as operator
+from tests.clients.serving import wait_until
 from tests.system.services import Process, new_key, serving, stored
 
 
@@ -160,11 +160,3 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
-
-
-def wait_until(is_true: Callable[[], bool]) -> None:
-    """Wait for 30 seconds at most."""
-    end = time.monotonic() + 30
-    while not is_true():
-        assert time.monotonic() < end
-        time.sleep(0.05)

@@ -21,11 +21,9 @@ from clients.service.onnx_heads import use_onnx_heads
 from clients.service.problems import ProblemKind
 from clients.service.versions import ModelOffer, Reload
 from fedcel.errors import LedgerError
-from fedcel.privacy import build_mechanism
 from fedcel.privacy.ledger import MICRO, Ledger
-from fedcel.runs import calibrate_answers
 from sims.commands.onnx_export import convert_heads
-from tests.clients.serving import Running, made_run, running
+from tests.clients.serving import Running, made_run, make_offer, running, wait_until
 
 
 def offer(engine: str = "torch", **changes: object) -> ModelOffer:
@@ -34,8 +32,7 @@ def offer(engine: str = "torch", **changes: object) -> ModelOffer:
     model = load_served(run)
     if engine == "onnx":
         model = use_onnx_heads(model, convert_heads(model))
-    mechanism = build_mechanism(run.settings.privacy, model.classes)
-    return ModelOffer(model, mechanism, calibrate_answers(run, mechanism))
+    return make_offer(run, model)
 
 
 def query(served: ModelOffer, name: str, value: float) -> Query:
@@ -267,11 +264,3 @@ def ask(up: Running, served: ModelOffer, name: str, value: float = 0.5) -> httpx
             "model-version": served.model.version,
         },
     )
-
-
-def wait_until(is_true: Callable[[], bool]) -> None:
-    """Wait for 20 seconds at most."""
-    end = time.monotonic() + 20
-    while not is_true():
-        assert time.monotonic() < end
-        time.sleep(0.02)

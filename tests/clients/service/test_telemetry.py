@@ -24,13 +24,9 @@ from opentelemetry.sdk.trace.export import (
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import clients.service.telemetry as telemetry_module
-from clients.service import load_served
 from clients.service.app import Limits, Service, create_app
 from clients.service.telemetry import Telemetry, open_telemetry
-from clients.service.versions import ModelOffer
-from fedcel.privacy import build_mechanism
-from fedcel.runs import calibrate_answers
-from tests.clients.serving import made_run
+from tests.clients.serving import made_run, make_offer
 
 
 class BrokenExporter(SpanExporter):
@@ -52,10 +48,7 @@ class FailingReader(InMemoryMetricReader):
 def ask(tmp_path: Path, telemetry: Telemetry, paths: list[str]) -> list[int]:
     """Read addresses of a service with this telemetry; return the statuses."""
     run = made_run()
-    model = load_served(run)
-    mechanism = build_mechanism(run.settings.privacy, model.classes)
-    offer = ModelOffer(model, mechanism, calibrate_answers(run, mechanism))
-    service = Service(offer, tmp_path / "ledger.db", Limits())
+    service = Service(make_offer(run), tmp_path / "ledger.db", Limits())
     app = create_app(service, telemetry)
 
     async def read() -> list[int]:

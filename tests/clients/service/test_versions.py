@@ -1,7 +1,7 @@
 """A new model version while the service runs: both are answered, nothing is lost, one budget."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
@@ -11,22 +11,12 @@ import httpx
 import numpy as np
 import pytest
 
-from clients.service import load_served
 from clients.service.problems import ProblemKind
 from clients.service.versions import ModelOffer, Reload
 from fedcel.errors import RunError
-from fedcel.privacy import build_mechanism
-from fedcel.runs import Run, calibrate_answers
-from tests.clients.serving import Running, made_run, running
+from tests.clients.serving import Running, made_run, make_offer, running, wait_until
 
 NEW = {"seed": 1, "net.features": 6}  # another size of message, too
-
-
-def offer(run: Run) -> ModelOffer:
-    """Return what a run offers."""
-    model = load_served(run)
-    mechanism = build_mechanism(run.settings.privacy, model.classes)
-    return ModelOffer(model, mechanism, calibrate_answers(run, mechanism))
 
 
 class Changing(NamedTuple):
@@ -78,18 +68,10 @@ class Changing(NamedTuple):
         return httpx.get(f"{self.up.url}{path}", headers=headers)
 
 
-def wait_until(is_true: Callable[[], bool]) -> None:
-    """Wait for 20 seconds at most."""
-    end = time.monotonic() + 20
-    while not is_true():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 @pytest.fixture(scope="module")
 def offers() -> tuple[ModelOffer, ModelOffer]:
     """Two versions."""
-    return offer(made_run()), offer(made_run(**NEW))
+    return make_offer(made_run()), make_offer(made_run(**NEW))
 
 
 @pytest.fixture
@@ -188,7 +170,7 @@ def test_a_version_that_comes_back_while_it_is_asked_stays(changing: Changing) -
 
 def test_the_grace_ends_by_itself(tmp_path: Path, offers: tuple[ModelOffer, ModelOffer]) -> None:
     """409 for a device that still asks the old version, without a charge."""
-    old, new = offers[0], offer(made_run(seed=2))
+    old, new = offers[0], make_offer(made_run(seed=2))
     with running(tmp_path, reload=Reload(lambda: new, grace_seconds=0.2)) as up:
         service = Changing(up, [new], old, new)
         service.reload(new, "served")
@@ -231,6 +213,6 @@ def test_a_signal_at_the_end_is_in_the_log(
 def test_the_same_model_is_not_replaced_and_keeps_its_price(changing: Changing) -> None:
     """Unchanged; at another epsilon refused, since devices know the version's price."""
     changing.reload(changing.old, "unchanged")
-    changing.reload(offer(made_run(**{"privacy.epsilon": 2})), "refused")
+    changing.reload(make_offer(made_run(**{"privacy.epsilon": 2})), "refused")
     assert changing.get("/v1/model").json()["epsilon"] == 4
     assert not changing.up.service.older_models
