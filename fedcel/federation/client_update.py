@@ -1,11 +1,12 @@
-"""One client's part in a round: its images, its losses, its state, the local update.
+"""The clients' part in a round: images, terms, states, local steps.
 
-Every engine and the Flower client come through `update_client`.
+Every engine and the Flower client come through `train_clients`.
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
+from itertools import islice
 from typing import NamedTuple
 
 import torch
@@ -13,25 +14,33 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.data import Images, Splits, load_splits
-from fedcel.errors import DataError, FailedError
-from fedcel.federation.local_update import (
-    SHARED_NOISE,
+from fedcel.errors import (
+    DataError,
+    DivergedError,
+    FailedError,
+    StackingError,
+    describe_unforeseen,
+)
+from fedcel.federation.local_steps import (
     ClientRound,
-    LocalUpdate,
-    StepCorrections,
+    ClientUpdate,
     compute_full_gradient,
-    encode_in_pieces,
-    local_update,
+    count_batch_images,
+    train_at_once,
 )
-from fedcel.losses import CEL_PREFIX, Losses, Streams, TermSource, cel, defences, select_state
-from fedcel.losses.cel import (
-    AveragedCentres,
-    CentreStatistics,
-    SharedCentres,
-    State,
-    summarise_centres,
+from fedcel.losses import (
+    CELTerm,
+    DefenceTerm,
+    GradientRule,
+    Streams,
+    TermSource,
+    WeightedTerm,
+    cel,
+    defences,
+    select_state,
 )
-from fedcel.nets import CPU, FlatNet, StackedNet, build_net, fastest_device
+from fedcel.losses.cel import State
+from fedcel.nets import CPU, FlatNet, build_net, fastest_device
 from fedcel.own_parts import blame_own_parts
 from fedcel.posterior import RoundPlan, is_encoder_frozen, plan_round
 from fedcel.privacy import add_update_noise, clip_update
@@ -39,76 +48,45 @@ from fedcel.seeding import make_generator
 from fedcel.settings import Settings, UpdateSettings
 from fedcel.short_repr import summarise_record
 
-_GRADIENT, _GRADIENT_ROUND = "control.gradient", "control.round"
-"""In a client's state: its gradient at the model of a round, and which round."""
+PARAMETERS_AT_ONCE = 2**20
+"""Parameters of all clients of a batch on a processor: more would leave its fast memory."""
+DEVICE_PARAMETERS_AT_ONCE = 2**26
+"""The same on a GPU, whose memory is the limit."""
+MOST_CLIENTS = 64
+"""Clients of a batch on a processor at most."""
+DEVICE_MOST_CLIENTS = 1024
+"""The same on a GPU, which takes a step of many in the time of a step of few."""
+_BATCHES_AHEAD = 8
+"""Batches of clients whose updates may wait for each other, so that equal sizes come together."""
+
+ReportObstacle = Callable[[str], None]
+"""Is told why clients are trained one after the other."""
 
 
 class RoundInputs(NamedTuple):
-    """What the server sends to every client of a round; what its settings do not use is None."""
+    """What the server sends to every client of a round; None where the settings do not use it.
+
+    Attributes:
+        round_number: Counted from 1.
+        model: The global parameters (P,).
+        total_examples: N, the training images of all clients.
+        proximal: Replaces the prior's pull (Li et al., MLSys 2020, eq. 2).
+        threshold: Replaces `cel.threshold`.
+        gamma: Upper limit of gamma, beside the ramp.
+        gradient: Mean gradient (P,) of the clients at this model, of a control variate.
+    """
 
     round_number: int
-    """Counted from 1."""
     model: Float[Tensor, " P"]
-    """The global parameters."""
     total_examples: int
-    """N, the training images of all clients."""
     proximal: float | None = None
-    """Replaces the prior's pull (Li et al., MLSys 2020, eq. 2)."""
     threshold: float | None = None
-    """Replaces `cel.threshold`."""
     gamma: float | None = None
-    """What gamma is at most, beside the ramp."""
-    centres: SharedCentres | None = None
-    """Class centres averaged over clients."""
     gradient: Float[Tensor, " P"] | None = None
-    """The mean over clients: of this model (`fresh`) or of the last one (`stale`)."""
-    preconditioner: Float[Tensor, " P"] | None = None
-    """A step size for each parameter in units of eta."""
 
     def __repr__(self) -> str:
         """Show shapes in the place of numbers."""
         return summarise_record(self)
-
-
-class ClientUpdate(NamedTuple):
-    """What a client's round gives. Of this only the state stays with the client."""
-
-    delta: Float[Tensor, " P"]
-    model: Float[Tensor, " P"]
-    """The parameters after the round, for strategies that average weights."""
-    state: State
-    metrics: dict[str, float]
-    statistics: CentreStatistics | None = None
-    """Its class centres, where they are averaged over clients and the loss acted."""
-    gradient: Float[Tensor, " P"] | None = None
-    """Its mean gradient at the received model, where the control variate is `stale`."""
-
-    def __repr__(self) -> str:
-        """Show shapes in the place of numbers."""
-        return summarise_record(self)
-
-
-class PreparedClient(NamedTuple):
-    """What a client brings to its round."""
-
-    round: ClientRound
-    gradient: Float[Tensor, " P"] | None
-    """Its mean gradient at the received model, where there is a control variate."""
-
-
-class StackedNets:
-    """A net where it is trained, and its copies for several clients at once."""
-
-    def __init__(self, flat: FlatNet) -> None:
-        device = fastest_device(flat.net)
-        self.flat = flat if device == CPU else flat.copy_to(device)
-        self._stacks: dict[int, StackedNet] = {}
-
-    def stack(self, count: int) -> StackedNet:
-        """Return the copies for so many clients, whose memory the next that ask for them share."""
-        if count not in self._stacks:
-            self._stacks[count] = StackedNet(self.flat, count)
-        return self._stacks[count]
 
 
 def init_net(settings: Settings, splits: Splits) -> FlatNet:
@@ -150,17 +128,25 @@ def build_workspace_net(settings: Settings) -> FlatNet:
     return init_net(settings, load_splits(settings.data, settings.clients, settings.seed))
 
 
-@lru_cache(maxsize=2)
-def build_stacked_nets(settings: Settings) -> StackedNets:
-    """Build this process's nets of several clients at once; all that use them share the memory.
+@lru_cache(maxsize=4)
+def build_client_nets(settings: Settings, count: int) -> FlatNet:
+    """Build this process's nets of some clients, where they are trained; callers share the memory.
 
     Args:
         settings: The run's settings.
+        count: Clients that are trained at once.
 
     Returns:
         Nets to work with.
+
+    Raises:
+        StackingError: Several clients cannot be computed at once.
     """
-    return StackedNets(build_workspace_net(settings))
+    flat = build_workspace_net(settings)
+    device = fastest_device(flat.net)
+    if device != CPU:
+        return flat.copy_to(device, count)
+    return flat if count == 1 else FlatNet(flat.net, count)
 
 
 def select_client_images(settings: Settings, client: int) -> Images:
@@ -185,12 +171,15 @@ def select_client_images(settings: Settings, client: int) -> Images:
 
 
 @lru_cache(maxsize=4)
-def build_client_losses(settings: Settings, threshold: float | None = None) -> Losses:
-    """Build the losses of these settings, before a round says how much each counts.
+def build_terms(settings: Settings, threshold: float | None = None) -> tuple[WeightedTerm, ...]:
+    """Build the terms of these settings, before a round says how much each counts.
 
     Args:
         settings: The run's settings.
         threshold: Takes the place of `cel.threshold`, whatever loss reads it.
+
+    Returns:
+        The conditional entropy loss and the defence, where there are such, with weight 0.
 
     Raises:
         SettingsError: The options of a loss do not fit together.
@@ -199,15 +188,23 @@ def build_client_losses(settings: Settings, threshold: float | None = None) -> L
     splits = load_splits(settings.data, settings.clients, settings.seed)
     net = build_workspace_net(settings).net
     changes = {} if threshold is None else {"threshold": threshold}
-    return Losses(
-        cel=cel.build_net_cel(settings.cel.model_copy(update=changes), net, splits.classes),
-        defence=defences.build_defence(settings, splits.shape, splits.classes),
-        clip=None if settings.cel.clip == "none" else settings.cel.clip,
-        has_two_passes=settings.cel.passes == "two" or settings.cel.momentum > 0,
-        cel_momentum=settings.cel.momentum,
-        cel_source=_name_source("cel.kind", settings.cel.kind, "cel.weight"),
-        defence_source=_name_source("defence.name", settings.defence.name, "defence.strength"),
-    )
+    options = settings.cel.model_copy(update=changes)
+    loss = cel.build_net_cel(options, net, splits.classes)
+    defence = defences.build_defence(settings, splits.shape, splits.classes)
+    terms = []
+    if loss is not None:
+        rule = GradientRule(
+            None if options.clip == "none" else options.clip,
+            options.passes == "two" or options.momentum > 0,
+            options.momentum,
+        )
+        positions = 1 if options.pool == "flatten" else net.positions
+        source = _name_source("cel.kind", options.kind, "cel.weight")
+        terms.append(WeightedTerm("cel", CELTerm(loss, positions), 0.0, rule, source))
+    if defence is not None:
+        source = _name_source("defence.name", settings.defence.name, "defence.strength")
+        terms.append(WeightedTerm("defence", DefenceTerm(defence), 0.0, source=source))
+    return tuple(terms)
 
 
 def _name_source(setting: str, value: str, weight: str) -> TermSource:
@@ -216,145 +213,205 @@ def _name_source(setting: str, value: str, weight: str) -> TermSource:
     return TermSource(f"{setting} {value!r}", remedy)
 
 
-def update_client(
-    settings: Settings,
-    client: int,
-    weight: float,
-    inputs: RoundInputs,
-    *,
-    state: State | None = None,
-) -> ClientUpdate:
-    """Train one client for a round: every engine and the Flower client come through here.
+def weigh_terms(terms: Sequence[WeightedTerm], plan: RoundPlan) -> list[WeightedTerm]:
+    """Leave the terms that act in a round, with their weights: none on a frozen encoder.
+
+    Args:
+        terms: Those of the settings.
+        plan: The round's constants.
+
+    Returns:
+        The terms that act.
+    """
+    weights = {"cel": plan.cel_weight, "defence": plan.defence_weight}
+    weighted = [term._replace(weight=weights[term.name]) for term in terms]
+    return [term for term in weighted if term.weight > 0 and not plan.is_encoder_frozen]
+
+
+def find_obstacle(settings: Settings) -> str | None:
+    """Name a loss that keeps clients from being computed at once.
 
     Args:
         settings: The run's settings.
-        client: Its partition, from 0.
-        weight: w_k that the server gives to its delta; decides the size of its Langevin noise.
-        inputs: What the server sends.
-        state: What the client kept of earlier rounds, None before its first.
 
     Returns:
-        What the client sends, and what it keeps; protected as `settings.update` says.
+        A reason, None where nothing is known; a user's own net shows it when it is tried.
+    """
+    for weighted in build_terms(settings):
+        if not weighted.term.takes_stacks:
+            return f"{weighted.source.name} takes one client's batch at a time"
+    return None
+
+
+def count_clients_at_once(settings: Settings) -> int:
+    """Choose how many clients are computed at once: as many as their parameters leave room for.
+
+    Args:
+        settings: The run's settings.
+
+    Returns:
+        Their number, 1 or more.
+    """
+    if find_obstacle(settings):
+        return 1
+    flat = build_workspace_net(settings)
+    room, most = PARAMETERS_AT_ONCE, MOST_CLIENTS
+    if fastest_device(flat.net) != CPU:
+        room, most = DEVICE_PARAMETERS_AT_ONCE, DEVICE_MOST_CLIENTS
+    return min(most, max(1, room // len(flat.vector)))
+
+
+def train_clients(
+    settings: Settings,
+    weights: Mapping[int, float],
+    inputs: RoundInputs,
+    *,
+    read_state: Callable[[int], State | None] = lambda client: None,
+    at_once: int = 1,
+    report_obstacle: ReportObstacle = lambda reason: None,
+) -> Iterator[ClientUpdate]:
+    """Train the clients of a round: every engine and the Flower client come through here.
+
+    Clients are computed at once if their batches are equally large. Those that cannot be, and one
+    that diverges, for its error, are trained one after the other.
+
+    Args:
+        settings: The run's settings.
+        weights: w_k of each client, by partition; decides the size of its Langevin noise.
+        inputs: What the server sends.
+        read_state: Returns what a client kept of earlier rounds, None before its first.
+        at_once: Clients computed at once, at most.
+        report_obstacle: Is called with the reason where clients cannot be computed at once.
+
+    Yields:
+        Each client's update, in the order of `weights`, protected as `settings.update` says; the
+        same whatever `at_once` is, up to the order of sums.
 
     Raises:
         FedcelError: The settings are wrong, the training diverged, or a user's own part failed; see
             `protect_update` for what a client with noisy updates tells of it.
     """
     # Built outside protect_update: a wrong setting must raise, not count as a zero update.
-    losses = build_client_losses(settings, inputs.threshold)
-    train = partial(_train_client, settings, client, weight, inputs, losses=losses, state=state)
+    plan = plan_client(settings, 1.0, inputs)
+    terms = weigh_terms(build_terms(settings, inputs.threshold), plan)
+    train = partial(_train_batch, settings, weights, inputs, terms)
+    remaining, obstacle = iter(weights), None
+    while window := list(islice(remaining, _BATCHES_AHEAD * at_once)):
+        states = {client: read_state(client) for client in window}
+        updates: dict[int, ClientUpdate] = {}
+        for batch in _group_clients(settings, window, states, terms, inputs, at_once=at_once):
+            trained: list[ClientUpdate] = []
+            if len(batch) > 1 and obstacle is None:
+                try:
+                    trained = train(batch, states)
+                except DivergedError:
+                    pass  # is raised again where it is one client's
+                except Exception as error:  # the same, where it is no obstacle
+                    is_known = isinstance(error, StackingError)
+                    obstacle = str(error) if is_known else describe_unforeseen(error)
+                    report_obstacle(obstacle)
+            for client, update in zip(batch, trained, strict=False):
+                if update.model.isfinite().all():
+                    updates[client] = clip_and_perturb(settings.update, update, inputs.model)
+            for client in batch:
+                if client in updates:
+                    continue
+                alone = partial(train, [client], states)
+                updates[client] = _train_alone(settings, client, inputs, alone, states[client])
+        for client in window:
+            yield updates.pop(client)
+
+
+def _train_alone(
+    settings: Settings,
+    client: int,
+    inputs: RoundInputs,
+    train: Callable[[], list[ClientUpdate]],
+    state: State | None,
+) -> ClientUpdate:
+    """Train one client, and name it in what it raises."""
     try:
         with blame_own_parts(settings):
-            return protect_update(settings.update, train, inputs.model, state)
+            return protect_update(settings.update, lambda: train()[0], inputs.model, state)
     except FailedError as error:
         raise type(error)(f"round {inputs.round_number}, client {client}: {error}") from error
 
 
-def _train_client(
+def _group_clients(
     settings: Settings,
-    client: int,
-    weight: float,
+    clients: Sequence[int],
+    states: Mapping[int, State | None],
+    terms: Sequence[WeightedTerm],
     inputs: RoundInputs,
     *,
-    losses: Losses,
-    state: State | None,
-) -> ClientUpdate:
-    """Train without a look at what may leave the client."""
-    prepared = prepare_client(settings, client, weight, inputs, losses=losses, state=state)
-    images, plan, streams, acting, state, corrections = prepared.round
-    update = local_update(
-        build_workspace_net(settings),
+    at_once: int,
+) -> Iterator[list[int]]:
+    """Yield clients whose batches are equally large and who all, or none, have a state."""
+    if at_once == 1:
+        yield from ([client] for client in clients)
+        return
+    is_frozen = is_encoder_frozen(settings, inputs.round_number)
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for client in clients:
+        labels = select_client_images(settings, client).y
+        size = count_batch_images(labels, settings.local, is_encoder_frozen=is_frozen)
+        known = [select_state(states[client], term.name) is not None for term in terms]
+        groups.setdefault((size, *known), []).append(client)
+    for group in groups.values():
+        for piece in torch.tensor(group).tensor_split(-(-len(group) // at_once)):
+            yield piece.tolist()
+
+
+def _train_batch(
+    settings: Settings,
+    weights: Mapping[int, float],
+    inputs: RoundInputs,
+    terms: Sequence[WeightedTerm],
+    clients: Sequence[int],
+    states: Mapping[int, State | None],
+) -> list[ClientUpdate]:
+    """Train clients at once, without a look at what may leave them."""
+    return train_at_once(
+        build_client_nets(settings, len(clients)),
         inputs.model,
-        images,
-        plan=plan,
+        [
+            prepare_client(settings, client, weights[client], inputs, states[client])
+            for client in clients
+        ],
         local=settings.local,
-        streams=streams,
-        losses=acting,
-        state=state,
-        refresh_every=count_refresh_epochs(settings),
-        corrections=corrections,
+        terms=terms,
+        refresh_every=settings.cel.refresh_every if settings.cel.refresh == "epoch" else 0,
     )
-    return finish_client(settings, prepared, update, inputs)
 
 
 def prepare_client(
-    settings: Settings,
-    client: int,
-    weight: float,
-    inputs: RoundInputs,
-    *,
-    losses: Losses,
-    state: State | None,
-) -> PreparedClient:
-    """Gather what a client brings to its round.
+    settings: Settings, client: int, weight: float, inputs: RoundInputs, state: State | None
+) -> ClientRound:
+    """Gather what a client's round needs.
 
     Args:
         settings: The run's settings.
         client: Its partition, from 0.
         weight: w_k that the server gives to its delta.
         inputs: What the server sends.
-        losses: As `build_client_losses` makes them.
         state: What the client kept of earlier rounds, None before its first.
 
     Returns:
-        What its local update takes.
+        What its local steps take. The control variate is the clients' mean gradient less its own
+        (Karimireddy et al., ICML 2020, SCAFFOLD, eq. 3), both at the received model.
     """
     plan = plan_client(settings, weight, inputs)
-    gradient = None
-    if plan.control != "none":
+    variate = None
+    if plan.control != "none" and inputs.gradient is not None:
         gradient = compute_client_gradient(settings, client, inputs.model, inputs.round_number)
-    variate = compute_control_variate(plan.control, gradient, inputs, state)
-    client_round = ClientRound(
+        variate = inputs.gradient - gradient
+    return ClientRound(
         select_client_images(settings, client),
         plan,
         make_client_streams(settings, client, inputs.round_number),
-        select_acting_losses(losses, plan, inputs.centres),
         state,
-        StepCorrections(variate, inputs.preconditioner),
+        variate,
     )
-    return PreparedClient(client_round, gradient)
-
-
-def finish_client(
-    settings: Settings, prepared: PreparedClient, update: LocalUpdate, inputs: RoundInputs
-) -> ClientUpdate:
-    """Add to a client's local update what it sends and keeps besides.
-
-    Args:
-        settings: The run's settings.
-        prepared: What the client brought.
-        update: Its local update.
-        inputs: What the server sent.
-
-    Returns:
-        The update, not protected yet.
-    """
-    plan, gradient = prepared.round.plan, prepared.gradient
-    statistics = None
-    if settings.cel.centres != "own" and plan.cel_acts:
-        flat = build_workspace_net(settings)
-        flat.load(update.model)
-        features = encode_in_pieces(flat, prepared.round.images)
-        statistics = summarise_centres(select_state(update.state, CEL_PREFIX) or {}, features)
-    next_state = update.state
-    if gradient is not None and plan.control == "stale":
-        next_state = next_state | {
-            _GRADIENT: gradient,
-            _GRADIENT_ROUND: torch.tensor(float(inputs.round_number)),
-        }
-    return ClientUpdate(
-        update.delta,
-        update.model,
-        next_state,
-        update.metrics,
-        statistics,
-        gradient if plan.control == "stale" else None,
-    )
-
-
-def count_refresh_epochs(settings: Settings) -> int:
-    """Return the local epochs between two refreshes of the CEL's statistics, 0: one a round."""
-    return settings.cel.refresh_every if settings.cel.refresh == "epoch" else 0
 
 
 def plan_client(settings: Settings, weight: float, inputs: RoundInputs) -> RoundPlan:
@@ -362,35 +419,12 @@ def plan_client(settings: Settings, weight: float, inputs: RoundInputs) -> Round
     plan = plan_round(
         settings, inputs.round_number, weight, inputs.total_examples, gamma=inputs.gamma
     )
-    plan = plan._replace(threshold=inputs.threshold)
     return plan if inputs.proximal is None else plan._replace(pull=inputs.proximal)
 
 
-def select_acting_losses(losses: Losses, plan: RoundPlan, centres: SharedCentres | None) -> Losses:
-    """Leave the losses that act in a round: none on a frozen encoder or at weight 0.
-
-    Args:
-        losses: Those of the settings.
-        plan: The round's constants.
-        centres: Averaged over clients, if they are: the conditional entropy loss is around those.
-
-    Returns:
-        The losses that act, with their weights in the round.
-    """
-    cel_loss = AveragedCentres(losses.cel, centres) if losses.cel and centres else losses.cel
-    return losses._replace(
-        cel=cel_loss if plan.cel_acts else None,
-        cel_weight=plan.cel_weight,
-        defence=losses.defence if plan.defence_weight > 0 and not plan.is_encoder_frozen else None,
-        defence_weight=plan.defence_weight,
-    )
-
-
 def make_client_streams(settings: Settings, client: int, number: int) -> Streams:
-    """Return the random streams of a client's round; one of them is the same for all clients."""
-    return lambda purpose: make_generator(
-        settings.seed, purpose, number, 0 if purpose == SHARED_NOISE else client
-    )
+    """Return the random streams of a client's round."""
+    return lambda purpose: make_generator(settings.seed, purpose, number, client)
 
 
 def compute_client_gradient(
@@ -414,25 +448,6 @@ def compute_client_gradient(
         streams=make_client_streams(settings, client, number),
         is_encoder_frozen=is_encoder_frozen(settings, number),
     )
-
-
-def compute_control_variate(
-    control: str, gradient: Float[Tensor, " P"] | None, inputs: RoundInputs, state: State | None
-) -> Float[Tensor, " P"] | None:
-    """Compute the clients' mean gradient less the client's own, None where one is not known.
-
-    `fresh`: both at the received model. `stale`: both at the last round's, if the client was in it.
-
-    References:
-        Karimireddy et al., ICML 2020 (SCAFFOLD), eq. 3.
-    """
-    if gradient is None or inputs.gradient is None:
-        return None
-    if control == "fresh":
-        return inputs.gradient - gradient
-    if not state or int(state.get(_GRADIENT_ROUND, -1)) != inputs.round_number - 1:
-        return None
-    return inputs.gradient - state[_GRADIENT]
 
 
 def protect_update(

@@ -1,14 +1,5 @@
 """What training minimises beside the task: conditional entropy losses, and rival defences."""
 
-from fedcel.losses.composite import (
-    CEL_PREFIX,
-    NO_LOSSES,
-    Batch,
-    Losses,
-    Streams,
-    TermSource,
-    select_state,
-)
 from fedcel.losses.contract import (
     evaluate_term,
     require_state,
@@ -16,20 +7,31 @@ from fedcel.losses.contract import (
     require_unchanged,
     store_state,
 )
-from fedcel.losses.stacked_losses import stack_losses
+from fedcel.losses.terms import (
+    Batch,
+    CELTerm,
+    DefenceTerm,
+    GradientRule,
+    LossTerm,
+    Streams,
+    TermSource,
+    WeightedTerm,
+    select_state,
+)
 
 __all__ = [
-    "CEL_PREFIX",
-    "NO_LOSSES",
     "Batch",
-    "Losses",
+    "CELTerm",
+    "DefenceTerm",
+    "GradientRule",
+    "LossTerm",
     "Streams",
     "TermSource",
+    "WeightedTerm",
     "evaluate_term",
     "require_state",
     "require_term",
     "require_unchanged",
     "select_state",
-    "stack_losses",
     "store_state",
 ]

@@ -11,7 +11,7 @@ from fedcel.nets.encode_images import (
     split_outputs,
     switch_to_evaluation,
 )
-from fedcel.nets.flat_parameters import FlatNet, to_arrays, to_vector
+from fedcel.nets.flat_net import FlatNet, to_arrays, to_vector
 from fedcel.nets.gaussian_head import GaussianHead
 from fedcel.nets.inference_cost import InferenceCost, measure_cost
 from fedcel.nets.net_contract import NET_CHECKS, NetCase
@@ -24,7 +24,6 @@ from fedcel.nets.split_net import (
     build_noise_scale,
     initialise_parameters,
 )
-from fedcel.nets.stacked_net import StackedNet
 
 __all__ = [
     "CPU",
@@ -39,7 +38,6 @@ __all__ = [
     "NoiseScale",
     "NoiseScales",
     "SplitNet",
-    "StackedNet",
     "apply_noise",
     "as_module",
     "build_net",

@@ -14,7 +14,7 @@ from fedcel.posterior.langevin_step import (
     build_sampler,
     langevin_step,
     moving_parameters,
-    stack_contexts,
+    share_sampler,
 )
 from fedcel.posterior.predict import Prediction, apply_heads, build_device_net, predict
 from fedcel.posterior.protocol import NoiseAdder, Sampler
@@ -28,7 +28,7 @@ from fedcel.posterior.round_plan import (
     weigh_clients,
 )
 from fedcel.posterior.sampler_contract import SAMPLER_CHECKS, SamplerCase
-from fedcel.posterior.update_information import has_information_bound, step_information
+from fedcel.posterior.update_information import step_information
 
 __all__ = [
     "DIAGNOSIS_INTERVAL",
@@ -48,7 +48,6 @@ __all__ = [
     "build_device_net",
     "build_sampler",
     "diagnose",
-    "has_information_bound",
     "is_encoder_frozen",
     "is_sample_candidate",
     "is_sample_due",
@@ -58,7 +57,7 @@ __all__ = [
     "plan_round",
     "predict",
     "select_clients",
-    "stack_contexts",
+    "share_sampler",
     "step_information",
     "weigh_clients",
 ]

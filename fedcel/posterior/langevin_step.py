@@ -1,6 +1,6 @@
-"""One step of a client's chain: gradient and noise, and the sampler that moves the parameters."""
+"""One step of the chains of K clients: gradient and noise, and the sampler that moves them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import NamedTuple, final
 
@@ -13,11 +13,11 @@ from fedcel.errors import PluginError
 from fedcel.losses import require_state
 from fedcel.losses.cel import State
 from fedcel.named_tensors import add_prefix, select_prefix
-from fedcel.nets import FlatNet, StackedNet
+from fedcel.nets import FlatNet
 from fedcel.posterior.protocol import NoiseAdder, Sampler
 from fedcel.posterior.round_plan import RoundPlan
 from fedcel.posterior.sampler_contract import SAMPLER_CHECKS, SamplerCase
-from fedcel.posterior.update_information import has_information_bound, step_information
+from fedcel.posterior.update_information import step_information
 from fedcel.settings import SAMPLERS, LocalSettings
 from fedcel.short_repr import summarise_record
 
@@ -110,79 +110,33 @@ def _check_own_sampler(part: plugins.PartName, local: LocalSettings) -> None:
     plugins.check_contract(part, SAMPLER_CHECKS, case)
 
 
-class LangevinContext(NamedTuple):
-    """What the Langevin steps of a client's round share, of the M parameters that move.
-
-    Of K clients at once `control_variate` is (K, M), and `rows` holds what each has for itself.
-    """
-
-    plan: RoundPlan
-    moving: slice
-    """The part of the net's vector that moves."""
-    received: Float[Tensor, " M"]
-    """The model that the round starts from."""
-    control_variate: Float[Tensor, "*k M"] | None
-    """Against the drift of clients (Karimireddy et al., ICML 2020, eq. 3)."""
-    preconditioner: Float[Tensor, " M"] | None
-    """G, a step size for each parameter in units of eta (Li et al., AAAI 2016, eq. 6): the same on
-    all clients, and constant in a round, which is why their correction term is 0."""
-    noise_scale: Float[Tensor, " M"] | None
-    """The deviation of each parameter's noise, in units of that at a step size of eta."""
-    client_stream: torch.Generator
-    """Draws the client's own noise."""
-    shared_stream: torch.Generator
-    """Draws the noise that is the same on all clients."""
-    noise_buffer: Float[Tensor, " M"]
-    """On the processor. Writing a step's noise into fresh memory would cost half as much again."""
-    sampler: Sampler
-    rows: "Sequence[LangevinContext]" = ()
-    """Of several clients at once: the context of each."""
-
-    def __repr__(self) -> str:
-        """Show shapes in the place of numbers."""
-        return summarise_record(self)
-
-    @property
-    def plans(self) -> list[RoundPlan]:
-        """The plan of each client of the context."""
-        return [row.plan for row in self.rows] or [self.plan]
-
-    @property
-    def has_information_bound(self) -> bool:
-        """Say whether every client's noise bounds what its update tells."""
-        if self.rows:
-            return all(row.has_information_bound for row in self.rows)
-        return has_information_bound(self.plan, is_plain_sampler=isinstance(self.sampler, Langevin))
-
-
-class LangevinMeasures(NamedTuple):
-    """What is measured in a Langevin step; what does not apply is None."""
-
-    was_clipped: Float[Tensor, "*k"] | None
-    """1 or 0: whether the gradient was clipped."""
-    information: Float[Tensor, "*k"] | None
-    """Nats; see `step_information`."""
-
-    def __repr__(self) -> str:
-        """Show shapes in the place of numbers."""
-        return summarise_record(self)
-
-
 @final
 class RowSampler:
     """A sampler of one client's parameters for the rows of several clients at once.
 
     Args:
-        rows: The context of each client.
+        sampler: The sampler.
+        noise: Standard deviation of each client's noise per step.
+        streams: Draw the noise of each client.
+        buffer: Memory for one client's noise.
     """
 
-    def __init__(self, rows: Sequence[LangevinContext]) -> None:
-        self._rows = rows
+    def __init__(
+        self,
+        sampler: Sampler,
+        noise: Sequence[float],
+        streams: Sequence[torch.Generator],
+        buffer: Float[Tensor, " M"],
+    ) -> None:
+        self._sampler, self._noise, self._streams, self._buffer = sampler, noise, streams, buffer
 
     def start(self, w: Float[Tensor, "K M"], plan: RoundPlan) -> State:
         """Return the states of all rows; see `Sampler.start`."""
-        states = (row.sampler.start(w[k], row.plan) for k, row in enumerate(self._rows))
-        return _join_rows(states)
+        joined = State()
+        for k, deviation in enumerate(self._noise):
+            state = self._sampler.start(w[k], plan._replace(noise=deviation))
+            joined |= add_prefix(f"{k}.", state)
+        return joined
 
     def step(
         self,
@@ -193,72 +147,111 @@ class RowSampler:
         plan: RoundPlan,
     ) -> State:
         """Move each row with its own noise; see `Sampler.step`."""
-        states = []
-        for k, row in enumerate(self._rows):
-            before, noise_adder = select_prefix(state, f"{k}."), partial(add_row_noise, row)
-            states.append(row.sampler.step(before, w[k], gradient[k], noise_adder, row.plan))
-        return _join_rows(states)
+        joined = State()
+        for k, (deviation, stream) in enumerate(zip(self._noise, self._streams, strict=True)):
+
+            def add_own(
+                row: Tensor, scale: float, d: float = deviation, s: torch.Generator = stream
+            ) -> None:
+                add_row_noise(self._buffer, row, d * scale, s)
+
+            before, own_plan = select_prefix(state, f"{k}."), plan._replace(noise=deviation)
+            after = self._sampler.step(before, w[k], gradient[k], add_own, own_plan)
+            joined |= add_prefix(f"{k}.", after)
+        return joined
 
 
-def _join_rows(states: Iterable[State]) -> State:
-    """Return the tensors of all rows as one state."""
-    joined = State()
-    for k, state in enumerate(states):
-        joined |= add_prefix(f"{k}.", state)
-    return joined
-
-
-def stack_contexts(rows: Sequence[LangevinContext]) -> LangevinContext:
-    """Join what the steps of several clients of a round share.
+def share_sampler(
+    sampler: Sampler,
+    noise: Sequence[float],
+    streams: Sequence[torch.Generator],
+    buffer: Float[Tensor, " M"],
+) -> Sampler:
+    """Make a sampler move the parameters of K clients.
 
     Args:
-        rows: The context of each client; they differ in noise and control variate alone.
+        sampler: As `build_sampler` makes it.
+        noise: Standard deviation of each client's noise per step.
+        streams: Draw the noise of each client.
+        buffer: Memory for one client's noise.
 
     Returns:
-        Their context at once.
+        Langevin's as it is, a user's row by row.
     """
-    first = rows[0]
-    variates = [row.control_variate for row in rows if row.control_variate is not None]
-    is_rowwise = not isinstance(first.sampler, Langevin)
-    if variates and len(variates) < len(rows):
-        variates = [
-            torch.zeros_like(first.received) if row.control_variate is None else row.control_variate
-            for row in rows
-        ]
-    return first._replace(
-        control_variate=torch.stack(variates) if variates else None,
-        sampler=RowSampler(rows) if is_rowwise else first.sampler,
-        rows=rows,
-    )
+    if isinstance(sampler, Langevin):
+        return sampler
+    return RowSampler(sampler, noise, streams, buffer)
 
 
-def moving_parameters(flat: FlatNet, is_encoder_frozen: bool) -> slice:
-    """Select the parameters that move: those of the head alone once the encoder is frozen.
+class LangevinContext(NamedTuple):
+    """What the Langevin steps of a round of K clients share, of the M parameters that move.
+
+    Attributes:
+        plan: The round's constants; clients differ in the noise only.
+        moving: The part of a net's vector that moves.
+        received: The model that the round starts from.
+        control_variate: Against the drift of clients (Karimireddy et al., ICML 2020, eq. 3).
+        noise: Standard deviation of each client's noise per step.
+        streams: Draw the noise of each client.
+        noise_buffer: On the processor. Writing a step's noise into fresh memory would cost half as
+            much again.
+        sampler: Moves the parameters.
+    """
+
+    plan: RoundPlan
+    moving: slice
+    received: Float[Tensor, " M"]
+    control_variate: Float[Tensor, "K M"] | None
+    noise: Sequence[float]
+    streams: Sequence[torch.Generator]
+    noise_buffer: Float[Tensor, " M"]
+    sampler: Sampler
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
+
+
+class LangevinMeasures(NamedTuple):
+    """Measurements of a Langevin step; None where they do not apply.
+
+    Attributes:
+        was_clipped: 1 or 0: whether the gradient was clipped.
+        information: Nats; see `step_information`.
+    """
+
+    was_clipped: Float[Tensor, " K"] | None
+    information: Float[Tensor, " K"] | None
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
+
+
+def moving_parameters(nets: FlatNet, is_encoder_frozen: bool) -> slice:
+    """Select the parameters that move: those of the head only once the encoder is frozen.
 
     Args:
-        flat: The net.
+        nets: The net.
         is_encoder_frozen: Whether the encoder is frozen.
 
     Returns:
         Their part of the net's vector.
     """
-    return slice(flat.cut if is_encoder_frozen else 0, None)
+    return slice(nets.cut if is_encoder_frozen else 0, None)
 
 
 def langevin_step(
-    flat: FlatNet | StackedNet, context: LangevinContext, state: State
+    nets: FlatNet, context: LangevinContext, state: State
 ) -> tuple[State, LangevinMeasures]:
-    """Move: w <- w - eta G (g + decay w + kappa (w - received) + variate) + s noise.
-
-    s is 1 without a preconditioner G, else `RoundPlan.noise_scale`: sqrt(G), corrected where the
-    noise makes up for the moving prior's cooling.
+    """Move K clients: w <- w - eta (g + decay w + kappa (w - received) + variate) + noise.
 
     Of another sampler than the plain one this is what it gets: the gradient with all that is added
     to it, and the noise as `add_noise`.
 
     Args:
-        flat: Holds the parameters, which move, and the loss's gradient g, which is overwritten; of
-            one client, or of several at once.
+        nets: Hold the parameters, which move, and the gradients g of the losses, which are
+            overwritten.
         context: What the round's steps share.
         state: The sampler's state.
 
@@ -267,53 +260,51 @@ def langevin_step(
         information in the update.
     """
     plan = context.plan
-    vector, gradient = flat.vector[..., context.moving], flat.gradient[..., context.moving]
-    was_clipped = clip_gradient(gradient, plan.clip) if plan.clip else None
+    vectors, gradients = nets.vectors[:, context.moving], nets.gradients[:, context.moving]
+    was_clipped = clip_gradient(gradients, plan.clip) if plan.clip else None
     information = None
-    if context.has_information_bound:
-        information = step_information(
-            gradient,
-            context.plans,
-            preconditioner=context.preconditioner,
-            noise_scale=context.noise_scale,
-        )
+    if has_information_bound(context):
+        information = step_information(gradients, plan.rate, context.noise)
     if plan.decay or plan.pull:
-        gradient.add_(vector, alpha=plan.decay + plan.pull)
+        gradients.add_(vectors, alpha=plan.decay + plan.pull)
     if plan.pull:
-        gradient.add_(context.received, alpha=-plan.pull)
+        gradients.add_(context.received, alpha=-plan.pull)
     if context.control_variate is not None:
-        gradient.add_(context.control_variate)
-    if context.preconditioner is not None:
-        gradient.mul_(context.preconditioner)
+        gradients.add_(context.control_variate)
     noise_adder = partial(add_noise, context)
-    next_state = context.sampler.step(state, vector, gradient, noise_adder, plan)
+    next_state = context.sampler.step(state, vectors, gradients, noise_adder, plan)
     return next_state, LangevinMeasures(was_clipped, information)
 
 
-def add_noise(context: LangevinContext, target: Float[Tensor, "*k M"], scale: float) -> None:
-    """Add `scale` times a fresh draw of a step's noise, the clients' own and the shared."""
-    if not context.rows:
-        add_row_noise(context, target, scale)
-        return
-    for k, row in enumerate(context.rows):
-        if row.plan.noise or row.plan.shared_noise:
-            add_row_noise(row, target[k], scale)
+def has_information_bound(context: LangevinContext) -> bool:
+    """Whether every client's noise bounds what its update tells.
+
+    Without noise nothing does. A control variate rests on gradients that are sent as they are, and
+    what a user's sampler does with the noise is not known.
+    """
+    is_plain = isinstance(context.sampler, Langevin)
+    return is_plain and context.plan.control == "none" and min(context.noise) > 0
 
 
-def add_row_noise(context: LangevinContext, target: Float[Tensor, " M"], scale: float) -> None:
-    """Add `scale` times a fresh draw of a step's noise, the client's own and the shared."""
-    client_noise = context.plan.noise, context.client_stream
-    shared_noise = context.plan.shared_noise, context.shared_stream
-    for deviation, stream in (client_noise, shared_noise):
-        if deviation:
-            xi = context.noise_buffer.normal_(generator=stream).to(target.device)
-            if context.noise_scale is not None:
-                xi.mul_(context.noise_scale)
-            target.add_(xi, alpha=deviation * scale)
+def add_noise(context: LangevinContext, target: Float[Tensor, "K M"], scale: float) -> None:
+    """Add `scale` times a fresh draw of a step's noise to the rows of all clients."""
+    for row, deviation, stream in zip(target, context.noise, context.streams, strict=True):
+        add_row_noise(context.noise_buffer, row, deviation * scale, stream)
 
 
-def clip_gradient(gradient: Float[Tensor, "*k M"], limit: float) -> Float[Tensor, "*k"]:
+def add_row_noise(
+    buffer: Float[Tensor, " M"],
+    row: Float[Tensor, " M"],
+    deviation: float,
+    stream: torch.Generator,
+) -> None:
+    """Add noise to one client's row; nothing is drawn at a deviation of 0."""
+    if deviation:
+        row.add_(buffer.normal_(generator=stream).to(row.device), alpha=deviation)
+
+
+def clip_gradient(gradients: Float[Tensor, "K M"], limit: float) -> Float[Tensor, " K"]:
     """Scale gradients to at most `limit` in L2 norm, in place; return 1 where one was longer."""
-    norm = torch.linalg.vector_norm(gradient, dim=-1)
-    gradient.mul_((limit / norm).clamp_max(1.0)[..., None])
-    return torch.gt(norm, limit).to(gradient.dtype)
+    norm = torch.linalg.vector_norm(gradients, dim=-1)
+    gradients.mul_((limit / norm).clamp_max(1.0)[..., None])
+    return torch.gt(norm, limit).to(gradients.dtype)

@@ -12,7 +12,6 @@ from fedcel.losses.cel.hybrid import Hybrid
 from fedcel.losses.cel.mutual_information import MutualInformation
 from fedcel.losses.cel.own_cel import OwnCEL
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.cel.pooled import PooledFeatures
 from fedcel.losses.cel.protocol import ConditionalEntropy
 from fedcel.losses.cel.spread_penalties import Penalty, build_penalty, linear_penalty
 from fedcel.nets import SplitNet
@@ -114,16 +113,13 @@ def build_net_cel(cel: CelSettings, net: SplitNet, classes: int) -> ConditionalE
         classes: C.
 
     Returns:
-        The loss of features (B, D), also where it sees their means alone; None for kind `none`.
+        The loss of the features that it sees, which may be the channels' means; None for `none`.
 
     Raises:
         SettingsError: The loss needs a sigma above 0, or positions that the features do not have.
         PluginError: The user's object makes no such loss, or one that breaks its contract.
     """
-    loss = build_cel(cel, net.cut.sigma, count_seen_features(cel, net), classes)
-    if loss is None or cel.pool == "flatten":
-        return loss
-    return PooledFeatures(loss, net.positions)
+    return build_cel(cel, net.cut.sigma, count_seen_features(cel, net), classes)
 
 
 def count_seen_features(cel: CelSettings, net: SplitNet) -> int:

@@ -2,8 +2,9 @@
 
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 import torch
 from jaxtyping import Float, Int
@@ -24,7 +25,13 @@ from fedcel.losses.cel.class_spread import (
     weighted_means,
     weighted_spread,
 )
-from fedcel.losses.cel.protocol import FeatureBatches, ReadStackedFeatures, State, Term
+from fedcel.losses.cel.protocol import (
+    FeatureReader,
+    StackedEntropy,
+    State,
+    Term,
+    stack_states,
+)
 from fedcel.losses.cel.spread_penalties import Penalty, class_shares
 from fedcel.losses.gradient_reversal import reverse_gradient
 from fedcel.settings import Attention, AttentionStep, ClassShare, check_entropy_bonus
@@ -116,7 +123,7 @@ class _ClassSoftmax(torch.autograd.Function):
 
 @final
 @dataclass(frozen=True)
-class Gated:
+class Gated(StackedEntropy):
     """Keeps each class close together under weights that a gated attention gives its members.
 
     sum_c beta_c R(v_c), v_c = sum_i alpha_i |z_i - zbar_c|^2, zbar_c = sum_i alpha_i z_i, alpha the
@@ -158,9 +165,6 @@ class Gated:
         reversal).
     """
 
-    takes_stacks: ClassVar[bool] = True
-    """Whether `loss` takes the batches of several clients at once, (K, B, D)."""
-
     penalty: Penalty
     share: ClassShare
     classes: int
@@ -183,37 +187,34 @@ class Gated:
         return self.hidden or min(256, max(64, self.features // 4))
 
     @torch.no_grad()
-    def refresh(
-        self, state: State | None, batches: FeatureBatches, generator: torch.Generator
+    def refresh_stack(
+        self,
+        state: State | None,
+        read_features: FeatureReader,
+        generators: Sequence[torch.Generator],
     ) -> State:
         """Make theta ready to learn, drawn as linear layers are at a client's first round.
 
         Needed once after a state was unpacked: arrays do not remember that theta learns. See
-        `ConditionalEntropy.refresh`.
+        `StackedEntropy.refresh_stack`.
 
         Raises:
             DataError: There is no example.
             SettingsError: theta or the features are of another size.
         """
-        if state is not None:
-            return self._resume(state)
         hidden = self.hidden_size
-        gates = 2 * hidden * self.features
-        layers = [(gates, self.features), (hidden, hidden)]
-        return adam.draw_state(layers, generator, self._feature_dtype(batches))
+        if state is not None:
+            if state["theta"].requires_grad:
+                return state
+            size = (2 * self.features + 1) * hidden
+            return adam.resume_state(state, size, "attention", "net.features or cel.hidden")
+        layers = [(2 * hidden * self.features, self.features), (hidden, hidden)]
+        dtype = self._feature_dtype(read_features)
+        drawn = [adam.draw_state(layers, generator, dtype) for generator in generators]
+        return stack_states(drawn)
 
-    def refresh_stack(self, state: State, read_features: ReadStackedFeatures) -> State | None:
-        """Make every client's theta ready to learn; None where one has none yet; see `refresh`."""
-        if "theta" not in state:
-            return None
-        return state if state["theta"].requires_grad else self._resume(state)
-
-    def _resume(self, state: State) -> State:
-        size = (2 * self.features + 1) * self.hidden_size
-        return adam.resume_state(state, size, "attention", "net.features or cel.hidden")
-
-    def _feature_dtype(self, batches: FeatureBatches) -> torch.dtype:
-        for z, _ in batches():
+    def _feature_dtype(self, read_features: FeatureReader) -> torch.dtype:
+        for z, *_ in read_features():
             if z.shape[1] != self.features:
                 raise SettingsError(
                     f"the encoder makes {z.shape[1]} features, the attention was made for "

@@ -1,12 +1,14 @@
 """What every conditional entropy loss offers to the local update."""
 
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from fedcel.errors import StackingError
 from fedcel.short_repr import summarise_record
 
 State = dict[str, Tensor]
@@ -20,12 +22,12 @@ Each call starts anew; a loss without statistics never calls it.
 
 
 class StackedFeatures(NamedTuple):
-    """All features of several clients, client after client.
+    """Features of several clients, client after client.
 
     Attributes:
         z: Features (N, D).
         y: Labels (N,).
-        client: Whose each example is, from 0 (N,).
+        client: Client index of each example (N,), from 0, ascending.
     """
 
     z: Float[Tensor, "N D"]
@@ -37,8 +39,11 @@ class StackedFeatures(NamedTuple):
         return summarise_record(self)
 
 
-ReadStackedFeatures = Callable[[], StackedFeatures | None]
-"""Encodes the images of several clients at once; None where they are too many."""
+FeatureReader = Callable[[], Iterator[StackedFeatures]]
+"""Reads all features of several clients, encoded piece by piece on the way; each call starts anew.
+
+Of each client the examples come in its own order.
+"""
 
 
 class Term(NamedTuple):
@@ -109,6 +114,48 @@ class ConditionalEntropy(Protocol):
         ...
 
 
+class StackedEntropy(ABC):
+    """Base of losses whose `loss` and `step` take the batches of K clients at once.
+
+    State, features, labels and the value then have a first dimension, a client a row.
+    """
+
+    takes_stacks = True
+
+    @abstractmethod
+    def refresh_stack(
+        self,
+        state: State | None,
+        read_features: FeatureReader,
+        generators: Sequence[torch.Generator],
+    ) -> State:
+        """Compute the statistics of K clients, as `ConditionalEntropy.refresh` those of one.
+
+        Args:
+            state: The state of all, each tensor (K, ...); None at the clients' first round.
+            read_features: Reads the features of all.
+            generators: The only source of random numbers of each client.
+
+        Returns:
+            Their next state.
+        """
+
+    def refresh(
+        self, state: State | None, batches: FeatureBatches, generator: torch.Generator
+    ) -> State:
+        """Compute the statistics of one client; see `ConditionalEntropy.refresh`."""
+
+        def read() -> Iterator[StackedFeatures]:
+            return (StackedFeatures(z, y, torch.zeros_like(y)) for z, y in batches())
+
+        stacked = None if state is None else stack_states([state])
+        return select_row(self.refresh_stack(stacked, read, [generator]), 0)
+
+    def step(self, state: State, z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"]) -> State:
+        """Return the state as it is; see `ConditionalEntropy.step`."""
+        return state
+
+
 class Stateless:
     """Base of losses that keep nothing between batches: `refresh` and `step` have no effect."""
 
@@ -118,13 +165,48 @@ class Stateless:
         """Return an empty state; see `ConditionalEntropy.refresh`."""
         return {}
 
-    def refresh_stack(self, state: State, read_features: ReadStackedFeatures) -> State:
-        """Return an empty state, of several clients at once."""
-        return {}
-
     def step(self, state: State, z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"]) -> State:
         """Return the state as it is; see `ConditionalEntropy.step`."""
         return state
+
+
+def stack_states(states: Sequence[State]) -> State:
+    """Join the states of several clients: each tensor gets a first dimension, a client a row.
+
+    Args:
+        states: Tensors by name of each client.
+
+    Returns:
+        The same names; what learns is a leaf.
+
+    Raises:
+        StackingError: They are not of the same names and shapes.
+    """
+    shapes = [{name: tensor.shape for name, tensor in state.items()} for state in states]
+    if any(shape != shapes[0] for shape in shapes):
+        raise StackingError("the clients' states are of different shapes")
+    return {
+        name: torch.stack([state[name].detach() for state in states]).requires_grad_(
+            tensor.requires_grad
+        )
+        for name, tensor in states[0].items()
+    }
+
+
+def select_row(state: State, row: int) -> State:
+    """Select one client's state of several; what learns is a leaf.
+
+    Args:
+        state: The state of K clients.
+        row: The client's.
+
+    Returns:
+        The client's state, with memory of its own.
+    """
+    return {
+        name: tensor.detach()[row].clone().requires_grad_(tensor.requires_grad)
+        for name, tensor in state.items()
+    }
 
 
 def split_features(

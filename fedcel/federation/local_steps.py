@@ -1,0 +1,594 @@
+"""The local steps of a round, of K clients at once: the only training loop there is."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from fedcel.data import Images, augment_images
+from fedcel.losses import Batch, Streams, WeightedTerm
+from fedcel.losses.cel import StackedFeatures, State
+from fedcel.losses.terms import States, part_states, refuse_undefined_terms, start_terms
+from fedcel.nets import CPU, FlatNet, place_state, use_full_precision
+from fedcel.posterior import (
+    LangevinContext,
+    LangevinMeasures,
+    RoundPlan,
+    build_sampler,
+    langevin_step,
+    moving_parameters,
+    share_sampler,
+)
+from fedcel.settings import LocalSettings
+from fedcel.short_repr import summarise_record
+
+_MIN_MEMBERS = 2  # members without which a class has no spread
+_VALUES_AT_ONCE = 2**22  # values of images gathered and augmented at once
+_IMAGES_AT_ONCE = 1024  # images of a client encoded at once for the statistics of a loss
+
+
+class ClientRound(NamedTuple):
+    """What one client's round needs.
+
+    Attributes:
+        images: The client's images (N, C, H, W) in [0, 1] and their labels (N,).
+        plan: Step size, noise, priors and weights; clients of a round differ in the noise only.
+        streams: Random streams of this client and round, by purpose.
+        state: What the client kept of its last round; None before its first.
+        control_variate: Is added to each gradient (P,); None: nothing is.
+    """
+
+    images: Images
+    plan: RoundPlan
+    streams: Streams
+    state: State | None = None
+    control_variate: Float[Tensor, " P"] | None = None
+
+
+class ClientUpdate(NamedTuple):
+    """What a client's round gives. Of this only the state stays with the client.
+
+    Attributes:
+        delta: Last minus received parameters (P,).
+        model: The last parameters (P,), for strategies that average weights.
+        state: What the client keeps for its next round.
+        metrics: Numbers of the round.
+    """
+
+    delta: Float[Tensor, " P"]
+    model: Float[Tensor, " P"]
+    state: State
+    metrics: dict[str, float]
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
+
+
+class RoundDraws(NamedTuple):
+    """Batches and noise at the cut of all steps of K clients, where the steps are taken.
+
+    Attributes:
+        labels: Each step's labels.
+        inputs: Images of some steps in a row, augmented; features where the encoder is frozen.
+        mask: Features that the cut keeps; None: all.
+        cut_noise: Noise that the cut adds to the features; None: none.
+        epoch_steps: Steps of an epoch of each client.
+    """
+
+    labels: Int[Tensor, "K steps b"]
+    inputs: Iterator[Float[Tensor, "K some b ..."]]
+    mask: Bool[Tensor, "K steps b D"] | None
+    cut_noise: Float[Tensor, "K steps b D"] | None
+    epoch_steps: list[int]
+
+
+class StepState(NamedTuple):
+    """State that a step hands on to the next, besides the parameters.
+
+    Attributes:
+        terms: The state of each term.
+        sampler: The sampler's.
+        means: Running mean (K, E) of the gradient of each term with momentum, at the E parameters
+            of the device's half.
+    """
+
+    terms: States
+    sampler: State
+    means: dict[str, Float[Tensor, "K E"]]
+
+
+class StepMeasures(NamedTuple):
+    """Measurements of a step; metrics of the terms in the last step only."""
+
+    potential: Float[Tensor, " K"]
+    langevin: LangevinMeasures
+    metrics: Mapping[str, Float[Tensor, " K"]]
+
+
+@use_full_precision()
+def train_at_once(
+    nets: FlatNet,
+    received: Float[Tensor, " P"],
+    clients: Sequence[ClientRound],
+    *,
+    local: LocalSettings,
+    terms: Sequence[WeightedTerm] = (),
+    refresh_every: int = 0,
+) -> list[ClientUpdate]:
+    """Take `local.steps` Langevin steps from the received model, of K clients at once.
+
+    The loss is the net's potential, mean cross-entropy as a rule, and the terms given; priors pull
+    towards the received model and 0. Depends on its arguments only. Steps are taken where the nets
+    are; draws and statistics are made on the processor, where all that is returned is. A client
+    gets the same update whatever K is, up to the order of sums.
+
+    Args:
+        nets: K copies of the net, a workspace that is overwritten.
+        received: The model that the round starts from, (P,).
+        clients: What each client brings; their batches are of one size, and all or none of them
+            have a state of a term.
+        local: Steps, batch size, sampler, augmentation.
+        terms: What is added to the potential.
+        refresh_every: Local epochs between two refreshes of a term's statistics; 0: they are
+            computed at the start only.
+
+    Returns:
+        Each client's update, in their order. Of several clients one that diverged is not finite.
+
+    Raises:
+        DivergedError: The model of a single client is not finite because of one of the terms.
+        StackingError: The clients cannot be computed at once.
+
+    References:
+        Welling and Teh, ICML 2011, eq. 4.
+    """
+    device = nets.vectors.device
+    received = received.to(device)
+    plan, streams = clients[0].plan, [client.streams for client in clients]
+    stored = [client.state for client in clients]
+    context = _make_context(nets, received, clients, local=local)
+    features = FeatureReading(nets, [client.images for client in clients])
+
+    def take_steps(inspect: bool) -> tuple[States, list[StepMeasures]]:
+        nets.load(received)
+        draws = draw_round(nets, clients, features, local=local)
+        start = start_terms(terms, stored, features.read, streams)
+        moving = nets.vectors[:, context.moving]
+        state = StepState(_place_states(start, device), context.sampler.start(moving, plan), {})
+        measures = []
+        periods = [refresh_every * steps for steps in draws.epoch_steps]
+        steps = chain.from_iterable(part.unbind(1) for part in draws.inputs)
+        for step, inputs in enumerate(steps):
+            is_due = [bool(step and period and step % period == 0) for period in periods]
+            if terms and any(is_due):
+                refreshed = {
+                    name: term.refresh(
+                        place_state(state.terms[name], CPU), features.read, streams, step
+                    )
+                    for name, term, *_ in terms
+                }
+                refreshed = _place_states(refreshed, device)
+                state = state._replace(terms=_choose_rows(is_due, refreshed, state.terms))
+            batch = pass_cut(nets, draws, step, inputs, is_encoder_frozen=plan.is_encoder_frozen)
+            if inspect:
+                refuse_undefined_terms(terms, state.terms, batch)
+            is_last = step == draws.labels.shape[1] - 1
+            state, measured = client_step(
+                nets, state, batch, terms=terms, context=context, measure=is_last
+            )
+            measures.append(measured)
+        return state.terms, measures
+
+    states, measures = take_steps(inspect=False)
+    if terms and len(clients) == 1 and not nets.vector.isfinite().all():
+        take_steps(inspect=True)  # once more, with a look at the terms before each step
+    models, before = nets.vectors.detach().to(CPU, copy=True), received.cpu()
+    kept = part_states(terms, _place_states(states, CPU), stored)
+    return [
+        ClientUpdate(model - before, model, state, metrics)
+        for model, state, metrics in zip(models, kept, summarise_measures(measures), strict=True)
+    ]
+
+
+def client_step(
+    nets: FlatNet,
+    state: StepState,
+    batch: Batch,
+    *,
+    terms: Sequence[WeightedTerm],
+    context: LangevinContext,
+    measure: bool = False,
+) -> tuple[StepState, StepMeasures]:
+    """Take one step of K clients: potential, terms, gradient, sampler.
+
+    Args:
+        nets: Hold the parameters, which move.
+        state: State after the last step.
+        batch: A batch of each client, encoded by the nets.
+        terms: What is added to the potential.
+        context: What the round's Langevin steps share.
+        measure: Whether to compute the terms' metrics.
+
+    Returns:
+        The next state, and measurements.
+    """
+    potential = nets.potential(nets.answer(batch.smashed), batch.y)
+    values = [weighted.evaluate(state.terms[weighted.name], batch, measure) for weighted in terms]
+    joint, separate = potential, []
+    for weighted, value in zip(terms, values, strict=True):
+        if weighted.rule.has_own_pass:
+            separate.append((weighted, value.loss))
+        else:
+            joint = joint + value.loss
+    nets.backward(joint, retain_graph=bool(separate))
+    means = add_separate_gradients(nets, separate, state.means)
+    sampler, langevin = langevin_step(nets, context, state.sampler)
+    after = {w.name: w.term.update(state.terms[w.name], batch) for w in terms}
+    metrics = {name: number for value in values for name, number in value.metrics.items()}
+    return (
+        StepState(after, sampler, means),
+        StepMeasures(potential.detach(), langevin, metrics),
+    )
+
+
+def add_separate_gradients(
+    nets: FlatNet,
+    separate: Sequence[tuple[WeightedTerm, Float[Tensor, " K"]]],
+    means: Mapping[str, Float[Tensor, "K E"]],
+) -> dict[str, Float[Tensor, "K E"]]:
+    """Add the gradients of terms with a pass of their own, or their running means, to the encoder.
+
+    Args:
+        nets: Hold the gradient of everything else.
+        separate: The terms and their values.
+        means: Running mean of each term with momentum; it starts with the round's first step.
+
+    Returns:
+        The next running means.
+    """
+    after = {}
+    for position, (weighted, loss) in enumerate(separate):
+        joint = nets.gradients.clone()
+        gradient = torch.zeros_like(joint[:, : nets.cut])
+        if loss.requires_grad:
+            nets.backward(loss, retain_graph=position + 1 < len(separate))
+            gradient = nets.gradients[:, : nets.cut].clone()
+        if weighted.name in means:
+            gradient = torch.lerp(gradient, means[weighted.name], weighted.rule.momentum)
+        if weighted.rule.momentum:
+            after[weighted.name] = gradient
+        nets.gradients.copy_(joint)
+        nets.gradients[:, : nets.cut].add_(gradient)
+    return after
+
+
+def pass_cut(
+    nets: FlatNet,
+    draws: RoundDraws,
+    step: int,
+    inputs: Float[Tensor, "K b ..."],
+    *,
+    is_encoder_frozen: bool,
+) -> Batch:
+    """Encode a step's inputs, unless they are features already, and add the cut's noise."""
+    z = inputs if is_encoder_frozen else nets.encode(inputs)
+    scale = nets.scale_noise(z)
+    smashed = z if draws.mask is None else z * draws.mask[:, step]
+    if draws.cut_noise is not None:
+        noise = draws.cut_noise[:, step]
+        smashed = smashed + (noise if scale is None else noise * scale)
+    return Batch(inputs, z, smashed, draws.labels[:, step], scale)
+
+
+class FeatureReading:
+    """The images of K clients, encoded piece by piece by the nets as they are at the time.
+
+    Each client's images are filled up to as many as the most have.
+
+    Args:
+        nets: K copies of the net.
+        images: The images of each client.
+    """
+
+    def __init__(self, nets: FlatNet, images: Sequence[Images]) -> None:
+        self._nets, self._images = nets, images
+        self._cached: list[tuple[Tensor, Tensor]] | None = None
+
+    def encode(self) -> Iterator[tuple[Float[Tensor, "K p D"], Bool[Tensor, "K p"], slice]]:
+        """Yield features, which of them are of an image, and the positions of these images."""
+        first = 0
+        for x, is_image in self._pad_pieces():
+            with torch.no_grad():
+                z = self._nets.encode(x)
+            yield z, is_image, slice(first, first + is_image.shape[1])
+            first += is_image.shape[1]
+
+    def read(self) -> Iterator[StackedFeatures]:
+        """Yield whitened features on the processor; see `FeatureReader`."""
+        for z, is_image, positions in self.encode():
+            with torch.no_grad():
+                whitened = self._nets.whiten(z)
+            labels = [part.y[positions].cpu() for part in self._images]
+            counts = torch.tensor([len(part) for part in labels])
+            yield StackedFeatures(
+                whitened[is_image].cpu(),
+                torch.cat(labels),
+                torch.arange(len(labels)).repeat_interleave(counts),
+            )
+
+    def encode_clients(self) -> list[Float[Tensor, "N D"]]:
+        """Return the features of each client's images."""
+        pieces = list(self.encode())
+        return [
+            torch.cat([z[k][is_image[k]] for z, is_image, _ in pieces])
+            for k in range(len(self._images))
+        ]
+
+    def _pad_pieces(self) -> Iterator[tuple[Float[Tensor, "K p ..."], Bool[Tensor, "K p"]]]:
+        """Yield images and which are some; small ones are put together once."""
+        if self._cached is not None:
+            yield from self._cached
+            return
+        sizes = torch.tensor([len(part.y) for part in self._images])
+        most, count = int(sizes.max()), len(self._images)
+        values = count * self._images[0].x[0].numel()
+        size = min(_IMAGES_AT_ONCE, max(1, _VALUES_AT_ONCE // values))
+        pieces = []
+        for first in range(0, most, size):
+            rows = [part.x[first : first + size] for part in self._images]
+            is_image = torch.arange(first, min(most, first + size)) < sizes[:, None]
+            piece = _fill_up(rows, is_image, self._nets.vectors.device)
+            yield piece
+            if most * values <= _VALUES_AT_ONCE:
+                pieces.append(piece)
+        self._cached = pieces or None
+
+
+def _fill_up(
+    rows: Sequence[Float[Tensor, "n ..."]], is_image: Bool[Tensor, "K p"], device: torch.device
+) -> tuple[Float[Tensor, "K p ..."], Bool[Tensor, "K p"]]:
+    """Return images of K clients in one tensor, filled up with zeros, and which are some."""
+    if len(rows) == 1:
+        return rows[0].unsqueeze(0).to(device), is_image.to(device)
+    x = rows[0].new_zeros(*is_image.shape, *rows[0].shape[1:])
+    for target, row in zip(x, rows, strict=True):
+        target[: len(row)] = row
+    return x.to(device), is_image.to(device)
+
+
+def draw_round(
+    nets: FlatNet,
+    clients: Sequence[ClientRound],
+    features: FeatureReading,
+    *,
+    local: LocalSettings,
+) -> RoundDraws:
+    """Draw batches and noise at the cut of all steps of a round.
+
+    Args:
+        nets: Hold the received model.
+        clients: What each client brings.
+        features: Reads the features of their images.
+        local: Steps, batch size, augmentation. Balanced batches would change the sampled posterior,
+            so they stop once the encoder is frozen.
+
+    Returns:
+        The draws, each client's from its own streams.
+    """
+    device, cut = nets.vectors.device, nets.net.cut
+    inputs = [client.images.x.to(device) for client in clients]
+    if clients[0].plan.is_encoder_frozen:
+        local = local.model_copy(update={"balance": False, "augment": "none"})
+        inputs = features.encode_clients()
+    labels, batches, masks, noises = [], [], [], []
+    for client, x in zip(clients, inputs, strict=True):
+        y = client.images.y
+        rows = draw_batches(y.cpu(), local, client.streams("batch"))
+        shape, generator = (*rows.shape, nets.net.features), client.streams("cut")
+        masks.append(cut.draw_mask(shape, generator))
+        noises.append(cut.draw_noise(shape, generator))
+        labels.append(y[rows.to(y.device)].to(device))
+        augment = client.streams("augment")
+        batches.append(_gather_batches(x, rows.to(device), local.augment, augment))
+    size = labels[0].shape[1]
+    return RoundDraws(
+        _stack_rows(labels),
+        (_stack_rows(parts) for parts in zip(*batches, strict=True)),
+        None if masks[0] is None else _stack_rows(masks).to(device),
+        None if noises[0] is None else _stack_rows(noises).to(device),
+        [-(-len(client.images.y) // size) for client in clients],
+    )
+
+
+def _stack_rows(rows: Sequence[Tensor]) -> Tensor:
+    """Return the clients' tensors as one, without a copy where there is one client."""
+    return rows[0].unsqueeze(0) if len(rows) == 1 else torch.stack(list(rows))
+
+
+def _make_context(
+    nets: FlatNet,
+    received: Float[Tensor, " P"],
+    clients: Sequence[ClientRound],
+    *,
+    local: LocalSettings,
+) -> LangevinContext:
+    """Gather what the Langevin steps of a round share, of the parameters that move."""
+    plan = clients[0].plan
+    moving = moving_parameters(nets, plan.is_encoder_frozen)
+    variates = [client.control_variate for client in clients if client.control_variate is not None]
+    noise = [client.plan.noise for client in clients]
+    streams = [client.streams("langevin") for client in clients]
+    buffer = torch.empty_like(received[moving], device=CPU)
+    return LangevinContext(
+        plan=plan,
+        moving=moving,
+        received=received[moving],
+        control_variate=torch.stack(variates)[:, moving].to(received.device) if variates else None,
+        noise=noise,
+        streams=streams,
+        noise_buffer=buffer,
+        sampler=share_sampler(build_sampler(local), noise, streams, buffer),
+    )
+
+
+def _place_states(states: States, device: torch.device) -> States:
+    return {name: place_state(state, device) for name, state in states.items()}
+
+
+def _choose_rows(is_new: Sequence[bool], new: States, old: States) -> States:
+    """Return the new state of some clients and the old one of others; what learns is a leaf."""
+    if all(is_new):
+        return new
+
+    def choose(name: str, tensor: Tensor, before: Tensor) -> Tensor:
+        if tensor is before:
+            return before
+        rows = torch.tensor(is_new, device=tensor.device).view(-1, *[1] * (tensor.dim() - 1))
+        chosen = torch.where(rows, tensor.detach(), before.detach())
+        return chosen.requires_grad_(before.requires_grad)
+
+    return {
+        term: {name: choose(name, tensor, old[term][name]) for name, tensor in state.items()}
+        for term, state in new.items()
+    }
+
+
+def summarise_measures(measures: Sequence[StepMeasures]) -> list[dict[str, float]]:
+    """Summarise a round: the terms' last metrics, the mean potential, the Langevin steps' numbers.
+
+    Args:
+        measures: Of each step.
+
+    Returns:
+        Each client's numbers by name; a client lacks the metrics that are NaN.
+    """
+    potentials = torch.stack([step.potential for step in measures]).mean(0)
+    langevin = [step.langevin for step in measures]
+    clipped = [step.was_clipped for step in langevin if step.was_clipped is not None]
+    information = [step.information for step in langevin if step.information is not None]
+    columns = {name: value.tolist() for name, value in measures[-1].metrics.items()}
+    rows = [
+        {name: value for name, values in columns.items() if (value := values[k]) == value}
+        for k in range(len(potentials))
+    ]
+    for name, column in {
+        "loss": potentials,
+        **({"clipped": torch.stack(clipped).mean(0)} if clipped else {}),
+        **({"update-information": torch.stack(information).sum(0)} if information else {}),
+    }.items():
+        for numbers, value in zip(rows, column.tolist(), strict=True):
+            numbers[name] = value
+    return rows
+
+
+def draw_batches(
+    y: Int[Tensor, " N"], local: LocalSettings, generator: torch.Generator
+) -> Int[Tensor, "steps b"]:
+    """Draw each step's batch: shuffled epochs in a row, cut into equal pieces.
+
+    Balanced: each class has its own shuffled epochs and the same number of places in every batch,
+    at least two, without which a class has no spread: a batch can be larger than asked for, and
+    rare classes come round sooner.
+
+    Args:
+        y: The client's labels, (N,).
+        local: Steps, batch size, and whether batches are balanced.
+        generator: Draws the batches.
+
+    Returns:
+        Positions of images, one row a step.
+    """
+    size = count_batch_images(y, local)
+    if not local.balance:
+        return _shuffle_epochs(torch.arange(len(y)), local.steps, size, generator)
+    classes = torch.unique(y)
+    per_class = size // len(classes)
+    parts = [
+        _shuffle_epochs(torch.eq(y, label).nonzero()[:, 0], local.steps, per_class, generator)
+        for label in classes
+    ]
+    return torch.cat(parts, 1)
+
+
+def count_batch_images(
+    y: Int[Tensor, " N"], local: LocalSettings, *, is_encoder_frozen: bool = False
+) -> int:
+    """Compute how many images a client's batch holds.
+
+    Args:
+        y: The client's labels, (N,).
+        local: Batch size, and whether batches are balanced.
+        is_encoder_frozen: Whether the encoder stands still: then none is balanced.
+
+    Returns:
+        Their number.
+    """
+    size = min(local.batch_size, len(y))
+    if not local.balance or is_encoder_frozen:
+        return size
+    classes = len(torch.unique(y))
+    return classes * max(_MIN_MEMBERS, size // classes)
+
+
+def _gather_batches(
+    x: Float[Tensor, "N *shape"],
+    batches: Int[Tensor, "steps b"],
+    augmentation: str,
+    generator: torch.Generator,
+) -> Iterator[Float[Tensor, "steps b *shape"]]:
+    """Yield the images of many steps at a time, augmented: operations are dear."""
+    size = batches.shape[1] * x[0].numel()
+    for rows in torch.split(batches, max(1, _VALUES_AT_ONCE // size)):
+        images = x[rows.flatten()]
+        if augmentation != "none":
+            images = augment_images(images, augmentation, generator)
+        yield images.view(*rows.shape, *x.shape[1:])
+
+
+def _shuffle_epochs(
+    members: Int[Tensor, " n"], steps: int, size: int, generator: torch.Generator
+) -> Int[Tensor, "steps size"]:
+    """Return `size` of the members for each step, everyone once before anyone again."""
+    epochs = -(-steps * size // len(members))
+    order = [torch.randperm(len(members), generator=generator) for _ in range(epochs)]
+    return members[torch.cat(order)[: steps * size]].view(steps, size)
+
+
+def compute_full_gradient(
+    nets: FlatNet,
+    received: Float[Tensor, " P"],
+    images: Images,
+    *,
+    streams: Streams,
+    is_encoder_frozen: bool = False,
+) -> Float[Tensor, " P"]:
+    """Compute the gradient at the received model of the mean potential of all a client's images.
+
+    One draw of the cut's noise for each image, of a stream of its own; neither added terms nor
+    priors.
+
+    Args:
+        nets: One copy of the net, a workspace that is overwritten.
+        received: The model, (P,).
+        images: The client's images (N, C, H, W) in [0, 1] and their labels (N,).
+        streams: Random streams of this client and round, by purpose.
+        is_encoder_frozen: Whether the encoder's part of the gradient is 0.
+
+    Returns:
+        The gradient, (P,).
+    """
+    nets.load(received)
+    net, noise = nets.net, streams("control")
+    gradient = torch.zeros_like(nets.vector)
+    moving = moving_parameters(nets, is_encoder_frozen)
+    pieces = (torch.split(part, _IMAGES_AT_ONCE) for part in images)
+    for x, y in zip(*pieces, strict=True):
+        smashed = net.add_noise(net.encode(x), noise)
+        loss = net.potential(net.answer(smashed), y) * (len(y) / len(images.y))
+        nets.backward(loss.unsqueeze(0))
+        gradient[moving] += nets.gradients[0, moving]
+    return gradient

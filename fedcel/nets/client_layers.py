@@ -1,0 +1,138 @@
+"""Layers of K clients at once, each client with parameters of its own."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedcel.named_tensors import select_prefix
+from fedcel.nets.noise_scale import NoiseScale
+
+Layer = Callable[[Tensor], Tensor]
+"""Inputs of K clients (K, b, ...) to outputs (K, b, ...)."""
+
+_ELEMENTWISE = (nn.Identity, nn.ReLU, nn.Sigmoid, nn.Tanh, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU)
+
+
+def stack_layer(module: nn.Module, parameters: Mapping[str, Tensor]) -> Layer:
+    """Choose how a module is computed for K clients; subclasses may do anything and are mapped.
+
+    Args:
+        module: The module; of it nothing is read but its layers.
+        parameters: Each of its parameters by name, of all clients (K, ...).
+
+    Returns:
+        A function of the clients' inputs (K, b, ...).
+    """
+    kind = type(module)
+    if kind is nn.Sequential:
+        layers = [
+            stack_layer(child, select_prefix(parameters, f"{name}."))
+            for name, child in module._modules.items()
+            if child is not None  # `named_children` skips one that is repeated
+        ]
+        return _Chain(layers)
+    if kind is nn.Linear and "weight" in parameters:
+        return _Linear(parameters["weight"], parameters.get("bias"))
+    if isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) == (1, -1):
+        return lambda x: x.flatten(2)
+    if kind in _ELEMENTWISE:
+        return module
+    return map_module(module, parameters)
+
+
+def stack_noise_scale(scale: nn.Module, parameters: Mapping[str, Tensor]) -> Layer:
+    """Choose how the scale of the noise is computed for K clients.
+
+    Args:
+        scale: Features to standard deviations in units of the cut's sigma.
+        parameters: Each of its parameters by name, of all clients (K, ...).
+
+    Returns:
+        A function of the clients' features (K, b, D).
+    """
+    if type(scale) is not NoiseScale:
+        return map_module(scale, parameters)
+    bias = parameters["bias"]
+    if "weight" not in parameters:
+        return lambda z: scale.bound(bias[:, None].expand_as(z))
+    exponent = _Linear(parameters["weight"], bias)
+    return lambda z: scale.bound(exponent(z))
+
+
+def map_module(module: nn.Module, parameters: Mapping[str, Tensor]) -> Callable[..., Tensor]:
+    """Map a module over K clients by `torch.vmap`.
+
+    Args:
+        module: The module.
+        parameters: Each of its parameters by name, of all clients (K, ...).
+
+    Returns:
+        A function of the clients' inputs, each (K, ...).
+    """
+
+    def call(values: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
+        output: Tensor = functional_call(module, dict(values), inputs)
+        return output
+
+    mapped = torch.vmap(call)
+    return lambda *inputs: mapped(dict(parameters), *inputs)
+
+
+class _Chain:
+    """Layers one after the other."""
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self._layers = layers
+
+    def __call__(self, x: Tensor) -> Tensor:
+        for layer in self._layers:
+            x = layer(x)
+        return x
+
+
+class _Linear:
+    """A linear layer of K clients, each with weights of its own."""
+
+    def __init__(self, weight: Float[Tensor, "K o i"], bias: Float[Tensor, "K o"] | None) -> None:
+        self._weight, self._bias = weight, bias
+
+    def __call__(self, x: Float[Tensor, "K ..."]) -> Float[Tensor, "K ..."]:
+        rows = x if x.dim() == 3 else x.flatten(1, -2)
+        out: Tensor = _BatchedLinear.apply(rows, self._weight, self._bias)
+        return out if x.dim() == 3 else out.view(*x.shape[:-1], -1)
+
+
+class _BatchedLinear(torch.autograd.Function):
+    """x W^T + b of K clients.
+
+    Autograd's own gradient of W^T is a transposed one, which it then copies into the layout of W.
+    """
+
+    # Without `setup_context`, which looks up signatures at each call, longer than all else takes.
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Float[Tensor, "K B i"],
+        weight: Float[Tensor, "K o i"],
+        bias: Float[Tensor, "K o"] | None,
+    ) -> Float[Tensor, "K B o"]:
+        ctx.save_for_backward(x, weight)
+        ctx.has_bias = bias is not None
+        if bias is None:
+            return torch.bmm(x, weight.mT)
+        return torch.baddbmm(bias[:, None], x, weight.mT)
+
+    @staticmethod
+    def backward(
+        ctx: Any, gradient: Float[Tensor, "K B o"]
+    ) -> tuple[Tensor | None, Tensor, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        return (
+            torch.bmm(gradient, weight) if ctx.needs_input_grad[0] else None,
+            torch.bmm(gradient.mT, x),
+            gradient.sum(1) if ctx.has_bias else None,
+        )

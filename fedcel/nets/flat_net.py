@@ -1,0 +1,209 @@
+"""K copies of a split net, each with its parameters in one vector; the arrays that travel."""
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from fedcel.errors import NetError, StackingError
+from fedcel.named_tensors import add_prefix, select_prefix
+from fedcel.nets.client_layers import map_module, stack_layer, stack_noise_scale
+from fedcel.nets.noise_scale import whiten_features
+from fedcel.nets.split_net import SplitNet
+
+
+class FlatNet:
+    """K copies of a split net whose parameters are views of the rows of one matrix.
+
+    One addition moves all parameters of all clients. Of a single copy the parameters are those of
+    `net` itself, which is called as it is; several are computed at once, linear layers by a batched
+    product, uncommon ones by `torch.vmap`.
+
+    Attributes:
+        net: The net.
+        vectors: All parameters (K, P), a client a row, those of the device's half first.
+        gradients: Their gradients (K, P).
+        cut: Number of the parameters of the device's half: encoder, and scale of the noise.
+        shapes: The shape of each parameter, in the order of a row.
+    """
+
+    def __init__(self, net: SplitNet, count: int = 1) -> None:
+        """Make room for the parameters of some clients.
+
+        Args:
+            net: The net. One copy takes its parameters over, which become views; several leave it
+                as it is and hold no values until they are loaded.
+            count: K, 1 or more.
+
+        Raises:
+            NetError: The net has no parameters, or they are of several dtypes.
+            StackingError: Several copies are wanted of a net whose layers share a parameter.
+        """
+        parameters = dict(net.named_parameters())
+        sizes = [parameter.numel() for parameter in parameters.values()]
+        dtypes = {parameter.dtype for parameter in parameters.values()}
+        if not sum(sizes) or len(dtypes) > 1:
+            raise NetError("a net needs parameters, all of one dtype")
+        if count > 1 and len(list(net.named_parameters(remove_duplicate=False))) > len(sizes):
+            raise StackingError("layers of the net share parameters, which no batched product has")
+        self.net = net
+        self.shapes = [tuple(parameter.shape) for parameter in parameters.values()]
+        self.cut = sum(parameter.numel() for parameter in net.device_parameters().values())
+        self.vectors = next(iter(parameters.values())).new_empty(
+            count, sum(sizes), requires_grad=False
+        )
+        self.gradients = torch.zeros_like(self.vectors)
+        rows = zip(parameters.items(), torch.split(self.vectors, sizes, 1), strict=True)
+        if count == 1:
+            self._leaves = list(parameters.values())
+            for (_, parameter), values in rows:
+                values.copy_(parameter.detach().view(1, -1))
+                parameter.data = values.view(parameter.shape)
+            self._encode, self._answer = _on_row(net.encoder), _on_row(net.head)
+            self._scale = None if net.noise_scale is None else _on_row(net.noise_scale)
+        else:
+            stacked = {
+                name: values.view(count, *parameter.shape).requires_grad_(parameter.requires_grad)
+                for (name, parameter), values in rows
+            }
+            self._leaves = list(stacked.values())
+            self._head_parameters = select_prefix(stacked, "head.")
+            self._encode = stack_layer(net.encoder, select_prefix(stacked, "encoder."))
+            self._answer = stack_layer(net.head, self._head_parameters)
+            self._scale = None
+            if net.noise_scale is not None:
+                scale_parameters = select_prefix(stacked, "noise_scale.")
+                self._scale = stack_noise_scale(net.noise_scale, scale_parameters)
+        self._targets = [
+            part.view(leaf.shape)
+            for part, leaf in zip(torch.split(self.gradients, sizes, 1), self._leaves, strict=True)
+        ]
+
+    @property
+    def vector(self) -> Float[Tensor, " P"]:
+        """The parameters of the first copy."""
+        return self.vectors[0]
+
+    @property
+    def count(self) -> int:
+        """K, the number of copies."""
+        return len(self.vectors)
+
+    def copy_to(self, device: torch.device, count: int = 1) -> "FlatNet":
+        """Copy the net to a device, with memory of its own.
+
+        Args:
+            device: Where it is needed.
+            count: Copies there.
+
+        Returns:
+            The same net there.
+        """
+        return FlatNet(deepcopy(self.net).to(device), count)
+
+    def load(self, vector: Float[Tensor, "*k P"]) -> None:
+        """Overwrite all parameters.
+
+        Args:
+            vector: The new values, (P,) for every copy or (K, P).
+        """
+        self.vectors.copy_(vector)
+
+    def encode(self, images: Float[Tensor, "K b ..."]) -> Float[Tensor, "K b D"]:
+        """Compute the features of each client's images by its own encoder."""
+        return self._encode(images)
+
+    def scale_noise(self, z: Float[Tensor, "K b D"]) -> Float[Tensor, "K b D"] | None:
+        """Compute how much noise each feature of each client gets; see `SplitNet.scale_noise`."""
+        return None if self._scale is None else self._scale(z)
+
+    def whiten(self, z: Float[Tensor, "K b D"]) -> Float[Tensor, "K b D"]:
+        """Express features in units in which all have the same noise; see `SplitNet.whiten`."""
+        return whiten_features(z, self.scale_noise(z))
+
+    def answer(self, smashed: Float[Tensor, "K b D"]) -> Float[Tensor, "K b C"]:
+        """Classify each client's smashed data by its own head."""
+        return self._answer(smashed)
+
+    def potential(
+        self, logits: Float[Tensor, "K b C"], y: Int[Tensor, "K b"]
+    ) -> Float[Tensor, " K"]:
+        """Compute each client's mean negative log-likelihood, in nats."""
+        if self.count == 1:
+            return self.net.potential(logits[0], y[0]).unsqueeze(0)
+        if self.net.potential is cross_entropy:
+            losses = cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none")
+            return losses.view(y.shape).mean(1)
+        parameters = add_prefix("head.", self._head_parameters)
+        return map_module(_Potential(self.net.head), parameters)(logits, y)
+
+    def backward(self, losses: Float[Tensor, " K"], *, retain_graph: bool = False) -> None:
+        """Fill `gradients` with those of each client's loss; what else learns gathers its own.
+
+        Args:
+            losses: One for each client.
+            retain_graph: Whether another loss of the same batch follows.
+        """
+        torch.autograd.backward(losses, torch.ones_like(losses), retain_graph=retain_graph)
+        for leaf, target in zip(self._leaves, self._targets, strict=True):
+            if leaf.grad is None:
+                target.zero_()
+            else:
+                target.copy_(leaf.grad)
+                leaf.grad = None
+
+
+def _on_row(module: nn.Module) -> Callable[[Tensor], Tensor]:
+    """Return what calls a module on the batch of a single client."""
+
+    def call(inputs: Float[Tensor, "1 ..."]) -> Float[Tensor, "1 ..."]:
+        output: Tensor = module(inputs.squeeze(0))
+        return output.unsqueeze(0)
+
+    return call
+
+
+class _Potential(nn.Module):
+    """A head's own potential, as a module that is called."""
+
+    def __init__(self, head: nn.Module) -> None:
+        super().__init__()
+        self.head = head
+
+    def forward(self, logits: Tensor, y: Tensor) -> Tensor:
+        potential: Tensor = self.head.potential(logits, y)  # type: ignore[operator]
+        return potential
+
+
+def to_arrays(
+    vector: Float[Tensor, " P"], shapes: Sequence[tuple[int, ...]]
+) -> list[NDArray[np.float32]]:
+    """Cut a flat vector into the arrays that travel.
+
+    Args:
+        vector: All parameters (P,).
+        shapes: The shape of each parameter; their sizes sum to P.
+
+    Returns:
+        One array per parameter, copied.
+    """
+    sizes = [int(np.prod(shape)) for shape in shapes]
+    parts = torch.split(vector.detach(), sizes)
+    return [part.numpy().reshape(shape).copy() for part, shape in zip(parts, shapes, strict=True)]
+
+
+def to_vector(arrays: Sequence[NDArray[np.float32]]) -> Float[Tensor, " P"]:
+    """Join arrays that have travelled.
+
+    Args:
+        arrays: One per parameter.
+
+    Returns:
+        The flat vector (P,).
+    """
+    return torch.from_numpy(np.concatenate([np.ravel(array) for array in arrays]))
