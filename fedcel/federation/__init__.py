@@ -1,11 +1,6 @@
 """One round of federated training: what a client computes, what the server makes of it."""
 
 from fedcel.federation.aggregation import HEAVIEST, weighted_sum
-from fedcel.federation.batched_update import (
-    count_clients_at_once,
-    find_obstacle,
-    update_clients,
-)
 from fedcel.federation.client_metrics import (
     MetricRange,
     MetricSummary,
@@ -14,19 +9,26 @@ from fedcel.federation.client_metrics import (
     summarise_metrics,
 )
 from fedcel.federation.client_update import (
-    ClientUpdate,
     RoundInputs,
-    build_client_losses,
+    build_client_nets,
+    build_terms,
     build_workspace_net,
     compute_client_gradient,
+    count_clients_at_once,
+    find_obstacle,
     init_net,
     protect_update,
-    select_acting_losses,
     select_client_images,
-    update_client,
+    train_clients,
+    weigh_terms,
 )
 from fedcel.federation.code_digest import digest_code
-from fedcel.federation.local_update import SHARED_NOISE, LocalUpdate, local_update
+from fedcel.federation.local_steps import (
+    ClientRound,
+    ClientUpdate,
+    client_step,
+    train_at_once,
+)
 from fedcel.federation.server_round import (
     CLIENT_DRIFT,
     KEPT_SHARE,
@@ -53,10 +55,9 @@ __all__ = [
     "CLIENT_DRIFT",
     "HEAVIEST",
     "KEPT_SHARE",
-    "SHARED_NOISE",
+    "ClientRound",
     "ClientTrainer",
     "ClientUpdate",
-    "LocalUpdate",
     "MetricRange",
     "MetricSummary",
     "Rejection",
@@ -67,9 +68,11 @@ __all__ = [
     "add_mean_gradient",
     "advance_model",
     "begin_round",
-    "build_client_losses",
+    "build_client_nets",
+    "build_terms",
     "build_workspace_net",
     "check_kept_share",
+    "client_step",
     "compute_client_gradient",
     "count_clients_at_once",
     "declare_metrics",
@@ -79,16 +82,15 @@ __all__ = [
     "finish_round",
     "init_net",
     "init_server_state",
-    "local_update",
     "measure_kept_share",
     "move_threshold",
     "move_weight",
     "play_round",
     "protect_update",
-    "select_acting_losses",
     "select_client_images",
     "summarise_metrics",
-    "update_client",
-    "update_clients",
+    "train_at_once",
+    "train_clients",
+    "weigh_terms",
     "weighted_sum",
 ]

@@ -175,7 +175,9 @@ class CELTerm(LossTerm):
     def update(self, state: State, batch: Batch) -> State:
         """Move what the loss learns; see `LossTerm.update`."""
         z, y = pool_positions(batch.whitened.detach(), self.positions), batch.y
-        return self.loss.step(state, z, y) if self.takes_stacks else self.loss.step(state, z[0], y[0])
+        return (
+            self.loss.step(state, z, y) if self.takes_stacks else self.loss.step(state, z[0], y[0])
+        )
 
     def _refresh(
         self,

@@ -24,10 +24,11 @@ from fedcel.losses.cel.modules import (
 )
 from fedcel.losses.cel.mutual_information import MutualInformation
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.cel.pooled import PooledFeatures
 from fedcel.losses.cel.protocol import (
     ConditionalEntropy,
     FeatureBatches,
+    FeatureReader,
+    StackedEntropy,
     StackedFeatures,
     State,
     Stateless,
@@ -54,6 +55,7 @@ __all__ = [
     "ClusterCEL",
     "ConditionalEntropy",
     "FeatureBatches",
+    "FeatureReader",
     "Gated",
     "GatedCEL",
     "Hybrid",
@@ -63,8 +65,8 @@ __all__ = [
     "Penalty",
     "Plain",
     "PlainCEL",
-    "PooledFeatures",
     "SharedCentres",
+    "StackedEntropy",
     "StackedFeatures",
     "State",
     "Stateless",

@@ -49,6 +49,13 @@ def class_members(y: Int[Tensor, "*k B"], classes: int, like: Float[Tensor, "*k 
     Raises:
         DataError: A label is not in 0..C-1; a negative one would count from the end.
     """
+    check_labels(y, classes)
+    one_hot = torch.eye(classes, dtype=like.dtype, device=like.device)[y]
+    return Members(one_hot, one_hot.sum(-2))
+
+
+def check_labels(y: Int[Tensor, "*k B"], classes: int) -> None:
+    """Raise DataError where a label is not in 0..C-1; a negative one would count from the end."""
     if y.numel():
         low, high = (int(label) for label in y.aminmax())
         if low < 0 or high >= classes:
@@ -56,8 +63,6 @@ def class_members(y: Int[Tensor, "*k B"], classes: int, like: Float[Tensor, "*k 
                 f"labels are in {low}..{high}, must be in 0..{classes - 1}; number the classes "
                 "of data.source from 0"
             )
-    one_hot = torch.eye(classes, dtype=like.dtype, device=like.device)[y]
-    return Members(one_hot, one_hot.sum(-2))
 
 
 def select_rows(

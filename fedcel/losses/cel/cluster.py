@@ -1,5 +1,6 @@
 """Spread around a few centres in each class, learned from all the client's data."""
 
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from math import prod
 from typing import final
@@ -23,7 +24,7 @@ from fedcel.losses.cel.class_spread import (
 )
 from fedcel.losses.cel.kmeans import ClassClusters, ClusteringProblem
 from fedcel.losses.cel.mixture import Mixture, diagonal_nats, full_nats
-from fedcel.losses.cel.protocol import FeatureBatches, ReadStackedFeatures, State, Term
+from fedcel.losses.cel.protocol import FeatureReader, StackedEntropy, State, Term
 from fedcel.losses.cel.reservoir import check_finite, sample_reservoir
 from fedcel.losses.cel.spread_penalties import Penalty, class_shares
 from fedcel.losses.cel.state_names import check_state_names
@@ -46,7 +47,7 @@ SCALE_NAMES = {"diagonal": "variances", "full": "whitenings"}
 
 @final
 @dataclass(frozen=True)
-class Cluster:
+class Cluster(StackedEntropy):
     """Keeps each class close to a few centres of its own.
 
     sum_c beta_c R(v_c), v_c = sum_k pi_ck v_ck, v_ck = mean |z_i - mu_ck|^2 over the members of
@@ -103,16 +104,14 @@ class Cluster:
             check_noise("form", self.form, self.sigma)
         check_outlier_rule(self.outlier_rule, self.outlier, self.clustering)
 
-    @property
-    def takes_stacks(self) -> bool:
-        """Whether `loss` takes the batches of several clients at once, (K, B, D)."""
-        return self.clustering == "k-means" and self.form != "mixture"
-
     @torch.no_grad()
-    def refresh(
-        self, state: State | None, batches: FeatureBatches, generator: torch.Generator
+    def refresh_stack(
+        self,
+        state: State | None,
+        read_features: FeatureReader,
+        generators: Sequence[torch.Generator],
     ) -> State:
-        """Fit the clusters of each class anew; see `ConditionalEntropy.refresh`.
+        """Fit the clusters of each class anew; see `StackedEntropy.refresh_stack`.
 
         Fitted on at most `reservoir` examples of each class, drawn uniformly: centres, weights and
         spreads are those of the draw, counts are exact; classes that fit in are taken whole.
@@ -120,97 +119,55 @@ class Cluster:
         that where its total distance is smaller; or its outliers are truncated, which changes no
         weight. Mixtures: EM starts from the clusters of K-means,
         later from the last covariances; a class that lacks a component, or had an outlier, starts
-        from K-means again. Memory: 3 C reservoir D values and one batch; full covariances C K D^2.
+        from K-means again. Memory: 3 C reservoir D values and one piece of each client; full
+        covariances C K D^2.
 
         Raises:
-            DataError: There is no example, or a label is not one of the classes.
+            DataError: A client has no example, or a label is not one of the classes.
             DivergedError: Features are not finite.
             SettingsError: `state` is of another shape, or full covariances are too large.
         """
-        z, y, counts = sample_reservoir(batches, self.classes, self.reservoir, generator)
+        z, y, counts = sample_reservoir(read_features, self.classes, self.reservoir, generators)
         self._check_size((self.classes, self.clusters or DEFAULT_CLUSTERS, z.shape[1]), state)
-        sizes = y.bincount(minlength=self.classes)
+        sizes = y.bincount(minlength=len(counts))
         active = self._active_slots(counts, sizes)
-        means = _subtract_class_means(z, sizes)
+        means = z.new_zeros(len(sizes), z.shape[1]).index_add_(0, y, z)
+        means /= sizes.clamp_min(1)[:, None]
+        centred = z - means.index_select(0, y)
         is_retained = torch.zeros_like(active)
-        previous_centres = None
+        previous_centres = previous = None
         if state is not None:
-            is_retained = (state["weights"] > 0) & active
-            previous_centres = state["centres"].to(z.dtype) - means[:, None]
-        problem = ClusteringProblem(z, y, active, generator)
+            previous = {name: tensor.flatten(0, 1) for name, tensor in state.items()}
+            is_retained = (previous["weights"] > 0) & active
+            previous_centres = previous["centres"].to(z.dtype) - means[:, None]
+        problem = ClusteringProblem(centred, y, active, generators)
         if self.clustering == "k-means":
             reseeded = self.outlier if self.outlier_rule == "reseed" else None
             clusters = kmeans.find_clusters(problem, previous_centres, is_retained, reseeded)
             weights = kmeans.measure_clusters(clusters)[0].to(z.dtype) / sizes.clamp_min(1)[:, None]
             packed = _pack_state(clusters, weights, counts, means)
-            if self.outlier is None or self.outlier_rule == "reseed":
-                return packed
-            centres, limits, spreads = kmeans.truncate_clusters(z, clusters, self.outlier)
-            moved = _pack_state(clusters._replace(centres=centres), weights, counts, means)
-            return moved | {"limits": limits, "spreads": spreads}
-        initial_mixtures = self._choose_initial_mixtures(
-            problem, state, previous_centres, is_retained
-        )
-        clusters, weights, scales = _fit_mixtures(z, y, sizes, initial_mixtures)
-        packed = _pack_state(clusters, weights, counts, means)
-        return packed | {SCALE_NAMES[self.clustering]: scales.contiguous()}
-
-    @torch.no_grad()
-    def refresh_stack(self, state: State, read_features: ReadStackedFeatures) -> State | None:
-        """Fit the clusters of K clients at once, from their last ones, as `refresh` would.
-
-        Args:
-            state: The clients' states, of which each tensor has a first dimension for the client.
-            read_features: Returns the features of all clients.
-
-        Returns:
-            The clients' next states; None where one of them needs more than Lloyd's iterations,
-            such as a draw of examples or of centres, or has no state.
-
-        Raises:
-            DivergedError: Features are not finite.
-        """
-        if not self.takes_stacks or self.outlier or "centres" not in state:
-            return None
-        features = read_features()
-        if features is None:
-            return None
-        z, y, client = features
-        shape = (self.classes, self.clusters or DEFAULT_CLUSTERS, z.shape[1])
-        if state["centres"].shape[1:] != shape:
-            return None
-        clients = len(state["centres"])
-        check_finite(z, y)
-        label = client * self.classes + y
-        sizes = label.bincount(minlength=clients * self.classes)
-        active = self._active_slots(sizes, sizes)
-        if sizes.max() > self.reservoir or (active & ~(state["weights"].flatten(0, 1) > 0)).any():
-            return None
-        means = z.new_zeros(len(sizes), z.shape[1]).index_add_(0, label, z)
-        means /= sizes.clamp_min(1)[:, None]
-        centred = z - means.index_select(0, label)
-        if shape[1] == 1:
-            centre = torch.zeros_like(means)[:, None]
-            clusters = ClassClusters(centre, label, torch.linalg.vecdot(centred, centred))
+            if self.outlier is not None and self.outlier_rule == "truncate":
+                centres, limits, spreads = kmeans.truncate_clusters(centred, clusters, self.outlier)
+                packed = _pack_state(clusters._replace(centres=centres), weights, counts, means)
+                packed |= {"limits": limits, "spreads": spreads}
         else:
-            order = label.argsort(stable=True)
-            problem = ClusteringProblem(centred[order], label[order], active, torch.Generator())
-            start = state["centres"].flatten(0, 1) - means[:, None]
-            clusters = kmeans.run_lloyd(problem, start)
-        weights = kmeans.measure_clusters(clusters)[0].to(z.dtype) / sizes.clamp_min(1)[:, None]
-        packed = _pack_state(clusters, weights, sizes, means)
-        return {
-            name: tensor.view(clients, self.classes, *tensor.shape[1:])
-            for name, tensor in packed.items()
-        }
+            initial_mixtures = self._choose_initial_mixtures(
+                problem, previous, previous_centres, is_retained
+            )
+            clusters, weights, scales = _fit_mixtures(centred, y, sizes, initial_mixtures)
+            packed = _pack_state(clusters, weights, counts, means)
+            packed[SCALE_NAMES[self.clustering]] = scales.contiguous()
+        shape = len(generators), self.classes
+        return {name: tensor.view(*shape, *tensor.shape[1:]) for name, tensor in packed.items()}
 
     def _check_size(self, shape: tuple[int, int, int], state: State | None) -> None:
         """Raise SettingsError unless the state fits the shape, and covariances the memory."""
         if state is not None:
             check_state_names(state, ("centres", "weights", "spreads", "counts"), "clusters")
-            if tuple(state["centres"].shape) != shape:
+            stored = tuple(state["centres"].shape[1:])
+            if stored != shape:
                 raise SettingsError(
-                    f"a client's stored centres are {tuple(state['centres'].shape)}, must be "
+                    f"a client's stored centres are {stored}, must be "
                     f"{shape}: cel.clusters, net.features or the data changed; start from an empty "
                     "state"
                 )
@@ -242,7 +199,7 @@ class Cluster:
         z, y, active, _ = problem
         scale_name = SCALE_NAMES[self.clustering]
         stored_mixtures: list[Mixture] = []
-        is_complete = active.new_zeros(self.classes)
+        is_complete = active.new_zeros(len(active))
         if state is not None and previous_centres is not None and scale_name in state:
             if self.outlier is not None:
                 outliers = kmeans.find_outliers(state["spreads"], is_retained, self.outlier)
@@ -257,7 +214,7 @@ class Cluster:
         per_class = active.shape[1]
         is_full = self.clustering == "full"
         initial_mixtures = []
-        for c in range(self.classes):
+        for c in range(len(active)):
             members, components = z[y == c], slots[y == c] % per_class
             initial_mixtures.append(
                 stored_mixtures[c]
@@ -332,8 +289,16 @@ class Cluster:
             centred = z - select_rows(means, y)
             scores = kmeans.centre_scores(centred, y, centres - means.unsqueeze(-2), pi > 0)
             return y * pi.shape[-1] + scores.argmin(-1)
-        fits = _unstack_mixtures(pi, centres, state[SCALE_NAMES[self.clustering]])
-        return mixture.assign_components(z, y, fits)
+        scales = state[SCALE_NAMES[self.clustering]]
+        leading = y.shape[:-1].numel()
+        if y.dim() > 1:
+            pi, centres, scales = (part.flatten(0, 1) for part in (pi, centres, scales))
+            first = torch.arange(leading, device=y.device)[:, None] * self.classes
+            slots = mixture.assign_components(
+                z.flatten(0, 1), (y + first).flatten(), _unstack_mixtures(pi, centres, scales)
+            )
+            return slots.view(y.shape) - first * pi.shape[-1]
+        return mixture.assign_components(z, y, _unstack_mixtures(pi, centres, scales))
 
     def _cluster_parts(
         self, pi: Float[Tensor, "*k C K"], batch_counts: Float[Tensor, "*k C K"]
@@ -344,10 +309,6 @@ class Cluster:
             return present
         total = present.sum(-1, keepdim=True)
         return present / torch.where(total > 0, total, 1.0)
-
-    def step(self, state: State, z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"]) -> State:
-        """Return the state as it is, see `ConditionalEntropy.step`; centres move in `refresh`."""
-        return state
 
 
 def _unstack_mixtures(
@@ -394,18 +355,6 @@ def _leave_out_far(
     is_inside = limit.eq(0) | (squared <= limit)
     one_hot = members.one_hot * is_inside.unsqueeze(-1)
     return Members(one_hot, one_hot.sum(-2))
-
-
-def _subtract_class_means(
-    z: Float[Tensor, "N D"], sizes: Int[Tensor, " C"]
-) -> Float[Tensor, "C D"]:
-    """Return the class means, after taking them from z in place; classes follow each other."""
-    means = z.new_zeros(len(sizes), z.shape[1])
-    for c, part in enumerate(torch.split(z, sizes.tolist())):
-        if len(part):
-            means[c] = part.mean(0)
-            part.sub_(means[c])
-    return means
 
 
 def _pack_state(

@@ -1,5 +1,6 @@
 """Clusters that start where a learned attention looks."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -8,10 +9,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from fedcel.losses.cel.class_spread import class_members
+from fedcel.losses.cel.class_spread import check_labels
 from fedcel.losses.cel.cluster import DEFAULT_CLUSTERS, Cluster
 from fedcel.losses.cel.gated import Gated, attention_scores
-from fedcel.losses.cel.protocol import FeatureBatches, State, Term, split_features
+from fedcel.losses.cel.protocol import (
+    FeatureReader,
+    StackedEntropy,
+    StackedFeatures,
+    State,
+    Term,
+)
 from fedcel.losses.cel.reservoir import check_finite
 from fedcel.named_tensors import add_prefix, select_prefix
 from fedcel.settings import check_hybrid_clusters
@@ -21,7 +28,7 @@ GATED_PREFIX, CLUSTER_PREFIX = "gated.", "cluster."
 
 @final
 @dataclass(frozen=True)
-class Hybrid:
+class Hybrid(StackedEntropy):
     """The loss of `Cluster` around centres whose starts are drawn by the attention of `Gated`.
 
     At each refresh K members of every class are drawn without replacement, each time in proportion
@@ -46,24 +53,23 @@ class Hybrid:
         """Refuse a single cluster whose start an attention draws."""
         check_hybrid_clusters(self.cluster.clusters)
 
-    @property
-    def takes_stacks(self) -> bool:
-        """Whether `loss` takes the batches of several clients at once, (K, B, D)."""
-        return self.cluster.takes_stacks
-
-    def refresh(
-        self, state: State | None, batches: FeatureBatches, generator: torch.Generator
+    def refresh_stack(
+        self,
+        state: State | None,
+        read_features: FeatureReader,
+        generators: Sequence[torch.Generator],
     ) -> State:
-        """Draw centres by the attention and fit the clusters; see `ConditionalEntropy.refresh`.
+        """Draw centres by the attention, fit the clusters; see `StackedEntropy.refresh_stack`.
 
         Errors are those of both parts.
         """
         stored = None if state is None else select_prefix(state, GATED_PREFIX)
-        attention = self.gated.refresh(stored, batches, generator)
-        members = self._draw_members(attention["theta"].detach(), batches, generator)
+        attention = self.gated.refresh_stack(stored, read_features, generators)
+        members = self._draw_members(attention["theta"].detach(), read_features, generators)
         one_per_cluster = replace(self.cluster, clusters=self._draws, clustering="k-means")
-        seeds = one_per_cluster.refresh(None, split_features(*members), generator)
-        return _join_states(attention, self.cluster.refresh(seeds, batches, generator))
+        seeds = one_per_cluster.refresh_stack(None, lambda: iter([members]), generators)
+        clusters = self.cluster.refresh_stack(seeds, read_features, generators)
+        return _join_states(attention, clusters)
 
     @property
     def _draws(self) -> int:
@@ -71,28 +77,45 @@ class Hybrid:
 
     @torch.no_grad()
     def _draw_members(
-        self, theta: Float[Tensor, " P"], batches: FeatureBatches, generator: torch.Generator
-    ) -> tuple[Float[Tensor, "S D"], Int[Tensor, " S"]]:
-        """Return the features and labels drawn, holding those alone at any time.
+        self,
+        theta: Float[Tensor, "K P"],
+        read_features: FeatureReader,
+        generators: Sequence[torch.Generator],
+    ) -> StackedFeatures:
+        """Return the examples drawn, holding those only at any time.
 
         The first K of exponential clocks with rates exp(a_i) to ring are such a draw (Efraimidis
         and Spirakis, Information Processing Letters 2006), which needs no sum over the class.
         """
+        classes = self.gated.classes
         z = torch.empty(0, self.gated.features)
-        y, times = torch.empty(0, dtype=torch.int64), torch.empty(0)
-        for batch_z, batch_y in batches():
-            check_finite(batch_z, batch_y)
-            class_members(batch_y, self.gated.classes, batch_z)  # refuses labels that are no class
-            normal = functional.layer_norm(batch_z, batch_z.shape[1:])
-            a = attention_scores(theta.to(batch_z.dtype), normal, self.gated.hidden_size)
-            batch_times = torch.empty_like(a).exponential_(generator=generator).log() - a
-            z, y, times = (
+        label, times = torch.empty(0, dtype=torch.int64), torch.empty(0)
+        for piece_z, piece_y, client in read_features():
+            check_finite(piece_z, piece_y)
+            check_labels(piece_y, classes)
+            normal = functional.layer_norm(piece_z, piece_z.shape[1:])
+            counts = client.bincount(minlength=len(generators)).tolist()
+            parts = [
+                self._draw_times(own_theta, part, own)
+                for own_theta, part, own in zip(
+                    theta.to(piece_z.dtype), torch.split(normal, counts), generators, strict=True
+                )
+            ]
+            piece = piece_z, client * classes + piece_y, torch.cat(parts)
+            z, label, times = (
                 torch.cat([old.to(new.dtype), new])
-                for old, new in ((z, batch_z), (y, batch_y), (times, batch_times))
+                for old, new in zip((z, label, times), piece, strict=True)
             )
-            first = first_of_each_class(times, y, self._draws)
-            z, y, times = z[first], y[first], times[first]
-        return z, y
+            first = first_of_each_class(times, label, self._draws)
+            z, label, times = z[first], label[first], times[first]
+        return StackedFeatures(z, label % classes, label // classes)
+
+    def _draw_times(
+        self, theta: Float[Tensor, " P"], n: Float[Tensor, "B D"], generator: torch.Generator
+    ) -> Float[Tensor, " B"]:
+        """Return the logarithm of each example's exponential clock."""
+        a = attention_scores(theta, n, self.gated.hidden_size)
+        return torch.empty_like(a).exponential_(generator=generator).log() - a
 
     def loss(
         self, state: State, z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"], measure: bool = True

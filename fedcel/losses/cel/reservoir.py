@@ -1,5 +1,6 @@
-"""A uniform sample of each class, read batch by batch (Algorithm R: Vitter, ACM TOMS 1985)."""
+"""A uniform sample of each class, read piece by piece (Algorithm R: Vitter, ACM TOMS 1985)."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -7,54 +8,93 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedcel.errors import DataError, DivergedError
-from fedcel.losses.cel.class_spread import class_members
-from fedcel.losses.cel.protocol import FeatureBatches
+from fedcel.losses.cel.class_spread import check_labels
+from fedcel.losses.cel.protocol import FeatureReader
 
 
 class Reservoir(NamedTuple):
-    """Features z (M, D) sorted by class, labels (M,); `counts` (C,) of ALL that was read."""
+    """A sample of each class of each of K clients; class c of client k is number k C + c.
+
+    Attributes:
+        z: Features (M, D), sorted by class.
+        y: Class numbers (M,).
+        counts: Examples of each class (K C,) of ALL that was read.
+    """
 
     z: Float[Tensor, "M D"]
     y: Int[Tensor, " M"]
-    counts: Int[Tensor, " C"]
+    counts: Int[Tensor, " KC"]
 
 
 def sample_reservoir(
-    batches: FeatureBatches, classes: int, size: int, generator: torch.Generator
+    read_features: FeatureReader, classes: int, size: int, generators: Sequence[torch.Generator]
 ) -> Reservoir:
     """Return the features of at most `size` examples of each class, all subsets equally likely.
 
     A class of at most `size` examples is returned whole, in its order, and draws nothing. Depends
-    on the generator and the order of the examples, not on how they are cut into batches. Memory:
-    at most 3 min(N, C size) D values, whatever N is, and the batch being read.
+    on the generators and the order of the examples, not on how they are cut into pieces. Memory: at
+    most 3 min(N, K C size) D values, whatever N is, and the piece being read.
 
-    Each example's place in the reservoir has a key, label * size + position in its class.
+    Each example's place in the reservoir has a key, class number * size + position in its class.
 
-    DataError when there is no example or a label is not one of the classes; DivergedError when
-    features are not finite.
+    Args:
+        read_features: Reads the features of all clients.
+        classes: C.
+        size: Examples of a class at most.
+        generators: The only source of random numbers of each client.
+
+    Returns:
+        The sample.
+
+    Raises:
+        DataError: A client has no example, or a label is not one of the classes.
+        DivergedError: Features are not finite.
     """
-    rows = _Rows(classes * size)
-    counts = torch.zeros(classes, dtype=torch.long)
-    for z, y in batches():
+    total = len(generators) * classes
+    counts = torch.zeros(total, dtype=torch.long)
+    whole: list[tuple[Tensor, Tensor]] = []  # while every class fits in
+    rows: _Rows | None = None
+    for z, y, client in read_features():
         check_finite(z, y)
-        batch_counts = class_members(y, classes, z).counts.long()
-        arrival = counts[y] + _rank_in_class(y)
-        counts = counts + batch_counts
+        check_labels(y, classes)
+        label = client * classes + y
+        before, counts = counts, counts + label.bincount(minlength=total)
+        if rows is None and int(counts.max()) <= size:
+            whole.append((z, label))
+            continue
+        if rows is None:
+            rows = _Rows(total * size)
+            earlier = torch.zeros_like(counts)
+            for part, part_label in whole:
+                rows.append(
+                    part, part_label * size + earlier[part_label] + _rank_in_class(part_label)
+                )
+                earlier = earlier + part_label.bincount(minlength=total)
+        arrival = before[label] + _rank_in_class(label)
         is_late = arrival >= size
-        early = (~is_late).nonzero()[:, 0]
-        rows.append(z, early, (y * size + arrival)[early])
+        rows.append(z[~is_late], (label * size + arrival)[~is_late])
         if is_late.any():
             # The n-th example of a class replaces place floor(n u), if there is such a place.
             late = is_late.nonzero()[:, 0]
-            u = torch.rand(len(late), generator=generator, dtype=torch.float64)
+            draws = client[late].bincount(minlength=len(generators)).tolist()
+            u = torch.cat(
+                [
+                    torch.rand(count, generator=own, dtype=torch.float64)
+                    for count, own in zip(draws, generators, strict=True)
+                ]
+            )
             place = (u * (arrival[late] + 1)).long()
             accepted = place < size
             late, place = late[accepted], place[accepted]
-            rows.replace(z, late, y[late] * size + place)
-    if not len(rows.keys):
+            rows.replace(z, late, label[late] * size + place)
+    if (counts.view(-1, classes).sum(1) == 0).any():
         raise DataError("a client has 0 examples, must have 1 or more; leave it out")
-    order = rows.keys.argsort()
-    return Reservoir(rows.values.index_select(0, order), rows.keys[order] // size, counts)
+    if rows is not None:
+        order = rows.keys.argsort()
+        return Reservoir(rows.values.index_select(0, order), rows.keys[order] // size, counts)
+    z, label = (torch.cat(parts) for parts in zip(*whole, strict=True))
+    label, order = label.sort(stable=True)
+    return Reservoir(z.index_select(0, order), label, counts)
 
 
 def check_finite(z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"]) -> None:
@@ -82,18 +122,16 @@ class _Rows:
         self.limit = limit
         self.values, self.keys = torch.empty(0, 0), torch.empty(0, dtype=torch.long)
 
-    def append(
-        self, z: Float[Tensor, "B D"], chosen: Int[Tensor, " A"], keys: Int[Tensor, " A"]
-    ) -> None:
-        """Add the chosen rows of z."""
-        used, end = len(self.keys), len(self.keys) + len(chosen)
+    def append(self, z: Float[Tensor, "A D"], keys: Int[Tensor, " A"]) -> None:
+        """Add rows."""
+        used, end = len(self.keys), len(self.keys) + len(keys)
         if end > len(self.values) or not used:
             # Memory that is not written is not taken: four times as much costs nothing yet.
             grown = z.new_empty(min(max(4 * used, end), self.limit), z.shape[1])
             if used:
                 grown[:used] = self.values[:used]
             self.values = grown
-        torch.index_select(z, 0, chosen, out=self.values[used:end])
+        self.values[used:end] = z
         self.keys = torch.cat([self.keys, keys])
 
     def replace(
