@@ -20,17 +20,10 @@ from fedcel.federation.local_update import (
     LocalUpdate,
     StepCorrections,
     compute_full_gradient,
-    encode_in_pieces,
     local_update,
 )
-from fedcel.losses import CEL_PREFIX, Losses, Streams, TermSource, cel, defences, select_state
-from fedcel.losses.cel import (
-    AveragedCentres,
-    CentreStatistics,
-    SharedCentres,
-    State,
-    summarise_centres,
-)
+from fedcel.losses import Losses, Streams, TermSource, cel, defences
+from fedcel.losses.cel import State
 from fedcel.nets import CPU, FlatNet, StackedNet, build_net, fastest_device
 from fedcel.own_parts import blame_own_parts
 from fedcel.posterior import RoundPlan, is_encoder_frozen, plan_round
@@ -58,8 +51,6 @@ class RoundInputs(NamedTuple):
     """Replaces `cel.threshold`."""
     gamma: float | None = None
     """What gamma is at most, beside the ramp."""
-    centres: SharedCentres | None = None
-    """Class centres averaged over clients."""
     gradient: Float[Tensor, " P"] | None = None
     """The mean over clients: of this model (`fresh`) or of the last one (`stale`)."""
     preconditioner: Float[Tensor, " P"] | None = None
@@ -78,8 +69,6 @@ class ClientUpdate(NamedTuple):
     """The parameters after the round, for strategies that average weights."""
     state: State
     metrics: dict[str, float]
-    statistics: CentreStatistics | None = None
-    """Its class centres, where they are averaged over clients and the loss acted."""
     gradient: Float[Tensor, " P"] | None = None
     """Its mean gradient at the received model, where the control variate is `stale`."""
 
@@ -308,7 +297,7 @@ def prepare_client(
         select_client_images(settings, client),
         plan,
         make_client_streams(settings, client, inputs.round_number),
-        select_acting_losses(losses, plan, inputs.centres),
+        select_acting_losses(losses, plan),
         state,
         StepCorrections(variate, inputs.preconditioner),
     )
@@ -330,12 +319,6 @@ def finish_client(
         The update, not protected yet.
     """
     plan, gradient = prepared.round.plan, prepared.gradient
-    statistics = None
-    if settings.cel.centres != "own" and plan.cel_acts:
-        flat = build_workspace_net(settings)
-        flat.load(update.model)
-        features = encode_in_pieces(flat, prepared.round.images)
-        statistics = summarise_centres(select_state(update.state, CEL_PREFIX) or {}, features)
     next_state = update.state
     if gradient is not None and plan.control == "stale":
         next_state = next_state | {
@@ -347,7 +330,6 @@ def finish_client(
         update.model,
         next_state,
         update.metrics,
-        statistics,
         gradient if plan.control == "stale" else None,
     )
 
@@ -366,20 +348,18 @@ def plan_client(settings: Settings, weight: float, inputs: RoundInputs) -> Round
     return plan if inputs.proximal is None else plan._replace(pull=inputs.proximal)
 
 
-def select_acting_losses(losses: Losses, plan: RoundPlan, centres: SharedCentres | None) -> Losses:
+def select_acting_losses(losses: Losses, plan: RoundPlan) -> Losses:
     """Leave the losses that act in a round: none on a frozen encoder or at weight 0.
 
     Args:
         losses: Those of the settings.
         plan: The round's constants.
-        centres: Averaged over clients, if they are: the conditional entropy loss is around those.
 
     Returns:
         The losses that act, with their weights in the round.
     """
-    cel_loss = AveragedCentres(losses.cel, centres) if losses.cel and centres else losses.cel
     return losses._replace(
-        cel=cel_loss if plan.cel_acts else None,
+        cel=losses.cel if plan.cel_acts else None,
         cel_weight=plan.cel_weight,
         defence=losses.defence if plan.defence_weight > 0 and not plan.is_encoder_frozen else None,
         defence_weight=plan.defence_weight,
