@@ -194,12 +194,7 @@ class PosteriorStrategy(FedAvg):
         connected = set(self.registry.partitions.values())
         rejected = [r._replace(is_gone=r.client not in connected) for r in self.rejected]
         updates = (  # decoded one by one
-            read_update(
-                valid[k],
-                are_centres_due=self._are_centres_due(request),
-                is_gradient_due=request.plan.control == "stale",
-            )
-            for k in used
+            read_update(valid[k], is_gradient_due=request.plan.control == "stale") for k in used
         )
         self.state, self.report = finish_round(
             self.settings,
@@ -308,9 +303,6 @@ class PosteriorStrategy(FedAvg):
     def _shared_records(self, arrays: ArrayRecord, request: RoundRequest) -> dict[str, ArrayRecord]:
         """Return the arrays that every client of the round is sent."""
         records, inputs = {record_names.ARRAYS: arrays}, request.inputs
-        if inputs.centres:
-            centres = ArrayRecord([tensor.numpy() for tensor in inputs.centres])
-            records[record_names.CENTRES] = centres
         if inputs.gradient is not None:
             records[record_names.GRADIENT] = ArrayRecord([inputs.gradient.numpy()])
         if inputs.preconditioner is not None:
@@ -435,15 +427,9 @@ class PosteriorStrategy(FedAvg):
             model=self.state.model,
             max_norm=self.settings.strategy.max_norm,
             examples=self.registry.examples.get(partition, 0),
-            centres=self.state.centres if self._are_centres_due(request) else None,
-            is_bounded=self.settings.net.is_bounded,
             is_gradient_due=plan.control == "stale",
             gradient_scale=plan.rate * plan.steps,
         )
-
-    def _are_centres_due(self, request: RoundRequest) -> bool:
-        """Say whether a valid reply brings the client's class centres."""
-        return self.state.centres is not None and request.plan.cel_acts
 
 
 def _find_query_fault(reply: Message, expected: Expectation) -> str | None:

@@ -13,7 +13,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.federation import ClientUpdate, record_names
-from fedcel.losses.cel import CentreStatistics, SharedCentres, averaged_centres
 from fedcel.nets import to_vector
 
 MAX_REASON = 300  # characters of a client's own words that reach the log
@@ -47,10 +46,6 @@ class Expectation(NamedTuple):
     """The largest norm of an update; "none": far beyond the model's own."""
     examples: int
     """That the client told before round 1."""
-    centres: SharedCentres | None
-    """What class centres have to fit, where they are due."""
-    is_bounded: bool
-    """Whether the net bounds its features."""
     is_gradient_due: bool
     """Whether a reply to a round brings the client's mean gradient."""
     gradient_scale: float
@@ -155,7 +150,6 @@ def find_reply_fault(reply: Message, expected: Expectation) -> str | None:
     """Say why to leave a reply to a round out, or None when it is valid."""
     records = reply.content
     due = [record_names.DELTA, record_names.METRICS]
-    due += [record_names.STATISTICS] if expected.centres is not None else []
     due += [record_names.GRADIENT] if expected.is_gradient_due else []
     if reason := find_record_fault(records, due):
         return reason
@@ -215,10 +209,8 @@ def _find_false_claim(metrics: MetricRecord, expected: Expectation) -> str | Non
 
 def _find_model_fault(delta: ArrayRecord, records: RecordDict, expected: Expectation) -> str | None:
     """Say what is wrong with the arrays of a reply, or None."""
-    return (
-        _find_delta_fault(delta, expected)
-        or _find_centres_fault(records, expected)
-        or (find_gradient_fault(records, expected) if expected.is_gradient_due else None)
+    return _find_delta_fault(delta, expected) or (
+        find_gradient_fault(records, expected) if expected.is_gradient_due else None
     )
 
 
@@ -239,21 +231,6 @@ def find_gradient_fault(records: RecordDict, expected: Expectation) -> str | Non
         return f"its gradient: {gradient}"
     move = gradient.double() * expected.gradient_scale
     return _find_excess(move, expected, "its gradient moves the model by")
-
-
-def _find_centres_fault(records: RecordDict, expected: Expectation) -> str | None:
-    if expected.centres is None:
-        return None
-    record = records.array_records.get(record_names.STATISTICS)
-    if record is None:
-        return f"{record_names.STATISTICS!r} holds no arrays"
-    centres, weights = expected.centres
-    shapes = [tuple(centres.shape), tuple(weights.shape), tuple(weights.shape[:1])]
-    if reason := _find_encoding_fault(record, shapes, [np.float32, np.float32, np.int64]):
-        return f"its statistics: {reason}"
-    return averaged_centres.find_statistics_fault(
-        record.to_numpy_ndarrays(), expected.centres, expected.examples, expected.is_bounded
-    )
 
 
 def _find_excess(move: Float[Tensor, " P"], expected: Expectation, description: str) -> str | None:
@@ -290,10 +267,8 @@ def _read_header(array: Array) -> _Header:
     return _Header(shape, dtype, stream.tell())
 
 
-def _find_encoding_fault(
-    record: ArrayRecord, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[type[np.generic]]
-) -> str | None:
-    """Say why the bytes of a record are not arrays of these shapes and types, or None.
+def _find_encoding_fault(record: ArrayRecord, shapes: Sequence[tuple[int, ...]]) -> str | None:
+    """Say why the bytes of a record are not float32 arrays of these shapes, or None.
 
     Nothing is decoded, so that no bytes make the server reserve more memory than they take.
     """
@@ -305,9 +280,8 @@ def _find_encoding_fault(
         return f"they cannot be read: {error}"
     if [header.shape for header in headers] != list(shapes):
         return f"shapes {[header.shape for header in headers]}, must be {list(shapes)}"
-    if [header.dtype for header in headers] != [np.dtype(dtype) for dtype in dtypes]:
-        names = sorted({np.dtype(dtype).name for dtype in dtypes})
-        return f"dtypes {sorted({str(h.dtype) for h in headers})}, must be {', '.join(names)}"
+    if dtypes := sorted({str(h.dtype) for h in headers if h.dtype != np.float32}):
+        return f"dtypes {dtypes}, must be float32"
     for array, header in zip(record.values(), headers, strict=True):
         size = header.size + prod(header.shape) * header.dtype.itemsize
         if len(array.data) != size:
@@ -317,7 +291,7 @@ def _find_encoding_fault(
 
 def _read_vector(record: ArrayRecord, shapes: list[tuple[int, ...]]) -> Float[Tensor, " P"] | str:
     """Return arrays that are float32, finite and of these shapes as one, or say what is wrong."""
-    if reason := _find_encoding_fault(record, shapes, [np.float32] * len(shapes)):
+    if reason := _find_encoding_fault(record, shapes):
         return f"its arrays: {reason}"
     arrays = record.to_numpy_ndarrays()
     if not all(np.isfinite(array).all() for array in arrays):
@@ -331,21 +305,14 @@ def read_gradient(records: RecordDict) -> Float[Tensor, " P"]:
     return torch.from_numpy(gradient.copy())
 
 
-def read_update(
-    records: RecordDict, *, are_centres_due: bool, is_gradient_due: bool
-) -> ClientUpdate:
+def read_update(records: RecordDict, *, is_gradient_due: bool) -> ClientUpdate:
     """Read a valid reply: delta, metrics, and what else was due."""
-    centres = None
-    if are_centres_due:
-        arrays = records.array_records[record_names.STATISTICS].to_numpy_ndarrays()
-        centres = CentreStatistics(*(torch.from_numpy(array.copy()) for array in arrays))
     delta = to_vector(records.array_records[record_names.DELTA].to_numpy_ndarrays())
     return ClientUpdate(
         delta,
         model=torch.empty(0),
         state={},
         metrics=read_numbers(records.metric_records[record_names.METRICS]),
-        statistics=centres,
         gradient=read_gradient(records) if is_gradient_due else None,
     )
 

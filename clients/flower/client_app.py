@@ -40,7 +40,7 @@ _NODE_KEYS = (
     *(training_guard.LIMIT_KEY, training_guard.AFTER_KEY),
 )
 """Keys of --node-config. Simulation sets the first two."""
-_RECEIVED_RECORDS = (record_names.CENTRES, record_names.GRADIENT, record_names.PRECONDITIONER)
+_RECEIVED_RECORDS = (record_names.GRADIENT, record_names.PRECONDITIONER)
 """What a message may bring besides the model."""
 
 

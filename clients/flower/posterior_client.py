@@ -15,7 +15,7 @@ from fedcel.federation import (
     record_names,
     update_client,
 )
-from fedcel.losses.cel import SharedCentres, State
+from fedcel.losses.cel import State
 from fedcel.nets import to_arrays, to_vector
 from fedcel.runs import is_state_usable
 from fedcel.settings import Settings
@@ -60,7 +60,7 @@ class PosteriorClient(NumPyClient):
     """Trains one client by local SGLD, with the priors and losses that the settings choose.
 
     `fit` takes the global model and returns the delta, as any NumPyClient does. What else a round
-    brings and sends (averaged centres, gradients, step sizes) stands in `received` and `sent`, by
+    brings and sends (gradients, step sizes) stands in `received` and `sent`, by
     the name of its record; a stock strategy has none of it.
     """
 
@@ -105,9 +105,6 @@ class PosteriorClient(NumPyClient):
         if self.memory and is_state_usable(update.state):
             self.memory.write_state(number, update.state)
         self.sent = {}
-        if update.statistics:
-            arrays = [tensor.numpy() for tensor in update.statistics]
-            self.sent[record_names.STATISTICS] = arrays
         if update.gradient is not None:
             self.sent[record_names.GRADIENT] = [update.gradient.numpy()]
         upload = update.model if self.settings.strategy.upload == "weights" else update.delta
@@ -128,7 +125,6 @@ def read_inputs(
     tensors = {
         name: [torch.from_numpy(array) for array in arrays] for name, arrays in received.items()
     }
-    centres = tensors.get(record_names.CENTRES)
     return RoundInputs(
         round_number=int(config[record_names.ROUND]),
         model=model,
@@ -136,7 +132,6 @@ def read_inputs(
         proximal=_read_float(config, record_names.PROXIMAL),
         threshold=_read_float(config, record_names.THRESHOLD),
         gamma=_read_float(config, record_names.GAMMA),
-        centres=SharedCentres(*centres) if centres else None,
         gradient=tensors.get(record_names.GRADIENT, [None])[0],
         preconditioner=tensors.get(record_names.PRECONDITIONER, [None])[0],
     )

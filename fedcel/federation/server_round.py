@@ -25,10 +25,8 @@ from fedcel.federation.server_state import (
     ServerState,
     advance_model,
     compute_preconditioner,
-    merge_client_centres,
     restore_shared_noise,
 )
-from fedcel.losses.cel import CentreStatistics
 from fedcel.posterior import RoundPlan, plan_round, select_clients, weigh_clients
 from fedcel.settings import Settings
 from fedcel.short_repr import summarise_record
@@ -161,7 +159,6 @@ def begin_round(
         total,
         threshold=state.threshold.threshold if state.threshold else None,
         gamma=state.gamma,
-        centres=state.centres,
         gradient=None if plan.control == "none" else state.gradient,
         preconditioner=compute_preconditioner(state),
     )
@@ -218,14 +215,13 @@ def finish_round(
         state = advance_model(settings, state, delta, plan=plan, cut=cut)
     else:
         state = advance(state, delta)
-    state, spread = merge_client_centres(state, collector.statistics, settings.cel.used_clusters)
     if plan.control == "stale":
         state = keep_mean_gradient(state, collector.gradient, lacking)
     summary = summarise_metrics(
         collector.metrics, weights, declare_metrics(settings, classes), classes
     )
     drift = {CLIENT_DRIFT: collector.measure_drift()}
-    metrics = summary.means | spread | drift | largest_weight_metric(settings, weights)
+    metrics = summary.means | drift | largest_weight_metric(settings, weights)
     kept_share = 1.0
     if lacking:
         used_weight = sum(request.weights[client] for client in used)
@@ -286,13 +282,12 @@ def check_kept_share(settings: Settings, report: RoundReport, round_number: int)
 
 
 class UpdateCollector:
-    """Collects metrics, centres, gradients and drift while the updates' deltas are added up."""
+    """Collects metrics, gradients and drift while the updates' deltas are added up."""
 
     def __init__(self, weights: Mapping[int, float], used: Sequence[int]) -> None:
         total = sum(weights[client] for client in used)
         self._shares = [weights[client] / total for client in used]
         self.metrics: list[dict[str, float]] = []
-        self.statistics: list[CentreStatistics] = []
         self.gradient: Tensor | None = None
         self._mean: Tensor | None = None
         self._square = 0.0
@@ -301,8 +296,6 @@ class UpdateCollector:
         """Yield the updates' deltas one by one, and collect what else is in each."""
         for share, update in zip(self._shares, updates, strict=True):
             self.metrics.append(update.metrics)
-            if update.statistics:
-                self.statistics.append(update.statistics)
             if update.gradient is not None:
                 if self.gradient is None:
                     self.gradient = torch.zeros_like(update.gradient)

@@ -1,7 +1,7 @@
-"""The server's state, and what moves it: the mean delta, the clients' centres, the scores."""
+"""The server's state, and what moves it: the mean delta, the scores."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -10,13 +10,10 @@ from torch import Tensor
 
 from fedcel.federation.aggregation import slide_average
 from fedcel.losses.cel import (
-    CentreStatistics,
-    SharedCentres,
     ThresholdControl,
     WeightControl,
     adaptive_threshold,
     adaptive_weight,
-    averaged_centres,
     count_seen_features,
 )
 from fedcel.nets import SplitNet
@@ -37,8 +34,6 @@ class ServerState(NamedTuple):
     """m, the sliding average of deltas."""
     threshold: ThresholdControl | None = None
     """The state of an adaptive threshold."""
-    centres: SharedCentres | None = None
-    """Class centres averaged over clients."""
     gradient: Float[Tensor, " P"] | None = None
     """The mean over the last round's clients, if they send theirs."""
     squared_speed: Float[Tensor, " P"] | None = None
@@ -64,15 +59,13 @@ def init_server_state(
     model: Float[Tensor, " P"],
     settings: Settings | None = None,
     net: SplitNet | None = None,
-    classes: int = 0,
 ) -> ServerState:
     """Make the state before round 1.
 
     Args:
         model: The first parameters, (P,).
-        settings: With them and the net, an adaptive threshold or gamma and averaged centres begin.
+        settings: With them and the net, an adaptive threshold or gamma begins.
         net: The net of the run.
-        classes: Its number of classes.
 
     Returns:
         The state.
@@ -84,7 +77,6 @@ def init_server_state(
         threshold=adaptive_threshold.init_control(
             settings.cel, net.cut.sigma, count_seen_features(settings.cel, net)
         ),
-        centres=averaged_centres.init_centres(settings.cel, net.features, classes),
         weight=adaptive_weight.init_control(settings.cel),
     )
 
@@ -177,20 +169,6 @@ def restore_shared_noise(
     xi = torch.randn(delta.shape, generator=make_generator(settings.seed, "lost", state.round + 1))
     lost = plan.shared_noise * math.sqrt(share * (1 - share))
     return delta + lost * deviation * remaining**0.5 * xi
-
-
-def merge_client_centres(
-    state: ServerState, statistics: Sequence[CentreStatistics], clusters: int
-) -> tuple[ServerState, dict[str, float]]:
-    """Merge the clients' class centres into the state; `client-spread` is for the log.
-
-    The state stays as it is, and there is nothing to log, where no client sent any.
-    """
-    if state.centres is None or not statistics:
-        return state, {}
-    merged = averaged_centres.merge_centres(state.centres, statistics, clusters)
-    spread = averaged_centres.client_spread(statistics)
-    return state._replace(centres=merged), {"client-spread": spread}
 
 
 def move_threshold(

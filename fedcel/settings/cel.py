@@ -98,9 +98,6 @@ class CelSettings(Group):
         "reseed",
         description="reseed: too wide clusters start anew; truncate: far members are left out.",
     )
-    centres: Literal["own", "averaged"] = Field(
-        "own", description="averaged: over clients; tells the server each one's means and counts."
-    )
     attention: Attention = Field(
         "ascend", description="Who moves the gated attention: against, with, or without the loss."
     )
@@ -187,23 +184,6 @@ def check_cel(cel: CelSettings, sigma: float) -> None:
     if cel.target == "accuracy" and cel.goal >= 1:
         raise SettingsError(
             f"cel.goal is {cel.goal:g}, must be a validation accuracy below 1; try 0.95"
-        )
-    if cel.centres == "averaged" and (cel.kind != "cluster" or cel.clustering != "k-means"):
-        raise SettingsError(
-            f"cel.centres is 'averaged', cel.kind {cel.kind!r}, cel.clustering "
-            f"{cel.clustering!r}: only the K-means centres of the kind 'cluster' are averaged; "
-            "set these, or cel.centres to 'own'"
-        )
-    if cel.centres == "averaged" and cel.pool != "flatten":
-        raise SettingsError(
-            f"cel.centres is 'averaged', cel.pool {cel.pool!r}: the server averages centres of all "
-            "features; set cel.pool to 'flatten', or cel.centres to 'own'"
-        )
-    if cel.centres == "averaged" and cel.outlier_rule == "truncate":
-        raise SettingsError(
-            "cel.centres is 'averaged', cel.outlier-rule 'truncate': centres that are all clients' "
-            "have no limit of one of them; set cel.outlier-rule to 'reseed', or cel.centres to "
-            "'own'"
         )
 
 

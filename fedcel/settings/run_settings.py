@@ -309,10 +309,8 @@ def check_averaged_weights(settings: Settings) -> None:
         ("update.clip", ("none",), "only a 'delta' is clipped"),
     ]
     if settings.cel.kind != "none":
-        requirements += [
-            ("cel.target", ("none",), "such a server sends no threshold and no weight"),
-            ("cel.centres", ("own",), "such a server merges no centres"),
-        ]
+        reason = "such a server sends no threshold and no weight"
+        requirements.append(("cel.target", ("none",), reason))
     require_values(settings, "strategy.upload 'weights'", requirements)
 
 
@@ -326,7 +324,6 @@ def check_robust_aggregation(settings: Settings) -> None:
     requirements = [
         ("strategy.upload", ("delta",), reason),
         ("local.control", ("none",), reason),
-        ("cel.centres", ("own",), reason),
         ("cel.target", ("none", "accuracy"), reason),  # the accuracy is the server's own figure
     ]
     require_values(settings, subject, requirements, ", or strategy.aggregation to 'mean'")
@@ -443,7 +440,6 @@ def check_update_noise(settings: Settings) -> None:
     targets = ("none", "accuracy") if settings.cel.schedule == "target" else ("none",)
     requirements: list[Requirement] = [
         ("local.control", ("none",), reason),
-        ("cel.centres", ("own",), reason),
         ("cel.target", targets, reason),
     ]
     subject = f"update.noise {settings.update.noise:g}"

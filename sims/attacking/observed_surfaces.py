@@ -216,7 +216,7 @@ def client_uploads(run: Run, attack_settings: AttackSettings) -> Uploads:
         flat.load(run.model)
     flat = manipulate_model(flat, run, attack_settings)
     received = flat.vector.clone()
-    losses = select_acting_losses(build_client_losses(s), plan, None)
+    losses = select_acting_losses(build_client_losses(s), plan)
     attacker_x = (splits.auxiliary if len(splits.auxiliary.y) else book).x
     answers = predict(flat, [received], attacker_x, stream(s.seed, "expected")).probabilities
     noisy = plan._replace(noise=noise)

@@ -2,12 +2,6 @@
 
 from fedcel.losses.cel.adaptive_threshold import ThresholdControl
 from fedcel.losses.cel.adaptive_weight import WeightControl
-from fedcel.losses.cel.averaged_centres import (
-    AveragedCentres,
-    CentreStatistics,
-    SharedCentres,
-    summarise_centres,
-)
 from fedcel.losses.cel.build_cel import build_cel, build_net_cel, count_seen_features
 from fedcel.losses.cel.class_spread import class_members
 from fedcel.losses.cel.cluster import Cluster
@@ -47,10 +41,8 @@ from fedcel.losses.cel.spread_penalties import (
 __all__ = [
     "CEL_CHECKS",
     "THRESHOLD_SHARE",
-    "AveragedCentres",
     "CELCase",
     "CELModule",
-    "CentreStatistics",
     "Cluster",
     "ClusterCEL",
     "ConditionalEntropy",
@@ -65,7 +57,6 @@ __all__ = [
     "Penalty",
     "Plain",
     "PlainCEL",
-    "SharedCentres",
     "StackedEntropy",
     "StackedFeatures",
     "State",
@@ -82,5 +73,4 @@ __all__ = [
     "log_penalty",
     "ramp_weight",
     "split_features",
-    "summarise_centres",
 ]

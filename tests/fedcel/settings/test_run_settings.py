@@ -127,7 +127,6 @@ def test_momentum_of_a_loss_is_allowed_where_no_whole_net_is_sampled() -> None:
     assert parse_settings(raw | {"chain.scope": "full", "temperature": 0}).cel.momentum == 0.5
 
 
-AVERAGED = {"cel.kind": "cluster", "cel.centres": "averaged"}
 WEIGHTS = STOCK | {"strategy.name": "a:b"}
 
 
@@ -142,15 +141,10 @@ WEIGHTS = STOCK | {"strategy.name": "a:b"}
             "cel.goal is 1, must be .* below 1",
         ),
         (STEERED | WEIGHTS, "sends no threshold"),
-        (AVERAGED | {"cel.kind": "gated"}, "cel.kind 'gated'.*only the K-means centres"),
-        (AVERAGED | {"cel.clustering": "full"}, "'full'.*only the K-means centres"),
-        (AVERAGED | WEIGHTS, "merges no centres"),
     ],
     ids=str,
 )
-def test_what_the_server_cannot_steer_or_merge_is_refused(
-    raw: dict[str, object], message: str
-) -> None:
+def test_what_the_server_cannot_steer_is_refused(raw: dict[str, object], message: str) -> None:
     """Each refusal has its reason; without a loss the settings mean nothing and pass."""
     with pytest.raises(SettingsError, match=message):
         parse_settings(raw)
@@ -161,7 +155,6 @@ def test_what_the_server_cannot_steer_or_merge_is_refused(
 def test_a_form_that_the_kind_does_not_read_is_no_obstacle() -> None:
     """Only clusters have a form."""
     assert parse_settings(STEERED | {"cel.form": "mixture"}).cel.target == "spread"
-    assert parse_settings(STEERED | AVERAGED).cel.centres == "averaged"
 
 
 @pytest.mark.parametrize(
