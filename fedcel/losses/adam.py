@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 
 from fedcel.errors import SettingsError
-from fedcel.losses.cel.protocol import State
 from fedcel.losses.cel.state_names import check_state_names
+from fedcel.losses.protocol import State
 
 BETAS = (0.9, 0.999)
 EPSILON = 1e-16

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.losses.cel.protocol import State, Term
+from fedcel.losses.protocol import State, Term
 from fedcel.plugins import require
 
 

@@ -14,7 +14,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedcel.errors import DivergedError
-from fedcel.losses.cel.protocol import (
+from fedcel.losses.defences.protocol import Defence, LawDefence
+from fedcel.losses.protocol import (
     ConditionalEntropy,
     FeatureReader,
     StackedEntropy,
@@ -24,7 +25,6 @@ from fedcel.losses.cel.protocol import (
     select_row,
     stack_states,
 )
-from fedcel.losses.defences.protocol import Defence, LawDefence
 from fedcel.named_tensors import add_prefix, select_prefix
 from fedcel.nets import whiten_features
 from fedcel.short_repr import summarise_record

@@ -13,7 +13,7 @@ from torch.nn.functional import layer_norm
 from fedcel.losses.cel.gated import Gated
 from fedcel.losses.cel.mutual_information import MutualInformation
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.cel.protocol import ConditionalEntropy, State, split_features
+from fedcel.losses.protocol import ConditionalEntropy, State, split_features
 from fedcel.losses.cel.spread_penalties import Penalty, channel_penalty
 from tests.bench.ratios import line
 

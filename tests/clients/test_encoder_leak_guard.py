@@ -12,7 +12,7 @@ from fedcel.data import Images, load_splits
 from fedcel.errors import LeakError
 from fedcel.federation import init_net
 from fedcel.losses.cel import build_cel
-from fedcel.losses.cel.protocol import ConditionalEntropy, split_features
+from fedcel.losses.protocol import ConditionalEntropy, split_features
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet
 from fedcel.settings import parse_settings

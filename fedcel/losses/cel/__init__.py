@@ -18,7 +18,15 @@ from fedcel.losses.cel.modules import (
 )
 from fedcel.losses.cel.mutual_information import MutualInformation
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.cel.protocol import (
+from fedcel.losses.cel.ramp import ramp_weight
+from fedcel.losses.cel.spread_penalties import (
+    THRESHOLD_SHARE,
+    Penalty,
+    channel_penalty,
+    linear_penalty,
+    log_penalty,
+)
+from fedcel.losses.protocol import (
     ConditionalEntropy,
     FeatureBatches,
     FeatureReader,
@@ -28,14 +36,6 @@ from fedcel.losses.cel.protocol import (
     Stateless,
     Term,
     split_features,
-)
-from fedcel.losses.cel.ramp import ramp_weight
-from fedcel.losses.cel.spread_penalties import (
-    THRESHOLD_SHARE,
-    Penalty,
-    channel_penalty,
-    linear_penalty,
-    log_penalty,
 )
 
 __all__ = [

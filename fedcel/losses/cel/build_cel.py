@@ -12,8 +12,8 @@ from fedcel.losses.cel.hybrid import Hybrid
 from fedcel.losses.cel.mutual_information import MutualInformation
 from fedcel.losses.cel.own_cel import OwnCEL
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.cel.protocol import ConditionalEntropy
 from fedcel.losses.cel.spread_penalties import Penalty, build_penalty, linear_penalty
+from fedcel.losses.protocol import ConditionalEntropy
 from fedcel.nets import SplitNet
 from fedcel.settings import CelSettings
 

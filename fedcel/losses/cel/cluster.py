@@ -24,10 +24,10 @@ from fedcel.losses.cel.class_spread import (
 )
 from fedcel.losses.cel.kmeans import ClassClusters, ClusteringProblem
 from fedcel.losses.cel.mixture import Mixture, diagonal_nats, full_nats
-from fedcel.losses.cel.protocol import FeatureReader, StackedEntropy, State, Term
 from fedcel.losses.cel.reservoir import check_finite, sample_reservoir
 from fedcel.losses.cel.spread_penalties import Penalty, class_shares
 from fedcel.losses.cel.state_names import check_state_names
+from fedcel.losses.protocol import FeatureReader, StackedEntropy, State, Term
 from fedcel.settings import (
     ClassShare,
     ClusterForm,

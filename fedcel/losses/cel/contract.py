@@ -9,7 +9,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedcel.errors import ContractError, DivergedError
-from fedcel.losses.cel.protocol import ConditionalEntropy, State, split_features
 from fedcel.losses.contract import (
     evaluate_term,
     require_state,
@@ -17,6 +16,7 @@ from fedcel.losses.contract import (
     require_unchanged,
     store_state,
 )
+from fedcel.losses.protocol import ConditionalEntropy, State, split_features
 from fedcel.plugins import require
 from fedcel.seeding import make_twice
 

@@ -25,15 +25,15 @@ from fedcel.losses.cel.class_spread import (
     weighted_means,
     weighted_spread,
 )
-from fedcel.losses.cel.protocol import (
+from fedcel.losses.cel.spread_penalties import Penalty, class_shares
+from fedcel.losses.gradient_reversal import reverse_gradient
+from fedcel.losses.protocol import (
     FeatureReader,
     StackedEntropy,
     State,
     Term,
     stack_states,
 )
-from fedcel.losses.cel.spread_penalties import Penalty, class_shares
-from fedcel.losses.gradient_reversal import reverse_gradient
 from fedcel.settings import Attention, AttentionStep, ClassShare, check_entropy_bonus
 
 COLLAPSED_SHARE = 0.5

@@ -12,14 +12,14 @@ from torch.nn import functional
 from fedcel.losses.cel.class_spread import check_labels
 from fedcel.losses.cel.cluster import DEFAULT_CLUSTERS, Cluster
 from fedcel.losses.cel.gated import Gated, attention_scores
-from fedcel.losses.cel.protocol import (
+from fedcel.losses.cel.reservoir import check_finite
+from fedcel.losses.protocol import (
     FeatureReader,
     StackedEntropy,
     StackedFeatures,
     State,
     Term,
 )
-from fedcel.losses.cel.reservoir import check_finite
 from fedcel.named_tensors import add_prefix, select_prefix
 from fedcel.settings import check_hybrid_clusters
 

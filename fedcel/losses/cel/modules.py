@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fedcel.losses.cel.build_cel import build_cel
 from fedcel.losses.cel.cluster import DEFAULT_CLUSTERS, SCALE_NAMES
 from fedcel.losses.cel.hybrid import CLUSTER_PREFIX, GATED_PREFIX
-from fedcel.losses.cel.protocol import ConditionalEntropy, FeatureBatches, State, Term
+from fedcel.losses.protocol import ConditionalEntropy, FeatureBatches, State, Term
 from fedcel.seeding import make_generator
 from fedcel.settings import (
     Attention,

@@ -19,8 +19,8 @@ from fedcel.losses.cel.class_spread import (
     weighted_means,
     weighted_sums,
 )
-from fedcel.losses.cel.protocol import State, Stateless, Term
 from fedcel.losses.cel.spread_penalties import class_shares
+from fedcel.losses.protocol import State, Stateless, Term
 from fedcel.settings import ClassShare, InformationBound, check_noise
 
 DIVISORS: dict[InformationBound, float] = {"upper": 2.0, "lower": 8.0}

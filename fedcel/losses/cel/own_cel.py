@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedcel.losses.cel.protocol import ConditionalEntropy, FeatureBatches, State, Term
 from fedcel.losses.contract import require_state, require_term
+from fedcel.losses.protocol import ConditionalEntropy, FeatureBatches, State, Term
 from fedcel.plugins import PartName, blame_part
 
 

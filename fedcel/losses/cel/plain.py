@@ -14,8 +14,8 @@ from fedcel.losses.cel.class_spread import (
     select_measured,
     weighted_mean,
 )
-from fedcel.losses.cel.protocol import State, Stateless, Term
 from fedcel.losses.cel.spread_penalties import Penalty, class_shares
+from fedcel.losses.protocol import State, Stateless, Term
 from fedcel.settings import ClassShare
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedcel.errors import DataError, DivergedError
 from fedcel.losses.cel.class_spread import check_labels
-from fedcel.losses.cel.protocol import FeatureReader
+from fedcel.losses.protocol import FeatureReader
 
 
 class Reservoir(NamedTuple):

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from fedcel.errors import SettingsError
-from fedcel.losses.cel.protocol import State
+from fedcel.losses.protocol import State
 
 
 def check_state_names(state: State, names: Iterable[str], part: str) -> None:

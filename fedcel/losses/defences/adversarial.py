@@ -1,21 +1,18 @@
 """An adversary that learns to decode smashed data while the encoder learns to be undecodable."""
 
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from math import prod
 from typing import ClassVar, final
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
-from torch.func import functional_call, vmap
-from torch.nn import functional
+from torch import Tensor
 
 from fedcel.errors import NetError
 from fedcel.losses import adam
-from fedcel.losses.cel.protocol import State, Term
 from fedcel.losses.gradient_reversal import reverse_gradient
+from fedcel.losses.protocol import State, Term
 
 
 @final
@@ -48,13 +45,6 @@ class Adversarial:
     width: int
     rate: float
 
-    @cached_property
-    def decoder(self) -> nn.Sequential:
-        """The decoder's layers, without memory for parameters: theta holds them."""
-        with torch.device("meta"):
-            first, second, last = (nn.Linear(*sizes) for sizes in pairwise(self.widths))
-        return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), last, nn.Sigmoid())
-
     @property
     def widths(self) -> list[int]:
         """The number of values before and after each of the three layers."""
@@ -75,12 +65,12 @@ class Adversarial:
         return adam.resume_state(state, size, "adversary", keys)
 
     def decode(
-        self, theta: Float[Tensor, " P"], smashed: Float[Tensor, "B D"]
-    ) -> Float[Tensor, "B N"]:
+        self, theta: Float[Tensor, "*k P"], smashed: Float[Tensor, "*k B D"]
+    ) -> Float[Tensor, "*k B N"]:
         """Rebuild images from smashed data.
 
         Args:
-            theta: Weight and bias of each layer, flat (P,).
+            theta: Weight and bias of each layer, flat (P,), or (K, P) of several clients.
             smashed: Smashed data (B, D).
 
         Returns:
@@ -89,20 +79,20 @@ class Adversarial:
         Raises:
             NetError: The smashed data have not the D values that the decoder was made for.
         """
-        if smashed.shape[1] != self.features:
+        if smashed.shape[-1] != self.features:
             raise NetError(
-                f"the encoder sends {smashed.shape[1]} values, the adversary decodes "
+                f"the encoder sends {smashed.shape[-1]} values, the adversary decodes "
                 f"{self.features}; set net.features to what the encoder makes"
             )
-        parameters = dict(self.decoder.named_parameters())
+        layers = list(pairwise(self.widths))
         # split, not slices: the backward pass of a slice fills a whole theta with zeros.
-        parts = torch.split(theta, [parameter.numel() for parameter in parameters.values()])
-        values = {
-            name: part.view(parameter.shape)
-            for (name, parameter), part in zip(parameters.items(), parts, strict=True)
-        }
-        images: Tensor = functional_call(self.decoder, values, (smashed,))
-        return images
+        parts = torch.split(theta, [n for i, o in layers for n in (i * o, o)], -1)
+        x = smashed
+        for k, (inputs, outputs) in enumerate(layers):
+            weight = parts[2 * k].unflatten(-1, (outputs, inputs))
+            x = x @ weight.mT + parts[2 * k + 1].unsqueeze(-2)
+            x = x.sigmoid() if k == len(layers) - 1 else x.relu()
+        return x
 
     def loss(
         self,
@@ -116,20 +106,9 @@ class Adversarial:
 
         Logged as `adversary-mse`: the MSE.
         """
-        theta = state["theta"]
-        reversed_theta = reverse_gradient(theta)
-        measure_error = self._measure_error if theta.dim() == 1 else vmap(self._measure_error)
-        mse = measure_error(reversed_theta, smashed, x)
+        images = self.decode(reverse_gradient(state["theta"]), smashed)
+        mse = (images - x.flatten(-3)).square().mean((-2, -1))
         return Term(1 - mse, {"adversary-mse": mse.detach()} if measure else {})
-
-    def _measure_error(
-        self,
-        theta: Float[Tensor, " P"],
-        smashed: Float[Tensor, "B D"],
-        x: Float[Tensor, "B C H W"],
-    ) -> Float[Tensor, ""]:
-        """Return the mean squared error of the images that the decoder makes."""
-        return functional.mse_loss(self.decode(theta, smashed), x.flatten(1))
 
     def step(self, state: State) -> State:
         """Move the decoder by a step of Adam, which clears the gradient; see `Defence.step`."""

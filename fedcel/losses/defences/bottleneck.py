@@ -10,8 +10,8 @@ from torch import Tensor
 
 from fedcel.errors import NetError
 from fedcel.losses import adam
-from fedcel.losses.cel.protocol import State, Term
 from fedcel.losses.defences.learned_noise import measure_scale
+from fedcel.losses.protocol import State, Term
 
 
 def gaussian_divergence(

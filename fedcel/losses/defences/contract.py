@@ -9,7 +9,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.errors import DivergedError
-from fedcel.losses.cel.protocol import State
 from fedcel.losses.contract import (
     evaluate_term,
     require_state,
@@ -18,6 +17,7 @@ from fedcel.losses.contract import (
     store_state,
 )
 from fedcel.losses.defences.protocol import Defence, Transform
+from fedcel.losses.protocol import State
 from fedcel.plugins import require
 from fedcel.seeding import make_twice
 from fedcel.short_repr import summarise_record

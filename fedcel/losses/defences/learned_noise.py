@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedcel.losses.cel.protocol import State, Term
+from fedcel.losses.protocol import State, Term
 
 
 def measure_scale(scale: Float[Tensor, "*k B D"]) -> Float[Tensor, "*k"]:

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.losses.cel.protocol import State, Term
+from fedcel.losses.protocol import State, Term
 
 
 def double_centre(x: Float[Tensor, "*k B D"]) -> Float[Tensor, "*k B B"]:

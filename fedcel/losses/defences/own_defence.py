@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.losses.cel.protocol import State, Term
 from fedcel.losses.contract import require_state, require_term
 from fedcel.losses.defences.protocol import Defence
+from fedcel.losses.protocol import State, Term
 from fedcel.plugins import PartName, blame_part
 
 

@@ -17,7 +17,7 @@ from fedcel.federation.local_update import (
     local_update,
 )
 from fedcel.losses.cel.gated import Gated
-from fedcel.losses.cel.protocol import State, Stateless, Term
+from fedcel.losses.protocol import State, Stateless, Term
 from fedcel.losses.cel.spread_penalties import linear_penalty
 from fedcel.losses.composite import NO_LOSSES, Losses
 from fedcel.losses.defences import Adversarial, NoPeek

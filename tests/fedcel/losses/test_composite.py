@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 from fedcel.losses import composite
 from fedcel.losses.cel.gated import Gated
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.cel.protocol import ConditionalEntropy, FeatureBatches, State, split_features
+from fedcel.losses.protocol import ConditionalEntropy, FeatureBatches, State, split_features
 from fedcel.losses.cel.spread_penalties import linear_penalty
 from fedcel.losses.composite import NO_LOSSES, Batch, Losses
 from fedcel.losses.defences import Adversarial, InformationBottleneck, LearnedNoise, NoPeek

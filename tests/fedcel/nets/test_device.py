@@ -9,7 +9,7 @@ from torch import nn
 from fedcel.data import Images
 from fedcel.federation.local_update import LocalUpdate, StepCorrections, local_update
 from fedcel.losses import cel
-from fedcel.losses.cel.protocol import ConditionalEntropy
+from fedcel.losses.protocol import ConditionalEntropy
 from fedcel.losses.composite import Losses
 from fedcel.losses.defences import Adversarial, NoPeek
 from fedcel.nets import split_net

@@ -6,7 +6,7 @@ import torch
 from fedcel.data import Images
 from fedcel.errors import PluginError, SettingsError
 from fedcel.federation.local_update import local_update
-from fedcel.losses.cel.protocol import State
+from fedcel.losses.protocol import State
 from fedcel.nets import split_net
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_parameters import FlatNet

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from fedcel.losses.cel.gated import Gated
-from fedcel.losses.cel.protocol import State, split_features
+from fedcel.losses.protocol import State, split_features
 from fedcel.losses.cel.spread_penalties import linear_penalty
 from fedcel.settings import Attention
 

@@ -14,7 +14,7 @@ from fedcel.losses.cel import (
     build_cel,
     spread_penalties,
 )
-from fedcel.losses.cel.protocol import State, split_features
+from fedcel.losses.protocol import State, split_features
 from fedcel.settings import CelSettings, parse_settings
 
 

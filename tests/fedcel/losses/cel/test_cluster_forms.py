@@ -12,7 +12,7 @@ from torch import Tensor
 from fedcel.errors import DivergedError, SettingsError
 from fedcel.losses.cel import build_cel
 from fedcel.losses.cel.cluster import Cluster
-from fedcel.losses.cel.protocol import ConditionalEntropy, split_features
+from fedcel.losses.protocol import ConditionalEntropy, split_features
 from fedcel.losses.cel.spread_penalties import channel_penalty, linear_penalty, log_penalty
 from fedcel.settings import CelSettings
 from fedcel.testing import CELContract

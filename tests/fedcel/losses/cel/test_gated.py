@@ -14,7 +14,7 @@ from fedcel.losses.cel.class_spread import (
 )
 from fedcel.losses.cel.gated import attention_scores, attention_weights
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.cel.protocol import ConditionalEntropy, split_features
+from fedcel.losses.protocol import ConditionalEntropy, split_features
 from fedcel.losses.cel.spread_penalties import class_shares, linear_penalty, log_penalty
 from fedcel.settings import Attention
 from fedcel.testing import CELContract

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedcel.losses.cel import build_cel
-from fedcel.losses.cel.protocol import split_features
+from fedcel.losses.protocol import split_features
 from fedcel.settings import CelSettings
 
 KINDS = ("plain", "cluster", "gated", "mutual-information", "hybrid")

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedcel.errors import DataError, SettingsError
 from fedcel.losses.cel.class_spread import class_members
 from fedcel.losses.cel.mutual_information import MutualInformation, squared_distances
-from fedcel.losses.cel.protocol import ConditionalEntropy, split_features
+from fedcel.losses.protocol import ConditionalEntropy, split_features
 from fedcel.settings import InformationBound
 from fedcel.testing import CELContract
 

@@ -11,7 +11,7 @@ from fedcel.federation import build_workspace_net, init_server_state
 from fedcel.federation.client_update import build_client_losses
 from fedcel.losses.cel import ClusterCEL, PooledFeatures, State, build_cel, split_features
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.cel.protocol import ConditionalEntropy
+from fedcel.losses.protocol import ConditionalEntropy
 from fedcel.losses.cel.spread_penalties import THRESHOLD_SHARE, linear_penalty
 from fedcel.nets import build_net
 from fedcel.settings import CelSettings, NetSettings, parse_settings

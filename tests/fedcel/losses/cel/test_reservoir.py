@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from fedcel.errors import DataError, DivergedError
-from fedcel.losses.cel.protocol import split_features
+from fedcel.losses.protocol import split_features
 from fedcel.losses.cel.reservoir import sample_reservoir
 
 

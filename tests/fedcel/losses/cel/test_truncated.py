@@ -9,7 +9,7 @@ from torch import Tensor
 from fedcel.errors import SettingsError
 from fedcel.losses.cel import ClusterCEL, HybridCEL
 from fedcel.losses.cel.cluster import Cluster
-from fedcel.losses.cel.protocol import ConditionalEntropy, State, split_features
+from fedcel.losses.protocol import ConditionalEntropy, State, split_features
 from fedcel.losses.cel.spread_penalties import linear_penalty
 from fedcel.settings import parse_settings
 from fedcel.testing import CELContract

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedcel.errors import PluginError, SettingsError
 from fedcel.losses import defences
-from fedcel.losses.cel.protocol import State, Term
+from fedcel.losses.protocol import State, Term
 from fedcel.losses.defences import (
     Adversarial,
     Defence,

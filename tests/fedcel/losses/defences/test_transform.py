@@ -11,7 +11,7 @@ from fedcel.errors import PluginError
 from fedcel.federation import init_net
 from fedcel.leakage import SmashedData
 from fedcel.losses import defences
-from fedcel.losses.cel.protocol import State, Term
+from fedcel.losses.protocol import State, Term
 from fedcel.losses.defences import Defence
 from fedcel.settings import Settings, parse_settings
 
