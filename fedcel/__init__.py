@@ -44,8 +44,9 @@ if TYPE_CHECKING:
     from fedcel.errors import SettingsError as SettingsError
     from fedcel.errors import SpentError as SpentError
     from fedcel.extras import MissingExtraError as MissingExtraError
-    from fedcel.federation import LocalUpdate as LocalUpdate
-    from fedcel.federation.local_update import local_update as local_update
+    from fedcel.federation import ClientRound as ClientRound
+    from fedcel.federation import ClientUpdate as ClientUpdate
+    from fedcel.federation.local_steps import train_clients as train_clients
     from fedcel.leakage import Leakage as Leakage
     from fedcel.leakage import SmashedData as SmashedData
     from fedcel.leakage import optimal_leak as optimal_leak
@@ -54,7 +55,9 @@ if TYPE_CHECKING:
         measure_attribute_leakage as measure_attribute_leakage,
     )
     from fedcel.leakage.measure_leakage import measure_leakage as measure_leakage
-    from fedcel.losses import Losses as Losses
+    from fedcel.losses import CELTerm as CELTerm
+    from fedcel.losses import DefenceTerm as DefenceTerm
+    from fedcel.losses import WeightedTerm as WeightedTerm
     from fedcel.losses.cel import ClusterCEL as ClusterCEL
     from fedcel.losses.cel import ConditionalEntropy as ConditionalEntropy
     from fedcel.losses.cel import GatedCEL as GatedCEL

@@ -13,7 +13,7 @@ from fedcel.federation import (
     RoundInputs,
     client_update,
     record_names,
-    update_client,
+    update_clients,
 )
 from fedcel.losses.cel import State
 from fedcel.nets import to_arrays, to_vector
@@ -95,12 +95,12 @@ class PosteriorClient(NumPyClient):
         """
         examples = len(client_update.select_client_images(self.settings, self.client).y)
         number = int(config[record_names.ROUND])
-        update = update_client(
+        state = self.memory.read_state(number) if self.memory else None
+        (update,) = update_clients(
             self.settings,
-            self.client,
-            float(config.get(record_names.WEIGHT, 1.0)),
+            {self.client: float(config.get(record_names.WEIGHT, 1.0))},
             read_inputs(to_vector(parameters), config, self.received, examples=examples),
-            state=self.memory.read_state(number) if self.memory else None,
+            read_state=lambda client: state,
         )
         if self.memory and is_state_usable(update.state):
             self.memory.write_state(number, update.state)

@@ -19,7 +19,7 @@ from fedcel.federation.client_update import (
     init_net,
     protect_update,
     select_client_images,
-    train_clients,
+    update_clients,
     weigh_terms,
 )
 from fedcel.federation.code_digest import digest_code
@@ -27,7 +27,7 @@ from fedcel.federation.local_steps import (
     ClientRound,
     ClientUpdate,
     client_step,
-    train_at_once,
+    train_clients,
 )
 from fedcel.federation.server_round import (
     CLIENT_DRIFT,
@@ -89,8 +89,8 @@ __all__ = [
     "protect_update",
     "select_client_images",
     "summarise_metrics",
-    "train_at_once",
     "train_clients",
+    "update_clients",
     "weigh_terms",
     "weighted_sum",
 ]

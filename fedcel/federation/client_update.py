@@ -1,6 +1,6 @@
 """The clients' part in a round: images, terms, states, local steps.
 
-Every engine and the Flower client come through `train_clients`.
+Every engine and the Flower client come through `update_clients`.
 """
 
 import warnings
@@ -26,7 +26,7 @@ from fedcel.federation.local_steps import (
     ClientUpdate,
     compute_full_gradient,
     count_batch_images,
-    train_at_once,
+    train_clients,
 )
 from fedcel.losses import (
     CELTerm,
@@ -261,7 +261,7 @@ def count_clients_at_once(settings: Settings) -> int:
     return min(most, max(1, room // len(flat.vector)))
 
 
-def train_clients(
+def update_clients(
     settings: Settings,
     weights: Mapping[int, float],
     inputs: RoundInputs,
@@ -371,7 +371,7 @@ def _train_batch(
     states: Mapping[int, State | None],
 ) -> list[ClientUpdate]:
     """Train clients at once, without a look at what may leave them."""
-    return train_at_once(
+    return train_clients(
         build_client_nets(settings, len(clients)),
         inputs.model,
         [

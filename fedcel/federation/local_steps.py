@@ -110,7 +110,7 @@ class StepMeasures(NamedTuple):
 
 
 @use_full_precision()
-def train_at_once(
+def train_clients(
     nets: FlatNet,
     received: Float[Tensor, " P"],
     clients: Sequence[ClientRound],

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from fedcel.data import Images
 from fedcel.federation import (
-    SHARED_NOISE,
+    ClientRound,
     advance_model,
     init_server_state,
-    local_update,
+    train_clients,
     weighted_sum,
 )
 from fedcel.nets import Cut, FlatNet, SplitNet, build_net
@@ -130,17 +130,11 @@ class SamplerContract:
                 plan = plan_round(settings, number, weight, sum(COUNTS))
 
                 def streams(purpose: str, number: int = number, k: int = k) -> torch.Generator:
-                    return make_generator(
-                        seed, purpose, number, 0 if purpose == SHARED_NOISE else k
-                    )
+                    return make_generator(seed, purpose, number, k)
 
                 labels = torch.zeros(len(parts[k]), dtype=torch.long)
-                update = local_update(
-                    *(flat, state.model, Images(parts[k], labels)),
-                    plan=plan,
-                    local=settings.local,
-                    streams=streams,
-                )
+                client = ClientRound(Images(parts[k], labels), plan, streams)
+                (update,) = train_clients(flat, state.model, [client], local=settings.local)
                 deltas.append(update.delta)
             delta = weighted_sum(deltas, list(weights.values()))
             whole = plan_round(settings, number, 1.0, sum(COUNTS))
@@ -191,12 +185,9 @@ class SamplerContract:
         plan = RoundPlan(0.1, 0.0, 0.0, 0.0, 0.0, 0.05, True, 1.0, steps=3)
         images = Images(torch.rand(12, 1, 4, 4, generator=stream), torch.arange(12) % 3)
         local = LocalSettings(sampler=self.name, steps=3, batch_size=4)
-        delta = local_update(
-            *(flat, flat.vector.clone(), images),
-            plan=plan,
-            local=local,
-            streams=lambda purpose: make_generator(3, purpose),
-        ).delta
+        client = ClientRound(images, plan, lambda purpose: make_generator(3, purpose))
+        (update,) = train_clients(flat, flat.vector.clone(), [client], local=local)
+        delta = update.delta
         assert not delta[: flat.cut].any()
         assert delta[flat.cut :].all()
         assert delta.isfinite().all()

@@ -11,9 +11,9 @@ from torch.nn.functional import cross_entropy
 
 from fedcel.data import Images
 from fedcel.errors import DataError
-from fedcel.federation import ClientUpdate, local_update, protect_update
+from fedcel.federation import ClientRound, ClientUpdate, protect_update, train_clients
 from fedcel.leakage import FIRST_LAYER, UPDATE
-from fedcel.losses import NO_LOSSES, Losses
+from fedcel.losses import WeightedTerm
 from fedcel.nets import FlatNet, SplitNet
 from fedcel.posterior import RoundPlan
 from fedcel.seeding import make_generator as stream
@@ -48,7 +48,7 @@ class Uploads:
     The attacker's best case: plain steps, whatever `local.sampler`, each on all images. He knows
     the model received, the number and size of the steps, the law of the noise at the cut and that
     of the Langevin noise, and what the model answers on average to images like these. He explains
-    an upload by cross-entropy and the priors alone, also where `losses` act.
+    an upload by cross-entropy and the priors alone, also where `terms` act.
     """
 
     flat: FlatNet
@@ -64,8 +64,8 @@ class Uploads:
     batch: int
     steps: int = 1
     """Local steps behind an upload."""
-    losses: Losses = NO_LOSSES
-    """What acts beside cross-entropy when clients train."""
+    terms: tuple[WeightedTerm, ...] = ()
+    """Terms beside cross-entropy when clients train."""
     name: str = "update"
 
     @property
@@ -99,17 +99,13 @@ class Uploads:
         for x, y in batches:
             seed = int(torch.randint(2**62, (), generator=generator))
 
-            def train(x: Tensor = x, y: Tensor = y, seed: int = seed) -> ClientUpdate:
-                update = local_update(
-                    self.flat,
-                    self.received,
-                    Images(x, y),
-                    plan=self.plan,
-                    local=local,
-                    streams=partial(stream, seed),
-                    losses=self.losses,
+            client = ClientRound(Images(x, y), self.plan, partial(stream, seed))
+
+            def train(client: ClientRound = client) -> ClientUpdate:
+                (update,) = train_clients(
+                    self.flat, self.received, [client], local=local, terms=self.terms
                 )
-                return ClientUpdate(*update)
+                return update
 
             update = protect_update(self.updates, train, self.received)
             rows.append(update.delta.expand(len(y), -1))

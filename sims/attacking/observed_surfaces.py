@@ -13,7 +13,7 @@ from clients import EvaluationClient
 from fedcel.attacks import hijack_encoder, set_trap_weights
 from fedcel.data import Images
 from fedcel.errors import SettingsError
-from fedcel.federation import build_client_losses, init_net, select_acting_losses
+from fedcel.federation import build_terms, init_net, weigh_terms
 from fedcel.leakage import LOG_PROB, LOGITS, Law, Observation, SmashedData
 from fedcel.nets import FlatNet, SplitNet, apply_noise
 from fedcel.posterior import Prediction, build_device_net, noise_variance, predict, round_plan
@@ -216,14 +216,14 @@ def client_uploads(run: Run, attack_settings: AttackSettings) -> Uploads:
         flat.load(run.model)
     flat = manipulate_model(flat, run, attack_settings)
     received = flat.vector.clone()
-    losses = select_acting_losses(build_client_losses(s), plan)
+    terms = tuple(weigh_terms(build_terms(s), plan))
     attacker_x = (splits.auxiliary if len(splits.auxiliary.y) else book).x
     answers = predict(flat, [received], attacker_x, stream(s.seed, "expected")).probabilities
     noisy = plan._replace(noise=noise)
     batch = attack_settings.batch
     steps = attack_settings.local_steps
     return Uploads(
-        flat, received, noisy, s.local, s.update, book, answers.mean(0), batch, steps, losses
+        flat, received, noisy, s.local, s.update, book, answers.mean(0), batch, steps, terms
     )
 
 

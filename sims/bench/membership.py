@@ -24,6 +24,7 @@ from fedcel.federation import (
     ClientUpdate,
     RoundRequest,
     compute_client_gradient,
+    count_clients_at_once,
     init_net,
     init_server_state,
     play_round,
@@ -98,7 +99,7 @@ class RecordingTrainer:
             request.weights,
             request.inputs,
             read_state=self._states.get,
-            fall_back=lambda reason: None,
+            at_once=count_clients_at_once(self._settings),
         )
         self.deltas = []
         for client, update in zip(request.weights, updates, strict=True):

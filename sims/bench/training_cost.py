@@ -4,7 +4,7 @@ import statistics
 import time
 
 from fedcel.data import load_splits
-from fedcel.federation import RoundInputs, build_workspace_net, update_client
+from fedcel.federation import RoundInputs, build_workspace_net, update_clients
 from fedcel.losses.cel import State
 from fedcel.nets import CPU, fastest_device
 from fedcel.settings import CelSettings, DefenceSettings, Settings
@@ -45,5 +45,6 @@ def time_round(settings: Settings, state: State | None) -> tuple[float, State | 
     inputs = RoundInputs(number, flat.vector.clone(), total)
     read_clock = time.process_time if fastest_device(flat.net) == CPU else time.perf_counter
     begin = read_clock()
-    update = update_client(settings, 0, len(parts[0].y) / total, inputs, state=state)
+    weights = {0: len(parts[0].y) / total}
+    (update,) = update_clients(settings, weights, inputs, read_state=lambda client: state)
     return read_clock() - begin, update.state

@@ -277,7 +277,7 @@ def test_what_cannot_be_computed_at_once_is_named(change: dict[str, Any], reason
     assert reason in reasons[0]
 
 
-def train_at_once(settings: Settings, request: RoundRequest) -> Iterator[ClientUpdate]:
+def train_clients(settings: Settings, request: RoundRequest) -> Iterator[ClientUpdate]:
     """Train all clients of a first round at once; it is a failure where that cannot be."""
     return update_clients(
         settings,
@@ -294,7 +294,7 @@ def test_clients_that_diverge_are_what_they_are_alone() -> None:
     settings = parse_settings({**BASE, "net.bound": "none", "local.rate": 1e12})
     request = ask(settings, init_server_state(build_workspace_net(settings).vector))
     singly = [update_client(settings, k, w, request.inputs) for k, w in request.weights.items()]
-    at_once = train_at_once(settings, request)
+    at_once = train_clients(settings, request)
     for expected, actual in zip(singly, at_once, strict=True):
         assert not expected.delta.isfinite().all()
         torch.testing.assert_close(actual.delta, expected.delta, rtol=0, atol=0, equal_nan=True)
@@ -307,7 +307,7 @@ def test_features_that_ran_away_stop_the_client_that_has_them() -> None:
         {**BASE, "cel.kind": "cluster", "net.bound": "none", "local.rate": 1e12}
     )
     request = ask(settings, init_server_state(build_workspace_net(settings).vector))
-    at_once = train_at_once(settings, request)
+    at_once = train_clients(settings, request)
     with pytest.raises(DivergedError, match="round 1, client 0: class"):
         list(at_once)
 

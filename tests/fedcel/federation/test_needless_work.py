@@ -42,7 +42,7 @@ def train_in_turn(settings: Settings, number: int) -> None:
         update_client(settings, client, 0.25, inputs)
 
 
-def train_at_once(settings: Settings, number: int) -> None:
+def train_clients(settings: Settings, number: int) -> None:
     """Train them at once."""
     inputs = RoundInputs(number, build_workspace_net(settings).vector.clone(), 1000)
     weights = dict.fromkeys(range(settings.clients), 0.25)
@@ -53,7 +53,7 @@ def train_at_once(settings: Settings, number: int) -> None:
     )
 
 
-ENGINES = pytest.mark.parametrize("train", [train_in_turn, train_at_once], ids=["loop", "batched"])
+ENGINES = pytest.mark.parametrize("train", [train_in_turn, train_clients], ids=["loop", "batched"])
 
 
 def list_drawn(
