@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from fedcel.data import Images, load_splits
 from fedcel.federation import begin_round, client_update, finish_round, init_server_state
 from fedcel.nets.cut import Cut
-from fedcel.nets.flat_parameters import FlatNet
+from fedcel.nets.flat_net import FlatNet
 from fedcel.nets.split_net import SplitNet
 from fedcel.posterior.chain import Chain
 from fedcel.posterior.langevin_step import Langevin, LangevinContext, langevin_step

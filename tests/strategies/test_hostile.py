@@ -21,7 +21,7 @@ from flwr.app import (
 
 from clients import make_client_app
 from fedcel.federation import client_update, init_server_state, record_names, server_round
-from fedcel.nets.flat_parameters import to_arrays
+from fedcel.nets.flat_net import to_arrays
 from fedcel.settings import parse_settings
 from strategies import PosteriorStrategy
 from strategies.node_registry import NodeRegistry

@@ -28,7 +28,7 @@ from fedcel.data import load_splits
 from fedcel.errors import RoundError, SettingsError
 from fedcel.federation import client_update, init_net, record_names
 from fedcel.files import read_tensors
-from fedcel.nets.flat_parameters import to_arrays, to_vector
+from fedcel.nets.flat_net import to_arrays, to_vector
 from fedcel.runs import run_folder
 from fedcel.settings import Settings, parse_settings
 from sims.engines import in_memory_grid

@@ -71,6 +71,8 @@ def select_rows(
     """Return the row of each example: `rows[index]`, each client's from its own rows."""
     if index.dim() == 1:
         return rows.index_select(0, index)
+    if len(index) == 1:
+        return rows[0].index_select(0, index[0]).unsqueeze(0)
     size = rows.shape[-2]
     first = torch.arange(0, size * len(index), size, device=index.device)
     # index_select, not [...]: three times as fast on rows this short.

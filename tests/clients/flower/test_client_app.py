@@ -11,7 +11,7 @@ from clients import make_client_app
 from clients.flower.posterior_client import select_metrics
 from fedcel.errors import SettingsError
 from fedcel.federation import ClientUpdate, client_update, digest_code, record_names
-from fedcel.nets.flat_parameters import to_arrays
+from fedcel.nets.flat_net import to_arrays
 from fedcel.settings import Settings, dump_settings, flatten_settings, parse_settings
 
 RAW = {"clients": 4, "local.steps": 3, "cel.kind": "cluster", "cel.warm-up": 0, "rounds": 10}

@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from clients import make_client_app
 from fedcel.errors import DataError, SettingsError
 from fedcel.federation import client_update, digest_code, record_names
-from fedcel.nets.flat_parameters import to_arrays
+from fedcel.nets.flat_net import to_arrays
 from fedcel.runs import ClientStateFolder
 from fedcel.settings import Scalar, dump_settings, flatten_settings, parse_settings
 

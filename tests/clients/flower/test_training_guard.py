@@ -13,7 +13,7 @@ from fedcel.data import load_splits
 from fedcel.errors import LeakError, SettingsError
 from fedcel.federation import init_net, record_names
 from fedcel.nets import FlatNet
-from fedcel.nets.flat_parameters import to_arrays
+from fedcel.nets.flat_net import to_arrays
 from fedcel.settings import parse_settings
 
 S = parse_settings(

@@ -22,7 +22,7 @@ from fedcel.losses.cel.spread_penalties import linear_penalty
 from fedcel.losses.composite import NO_LOSSES, Losses
 from fedcel.losses.defences import Adversarial, NoPeek
 from fedcel.nets import split_net
-from fedcel.nets.flat_parameters import FlatNet
+from fedcel.nets.flat_net import FlatNet
 from fedcel.posterior.round_plan import RoundPlan
 from fedcel.seeding import make_generator
 from fedcel.settings import Attention, LocalSettings, NetSettings

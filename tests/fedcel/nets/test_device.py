@@ -14,7 +14,7 @@ from fedcel.losses.composite import Losses
 from fedcel.losses.defences import Adversarial, NoPeek
 from fedcel.nets import split_net
 from fedcel.nets.device import CPU, fastest_device, place_state, use_full_precision
-from fedcel.nets.flat_parameters import FlatNet
+from fedcel.nets.flat_net import FlatNet
 from fedcel.posterior.round_plan import RoundPlan
 from fedcel.seeding import make_generator
 from fedcel.settings import CelSettings, LocalSettings, NetSettings

@@ -11,7 +11,7 @@ from torch.nn.functional import one_hot
 from fedcel.data import Splits, load_splits
 from fedcel.metrics import calibration
 from fedcel.nets.cut import Cut
-from fedcel.nets.flat_parameters import FlatNet
+from fedcel.nets.flat_net import FlatNet
 from fedcel.nets.split_net import SplitNet
 from fedcel.posterior.round_plan import RoundPlan
 from fedcel.settings import DataSettings

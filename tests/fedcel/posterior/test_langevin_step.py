@@ -9,7 +9,7 @@ from fedcel.federation.local_update import local_update
 from fedcel.losses.protocol import State
 from fedcel.nets import split_net
 from fedcel.nets.cut import Cut
-from fedcel.nets.flat_parameters import FlatNet
+from fedcel.nets.flat_net import FlatNet
 from fedcel.posterior import build_sampler
 from fedcel.posterior.protocol import NoiseAdder
 from fedcel.posterior.round_plan import RoundPlan

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedcel.nets import split_net
-from fedcel.nets.flat_parameters import FlatNet
+from fedcel.nets.flat_net import FlatNet
 from fedcel.posterior.predict import Prediction, build_device_net, predict
 from fedcel.seeding import make_generator
 from fedcel.settings import NetSettings

@@ -18,7 +18,7 @@ from torch import Tensor
 from clients import make_client_app
 from fedcel.federation import client_update, init_server_state, server_round, server_state
 from fedcel.federation.aggregation import renormalise_weights
-from fedcel.nets.flat_parameters import to_arrays
+from fedcel.nets.flat_net import to_arrays
 from fedcel.posterior import plan_round, select_clients
 from strategies import PosteriorStrategy
 from strategies.node_registry import NodeRegistry

@@ -26,7 +26,7 @@ from fedcel.federation import (
 )
 from fedcel.losses.composite import NO_LOSSES
 from fedcel.nets.cut import Cut
-from fedcel.nets.flat_parameters import FlatNet
+from fedcel.nets.flat_net import FlatNet
 from fedcel.nets.split_net import SplitNet
 from fedcel.posterior.round_plan import RoundPlan
 from fedcel.settings import Settings, parse_settings

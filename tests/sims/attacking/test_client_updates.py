@@ -16,7 +16,7 @@ from fedcel.data import Images
 from fedcel.errors import DataError, SettingsError
 from fedcel.leakage import FIRST_LAYER, ObservationFirstLayer, ObservationUpdate
 from fedcel.nets.cut import Cut
-from fedcel.nets.flat_parameters import FlatNet
+from fedcel.nets.flat_net import FlatNet
 from fedcel.nets.split_net import build_net
 from fedcel.posterior.round_plan import plan_round
 from fedcel.settings import (

@@ -15,7 +15,7 @@ from fedcel.attacks import RepeatedObservation, run_attacks
 from fedcel.data import Images
 from fedcel.leakage import HEAD, LOG_PROB, LOGITS, optimal_leak
 from fedcel.nets.cut import Cut
-from fedcel.nets.flat_parameters import FlatNet
+from fedcel.nets.flat_net import FlatNet
 from fedcel.nets.noise_scale import NoiseScale
 from fedcel.nets.split_net import SplitNet
 from fedcel.posterior.predict import build_device_net

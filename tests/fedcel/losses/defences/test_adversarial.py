@@ -17,7 +17,7 @@ from fedcel.losses.defences.adversarial import Adversarial
 from fedcel.losses.defences.protocol import Defence
 from fedcel.nets import split_net
 from fedcel.nets.cut import Cut
-from fedcel.nets.flat_parameters import FlatNet
+from fedcel.nets.flat_net import FlatNet
 from fedcel.posterior.round_plan import RoundPlan
 from fedcel.seeding import make_generator
 from fedcel.settings import LocalSettings, NetSettings

@@ -7,7 +7,7 @@ from torch import nn
 
 from fedcel.errors import NetError
 from fedcel.nets.cut import Cut
-from fedcel.nets.flat_parameters import FlatNet, to_arrays, to_vector
+from fedcel.nets.flat_net import FlatNet, to_arrays, to_vector
 from fedcel.nets.split_net import SplitNet, build_net
 from fedcel.seeding import make_generator
 from fedcel.settings import NetSettings
