@@ -439,6 +439,7 @@ class PosteriorStrategy(FedAvg):
             is_bounded=self.settings.net.is_bounded,
             is_gradient_due=plan.control == "stale",
             gradient_scale=plan.rate * plan.steps,
+            trained=self.state.trained,
         )
 
     def _are_centres_due(self, request: RoundRequest) -> bool:

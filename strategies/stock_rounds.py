@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from logging import WARNING
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -122,13 +122,21 @@ class StockRounds:
     aggregates stays as Flower has it: noise from a known seed would protect nobody.
     """
 
-    def __init__(self, strategy: Strategy, settings: Settings, requirements: ConfigRecord) -> None:
+    def __init__(
+        self,
+        strategy: Strategy,
+        settings: Settings,
+        requirements: ConfigRecord,
+        frozen: Collection[int] = (),
+    ) -> None:
         """Take a strategy in charge, from its first round on.
 
         Args:
             strategy: A strategy of Flower's, or derived from one.
             settings: The run's settings.
             requirements: What nodes' own images have to fit.
+            frozen: Which of the model's arrays are not trained: they stay as they were sent, whatever
+                an average rounds and a strategy adds.
         """
         self.registry = NodeRegistry({}, {})
         self.unrepeatable: str | None = None
@@ -137,6 +145,7 @@ class StockRounds:
         self._requirements = ConfigRecord({**requirements})  # a strategy adds to what it is given
         self._round, self._deadline = 0, math.inf
         self._draw: SeededDraw | None = None
+        self._frozen, self._received = frozen, ArrayRecord()
         self._sent: list[tuple[Metadata, int]] = []
         self._model: SentModel | None = None
         self._trained: list[int] = []
@@ -194,6 +203,7 @@ class StockRounds:
             server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
         ) -> Iterable[Message]:
             self._begin_round(server_round, grid)
+            self._received = arrays
             with self._seed_draw("clients") as draw:
                 ordered = self.order_grid(grid)
                 messages = list(configure_train(server_round, arrays, config, ordered))
@@ -210,6 +220,10 @@ class StockRounds:
                 self._note_unrepeatable("it draws random numbers while it aggregates")
             self._is_round_used = bool(arrays)
             self._has_made_model |= self._is_round_used
+            if arrays:
+                for k in self._frozen:
+                    name = list(self._received)[k]
+                    arrays[name] = self._received[name]
             return arrays, metrics
 
         def configure_evaluation(

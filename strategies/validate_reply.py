@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, Message, Metadata, MetricRecord, RecordDict
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedcel.federation import ClientUpdate, record_names
@@ -55,6 +55,8 @@ class Expectation(NamedTuple):
     """Whether a reply to a round brings the client's mean gradient."""
     gradient_scale: float
     """eta times steps, by which a gradient moves the model."""
+    trained: Int[Tensor, " M"] | None = None
+    """Positions of the parameters that are trained; None: all are."""
 
 
 def describe_failure(reply: Message) -> str | None:
@@ -226,6 +228,8 @@ def _find_delta_fault(record: ArrayRecord, expected: Expectation) -> str | None:
     delta = _read_vector(record, expected.shapes)
     if isinstance(delta, str):
         return delta
+    if expected.trained is not None and delta.index_fill(0, expected.trained, 0).any():
+        return "it moves parameters that are frozen (requires_grad=False)"
     return _find_excess(delta, expected, "its norm is")
 
 

@@ -12,6 +12,7 @@ from fedcel.federation.client_update import (
     RoundInputs,
     build_client_losses,
     build_stacked_nets,
+    build_workspace_net,
     clip_and_perturb,
     count_refresh_epochs,
     finish_client,
@@ -23,7 +24,7 @@ from fedcel.federation.local_update import count_batch_images, local_updates
 from fedcel.losses.cel import State
 from fedcel.nets import CPU
 from fedcel.own_parts import blame_own_parts
-from fedcel.posterior import is_encoder_frozen
+from fedcel.posterior import is_encoder_frozen, list_trained_parameters
 from fedcel.settings import Settings
 
 PARAMETERS_AT_ONCE = 2**20
@@ -154,8 +155,9 @@ def _update_batch(
             is_known = isinstance(error, StackingError)
             fall_back(str(error) if is_known else describe_unforeseen(error))
         return updates
+    trained = list_trained_parameters(build_workspace_net(settings).net)
     return [
-        clip_and_perturb(settings.update, update, inputs.model)
+        clip_and_perturb(settings.update, update, inputs.model, trained)
         if update.model.isfinite().all()
         else update_one(position)
         for position, update in enumerate(updates)

@@ -9,11 +9,11 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedcel.data import Images, Splits, load_splits
-from fedcel.errors import DataError, FailedError
+from fedcel.errors import DataError, FailedError, NetError
 from fedcel.federation.local_update import (
     SHARED_NOISE,
     ClientRound,
@@ -33,10 +33,15 @@ from fedcel.losses.cel import (
 )
 from fedcel.nets import CPU, FlatNet, StackedNet, build_net, fastest_device
 from fedcel.own_parts import blame_own_parts
-from fedcel.posterior import RoundPlan, is_encoder_frozen, plan_round
+from fedcel.posterior import (
+    RoundPlan,
+    is_encoder_frozen,
+    list_trained_parameters,
+    plan_round,
+)
 from fedcel.privacy import add_update_noise, clip_update
 from fedcel.seeding import make_generator
-from fedcel.settings import Settings, UpdateSettings
+from fedcel.settings import Settings, UpdateSettings, burn_in_rounds
 from fedcel.short_repr import summarise_record
 
 _GRADIENT, _GRADIENT_ROUND = "control.gradient", "control.round"
@@ -122,7 +127,8 @@ def init_net(settings: Settings, splits: Splits) -> FlatNet:
         The net, its parameters in one vector.
 
     Raises:
-        NetError: The parts of the net do not fit together, or the images do not fit it.
+        NetError: The parts of the net do not fit together, the images do not fit it, or the
+            head that is to be sampled is frozen.
         PluginError: A user's net or defence cannot be built.
     """
     plain = build_net(
@@ -132,7 +138,17 @@ def init_net(settings: Settings, splits: Splits) -> FlatNet:
         make_generator(settings.seed, "net", settings.net.seed),
         cut=defences.build_cut(settings),
     )
-    return FlatNet(defences.apply_transform(settings, splits.shape, plain))
+    flat = FlatNet(defences.apply_transform(settings, splits.shape, plain))
+    samples_head = settings.chain.scope == "head" and burn_in_rounds(settings) < settings.rounds
+    if samples_head and not any(
+        parameter.requires_grad for parameter in flat.net.head.parameters()
+    ):
+        raise NetError(
+            f"all parameters of the head of net.name {settings.net.name!r} have "
+            "requires_grad=False, and chain.scope 'head' samples nothing else; set "
+            "requires_grad=True there, or chain.scope to 'full'"
+        )
+    return flat
 
 
 @lru_cache(maxsize=4)
@@ -245,7 +261,8 @@ def update_client(
     train = partial(_train_client, settings, client, weight, inputs, losses=losses, state=state)
     try:
         with blame_own_parts(settings):
-            return protect_update(settings.update, train, inputs.model, state)
+            trained = list_trained_parameters(build_workspace_net(settings).net)
+            return protect_update(settings.update, train, inputs.model, state, trained=trained)
     except FailedError as error:
         raise type(error)(f"round {inputs.round_number}, client {client}: {error}") from error
 
@@ -440,6 +457,8 @@ def protect_update(
     train: Callable[[], ClientUpdate],
     received: Float[Tensor, " P"],
     state: State | None = None,
+    *,
+    trained: Int[Tensor, " M"] | None = None,
 ) -> ClientUpdate:
     """Clip and perturb an update before it leaves the client.
 
@@ -451,22 +470,26 @@ def protect_update(
         train: Makes the update.
         received: The model that the round started from, (P,).
         state: What the client kept of earlier rounds.
+        trained: As of `clip_and_perturb`.
 
     Returns:
         The update, clipped and perturbed as the settings say.
     """
     if protection.clip == "none" or not protection.noise:
-        return clip_and_perturb(protection, train(), received)
+        return clip_and_perturb(protection, train(), received, trained)
     try:
         update = train()
     except Exception as error:  # whichever: that it came at all may depend on the images
         warnings.warn(f"the update counts as 0, there is none: {error}", stacklevel=2)
         update = ClientUpdate(torch.zeros_like(received), received, state or {}, {})
-    return clip_and_perturb(protection, update, received)
+    return clip_and_perturb(protection, update, received, trained)
 
 
 def clip_and_perturb(
-    protection: UpdateSettings, update: ClientUpdate, received: Float[Tensor, " P"]
+    protection: UpdateSettings,
+    update: ClientUpdate,
+    received: Float[Tensor, " P"],
+    trained: Int[Tensor, " M"] | None = None,
 ) -> ClientUpdate:
     """Clip and perturb what a training gave; with noise its metrics are dropped.
 
@@ -474,6 +497,8 @@ def clip_and_perturb(
         protection: Clip and noise of the updates.
         update: As it was trained.
         received: The model that the round started from, (P,).
+        trained: Positions of the parameters that are trained, the only ones that get noise; None:
+            all are.
 
     Returns:
         The update, clipped and perturbed as the settings say.
@@ -483,5 +508,7 @@ def clip_and_perturb(
     if not protection.noise:
         delta = clip_update(update.delta, protection.clip).to(update.delta.dtype)
         return update._replace(delta=delta, model=received + delta)
-    delta = add_update_noise(update.delta, protection.clip, protection.noise)
+    moving = slice(None) if trained is None else trained
+    delta = torch.zeros_like(update.delta)
+    delta[moving] = add_update_noise(update.delta[moving], protection.clip, protection.noise)
     return ClientUpdate(delta, received + delta, update.state, {})

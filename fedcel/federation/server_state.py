@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedcel.federation.aggregation import slide_average
@@ -20,7 +20,7 @@ from fedcel.losses.cel import (
     count_seen_features,
 )
 from fedcel.nets import SplitNet
-from fedcel.posterior import RoundPlan, plan_round
+from fedcel.posterior import RoundPlan, list_trained_parameters, plan_round
 from fedcel.seeding import make_generator
 from fedcel.settings import Settings, burn_in_rounds
 from fedcel.short_repr import summarise_record
@@ -49,6 +49,8 @@ class ServerState(NamedTuple):
     """Whether a node trained on images that are not the server's to deal."""
     weight: WeightControl | None = None
     """The state of an adaptive gamma."""
+    trained: Int[Tensor, " M"] | None = None
+    """Positions of the parameters that are trained; None: all are."""
 
     @property
     def gamma(self) -> float | None:
@@ -86,6 +88,7 @@ def init_server_state(
         ),
         centres=averaged_centres.init_centres(settings.cel, net.features, classes),
         weight=adaptive_weight.init_control(settings.cel),
+        trained=list_trained_parameters(net),
     )
 
 
@@ -139,7 +142,8 @@ def compute_preconditioner(state: ServerState) -> Float[Tensor, " P"] | None:
     gradients have at most twice the step of the mean one.
 
     Returns:
-        One step size for each parameter in units of eta, (P,); None without a preconditioner.
+        One step size for each parameter in units of eta, (P,), 0 for what is frozen; None without
+        a preconditioner.
 
     References:
         RMSprop's preconditioner, Li et al., AAAI 2016, eq. 6, with their lambda at the mean of r,
@@ -147,9 +151,16 @@ def compute_preconditioner(state: ServerState) -> Float[Tensor, " P"] | None:
     """
     if state.squared_speed is None:
         return None
-    root = state.squared_speed.sqrt()
+    moving = _select_trained(state)
+    root = state.squared_speed[moving].sqrt()
     scale = 1 / (1 + root / root.mean().clamp_min(torch.finfo(root.dtype).tiny))
-    return scale / scale.mean()
+    preconditioner = torch.zeros_like(state.squared_speed)
+    preconditioner[moving] = scale / scale.mean()
+    return preconditioner
+
+
+def _select_trained(state: ServerState) -> slice | Int[Tensor, " M"]:
+    return slice(None) if state.trained is None else state.trained
 
 
 def restore_shared_noise(
@@ -176,7 +187,10 @@ def restore_shared_noise(
     deviation = 1.0 if preconditioner is None else plan.noise_scale(preconditioner)
     xi = torch.randn(delta.shape, generator=make_generator(settings.seed, "lost", state.round + 1))
     lost = plan.shared_noise * math.sqrt(share * (1 - share))
-    return delta + lost * deviation * remaining**0.5 * xi
+    moving = _select_trained(state)
+    restored = delta.clone()
+    restored[moving] = (delta + lost * deviation * remaining**0.5 * xi)[moving]
+    return restored
 
 
 def merge_client_centres(

@@ -72,6 +72,7 @@ def _check_gradients(case: NetCase) -> None:
     labels = torch.arange(_IMAGES) % case.classes
     loss = cross_entropy(net.answer(net.encode(case.make_images())), labels)
     parameters = {name: p for name, p in net.named_parameters() if p.requires_grad}
+    require(bool(parameters), "a parameter must be trained; all have requires_grad=False")
     gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
     for name, gradient in zip(parameters, gradients, strict=True):
         line = f"every parameter must have a finite gradient; that of {name!r} is"

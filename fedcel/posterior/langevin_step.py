@@ -5,8 +5,8 @@ from functools import lru_cache, partial
 from typing import NamedTuple, final
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
+from jaxtyping import Float, Int
+from torch import Tensor, nn
 
 from fedcel import plugins
 from fedcel.errors import PluginError
@@ -117,7 +117,7 @@ class LangevinContext(NamedTuple):
     """
 
     plan: RoundPlan
-    moving: slice
+    moving: slice | Int[Tensor, " M"]
     """The part of the net's vector that moves."""
     received: Float[Tensor, " M"]
     """The model that the round starts from."""
@@ -232,17 +232,37 @@ def stack_contexts(rows: Sequence[LangevinContext]) -> LangevinContext:
     )
 
 
-def moving_parameters(flat: FlatNet, is_encoder_frozen: bool) -> slice:
+def list_trained_parameters(net: nn.Module) -> Int[Tensor, " M"] | None:
+    """List the positions of all parameters whose `requires_grad` is set, in the net's vector.
+
+    Args:
+        net: The net.
+
+    Returns:
+        The positions, ascending; None where all parameters are trained.
+    """
+    parameters = list(net.parameters())
+    if all(parameter.requires_grad for parameter in parameters):
+        return None
+    marks = [torch.full((p.numel(),), p.requires_grad) for p in parameters]
+    return torch.cat(marks).nonzero()[:, 0]
+
+
+def moving_parameters(flat: FlatNet, is_encoder_frozen: bool) -> slice | Int[Tensor, " M"]:
     """Select the parameters that move: those of the head alone once the encoder is frozen.
+
+    Whatever has `requires_grad=False` never moves.
 
     Args:
         flat: The net.
         is_encoder_frozen: Whether the encoder is frozen.
 
     Returns:
-        Their part of the net's vector.
+        Their part of the net's vector; positions, where single parameters are frozen.
     """
-    return slice(flat.cut if is_encoder_frozen else 0, None)
+    first = flat.cut if is_encoder_frozen else 0
+    trained = list_trained_parameters(flat.net)
+    return slice(first, None) if trained is None else trained[trained >= first]
 
 
 def langevin_step(
@@ -287,6 +307,8 @@ def langevin_step(
         gradient.mul_(context.preconditioner)
     noise_adder = partial(add_noise, context)
     next_state = context.sampler.step(state, vector, gradient, noise_adder, plan)
+    if isinstance(context.moving, Tensor):  # the vector above is a copy, no view
+        flat.vector[..., context.moving] = vector
     return next_state, LangevinMeasures(was_clipped, information)
 
 

@@ -333,6 +333,7 @@ def read_state(folder: Path, initial: ServerState) -> ServerState:
             bool(int(metadata.get("own", "0"))),  # an earlier version did not write it
             initial.weight
             and WeightControl(float(metadata["gamma"]), float(metadata["gamma-error"])),
+            initial.trained,
         )
     except KeyError as error:
         raise RunError(f"{path} is damaged: it holds no {error}; start the run anew") from None

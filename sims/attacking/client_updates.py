@@ -15,7 +15,7 @@ from fedcel.federation import ClientUpdate, local_update, protect_update
 from fedcel.leakage import FIRST_LAYER, UPDATE
 from fedcel.losses import NO_LOSSES, Losses
 from fedcel.nets import FlatNet, SplitNet
-from fedcel.posterior import RoundPlan
+from fedcel.posterior import RoundPlan, list_trained_parameters
 from fedcel.seeding import make_generator as stream
 from fedcel.settings import LocalSettings, UpdateSettings
 
@@ -111,7 +111,8 @@ class Uploads:
                 )
                 return ClientUpdate(*update)
 
-            update = protect_update(self.updates, train, self.received)
+            trained = list_trained_parameters(self.flat.net)
+            update = protect_update(self.updates, train, self.received, trained=trained)
             rows.append(update.delta.expand(len(y), -1))
         return torch.cat(rows)
 

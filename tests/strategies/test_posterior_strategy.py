@@ -342,3 +342,15 @@ def test_only_who_took_part_in_the_last_round_scores_the_model() -> None:
     grid: Any = FakeGrid([{}] * 4)
     messages = s.configure_evaluate(1, model, ConfigRecord(), grid)
     assert [message.metadata.dst_node_id for message in messages] == [102]
+
+
+def test_an_update_of_frozen_parameters_is_left_out() -> None:
+    """They are no client's to move: the others' model stays as it is there."""
+    instance = strategy()
+    instance.state = instance.state._replace(trained=torch.tensor([6, 7, 8]))
+    moved = [np.ones((2, 3), np.float32), np.ones(3, np.float32)]
+    assert instance.fault(reply(0, arrays=moved)) == (
+        "it moves parameters that are frozen (requires_grad=False)"
+    )
+    moved[0] *= 0
+    assert instance.fault(reply(0, arrays=moved)) is None
