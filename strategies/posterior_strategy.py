@@ -42,6 +42,7 @@ from strategies.node_registry import (
     reregister_nodes,
 )
 from strategies.validate_reply import (
+    LOST_STATE,
     Expectation,
     address_messages,
     describe_failure,
@@ -198,6 +199,7 @@ class PosteriorStrategy(FedAvg):
                 valid[k],
                 are_centres_due=self._are_centres_due(request),
                 is_gradient_due=request.plan.control == "stale",
+                state_round=request.state_rounds.get(k),
             )
             for k in used
         )
@@ -214,6 +216,8 @@ class PosteriorStrategy(FedAvg):
         )
         for client, reason, _ in self.report.unused_metrics:
             log(WARNING, "Left out metrics of client %s: %s", client, to_printable(reason))
+        for client in self.report.lost_states:
+            log(WARNING, LOST_STATE, client, request.state_rounds[client])
         model = ArrayRecord(to_arrays(self.state.model, self.shapes))
         return model, MetricRecord(dict(self.report.metrics))
 
@@ -328,6 +332,8 @@ class PosteriorStrategy(FedAvg):
         }
         if request.inputs.threshold is not None:
             numbers[record_names.THRESHOLD] = request.inputs.threshold
+        if (state_round := request.state_rounds.get(client)) is not None:
+            numbers[record_names.STATE_ROUND] = state_round
         if request.inputs.gamma is not None:
             numbers[record_names.GAMMA] = request.inputs.gamma
         return ConfigRecord({**config, **numbers})

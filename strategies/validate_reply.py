@@ -1,10 +1,10 @@
 """What is in a node's reply, and what may be wrong with it."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from io import BytesIO
 from math import inf, nan, prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,6 +30,12 @@ _FLOWERS_WRAPPER = re.compile(r"<class '([\w.<>()]{1,200})'>:<'(.*)'>", re.DOTAL
 """Of a ClientApp's exception, in the reason of an error."""
 _SIMULATIONS_WRAPPER = "Exception ClientAppException occurred. Message: "
 """After it, and a traceback of Ray's, stand an exception's words in a simulation of Flower's."""
+LOST_STATE = (
+    "Client %s began afresh: its node has not the losses' state after round %d. The model is "
+    "another than with it; give the node the state-path that it had"
+)
+"""A warning of the log."""
+_MOST_ROUNDS = 2**31
 _MAX_GROWTH = 1000.0  # times the model's own norm, plus 1: no honest update is as long
 
 
@@ -212,6 +218,12 @@ def _find_false_claim(metrics: MetricRecord, expected: Expectation) -> str | Non
         claimed = metrics.get(name)
         if type(claimed) is not int or claimed != right:
             return sentence.format(_describe(claimed), right)
+    for name in (record_names.STATE_START, record_names.STATE_ROUND):
+        claimed = metrics.get(name, 0)
+        if type(claimed) is not int or not 0 <= claimed <= expected.number:
+            return (
+                f"it claims a state of round {_describe(claimed)}, this is round {expected.number}"
+            )
     return None
 
 
@@ -336,9 +348,18 @@ def read_gradient(records: RecordDict) -> Float[Tensor, " P"]:
 
 
 def read_update(
-    records: RecordDict, *, are_centres_due: bool, is_gradient_due: bool
+    records: RecordDict,
+    *,
+    are_centres_due: bool,
+    is_gradient_due: bool,
+    state_round: int | None = None,
 ) -> ClientUpdate:
-    """Read a valid reply: delta, metrics, and what else was due."""
+    """Read a valid reply: delta, metrics, and what else was due.
+
+    It was to start from the state of `state_round`, None where nobody knows.
+    """
+    numbers = read_numbers(records.metric_records[record_names.METRICS])
+    fence = pop_state_fence(numbers, state_round)
     centres = None
     if are_centres_due:
         arrays = records.array_records[record_names.STATISTICS].to_numpy_ndarrays()
@@ -348,10 +369,30 @@ def read_update(
         delta,
         model=torch.empty(0),
         state={},
-        metrics=read_numbers(records.metric_records[record_names.METRICS]),
+        metrics=numbers,
         statistics=centres,
         gradient=read_gradient(records) if is_gradient_due else None,
+        state_round=fence.state_round,
+        has_lost_state=fence.is_lost,
     )
+
+
+class StateFence(NamedTuple):
+    """What a reply says of the client's state; of a ClientApp that says nothing it is none."""
+
+    state_round: int
+    """From whose state it starts the next time, 0: none."""
+    is_lost: bool
+    """Whether it started from another than it should have."""
+
+
+def pop_state_fence(numbers: MutableMapping[str, Any], expected: int | None) -> StateFence:
+    """Take what a reply says of the client's state out of its numbers."""
+    start = numbers.pop(record_names.STATE_START, None)
+    is_lost = None not in (start, expected) and start != expected
+    claimed = numbers.pop(record_names.STATE_ROUND, 0)
+    is_round = isinstance(claimed, int | float) and 0 <= claimed < _MOST_ROUNDS  # else hostile
+    return StateFence(int(claimed) if is_round else 0, is_lost)
 
 
 def read_numbers(record: MetricRecord) -> dict[str, float]:

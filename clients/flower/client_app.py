@@ -18,7 +18,7 @@ from flwr.supercore.differential_privacy import KEY_CLIPPING_NORM
 
 from clients.flower import training_guard
 from clients.flower.failures import limit_failure
-from clients.flower.posterior_client import ClientMemory, ContextMemory, PosteriorClient
+from clients.flower.posterior_client import ContextMemory, PosteriorClient
 from fedcel.data import NodeDataSettings
 from fedcel.errors import SettingsError
 from fedcel.federation import (
@@ -29,7 +29,7 @@ from fedcel.federation import (
     select_client_images,
 )
 from fedcel.nets import to_vector
-from fedcel.runs import ClientStateFolder, partition_folder
+from fedcel.runs import ClientMemory, ClientStateFolder, partition_folder
 from fedcel.settings import UNSET, Settings, parse_run_config
 
 if TYPE_CHECKING:
@@ -78,7 +78,13 @@ def make_client_app(settings: Settings | None = None, state_root: Path | None = 
         folder = open_state_folder(context, config)
         memory = folder or choose_memory(context, partition, state_root)
         guard(run_settings, message, context)
-        client = PosteriorClient(run_settings, partition, memory, read_received(message))
+        client = PosteriorClient(
+            run_settings,
+            partition,
+            memory,
+            read_received(message),
+            must_find_state=folder is None and state_root is not None,
+        )
         upload, examples, metrics = client.fit(read_model(message), config)
         training_guard.add_model(context)
         sends_weights = run_settings.strategy.upload == "weights"
@@ -251,7 +257,7 @@ def open_state_folder(context: Context, config: Mapping[str, Scalar]) -> ClientS
         out = str(config.get(record_names.OUT, UNSET))
     owner = f"{out}\n{read_partition(context)}"
     run = sha256(owner.encode()).hexdigest()[:16]
-    return ClientStateFolder(Path(str(path)) / f"run-{run}", is_reused=True)
+    return ClientStateFolder(Path(str(path)) / f"run-{run}")
 
 
 def check_state_path(context: Context) -> None:

@@ -87,6 +87,10 @@ class ClientUpdate(NamedTuple):
     """Its class centres, where they are averaged over clients and the loss acted."""
     gradient: Float[Tensor, " P"] | None = None
     """Its mean gradient at the received model, where the control variate is `stale`."""
+    state_round: int = 0
+    """The round whose state the client starts from the next time, 0: it keeps none."""
+    has_lost_state: bool = False
+    """Whether it began afresh because the state of its last round was not there."""
 
     def __repr__(self) -> str:
         """Show shapes in the place of numbers."""

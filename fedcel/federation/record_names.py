@@ -16,6 +16,8 @@ LOGITS = "logits"  # record: the private answer, (B, C)
 
 ROUND = "server-round"
 WEIGHT = "share"  # w_k, the weight that the server will give to this client's delta
+STATE_ROUND = "state-round"  # down: whose state the client is to start from; up: from the next time
+STATE_START = "state-start"  # the round whose state the client started from, 0: none; up
 TOTAL = "total-examples"  # N over all clients
 THRESHOLD = "cel-threshold"  # tau of this round, where it is adaptive
 GAMMA = "cel-gamma"  # gamma of this round, where it is adaptive

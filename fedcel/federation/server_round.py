@@ -48,6 +48,8 @@ class RoundRequest(NamedTuple):
     weights: dict[int, float]
     """w_k of every client that takes part, by partition, ascending."""
     inputs: RoundInputs
+    state_rounds: Mapping[int, int | None] = {}
+    """The round whose state each client starts from, 0: none; None, or lacking: not known."""
 
     def __repr__(self) -> str:
         """Show shapes in the place of numbers."""
@@ -77,6 +79,8 @@ class RoundReport(NamedTuple):
     """The clients' `spread` that a threshold or weight follows; no single client decides it."""
     kept_share: float | None = None
     """Share of the weight of the clients asked that is in the model; None: by their number."""
+    lost_states: Sequence[int] = ()
+    """Clients whose update is used and that began afresh: their losses' state was not there."""
 
 
 @runtime_checkable
@@ -165,7 +169,7 @@ def begin_round(
         gradient=None if plan.control == "none" else state.gradient,
         preconditioner=compute_preconditioner(state),
     )
-    return RoundRequest(plan, weights, inputs)
+    return RoundRequest(plan, weights, inputs, {k: state.find_state_round(k) for k in weights})
 
 
 def finish_round(
@@ -221,6 +225,9 @@ def finish_round(
     state, spread = merge_client_centres(state, collector.statistics, settings.cel.used_clusters)
     if plan.control == "stale":
         state = keep_mean_gradient(state, collector.gradient, lacking)
+    if state.state_rounds is not None:
+        kept = {**state.state_rounds, **dict(zip(used, collector.state_rounds, strict=True))}
+        state = state._replace(state_rounds={k: number for k, number in kept.items() if number})
     summary = summarise_metrics(
         collector.metrics, weights, declare_metrics(settings, classes), classes
     )
@@ -238,6 +245,7 @@ def finish_round(
         [Rejection(used[position], reason) for position, reason in summary.left_out.items()],
         summary.spread,
         kept_share,
+        [used[position] for position in collector.lost_states],
     )
 
 
@@ -292,6 +300,8 @@ class UpdateCollector:
         total = sum(weights[client] for client in used)
         self._shares = [weights[client] / total for client in used]
         self.metrics: list[dict[str, float]] = []
+        self.state_rounds: list[int] = []
+        self.lost_states: list[int] = []
         self.statistics: list[CentreStatistics] = []
         self.gradient: Tensor | None = None
         self._mean: Tensor | None = None
@@ -301,6 +311,9 @@ class UpdateCollector:
         """Yield the updates' deltas one by one, and collect what else is in each."""
         for share, update in zip(self._shares, updates, strict=True):
             self.metrics.append(update.metrics)
+            self.state_rounds.append(update.state_round)
+            if update.has_lost_state:
+                self.lost_states.append(len(self.state_rounds) - 1)
             if update.statistics:
                 self.statistics.append(update.statistics)
             if update.gradient is not None:

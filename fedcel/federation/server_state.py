@@ -51,6 +51,13 @@ class ServerState(NamedTuple):
     """The state of an adaptive gamma."""
     trained: Int[Tensor, " M"] | None = None
     """Positions of the parameters that are trained; None: all are."""
+    state_rounds: Mapping[int, int] | None = {}
+    """Partition -> the round whose state it starts from, if it keeps one; None: not known, in a
+    run that an earlier version began."""
+
+    def find_state_round(self, client: int) -> int | None:
+        """Find the round whose state a client starts from: 0: none; None: not known."""
+        return None if self.state_rounds is None else self.state_rounds.get(client, 0)
 
     @property
     def gamma(self) -> float | None:

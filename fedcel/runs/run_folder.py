@@ -1,7 +1,7 @@
 """A run is a folder: made once, written whole, read back with everything in it."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -307,6 +307,8 @@ def write_state(folder: Path, state: ServerState) -> None:
             "examples": json.dumps(state.examples),
             "own": str(int(state.has_node_data)),
         }
+    if state.state_rounds is not None:
+        metadata["state-rounds"] = json.dumps(state.state_rounds)
     write_tensors(folder / "state" / "server.safetensors", tensors, metadata)
 
 
@@ -334,8 +336,16 @@ def read_state(folder: Path, initial: ServerState) -> ServerState:
             initial.weight
             and WeightControl(float(metadata["gamma"]), float(metadata["gamma-error"])),
             initial.trained,
+            _read_state_rounds(metadata),
         )
     except KeyError as error:
         raise RunError(f"{path} is damaged: it holds no {error}; start the run anew") from None
     except (ValueError, TypeError, AttributeError) as error:
         raise RunError(f"{path} is damaged: {error}; start the run anew") from None
+
+
+def _read_state_rounds(metadata: Mapping[str, str]) -> dict[int, int] | None:
+    """Return whose state each client starts from; None: an earlier version did not write it."""
+    if (text := metadata.get("state-rounds")) is None:
+        return None
+    return {int(client): int(number) for client, number in json.loads(text).items()}
