@@ -63,7 +63,8 @@ def update_clients(
         fall_back: Is called with the reason where clients cannot be computed at once.
 
     Yields:
-        Each client's update, in the order of `weights`: those of `update_client` up to rounding.
+        Each client's update, in the order of `weights`: that of `update_client` up to the rounding
+        of each step, see `local_updates`.
 
     Raises:
         FedcelError: As `update_client`.

@@ -231,6 +231,7 @@ def local_updates(
 ) -> list[LocalUpdate]:
     """Take the steps of several clients at once, each as `local_update` would, up to rounding.
 
+    That is of each step: at the edge of stability later steps multiply it to any size.
     Random streams, batches and order of steps are those of `local_update`. The losses of all
     clients are those of the first, and their batches are of one size.
 

@@ -226,8 +226,13 @@ def finish_round(
     if plan.control == "stale":
         state = keep_mean_gradient(state, collector.gradient, lacking)
     if state.state_rounds is not None:
-        kept = {**state.state_rounds, **dict(zip(used, collector.state_rounds, strict=True))}
-        state = state._replace(state_rounds={k: number for k, number in kept.items() if number})
+        state_rounds = {
+            **state.state_rounds,
+            **dict(zip(used, collector.state_rounds, strict=True)),
+        }
+        state = state._replace(
+            state_rounds={k: number for k, number in state_rounds.items() if number}
+        )
     summary = summarise_metrics(
         collector.metrics, weights, declare_metrics(settings, classes), classes
     )

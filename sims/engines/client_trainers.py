@@ -1,6 +1,7 @@
 """Who trains the clients of a round: this process, one by one or at once, or one process a core.
 
-Results of the first and the last are equal to the bit, those of clients at once up to rounding.
+Results of the first and the last are equal to the bit, those of clients at once up to the rounding of
+each step, which a strong loss at a high rate may multiply.
 """
 
 import os
@@ -48,9 +49,9 @@ class ClientStates:
     def load_state(self, client: int, request: RoundRequest) -> StoredState:
         """Return the state that a client starts a round from; RunError where it is not there."""
         expected = request.state_rounds.get(client)
-        kept = self._states.get(client)
-        if kept is not None and kept.round == expected:
-            return kept
+        stored = self._states.get(client)
+        if stored is not None and stored.round == expected:
+            return stored
         return self._open(client).require_state(request.inputs.round_number, expected)
 
     def keep_state(
