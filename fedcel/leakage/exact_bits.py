@@ -192,7 +192,7 @@ def average_messages(
     for senders_chunk in torch.split(senders, max(1, pairs_at_once // count)):
         observed = sample(senders_chunk, generator)
         if not observed.isfinite().all():
-            raise NetError("the observation holds NaN or infinity; lower local.rate")
+            raise NetError("a message holds NaN or infinity; check the images and the encoder")
         scores = score(law(observed), senders_chunk).cpu()
         means.index_add_(1, senders_chunk, scores)
         squares.index_add_(1, senders_chunk, scores.square())
@@ -229,7 +229,7 @@ def score_messages(
     if not own_log_prob.isfinite().all():
         raise NetError(
             "a message is impossible for the image that sent it: the encoder gives other bits in "
-            "batches of other sizes; set net.noise above 0, or take more candidates"
+            "batches of other sizes; add noise to the features, or take more candidates"
         )
     same_class_log_prob = log_prob.masked_fill(~same_class, -torch.inf)
     information = (own_log_prob - log_prob.logsumexp(1)) / log(2)

@@ -277,7 +277,7 @@ def check_messages(messages: GaussianMessages, name: str) -> None:
             f"{len(messages.mean)} {name} messages with {count} labels, must be 2 or more of each"
         )
     if not messages.mean.isfinite().all():
-        raise NetError("smashed data hold NaN or infinity; lower local.rate")
+        raise NetError("smashed data hold NaN or infinity; check the images and the encoder")
     if not ((messages.deviation > 0) & messages.deviation.isfinite()).all():
         raise ValueError(
             f"the noise of {name} messages is {float(messages.deviation.min())} somewhere, must be "

@@ -36,7 +36,7 @@ class TermSource(NamedTuple):
     """
 
     name: str
-    remedy: str = "lower local.rate"
+    remedy: str = "lower the learning rate"
 
 
 class Losses(NamedTuple):

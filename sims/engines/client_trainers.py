@@ -1,6 +1,6 @@
 """Who trains the clients of a round: this process, one by one or at once, or one process a core.
 
-Results of the first and the last are equal to the bit, those of clients at once up to the rounding of
+Results of the first and the last are equal to the bit, those of clients at once up to rounding of
 each step, which a strong loss at a high rate may multiply.
 """
 

@@ -3,14 +3,16 @@
 They hold the state and call the losses that a federation's clients use; nothing is computed twice.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
+from fedcel.errors import FedcelError
 from fedcel.losses.cel.build_cel import build_cel
 from fedcel.losses.cel.cluster import DEFAULT_CLUSTERS, SCALE_NAMES
 from fedcel.losses.cel.hybrid import CLUSTER_PREFIX, GATED_PREFIX
@@ -36,6 +38,14 @@ Batches = Iterable[tuple[ArrayLike, ArrayLike]]
 
 LEARNED = "theta"
 """The tensor of a state that learns by a gradient."""
+_LIBRARY_TERMS = (
+    (r"cel\.kind (?:to )?'([\w-]+)'", lambda m: m[1].title().replace("-", "") + "CEL"),
+    (r"\bcel\.([a-z-]+)", lambda m: m[1].replace("-", "_")),
+    (r"net\.noise", lambda m: "noise"),
+    (r"net\.features", lambda m: "the number of features"),
+    (r"local\.rate", lambda m: "the learning rate"),
+)
+"""Settings of a run that errors of the losses name, and what they are called here."""
 
 
 class CELModule(nn.Module):
@@ -55,8 +65,8 @@ class CELModule(nn.Module):
     ) -> None:
         """Keep what a loss is built of, once the number of features is known."""
         super().__init__()
-        if classes < 1:
-            raise ValueError(f"classes is {classes}, must be 1 or more")
+        if type(classes) is not int or classes < 1:
+            raise ValueError(f"classes is {classes!r}, must be a whole number, 1 or more")
         if pool not in ("flatten", "mean"):
             raise ValueError(f"pool is {pool!r}, must be 'flatten' or 'mean'")
         self.kind, self.classes, self.noise = kind, classes, float(noise)
@@ -88,7 +98,7 @@ class CELModule(nn.Module):
             y: Labels (B,), from 0.
 
         Returns:
-            The loss, a scalar.
+            The loss, a scalar; of an empty batch 0.
 
         Raises:
             RuntimeError: The loss needs `refresh` first.
@@ -138,6 +148,7 @@ class CELModule(nn.Module):
         self._refresh(first_z.shape[1], batches, generator)
         self._place(device)
 
+    @torch.inference_mode(mode=False)
     def step(self) -> None:
         """Move the attention by the gradient of the last backward pass, where there is one.
 
@@ -171,9 +182,10 @@ class CELModule(nn.Module):
         self._place(table.device)
         state = self._state()
         dtype = next((t.dtype for t in state.values() if t.is_floating_point()), table.dtype)
-        with without_autocast(table.device.type):
+        with without_autocast(table.device.type), in_library_terms():
             return loss.loss(state, table.to(dtype), labels, measure)
 
+    @torch.inference_mode(mode=False)  # a tensor of that mode could never learn
     def _refresh(
         self, width: int, batches: FeatureBatches, generator: torch.Generator | None
     ) -> None:
@@ -182,7 +194,8 @@ class CELModule(nn.Module):
         if generator is None:
             generator = make_generator(self.seed, "cel-module", int(self.refresh_count))
         self._place(torch.device("cpu"))
-        self._keep(loss.refresh(self._state() or None, batches, generator))
+        with in_library_terms():
+            self._keep(loss.refresh(self._state() or None, batches, generator))
         self.refresh_count += 1
 
     def _build(self, width: int) -> ConditionalEntropy:
@@ -194,7 +207,8 @@ class CELModule(nn.Module):
                 f"{type(self).__name__} for another encoder"
             )
         if self._loss is None:
-            loss = build_cel(self._cel_settings, self.noise, width, self.classes)
+            with in_library_terms():
+                loss = build_cel(self._cel_settings, self.noise, width, self.classes)
             assert loss is not None
             self._loss, self._width = loss, width
             self.feature_count.fill_(width)
@@ -203,7 +217,7 @@ class CELModule(nn.Module):
     def _flatten(self, z: object) -> Float[Tensor, "B D"]:
         """Return one vector an image, of float32 or float64, the gradient kept."""
         table = z if isinstance(z, Tensor) else to_tensor(z, "features")
-        if table.dim() < 2 or not table.is_floating_point() or not table[0].numel():
+        if table.dim() < 2 or not table.is_floating_point() or 0 in table.shape[1:]:
             raise ValueError(
                 f"features are {tuple(table.shape)} of {table.dtype}, must be floating numbers of "
                 "shape (B, D) or (B, C, H, W)"
@@ -358,7 +372,20 @@ def read_options(kind: str, noise: float, **options: object) -> Settings:
         f"cel.{name.replace('_', '-')}": "none" if value is None else value
         for name, value in options.items()
     }
-    return parse_settings({"cel.kind": kind, "net.noise": float(noise), **values})
+    with in_library_terms():
+        return parse_settings({"cel.kind": kind, "net.noise": float(noise), **values})
+
+
+@contextmanager
+def in_library_terms() -> Iterator[None]:
+    """Let errors within the block name arguments where they name settings of a run."""
+    try:
+        yield
+    except FedcelError as error:
+        text = str(error)
+        for setting, name in _LIBRARY_TERMS:
+            text = re.sub(setting, name, text)
+        raise type(error)(text) from error
 
 
 class PlainCEL(CELModule):
