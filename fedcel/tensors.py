@@ -26,7 +26,7 @@ def to_tensor(values: object, name: str) -> Shaped[Tensor, "..."]:
         ValueError: It holds no numbers.
     """
     if isinstance(values, Tensor):
-        return values.detach()
+        return (values.clone() if values.is_inference() else values).detach()
     try:
         array = np.asarray(values, order="C")
         if array.dtype.kind in "US":

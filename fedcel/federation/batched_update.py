@@ -26,6 +26,7 @@ from fedcel.nets import CPU
 from fedcel.own_parts import blame_own_parts
 from fedcel.posterior import is_encoder_frozen, list_trained_parameters
 from fedcel.settings import Settings
+from fedcel.torch_state import usual_torch_state
 
 PARAMETERS_AT_ONCE = 2**20
 """Parameters of all clients of a batch on a processor: what is larger leaves its fast memory."""
@@ -123,6 +124,7 @@ def count_clients_at_once(settings: Settings) -> int:
     return min(most, max(1, room // len(parameters)))
 
 
+@usual_torch_state()
 def _update_batch(
     settings: Settings,
     clients: Sequence[int],

@@ -43,6 +43,7 @@ from fedcel.privacy import add_update_noise, clip_update
 from fedcel.seeding import make_generator
 from fedcel.settings import Settings, UpdateSettings, burn_in_rounds
 from fedcel.short_repr import summarise_record
+from fedcel.torch_state import usual_torch_state
 
 _GRADIENT, _GRADIENT_ROUND = "control.gradient", "control.round"
 """In a client's state: its gradient at the model of a round, and which round."""
@@ -120,6 +121,7 @@ class StackedNets:
         return self._stacks[count]
 
 
+@usual_torch_state()
 def init_net(settings: Settings, splits: Splits) -> FlatNet:
     """Build the net of these settings, its defence included, with the parameters of round 0.
 
@@ -236,6 +238,7 @@ def _name_source(setting: str, value: str, weight: str) -> TermSource:
     return TermSource(f"{setting} {value!r}", remedy)
 
 
+@usual_torch_state()
 def update_client(
     settings: Settings,
     client: int,
@@ -414,6 +417,7 @@ def make_client_streams(settings: Settings, client: int, number: int) -> Streams
     )
 
 
+@usual_torch_state()
 def compute_client_gradient(
     settings: Settings, client: int, model: Float[Tensor, " P"], number: int
 ) -> Float[Tensor, " P"]:

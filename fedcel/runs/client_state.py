@@ -83,8 +83,8 @@ class ClientStateFolder:
         folder: This client's own folder; it need not exist.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: str | Path) -> None:
+        self._folder = Path(folder)
 
     def find_newest(self, number: int) -> int:
         """Return the newest round before `number` whose state is there, 0 where there is none."""
@@ -148,7 +148,7 @@ class ClientStateFolder:
         return self._folder / f"{number:06d}.safetensors"
 
 
-def partition_folder(root: Path, client: int) -> Path:
+def partition_folder(root: str | Path, client: int) -> Path:
     """Return the folder of one client's state.
 
     Args:
@@ -158,4 +158,4 @@ def partition_folder(root: Path, client: int) -> Path:
     Returns:
         A folder below `root`; it need not exist.
     """
-    return root / f"partition-{client:06d}"
+    return Path(root) / f"partition-{client:06d}"

@@ -8,10 +8,12 @@ from fedcel.data import load_splits
 from fedcel.own_parts import blame_own_parts
 from fedcel.runs import Event, EventCallback, open_run
 from fedcel.settings import OWN_STRATEGY, Settings
+from fedcel.torch_state import usual_torch_state
 from sims import progress
 from sims.engines import local
 
 
+@usual_torch_state()
 def simulate(
     settings: Settings,
     folder: Path,

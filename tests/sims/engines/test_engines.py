@@ -1,7 +1,9 @@
 """The engines agree, with our strategies and with Flower's."""
 
 import math
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -199,3 +201,27 @@ def test_an_error_in_the_server_app_reaches_the_caller(tmp_path: Path) -> None:
     settings = parse_settings(CLUSTERED | {"engine": "ray", "strategy.name": "math:pi"})
     with pytest.raises(SettingsError, match="'math:pi' is no Flower Strategy"):
         simulate(settings, tmp_path / "run")
+
+
+@contextmanager
+def use_float64() -> Iterator[None]:
+    """Let new tensors be of double precision within the block."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("mode", [use_float64, torch.no_grad, torch.inference_mode])
+def test_what_a_caller_switched_off_changes_no_run(
+    tmp_path: Path, mode: Callable[[], AbstractContextManager[None]]
+) -> None:
+    """A notebook computes in double precision, or without gradients: the same bits."""
+    change = {"rounds": 2, "cel.warm-up": 0, "cel.kind": "gated"}
+    expected = model(run(tmp_path / "plain", **change))
+    client_update.build_workspace_net.cache_clear()
+    client_update.build_client_losses.cache_clear()
+    with mode():
+        folder = run(tmp_path / "mode", **change)
+    assert torch.equal(model(folder), expected)
