@@ -94,7 +94,11 @@ def test_a_folder_that_load_dataset_reads(tmp_path: Path, monkeypatch: pytest.Mo
         ({"train": rows(4), "test": NO_PICTURES}, {}, "split test has columns .*must have those"),
         ({"train": rows(4)}, {"label_column": "dog"}, "0 columns of labels among .*'kind'"),
         ({"train": rows(4)}, {"holder_column": "who"}, "holder-column is 'who', must be .*writer"),
-        ({"train": rows(4).remove_columns("kind")}, {}, "0 columns of labels.*data.label-column"),
+        (
+            {"train": rows(4).remove_columns(["kind", "digit"])},
+            {},
+            "0 columns of labels.*whole numbers; set data.label-column",
+        ),
         ({"train": NO_PICTURES}, {}, "0 columns of pictures among"),
         (
             {"train": rows(1), "test": rows(2)},
@@ -244,7 +248,12 @@ def test_tables_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     plain = plain_table("binary")
     doubled = plain.append_column("other", plain["picture"])
     for name, table, column, message in (
-        ("a", plain, "none", "0 columns of labels among .*set data.label-column"),
+        (
+            "a",
+            plain.append_column("year", plain["digit"]),
+            "none",
+            "2 columns of labels among .*set data.label-column",
+        ),
         ("b", doubled, "digit", "2 columns of pictures among"),
         ("c", plain.slice(4), "digit", "has no rows|cannot be loaded"),
     ):

@@ -52,7 +52,7 @@ def squeeze(raw: bytes) -> bytes:
     ("name", "damage", "message"),
     [
         (IMAGES, lambda raw: raw[:-1], "has 45 bytes, must have 46"),
-        (IMAGES, lambda raw: raw + b"x", "has 47 bytes, must have 46"),
+        (IMAGES, lambda raw: raw + b"x", "has 47 bytes or more, must have 46"),
         (IMAGES, lambda raw: raw[:9], "ends inside its header, after 9 bytes"),
         (IMAGES, lambda raw: b"", "begins with nothing"),
         (IMAGES, lambda raw: b"\x89PNG" + raw, "begins with 89504e47, must begin with 00000803"),

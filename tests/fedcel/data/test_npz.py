@@ -45,7 +45,7 @@ def test_layouts_agree(tmp_path: Path, kind: str) -> None:
 
 def test_grey_images_and_no_test_part(tmp_path: Path) -> None:
     """(N, H, W) has one channel."""
-    train, test = read_npz(write(tmp_path, x_train=X[..., 0], x_test=None, y_test=None))
+    train, test, *_ = read_npz(write(tmp_path, x_train=X[..., 0], x_test=None, y_test=None))
     assert train.x.shape == (4, 1, 5, 6) and test is None
     assert train.x[2, 0, 3, 4].item() == np.float32(X[2, 3, 4, 0]) / np.float32(255)
 
@@ -101,6 +101,6 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 def test_cifar_subset() -> None:
     """Sizes as documented; ten classes of about a tenth each."""
     path = CIFAR / "cifar10_first4000_test1000.npz"
-    train, test = read_npz(DataSettings(source="npz", path=str(path)))
+    train, test, *_ = read_npz(DataSettings(source="npz", path=str(path)))
     assert test is not None and train.x.shape == (4000, 3, 32, 32) and len(test.y) == 1000
     assert train.y.bincount().float().div(400).sub(1).abs().max() < 0.15
