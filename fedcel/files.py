@@ -84,7 +84,8 @@ def read_json(path: Path) -> object:
 
 def write_toml(path: Path, value: Mapping[str, object]) -> None:
     """Write a TOML file."""
-    write_whole(path, tomli_w.dumps({str(key): _replace_text(part) for key, part in value.items()}))
+    texts = {replace_unwritable(key): _replace_text(part) for key, part in value.items()}
+    write_whole(path, tomli_w.dumps(texts))
 
 
 def _replace_text(value: object) -> object:

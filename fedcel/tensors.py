@@ -44,17 +44,13 @@ def to_tensor(values: object, name: str) -> Shaped[Tensor, "..."]:
         ) from error
 
 
-def to_labels(
-    values: object, count: int, name: str = "labels", *, classes: int | None = None
-) -> Int[Tensor, " N"]:
+def to_labels(values: object, count: int, name: str = "labels") -> Int[Tensor, " N"]:
     """Make labels of what a user gave, as many as there are images.
 
     Args:
         values: Whole numbers from 0, one an image: a tensor, an array or a list.
         count: Number of images.
         name: What they are called in an error.
-        classes: Classes of a model, which labels have to be below; None: only which are alike
-            matters, and numbers may be as large as those of people.
 
     Returns:
         The labels (count,), int64, on their device.
@@ -62,12 +58,11 @@ def to_labels(
     Raises:
         ValueError: Their number or shape is another, or they are no whole numbers from 0.
     """
-    if not isinstance(values, Tensor) and _holds_objects(values):
-        raise ValueError(
-            f"{name} are no numbers, must be whole numbers from 0; of words or objects "
-            "numpy.unique(..., return_inverse=True)[1] makes them"
-        )
-    labels = to_tensor(values, name)
+    try:
+        labels = to_tensor(values, name)
+    except ValueError as error:
+        remedy = "of words or objects numpy.unique(..., return_inverse=True)[1] makes numbers"
+        raise ValueError(f"{error}; {remedy}") from error
     if tuple(labels.shape) != (count,):
         raise ValueError(
             f"{name} are of shape {tuple(labels.shape)}, must be ({count},): one for each image"
@@ -78,26 +73,10 @@ def to_labels(
             "for one with labels.long()"
         )
     numbers = labels.long()  # PyTorch has no least number of unsigned ones
-    if not count:
-        return numbers
-    low, high = int(numbers.min()), int(numbers.max())
-    if low < 0:
+    if count and (low := int(numbers.min())) < 0:
         found = low + 2**64 if labels.dtype == torch.uint64 else low
         raise ValueError(f"{name} hold {found}, must be whole numbers from 0 and below 2^63")
-    if classes is not None and high >= classes:
-        raise ValueError(
-            f"{name} hold {high}, must be below {classes}, the number of classes; number them as "
-            "the model does"
-        )
     return numbers
-
-
-def _holds_objects(values: object) -> bool:
-    """Say whether values are words or objects; what cannot be made an array is left to others."""
-    try:
-        return np.asarray(values).dtype.kind in "OUSV"
-    except Exception:
-        return False
 
 
 def number_labels(*parts: Int[Tensor, " _"]) -> list[Int[Tensor, " _"]]:

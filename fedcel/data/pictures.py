@@ -208,7 +208,7 @@ def _decode_file(file: PictureFile, data: DataSettings) -> DecodedPicture:
     except Image.UnidentifiedImageError as error:
         raise PictureFaultError("is no image that Pillow reads") from error
     except Image.DecompressionBombError as error:
-        limit = f"{2 * Image.MAX_IMAGE_PIXELS / 1e6:.0f} megapixels"
+        limit = f"{2 * Image.MAX_IMAGE_PIXELS / 1e6:.3g} megapixels"
         raise PictureFaultError(
             f"is larger than the {limit} that Pillow opens", f"make them smaller than {limit}"
         ) from error
@@ -257,6 +257,8 @@ def _turn_upright(picture: "PIL.Image.Image") -> tuple["PIL.Image.Image", set[st
     turned = getattr(picture, "tag_v2", {}).get(ORIENTATION)  # a TIFF turns itself in load()
     picture.load()
     try:
+        if raw := picture.info.get("exif"):
+            Image.Exif().load(raw)  # getexif() raises once, and open() may have caught it
         stated = picture.getexif().get(ORIENTATION)
     except Exception:
         return picture, {"unread"}

@@ -158,7 +158,7 @@ class CELModule(nn.Module):
         """Return the loss and its metrics, after the steps that are due."""
         self.step()
         table = self._flatten(z)
-        labels = to_labels(y, len(table), classes=self.classes).to(table.device)
+        labels = to_labels(y, len(table)).to(table.device)
         if self.kind == "gated" and not self._state_names:
             example = table.detach().cpu(), labels.cpu()
             self._refresh(table.shape[1], lambda: iter([example]), None)
@@ -228,7 +228,7 @@ class CELModule(nn.Module):
         def read() -> Iterator[tuple[Tensor, Tensor]]:
             for z, y in source:
                 table = self._flatten(z).detach().cpu()
-                yield table, to_labels(y, len(table), classes=self.classes).cpu()
+                yield table, to_labels(y, len(table)).cpu()
 
         return read
 
