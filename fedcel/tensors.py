@@ -74,8 +74,8 @@ def to_labels(values: object, count: int, name: str = "labels") -> Int[Tensor, "
         )
     numbers = labels.long()  # PyTorch has no least number of unsigned ones
     if count and (low := int(numbers.min())) < 0:
-        found = low + 2**64 if labels.dtype == torch.uint64 else low
-        raise ValueError(f"{name} hold {found}, must be whole numbers from 0 and below 2^63")
+        wrong = low + 2**64 if labels.dtype == torch.uint64 else low
+        raise ValueError(f"{name} hold {wrong}, must be whole numbers from 0 and below 2^63")
     return numbers
 
 
@@ -95,7 +95,8 @@ def number_labels(*parts: Int[Tensor, " _"]) -> list[Int[Tensor, " _"]]:
 def count_alike(labels: Int[Tensor, " N"]) -> Int[Tensor, " N"]:
     """Return for each of labels of any size how many are equal to it, itself among them."""
     _, number, counts = torch.unique(labels, return_inverse=True, return_counts=True)
-    return counts[number]
+    sizes: Tensor = counts[number]
+    return sizes
 
 
 def check_features(features: Shaped[Tensor, "..."], name: str = "features") -> None:

@@ -83,9 +83,10 @@ def prepare_images(images: Images, data: DataSettings, where: str) -> Images:
 @contextmanager
 def name_unreadable(where: str, *kinds: type[Exception]) -> Iterator[None]:
     """Turn errors of the system, and of these kinds, into a DataError that names `where`."""
+    expected: tuple[type[Exception], ...] = (OSError, MemoryError, *kinds)
     try:
         yield
-    except (OSError, MemoryError, *kinds) as error:
+    except expected as error:
         raise DataError(
             f"{where} cannot be read ({describe_unforeseen(error)}); correct the path, allow to "
             "read it, or take fewer or smaller images"
@@ -98,12 +99,12 @@ def count_classes(y: Labels, where: str) -> int:
         raise DataError(
             f"{where}: the smallest label is {int(y.min())}, must be 0; number classes from 0"
         )
-    present = y.unique()
+    present = torch.unique(y)
     if len(present) < 2:
         raise DataError(f"{where}: all {len(y)} labels are {y[0]}; give at least two classes")
     if present[-1] >= len(present):
-        known = set(present.tolist())
-        gaps = (label for label in range(int(present[-1])) if label not in known)
+        occurring = set(present.tolist())
+        gaps = (label for label in range(int(present[-1])) if label not in occurring)
         absent = list(islice(gaps, MAX_ABSENT))
         raise DataError(
             f"{where}: labels go up to {present[-1]} but {absent} do not occur; number the classes "
