@@ -54,7 +54,7 @@ def read_image_folder(data: DataSettings) -> SourceParts:
         for part in (slice(len(train_files)), slice(len(train_files), None))
     )
     notes = describe_pictures(tally, len(images.y), len(classes), tuple(images.x.shape[1:]))
-    for tree in (root / "train", root / "test") if has_test else (root,):
+    for tree in (root, folder, root / "test") if has_test else (root,):
         notes += _describe_strays(tree)
     return SourceParts(
         train, test if has_test else None, _number_holders(folder, train_files), tuple(notes)
@@ -97,6 +97,7 @@ def read_training_folder(data: DataSettings, classes: list[str]) -> SourceParts:
     files = _list_tree(folder, folders)
     images, tally = _decode_files(files, data)
     notes = describe_pictures(tally, len(files), len(classes), tuple(images.x.shape[1:]))
+    notes += _describe_strays(folder)
     return SourceParts(images, None, _number_holders(folder, files), tuple(notes))
 
 

@@ -225,7 +225,8 @@ def _decode_picture(picture: "PIL.Image.Image", data: DataSettings) -> DecodedPi
     changes |= turn
     top_level = 0
     is_clear = upright.has_transparency_data
-    if upright.mode in DEEP_MODES and not is_clear:
+    is_map = upright.mode == "I" and picture.format == "PPM"  # Pillow brings it to 16 bits
+    if is_map or (upright.mode in DEEP_MODES and not is_clear):
         changes.add("deep")
         levels = np.array(upright).astype(np.float32)
         (bits, *_) = getattr(picture, "tag_v2", {}).get(BITS, (16,))

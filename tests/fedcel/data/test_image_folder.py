@@ -202,3 +202,16 @@ def test_what_the_system_refuses_names_the_path(
     monkeypatch.setattr(Path, "is_file", refuse)
     with pytest.raises(DataError, match="cannot be read .*PermissionError"):
         read_source(data)
+
+
+def test_strays_are_told_everywhere(tmp_path: Path) -> None:
+    """Beside both parts, beside the classes of each, and in a node's own folder."""
+    for part in ("train", "test"):
+        small(tmp_path / part)
+        (tmp_path / part / "README").rename(tmp_path / part / f"{part}.csv")
+    (tmp_path / "all.csv").touch()
+    notes = read_source(DataSettings(source="image-folder", path=str(tmp_path))).notes
+    assert [note.rpartition(" ")[2] for note in notes] == ["all.csv", "train.csv", "test.csv"]
+    node = DataSettings(source="image-folder", path=str(tmp_path / "train"))
+    (note,) = read_training_folder(node, ["a", "b"]).notes
+    assert note == "left out, beside the class folders: train.csv"

@@ -285,3 +285,11 @@ def test_a_picture_too_large_is_told_to_become_smaller(
     with pytest.raises(DataError, match=r"a.png is larger than the 1\.8e-05 megapixels") as got:
         decode([tmp_path / "a.png"])
     assert "make them smaller than" in str(got.value) and "8 bits" not in str(got.value)
+
+
+def test_a_map_of_twelve_bits(tmp_path: Path) -> None:
+    """A PGM states its brightest level: 4095 is 1."""
+    (tmp_path / "a.pgm").write_bytes(b"P5 2 1 4095\n" + struct.pack(">2H", 4095, 1024))
+    x, notes = decode([tmp_path / "a.pgm"])
+    assert x[0, 0, 0].tolist() == pytest.approx([1, 1024 / 4095], abs=1e-4)
+    assert notes == ["1 of 16 bits scaled to the range of the others"]
