@@ -41,6 +41,7 @@ def between_group_spread(
         squared.
     """
     # Numbered by those that occur: of ten thousand groups few have an image of each class.
+    (y,), (group,) = number_labels(y), number_labels(group)
     groups = int(group.max()) + 1
     occurring, pair = torch.unique(y * groups + group, return_inverse=True)
     counts, label = pair.bincount()[:, None], occurring // groups

@@ -100,5 +100,6 @@ def draw_images(
             "The source has no test part: of images that the encoder was trained on it may leak "
             "less than of others."
         )
-    sentences = [note, *(f"Of the source: {line}." for line in source.notes)]
-    return Images(images.x[order[:count]], images.y[order[:count]]), " ".join(sentences)
+    if source.notes:
+        note = f"{note} Of the source: {'; '.join(source.notes)}."
+    return Images(images.x[order[:count]], images.y[order[:count]]), note
