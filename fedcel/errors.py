@@ -117,6 +117,18 @@ def escape_controls(text: str) -> str:
     )
 
 
+def replace_unwritable(text: str) -> str:
+    """Write lone surrogates, which names of files that are no UTF-8 have, as Python writes them.
+
+    Args:
+        text: Any.
+
+    Returns:
+        A text that every file of a run can hold; all other characters stay.
+    """
+    return text.encode(errors="backslashreplace").decode()
+
+
 def describe_origin(error: BaseException) -> str:
     """Return where an error that was raised rose, and who called."""
     frames = reversed(extract_tb(error.__traceback__)[-SHOWN_FRAMES:])

@@ -45,7 +45,7 @@ from fedcel.nets import (
 )
 from fedcel.settings import AttackSettings
 from fedcel.short_repr import summarise_record
-from fedcel.tensors import ArrayLike, check_features, to_labels, to_tensor
+from fedcel.tensors import ArrayLike, check_features, number_labels, to_labels, to_tensor
 
 USUAL_ATTACKS = ("decoder", "kernel-ridge")
 MAX_COLUMNS = 12  # images in a row of a grid
@@ -201,6 +201,9 @@ def invert(
         )
     target_images = read_images(targets, labels, "targets")
     auxiliary_images = read_images(auxiliary, auxiliary_labels, "auxiliary images")
+    target_y, auxiliary_y = number_labels(target_images.y, auxiliary_images.y)
+    target_images = target_images._replace(y=target_y)
+    auxiliary_images = auxiliary_images._replace(y=auxiliary_y)
     sizes = [tuple(images.x.shape[1:]) for images in (target_images, auxiliary_images)]
     if sizes[0] != sizes[1]:
         raise ValueError(

@@ -16,6 +16,7 @@ from fedcel.leakage.exact_bits import (
 )
 from fedcel.leakage.observation import NOISELESS, Observation
 from fedcel.leakage.observation_law import Law, find_law
+from fedcel.tensors import number_labels
 
 
 class AttributeLeak(NamedTuple):
@@ -105,7 +106,7 @@ def measure_attribute(
     Returns:
         Bits and accuracies.
     """
-    labels, attributes = labels.cpu(), attributes.cpu()
+    labels, attributes = (*number_labels(labels.cpu()), *number_labels(attributes.cpu()))
     count = len(labels)
     shares = attribute_shares(labels, attributes)
 

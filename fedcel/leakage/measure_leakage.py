@@ -31,7 +31,7 @@ from fedcel.leakage.population_bound import (
 from fedcel.metrics import chance_accuracy, is_at_chance
 from fedcel.nets import Encoder, encode_images
 from fedcel.seeding import make_generator
-from fedcel.tensors import ArrayLike, check_features, to_labels, to_tensor
+from fedcel.tensors import ArrayLike, check_features, count_alike, to_labels, to_tensor
 
 PAIRS_AT_ONCE = 4_000_000  # of a message and an image in memory: 32 MB, several times
 MIN_DRAWS = 2  # of noise, for each image: one would give no error
@@ -147,7 +147,7 @@ def measure_leakage(
     identified_width, information_width, beyond_width = (
         noise_half_width(*pair, draws) for pair in zip(means, squares, strict=True)
     )
-    class_sizes = groups.bincount()[groups].double()
+    class_sizes = count_alike(groups).double()
     information, beyond = means[1] + log2(count), means[2] + class_sizes.log2()
     bounds = bound_bits(table, groups, sigma, candidates)
     reference = read_reference(
@@ -544,12 +544,11 @@ def read_reference_noise(
 
 def identify_by_label(groups: Int[Tensor, " M"], candidates: int) -> float:
     """Return how often the right image is picked by its label alone."""
-    sizes = groups.bincount()
     total = 0.0
-    for label in sizes.nonzero()[:, 0]:
+    for label, size in zip(*torch.unique(groups, return_counts=True), strict=True):
         first = groups.eq(label).nonzero()[0]
         scores = groups.eq(label).double()[None]
-        total += int(sizes[label]) * float(identification(scores, first, candidates))
+        total += int(size) * float(identification(scores, first, candidates))
     return total / len(groups)
 
 

@@ -2,6 +2,7 @@
 
 from math import sqrt
 
+import torch
 from jaxtyping import Int
 from torch import Tensor
 
@@ -12,7 +13,7 @@ def chance_accuracy(labels: Int[Tensor, " N"]) -> float:
     """Compute the accuracy of who always names the most frequent class.
 
     Args:
-        labels: (N,), not negative.
+        labels: (N,), any whole numbers.
 
     Returns:
         That class's share, in (0, 1].
@@ -22,7 +23,7 @@ def chance_accuracy(labels: Int[Tensor, " N"]) -> float:
     """
     if not len(labels):
         raise ValueError("0 labels, must be 1 or more")
-    return int(labels.bincount().max()) / len(labels)
+    return int(torch.unique(labels, return_counts=True)[1].max()) / len(labels)
 
 
 def is_at_chance(accuracy: float, count: int, chance: float) -> bool:

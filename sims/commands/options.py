@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 from rich.markup import escape
 
-from fedcel.errors import SettingsError
+from fedcel.errors import SettingsError, replace_unwritable
 
 Engine = Literal["ray", "loop", "batched", "processes", "auto"]
 
@@ -100,11 +100,13 @@ def format_scenarios(table: str | None = None) -> str:
 
 
 def check_folder(out: Path) -> None:
-    """Refuse, before the work, a folder that cannot be made: a file is in its place.
+    """Refuse, before the work, a folder that cannot be made, or whose name no file can hold.
 
     Raises:
-        SettingsError: Names the file.
+        SettingsError: Names the file in its place, or the name.
     """
+    if str(out) != replace_unwritable(str(out)):
+        raise SettingsError(f"--out is {str(out)!r}, must be of characters that UTF-8 has")
     existing = next(path for path in (out, *out.absolute().parents) if path.exists())
     if not existing.is_dir():
         raise SettingsError(

@@ -155,3 +155,22 @@ def test_noise_that_is_a_function_of_the_features() -> None:
         attack(lambda x: x.flatten(1), lambda z: 1 + z.square())
     with pytest.raises(ValueError, match="give a function of the features"):
         attack(encoder, torch.rand(2, 8) + 0.1)
+
+
+def test_labels_may_be_numbers_of_people() -> None:
+    """The baseline asks only which are alike; once the numbers sized its memory."""
+    scores = [
+        invert(
+            make_encoder(),
+            TARGETS,
+            TARGET_LABELS * scale,
+            auxiliary=IMAGES,
+            auxiliary_labels=LABELS * scale,
+            noise=0.1,
+            attacks=["kernel-ridge"],
+            budget=0.1,
+        ).scores["kernel-ridge"]
+        for scale in (1, 10**12)
+    ]
+    assert scores[0].label_accuracy == scores[1].label_accuracy == 1
+    assert scores[0].oracle_mse == pytest.approx(scores[1].oracle_mse)

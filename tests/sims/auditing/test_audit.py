@@ -148,6 +148,16 @@ def test_a_path_says_what_reads_it(tmp_path: Path) -> None:
     (tmp_path / "odd.txt").touch()
     with pytest.raises(DataError, match="is a file of none of the kinds"):
         find_source(str(tmp_path / "odd.txt"))
+    for path, message in (
+        ("C:\\photos", "is no folder, file or source of images"),
+        ("C:photos", "is no folder, file or source of images"),
+        ("../photos:old/", "is no folder, file or source of images"),
+        ("https://example.org/a:b", "is an address, and nothing is downloaded; fetch"),
+        ("photos\udcff", "must be of characters that UTF-8 has; rename"),
+        ("x" * 300, "is no folder, file or source of images"),
+    ):
+        with pytest.raises(DataError, match=message):
+            find_source(path)
     source, path = find_source(str(tmp_path / "pictures"))
     assert len(draw_images(DataSettings(source=source, path=path), 4)[0].y) == 4
 
@@ -168,3 +178,13 @@ def test_images_of_a_test_part_are_taken(tmp_path: Path) -> None:
     assert "test part" in note and "no test part" in draw_images(DataSettings(), 9)[1]
     assert len(drawn.y) == len(splits.test.y)
     assert (drawn.x.sum((1, 2, 3)).sort()[0] == splits.test.x.sum((1, 2, 3)).sort()[0]).all()
+
+
+def test_labels_are_numbered_by_the_audit_itself(tmp_path: Path) -> None:
+    """A sample of a thousand classes has gaps: which images are alike is all that is asked."""
+    x, y = load_splits(DataSettings(), 8, 0).training
+    odd = np.array([994, 3, 2_000_000_000])[y.numpy() % 3]
+    np.savez(tmp_path / "own.npz", x_train=x.numpy(), y_train=odd, z=odd)
+    images, note = draw_images(DataSettings(source="npz", path=str(tmp_path / "own.npz")), 50)
+    assert sorted(set(images.y.tolist())) == [0, 1, 2]
+    assert note.endswith("Of the source: arrays that are left out: z.")

@@ -119,6 +119,8 @@ def test_a_file_is_no_folder(
     for place in (tmp_path / "file", tmp_path / "file" / "below"):
         message = refused([command, "digits", "--out", str(place)], capsys)
         assert f"but {tmp_path / 'file'} is a file; name a folder" in message
+    odd = refused([command, "digits", "--out", f"{tmp_path}/a\udcff"], capsys)
+    assert "a\\udcff', must be of characters that UTF-8 has" in odd
 
 
 def test_resume_needs_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
