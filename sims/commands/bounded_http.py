@@ -7,7 +7,7 @@ import asyncio
 import math
 
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 INVALID_REQUEST = "Invalid HTTP request received."  # as uvicorn says it
 MAX_HEAD_BYTES = 16_384  # of address and headers, of trailers, of what stands between two chunks
@@ -37,6 +37,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     flow: HoldableFlow
     _header_timer: asyncio.TimerHandle | None = None
     _stall_timer: asyncio.TimerHandle | None = None
+    _answered_cycle: RequestResponseCycle | None = None
+    """Request under way; `cycle` is the last one that came."""
     _head_bytes = 0
     _unsent: float = math.inf
 
@@ -65,8 +67,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         super().on_body(body)
 
+    def on_headers_complete(self) -> None:
+        """Begin to answer, or let the request wait."""
+        super().on_headers_complete()
+        if not self.pipeline:
+            self._answered_cycle = self.cycle
+
     def on_response_complete(self) -> None:
         """Go on with the next request, and with what came after it."""
+        if self.pipeline:
+            self._answered_cycle = self.pipeline[-1][0]
         super().on_response_complete()
         if self._unparsed:
             self._parse()
@@ -85,6 +95,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait for nothing more."""
+        if self._answered_cycle:
+            self._answered_cycle.disconnected = True
+            self._answered_cycle.message_event.set()
         super().connection_lost(exc)
         self._unparsed.clear()
         self._cancel_header_timer()
