@@ -5,6 +5,10 @@ uvicorn on httptools keeps headers, trailers, pipelined requests and unread answ
 
 import asyncio
 import math
+import sys
+from contextlib import suppress
+from fcntl import ioctl
+from termios import TIOCOUTQ
 
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -128,13 +132,15 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Look again in a while whether answers are read."""
         if self._stall_timer:
             self._stall_timer.cancel()
-        self._unsent = self.transport.get_write_buffer_size()
+        self._unsent = count_unsent(self.transport)
         self._stall_timer = self.loop.call_later(self._stall_seconds, self._close_if_stalled)
 
     def _close_if_stalled(self) -> None:
         """Give the connection up if nothing was read of its answers, or of its end, meanwhile."""
-        unsent = self.transport.get_write_buffer_size()
-        if unsent >= self._unsent and (unsent or self.transport.is_closing()):
+        unsent = count_unsent(self.transport)
+        is_unread = unsent >= self._unsent > 0
+        is_over = self.transport.is_closing() and not (unsent or self._unsent)
+        if is_unread or is_over:
             self.transport.abort()
         else:
             self._watch_unsent()
@@ -149,3 +155,15 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._header_timer:
             self._header_timer.cancel()
             self._header_timer = None
+
+
+def count_unsent(transport: asyncio.Transport) -> int:
+    """Return the bytes that the other end has not taken, here and in the system's buffer.
+
+    The system takes nothing for seconds while a slow reader empties its buffer.
+    """
+    unsent = transport.get_write_buffer_size()
+    with suppress(OSError):  # not every system counts them
+        queued = ioctl(transport.get_extra_info("socket").fileno(), TIOCOUTQ, bytes(4))
+        unsent += int.from_bytes(queued, sys.byteorder)
+    return unsent
