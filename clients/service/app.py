@@ -32,7 +32,7 @@ from clients.service.access import (
 from clients.service.answer_desk import AnswerDesk, DeskLink, ThreadDesk
 from clients.service.answering import Query
 from clients.service.batching import Batcher, FullError
-from clients.service.charged_answers import PrivateAnswer, to_micro_epsilon
+from clients.service.charged_answers import PrivateAnswer
 from clients.service.desk_process import AnsweringError
 from clients.service.model import ServedModel
 from clients.service.monitoring import LOGGER, Metrics, RequestMonitor
@@ -54,7 +54,7 @@ from clients.service.versions import (
     check_same_price,
 )
 from fedcel.errors import FedcelError, LedgerError, RunError
-from fedcel.privacy.ledger import MICRO, Balance, LedgerAddress, Refusal
+from fedcel.privacy.ledger import MICRO, Balance, LedgerAddress, Refusal, to_micro_epsilon
 
 QUERY_PATH = "/v1/query"
 READ_PATHS = ("/v1/model", "/v1/encoder", "/v1/budget")
