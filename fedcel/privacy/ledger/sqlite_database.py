@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryFile
 from threading import Thread
 from time import monotonic, sleep
 from typing import Self, final
@@ -33,6 +34,9 @@ CHECKPOINT_ROWS = 8000
 groups change is then written once for all of them."""
 CHECKPOINT_PAGES = 64_000
 """Of the log at which a commit does that work itself, should the thread for it never come to it."""
+PROBE_BYTES = 2**18
+"""What a probe asks of the disk: a group of 64 charges writes about as much."""
+WRITE_FORMAT = f"PRAGMA user_version = {FORMAT}"
 BEGIN_SECONDS = 3.0
 """How long another process may take to begin or end its use of a file: its log is not there yet."""
 CHECKPOINT_TURNS = 3
@@ -140,7 +144,7 @@ class SqliteDatabase(LedgerDatabase):
                     for statement in UPGRADES[older]:
                         db.execute(statement)
                 complete(db)
-                db.touch()
+                db.execute(WRITE_FORMAT)
             if read_columns(db._connection) != expect_columns():
                 remedy = ERROR_REMEDIES["SQLITE_CORRUPT"]
                 raise LedgerError(f"ledger {db.address}: {remedy} (its tables are not a ledger's)")
@@ -148,8 +152,14 @@ class SqliteDatabase(LedgerDatabase):
         self.transact(work, writing=True)
 
     def touch(self) -> None:
-        """Write the first page, which holds the format."""
-        self.execute(f"PRAGMA user_version = {FORMAT}")
+        """Write the first page, which holds the format, and as much as many charges beside it."""
+        self.execute(WRITE_FORMAT)
+        try:
+            with TemporaryFile(dir=self.address.parent) as file:
+                file.write(bytes(PROBE_BYTES))
+        except OSError as error:
+            remedy = ERROR_REMEDIES["SQLITE_IOERR"]
+            raise LedgerError(f"ledger {self.address}: {remedy} ({error})") from error
 
     def execute(self, statement: str, parameters: Sequence[object] = ()) -> sqlite3.Cursor:
         """Run a statement."""
@@ -340,7 +350,7 @@ def _prepare(db: sqlite3.Connection, path: Path) -> None:
             for statement in SCHEMA:
                 db.execute(statement)
             db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            db.execute(f"PRAGMA user_version = {FORMAT}")
+            db.execute(WRITE_FORMAT)
         db.execute("COMMIT")
         _sync_folder(path.parent)
     # Of the indexes, too: through a damaged one a charge would not be found.

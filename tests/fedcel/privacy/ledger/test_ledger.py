@@ -107,6 +107,15 @@ def test_a_model_version_has_a_budget_over_all_clients(ledger: Ledger) -> None:
     assert pay(ledger, [charge("e")]) == [Refusal("model-budget", -MICRO)]
 
 
+def test_a_probe_changes_nothing(ledger: Ledger) -> None:
+    """It writes, and another connection goes on beside it."""
+    with Ledger.open(ledger.address) as other:
+        before = ledger.rows()
+        ledger.probe()
+        other.probe()
+        assert other.rows() == before
+
+
 def test_strangers_are_refused(ledger: Ledger) -> None:
     """Known is who was granted something, be it nothing."""
     assert pay(ledger, [charge("a", client="eve")]) == [Refusal("unknown-client", 0)]
