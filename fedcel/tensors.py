@@ -26,11 +26,11 @@ def to_tensor(values: object, name: str) -> Shaped[Tensor, "..."]:
         ValueError: It holds no numbers.
     """
     if isinstance(values, Tensor):
-        return values.detach()
+        return (values.clone() if values.is_inference() else values).detach()
     try:
         array = np.asarray(values, order="C")
         if array.dtype.kind in "US":
-            raise TypeError("of words numpy.unique(..., return_inverse=True)[1] makes numbers")
+            raise TypeError(describe_words(array))
         if not array.flags.writeable:  # PyTorch warns of memory that it might write
             array = array.copy()
         return torch.from_numpy(array)
@@ -38,6 +38,15 @@ def to_tensor(values: object, name: str) -> Shaped[Tensor, "..."]:
         raise ValueError(
             f"{name} are {type(values).__name__}, must be a tensor or an array of numbers ({error})"
         ) from error
+
+
+def describe_words(words: NDArray[np.str_ | np.bytes_]) -> str:
+    """Describe what makes numbers of text: of quoted numbers, and of names."""
+    try:
+        words.astype(float)
+    except ValueError:
+        return "of words numpy.unique(..., return_inverse=True)[1] makes numbers"
+    return f"text such as {words.flat[0]!r}: leave the quotes out, or convert it with float"
 
 
 def to_labels(values: object, count: int, name: str = "labels") -> Int[Tensor, " N"]:
