@@ -6,6 +6,7 @@ from unicodedata import category
 
 SHOWN_FRAMES = 2  # of a traceback: where an error rose, and who called
 MAX_TEXT = 2000  # characters of an error that reach a log or another machine
+MAX_REASON = 400  # characters of another library's error that are shown inside one of ours
 _STEERING = ("Cc", "Cf", "Cs", "Zl", "Zp")
 """Unicode's categories of characters that are not shown but do something."""
 _OWN_PACKAGES = ("fedcel", "sims", "clients", "strategies", "torch", "torchvision", "onnxruntime")

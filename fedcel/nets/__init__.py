@@ -15,13 +15,15 @@ from fedcel.nets.flat_parameters import FlatNet, to_arrays, to_vector
 from fedcel.nets.gaussian_head import GaussianHead
 from fedcel.nets.inference_cost import InferenceCost, measure_cost
 from fedcel.nets.net_contract import NET_CHECKS, NetCase
+from fedcel.nets.net_faults import find_batch_layers, find_layer_faults, name_layers
 from fedcel.nets.noise_scale import NoiseScale, NoiseScales, whiten_features
-from fedcel.nets.pretrained import fold_batch_norms, keep_parameters
+from fedcel.nets.pretrained import copy_module, fold_batch_norms, keep_parameters
 from fedcel.nets.split_net import (
     NET_BUILDERS,
     SplitNet,
     build_net,
     build_noise_scale,
+    check_layers,
     initialise_parameters,
 )
 from fedcel.nets.stacked_net import StackedNet
@@ -45,13 +47,18 @@ __all__ = [
     "build_net",
     "build_noise_scale",
     "call_encoder",
+    "check_layers",
+    "copy_module",
     "encode_images",
     "fastest_device",
+    "find_batch_layers",
+    "find_layer_faults",
     "find_module",
     "fold_batch_norms",
     "initialise_parameters",
     "keep_parameters",
     "measure_cost",
+    "name_layers",
     "place_state",
     "split_outputs",
     "switch_to_evaluation",

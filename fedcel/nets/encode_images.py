@@ -11,6 +11,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from fedcel.errors import (
+    MAX_REASON,
     FedcelError,
     NetError,
     RefusedImagesError,
@@ -29,8 +30,6 @@ SAME_FEATURES = 1e-3
 """Features that differ by more, as a share of their size, when computed again are others."""
 HALF_STEPS = 8
 """The same limit in steps of the features' own type, where those are coarser."""
-
-MAX_REASON = 400  # characters of an encoder's error that are shown
 
 
 def encode_images(
@@ -207,8 +206,8 @@ def call_encoder(encoder: Encoder, images: Shaped[Tensor, "B ..."]) -> Float[Ten
         raise
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise NetError(
-            f"memory is too small for the encoder and {len(images)} images {tuple(images.shape[1:])}"
-            " at once; encode fewer at once or smaller ones"
+            f"memory is too small to encode images {tuple(images.shape)} at once; encode fewer at "
+            "once, or smaller ones"
         ) from error
     except Exception as error:
         origin = describe_user_origin(error)

@@ -381,6 +381,34 @@ def build_net(
     return _assemble_net(net, shape, classes, generator, cut=cut)
 
 
+def check_layers(net: NetSettings, shape: tuple[int, ...], classes: int) -> None:
+    """Refuse a user's net whose layers cannot be trained, as soon as an image's shape is known.
+
+    One that cannot be built for these classes, or such grey images, is left to `build_net`.
+
+    Args:
+        net: The settings group `net`; the project's own nets are taken as they are.
+        shape: The shape of an image, (C, H, W).
+        classes: Number of logits.
+
+    Raises:
+        NetError: Names all layers that cannot be trained, by their paths.
+        PluginError: The import string leads nowhere.
+    """
+    if ":" not in net.name:
+        return
+    plugins.load_object(net.name)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            encoder, head = _call_own_builder(net, shape, classes)
+    except FedcelError:
+        return
+    if faults := find_layer_faults({"encoder": encoder, "head": head}):
+        part = _name_own_net(net)
+        reasons = "\n".join(faults)
+        raise NetError(f"{part}: {reasons}; {part.describe_remedy()}")
+
+
 def _name_own_net(net: NetSettings) -> plugins.PartName:
     return plugins.PartName("net.name", net.name, "NetContract")
 
