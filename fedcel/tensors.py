@@ -45,8 +45,9 @@ def describe_words(words: NDArray[np.str_ | np.bytes_]) -> str:
     try:
         words.astype(float)
     except ValueError:
-        return "of words numpy.unique(..., return_inverse=True)[1] makes numbers"
-    return f"text such as {words.flat[0]!r}: leave the quotes out, or convert it with float"
+        if words.ndim:
+            return "of words numpy.unique(..., return_inverse=True)[1] makes numbers"
+    return f"the text '{words.flat[0]}': leave its quotes out, or convert it with float"
 
 
 def to_labels(values: object, count: int, name: str = "labels") -> Int[Tensor, " N"]:

@@ -1,5 +1,6 @@
 """Split networks: encoder, cut and head; their parameters as one vector; what they cost."""
 
+from fedcel.nets.copy_module import copy_module
 from fedcel.nets.cut import Cut, apply_noise
 from fedcel.nets.device import CPU, fastest_device, place_state, use_full_precision
 from fedcel.nets.encode_images import (
@@ -17,7 +18,7 @@ from fedcel.nets.inference_cost import InferenceCost, measure_cost
 from fedcel.nets.net_contract import NET_CHECKS, NetCase
 from fedcel.nets.net_faults import find_batch_layers, find_layer_faults, name_layers
 from fedcel.nets.noise_scale import NoiseScale, NoiseScales, whiten_features
-from fedcel.nets.pretrained import copy_module, fold_batch_norms, keep_parameters
+from fedcel.nets.pretrained import fold_batch_norms, keep_parameters
 from fedcel.nets.split_net import (
     NET_BUILDERS,
     SplitNet,

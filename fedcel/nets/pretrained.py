@@ -1,6 +1,5 @@
 """Pretrained nets with BatchNorm, made fit to be averaged, sampled and sent."""
 
-import copy
 import warnings
 from collections import Counter
 
@@ -8,10 +7,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights, fuse_linear_bn_weights
-from torch.nn.utils.parametrize import is_parametrized, remove_parametrizations
+from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
 from torch.nn.utils.weight_norm import WeightNorm, remove_weight_norm
 
 from fedcel.errors import NetError
+from fedcel.nets.copy_module import copy_module
 from fedcel.nets.encode_images import call_encoder
 from fedcel.nets.net_faults import MAX_NAMED, is_batch_norm
 from fedcel.torch_state import usual_torch_state
@@ -62,24 +62,6 @@ def fold_batch_norms(module: nn.Module, images: Float[Tensor, "B ..."] | None = 
         after = call_encoder(folded, images)
     compare_answers(before, after)
     return keep_parameters(folded)
-
-
-def copy_module(module: nn.Module) -> nn.Module:
-    """Copy a module, also one that holds a tensor it computed, such as the weight of weight_norm.
-
-    Args:
-        module: Any module, which stays as it is.
-
-    Returns:
-        The copy.
-    """
-    computed = [
-        value
-        for layer in module.modules()
-        for value in vars(layer).values()
-        if isinstance(value, Tensor) and value.grad_fn is not None
-    ]
-    return copy.deepcopy(module, {id(value): value.detach().clone() for value in computed})
 
 
 def keep_parameters(module: nn.Module) -> nn.Module:
@@ -169,15 +151,16 @@ def match_layers(
 
 def fuse_layers(layer: Fusible, norm: nn.Module) -> Fusible:
     """Return one plain layer for a layer and the BatchNorm behind it."""
+    weight, bias = layer.weight, layer.bias
     for hook in list(layer._forward_pre_hooks.values()):
         if isinstance(hook, WeightNorm):
             remove_weight_norm(layer, hook.name)
-    for name in ("weight", "bias"):
-        if is_parametrized(layer, name):
-            remove_parametrizations(layer, name)
+    if is_parametrized(layer):  # by hand: `remove_parametrizations` changes the net's class, too
+        layer.__class__ = type_before_parametrizations(layer)
+        del layer._modules["parametrizations"]
     statistics = (norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias)
     fuse = fuse_linear_bn_weights if isinstance(layer, nn.Linear) else fuse_conv_bn_weights
-    layer.weight, layer.bias = fuse(layer.weight, layer.bias, *statistics)  # type: ignore[arg-type]
+    layer.weight, layer.bias = fuse(weight, bias, *statistics)  # type: ignore[arg-type]
     return layer
 
 

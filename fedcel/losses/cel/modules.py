@@ -29,6 +29,7 @@ from fedcel.settings import (
     parse_settings,
 )
 from fedcel.tensors import ArrayLike, to_labels, to_tensor
+from fedcel.torch_state import usual_torch_state
 
 PenaltyName = Literal["linear", "log", "channel"]
 Batches = Iterable[tuple[ArrayLike, ArrayLike]]
@@ -50,6 +51,7 @@ class CELModule(nn.Module):
     feature_count: Tensor
     refresh_count: Tensor
 
+    @usual_torch_state()
     def __init__(
         self, kind: str, *, classes: int, noise: float, pool: Pool, seed: int, options: Settings
     ) -> None:
@@ -138,6 +140,7 @@ class CELModule(nn.Module):
         self._refresh(first_z.shape[1], batches, generator)
         self._place(device)
 
+    @usual_torch_state()
     def step(self) -> None:
         """Move the attention by the gradient of the last backward pass, where there is one.
 
@@ -174,6 +177,7 @@ class CELModule(nn.Module):
         with without_autocast(table.device.type):
             return loss.loss(state, table.to(dtype), labels, measure)
 
+    @usual_torch_state()
     def _refresh(
         self, width: int, batches: FeatureBatches, generator: torch.Generator | None
     ) -> None:
@@ -202,7 +206,7 @@ class CELModule(nn.Module):
 
     def _flatten(self, z: object) -> Float[Tensor, "B D"]:
         """Return one vector an image, of float32 or float64, the gradient kept."""
-        table = z if isinstance(z, Tensor) else to_tensor(z, "features")
+        table = z if isinstance(z, Tensor) and not z.is_inference() else to_tensor(z, "features")
         if table.dim() < 2 or not table.is_floating_point() or not table[0].numel():
             raise ValueError(
                 f"features are {tuple(table.shape)} of {table.dtype}, must be floating numbers of "
@@ -268,6 +272,7 @@ class CELModule(nn.Module):
         self.step()
         super()._save_to_state_dict(destination, prefix, keep_vars)
 
+    @usual_torch_state()
     def _load_from_state_dict(
         self,
         state_dict: Mapping[str, Any],

@@ -106,7 +106,11 @@ def test_layers_of_any_kind_are_drawn_from_the_seed() -> None:
         ("vgg11", (1, 40, 32), "net.features is 64, must be a multiple of 80, the 10x8 .* 640"),
         (f"{__name__}:tied", (1, 4, 4), "the head's parameter 'weight', 'bias', too"),
         (f"{__name__}:with_batch_norm", (1, 4, 4), "BatchNorm1d.*use nn.GroupNorm"),
-        (f"{__name__}:with_dropout", (1, 4, 4), "encoder.1. .Dropout.: draws from global random state"),
+        (
+            f"{__name__}:with_dropout",
+            (1, 4, 4),
+            "encoder.1. .Dropout.: draws from global random state",
+        ),
         (f"{__name__}:too_small", (1, 4, 4), "does not fit images of shape"),
         (f"{__name__}:not_a_pair", (1, 4, 4), r"gave .* unpack|must return \(encoder, head\)"),
         ("math:pi", (1, 4, 4), "cannot be called"),
@@ -118,6 +122,42 @@ def test_what_cannot_be_split_is_refused(name: str, shape: tuple[int, ...], mess
     """With the reason and the remedy."""
     with pytest.raises(NetError, match=message):
         build_net(NetSettings(name=name), shape, 3, make_generator(0, "net"))
+
+
+def with_two_faults(shape: object, classes: int, net: NetSettings) -> tuple[nn.Module, nn.Module]:
+    """Build a net with BatchNorm and dropout, whose head shares a layer."""
+    last = nn.Linear(classes, classes)
+    norm = nn.BatchNorm1d(classes)
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, classes), norm, nn.Dropout(), last), last
+
+
+def test_all_faults_of_a_net_are_said_at_once() -> None:
+    """One line each, so that one run finds them all."""
+    with pytest.raises(NetError) as refusal:
+        build_net(
+            NetSettings(name=f"{__name__}:with_two_faults"), (1, 4, 4), 3, make_generator(0, "net")
+        )
+    lines = str(refusal.value).splitlines()
+    assert len(lines) == 3
+    for line, words in zip(lines, ("'encoder.2'", "'encoder.3'", "'weight', 'bias'"), strict=True):
+        assert words in line
+
+
+def in_place(shape: object, classes: int, net: NetSettings) -> tuple[nn.Module, nn.Module]:
+    """Build an encoder that works in place."""
+    first = nn.Threshold(0.6, 0.0, inplace=True)
+    return nn.Sequential(first, nn.Flatten(), nn.Linear(16, 5)), nn.Linear(5, classes)
+
+
+def test_an_encoder_that_works_in_place_changes_no_image() -> None:
+    """It is trained on images that many rounds share."""
+    net = build_net(
+        NetSettings(name=f"{__name__}:in_place"), (1, 4, 4), 3, make_generator(0, "net")
+    )
+    x = torch.rand(3, 1, 4, 4)
+    before = x.clone()
+    first = net.encode(x)
+    assert torch.equal(x, before) and torch.equal(net.encode(x), first)
 
 
 def vgg(**more: object) -> NetSettings:

@@ -3,6 +3,7 @@
 import inspect
 import io
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from copy import deepcopy
 
 import pytest
@@ -25,6 +26,7 @@ from fedcel.losses.composite import add_losses, refresh_losses, start_losses, st
 from fedcel.seeding import make_generator
 from fedcel.settings import CelSettings, Settings, parse_settings
 from tests.fedcel.elsewhere import ELSEWHERE, Elsewhere
+from tests.fedcel.test_torch_state import STATES
 
 KINDS: list[type[CELModule]] = [PlainCEL, ClusterCEL, GatedCEL, HybridCEL, MutualInformationCEL]
 NAMES = ["plain", "cluster", "gated", "hybrid", "mutual-information"]
@@ -322,3 +324,25 @@ def test_errors_of_options_are_those_of_settings() -> None:
     """One class of error for what a setting may not be."""
     with pytest.raises(SettingsError):
         ClusterCEL(classes=3, outlier=-1.0)
+
+
+@pytest.mark.parametrize(("kind", "name"), CASES)
+@pytest.mark.parametrize("state", STATES[:3])  # a device decides where labels are
+def test_losses_do_not_depend_on_the_state_of_pytorch(
+    state: Callable[[], AbstractContextManager[object]], kind: type[CELModule], name: str
+) -> None:
+    """Made and refreshed under any, they train on outside, and their gradients are the same."""
+    z, y = points()
+    usual = kind(classes=3, noise=0.4)
+    usual.refresh(z, y)
+    with state():
+        cel = kind(classes=3, noise=0.4)
+        cel.refresh(z.clone(), y.clone())
+        value = cel(z.clone(), y)
+    assert float(value.detach()) == pytest.approx(float(usual(z, y).detach()))
+    for _ in range(2):
+        for got, expected in zip(gradient(cel, z, y), gradient(usual, z, y), strict=True):
+            assert torch.equal(got, expected)
+        cel.refresh(z, y)
+        usual.refresh(z, y)
+    assert all(t.dtype == usual.state_dict()[k].dtype for k, t in cel.state_dict().items())
