@@ -47,7 +47,7 @@ def describe_words(words: NDArray[np.str_ | np.bytes_]) -> str:
     except ValueError:
         if words.ndim:
             return "of words numpy.unique(..., return_inverse=True)[1] makes numbers"
-    return f"the text '{words.flat[0]}': leave its quotes out, or convert it with float"
+    return f"the text {words.tolist()!r:.40}: leave the quotes out, or convert it with float"
 
 
 def to_labels(values: object, count: int, name: str = "labels") -> Int[Tensor, " N"]:

@@ -78,12 +78,6 @@ def find_layer_faults(parts: Mapping[str, nn.Module]) -> list[str]:
     }
     norms = {name: layer for name, layer in layers.items() if is_batch_norm(layer)}
     random = {name: layer for name, layer in layers.items() if draws_in_training(layer)}
-    buffers = {
-        f"{name}.{key}": buffer
-        for name, layer in layers.items()
-        if name not in norms
-        for key, buffer in layer.named_buffers(recurse=False)
-    }
     faults = []
     if norms:
         faults.append(
@@ -95,11 +89,6 @@ def find_layer_faults(parts: Mapping[str, nn.Module]) -> list[str]:
         faults.append(
             f"layer {name_layers(random)}: draws from global random state and changes the law of "
             "what is sent; leave it out, or set its chance to 0"
-        )
-    if buffers:
-        faults.append(
-            f"buffer {name_layers(buffers)}: is not trained or averaged; make it a parameter, or "
-            "compute it in forward"
         )
     return faults
 

@@ -163,7 +163,8 @@ class SplitNet(nn.Module):
             tensors: One for each of `device_parameters`, of its shape.
         """
         encoder_names = [name for name, _ in self.encoder.named_parameters()]
-        self.encoder.load_state_dict({name: tensors[name] for name in encoder_names}, assign=True)
+        own = {name: tensors[name] for name in encoder_names}
+        self.encoder.load_state_dict(own, strict=False, assign=True)  # constant buffers stay
         if self.noise_scale is not None:
             self.noise_scale.load_state_dict(select_prefix(tensors, "noise_scale."), assign=True)
 
@@ -571,6 +572,7 @@ def _check_net(encoder: nn.Module, head: nn.Module, shape: tuple[int, ...], clas
         )
     if faults:
         raise NetError("\n".join(faults))
+    before = copy_buffers(encoder, head)
     try:
         with torch.no_grad():
             z = encoder(torch.full((2, *shape), 0.5))
@@ -579,6 +581,18 @@ def _check_net(encoder: nn.Module, head: nn.Module, shape: tuple[int, ...], clas
             logits = head(z)
     except RuntimeError as error:
         raise NetError(f"the net does not fit images of shape {shape}: {error}") from error
+    after = copy_buffers(encoder, head)
+    if moved := [n for n in after if n not in before or not torch.equal(before[n], after[n])]:
+        raise NetError(
+            f"buffer {', '.join(map(repr, moved))} is changed by a forward pass, and is not "
+            "trained or averaged; leave it as it is, or make it a parameter"
+        )
     if logits.shape != (2, classes):
         raise NetError(f"the head returned {tuple(logits.shape)}, must be (B, {classes})")
     return int(z.shape[1])
+
+
+def copy_buffers(encoder: nn.Module, head: nn.Module) -> dict[str, Tensor]:
+    """Return copies of both halves' buffers by their paths."""
+    halves = nn.ModuleDict({"encoder": encoder, "head": head})
+    return {name: buffer.clone() for name, buffer in halves.named_buffers()}
