@@ -297,7 +297,7 @@ class LearnedNoiseLayer(nn.Module):
 
     def forward(self, z: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
         """Return the standard deviations (B, D)."""
-        return self.noise(z)
+        return self.noise(z.clone())  # one may work in place
 
 
 @dataclass(frozen=True)

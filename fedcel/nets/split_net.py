@@ -163,8 +163,8 @@ class SplitNet(nn.Module):
             tensors: One for each of `device_parameters`, of its shape.
         """
         encoder_names = [name for name, _ in self.encoder.named_parameters()]
-        own = {name: tensors[name] for name in encoder_names}
-        self.encoder.load_state_dict(own, strict=False, assign=True)  # constant buffers stay
+        of_encoder = {name: tensors[name] for name in encoder_names}
+        self.encoder.load_state_dict(of_encoder, strict=False, assign=True)  # buffers stay
         if self.noise_scale is not None:
             self.noise_scale.load_state_dict(select_prefix(tensors, "noise_scale."), assign=True)
 
@@ -557,8 +557,8 @@ def _draw_normalised_weight(
             getattr(layer, f"{hook.name}_g").data.copy_(norms)
     if is_parametrized(layer, "weight"):
         with torch.no_grad():
-            drawn = torch.empty_like(layer.weight).uniform_(-bound, bound, generator=generator)
-            layer.weight = drawn  # taken apart by the parametrization
+            weight = torch.empty_like(layer.weight).uniform_(-bound, bound, generator=generator)
+            layer.weight = weight  # taken apart by the parametrization
 
 
 def _check_net(encoder: nn.Module, head: nn.Module, shape: tuple[int, ...], classes: int) -> int:
