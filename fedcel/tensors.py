@@ -32,7 +32,7 @@ def to_tensor(values: object, name: str) -> Shaped[Tensor, "..."]:
     try:
         array = np.asarray(values, order="C")
         if array.dtype.kind in "US":
-            raise TypeError("text is no number")
+            raise TypeError(describe_words(array))
         array = array.astype(array.dtype.newbyteorder("="), copy=False)
         if not array.flags.writeable:  # PyTorch warns of memory that it might write
             array = array.copy()
@@ -42,6 +42,16 @@ def to_tensor(values: object, name: str) -> Shaped[Tensor, "..."]:
             f"{name} are {type(values).__name__}, must be a tensor or an array of numbers "
             f"({describe_unforeseen(error)})"
         ) from error
+
+
+def describe_words(words: NDArray[np.str_ | np.bytes_]) -> str:
+    """Describe text in the place of numbers, and the remedy where it is numbers in quotes."""
+    try:
+        words.astype(float)
+    except ValueError:
+        if words.ndim:
+            return "text is no number"
+    return f"the text {words.tolist()!r:.40}: leave the quotes out, or convert it with float"
 
 
 def to_labels(values: object, count: int, name: str = "labels") -> Int[Tensor, " N"]:

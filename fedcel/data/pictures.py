@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fedcel.data.first_images import show_first_images
 from fedcel.data.images import fit_to_settings, scale_bytes
 from fedcel.errors import DataError, describe_unforeseen
 from fedcel.extras import import_optional
@@ -137,6 +138,7 @@ def decode_pictures(
         if len(picture.pixels) > x.shape[1]:
             x = x.expand(-1, len(picture.pixels), -1, -1).clone()
         x[place] = picture.pixels
+        show_first_images(x, place + 1)
     if faults or x is None:
         raise DataError(
             f"{len(faults)} of {count} pictures cannot be used: {_join_first(faults)}; remove them "

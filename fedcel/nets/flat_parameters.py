@@ -1,7 +1,6 @@
 """The parameters of a net as one flat vector, and as the arrays that travel."""
 
 from collections.abc import Sequence
-from copy import deepcopy
 
 import numpy as np
 import torch
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcel.errors import NetError
+from fedcel.nets.copy_module import copy_module
 from fedcel.nets.split_net import SplitNet
 
 
@@ -57,7 +57,7 @@ class FlatNet:
         Returns:
             The same net there, with memory of its own.
         """
-        return FlatNet(deepcopy(self.net).to(device))
+        return FlatNet(copy_module(self.net).to(device))
 
     def backward(self, loss: Float[Tensor, ""], *, retain_graph: bool = False) -> None:
         """Fill `gradient` with that of a loss; what else learns gathers its own.

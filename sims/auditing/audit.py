@@ -1,16 +1,21 @@
 """Audit an encoder: exact bits, bounds, and what attacks rebuild."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from math import inf, isfinite
 from pathlib import Path
 
-from fedcel.attacks import Inversion, copy_differentiable, invert
-from fedcel.data import Images
+from jaxtyping import Float
+from torch import Tensor
+
+from fedcel.attacks import Inversion, choose_attacks, copy_differentiable, invert
+from fedcel.data import Images, check_first_images
 from fedcel.errors import DataError, FedcelError, NetError, RefusedImagesError, SettingsError
 from fedcel.files import write_json, write_whole
 from fedcel.leakage import Leakage, NoiseFunction, measure_leakage
-from fedcel.nets import encode_images
+from fedcel.nets import encode_images, find_batch_layers, name_layers
 from fedcel.runs import list_versions
 from fedcel.settings import DataSettings
 from sims.auditing.find_images import draw_images, find_source
@@ -121,15 +126,20 @@ def audit_encoder(plan: AuditPlan) -> Audit:
         stages = 3 + len(plan.attacks)
         show_step(0, stages, "reading the encoder")
         encoder = load_encoder(plan.model)
+        refuse_batch_layers(encoder)
+        with explain_options():
+            if plan.attacks:
+                choose_attacks(plan.attacks)
         noise = choose_noise(plan, encoder)
         law = noise if plan.noise is not None else encoder.learned_noise or noise
         dropout = encoder.dropout if plan.dropout is None else plan.dropout
-        show_step(1, stages, "reading the images")
-        images, note = read_images(plan, encoder)
         normalisation = choose_normalisation(plan, encoder)
         encode = AdaptedEncoder(encoder.encode, normalisation, plan.outputs)
-        show_step(2, stages, f"bits of {len(images.y)} images")
-        try:
+        show_step(1, stages, "reading the images")
+        with explain_options():
+            with check_first_images(partial(try_encoder, encode)):
+                images, note = read_images(plan, encoder)
+            show_step(2, stages, f"bits of {len(images.y)} images")
             features = encode_images(encode, images.x[:2]).shape[1]
             leak = measure_leakage(
                 encode,
@@ -149,15 +159,6 @@ def audit_encoder(plan: AuditPlan) -> Audit:
             is_fully_attacked = (
                 inversion is None or copy_differentiable(encode, images.x) is not None
             )
-        except RefusedImagesError as error:
-            raise NetError(
-                f"{error}; --size, --grey and --mean change them, --mean 0,0,0 makes three "
-                "channels of a grey image"
-            ) from error
-        except FedcelError:
-            raise
-        except ValueError as error:  # of a library that knows no command line
-            raise SettingsError(str(error)) from error
     return Audit(
         plan=plan,
         description=encoder.description,
@@ -168,6 +169,54 @@ def audit_encoder(plan: AuditPlan) -> Audit:
         leak=leak,
         inversion=inversion,
     )
+
+
+@contextmanager
+def explain_options() -> Iterator[None]:
+    """Name the command's options where a library that knows none refuses something.
+
+    Raises:
+        NetError: The encoder refuses the images.
+        SettingsError: A number is not allowed.
+    """
+    try:
+        yield
+    except RefusedImagesError as error:
+        raise NetError(
+            f"{error}; --size, --grey and --mean change them, --mean 0,0,0 makes three channels of "
+            "a grey image"
+        ) from error
+    except FedcelError:
+        raise
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+
+
+def refuse_batch_layers(encoder: LoadedEncoder) -> None:
+    """Refuse an encoder whose layers mix images, before any image is read.
+
+    Raises:
+        NetError: Names all of them.
+    """
+    if layers := find_batch_layers(encoder.encode):
+        raise NetError(
+            f"{encoder.description}: layer {name_layers(layers)} has no running statistics: "
+            "features depend on the other images of a batch; train it with "
+            "track_running_stats=True, or use nn.GroupNorm"
+        )
+
+
+def try_encoder(encode: AdaptedEncoder, images: Float[Tensor, "2 C H W"]) -> None:
+    """Encode the first images of a source; grey ones, which may get colours, may be refused yet.
+
+    Raises:
+        NetError: The encoder cannot encode them, each by itself.
+    """
+    try:
+        encode_images(encode, images)
+    except RefusedImagesError:
+        if images.shape[1] > 1:
+            raise
 
 
 def choose_noise(plan: AuditPlan, encoder: LoadedEncoder) -> float:

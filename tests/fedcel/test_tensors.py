@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+import fedcel
 from fedcel.tensors import count_alike, number_labels, to_labels, to_tensor
 
 WHOLE = ("u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", ">u2", ">i8")
@@ -61,3 +62,25 @@ def test_a_text_is_no_number() -> None:
     with pytest.raises(ValueError, match="noise are str, must be a tensor") as got:
         to_tensor("0.3", "noise")
     assert "unique" not in str(got.value)
+
+
+@pytest.mark.parametrize(
+    ("noise", "words"),
+    [
+        ("0.3", "noise are str, .*the text '0.3': leave the quotes out, or convert it with float"),
+        (["0.3"] * 4, "noise are list, .*the text .'0.3', .*: leave the quotes out"),
+        ("little", "noise are str, .*the text 'little': leave the quotes out"),
+    ],
+)
+def test_a_number_in_quotes_is_told(noise: object, words: str) -> None:
+    """Nobody looks for classes in a noise."""
+    with pytest.raises(ValueError, match=words) as refusal:
+        fedcel.measure_leakage(features=torch.eye(4), noise=noise)  # type: ignore[arg-type]
+    assert "unique" not in str(refusal.value)
+
+
+def test_a_tensor_of_inference_mode_is_copied() -> None:
+    """Outside it nothing can be learned from one."""
+    with torch.inference_mode():
+        values = torch.ones(3)
+    assert not to_tensor(values, "values").is_inference()

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import Tensor, nn
 
 import fedcel
 from fedcel.data import load_splits
@@ -118,6 +119,93 @@ def test_wrong_words_are_refused_in_a_line(
     assert main(["audit", ENCODER, *words, "--images", "40"]) == 2
     error = capsys.readouterr().err
     assert reason in error and "Traceback" not in error
+
+
+BLIND = nn.Sequential(
+    nn.Conv2d(1, 2, 3), nn.Sequential(nn.BatchNorm2d(2, track_running_stats=False))
+)
+
+
+class Lost(nn.Module):
+    """Raises what nobody foresaw."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Look a layer up that is not there."""
+        return {"layer": images}["layers"]
+
+
+LOST = Lost()
+
+
+class Threshold(nn.Module):
+    """Works in place, or on a copy of its own."""
+
+    def __init__(self, *, copies: bool) -> None:
+        super().__init__()
+        self.copies = copies
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the bright pixels."""
+        if self.copies:
+            images = images.clone()
+        images[images < 0.6] = 0
+        return images.flatten(1)
+
+
+IN_PLACE, ON_COPY = Threshold(copies=False), Threshold(copies=True)
+
+
+@pytest.mark.parametrize(
+    ("model", "words", "reason"),
+    [
+        ("BLIND", [], "layer '1.0' (BatchNorm2d) has no running statistics: features depend on"),
+        ("ENCODER", ["--attacks", "decoder,decodr"], "did you mean 'decoder'"),
+        ("ENCODER", ["--attacks", "optimal"], "rebuilds nothing"),
+        ("ENCODER", ["--std", "0"], "must be above 0"),
+        ("ENCODER", ["--output", "pooled"], "--output is 'pooled'"),
+        ("ENCODER", [], "refuses images (2, 3, 9, 9) of torch.float32: RuntimeError: "),
+        ("LOST", [], "KeyError: 'layers' ("),
+    ],
+)
+def test_faults_are_found_before_the_images_are_read(
+    model: str,
+    words: list[str],
+    reason: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """By the encoder alone, or by two pictures of many: the third is none and is never met."""
+    side = 8 if model == "ENCODER" and words else 9
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (side, side)).save(tmp_path / name / "0.png")
+    Image.new("RGB", (side, side)).save(tmp_path / "a" / "1.png")
+    (tmp_path / "b" / "2.png").write_bytes(b"no picture")
+    if model == "ENCODER" and "--output" in words:
+        words = [*words, "--grey"]
+    reference = ENCODER if model == "ENCODER" else f"{__name__}:{model}"
+    assert main(["audit", reference, "--data", str(tmp_path), "--noise", "1", *words]) == 2
+    error = capsys.readouterr().err
+    assert reason in error and "Traceback" not in error
+
+
+def test_an_encoder_that_works_in_place_is_attacked_as_one_on_a_copy() -> None:
+    """Its targets stay as they are: attacks are scored against them."""
+    audits = [
+        audit_encoder(
+            AuditPlan(
+                model=f"{__name__}:{name}",
+                data="digits",
+                noise=0.1,
+                images=60,
+                targets=20,
+                attacks=["kernel-ridge"],
+            )
+        )
+        for name in ("IN_PLACE", "ON_COPY")
+    ]
+    records = [{**audit.to_json(), "model": "", "encoder": ""} for audit in audits]
+    assert records[0] == records[1]
 
 
 def test_a_path_says_what_reads_it(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import inspect
 import io
 import math
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from copy import deepcopy
 from typing import Any
 
@@ -27,6 +28,7 @@ from fedcel.losses.composite import add_losses, refresh_losses, start_losses, st
 from fedcel.seeding import make_generator
 from fedcel.settings import CelSettings, Settings, parse_settings
 from tests.fedcel.elsewhere import ELSEWHERE, Elsewhere
+from tests.fedcel.test_torch_state import STATES
 
 KINDS: list[type[CELModule]] = [PlainCEL, ClusterCEL, GatedCEL, HybridCEL, MutualInformationCEL]
 NAMES = ["plain", "cluster", "gated", "hybrid", "mutual-information"]
@@ -427,3 +429,25 @@ def test_features_that_ran_away_are_told_in_the_words_of_a_loop() -> None:
     cel.refresh(torch.rand(20, 3), torch.arange(20) % 2)
     with pytest.raises(DivergedError, match="ran away; lower the learning rate$"):
         cel(torch.full((4, 3), torch.nan), torch.tensor([0, 1, 0, 1]))
+
+
+@pytest.mark.parametrize(("kind", "name"), CASES)
+@pytest.mark.parametrize("state", STATES[:3])  # a device decides where labels are
+def test_losses_do_not_depend_on_the_state_of_pytorch(
+    state: Callable[[], AbstractContextManager[object]], kind: type[CELModule], name: str
+) -> None:
+    """Made and refreshed under any, they train on outside, and their gradients are the same."""
+    z, y = points()
+    usual = kind(classes=3, noise=0.4)
+    usual.refresh(z, y)
+    with state():
+        cel = kind(classes=3, noise=0.4)
+        cel.refresh(z.clone(), y.clone())
+        value = cel(z.clone(), y)
+    assert float(value.detach()) == pytest.approx(float(usual(z, y).detach()))
+    for _ in range(2):
+        for got, expected in zip(gradient(cel, z, y), gradient(usual, z, y), strict=True):
+            assert torch.equal(got, expected)
+        cel.refresh(z, y)
+        usual.refresh(z, y)
+    assert all(t.dtype == usual.state_dict()[k].dtype for k, t in cel.state_dict().items())
