@@ -38,6 +38,7 @@ from sims.commands import (
 from sims.commands.interruption import CommandInterrupted, describe_disk_error, describe_exit
 from sims.commands.ledger import ledger_commands
 from sims.commands.options import format_examples, format_scenarios
+from sims.search_path import append_working_folder
 
 INTERRUPTED = 130  # a shell's status of a command that SIGINT ended
 
@@ -120,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0 done, 1 the run failed, 2 the input is wrong, 130 interrupted.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
-    sys.path.insert(0, os.getcwd())  # a user's own parts may lie beside the scenario
+    append_working_folder()  # a user's own parts may lie beside the scenario
     warnings.showwarning = lambda message, *_, **__: print_error(f"warning: {message}")
     try:
         return int(app(words, prog_name="fedcel", obj=words, standalone_mode=False) or 0)
