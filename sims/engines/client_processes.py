@@ -96,7 +96,7 @@ class Order(NamedTuple):
         return self.context.node_config.get("partition-id")
 
 
-class JobWithoutFolders(JobConfig):  # type: ignore[misc]
+class JobWithoutFolders(JobConfig):
     """A job of Ray's whose processes look for modules where PYTHONPATH says, as Flower sets it.
 
     Ray would put the working folder in front, whose modules may have the names of fedcel's.
@@ -125,7 +125,7 @@ class ClientProcesses(raybackend.RayBackend):
         """
         self._over = Event()
         self._begins_ray = not ray.is_initialized()
-        start = {**backend_config.get("init_args", {}), "job_config": JobWithoutFolders()}
+        start: Any = {**backend_config.get("init_args", {}), "job_config": JobWithoutFolders()}
         super().__init__({**backend_config, "init_args": start})
         if self._begins_ray:
             supervisor.say_dependencies(list_ray_processes())
