@@ -15,8 +15,8 @@ class ClientStateFolder:
             its, and deleted.
     """
 
-    def __init__(self, folder: Path, *, is_reused: bool = False) -> None:
-        self._folder, self._is_reused = folder, is_reused
+    def __init__(self, folder: str | Path, *, is_reused: bool = False) -> None:
+        self._folder, self._is_reused = Path(folder), is_reused
 
     def read_state(self, number: int) -> State | None:
         """Read the newest state from before a round.
@@ -56,7 +56,7 @@ class ClientStateFolder:
                 path.unlink(missing_ok=True)
 
 
-def partition_folder(root: Path, client: int) -> Path:
+def partition_folder(root: str | Path, client: int) -> Path:
     """Return the folder of one client's state.
 
     Args:
@@ -66,7 +66,7 @@ def partition_folder(root: Path, client: int) -> Path:
     Returns:
         A folder below `root`; it need not exist.
     """
-    return root / f"partition-{client:06d}"
+    return Path(root) / f"partition-{client:06d}"
 
 
 def is_state_usable(state: State) -> bool:

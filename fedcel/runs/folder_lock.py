@@ -29,7 +29,7 @@ EXITING_FLAG = 0x4
 
 
 @contextmanager
-def hold_folder(folder: Path) -> Iterator[None]:
+def hold_folder(folder: str | Path) -> Iterator[None]:
     """Keep other processes from writing into a folder, for as long as this one does.
 
     The lock is the operating system's (`flock`): it ends with the process, however that ends, so
@@ -48,6 +48,7 @@ def hold_folder(folder: Path) -> Iterator[None]:
     Raises:
         RunError: Another process writes into it.
     """
+    folder = Path(folder)
     is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     handle = _lock(folder)
@@ -161,7 +162,7 @@ class FolderWriter(NamedTuple):
         return state in "ZX" or bool(flags & EXITING_FLAG or pending & KILL_MASK)
 
 
-def find_writer(folder: Path) -> FolderWriter | None:
+def find_writer(folder: str | Path) -> FolderWriter | None:
     """Find out who writes into a folder, without taking its lock from anybody.
 
     Args:
@@ -170,7 +171,7 @@ def find_writer(folder: Path) -> FolderWriter | None:
     Returns:
         The process; None where there is none, or it was killed.
     """
-    writer = _read_writer(folder / LOCK)
+    writer = _read_writer(Path(folder) / LOCK)
     return None if writer is None or writer.is_gone else writer
 
 

@@ -14,7 +14,7 @@ from sims.engines import local
 
 def simulate(
     settings: Settings,
-    folder: Path,
+    folder: str | Path,
     *,
     resume: bool = False,
     title: str = "training",
@@ -38,6 +38,7 @@ def simulate(
             process writes into it.
         FedcelError: A part that the settings name cannot be built, or the training failed.
     """
+    folder = Path(folder)
     if not resume:
         with progress.show_waiting("reading the images"):
             check_parts(settings)
