@@ -61,7 +61,11 @@ def attack_run(
     def keep_outcome(name: str, outcome: AttackOutcome) -> None:
         write_result(folder, attack_settings.model_copy(update={"names": name}), outcome)
 
-    with show_attacks(title) if is_alone else nullcontext(AttackListener()) as listener:
+    with (
+        show_attacks(title, attack_settings.seeds)
+        if is_alone
+        else nullcontext(AttackListener()) as listener
+    ):
         outcome = run_attacks(
             list_observations(run, attack_settings),
             attack_settings,
