@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from multiprocessing import parent_process
 from threading import Event as Signal
-from threading import Thread, Timer
+from threading import Thread
 
 from rich.console import Console
 from rich.markup import escape
@@ -228,14 +228,9 @@ def show_attacks(title: str, seeds: int = 1) -> Iterator[AttackListener]:
 
 @contextmanager
 def show_waiting(activity: str) -> Iterator[None]:
-    """Say what is going on, once, should it take longer than `WAIT_SECONDS`."""
-    timer = Timer(WAIT_SECONDS, print_line, [f"{activity} ..."])
-    timer.daemon = True
-    timer.start()
-    try:
+    """Say what is going on, and for how long, should it take longer than `WAIT_SECONDS`."""
+    with repeat_lines(activity, Pace()):
         yield
-    finally:
-        timer.cancel()
 
 
 def name_activity(activity: str, title: str) -> str:

@@ -39,6 +39,10 @@ def simulate(
         FedcelError: A part that the settings name cannot be built, or the training failed.
     """
     folder = Path(folder)
+    if settings.engine == "ray":
+        from sims.engines.ray import check_ray_environment
+
+        check_ray_environment()
     if not resume:
         with progress.show_waiting("reading the images"):
             check_parts(settings)

@@ -105,7 +105,7 @@ def test_waiting_is_said_when_it_lasts(
         while not said and time.monotonic() < deadline:
             said += capsys.readouterr().err
             time.sleep(0.01)
-    assert said + capsys.readouterr().err == "reading ...\n"
+    assert said + capsys.readouterr().err == "reading, 0 s so far\n"
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
