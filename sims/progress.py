@@ -76,10 +76,10 @@ class Pace:
         if not self._advances or not total:
             return None
         seconds = self._last_time - self._first_time
-        rest = seconds / (self._finished - self._first) * (total - self._finished)
+        remaining = seconds / (self._finished - self._first) * (total - self._finished)
         usual = seconds / self._advances
         waited = time.monotonic() - self._last_time
-        return max(0.0, rest - usual) + abs(min(rest, usual) - waited)
+        return max(0.0, remaining - usual) + abs(min(remaining, usual) - waited)
 
 
 class TimeLeftColumn(ProgressColumn):
@@ -94,8 +94,8 @@ class TimeLeftColumn(ProgressColumn):
         seconds = self._pace.estimate_left(task.total or 0)
         if seconds is None:
             return Text("")
-        minutes, rest = divmod(round(seconds), 60)
-        return Text(f"{minutes}:{rest:02d} left")
+        minutes, seconds = divmod(round(seconds), 60)
+        return Text(f"{minutes}:{seconds:02d} left")
 
 
 @contextmanager
@@ -144,8 +144,12 @@ def repeat_lines(activity: str, pace: Pace) -> Iterator[ShowStep]:
         nonlocal last
         _, total, state = latest
         last = time.monotonic()
-        left = pace.estimate_left(total)
-        passed = f"{last - pace.begin:.0f} s so far" if left is None else f"about {left:.0f} s left"
+        seconds_left = pace.estimate_left(total)
+        passed = (
+            f"{last - pace.begin:.0f} s so far"
+            if seconds_left is None
+            else f"about {seconds_left:.0f} s left"
+        )
         print_line(f"{activity}: {state}, {passed}" if state else f"{activity}, {passed}")
 
     def print_step(finished: float, total: float, state: str) -> None:
