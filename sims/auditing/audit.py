@@ -10,7 +10,14 @@ from torch import Tensor, nn
 
 from fedcel.attacks import Inversion, copy_differentiable, invert, parse_attacks
 from fedcel.data import Images
-from fedcel.errors import DataError, FedcelError, NetError, RefusedImagesError, SettingsError
+from fedcel.errors import (
+    DataError,
+    FedcelError,
+    NetError,
+    RefusedImagesError,
+    SettingsError,
+    escape_controls,
+)
 from fedcel.files import write_json, write_whole
 from fedcel.leakage import Leakage, NoiseFunction, measure_leakage
 from fedcel.nets import encode_images
@@ -395,5 +402,6 @@ def write_audit(audit: Audit, folder: Path) -> Path:
         + audit.note
     )
     title = f"What {audit.plan.model} leaks"
-    write_whole(page, render_audit(audit.leak, audit.inversion, title, conditions))
+    shown = map(escape_controls, (title, conditions))  # names of files may be no text
+    write_whole(page, render_audit(audit.leak, audit.inversion, *shown))
     return page

@@ -1,6 +1,7 @@
 """`fedcel audit` on encoders and images of every kind, as a user types it."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -239,3 +240,15 @@ def test_images_of_a_test_part_are_taken(tmp_path: Path) -> None:
     assert "test part" in note and "no test part" in draw_images(DataSettings(), 9)[1]
     assert len(drawn.y) == len(splits.test.y)
     assert (drawn.x.sum((1, 2, 3)).sort()[0] == splits.test.x.sum((1, 2, 3)).sort()[0]).all()
+
+
+def test_a_name_that_is_no_text_ends_no_audit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Bytes that are no UTF-8, as other systems leave them: they are escaped on the page."""
+    pixels = np.random.default_rng(0).integers(0, 255, (12, 8, 8), dtype=np.uint8)
+    path = tmp_path / os.fsdecode(b"caf\xe9.npz")
+    np.savez(path, x_train=pixels, y_train=np.arange(12) % 2)
+    words = ["audit", ENCODER, "--data", str(path), "--noise", "1", *BITS]
+    assert main([*words, "--out", str(tmp_path / "out")]) == 0, capsys.readouterr().err
+    assert r"caf\udce9.npz" in (tmp_path / "out" / "report.html").read_text()
