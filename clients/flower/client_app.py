@@ -44,7 +44,9 @@ _RECEIVED_RECORDS = (record_names.CENTRES, record_names.GRADIENT, record_names.P
 """What a message may bring besides the model."""
 
 
-def make_client_app(settings: Settings | None = None, state_root: Path | None = None) -> ClientApp:
+def make_client_app(
+    settings: Settings | None = None, state_root: str | Path | None = None
+) -> ClientApp:
     """Make the ClientApp of a node. Its `data-path` takes the place of the run's data.
 
     Args:
@@ -232,7 +234,7 @@ def make_evaluation_client(
     return EvaluationClient(settings, build_workspace_net(settings), images, read_samples(message))
 
 
-def choose_memory(context: Context, client: int, root: Path | None) -> ClientMemory:
+def choose_memory(context: Context, client: int, root: str | Path | None) -> ClientMemory:
     """Return where the state of a client without a `state-path` is kept.
 
     Args:

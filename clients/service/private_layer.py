@@ -86,7 +86,7 @@ class PrivateLayer:
         model: str,
         classes: int | None = None,
         calibration: AnswerCalibration | None = None,
-        keys: Path | None = None,
+        keys: str | Path | None = None,
     ) -> None:
         if not 0 < len(model) <= 200:
             raise SettingsError(

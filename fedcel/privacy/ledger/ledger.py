@@ -361,13 +361,13 @@ class Ledger:
         """
         return self._read(lambda db: list(check_links(db)))
 
-    def export(self, path: Path) -> None:
+    def export(self, path: str | Path) -> None:
         """Write the log as JSON lines, whole or not at all.
 
         Args:
             path: File to write; an older one is replaced.
         """
-        write_whole(path, "".join(row.to_json() for row in self.rows()))
+        write_whole(Path(path), "".join(row.to_json() for row in self.rows()))
 
     def verify(self) -> list[str]:
         """Compute links, balances and answers anew from the log, and compare.

@@ -1,6 +1,8 @@
 """`fedcel audit` on encoders and images of every kind, as a user types it."""
 
 import json
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 import fedcel
+from fedcel.attacks import Decoder
 from fedcel.data import load_splits
 from fedcel.errors import DataError
 from fedcel.runs import run_folder
@@ -46,6 +49,75 @@ def test_attacks_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     page = (tmp_path / "report.html").read_text()
     assert page.count("data:image/png;base64,") == 2  # originals and one attack
     assert "bits beyond the label" in page and "Gaussian noise of standard deviation 0.1" in page
+
+
+def test_an_interrupted_audit_keeps_what_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the second attack: bits and first attack are in the file, the bits printed; exit 130."""
+    words = ["audit", ENCODER, "--data", "digits", "--noise", "0.1", "--images", "60"]
+    words += ["--targets", "20", "--attacks", "kernel-ridge,decoder", "--budget", "0.05"]
+    assert main([*words, "--out", str(tmp_path / "whole")]) == 0
+    whole = json.loads((tmp_path / "whole" / "audit.json").read_text())
+    assert "attacks-missing" not in whole
+
+    def interrupt(*_: object, **__: object) -> None:
+        record = json.loads((tmp_path / "cut" / "audit.json").read_text())
+        assert record["attacks"].keys() == {"kernel-ridge"}
+        raise KeyboardInterrupt
+
+    capsys.readouterr()
+    monkeypatch.setattr(Decoder, "reconstruct", interrupt)
+    assert main([*words, "--out", str(tmp_path / "cut")]) == 130
+    output, error = capsys.readouterr()
+    path = tmp_path / "cut" / "audit.json"
+    assert error.endswith(f"fedcel: interrupted; what was found until then is kept in {path}\n")
+    assert "bits about the image" in output
+    record = json.loads(path.read_text())
+    assert record.pop("attacks-missing") == ["decoder"]
+    assert record["leak"] == whole["leak"]
+    assert record["attacks"] == {"kernel-ridge": whole["attacks"]["kernel-ridge"]}
+    assert not (tmp_path / "cut" / "report.html").exists()
+
+
+def test_attacks_find_alone_what_they_find_together() -> None:
+    """One call of `invert` each, so that each is kept: the numbers are those of one call."""
+    images, _ = draw_images(DataSettings(), 60)
+    names = ("kernel-ridge", "decoder")
+    plan = AuditPlan(model=ENCODER, data="digits", noise=0.1, images=60, targets=20, attacks=names)
+    audit = audit_encoder(replace(plan, budget=0.05))
+    together = fedcel.invert(
+        test_load_encoder.ENCODER,
+        images.x[:20],
+        images.y[:20],
+        auxiliary=images.x[20:],
+        auxiliary_labels=images.y[20:],
+        noise=0.1,
+        attacks=names,
+        budget=0.05,
+    )
+    assert audit.inversion is not None
+    assert audit.inversion.to_dict() == together.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--noise", "nan"], "--noise is nan"),
+        (["--noise", "inf"], "--noise is inf"),
+        (["--noise", "1", "--dropout", "nan"], "--dropout is nan"),
+        (["--noise", "1", "--budget", "0"], "--budget is 0"),
+        (["--noise", "1", "--std", "0"], "--std has 0"),
+        (["--noise", "1", "--attacks", "decoder,decodr"], "decodr"),
+        (["--noise", "1", "--attacks", "optimal"], "'optimal', which rebuilds nothing"),
+    ],
+)
+def test_options_are_checked_before_anything_is_read(
+    words: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The encoder is not looked for: it may take minutes to load, and images to read."""
+    assert main(["audit", "nowhere:at_all", "--data", "digits", *words]) == 2
+    assert reason in capsys.readouterr().err
 
 
 def test_a_run_is_audited_with_its_own_noise(tmp_path: Path) -> None:
@@ -276,3 +348,15 @@ def test_labels_are_numbered_by_the_audit_itself(tmp_path: Path) -> None:
     images, note = draw_images(DataSettings(source="npz", path=str(tmp_path / "own.npz")), 50)
     assert sorted(set(images.y.tolist())) == [0, 1, 2]
     assert note.endswith("Of the source: arrays that are left out: z.")
+
+
+def test_a_name_that_is_no_text_ends_no_audit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Bytes that are no UTF-8, as other systems leave them: they are escaped on the page."""
+    pixels = np.random.default_rng(0).integers(0, 255, (12, 8, 8), dtype=np.uint8)
+    path = tmp_path / os.fsdecode(b"caf\xe9.npz")
+    np.savez(path, x_train=pixels, y_train=np.arange(12) % 2)
+    words = ["audit", ENCODER, "--data", str(path), "--noise", "1", *BITS]
+    assert main([*words, "--out", str(tmp_path / "out")]) == 0, capsys.readouterr().err
+    assert r"caf\udce9.npz" in (tmp_path / "out" / "report.html").read_text()
