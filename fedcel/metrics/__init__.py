@@ -12,6 +12,7 @@ from fedcel.metrics.calibration import (
     score_probabilities,
 )
 from fedcel.metrics.chance import chance_accuracy, is_at_chance
+from fedcel.metrics.intervals import mean_half_width, sample_half_width, share_interval
 from fedcel.metrics.spread import between_group_spread, within_class_spread
 
 __all__ = [
@@ -23,9 +24,12 @@ __all__ = [
     "chance_accuracy",
     "ece",
     "is_at_chance",
+    "mean_half_width",
     "nll",
     "predictive_entropy",
     "reliability",
+    "sample_half_width",
     "score_probabilities",
+    "share_interval",
     "within_class_spread",
 ]
