@@ -263,14 +263,14 @@ def bound_under_law(
     messages = rescale(evaluated, law.scale)
     nats = mix_in_strangers(divergences(messages, law.mixtures), law.form.stranger_share)
     largest = None
-    each = delta / 2  # of the two limits that hold together
+    half_delta = delta / 2  # of each of the two limits that hold together
     if feature_range is not None:
         nats, largest = mix_in_wide(
-            nats, messages, feature_range=feature_range, scale=law.scale, delta=each
+            nats, messages, feature_range=feature_range, scale=law.scale, delta=half_delta
         )
     information, beyond_label = (
         limits._replace(is_heavy_tailed=limits.is_heavy_tailed or law.is_heavy_tailed)
-        for limits in (limit_mean(values, largest, each) for values in nats)
+        for limits in (limit_mean(values, largest, half_delta) for values in nats)
     )
     student = min(beyond_label.student, information.student)
     bernstein = beyond_label.bernstein
@@ -545,7 +545,8 @@ def has_heavy_tail(values: Float[Tensor, " n"]) -> bool:
     spread = float(gap.square().sum())
     if spread <= ROUNDING * float(values.square().sum()):
         return False
-    return float(gap.pow(3).sum()) / spread**1.5 > FEW_CARRY + len(values) ** -0.5
+    skewness = float(gap.pow(3).sum()) / (spread * sqrt(spread))
+    return skewness > FEW_CARRY + 1 / sqrt(len(values))
 
 
 def bernstein_range_weight(count: int, delta: float) -> float:

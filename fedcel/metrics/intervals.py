@@ -11,7 +11,7 @@ import scipy
 from jaxtyping import Float
 from torch import Tensor
 
-NORMAL_QUANTILE = 1.96
+NORMAL_QUANTILE = 1.959964  # of 97.5 %
 UNSEEN_EVENTS = -log(0.025)  # expected number of events where there was none, at most
 
 

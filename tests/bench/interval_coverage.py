@@ -50,7 +50,7 @@ def main() -> None:
             "seeds": SEEDS,
             "command": "python -m tests.bench.interval_coverage",
         }
-        | {key: float(f"{value:.4g}") for key, value in found._asdict().items()}
+        | {key.replace("_", "-"): float(f"{v:.4g}") for key, v in found._asdict().items()}
         for count, sigmas in POINTS.items()
         for sigma in sigmas
         for draws in DRAWS

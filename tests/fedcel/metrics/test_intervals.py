@@ -8,13 +8,15 @@ import torch
 
 from fedcel.metrics import mean_half_width, sample_half_width, share_interval
 
+QUANTILE = 1.959964
+
 
 def test_wilson_by_hand() -> None:
-    """Of 16 of 16 down to 16 / (16 + 1.96^2); of none of 4 up to the mirrored end."""
+    """Of 16 of 16 down to 16 / (16 + 1.959964^2); of none of 4 up to the mirrored end."""
     low, high = share_interval(1.0, 16)
-    assert (low, high) == (pytest.approx(16 / (16 + 1.96**2)), 1.0)
+    assert (low, high) == (pytest.approx(16 / (16 + QUANTILE**2)), 1.0)
     low, high = share_interval(0.0, 4)
-    assert (low, high) == (0.0, pytest.approx(1.96**2 / (4 + 1.96**2)))
+    assert (low, high) == (0.0, pytest.approx(QUANTILE**2 / (4 + QUANTILE**2)))
     assert share_interval(0.5, 10**6) == pytest.approx((0.49902, 0.50098), abs=1e-5)
     with pytest.raises(ValueError, match="0 cases, must be 1 or more"):
         share_interval(0.5, 0)
