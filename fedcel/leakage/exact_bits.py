@@ -113,7 +113,7 @@ def optimal_leak(
         draws=draws,
         candidates=identification_candidates,
     )
-    cap_all = torch.full((count,), log2(count))
+    cap_all = torch.full((count,), log2(count), dtype=torch.float64)
     cap_beyond = (labels[:, None] == labels).sum(1).double().log2()
     identified = means[0]
     information = means[1] + log2(count)

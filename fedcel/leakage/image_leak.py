@@ -80,7 +80,7 @@ def image_leak(
         raise ValueError(
             f"messages is {messages}, draws is {draws}; must be at least 1 and {MIN_DRAWS}"
         )
-    table = features.double()
+    table = features.detach().double()
     if noise.dim() == 1 and not dropout:
         channel = disturb_features(table, noise.double() / messages**0.5, 0.0)
         messages = 1
@@ -99,7 +99,10 @@ def image_leak(
     alike = int(is_alike[0].sum())
     widths = [
         bits_half_width(
-            scores.mean()[None], scores.square().mean()[None], draws, torch.tensor([log2(rivals)])
+            scores.mean()[None],
+            scores.square().mean()[None],
+            draws,
+            torch.tensor([log2(rivals)], dtype=torch.float64),
         )
         for scores, rivals in ((information, count), (beyond, alike))
     ]

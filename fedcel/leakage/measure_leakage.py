@@ -149,7 +149,8 @@ def measure_leakage(
         candidates=candidates,
         pairs_at_once=PAIRS_AT_ONCE,
     )
-    caps = torch.full((count,), log2(count)), groups.bincount()[groups].double().log2()
+    class_caps = groups.bincount()[groups].double().log2()
+    caps = torch.full_like(class_caps, log2(count)), class_caps
     information, beyond = means[1] + caps[0], means[2] + caps[1]
     information_width, beyond_width = (
         bits_half_width(mean, square, draws, cap)

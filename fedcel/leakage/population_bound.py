@@ -317,7 +317,7 @@ def check_range(messages: GaussianMessages, feature_range: FeatureRange) -> None
 def rescale(messages: GaussianMessages, scale: Float[Tensor, " D"]) -> GaussianMessages:
     """Return messages in units of the mean noise, in float64 on the processor."""
     unit = scale.double().cpu()
-    mean, deviation = (part.double().cpu() / unit for part in messages[:2])
+    mean, deviation = (part.detach().double().cpu() / unit for part in messages[:2])
     return GaussianMessages(mean, deviation, messages.labels.cpu())
 
 

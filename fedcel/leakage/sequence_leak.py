@@ -69,7 +69,7 @@ def measure_sequences(
     if not lengths or min(lengths) < 1:
         raise ValueError(f"lengths are {list(lengths)}, must be 1 or more messages each")
     subjects, variants, _ = features.shape
-    refs = features.double()
+    refs = features.detach().double()
     longest = max(lengths)
     is_rival = labels[:, None] == labels
     counts = is_rival.sum(1)
@@ -77,7 +77,8 @@ def measure_sequences(
     for draw in range(draws):
         picked = torch.randint(variants, (subjects, longest), generator=generator)
         clean = refs[torch.arange(subjects)[:, None], picked]
-        messages = clean + noise * torch.randn(clean.shape, generator=generator).double()
+        xi = torch.randn(clean.shape, generator=generator, dtype=torch.float32)
+        messages = clean + noise * xi
         log_likelihood = torch.zeros(subjects, subjects, dtype=torch.float64)
         for position in range(longest):
             log_likelihood += score_subjects(messages[:, position], refs, noise)

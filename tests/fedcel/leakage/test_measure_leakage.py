@@ -12,11 +12,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedcel.leakage import Leakage, SmashedData, measure_leakage, optimal_leak
+from fedcel.leakage import (
+    Leakage,
+    SmashedData,
+    certificate,
+    image_leak,
+    measure_attribute_leakage,
+    measure_leakage,
+    measure_sequences,
+    optimal_leak,
+)
 from fedcel.nets import Cut, SplitNet
 from tests.fedcel.elsewhere import ELSEWHERE, Elsewhere
 
 Table = NDArray[np.float64]
+PIXELS = SmashedData(SplitNet(nn.Flatten(), nn.Identity(), Cut(0.3), 1))
 
 
 def brute_force(
@@ -152,27 +162,34 @@ def test_a_limit_above_all_there_is_says_so() -> None:
     assert "at most about" not in str(leak)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
-def test_global_settings_and_types_change_nothing(dtype: torch.dtype) -> None:
-    """Under another default type, in inference mode, of features with a gradient: the same bits."""
-    z, y = points()
-    table = z.to(dtype)
-    kept = table.clone()
-    wanted = measure_leakage(features=table, labels=y, noise=0.3, feature_range=(-9, 9)).to_dict()
+def measure_all(z: Tensor) -> list[float]:
+    """Return a number of every measure of features."""
+    y, noise = torch.arange(60) % 3, torch.full((z.shape[1],), 0.3, dtype=torch.float32)
+    stream = [torch.Generator().manual_seed(0) for _ in range(3)]
+    scenes = z.reshape(20, 3, -1)
+    return [
+        measure_leakage(features=z, labels=y, noise=0.3, feature_range=(-9, 9)).information_bits,
+        measure_leakage(features=z, labels=y, noise=0.3, dropout=0.2).information_half_width,
+        measure_attribute_leakage(features=z, attributes=y, noise=0.3).bits,
+        image_leak(z, y, 3, noise=noise, generator=stream[0], dropout=0.1).information,
+        optimal_leak(PIXELS, z[:, None, None, :], y, stream[1]).information_noise_half_width,
+        measure_sequences(scenes, y[:20], 0.3, stream[2], lengths=[2])[0].bits,
+        certificate(z, y, 0.3, 10).bits,
+    ]
 
-    def measure(features: Tensor) -> dict[str, float | int | str | None]:
-        return measure_leakage(
-            features=features, labels=y, noise=0.3, feature_range=(-9, 9)
-        ).to_dict()
 
-    assert measure(table.clone().requires_grad_()) == pytest.approx(wanted)
+def test_global_settings_and_gradients_change_nothing() -> None:
+    """Another default type, inference mode, features with a gradient: the same numbers."""
+    z = points()[0].float()
+    kept, wanted = z.clone(), measure_all(z)
     with torch.inference_mode():
-        assert measure(table) == pytest.approx(wanted)
-    with torch.inference_mode(), elsewhere_float64():
-        assert measure(table.clone()) == pytest.approx(wanted)
+        assert measure_all(z) == wanted
+        assert measure_all(z.clone()) == wanted
     with elsewhere_float64():
-        assert measure(table) == pytest.approx(wanted)
-    assert torch.equal(table, kept)
+        assert measure_all(z) == wanted
+    assert measure_all(z.clone().requires_grad_()) == wanted
+    assert measure_all(z.half()) == pytest.approx(wanted, abs=0.01)
+    assert torch.equal(z, kept)
 
 
 @contextmanager
