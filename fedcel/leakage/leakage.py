@@ -158,21 +158,25 @@ class Leakage:
             safe.insert(0, self.population_beyond_label_bernstein)
         proven = [limit for limit in safe if limit is not None]
         limits = proven or student
+        by_student = f"Student's t says {join_bits(student)}, if no rare image tells far more."
         if limits[-1] > USELESS_BITS:
-            words = "There is no useful limit for other images of their population, on average"
-            words += f": {join_bits(limits)} bits, where {USELESS_BITS} tell any from all others"
-        else:
-            words = "Of the population that they are drawn from, one leaks at most "
-            words += f"{'' if proven else 'about '}{join_bits(limits)} bits on average"
-        if proven:
-            words += (
-                ", with 95 % confidence, if the encoder was not trained on them; Student's t says "
-                f"{join_bits(student)}, if no rare image tells far more."
+            words = (
+                "There is no useful limit for other images of the population that they are drawn "
+                f"from: {join_bits(limits)} bits, where {USELESS_BITS} tell any from all others."
+            )
+            if student[-1] <= USELESS_BITS:
+                words += f" {by_student}"
+        elif proven:
+            words = (
+                f"Of the population that they are drawn from, one leaks at most {join_bits(limits)} "
+                "bits on average, with 95 % confidence, if the encoder was not trained on them; "
+                f"{by_student}"
             )
         else:
-            words += (
-                ", if the encoder was not trained on them: an approximation by Student's t, which "
-                "assumes that no rare image tells far more."
+            words = (
+                "Of the population that they are drawn from, one leaks at most about "
+                f"{join_bits(limits)} bits on average, if the encoder was not trained on them: an "
+                "approximation by Student's t, which assumes that no rare image tells far more."
             )
         if self.population_is_heavy_tailed:
             words += (
