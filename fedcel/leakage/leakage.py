@@ -168,9 +168,9 @@ class Leakage:
                 words += f" {by_student}"
         elif proven:
             words = (
-                f"Of the population that they are drawn from, one leaks at most {join_bits(limits)} "
-                "bits on average, with 95 % confidence, if the encoder was not trained on them; "
-                f"{by_student}"
+                "Of the population that they are drawn from, one leaks at most "
+                f"{join_bits(limits)} bits on average, with 95 % confidence, if the encoder was not "
+                f"trained on them; {by_student}"
             )
         else:
             words = (
