@@ -11,6 +11,7 @@ from fedcel.leakage.exact_bits import (
     PAIRS_AT_ONCE,
     MessageSampler,
     average_messages,
+    bits_half_width,
     default_draws,
     noise_half_width,
 )
@@ -120,7 +121,7 @@ def measure_attribute(
     bits = means[0] - own_share
     return AttributeLeak(
         bits=float(bits.mean()),
-        half_width=noise_half_width(means[0], squares[0], draws),
+        half_width=bits_half_width(means[0], squares[0], draws, -own_share),
         cap_bits=-float(own_share.mean()),
         accuracy=float(means[1].mean()),
         accuracy_half_width=noise_half_width(means[1], squares[1], draws),

@@ -101,7 +101,7 @@ def certificate(
         within = sum(int(rows.sum()) * distinct_bits(z[torch.from_numpy(rows)]) for rows in classes)
         identification = fano_bound(bits * log(2), candidates)
         return Certificate(bits, within / count, identification, candidates, 0)
-    features = z.double().numpy()
+    features = z.detach().double().numpy()
     noise = np.broadcast_to(sigma, features.shape)
     if scale is not None:
         noise = noise * scale.double().numpy()

@@ -1,12 +1,10 @@
 """What a guess is right in, and whether a model is any better."""
 
-from math import sqrt
-
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-NORMAL_QUANTILE = 1.96  # of a 95 % interval
+from fedcel.metrics.intervals import share_interval
 
 
 def chance_accuracy(labels: Int[Tensor, " N"]) -> float:
@@ -41,13 +39,7 @@ def is_at_chance(accuracy: float, count: int, chance: float) -> bool:
 
     Raises:
         ValueError: There was no image.
-
-    References:
-        Wilson, JASA 1927: the score interval of a share.
     """
     if count < 1:
         raise ValueError(f"{count} images were answered, must be 1 or more")
-    square = NORMAL_QUANTILE**2 / count
-    centre = accuracy + square / 2
-    half = NORMAL_QUANTILE * sqrt(accuracy * (1 - accuracy) / count + square / (4 * count))
-    return (centre - half) / (1 + square) <= chance
+    return share_interval(accuracy, count)[0] <= chance

@@ -120,6 +120,22 @@ def test_options_are_checked_before_anything_is_read(
     assert reason in capsys.readouterr().err
 
 
+def test_one_image_a_class_is_told_in_bits_about_the_image(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Lines, bar and table lead with what there is; no bits beyond labels that occur once."""
+    images, _ = draw_images(DataSettings(), 20)
+    np.savez(tmp_path / "faces.npz", x_train=images.x.numpy(), y_train=np.arange(20))
+    words = ["--noise", "0.001", *BITS, "--out", str(tmp_path / "audit")]
+    assert main(["audit", ENCODER, "--data", str(tmp_path / "faces.npz"), *words]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("One message tells the best possible attacker 4.32 ± 0.01 of 4.32 bits")
+    assert "each label occurs once" in said
+    page = (tmp_path / "audit" / "report.html").read_text()
+    assert "4.32 of 4.3 bits" in page
+    assert "<th>bits beyond the label" not in page and "0.00 of 0.0" not in page
+
+
 def test_a_run_is_audited_with_its_own_noise(tmp_path: Path) -> None:
     """Nothing but the folder and the images is needed."""
     settings = parse_settings({"clients": 3, "rounds": 2, "local.steps": 2, "temperature": 0.0})
