@@ -40,7 +40,7 @@ def to_tensor(values: object, name: str) -> Shaped[Tensor, "..."]:
         ) from error
 
 
-def describe_words(words: NDArray[np.str_ | np.bytes_]) -> str:
+def describe_words(words: NDArray[np.generic]) -> str:
     """Describe what makes numbers of text: of quoted numbers, and of names."""
     try:
         words.astype(float)
