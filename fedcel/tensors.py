@@ -44,7 +44,7 @@ def to_tensor(values: object, name: str) -> Shaped[Tensor, "..."]:
         ) from error
 
 
-def describe_words(words: NDArray[np.str_ | np.bytes_]) -> str:
+def describe_words(words: NDArray[np.generic]) -> str:
     """Describe text in the place of numbers, and the remedy where it is numbers in quotes."""
     try:
         words.astype(float)
