@@ -188,7 +188,7 @@ def assert_alike(expected: ClientUpdate, actual: ClientUpdate) -> None:
         {"cel.kind": "plain"},
         {"cel.kind": "plain", "cel.penalty": "log", "cel.clip": 0.01, "cel.share": "none"},
         {"cel.kind": "cluster"},
-        {"cel.kind": "cluster", "cel.clusters": 3, "cel.form": "per-cluster"},
+        {"cel.kind": "cluster", "cel.clusters": 3},
         {"cel.kind": "cluster", "cel.clusters": 2, "cel.form": "original"},
         {
             "cel.kind": "cluster",
@@ -264,11 +264,10 @@ def test_clients_of_unequal_size_are_trained_in_their_order() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"cel.kind": "cluster", "cel.form": "mixture"}, "cel.kind 'cluster'"),
         ({"cel.kind": "cluster", "cel.clustering": "diagonal"}, "cel.kind 'cluster'"),
         ({"cel.kind": f"{HERE}:make_uneven"}, "make_uneven"),
     ],
-    ids=["mixture", "diagonal", "own"],
+    ids=["diagonal", "own"],
 )
 def test_what_cannot_be_computed_at_once_is_named(change: dict[str, Any], reason: str) -> None:
     """The updates are then those of one client after the other, and somebody is told why."""

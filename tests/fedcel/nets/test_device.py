@@ -27,7 +27,7 @@ PLAN = RoundPlan(0.1, 1.0, 1.0, 0.1, 0.1, 0.01, False, 1.0, shared_noise=0.01, c
 LOSSES = {
     "plain": {},
     "cluster": {"clusters": 2},
-    "cluster per-cluster": {"form": "per-cluster", "clusters": 2},
+    "cluster original": {"form": "original", "clusters": 2},
     "gated": {"entropy": 0.1},
     "hybrid": {"clusters": 2},
     "mutual-information": {},

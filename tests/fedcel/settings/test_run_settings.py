@@ -134,8 +134,7 @@ WEIGHTS = STOCK | {"strategy.name": "a:b"}
     ("raw", "message"),
     [
         (STEERED | {"cel.penalty": "channel"}, "only the penalty 'log' has a threshold"),
-        (STEERED | {"cel.kind": "mutual-information"}, "use no penalty"),
-        (STEERED | {"cel.kind": "cluster", "cel.form": "mixture"}, "use no penalty"),
+        (STEERED | {"cel.kind": "mutual-information"}, "uses no penalty"),
         (
             STEERED | {"cel.target": "accuracy", "cel.goal": 1.0},
             "cel.goal is 1, must be .* below 1",
@@ -150,11 +149,6 @@ def test_what_the_server_cannot_steer_is_refused(raw: dict[str, object], message
         parse_settings(raw)
     if "strategy.upload" not in raw:
         parse_settings(raw | {"cel.kind": "none"})
-
-
-def test_a_form_that_the_kind_does_not_read_is_no_obstacle() -> None:
-    """Only clusters have a form."""
-    assert parse_settings(STEERED | {"cel.form": "mixture"}).cel.target == "spread"
 
 
 @pytest.mark.parametrize(
