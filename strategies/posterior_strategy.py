@@ -154,9 +154,7 @@ class PosteriorStrategy(FedAvg):
         nodes = self.registry.nodes
         clients = [k for k in request.weights if k in nodes]
         self.rejected = [  # lost since the run was stopped
-            Rejection(k, "no node holds it any more", is_gone=True)
-            for k in request.weights
-            if k not in nodes
+            Rejection(k, "no node holds it any more") for k in request.weights if k not in nodes
         ]
         if request.plan.control == "fresh":
             gradients = self._query_gradients(grid, arrays, clients, config, request=request)
@@ -191,11 +189,7 @@ class PosteriorStrategy(FedAvg):
         for rejection in self.rejected:
             log(WARNING, "Left out client %s: %s", rejection.client, rejection.reason)
         used = sorted(valid)
-        connected = set(self.registry.partitions.values())
-        rejected = [r._replace(is_gone=r.client not in connected) for r in self.rejected]
-        updates = (  # decoded one by one
-            read_update(valid[k], is_gradient_due=request.plan.control == "stale") for k in used
-        )
+        updates = (read_update(valid[k]) for k in used)  # decoded one by one
         self.state, self.report = finish_round(
             self.settings,
             self.state,
@@ -204,10 +198,10 @@ class PosteriorStrategy(FedAvg):
             cut=self.cut,
             classes=self._classes,
             used=used,
-            rejected=rejected,
+            rejected=self.rejected,
             advance=self._advance,
         )
-        for client, reason, _ in self.report.unused_metrics:
+        for client, reason in self.report.unused_metrics:
             log(WARNING, "Left out metrics of client %s: %s", client, to_printable(reason))
         model = ArrayRecord(to_arrays(self.state.model, self.shapes))
         return model, MetricRecord(dict(self.report.metrics))
@@ -305,8 +299,6 @@ class PosteriorStrategy(FedAvg):
         records, inputs = {record_names.ARRAYS: arrays}, request.inputs
         if inputs.gradient is not None:
             records[record_names.GRADIENT] = ArrayRecord([inputs.gradient.numpy()])
-        if inputs.preconditioner is not None:
-            records[record_names.PRECONDITIONER] = ArrayRecord([inputs.preconditioner.numpy()])
         return records
 
     def _client_config(
@@ -427,7 +419,6 @@ class PosteriorStrategy(FedAvg):
             model=self.state.model,
             max_norm=self.settings.strategy.max_norm,
             examples=self.registry.examples.get(partition, 0),
-            is_gradient_due=plan.control == "stale",
             gradient_scale=plan.rate * plan.steps,
         )
 

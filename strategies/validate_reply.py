@@ -46,8 +46,6 @@ class Expectation(NamedTuple):
     """The largest norm of an update; "none": far beyond the model's own."""
     examples: int
     """That the client told before round 1."""
-    is_gradient_due: bool
-    """Whether a reply to a round brings the client's mean gradient."""
     gradient_scale: float
     """eta times steps, by which a gradient moves the model."""
 
@@ -149,15 +147,13 @@ def address_messages(
 def find_reply_fault(reply: Message, expected: Expectation) -> str | None:
     """Say why to leave a reply to a round out, or None when it is valid."""
     records = reply.content
-    due = [record_names.DELTA, record_names.METRICS]
-    due += [record_names.GRADIENT] if expected.is_gradient_due else []
-    if reason := find_record_fault(records, due):
+    if reason := find_record_fault(records, [record_names.DELTA, record_names.METRICS]):
         return reason
     delta = records.array_records.get(record_names.DELTA)
     metrics = records.metric_records.get(record_names.METRICS)
     if delta is None or metrics is None:
         return f"records {sorted(records)} of other kinds than those that are due"
-    return _find_false_claim(metrics, expected) or _find_model_fault(delta, records, expected)
+    return _find_false_claim(metrics, expected) or _find_delta_fault(delta, expected)
 
 
 def find_record_fault(records: RecordDict, due: Collection[str]) -> str | None:
@@ -205,13 +201,6 @@ def _find_false_claim(metrics: MetricRecord, expected: Expectation) -> str | Non
         if type(claimed) is not int or claimed != right:
             return sentence.format(_describe(claimed), right)
     return None
-
-
-def _find_model_fault(delta: ArrayRecord, records: RecordDict, expected: Expectation) -> str | None:
-    """Say what is wrong with the arrays of a reply, or None."""
-    return _find_delta_fault(delta, expected) or (
-        find_gradient_fault(records, expected) if expected.is_gradient_due else None
-    )
 
 
 def _find_delta_fault(record: ArrayRecord, expected: Expectation) -> str | None:
@@ -305,15 +294,14 @@ def read_gradient(records: RecordDict) -> Float[Tensor, " P"]:
     return torch.from_numpy(gradient.copy())
 
 
-def read_update(records: RecordDict, *, is_gradient_due: bool) -> ClientUpdate:
-    """Read a valid reply: delta, metrics, and what else was due."""
+def read_update(records: RecordDict) -> ClientUpdate:
+    """Read a valid reply: delta and metrics."""
     delta = to_vector(records.array_records[record_names.DELTA].to_numpy_ndarrays())
     return ClientUpdate(
         delta,
         model=torch.empty(0),
         state={},
         metrics=read_numbers(records.metric_records[record_names.METRICS]),
-        gradient=read_gradient(records) if is_gradient_due else None,
     )
 
 

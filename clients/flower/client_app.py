@@ -40,8 +40,6 @@ _NODE_KEYS = (
     *(training_guard.LIMIT_KEY, training_guard.AFTER_KEY),
 )
 """Keys of --node-config. Simulation sets the first two."""
-_RECEIVED_RECORDS = (record_names.GRADIENT, record_names.PRECONDITIONER)
-"""What a message may bring besides the model."""
 
 
 def make_client_app(settings: Settings | None = None, state_root: Path | None = None) -> ClientApp:
@@ -78,7 +76,7 @@ def make_client_app(settings: Settings | None = None, state_root: Path | None = 
         folder = open_state_folder(context, config)
         memory = folder or choose_memory(context, partition, state_root)
         guard(run_settings, message, context)
-        client = PosteriorClient(run_settings, partition, memory, read_received(message))
+        client = PosteriorClient(run_settings, partition, memory, read_gradient(message))
         upload, examples, metrics = client.fit(read_model(message), config)
         training_guard.add_model(context)
         sends_weights = run_settings.strategy.upload == "weights"
@@ -88,7 +86,7 @@ def make_client_app(settings: Settings | None = None, state_root: Path | None = 
             record_names.EXAMPLES: examples,
             record_names.ROUND: config[record_names.ROUND],
         }
-        return pack_reply(message, {upload_record: upload, **client.sent}, numbers)
+        return pack_reply(message, {upload_record: upload}, numbers)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
@@ -312,14 +310,11 @@ def read_model(message: Message) -> NDArrays:
     return [array.astype(np.float32, copy=False) for array in arrays]
 
 
-def read_received(message: Message) -> dict[str, NDArrays]:
-    """Return what a message brings besides the model, by record."""
+def read_gradient(message: Message) -> torch.Tensor | None:
+    """Return the clients' mean gradient that a message brings besides the model, or None."""
+    record = message.content.array_records.get(record_names.GRADIENT)
     # Copied: Flower's arrays are read-only views of the message.
-    return {
-        name: [array.copy() for array in record.to_numpy_ndarrays()]
-        for name, record in message.content.array_records.items()
-        if name in _RECEIVED_RECORDS
-    }
+    return None if record is None else torch.from_numpy(record.to_numpy_ndarrays()[0].copy())
 
 
 def read_samples(message: Message) -> list[torch.Tensor]:

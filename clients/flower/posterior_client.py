@@ -1,6 +1,6 @@
 """The training client: Flower's arrays in, the client's update, Flower's arrays out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -59,9 +59,7 @@ class ContextMemory:
 class PosteriorClient(NumPyClient):
     """Trains one client by local SGLD, with the priors and losses that the settings choose.
 
-    `fit` takes the global model and returns the delta, as any NumPyClient does. What else a round
-    brings and sends (gradients, step sizes) stands in `received` and `sent`, by
-    the name of its record; a stock strategy has none of it.
+    `fit` takes the global model and returns the delta, as any NumPyClient does.
     """
 
     def __init__(
@@ -69,7 +67,7 @@ class PosteriorClient(NumPyClient):
         settings: Settings,
         client: int,
         memory: ClientMemory | None = None,
-        received: Mapping[str, NDArrays] | None = None,
+        gradient: torch.Tensor | None = None,
     ) -> None:
         """Bind the client to its partition of the run's data.
 
@@ -77,11 +75,11 @@ class PosteriorClient(NumPyClient):
             settings: The run's settings.
             client: Its partition, from 0.
             memory: Keeps its state between rounds; None: losses without statistics need none.
-            received: Arrays that came with the model, by record.
+            gradient: The clients' mean gradient at the model (P,), where it came with it; a stock
+                strategy sends none.
         """
         self.settings, self.client, self.memory = settings, client, memory
-        self.received = received or {}
-        self.sent: dict[str, NDArrays] = {}
+        self.gradient = gradient
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> FitResult:
         """Train for a round.
@@ -99,14 +97,11 @@ class PosteriorClient(NumPyClient):
             self.settings,
             self.client,
             float(config.get(record_names.WEIGHT, 1.0)),
-            read_inputs(to_vector(parameters), config, self.received, examples=examples),
+            read_inputs(to_vector(parameters), config, self.gradient, examples=examples),
             state=self.memory.read_state(number) if self.memory else None,
         )
         if self.memory and is_state_usable(update.state):
             self.memory.write_state(number, update.state)
-        self.sent = {}
-        if update.gradient is not None:
-            self.sent[record_names.GRADIENT] = [update.gradient.numpy()]
         upload = update.model if self.settings.strategy.upload == "weights" else update.delta
         shapes = [array.shape for array in parameters]
         metrics: dict[str, Scalar] = {**select_metrics(update, config)}
@@ -117,14 +112,11 @@ class PosteriorClient(NumPyClient):
 def read_inputs(
     model: torch.Tensor,
     config: Mapping[str, Scalar],
-    received: Mapping[str, Sequence[object]],
+    gradient: torch.Tensor | None,
     *,
     examples: int,
 ) -> RoundInputs:
     """Read what a message brings to a round; stock strategies send neither weight nor total."""
-    tensors = {
-        name: [torch.from_numpy(array) for array in arrays] for name, arrays in received.items()
-    }
     return RoundInputs(
         round_number=int(config[record_names.ROUND]),
         model=model,
@@ -132,8 +124,7 @@ def read_inputs(
         proximal=_read_float(config, record_names.PROXIMAL),
         threshold=_read_float(config, record_names.THRESHOLD),
         gamma=_read_float(config, record_names.GAMMA),
-        gradient=tensors.get(record_names.GRADIENT, [None])[0],
-        preconditioner=tensors.get(record_names.PRECONDITIONER, [None])[0],
+        gradient=gradient,
     )
 
 

@@ -15,10 +15,7 @@ from torch import Tensor
 from fedcel.data import Images, Splits, load_splits
 from fedcel.errors import DataError, FailedError
 from fedcel.federation.local_update import (
-    SHARED_NOISE,
     ClientRound,
-    LocalUpdate,
-    StepCorrections,
     compute_full_gradient,
     local_update,
 )
@@ -31,9 +28,6 @@ from fedcel.privacy import add_update_noise, clip_update
 from fedcel.seeding import make_generator
 from fedcel.settings import Settings, UpdateSettings
 from fedcel.short_repr import summarise_record
-
-_GRADIENT, _GRADIENT_ROUND = "control.gradient", "control.round"
-"""In a client's state: its gradient at the model of a round, and which round."""
 
 
 class RoundInputs(NamedTuple):
@@ -52,9 +46,7 @@ class RoundInputs(NamedTuple):
     gamma: float | None = None
     """What gamma is at most, beside the ramp."""
     gradient: Float[Tensor, " P"] | None = None
-    """The mean over clients: of this model (`fresh`) or of the last one (`stale`)."""
-    preconditioner: Float[Tensor, " P"] | None = None
-    """A step size for each parameter in units of eta."""
+    """The mean over clients at this model, where there is a control variate."""
 
     def __repr__(self) -> str:
         """Show shapes in the place of numbers."""
@@ -69,20 +61,10 @@ class ClientUpdate(NamedTuple):
     """The parameters after the round, for strategies that average weights."""
     state: State
     metrics: dict[str, float]
-    gradient: Float[Tensor, " P"] | None = None
-    """Its mean gradient at the received model, where the control variate is `stale`."""
 
     def __repr__(self) -> str:
         """Show shapes in the place of numbers."""
         return summarise_record(self)
-
-
-class PreparedClient(NamedTuple):
-    """What a client brings to its round."""
-
-    round: ClientRound
-    gradient: Float[Tensor, " P"] | None
-    """Its mean gradient at the received model, where there is a control variate."""
 
 
 class StackedNets:
@@ -250,7 +232,7 @@ def _train_client(
 ) -> ClientUpdate:
     """Train without a look at what may leave the client."""
     prepared = prepare_client(settings, client, weight, inputs, losses=losses, state=state)
-    images, plan, streams, acting, state, corrections = prepared.round
+    images, plan, streams, acting, state, control_variate = prepared
     update = local_update(
         build_workspace_net(settings),
         inputs.model,
@@ -261,9 +243,9 @@ def _train_client(
         losses=acting,
         state=state,
         refresh_every=count_refresh_epochs(settings),
-        corrections=corrections,
+        control_variate=control_variate,
     )
-    return finish_client(settings, prepared, update, inputs)
+    return ClientUpdate(*update)
 
 
 def prepare_client(
@@ -274,7 +256,7 @@ def prepare_client(
     *,
     losses: Losses,
     state: State | None,
-) -> PreparedClient:
+) -> ClientRound:
     """Gather what a client brings to its round.
 
     Args:
@@ -289,48 +271,18 @@ def prepare_client(
         What its local update takes.
     """
     plan = plan_client(settings, weight, inputs)
-    gradient = None
-    if plan.control != "none":
+    control_variate = None
+    if plan.control == "fresh" and inputs.gradient is not None:
+        # Karimireddy et al., ICML 2020 (SCAFFOLD), eq. 3
         gradient = compute_client_gradient(settings, client, inputs.model, inputs.round_number)
-    variate = compute_control_variate(plan.control, gradient, inputs, state)
-    client_round = ClientRound(
+        control_variate = inputs.gradient - gradient
+    return ClientRound(
         select_client_images(settings, client),
         plan,
         make_client_streams(settings, client, inputs.round_number),
         select_acting_losses(losses, plan),
         state,
-        StepCorrections(variate, inputs.preconditioner),
-    )
-    return PreparedClient(client_round, gradient)
-
-
-def finish_client(
-    settings: Settings, prepared: PreparedClient, update: LocalUpdate, inputs: RoundInputs
-) -> ClientUpdate:
-    """Add to a client's local update what it sends and keeps besides.
-
-    Args:
-        settings: The run's settings.
-        prepared: What the client brought.
-        update: Its local update.
-        inputs: What the server sent.
-
-    Returns:
-        The update, not protected yet.
-    """
-    plan, gradient = prepared.round.plan, prepared.gradient
-    next_state = update.state
-    if gradient is not None and plan.control == "stale":
-        next_state = next_state | {
-            _GRADIENT: gradient,
-            _GRADIENT_ROUND: torch.tensor(float(inputs.round_number)),
-        }
-    return ClientUpdate(
-        update.delta,
-        update.model,
-        next_state,
-        update.metrics,
-        gradient if plan.control == "stale" else None,
+        control_variate,
     )
 
 
@@ -367,10 +319,8 @@ def select_acting_losses(losses: Losses, plan: RoundPlan) -> Losses:
 
 
 def make_client_streams(settings: Settings, client: int, number: int) -> Streams:
-    """Return the random streams of a client's round; one of them is the same for all clients."""
-    return lambda purpose: make_generator(
-        settings.seed, purpose, number, 0 if purpose == SHARED_NOISE else client
-    )
+    """Return the random streams of a client's round."""
+    return lambda purpose: make_generator(settings.seed, purpose, number, client)
 
 
 def compute_client_gradient(
@@ -394,25 +344,6 @@ def compute_client_gradient(
         streams=make_client_streams(settings, client, number),
         is_encoder_frozen=is_encoder_frozen(settings, number),
     )
-
-
-def compute_control_variate(
-    control: str, gradient: Float[Tensor, " P"] | None, inputs: RoundInputs, state: State | None
-) -> Float[Tensor, " P"] | None:
-    """Compute the clients' mean gradient less the client's own, None where one is not known.
-
-    `fresh`: both at the received model. `stale`: both at the last round's, if the client was in it.
-
-    References:
-        Karimireddy et al., ICML 2020 (SCAFFOLD), eq. 3.
-    """
-    if gradient is None or inputs.gradient is None:
-        return None
-    if control == "fresh":
-        return inputs.gradient - gradient
-    if not state or int(state.get(_GRADIENT_ROUND, -1)) != inputs.round_number - 1:
-        return None
-    return inputs.gradient - state[_GRADIENT]
 
 
 def protect_update(

@@ -5,7 +5,6 @@ DELTA = "delta"  # record: last minus received model, up
 CONFIG = "config"  # record: what a round asks of a client, down
 METRICS = "metrics"  # record: numbers, up
 GRADIENT = "gradient"  # record: a client's mean gradient up, the mean over clients down, (P,)
-PRECONDITIONER = "scale"  # record: each parameter's step size in units of eta, (P,), down
 STATE = "cel"  # record in a client's own context; never sent
 GUARD = "guard"  # record in a client's own context: what its guard counts; never sent
 SMASHED = "smashed"  # record: smashed data of a query, (B, D)

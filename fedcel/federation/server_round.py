@@ -24,8 +24,6 @@ from fedcel.federation.robust_aggregation import combine_deltas
 from fedcel.federation.server_state import (
     ServerState,
     advance_model,
-    compute_preconditioner,
-    restore_shared_noise,
 )
 from fedcel.posterior import RoundPlan, plan_round, select_clients, weigh_clients
 from fedcel.settings import Settings
@@ -58,8 +56,6 @@ class Rejection(NamedTuple):
     client: int
     """Its partition, -1 where nobody knows."""
     reason: str
-    is_gone: bool = False
-    """Whether it left the run, and with it what it remembers of earlier rounds."""
 
 
 class RoundReport(NamedTuple):
@@ -159,8 +155,6 @@ def begin_round(
         total,
         threshold=state.threshold.threshold if state.threshold else None,
         gamma=state.gamma,
-        gradient=None if plan.control == "none" else state.gradient,
-        preconditioner=compute_preconditioner(state),
     )
     return RoundRequest(plan, weights, inputs)
 
@@ -209,14 +203,10 @@ def finish_round(
     weights = renormalise_weights(request.weights, used, has_noise=plan.noise > 0)
     collector = UpdateCollector(request.weights, used)
     delta = combine_deltas(settings.strategy, collector.pass_deltas(updates), weights)
-    if lacking:
-        delta = restore_shared_noise(settings, state, delta, share=sum(weights), plan=plan)
     if advance is None:
         state = advance_model(settings, state, delta, plan=plan, cut=cut)
     else:
         state = advance(state, delta)
-    if plan.control == "stale":
-        state = keep_mean_gradient(state, collector.gradient, lacking)
     summary = summarise_metrics(
         collector.metrics, weights, declare_metrics(settings, classes), classes
     )
@@ -282,13 +272,12 @@ def check_kept_share(settings: Settings, report: RoundReport, round_number: int)
 
 
 class UpdateCollector:
-    """Collects metrics, gradients and drift while the updates' deltas are added up."""
+    """Collects metrics and drift while the updates' deltas are added up."""
 
     def __init__(self, weights: Mapping[int, float], used: Sequence[int]) -> None:
         total = sum(weights[client] for client in used)
         self._shares = [weights[client] / total for client in used]
         self.metrics: list[dict[str, float]] = []
-        self.gradient: Tensor | None = None
         self._mean: Tensor | None = None
         self._square = 0.0
 
@@ -296,10 +285,6 @@ class UpdateCollector:
         """Yield the updates' deltas one by one, and collect what else is in each."""
         for share, update in zip(self._shares, updates, strict=True):
             self.metrics.append(update.metrics)
-            if update.gradient is not None:
-                if self.gradient is None:
-                    self.gradient = torch.zeros_like(update.gradient)
-                self.gradient.add_(update.gradient, alpha=share)
             if self._mean is None:
                 self._mean = torch.zeros_like(update.delta)
             self._mean.add_(update.delta, alpha=share)
@@ -336,15 +321,3 @@ def add_mean_gradient(
     shares = [request.weights[client] / total for client in clients]
     gradient = weighted_sum([gradients[client] for client in clients], shares)
     return request._replace(inputs=request.inputs._replace(gradient=gradient))
-
-
-def keep_mean_gradient(
-    state: ServerState, gradient: Float[Tensor, " P"] | None, rejected: Iterable[Rejection]
-) -> ServerState:
-    """Keep the clients' mean gradient for the next round (control variate `stale`).
-
-    Not where a client was left out that is not gone for good: it remembers a gradient of its own
-    that the mean would lack.
-    """
-    is_complete = all(rejection.is_gone for rejection in rejected)
-    return state._replace(gradient=gradient if is_complete else None)

@@ -115,7 +115,7 @@ def describe_round(
     }
     if report.unused_metrics:
         event["metrics-left-out"] = [
-            {"client": client, "reason": reason} for client, reason, _ in report.unused_metrics
+            {"client": client, "reason": reason} for client, reason in report.unused_metrics
         ]
     if (share := measure_kept_share(report)) < 1:
         event[KEPT_SHARE] = share

@@ -296,10 +296,6 @@ def write_state(folder: Path, state: ServerState) -> None:
     if state.weight:
         weight = state.weight
         metadata |= {"gamma": repr(weight.gamma), "gamma-error": repr(weight.error)}
-    if state.gradient is not None:
-        tensors["gradient"] = state.gradient
-    if state.squared_speed is not None:
-        tensors["squares"] = state.squared_speed
     if state.examples is not None:
         metadata |= {
             "examples": json.dumps(state.examples),
@@ -324,8 +320,6 @@ def read_state(folder: Path, initial: ServerState) -> ServerState:
             tensors["average"],
             initial.threshold
             and ThresholdControl(float(metadata["threshold"]), float(metadata["error"])),
-            tensors.get("gradient"),
-            tensors.get("squares"),
             {int(client): int(count) for client, count in examples.items()} or None,
             bool(int(metadata.get("own", "0"))),  # an earlier version did not write it
             initial.weight

@@ -205,9 +205,7 @@ def client_uploads(run: Run, attack_settings: AttackSettings) -> Uploads:
     number = 1 if is_first else max(1, burn_in_rounds(s))
     local = s.local.model_copy(update={"steps": attack_settings.local_steps})
     plan = round_plan.plan_round(s.model_copy(update={"local": local}), number, share, total)
-    variance, _ = noise_variance(
-        rate=plan.rate, temperature=s.temperature, total=total, weight=share
-    )
+    variance = noise_variance(rate=plan.rate, temperature=s.temperature, total=total, weight=share)
     noise = math.sqrt(variance) if attack_settings.langevin else 0.0
     flat = init_net(s, splits)
     parts = [splits.auxiliary, splits.training, splits.test]

@@ -21,7 +21,7 @@ from tests.sims.trained import FOLLOWING, STEERED, events, model, run
 
 def test_several_processes_give_the_loop_s_model_to_the_bit(tmp_path: Path) -> None:
     """Deltas are added up in the same order; a client's state follows it to any process."""
-    change = {**STEERED, "local.control": "stale", "rounds": 8}
+    change = {**STEERED, "local.control": "fresh", "rounds": 8}
     loop = run(tmp_path / "loop", **change)
     processes = run(tmp_path / "processes", engine="processes", **change)
     assert torch.equal(model(loop), model(processes))
@@ -92,28 +92,28 @@ def test_a_weight_that_follows_a_spread_is_the_same_on_all_engines(
     ("change", "other"),
     [
         pytest.param(
-            {"local.control": "fresh", "local.precondition": "rms", "local.shared-noise": 0.5},
+            {"local.control": "fresh"},
             {"engine": "ray"},
             marks=pytest.mark.long,
         ),
         (
-            {"local.control": "stale", "local.clip": 1.0},
+            {"local.control": "fresh", "local.clip": 1.0},
             {"strategy.name": "strategies:PosteriorStrategy"},
         ),
     ],
-    ids=["fresh", "stale"],
+    ids=["ray", "messages"],
 )
 def test_steered_chains_are_the_same_by_function_calls_and_messages(
     tmp_path: Path, change: dict[str, Any], other: dict[str, Any]
 ) -> None:
-    """Control variates, step sizes a parameter, shared noise, clipped gradients; one on Ray."""
+    """Control variates, clipped gradients; one on Ray."""
     change = {"cel.kind": "none", "chain.heat": 1.0, "chain.burn-in": 0.5, **change}
     calls, messages = (
         run(tmp_path / "calls", **change),
         run(tmp_path / "messages", **change, **other),
     )
     torch.testing.assert_close(model(calls), model(messages), rtol=0, atol=1e-6)
-    plain = {**change, "local.control": "none", "local.precondition": "none", "local.clip": "none"}
+    plain = {**change, "local.control": "none", "local.clip": "none"}
     assert (model(calls) - model(run(tmp_path / "plain", **plain))).abs().max() > 1e-4
     if "local.clip" in change:
         assert 0 < events(calls)[0]["clipped"] <= 1
