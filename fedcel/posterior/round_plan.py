@@ -132,26 +132,18 @@ def loss_ramp(settings: Settings, number: int) -> float:
     return cel.end * step_size(settings, number) / settings.local.rate
 
 
-def prior_pull(
-    prior: PriorSettings, rate: float, steps: int, total: int, *, temperature: float = 1.0
-) -> float:
+def prior_pull(prior: PriorSettings, rate: float, steps: int, total: int) -> float:
     """Compute kappa, the pull per unit step towards the received model.
 
     `fixed`: 1/(N s^2), the gradient of -log N(w_received, s^2 I) per example.
     `consistent`: a round of `steps` steps goes back the share r: (1 - eta kappa)^steps = 1 - r.
-    `patent-code`: `fixed` with the standard deviation of a step's noise, sqrt(2 eta T/N), in the
-    place of the variance s^2, kept to compare with: eta kappa = sqrt(eta/(2 N T)), so that a round
-    goes back 1 - (1 - sqrt(eta/(2 N T)))^steps. That is close to FedAvg only where N T is large
-    beside eta steps^2: it is 60 % at N = 997, eta = T = 1 and 40 steps.
     SettingsError when a prior is so narrow that a step would overshoot (eta kappa >= 1).
     """
     if prior.mode == "none":
         return 0.0
     if prior.mode == "consistent":
         return (1 - float((1 - prior.pull) ** (1 / steps))) / rate
-    is_patent = prior.mode == "patent-code"
-    variance = math.sqrt(2 * rate * temperature / total) if is_patent else prior.width**2
-    kappa = 1 / (total * variance)
+    kappa = 1 / (total * prior.width**2)
     if rate * kappa >= 1:
         raise SettingsError(
             f"prior.mode is {prior.mode!r}, prior.width {prior.width}: eta*kappa is "
@@ -226,7 +218,7 @@ def plan_round(
     local, prior, strategy = settings.local, settings.prior, settings.strategy
     eta = step_size(settings, number)
     round_temperature = temperature(settings, number)
-    kappa = prior_pull(prior, eta, local.steps, total, temperature=settings.temperature)
+    kappa = prior_pull(prior, eta, local.steps, total)
     decay = 0.0 if prior.scale == "none" else 1 / (total * prior.scale**2)
     if eta * (kappa + decay + strategy.proximal) >= 1:
         raise SettingsError(

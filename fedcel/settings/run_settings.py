@@ -345,11 +345,9 @@ def check_temperature(settings: Settings) -> None:
     if math.isinf(settings.temperature):
         raise SettingsError("temperature is infinite; set a number")
     if settings.temperature == 0:
-        requirements: list[Requirement] = [
-            ("prior.mode", ("none", "fixed", "consistent"), "its width is that of the noise"),
-            ("chain.stop", (False,), "there is no chain whose convergence could be judged"),
-        ]
-        require_values(settings, "temperature 0", requirements, ", or temperature above 0")
+        reason = "there is no chain whose convergence could be judged"
+        requirement = ("chain.stop", (False,), reason)
+        require_values(settings, "temperature 0", [requirement], ", or temperature above 0")
         return
     momentum = f"momentum {settings.strategy.momentum:g} undamped"
     requirements = [

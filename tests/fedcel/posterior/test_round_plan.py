@@ -54,15 +54,6 @@ def test_heat_and_freeze_begin_with_sampling() -> None:
     assert burn_in_rounds(parse_settings({"rounds": 100, "chain.burn-in": 0.55})) == 55
 
 
-def test_the_patent_codes_prior_pulls_as_its_docstring_says() -> None:
-    """The product eta kappa is sqrt(eta/(2 N T)): 60 % of a round of 40 steps at N = 997."""
-    kappa = prior_pull(PriorSettings(mode="patent-code"), 1.0, 40, 997)
-    assert kappa == pytest.approx((1 / (2 * 997)) ** 0.5)
-    assert 1 - (1 - kappa) ** 40 == pytest.approx(0.6, abs=0.005)
-    halved = prior_pull(PriorSettings(mode="patent-code"), 0.5, 40, 997, temperature=2.0)
-    assert 0.5 * halved == pytest.approx((0.5 / (2 * 997 * 2)) ** 0.5)
-
-
 def test_shares_are_unbiased_over_the_draw() -> None:
     """Everybody: N_k/N. A part: K/m times that, so that the mean over all draws is N_k/N."""
     examples = {0: 10, 1: 30, 2: 60}
@@ -136,13 +127,6 @@ def test_fixed_prior_is_the_gaussians_gradient_per_example() -> None:
     assert prior_pull(PriorSettings(mode="none"), 0.1, 5, 100) == 0
     with pytest.raises(SettingsError, match=r"prior.width 0.01.*at least"):
         prior_pull(PriorSettings(mode="fixed", width=0.01), 1.0, 5, 100)
-
-
-def test_a_width_that_is_a_deviation_pulls_far_less() -> None:
-    """The noise's standard deviation as a variance: 1/(N sqrt(2 eta T/N))."""
-    pull = prior_pull(PriorSettings(mode="patent-code"), 0.02, 5, 100, temperature=1.0)
-    assert pull == pytest.approx(1 / (100 * 0.02))
-    assert pull < prior_pull(PriorSettings(mode="fixed", width=0.02), 0.02, 5, 100)
 
 
 def test_the_noise_grows_as_the_share_falls() -> None:

@@ -50,7 +50,6 @@ def test_unwise_settings_warn() -> None:
         ({"strategy.upload": "weights"}, "'posterior' aggregates 'delta'"),
         ({"strategy.damped": False}, "times as hot"),
         ({"strategy.proximal": 0.1}, "cools the chain"),
-        ({"temperature": 0, "prior.mode": "patent-code"}, "its width is that of the noise"),
         ({"local.balance": True, "chain.scope": "full"}, "sample another posterior"),
         (
             {"cel.kind": "plain", "cel.momentum": 0.5, "chain.scope": "full"},
