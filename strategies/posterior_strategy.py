@@ -155,9 +155,7 @@ class PosteriorStrategy(FedAvg):
         nodes = self.registry.nodes
         clients = [k for k in request.weights if k in nodes]
         self.rejected = [  # lost since the run was stopped
-            Rejection(k, "no node holds it any more", is_gone=True)
-            for k in request.weights
-            if k not in nodes
+            Rejection(k, "no node holds it any more") for k in request.weights if k not in nodes
         ]
         if request.plan.control == "fresh":
             gradients = self._query_gradients(grid, arrays, clients, config, request=request)
@@ -192,16 +190,8 @@ class PosteriorStrategy(FedAvg):
         for rejection in self.rejected:
             log(WARNING, "Left out client %s: %s", rejection.client, rejection.reason)
         used = sorted(valid)
-        connected = set(self.registry.partitions.values())
-        rejected = [r._replace(is_gone=r.client not in connected) for r in self.rejected]
         updates = (  # decoded one by one
-            read_update(
-                valid[k],
-                are_centres_due=self._are_centres_due(request),
-                is_gradient_due=request.plan.control == "stale",
-                state_round=request.state_rounds.get(k),
-            )
-            for k in used
+            read_update(valid[k], state_round=request.state_rounds.get(k)) for k in used
         )
         self.state, self.report = finish_round(
             self.settings,
@@ -211,10 +201,10 @@ class PosteriorStrategy(FedAvg):
             cut=self.cut,
             classes=self._classes,
             used=used,
-            rejected=rejected,
+            rejected=self.rejected,
             advance=self._advance,
         )
-        for client, reason, _ in self.report.unused_metrics:
+        for client, reason in self.report.unused_metrics:
             log(WARNING, "Left out metrics of client %s: %s", client, to_printable(reason))
         for client in self.report.lost_states:
             log(WARNING, LOST_STATE, client, request.state_rounds[client])
@@ -312,13 +302,8 @@ class PosteriorStrategy(FedAvg):
     def _shared_records(self, arrays: ArrayRecord, request: RoundRequest) -> dict[str, ArrayRecord]:
         """Return the arrays that every client of the round is sent."""
         records, inputs = {record_names.ARRAYS: arrays}, request.inputs
-        if inputs.centres:
-            centres = ArrayRecord([tensor.numpy() for tensor in inputs.centres])
-            records[record_names.CENTRES] = centres
         if inputs.gradient is not None:
             records[record_names.GRADIENT] = ArrayRecord([inputs.gradient.numpy()])
-        if inputs.preconditioner is not None:
-            records[record_names.PRECONDITIONER] = ArrayRecord([inputs.preconditioner.numpy()])
         return records
 
     def _client_config(
@@ -441,16 +426,9 @@ class PosteriorStrategy(FedAvg):
             model=self.state.model,
             max_norm=self.settings.strategy.max_norm,
             examples=self.registry.examples.get(partition, 0),
-            centres=self.state.centres if self._are_centres_due(request) else None,
-            is_bounded=self.settings.net.is_bounded,
-            is_gradient_due=plan.control == "stale",
             gradient_scale=plan.rate * plan.steps,
             trained=self.state.trained,
         )
-
-    def _are_centres_due(self, request: RoundRequest) -> bool:
-        """Say whether a valid reply brings the client's class centres."""
-        return self.state.centres is not None and request.plan.cel_acts
 
 
 def _find_query_fault(reply: Message, expected: Expectation) -> str | None:

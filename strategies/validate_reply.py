@@ -13,7 +13,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedcel.federation import ClientUpdate, record_names
-from fedcel.losses.cel import CentreStatistics, SharedCentres, averaged_centres
 from fedcel.nets import to_vector
 
 MAX_REASON = 300  # characters of a client's own words that reach the log
@@ -53,12 +52,6 @@ class Expectation(NamedTuple):
     """The largest norm of an update; "none": far beyond the model's own."""
     examples: int
     """That the client told before round 1."""
-    centres: SharedCentres | None
-    """What class centres have to fit, where they are due."""
-    is_bounded: bool
-    """Whether the net bounds its features."""
-    is_gradient_due: bool
-    """Whether a reply to a round brings the client's mean gradient."""
     gradient_scale: float
     """eta times steps, by which a gradient moves the model."""
     trained: Int[Tensor, " M"] | None = None
@@ -162,16 +155,13 @@ def address_messages(
 def find_reply_fault(reply: Message, expected: Expectation) -> str | None:
     """Say why to leave a reply to a round out, or None when it is valid."""
     records = reply.content
-    due = [record_names.DELTA, record_names.METRICS]
-    due += [record_names.STATISTICS] if expected.centres is not None else []
-    due += [record_names.GRADIENT] if expected.is_gradient_due else []
-    if reason := find_record_fault(records, due):
+    if reason := find_record_fault(records, [record_names.DELTA, record_names.METRICS]):
         return reason
     delta = records.array_records.get(record_names.DELTA)
     metrics = records.metric_records.get(record_names.METRICS)
     if delta is None or metrics is None:
         return f"records {sorted(records)} of other kinds than those that are due"
-    return _find_false_claim(metrics, expected) or _find_model_fault(delta, records, expected)
+    return _find_false_claim(metrics, expected) or _find_delta_fault(delta, expected)
 
 
 def find_record_fault(records: RecordDict, due: Collection[str]) -> str | None:
@@ -227,15 +217,6 @@ def _find_false_claim(metrics: MetricRecord, expected: Expectation) -> str | Non
     return None
 
 
-def _find_model_fault(delta: ArrayRecord, records: RecordDict, expected: Expectation) -> str | None:
-    """Say what is wrong with the arrays of a reply, or None."""
-    return (
-        _find_delta_fault(delta, expected)
-        or _find_centres_fault(records, expected)
-        or (find_gradient_fault(records, expected) if expected.is_gradient_due else None)
-    )
-
-
 def _find_delta_fault(record: ArrayRecord, expected: Expectation) -> str | None:
     delta = _read_vector(record, expected.shapes)
     if isinstance(delta, str):
@@ -255,21 +236,6 @@ def find_gradient_fault(records: RecordDict, expected: Expectation) -> str | Non
         return f"its gradient: {gradient}"
     move = gradient.double() * expected.gradient_scale
     return _find_excess(move, expected, "its gradient moves the model by")
-
-
-def _find_centres_fault(records: RecordDict, expected: Expectation) -> str | None:
-    if expected.centres is None:
-        return None
-    record = records.array_records.get(record_names.STATISTICS)
-    if record is None:
-        return f"{record_names.STATISTICS!r} holds no arrays"
-    centres, weights = expected.centres
-    shapes = [tuple(centres.shape), tuple(weights.shape), tuple(weights.shape[:1])]
-    if reason := _find_encoding_fault(record, shapes, [np.float32, np.float32, np.int64]):
-        return f"its statistics: {reason}"
-    return averaged_centres.find_statistics_fault(
-        record.to_numpy_ndarrays(), expected.centres, expected.examples, expected.is_bounded
-    )
 
 
 def _find_excess(move: Float[Tensor, " P"], expected: Expectation, description: str) -> str | None:
@@ -306,10 +272,8 @@ def _read_header(array: Array) -> _Header:
     return _Header(shape, dtype, stream.tell())
 
 
-def _find_encoding_fault(
-    record: ArrayRecord, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[type[np.generic]]
-) -> str | None:
-    """Say why the bytes of a record are not arrays of these shapes and types, or None.
+def _find_encoding_fault(record: ArrayRecord, shapes: Sequence[tuple[int, ...]]) -> str | None:
+    """Say why the bytes of a record are not float32 arrays of these shapes, or None.
 
     Nothing is decoded, so that no bytes make the server reserve more memory than they take.
     """
@@ -321,9 +285,8 @@ def _find_encoding_fault(
         return f"they cannot be read: {error}"
     if [header.shape for header in headers] != list(shapes):
         return f"shapes {[header.shape for header in headers]}, must be {list(shapes)}"
-    if [header.dtype for header in headers] != [np.dtype(dtype) for dtype in dtypes]:
-        names = sorted({np.dtype(dtype).name for dtype in dtypes})
-        return f"dtypes {sorted({str(h.dtype) for h in headers})}, must be {', '.join(names)}"
+    if dtypes := sorted({str(h.dtype) for h in headers if h.dtype != np.float32}):
+        return f"dtypes {dtypes}, must be float32"
     for array, header in zip(record.values(), headers, strict=True):
         size = header.size + prod(header.shape) * header.dtype.itemsize
         if len(array.data) != size:
@@ -333,7 +296,7 @@ def _find_encoding_fault(
 
 def _read_vector(record: ArrayRecord, shapes: list[tuple[int, ...]]) -> Float[Tensor, " P"] | str:
     """Return arrays that are float32, finite and of these shapes as one, or say what is wrong."""
-    if reason := _find_encoding_fault(record, shapes, [np.float32] * len(shapes)):
+    if reason := _find_encoding_fault(record, shapes):
         return f"its arrays: {reason}"
     arrays = record.to_numpy_ndarrays()
     if not all(np.isfinite(array).all() for array in arrays):
@@ -347,31 +310,19 @@ def read_gradient(records: RecordDict) -> Float[Tensor, " P"]:
     return torch.from_numpy(gradient.copy())
 
 
-def read_update(
-    records: RecordDict,
-    *,
-    are_centres_due: bool,
-    is_gradient_due: bool,
-    state_round: int | None = None,
-) -> ClientUpdate:
-    """Read a valid reply: delta, metrics, and what else was due.
+def read_update(records: RecordDict, *, state_round: int | None = None) -> ClientUpdate:
+    """Read a valid reply: delta and metrics.
 
     It was to start from the state of `state_round`, None where nobody knows.
     """
     numbers = read_numbers(records.metric_records[record_names.METRICS])
     fence = pop_state_fence(numbers, state_round)
-    centres = None
-    if are_centres_due:
-        arrays = records.array_records[record_names.STATISTICS].to_numpy_ndarrays()
-        centres = CentreStatistics(*(torch.from_numpy(array.copy()) for array in arrays))
     delta = to_vector(records.array_records[record_names.DELTA].to_numpy_ndarrays())
     return ClientUpdate(
         delta,
         model=torch.empty(0),
         state={},
         metrics=numbers,
-        statistics=centres,
-        gradient=read_gradient(records) if is_gradient_due else None,
         state_round=fence.state_round,
         has_lost_state=fence.is_lost,
     )

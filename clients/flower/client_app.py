@@ -40,8 +40,6 @@ _NODE_KEYS = (
     *(training_guard.LIMIT_KEY, training_guard.AFTER_KEY),
 )
 """Keys of --node-config. Simulation sets the first two."""
-_RECEIVED_RECORDS = (record_names.CENTRES, record_names.GRADIENT, record_names.PRECONDITIONER)
-"""What a message may bring besides the model."""
 
 
 def make_client_app(
@@ -84,7 +82,7 @@ def make_client_app(
             run_settings,
             partition,
             memory,
-            read_received(message),
+            read_gradient(message),
             must_find_state=folder is None and state_root is not None,
         )
         upload, examples, metrics = client.fit(read_model(message), config)
@@ -96,7 +94,7 @@ def make_client_app(
             record_names.EXAMPLES: examples,
             record_names.ROUND: config[record_names.ROUND],
         }
-        return pack_reply(message, {upload_record: upload, **client.sent}, numbers)
+        return pack_reply(message, {upload_record: upload}, numbers)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
@@ -320,14 +318,11 @@ def read_model(message: Message) -> NDArrays:
     return [array.astype(np.float32, copy=False) for array in arrays]
 
 
-def read_received(message: Message) -> dict[str, NDArrays]:
-    """Return what a message brings besides the model, by record."""
+def read_gradient(message: Message) -> torch.Tensor | None:
+    """Return the clients' mean gradient that a message brings besides the model, or None."""
+    record = message.content.array_records.get(record_names.GRADIENT)
     # Copied: Flower's arrays are read-only views of the message.
-    return {
-        name: [array.copy() for array in record.to_numpy_ndarrays()]
-        for name, record in message.content.array_records.items()
-        if name in _RECEIVED_RECORDS
-    }
+    return None if record is None else torch.from_numpy(record.to_numpy_ndarrays()[0].copy())
 
 
 def read_samples(message: Message) -> list[torch.Tensor]:

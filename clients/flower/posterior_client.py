@@ -1,6 +1,6 @@
 """The training client: Flower's arrays in, the client's update, Flower's arrays out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from logging import WARNING
 
 import torch
@@ -16,7 +16,7 @@ from fedcel.federation import (
     record_names,
     update_client,
 )
-from fedcel.losses.cel import SharedCentres, State
+from fedcel.losses.cel import State
 from fedcel.nets import to_arrays, to_vector
 from fedcel.runs import (
     ClientMemory,
@@ -63,9 +63,7 @@ class ContextMemory:
 class PosteriorClient(NumPyClient):
     """Trains one client by local SGLD, with the priors and losses that the settings choose.
 
-    `fit` takes the global model and returns the delta, as any NumPyClient does. What else a round
-    brings and sends (averaged centres, gradients, step sizes) stands in `received` and `sent`, by
-    the name of its record; a stock strategy has none of it.
+    `fit` takes the global model and returns the delta, as any NumPyClient does.
     """
 
     def __init__(
@@ -73,7 +71,7 @@ class PosteriorClient(NumPyClient):
         settings: Settings,
         client: int,
         memory: ClientMemory | None = None,
-        received: Mapping[str, NDArrays] | None = None,
+        gradient: torch.Tensor | None = None,
         *,
         must_find_state: bool = False,
     ) -> None:
@@ -83,13 +81,13 @@ class PosteriorClient(NumPyClient):
             settings: The run's settings.
             client: Its partition, from 0.
             memory: Keeps its state between rounds; None: losses without statistics need none.
-            received: Arrays that came with the model, by record.
+            gradient: The clients' mean gradient at the model (P,), where it came with it; a stock
+                strategy sends none.
             must_find_state: Whether a state that is not in the memory is an error.
         """
         self.must_find_state = must_find_state
         self.settings, self.client, self.memory = settings, client, memory
-        self.received = received or {}
-        self.sent: dict[str, NDArrays] = {}
+        self.gradient = gradient
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> FitResult:
         """Train for a round.
@@ -108,15 +106,9 @@ class PosteriorClient(NumPyClient):
             self.settings,
             self.client,
             float(config.get(record_names.WEIGHT, 1.0)),
-            read_inputs(to_vector(parameters), config, self.received, examples=examples),
+            read_inputs(to_vector(parameters), config, self.gradient, examples=examples),
             state=start.state,
         )
-        self.sent = {}
-        if update.statistics:
-            arrays = [tensor.numpy() for tensor in update.statistics]
-            self.sent[record_names.STATISTICS] = arrays
-        if update.gradient is not None:
-            self.sent[record_names.GRADIENT] = [update.gradient.numpy()]
         upload = update.model if self.settings.strategy.upload == "weights" else update.delta
         shapes = [array.shape for array in parameters]
         metrics: dict[str, Scalar] = {**select_metrics(update, config)}
@@ -154,15 +146,11 @@ class PosteriorClient(NumPyClient):
 def read_inputs(
     model: torch.Tensor,
     config: Mapping[str, Scalar],
-    received: Mapping[str, Sequence[object]],
+    gradient: torch.Tensor | None,
     *,
     examples: int,
 ) -> RoundInputs:
     """Read what a message brings to a round; stock strategies send neither weight nor total."""
-    tensors = {
-        name: [torch.from_numpy(array) for array in arrays] for name, arrays in received.items()
-    }
-    centres = tensors.get(record_names.CENTRES)
     return RoundInputs(
         round_number=int(config[record_names.ROUND]),
         model=model,
@@ -170,9 +158,7 @@ def read_inputs(
         proximal=_read_float(config, record_names.PROXIMAL),
         threshold=_read_float(config, record_names.THRESHOLD),
         gamma=_read_float(config, record_names.GAMMA),
-        centres=SharedCentres(*centres) if centres else None,
-        gradient=tensors.get(record_names.GRADIENT, [None])[0],
-        preconditioner=tensors.get(record_names.PRECONDITIONER, [None])[0],
+        gradient=gradient,
     )
 
 

@@ -26,7 +26,7 @@ from fedcel.federation.client_update import (
     update_client,
 )
 from fedcel.federation.code_digest import digest_code
-from fedcel.federation.local_update import SHARED_NOISE, LocalUpdate, local_update
+from fedcel.federation.local_update import LocalUpdate, local_update
 from fedcel.federation.server_round import (
     CLIENT_DRIFT,
     KEPT_SHARE,
@@ -53,7 +53,6 @@ __all__ = [
     "CLIENT_DRIFT",
     "HEAVIEST",
     "KEPT_SHARE",
-    "SHARED_NOISE",
     "ClientTrainer",
     "ClientUpdate",
     "LocalUpdate",

@@ -8,19 +8,17 @@ import torch
 from fedcel.errors import DivergedError, StackingError, describe_unforeseen
 from fedcel.federation.client_update import (
     ClientUpdate,
-    PreparedClient,
     RoundInputs,
     build_client_losses,
     build_stacked_nets,
     build_workspace_net,
     clip_and_perturb,
     count_refresh_epochs,
-    finish_client,
     prepare_client,
     select_client_images,
     update_client,
 )
-from fedcel.federation.local_update import count_batch_images, local_updates
+from fedcel.federation.local_update import ClientRound, count_batch_images, local_updates
 from fedcel.losses.cel import State
 from fedcel.nets import CPU
 from fedcel.own_parts import blame_own_parts
@@ -168,7 +166,7 @@ def _update_batch(
 
 
 def _train_at_once(
-    settings: Settings, clients: Sequence[PreparedClient], inputs: RoundInputs
+    settings: Settings, clients: Sequence[ClientRound], inputs: RoundInputs
 ) -> list[ClientUpdate]:
     """Train clients at once, without a look at what may leave them."""
     nets = build_stacked_nets(settings)
@@ -176,11 +174,8 @@ def _train_at_once(
         nets.flat,
         nets.stack(len(clients)),
         inputs.model,
-        [client.round for client in clients],
+        clients,
         local=settings.local,
         refresh_every=count_refresh_epochs(settings),
     )
-    return [
-        finish_client(settings, client, update, inputs)
-        for client, update in zip(clients, updates, strict=True)
-    ]
+    return [ClientUpdate(*update) for update in updates]

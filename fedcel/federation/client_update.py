@@ -15,22 +15,12 @@ from torch import Tensor
 from fedcel.data import Images, Splits, load_splits
 from fedcel.errors import DataError, FailedError, NetError
 from fedcel.federation.local_update import (
-    SHARED_NOISE,
     ClientRound,
-    LocalUpdate,
-    StepCorrections,
     compute_full_gradient,
-    encode_in_pieces,
     local_update,
 )
-from fedcel.losses import CEL_PREFIX, Losses, Streams, TermSource, cel, defences, select_state
-from fedcel.losses.cel import (
-    AveragedCentres,
-    CentreStatistics,
-    SharedCentres,
-    State,
-    summarise_centres,
-)
+from fedcel.losses import Losses, Streams, TermSource, cel, defences
+from fedcel.losses.cel import State
 from fedcel.nets import CPU, FlatNet, StackedNet, build_net, fastest_device
 from fedcel.own_parts import blame_own_parts
 from fedcel.posterior import (
@@ -44,9 +34,6 @@ from fedcel.seeding import make_generator
 from fedcel.settings import Settings, UpdateSettings, burn_in_rounds
 from fedcel.short_repr import summarise_record
 from fedcel.torch_state import usual_torch_state
-
-_GRADIENT, _GRADIENT_ROUND = "control.gradient", "control.round"
-"""In a client's state: its gradient at the model of a round, and which round."""
 
 
 class RoundInputs(NamedTuple):
@@ -64,12 +51,8 @@ class RoundInputs(NamedTuple):
     """Replaces `cel.threshold`."""
     gamma: float | None = None
     """What gamma is at most, beside the ramp."""
-    centres: SharedCentres | None = None
-    """Class centres averaged over clients."""
     gradient: Float[Tensor, " P"] | None = None
-    """The mean over clients: of this model (`fresh`) or of the last one (`stale`)."""
-    preconditioner: Float[Tensor, " P"] | None = None
-    """A step size for each parameter in units of eta."""
+    """The mean over clients at this model, where there is a control variate."""
 
     def __repr__(self) -> str:
         """Show shapes in the place of numbers."""
@@ -84,10 +67,6 @@ class ClientUpdate(NamedTuple):
     """The parameters after the round, for strategies that average weights."""
     state: State
     metrics: dict[str, float]
-    statistics: CentreStatistics | None = None
-    """Its class centres, where they are averaged over clients and the loss acted."""
-    gradient: Float[Tensor, " P"] | None = None
-    """Its mean gradient at the received model, where the control variate is `stale`."""
     state_round: int = 0
     """The round whose state the client starts from the next time, 0: it keeps none."""
     has_lost_state: bool = False
@@ -96,14 +75,6 @@ class ClientUpdate(NamedTuple):
     def __repr__(self) -> str:
         """Show shapes in the place of numbers."""
         return summarise_record(self)
-
-
-class PreparedClient(NamedTuple):
-    """What a client brings to its round."""
-
-    round: ClientRound
-    gradient: Float[Tensor, " P"] | None
-    """Its mean gradient at the received model, where there is a control variate."""
 
 
 class StackedNets:
@@ -285,7 +256,7 @@ def _train_client(
 ) -> ClientUpdate:
     """Train without a look at what may leave the client."""
     prepared = prepare_client(settings, client, weight, inputs, losses=losses, state=state)
-    images, plan, streams, acting, state, corrections = prepared.round
+    images, plan, streams, acting, state, control_variate = prepared
     update = local_update(
         build_workspace_net(settings),
         inputs.model,
@@ -296,9 +267,9 @@ def _train_client(
         losses=acting,
         state=state,
         refresh_every=count_refresh_epochs(settings),
-        corrections=corrections,
+        control_variate=control_variate,
     )
-    return finish_client(settings, prepared, update, inputs)
+    return ClientUpdate(*update)
 
 
 def prepare_client(
@@ -309,7 +280,7 @@ def prepare_client(
     *,
     losses: Losses,
     state: State | None,
-) -> PreparedClient:
+) -> ClientRound:
     """Gather what a client brings to its round.
 
     Args:
@@ -324,55 +295,18 @@ def prepare_client(
         What its local update takes.
     """
     plan = plan_client(settings, weight, inputs)
-    gradient = None
-    if plan.control != "none":
+    control_variate = None
+    if plan.control == "fresh" and inputs.gradient is not None:
+        # Karimireddy et al., ICML 2020 (SCAFFOLD), eq. 3
         gradient = compute_client_gradient(settings, client, inputs.model, inputs.round_number)
-    variate = compute_control_variate(plan.control, gradient, inputs, state)
-    client_round = ClientRound(
+        control_variate = inputs.gradient - gradient
+    return ClientRound(
         select_client_images(settings, client),
         plan,
         make_client_streams(settings, client, inputs.round_number),
-        select_acting_losses(losses, plan, inputs.centres),
+        select_acting_losses(losses, plan),
         state,
-        StepCorrections(variate, inputs.preconditioner),
-    )
-    return PreparedClient(client_round, gradient)
-
-
-def finish_client(
-    settings: Settings, prepared: PreparedClient, update: LocalUpdate, inputs: RoundInputs
-) -> ClientUpdate:
-    """Add to a client's local update what it sends and keeps besides.
-
-    Args:
-        settings: The run's settings.
-        prepared: What the client brought.
-        update: Its local update.
-        inputs: What the server sent.
-
-    Returns:
-        The update, not protected yet.
-    """
-    plan, gradient = prepared.round.plan, prepared.gradient
-    statistics = None
-    if settings.cel.centres != "own" and plan.cel_acts:
-        flat = build_workspace_net(settings)
-        flat.load(update.model)
-        features = encode_in_pieces(flat, prepared.round.images)
-        statistics = summarise_centres(select_state(update.state, CEL_PREFIX) or {}, features)
-    next_state = update.state
-    if gradient is not None and plan.control == "stale":
-        next_state = next_state | {
-            _GRADIENT: gradient,
-            _GRADIENT_ROUND: torch.tensor(float(inputs.round_number)),
-        }
-    return ClientUpdate(
-        update.delta,
-        update.model,
-        next_state,
-        update.metrics,
-        statistics,
-        gradient if plan.control == "stale" else None,
+        control_variate,
     )
 
 
@@ -390,20 +324,18 @@ def plan_client(settings: Settings, weight: float, inputs: RoundInputs) -> Round
     return plan if inputs.proximal is None else plan._replace(pull=inputs.proximal)
 
 
-def select_acting_losses(losses: Losses, plan: RoundPlan, centres: SharedCentres | None) -> Losses:
+def select_acting_losses(losses: Losses, plan: RoundPlan) -> Losses:
     """Leave the losses that act in a round: none on a frozen encoder or at weight 0.
 
     Args:
         losses: Those of the settings.
         plan: The round's constants.
-        centres: Averaged over clients, if they are: the conditional entropy loss is around those.
 
     Returns:
         The losses that act, with their weights in the round.
     """
-    cel_loss = AveragedCentres(losses.cel, centres) if losses.cel and centres else losses.cel
     return losses._replace(
-        cel=cel_loss if plan.cel_acts else None,
+        cel=losses.cel if plan.cel_acts else None,
         cel_weight=plan.cel_weight,
         defence=losses.defence if plan.defence_weight > 0 and not plan.is_encoder_frozen else None,
         defence_weight=plan.defence_weight,
@@ -411,10 +343,8 @@ def select_acting_losses(losses: Losses, plan: RoundPlan, centres: SharedCentres
 
 
 def make_client_streams(settings: Settings, client: int, number: int) -> Streams:
-    """Return the random streams of a client's round; one of them is the same for all clients."""
-    return lambda purpose: make_generator(
-        settings.seed, purpose, number, 0 if purpose == SHARED_NOISE else client
-    )
+    """Return the random streams of a client's round."""
+    return lambda purpose: make_generator(settings.seed, purpose, number, client)
 
 
 @usual_torch_state()
@@ -439,25 +369,6 @@ def compute_client_gradient(
         streams=make_client_streams(settings, client, number),
         is_encoder_frozen=is_encoder_frozen(settings, number),
     )
-
-
-def compute_control_variate(
-    control: str, gradient: Float[Tensor, " P"] | None, inputs: RoundInputs, state: State | None
-) -> Float[Tensor, " P"] | None:
-    """Compute the clients' mean gradient less the client's own, None where one is not known.
-
-    `fresh`: both at the received model. `stale`: both at the last round's, if the client was in it.
-
-    References:
-        Karimireddy et al., ICML 2020 (SCAFFOLD), eq. 3.
-    """
-    if gradient is None or inputs.gradient is None:
-        return None
-    if control == "fresh":
-        return inputs.gradient - gradient
-    if not state or int(state.get(_GRADIENT_ROUND, -1)) != inputs.round_number - 1:
-        return None
-    return inputs.gradient - state[_GRADIENT]
 
 
 def protect_update(

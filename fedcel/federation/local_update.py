@@ -32,24 +32,9 @@ from fedcel.posterior import (
 from fedcel.settings import LocalSettings
 from fedcel.short_repr import summarise_record
 
-SHARED_NOISE = "langevin-common"
-"""Purpose of the random stream that all clients of a round share."""
 _MIN_MEMBERS = 2  # members without which a class has no spread
 _VALUES_AT_ONCE = 2**22  # values of images gathered and augmented at once
 _IMAGES_AT_ONCE = 1024  # images encoded at once for the statistics of a loss
-
-
-class StepCorrections(NamedTuple):
-    """Corrections added to each gradient of a client: control variate, preconditioner."""
-
-    control_variate: Float[Tensor, " P"] | None = None
-    """The clients' mean gradient less the client's own."""
-    preconditioner: Float[Tensor, " P"] | None = None
-    """A step size for each parameter in units of eta."""
-
-
-NO_CORRECTIONS = StepCorrections()
-"""Neither a control variate nor a preconditioner."""
 
 
 class LocalUpdate(NamedTuple):
@@ -76,7 +61,8 @@ class ClientRound(NamedTuple):
     streams: Streams
     losses: Losses = NO_LOSSES
     state: State | None = None
-    corrections: StepCorrections = NO_CORRECTIONS
+    control_variate: Float[Tensor, " P"] | None = None
+    """The clients' mean gradient less the client's own, added to each of its gradients."""
 
 
 class StackedImages(NamedTuple):
@@ -163,7 +149,7 @@ def local_update(
     losses: Losses = NO_LOSSES,
     state: State | None = None,
     refresh_every: int = 0,
-    corrections: StepCorrections = NO_CORRECTIONS,
+    control_variate: Float[Tensor, " P"] | None = None,
 ) -> LocalUpdate:
     """Take `local.steps` Langevin steps from the received model.
 
@@ -183,7 +169,7 @@ def local_update(
         state: The losses' state after the client's last round; None before its first.
         refresh_every: Local epochs between two refreshes of the CEL's statistics; 0: they are
             computed at the start alone.
-        corrections: What is added to each gradient.
+        control_variate: Added to each gradient, (P,).
 
     Returns:
         Delta, model, the losses' state and metrics of the round.
@@ -198,7 +184,7 @@ def local_update(
     flat = flat if device == CPU else flat.copy_to(device)
     received = received.to(device)
     flat.load(received)
-    client = ClientRound(images, plan, streams, losses, state, corrections)
+    client = ClientRound(images, plan, streams, losses, state, control_variate)
 
     def begin_round() -> PreparedRound:
         return _prepare_round(flat, received, client, local=local, refresh_every=refresh_every)
@@ -382,7 +368,7 @@ def _prepare_round(
             plan=plan,
             local=local,
             streams=streams,
-            corrections=client.corrections,
+            control_variate=client.control_variate,
         ),
         refresh_period=refresh_every * epoch_steps,
     )
@@ -395,23 +381,18 @@ def _make_langevin_context(
     plan: RoundPlan,
     local: LocalSettings,
     streams: Streams,
-    corrections: StepCorrections,
+    control_variate: Float[Tensor, " P"] | None,
 ) -> LangevinContext:
     """Gather what the Langevin steps of a round share, of the parameters that move."""
     moving = moving_parameters(flat, plan.is_encoder_frozen)
-    control_variate, preconditioner = (
-        None if correction is None else correction[moving].to(received.device)
-        for correction in corrections
-    )
+    if control_variate is not None:
+        control_variate = control_variate[moving].to(received.device)
     return LangevinContext(
         plan=plan,
         moving=moving,
         received=received[moving],
         control_variate=control_variate,
-        preconditioner=preconditioner,
-        noise_scale=None if preconditioner is None else plan.noise_scale(preconditioner),
         client_stream=streams("langevin"),
-        shared_stream=streams(SHARED_NOISE),
         noise_buffer=torch.empty_like(flat.vector[moving], device=CPU),
         sampler=build_sampler(local),
     )

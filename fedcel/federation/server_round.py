@@ -24,11 +24,7 @@ from fedcel.federation.robust_aggregation import combine_deltas
 from fedcel.federation.server_state import (
     ServerState,
     advance_model,
-    compute_preconditioner,
-    merge_client_centres,
-    restore_shared_noise,
 )
-from fedcel.losses.cel import CentreStatistics
 from fedcel.posterior import RoundPlan, plan_round, select_clients, weigh_clients
 from fedcel.settings import Settings
 from fedcel.short_repr import summarise_record
@@ -62,8 +58,6 @@ class Rejection(NamedTuple):
     client: int
     """Its partition, -1 where nobody knows."""
     reason: str
-    is_gone: bool = False
-    """Whether it left the run, and with it what it remembers of earlier rounds."""
 
 
 class RoundReport(NamedTuple):
@@ -165,9 +159,6 @@ def begin_round(
         total,
         threshold=state.threshold.threshold if state.threshold else None,
         gamma=state.gamma,
-        centres=state.centres,
-        gradient=None if plan.control == "none" else state.gradient,
-        preconditioner=compute_preconditioner(state),
     )
     return RoundRequest(plan, weights, inputs, {k: state.find_state_round(k) for k in weights})
 
@@ -216,15 +207,10 @@ def finish_round(
     weights = renormalise_weights(request.weights, used, has_noise=plan.noise > 0)
     collector = UpdateCollector(request.weights, used)
     delta = combine_deltas(settings.strategy, collector.pass_deltas(updates), weights)
-    if lacking:
-        delta = restore_shared_noise(settings, state, delta, share=sum(weights), plan=plan)
     if advance is None:
         state = advance_model(settings, state, delta, plan=plan, cut=cut)
     else:
         state = advance(state, delta)
-    state, spread = merge_client_centres(state, collector.statistics, settings.cel.used_clusters)
-    if plan.control == "stale":
-        state = keep_mean_gradient(state, collector.gradient, lacking)
     if state.state_rounds is not None:
         state_rounds = {
             **state.state_rounds,
@@ -237,7 +223,7 @@ def finish_round(
         collector.metrics, weights, declare_metrics(settings, classes), classes
     )
     drift = {CLIENT_DRIFT: collector.measure_drift()}
-    metrics = summary.means | spread | drift | largest_weight_metric(settings, weights)
+    metrics = summary.means | drift | largest_weight_metric(settings, weights)
     kept_share = 1.0
     if lacking:
         used_weight = sum(request.weights[client] for client in used)
@@ -299,7 +285,7 @@ def check_kept_share(settings: Settings, report: RoundReport, round_number: int)
 
 
 class UpdateCollector:
-    """Collects metrics, centres, gradients and drift while the updates' deltas are added up."""
+    """Collects metrics and drift while the updates' deltas are added up."""
 
     def __init__(self, weights: Mapping[int, float], used: Sequence[int]) -> None:
         total = sum(weights[client] for client in used)
@@ -307,8 +293,6 @@ class UpdateCollector:
         self.metrics: list[dict[str, float]] = []
         self.state_rounds: list[int] = []
         self.lost_states: list[int] = []
-        self.statistics: list[CentreStatistics] = []
-        self.gradient: Tensor | None = None
         self._mean: Tensor | None = None
         self._square = 0.0
 
@@ -319,12 +303,6 @@ class UpdateCollector:
             self.state_rounds.append(update.state_round)
             if update.has_lost_state:
                 self.lost_states.append(len(self.state_rounds) - 1)
-            if update.statistics:
-                self.statistics.append(update.statistics)
-            if update.gradient is not None:
-                if self.gradient is None:
-                    self.gradient = torch.zeros_like(update.gradient)
-                self.gradient.add_(update.gradient, alpha=share)
             if self._mean is None:
                 self._mean = torch.zeros_like(update.delta)
             self._mean.add_(update.delta, alpha=share)
@@ -361,15 +339,3 @@ def add_mean_gradient(
     shares = [request.weights[client] / total for client in clients]
     gradient = weighted_sum([gradients[client] for client in clients], shares)
     return request._replace(inputs=request.inputs._replace(gradient=gradient))
-
-
-def keep_mean_gradient(
-    state: ServerState, gradient: Float[Tensor, " P"] | None, rejected: Iterable[Rejection]
-) -> ServerState:
-    """Keep the clients' mean gradient for the next round (control variate `stale`).
-
-    Not where a client was left out that is not gone for good: it remembers a gradient of its own
-    that the mean would lack.
-    """
-    is_complete = all(rejection.is_gone for rejection in rejected)
-    return state._replace(gradient=gradient if is_complete else None)

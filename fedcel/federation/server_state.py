@@ -1,7 +1,6 @@
-"""The server's state, and what moves it: the mean delta, the clients' centres, the scores."""
+"""The server's state, and what moves it: the mean delta, the scores."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -10,22 +9,16 @@ from torch import Tensor
 
 from fedcel.federation.aggregation import slide_average
 from fedcel.losses.cel import (
-    CentreStatistics,
-    SharedCentres,
     ThresholdControl,
     WeightControl,
     adaptive_threshold,
     adaptive_weight,
-    averaged_centres,
     count_seen_features,
 )
 from fedcel.nets import SplitNet
 from fedcel.posterior import RoundPlan, list_trained_parameters, plan_round
-from fedcel.seeding import make_generator
 from fedcel.settings import Settings, burn_in_rounds
 from fedcel.short_repr import summarise_record
-
-_SPEED_MEMORY = 0.95  # of the running mean of squares, each round
 
 
 class ServerState(NamedTuple):
@@ -37,12 +30,6 @@ class ServerState(NamedTuple):
     """m, the sliding average of deltas."""
     threshold: ThresholdControl | None = None
     """The state of an adaptive threshold."""
-    centres: SharedCentres | None = None
-    """Class centres averaged over clients."""
-    gradient: Float[Tensor, " P"] | None = None
-    """The mean over the last round's clients, if they send theirs."""
-    squared_speed: Float[Tensor, " P"] | None = None
-    """The running mean of the model's squared movement, for a preconditioner."""
     examples: Mapping[int, int] | None = None
     """Partition -> N_k, once nodes have told."""
     has_node_data: bool = False
@@ -73,15 +60,13 @@ def init_server_state(
     model: Float[Tensor, " P"],
     settings: Settings | None = None,
     net: SplitNet | None = None,
-    classes: int = 0,
 ) -> ServerState:
     """Make the state before round 1.
 
     Args:
         model: The first parameters, (P,).
-        settings: With them and the net, an adaptive threshold or gamma and averaged centres begin.
+        settings: With them and the net, an adaptive threshold or gamma begins.
         net: The net of the run.
-        classes: Its number of classes.
 
     Returns:
         The state.
@@ -93,7 +78,6 @@ def init_server_state(
         threshold=adaptive_threshold.init_control(
             settings.cel, net.cut.sigma, count_seen_features(settings.cel, net)
         ),
-        centres=averaged_centres.init_centres(settings.cel, net.features, classes),
         weight=adaptive_weight.init_control(settings.cel),
         trained=list_trained_parameters(net),
     )
@@ -105,9 +89,7 @@ def advance_model(
     """Step along the sliding average: m <- beta m + (1 - beta) delta; w <- w + gamma m.
 
     With beta 0 and gamma 1 this is federated averaging written with deltas. A frozen encoder stays
-    as it is, whatever the average still holds of it. The preconditioner learns until burn-in ends
-    and is fixed from then on: a chain whose step sizes go on changing with its state has another
-    target.
+    as it is, whatever the average still holds of it.
 
     Args:
         settings: The run's settings.
@@ -127,91 +109,11 @@ def advance_model(
         damped=rule.damped,
         frozen=cut if plan.is_encoder_frozen else 0,
     )
-    after = state._replace(
+    return state._replace(
         round=state.round + 1,
         model=torch.add(state.model, average, alpha=rule.gain),
         average=average,
     )
-    is_burnt_in = state.round >= burn_in_rounds(settings)
-    if settings.local.precondition == "none" or is_burnt_in:
-        return after
-    speed = (delta / (plan.rate * plan.steps)).square()
-    if state.squared_speed is not None:
-        speed = torch.lerp(speed, state.squared_speed, _SPEED_MEMORY)
-    return after._replace(squared_speed=speed)
-
-
-def compute_preconditioner(state: ServerState) -> Float[Tensor, " P"] | None:
-    """Compute G = 1/(1 + r/mean r), r the root of the squared speed, scaled to mean 1.
-
-    The speed is the model's own movement, noise and the last G included, so that G evens out less
-    than gradients would; any G that is fixed leaves the chain's target as it is. The smallest
-    gradients have at most twice the step of the mean one.
-
-    Returns:
-        One step size for each parameter in units of eta, (P,), 0 for what is frozen; None without
-        a preconditioner.
-
-    References:
-        RMSprop's preconditioner, Li et al., AAAI 2016, eq. 6, with their lambda at the mean of r,
-        which frees it of units.
-    """
-    if state.squared_speed is None:
-        return None
-    moving = _select_trained(state)
-    root = state.squared_speed[moving].sqrt()
-    scale = 1 / (1 + root / root.mean().clamp_min(torch.finfo(root.dtype).tiny))
-    preconditioner = torch.zeros_like(state.squared_speed)
-    preconditioner[moving] = scale / scale.mean()
-    return preconditioner
-
-
-def _select_trained(state: ServerState) -> slice | Int[Tensor, " M"]:
-    return slice(None) if state.trained is None else state.trained
-
-
-def restore_shared_noise(
-    settings: Settings,
-    state: ServerState,
-    delta: Float[Tensor, " P"],
-    *,
-    share: float,
-    plan: RoundPlan,
-) -> Float[Tensor, " P"]:
-    """Add to a round's delta the shared noise that it lacks where clients were left out.
-
-    Weights that add up to `share` make a step that much shorter, whose shared noise needs `share`
-    of its variance; being the same everywhere it adds up to share^2 of it. The clients' own noise
-    is right for its weights as it is.
-    """
-    if not plan.shared_noise or share >= 1:
-        return delta
-    preconditioner = compute_preconditioner(state)
-    g = torch.ones(()) if preconditioner is None else preconditioner
-    # A step's noise is pulled back by those after it, by the priors at least.
-    q = 1 - plan.rate * (plan.pull + plan.decay) * g
-    remaining = sum(q ** (2 * step) for step in range(plan.steps))
-    deviation = 1.0 if preconditioner is None else plan.noise_scale(preconditioner)
-    xi = torch.randn(delta.shape, generator=make_generator(settings.seed, "lost", state.round + 1))
-    lost = plan.shared_noise * math.sqrt(share * (1 - share))
-    moving = _select_trained(state)
-    restored = delta.clone()
-    restored[moving] = (delta + lost * deviation * remaining**0.5 * xi)[moving]
-    return restored
-
-
-def merge_client_centres(
-    state: ServerState, statistics: Sequence[CentreStatistics], clusters: int
-) -> tuple[ServerState, dict[str, float]]:
-    """Merge the clients' class centres into the state; `client-spread` is for the log.
-
-    The state stays as it is, and there is nothing to log, where no client sent any.
-    """
-    if state.centres is None or not statistics:
-        return state, {}
-    merged = averaged_centres.merge_centres(state.centres, statistics, clusters)
-    spread = averaged_centres.client_spread(statistics)
-    return state._replace(centres=merged), {"client-spread": spread}
 
 
 def move_threshold(

@@ -1,13 +1,11 @@
 """What training minimises beside the task: conditional entropy losses, and rival defences."""
 
 from fedcel.losses.composite import (
-    CEL_PREFIX,
     NO_LOSSES,
     Batch,
     Losses,
     Streams,
     TermSource,
-    select_state,
 )
 from fedcel.losses.contract import (
     evaluate_term,
@@ -19,7 +17,6 @@ from fedcel.losses.contract import (
 from fedcel.losses.stacked_losses import stack_losses
 
 __all__ = [
-    "CEL_PREFIX",
     "NO_LOSSES",
     "Batch",
     "Losses",
@@ -29,7 +26,6 @@ __all__ = [
     "require_state",
     "require_term",
     "require_unchanged",
-    "select_state",
     "stack_losses",
     "store_state",
 ]

@@ -123,15 +123,8 @@ class LangevinContext(NamedTuple):
     """The model that the round starts from."""
     control_variate: Float[Tensor, "*k M"] | None
     """Against the drift of clients (Karimireddy et al., ICML 2020, eq. 3)."""
-    preconditioner: Float[Tensor, " M"] | None
-    """G, a step size for each parameter in units of eta (Li et al., AAAI 2016, eq. 6): the same on
-    all clients, and constant in a round, which is why their correction term is 0."""
-    noise_scale: Float[Tensor, " M"] | None
-    """The deviation of each parameter's noise, in units of that at a step size of eta."""
     client_stream: torch.Generator
     """Draws the client's own noise."""
-    shared_stream: torch.Generator
-    """Draws the noise that is the same on all clients."""
     noise_buffer: Float[Tensor, " M"]
     """On the processor. Writing a step's noise into fresh memory would cost half as much again."""
     sampler: Sampler
@@ -220,11 +213,6 @@ def stack_contexts(rows: Sequence[LangevinContext]) -> LangevinContext:
     first = rows[0]
     variates = [row.control_variate for row in rows if row.control_variate is not None]
     is_rowwise = not isinstance(first.sampler, Langevin)
-    if variates and len(variates) < len(rows):
-        variates = [
-            torch.zeros_like(first.received) if row.control_variate is None else row.control_variate
-            for row in rows
-        ]
     return first._replace(
         control_variate=torch.stack(variates) if variates else None,
         sampler=RowSampler(rows) if is_rowwise else first.sampler,
@@ -268,10 +256,7 @@ def moving_parameters(flat: FlatNet, is_encoder_frozen: bool) -> slice | Int[Ten
 def langevin_step(
     flat: FlatNet | StackedNet, context: LangevinContext, state: State
 ) -> tuple[State, LangevinMeasures]:
-    """Move: w <- w - eta G (g + decay w + kappa (w - received) + variate) + s noise.
-
-    s is 1 without a preconditioner G, else `RoundPlan.noise_scale`: sqrt(G), corrected where the
-    noise makes up for the moving prior's cooling.
+    """Move: w <- w - eta (g + decay w + kappa (w - received) + variate) + noise.
 
     Of another sampler than the plain one this is what it gets: the gradient with all that is added
     to it, and the noise as `add_noise`.
@@ -291,20 +276,13 @@ def langevin_step(
     was_clipped = clip_gradient(gradient, plan.clip) if plan.clip else None
     information = None
     if context.has_information_bound:
-        information = step_information(
-            gradient,
-            context.plans,
-            preconditioner=context.preconditioner,
-            noise_scale=context.noise_scale,
-        )
+        information = step_information(gradient, context.plans)
     if plan.decay or plan.pull:
         gradient.add_(vector, alpha=plan.decay + plan.pull)
     if plan.pull:
         gradient.add_(context.received, alpha=-plan.pull)
     if context.control_variate is not None:
         gradient.add_(context.control_variate)
-    if context.preconditioner is not None:
-        gradient.mul_(context.preconditioner)
     noise_adder = partial(add_noise, context)
     next_state = context.sampler.step(state, vector, gradient, noise_adder, plan)
     if isinstance(context.moving, Tensor):  # the vector above is a copy, no view
@@ -313,25 +291,20 @@ def langevin_step(
 
 
 def add_noise(context: LangevinContext, target: Float[Tensor, "*k M"], scale: float) -> None:
-    """Add `scale` times a fresh draw of a step's noise, the clients' own and the shared."""
+    """Add `scale` times a fresh draw of a step's noise, each client's own."""
     if not context.rows:
         add_row_noise(context, target, scale)
         return
     for k, row in enumerate(context.rows):
-        if row.plan.noise or row.plan.shared_noise:
+        if row.plan.noise:
             add_row_noise(row, target[k], scale)
 
 
 def add_row_noise(context: LangevinContext, target: Float[Tensor, " M"], scale: float) -> None:
-    """Add `scale` times a fresh draw of a step's noise, the client's own and the shared."""
-    client_noise = context.plan.noise, context.client_stream
-    shared_noise = context.plan.shared_noise, context.shared_stream
-    for deviation, stream in (client_noise, shared_noise):
-        if deviation:
-            xi = context.noise_buffer.normal_(generator=stream).to(target.device)
-            if context.noise_scale is not None:
-                xi.mul_(context.noise_scale)
-            target.add_(xi, alpha=deviation * scale)
+    """Add `scale` times a fresh draw of a step's noise, the client's own."""
+    if context.plan.noise:
+        xi = context.noise_buffer.normal_(generator=context.client_stream).to(target.device)
+        target.add_(xi, alpha=context.plan.noise * scale)
 
 
 def clip_gradient(gradient: Float[Tensor, "*k M"], limit: float) -> Float[Tensor, "*k"]:

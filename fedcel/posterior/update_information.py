@@ -32,24 +32,17 @@ def has_information_bound(plan: RoundPlan, *, is_plain_sampler: bool) -> bool:
 
 
 def step_information(
-    gradient: Float[Tensor, "*k M"],
-    plans: Sequence[RoundPlan],
-    *,
-    preconditioner: Float[Tensor, " M"] | None = None,
-    noise_scale: Float[Tensor, " M"] | None = None,
+    gradient: Float[Tensor, "*k M"], plans: Sequence[RoundPlan]
 ) -> Float[Tensor, "*k"]:
     """Compute a step's share of the divergence between a client's chain and its prior's.
 
-    |eta G g / s|^2 / (2 v): the difference of both chains' drifts in units of the noise. One draw;
+    |eta g|^2 / (2 v): the difference of both chains' drifts in units of the noise. One draw;
     its mean over the client's chain is the bound. The priors' pulls are in both chains and cancel.
-    Noise that all clients share does not count, since they all know it.
 
     Args:
         gradient: g of the losses alone, clipped where it is, of the M parameters that move; (M,),
             or (K, M) of K clients at once.
         plans: The round's constants of the client, or of each of the K.
-        preconditioner: G, step sizes in units of eta, (M,).
-        noise_scale: s, the deviation of each parameter's noise in units of `RoundPlan.noise`, (M,).
 
     Returns:
         Nats: a scalar, or (K,).
@@ -58,13 +51,8 @@ def step_information(
         Pensia, Jog and Loh, ISIT 2018, theorem 1 (the information of noisy iterations adds up);
         Negrea et al., NeurIPS 2019, section 3 (a prior's chain instead of its last state).
     """
-    drift = gradient
-    if preconditioner is not None:
-        drift = drift * preconditioner
-    if noise_scale is not None:
-        drift = drift / noise_scale
     factors = [0.5 * (plan.rate / plan.noise) ** 2 for plan in plans]
     # One pass, six times as fast as a sum of squares in float64, and within 1e-4 of it.
-    squares: Tensor = torch.linalg.vector_norm(drift, dim=-1).double().square()
+    squares: Tensor = torch.linalg.vector_norm(gradient, dim=-1).double().square()
     scale = squares.new_tensor(factors if gradient.dim() > 1 else factors[0])
     return squares * scale

@@ -117,7 +117,7 @@ def describe_round(
     }
     if report.unused_metrics:
         event["metrics-left-out"] = [
-            {"client": client, "reason": reason} for client, reason, _ in report.unused_metrics
+            {"client": client, "reason": reason} for client, reason in report.unused_metrics
         ]
     if report.lost_states:
         event["lost-states"] = list(report.lost_states)

@@ -14,7 +14,7 @@ from fedcel.data import Splits, describe_images, load_splits
 from fedcel.errors import RunError
 from fedcel.federation import ServerState, init_net
 from fedcel.files import read_json, read_tensors, read_toml, write_json, write_tensors, write_toml
-from fedcel.losses.cel import SharedCentres, ThresholdControl, WeightControl
+from fedcel.losses.cel import ThresholdControl, WeightControl
 from fedcel.nets import NET_BUILDERS, FlatNet
 from fedcel.posterior import Chain, Trace
 from fedcel.runs.folder_lock import LOCK, hold_folder
@@ -302,12 +302,6 @@ def write_state(folder: Path, state: ServerState) -> None:
     if state.weight:
         weight = state.weight
         metadata |= {"gamma": repr(weight.gamma), "gamma-error": repr(weight.error)}
-    if state.centres:
-        tensors |= {"centres": state.centres.centres, "weights": state.centres.weights}
-    if state.gradient is not None:
-        tensors["gradient"] = state.gradient
-    if state.squared_speed is not None:
-        tensors["squares"] = state.squared_speed
     if state.examples is not None:
         metadata |= {
             "examples": json.dumps(state.examples),
@@ -321,8 +315,8 @@ def write_state(folder: Path, state: ServerState) -> None:
 def read_state(folder: Path, initial: ServerState) -> ServerState:
     """Read the state after the last complete round; RunError when there is none.
 
-    `initial` is the state before round 1: where that has an adaptive threshold or gamma, or
-    averaged centres, the file must have them, too.
+    `initial` is the state before round 1: where that has an adaptive threshold or gamma, the file
+    must have it, too.
     """
     path = folder / "state" / "server.safetensors"
     tensors, metadata = read_tensors(path)
@@ -334,9 +328,6 @@ def read_state(folder: Path, initial: ServerState) -> ServerState:
             tensors["average"],
             initial.threshold
             and ThresholdControl(float(metadata["threshold"]), float(metadata["error"])),
-            initial.centres and SharedCentres(tensors["centres"], tensors["weights"]),
-            tensors.get("gradient"),
-            tensors.get("squares"),
             {int(client): int(count) for client, count in examples.items()} or None,
             bool(int(metadata.get("own", "0"))),  # an earlier version did not write it
             initial.weight

@@ -77,7 +77,7 @@ class ServerRun:
         folder = Path(folder)
         self.settings, self.splits, self._show_round = settings, splits, show_round
         self.flat = init_net(settings, splits)
-        self.state = init_server_state(self.flat.vector, settings, self.flat.net, splits.classes)
+        self.state = init_server_state(self.flat.vector, settings, self.flat.net)
         if resume:
             self.state = run_folder.read_state(folder, self.state)
         self._folder, self._log = folder, RoundLog(folder, self.state.round)

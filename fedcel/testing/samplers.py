@@ -8,13 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedcel.data import Images
-from fedcel.federation import (
-    SHARED_NOISE,
-    advance_model,
-    init_server_state,
-    local_update,
-    weighted_sum,
-)
+from fedcel.federation import advance_model, init_server_state, local_update, weighted_sum
 from fedcel.nets import Cut, FlatNet, SplitNet, build_net
 from fedcel.posterior import (
     SAMPLER_CHECKS,
@@ -130,9 +124,7 @@ class SamplerContract:
                 plan = plan_round(settings, number, weight, sum(COUNTS))
 
                 def streams(purpose: str, number: int = number, k: int = k) -> torch.Generator:
-                    return make_generator(
-                        seed, purpose, number, 0 if purpose == SHARED_NOISE else k
-                    )
+                    return make_generator(seed, purpose, number, k)
 
                 labels = torch.zeros(len(parts[k]), dtype=torch.long)
                 update = local_update(

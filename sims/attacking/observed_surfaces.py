@@ -204,9 +204,7 @@ def client_uploads(run: Run, attack_settings: AttackSettings) -> Uploads:
     number = 1 if is_first else max(1, burn_in_rounds(s))
     local = s.local.model_copy(update={"steps": attack_settings.local_steps})
     plan = round_plan.plan_round(s.model_copy(update={"local": local}), number, share, total)
-    variance, _ = noise_variance(
-        rate=plan.rate, temperature=s.temperature, total=total, weight=share
-    )
+    variance = noise_variance(rate=plan.rate, temperature=s.temperature, total=total, weight=share)
     noise = math.sqrt(variance) if attack_settings.langevin else 0.0
     flat = init_net(s, splits)
     parts = [splits.auxiliary, splits.training, splits.test]
@@ -215,7 +213,7 @@ def client_uploads(run: Run, attack_settings: AttackSettings) -> Uploads:
         flat.load(run.model)
     flat = manipulate_model(flat, run, attack_settings)
     received = flat.vector.clone()
-    losses = select_acting_losses(build_client_losses(s), plan, None)
+    losses = select_acting_losses(build_client_losses(s), plan)
     attacker_x = (splits.auxiliary if len(splits.auxiliary.y) else book).x
     answers = predict(flat, [received], attacker_x, stream(s.seed, "expected")).probabilities
     noisy = plan._replace(noise=noise)

@@ -121,7 +121,7 @@ def train_federation(settings: Settings) -> TrainedFederation:
     """Train a federation in memory, the clients of a round at once."""
     splits = load_splits(settings.data, settings.clients, settings.seed)
     flat = init_net(settings, splits)
-    state = init_server_state(flat.vector, settings, flat.net, splits.classes)
+    state = init_server_state(flat.vector, settings, flat.net)
     examples = dict(enumerate(splits.client_sizes))
     trainer = RecordingTrainer(settings)
     samples: list[Tensor] = []

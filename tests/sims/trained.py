@@ -17,7 +17,6 @@ STEERED = {
     "cel.target": "spread",
     "cel.goal": 0.001,
     "cel.threshold": 0.01,
-    "cel.centres": "averaged",
 }
 
 FOLLOWING = {

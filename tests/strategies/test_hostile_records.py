@@ -1,31 +1,27 @@
-"""Hostile class centres and gradients, beside a sound delta and as answers to questions."""
+"""Hostile gradients as answers to questions."""
 
 import io
 import re
-from collections.abc import Callable
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedcel.federation import init_server_state, record_names
-from fedcel.losses.cel.averaged_centres import SharedCentres
 from fedcel.settings import parse_settings
 from strategies import PosteriorStrategy
 from strategies.node_registry import NodeRegistry
-from tests.strategies.grid import begin
 
 SHAPES = [(2, 3), (3,)]
-CLASSES, CLUSTERS, FEATURES = 3, 2, 4
-NODES, HONEST, HELD, EACH = 30, 3, 10, 200
+NODES, HONEST, HELD = 30, 3, 10
 BURNT = 50  # rounds of burn-in, after which the chain is sampled and gradients are asked for
 Arrays = list[np.ndarray]
 Made = tuple[ArrayRecord | None, str]
 Chance = np.random.Generator
 
 
-def strategy(control: str) -> PosteriorStrategy:
-    """Return a strategy whose replies bring class centres, and gradients with `control`."""
+def strategy() -> PosteriorStrategy:
+    """Return a strategy that asks for gradients."""
     settings = parse_settings(
         {
             "clients": NODES,
@@ -34,27 +30,14 @@ def strategy(control: str) -> PosteriorStrategy:
             "chain.burn-in": 0.5,
             "strategy.momentum": 0.0,
             "strategy.max-norm": 5.0,
-            "local.control": control,
-            "cel.kind": "cluster",
-            "cel.centres": "averaged",
-            "cel.clusters": CLUSTERS,
-            "cel.warm-up": 0,
-            "cel.ramp": 0.2,
+            "local.control": "fresh",
         }
     )
-    shared = SharedCentres(torch.zeros(CLASSES, CLUSTERS, FEATURES), torch.zeros(CLASSES, CLUSTERS))
-    state = init_server_state(torch.zeros(9))._replace(centres=shared, round=BURNT)
+    state = init_server_state(torch.zeros(9))._replace(round=BURNT)
     instance = PosteriorStrategy(settings, state, SHAPES, 6)
     partitions = {100 + k: k for k in range(NODES)}
     instance.registry = NodeRegistry(partitions, dict.fromkeys(range(NODES), HELD))
     return instance
-
-
-def centres(chance: Chance) -> Arrays:
-    """Return sound statistics of ten images of two classes."""
-    counts = np.array([4, 6, 0])
-    weights = np.array([[0.25, 0.75], [1, 0], [0, 0]], np.float32)
-    return [chance.uniform(0, 1, (3, 2, 4)).astype(np.float32), weights, counts]
 
 
 def gradient(chance: Chance) -> Arrays:
@@ -78,29 +61,6 @@ def broken(chance: Chance, arrays: Arrays) -> Made:
     return options[chance.integers(len(options))]
 
 
-def bad_centres(chance: Chance) -> Made:
-    """Return statistics that cannot be a client's, and the reason."""
-    if chance.random() < 0.4:
-        return broken(chance, centres(chance))
-    means, weights, counts = centres(chance)
-    label, kind = int(chance.integers(2)), int(chance.integers(6))
-    if kind == 0:
-        means[label, 0, 1] = chance.choice([np.nan, np.inf, -np.inf])
-    elif kind == 1:
-        means[label] = 10 ** chance.uniform(0.1, 38)
-    elif kind == 2:
-        weights[label] = chance.choice([-0.1, 1.5, np.float32(3e38)])
-    elif kind == 3:
-        weights[label, 0] = chance.choice([0.5, 0.0, 0.9])
-        weights[label, 1] = 0
-    elif kind == 4:
-        counts[label] = chance.choice([-6, 0, 7, 2**62])
-    else:
-        counts[:] = [2**62, 2**62, 2**62 * 2 - 2**63 + 10]
-    words = ["NaN or infinity", "mean square", "weights in", "weights of a class", "counts"]
-    return ArrayRecord([means, weights, counts]), words[min(kind, 4)]
-
-
 def bad_gradient(chance: Chance) -> Made:
     """Return a gradient that would throw everyone off, and the reason."""
     if chance.random() < 0.5:
@@ -111,59 +71,6 @@ def bad_gradient(chance: Chance) -> Made:
         return ArrayRecord(arrays), "NaN or infinity"
     arrays[0][:] = 10 ** chance.uniform(4, 38)
     return ArrayRecord(arrays), "moves the model by"
-
-
-def sent(
-    client: int, number: int, chance: Chance, bad: tuple[str, ArrayRecord | None] | None
-) -> Message:
-    """Return a client's reply, sound but for the record in `bad`, which is left out where None."""
-    request = Message(RecordDict(), dst_node_id=100 + client, message_type="train")
-    metrics = {record_names.EXAMPLES: HELD, record_names.ROUND: number, "loss": 1.0}
-    delta = [chance.uniform(-0.1, 0.1, s).astype(np.float32) for s in SHAPES]
-    content = RecordDict(
-        {record_names.DELTA: ArrayRecord(delta), record_names.METRICS: MetricRecord(metrics)}
-    )
-    content[record_names.STATISTICS] = ArrayRecord(centres(chance))
-    content[record_names.GRADIENT] = ArrayRecord(gradient(chance))
-    if bad:
-        del content[bad[0]]
-        if bad[1] is not None:
-            content[bad[0]] = bad[1]
-    return Message(content, reply_to=request)
-
-
-MAKERS: dict[str, Callable[[Chance], Made]] = {
-    record_names.STATISTICS: bad_centres,
-    record_names.GRADIENT: bad_gradient,
-}
-
-
-def test_hostile_centres_and_gradients_leave_their_senders_out() -> None:
-    """2 000 replies: model and shared centres are those of the honest alone, to the bit."""
-    chance = np.random.default_rng(0)
-    attacked, alone = strategy("stale"), strategy("stale")
-    for number in range(BURNT + 1, BURNT + 11):
-        honest = [sent(k, number, chance, None) for k in range(HONEST)]
-        hostile, reasons = [], []
-        for _ in range(EACH):
-            name = [*MAKERS][chance.integers(2)]
-            record, reason = MAKERS[name](chance)
-            client = int(chance.integers(HONEST, NODES))
-            hostile.append(sent(client, number, chance, (name, record)))
-            reasons.append((client, reason))
-        for instance, replies in ((attacked, honest + hostile), (alone, honest)):
-            instance.rejected = []
-            begin(instance, dict.fromkeys(range(NODES), 1 / NODES))
-            instance.aggregate_train(number, replies)
-        rejected = [r for r in attacked.rejected if r.reason != "no reply"]
-        assert [r.client for r in rejected] == [client for client, _ in reasons]
-        for (_, reason), rejection in zip(reasons, rejected, strict=True):
-            assert re.search(reason, rejection.reason), (reason, rejection)
-    assert attacked.state.centres is not None and alone.state.centres is not None
-    for actual, expected in zip(attacked.state.centres, alone.state.centres, strict=True):
-        assert torch.equal(actual, expected) and actual.any()
-    assert torch.equal(attacked.state.model, alone.state.model)
-    assert attacked.state.model.isfinite().all() and attacked.state.model.any()
 
 
 class Answers:
@@ -190,7 +97,7 @@ class Answers:
 
 def test_hostile_answers_to_the_question_for_gradients_do_not_reach_the_mean() -> None:
     """1 080 of them: the honest three are asked to train, with the mean of their gradients."""
-    chance, s = np.random.default_rng(1), strategy("fresh")
+    chance, s = np.random.default_rng(1), strategy()
     model = ArrayRecord([np.zeros(shape, np.float32) for shape in SHAPES])
     for _ in range(40):
         good = {100 + k: ArrayRecord(gradient(chance)) for k in range(HONEST)}

@@ -331,7 +331,7 @@ METRICS: dict[str, tuple[Change, str]] = {
     "spread-of-no-class": (tell_all({"plain-spread-10": 1.0}), "no 'plain-spread-10'"),
     "impossible-spread": (tell(spread=65.0), r"'spread' is 65, must be in \[0, 64\]"),
     "mine": (tell(accuracy=1.0, nll=0.0, kept_share=0.0), "no 'accuracy' and 2 others"),
-    "the-servers": (tell_all({"client-spread": 1.0, "heaviest-update": 1.0}), "'client-spread'"),
+    "the-servers": (tell_all({"client-drift": 1.0, "heaviest-update": 1.0}), "'client-drift'"),
     "thousands": (tell_all({f"m{k}": 1.0 for k in range(20_000)}), r"reports 200\d\d metrics"),
     "long-name": (tell_all({"x" * 10**6: 1.0}), "name has 1000000 characters"),
     "surrogate-name": (tell_all({"\udcff\n": 1.0}), "most clients report no"),

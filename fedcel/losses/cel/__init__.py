@@ -2,12 +2,6 @@
 
 from fedcel.losses.cel.adaptive_threshold import ThresholdControl
 from fedcel.losses.cel.adaptive_weight import WeightControl
-from fedcel.losses.cel.averaged_centres import (
-    AveragedCentres,
-    CentreStatistics,
-    SharedCentres,
-    summarise_centres,
-)
 from fedcel.losses.cel.build_cel import build_cel, build_net_cel, count_seen_features
 from fedcel.losses.cel.class_spread import class_members
 from fedcel.losses.cel.cluster import Cluster
@@ -46,10 +40,8 @@ from fedcel.losses.cel.spread_penalties import (
 __all__ = [
     "CEL_CHECKS",
     "THRESHOLD_SHARE",
-    "AveragedCentres",
     "CELCase",
     "CELModule",
-    "CentreStatistics",
     "Cluster",
     "ClusterCEL",
     "ConditionalEntropy",
@@ -64,7 +56,6 @@ __all__ = [
     "Plain",
     "PlainCEL",
     "PooledFeatures",
-    "SharedCentres",
     "StackedFeatures",
     "State",
     "Stateless",
@@ -80,5 +71,4 @@ __all__ = [
     "log_penalty",
     "ramp_weight",
     "split_features",
-    "summarise_centres",
 ]

@@ -429,7 +429,7 @@ class ClusterCEL(CELModule):
         share: A class's share in the loss: `batch-share` n_c/B, `mean-present`, or `none`.
         clusters: Centres a class; 0: 5, at most a quarter of the class; auto: 1.
         clustering: `k-means`, or Gaussian mixtures, `diagonal` or `full`.
-        form: `renormalised`, `original`, `per-cluster` or `mixture`; see `fedcel.losses.cel`.
+        form: `renormalised`, or `original`: clusters absent from the batch as spread 0.
         reservoir: Features of a class that are kept for a refresh, at most.
         outlier: Clusters above this multiple of the median spread are too wide; None: none.
         outlier_rule: `reseed` such clusters, or `truncate` them: far members are left out.

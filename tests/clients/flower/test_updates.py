@@ -135,7 +135,6 @@ def test_without_noise_nothing_is_claimed(tmp_path: Path) -> None:
     [
         ({"update.clip": "none"}, "set update.clip to the norm"),
         ({"local.control": "fresh"}, "local.control is 'fresh'"),
-        ({"cel.centres": "averaged"}, "cel.centres is 'averaged'"),
         ({"cel.target": "spread", "cel.penalty": "log"}, "cel.target is 'spread'"),
         ({"temperature": 1.0}, "no posterior"),
         ({"update.clip": 1e39}, "single precision"),

@@ -147,7 +147,7 @@ def compare(change: Mapping[str, Any], first: int = 1, rounds: int = 2) -> list[
     """Train both ways from the same models and states; return why clients came one by one."""
     settings = parse_settings({**BASE, **change})
     flat = build_workspace_net(settings)
-    server = init_server_state(flat.vector, settings, flat.net, 10)._replace(round=first - 1)
+    server = init_server_state(flat.vector, settings, flat.net)._replace(round=first - 1)
     states: dict[int, State] = {}
     reasons: list[str] = []
     for _ in range(rounds):
@@ -181,10 +181,6 @@ def assert_alike(expected: ClientUpdate, actual: ClientUpdate) -> None:
     for name, tensor in expected.state.items():
         torch.testing.assert_close(actual.state[name].detach(), tensor.detach(), rtol=0, atol=2e-4)
     assert actual.metrics == pytest.approx(expected.metrics, abs=1e-4)
-    for mine, other in ((expected.gradient, actual.gradient),):
-        assert (mine is None) == (other is None)
-        assert mine is None or torch.equal(mine, other)
-    assert (expected.statistics is None) == (actual.statistics is None)
 
 
 @pytest.mark.parametrize(
@@ -194,9 +190,8 @@ def assert_alike(expected: ClientUpdate, actual: ClientUpdate) -> None:
         {"cel.kind": "plain"},
         {"cel.kind": "plain", "cel.penalty": "log", "cel.clip": 0.01, "cel.share": "none"},
         {"cel.kind": "cluster"},
-        {"cel.kind": "cluster", "cel.clusters": 3, "cel.form": "per-cluster"},
+        {"cel.kind": "cluster", "cel.clusters": 3},
         {"cel.kind": "cluster", "cel.clusters": 2, "cel.form": "original"},
-        {"cel.kind": "cluster", "cel.clusters": 2, "cel.centres": "averaged"},
         {
             "cel.kind": "cluster",
             "cel.clusters": 3,
@@ -240,22 +235,21 @@ def assert_alike(expected: ClientUpdate, actual: ClientUpdate) -> None:
     ids=lambda change: " ".join(str(value).split(":")[-1] for value in change.values()),
 )
 def test_clients_at_once_are_those_one_by_one(change: dict[str, Any]) -> None:
-    """Deltas, states, metrics and statistics of two rounds; every loss, defence and sampler."""
+    """Deltas, states and metrics of two rounds; every loss, defence and sampler."""
     assert compare(change) == []
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"chain.scope": "full", "local.shared-noise": 0.5, "local.precondition": "rms"},
+        {"chain.scope": "full", "local.clip": 1.0},
         {"chain.scope": "head", "cel.kind": "gated", "local.balance": True},
         {"chain.scope": "full", "local.control": "fresh"},
-        {"chain.scope": "full", "local.control": "stale", "local.clip": 1.0},
     ],
-    ids=["shared noise", "head", "fresh", "stale"],
+    ids=["full", "head", "fresh"],
 )
 def test_sampling_clients_draw_the_same_noise_at_once(change: dict[str, Any]) -> None:
-    """Each has its own stream, its own variate and its own share of the noise."""
+    """Each has its own stream and its own variate."""
     assert compare({**SAMPLED, "temperature": 1.0, **change}, first=4) == []
 
 
@@ -271,11 +265,10 @@ def test_clients_of_unequal_size_are_trained_in_their_order() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"cel.kind": "cluster", "cel.form": "mixture"}, "cel.kind 'cluster'"),
         ({"cel.kind": "cluster", "cel.clustering": "diagonal"}, "cel.kind 'cluster'"),
         ({"cel.kind": f"{HERE}:make_uneven"}, "make_uneven"),
     ],
-    ids=["mixture", "diagonal", "own"],
+    ids=["diagonal", "own"],
 )
 def test_what_cannot_be_computed_at_once_is_named(change: dict[str, Any], reason: str) -> None:
     """The updates are then those of one client after the other, and somebody is told why."""

@@ -214,7 +214,6 @@ def test_a_median_of_noise_is_half_again_as_hot() -> None:
         ({"strategy.aggregation": "trimmed", "strategy.trim": 0.1}, "must be 10 or more"),
         ({"clients-per-round": 2}, "2 clients train in a round, must be 3 or more"),
         ({"strategy.upload": "weights", "strategy.name": "a:B"}, "strategy.upload is 'weights'"),
-        ({"cel.kind": "cluster", "cel.centres": "averaged"}, "cel.centres is 'averaged'"),
         ({"cel.kind": "cluster", "cel.penalty": "log", "cel.target": "spread"}, "cel.target"),
     ],
     ids=str,

@@ -49,9 +49,6 @@ class StopHereError(Exception):
     """Stands for the moment a process ends."""
 
 
-STALE = {"cel.kind": "none", "local.control": "stale", "chain.burn-in": 0.4, "chain.thin": 1}
-
-
 @pytest.mark.parametrize(
     ("moment", "change"),
     [
@@ -60,9 +57,9 @@ STALE = {"cel.kind": "none", "local.control": "stale", "chain.burn-in": 0.4, "ch
         (5, {}),
         (3, STEERED),
         (3, FOLLOWING),
-        (4, STALE),
+        (4, {"cel.kind": "none", "local.control": "fresh", "chain.burn-in": 0.4}),
         (5, {"cel.kind": "none", "chain.burn-in": 0.3}),  # samples on either side of the stop
-        (3, {"local.precondition": "rms", "chain.heat": 1.0}),
+        (3, {"chain.heat": 1.0}),
         (4, {"defence.name": "ceb", "cel.kind": "none"}),
         (3, {"defence.name": "learned-noise"}),
     ],

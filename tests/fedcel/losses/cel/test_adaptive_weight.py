@@ -99,7 +99,7 @@ def test_it_acts_from_warm_up_and_stays_in_the_chain() -> None:
     """The server moves it in rounds 6 to 40; a threshold beside it never moves."""
     settings = parse_settings(RAW | {"cel.penalty": "log"})
     net = build_workspace_net(settings).net
-    start = init_server_state(build_workspace_net(settings).vector, settings, net, 10)
+    start = init_server_state(build_workspace_net(settings).vector, settings, net)
     assert start.threshold is None
     assert start.weight == WeightControl(FIRST_SHARE)
     moved = []

@@ -98,7 +98,7 @@ def test_a_clients_loss_and_its_threshold_see_the_channels() -> None:
     z, y = maps()
     state: State = loss.refresh(None, split_features(z.flatten(1), y), torch.Generator())
     assert state["centres"].shape == (10, 1, 3)
-    control = init_server_state(flat.vector, settings, flat.net, 10).threshold
+    control = init_server_state(flat.vector, settings, flat.net).threshold
     assert control is not None
     assert control.threshold == pytest.approx(THRESHOLD_SHARE * 0.3**2 * 3)
 
@@ -118,8 +118,6 @@ def test_features_without_positions_are_refused_at_the_door(name: str) -> None:
     with pytest.raises(SettingsError, match=f"net.name '{name}', whose features have no positions"):
         parse_settings(raw)
     parse_settings(raw | {"cel.kind": "none"})
-    with pytest.raises(SettingsError, match="the server averages centres of all features"):
-        parse_settings(RAW | {"cel.kind": "cluster", "cel.centres": "averaged"})
 
 
 def test_an_encoder_that_says_nothing_is_refused_when_it_is_built() -> None:

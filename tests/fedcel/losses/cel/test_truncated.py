@@ -98,23 +98,21 @@ def test_equal_members_keep_their_limit() -> None:
         ({"cel.outlier": "none"}, "cel.outlier 'none', must be 1 or more"),
         ({"cel.outlier": 0.5}, "cel.outlier 0.5, must be 1 or more"),
         ({"cel.clustering": "full"}, "cel.clustering 'full': only clusters of K-means"),
-        ({"cel.centres": "averaged"}, "cel.centres is 'averaged', cel.outlier-rule 'truncate'"),
     ],
-    ids=["none", "small", "mixture", "averaged"],
+    ids=["none", "small", "mixture"],
 )
 def test_what_cannot_be_truncated_is_refused(change: dict[str, object], message: str) -> None:
     """By the settings; the same words where the loss is made without them."""
     with pytest.raises(SettingsError, match=message):
         parse_settings(RAW | change)
-    parse_settings(RAW | change | {"cel.kind": "plain", "cel.centres": "own"})
-    if "cel.centres" not in change:
-        options = {key.removeprefix("cel."): value for key, value in (RAW | change).items()}
-        with pytest.raises(SettingsError, match=message):
-            replace(
-                TRUNCATED,
-                outlier=None if options["outlier"] == "none" else options["outlier"],
-                clustering=options.get("clustering", "k-means"),
-            )
+    parse_settings(RAW | change | {"cel.kind": "plain"})
+    options = {key.removeprefix("cel."): value for key, value in (RAW | change).items()}
+    with pytest.raises(SettingsError, match=message):
+        replace(
+            TRUNCATED,
+            outlier=None if options["outlier"] == "none" else options["outlier"],
+            clustering=options.get("clustering", "k-means"),
+        )
 
 
 @pytest.mark.parametrize("kind", [ClusterCEL, HybridCEL])
