@@ -169,8 +169,8 @@ class Leakage:
         elif proven:
             words = (
                 "Of the population that they are drawn from, one leaks at most "
-                f"{join_bits(limits)} bits on average, with 95 % confidence, if the encoder was not "
-                f"trained on them; {by_student}"
+                f"{join_bits(limits)} bits on average, with 95 % confidence, if the encoder was "
+                f"not trained on them; {by_student}"
             )
         else:
             words = (
