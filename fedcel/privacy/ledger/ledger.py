@@ -546,22 +546,26 @@ class WriteTransaction:
 
 def check_charge(charge: Charge) -> Charge:
     """Return a charge in plain numbers; ValueError where it could not be booked or told apart."""
-    for name in ("request", "client", "model"):
-        check_text(name, getattr(charge, name))
-    epsilon = read_whole("epsilon", charge.epsilon)
+    request, client, model, epsilon, delta, _ = charge
+    check_text("request", request)
+    check_text("client", client)
+    check_text("model", model)
+    epsilon = read_whole("epsilon", epsilon)
     if not 0 < epsilon < MAX_MICRO:
         raise ValueError(
             f"epsilon is {epsilon} micro-epsilons, must be from 1 to {MAX_MICRO - 1}; see "
             "to_micro_epsilon"
         )
-    if isinstance(charge.delta, str) or not 0 <= charge.delta < 1:
-        raise ValueError(f"delta is {charge.delta!r}, must be a number in [0, 1)")
+    if isinstance(delta, str) or not 0 <= delta < 1:
+        raise ValueError(f"delta is {delta!r}, must be a number in [0, 1)")
     if len(charge.message) != DIGEST_BYTES:
         raise ValueError(
             f"message holds {len(charge.message)} bytes, must be a digest of {DIGEST_BYTES}"
         )
+    if type(charge.epsilon) is int and type(delta) is float and delta > 0:
+        return charge
     # A database keeps no negative zero, so that its row would read as edited.
-    return charge._replace(epsilon=epsilon, delta=float(charge.delta) + 0.0)
+    return Charge(request, client, model, epsilon, float(delta) + 0.0, charge.message)
 
 
 def check_text(name: str, text: str) -> None:
