@@ -73,8 +73,10 @@ bench: .venv/ready
 	$(BIN)/python -m tests.bench.service
 	$(BIN)/python -m tests.bench.play
 
-# Service, training and ledgers killed 50 times each, and 100 000 drawn requests: half an hour.
+# Service, training and ledgers killed 50 times each, 100 000 drawn requests, 20 000 damaged
+# pictures: half an hour.
 abuse: .venv/ready
+	FEDCEL_PICTURES=20000 FEDCEL_LABELS=500 $(BIN)/python -m pytest tests/fedcel/data/test_fuzz.py
 	FEDCEL_KILLS=50 FEDCEL_REQUESTS=100000 $(BIN)/python -m pytest tests/system/test_resume.py \
 		tests/system/test_service_killed.py tests/clients/service/test_fuzz.py \
 		tests/fedcel/privacy/ledger/test_ledger_processes.py \

@@ -23,13 +23,14 @@ class Leak(NamedTuple):
 
     bits: float
     half_width: float
-    """Half of the width of the 95 % bootstrap interval over the images, in bits."""
+    """Half of the width of the 95 % interval over the images, in bits."""
     cap: float
     """All that could be measured: the mean over images of log2(images of the same class)."""
     images: int
     population: float | None = None
-    """What images like these tell at most beyond the label, on average and with 95 % confidence, by
-    Student's t: fitted to one half of them and measured on the other. None without noise."""
+    """What images like these tell at most beyond the label, on average: fitted to one half of them
+    and measured on the other. Student's t, an approximation that assumes that no rare image tells
+    far more. None without noise."""
 
     @property
     def upper(self) -> float:

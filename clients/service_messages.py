@@ -80,11 +80,14 @@ class LeakCard(StrictModel):
     bits: float = Field(description="Bits that it tells the best attacker about a test image.")
     unseen: float | None = Field(
         None,
-        description="Bits that it tells anyone about an unseen image, on average and at most, with "
-        "this confidence, by Student's t; none without noise.",
+        description="Bits that it tells anyone about an unseen image, on average and at most, by "
+        "Student's t: an approximation that assumes that no rare image tells far more; none "
+        "without noise.",
     )
     unseen_bernstein: float | None = Field(
-        None, description="The same by the empirical Bernstein inequality."
+        None,
+        description="The same with this confidence, whatever the images, by the empirical "
+        "Bernstein inequality; none where the features have no known range.",
     )
     confidence: float | None = None
     images: int | None = Field(None, description="Images that the limits are computed of.")

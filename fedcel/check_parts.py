@@ -1,12 +1,17 @@
 """Every part that a run's settings name is built once, before the run begins."""
 
+from jaxtyping import Float
+from torch import Tensor
+
 from fedcel import attacks, privacy
-from fedcel.data import load_splits
+from fedcel.data import check_first_images, load_splits
 from fedcel.federation import init_net
 from fedcel.losses import cel, defences
-from fedcel.nets import FlatNet
+from fedcel.nets import FlatNet, check_layers
 from fedcel.posterior import build_sampler
 from fedcel.settings import Settings
+
+TRIAL_CLASSES = 10  # of a net that is built to look at its layers
 
 
 def build_parts(settings: Settings) -> FlatNet:
@@ -23,12 +28,17 @@ def build_parts(settings: Settings) -> FlatNet:
     Raises:
         FedcelError: A part is wrong: DataError, NetError, PluginError, SettingsError.
     """
-    splits = load_splits(settings.data, settings.clients, settings.seed)
+    build_sampler(settings.local)  # what needs no images first: reading them may take minutes
+    attacks.parse_attacks(settings.attack.names)
+
+    def check_net(images: Float[Tensor, "2 C H W"]) -> None:
+        check_layers(settings.net, tuple(images.shape[1:]), TRIAL_CLASSES)
+
+    with check_first_images(check_net):
+        splits = load_splits(settings.data, settings.clients, settings.seed)
     flat = init_net(settings, splits)
     cel.build_net_cel(settings.cel, flat.net, splits.classes)
     defences.build_defence(settings, splits.shape, splits.classes)
-    build_sampler(settings.local)
-    attacks.parse_attacks(settings.attack.names)
     if settings.privacy.mechanism != "none":
         privacy.build_mechanism(settings.privacy, splits.classes)
     return flat

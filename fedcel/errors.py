@@ -6,8 +6,10 @@ from unicodedata import category
 
 SHOWN_FRAMES = 2  # of a traceback: where an error rose, and who called
 MAX_TEXT = 2000  # characters of an error that reach a log or another machine
+MAX_REASON = 400  # characters of another library's error that are shown inside one of ours
 _STEERING = ("Cc", "Cf", "Cs", "Zl", "Zp")
 """Unicode's categories of characters that are not shown but do something."""
+_OWN_PACKAGES = ("fedcel", "sims", "clients", "strategies", "torch", "torchvision", "onnxruntime")
 
 
 class FedcelError(Exception):
@@ -117,6 +119,18 @@ def escape_controls(text: str) -> str:
     )
 
 
+def replace_unwritable(text: str) -> str:
+    """Write lone surrogates, which names of files that are no UTF-8 have, as Python writes them.
+
+    Args:
+        text: Any.
+
+    Returns:
+        A text that every file of a run can hold; all other characters stay.
+    """
+    return text.encode(errors="backslashreplace").decode()
+
+
 def describe_origin(error: BaseException) -> str:
     """Return where an error that was raised rose, and who called."""
     frames = reversed(extract_tb(error.__traceback__)[-SHOWN_FRAMES:])
@@ -141,6 +155,23 @@ def describe_module_origin(error: BaseException, module: str) -> str:
     package = module.partition(".")[0]
     lines = [line for name, line in frames if name == module] or [
         line for name, line in frames if name.partition(".")[0] == package
+    ]
+    return lines[-1] if lines else ""
+
+
+def describe_user_origin(error: BaseException) -> str:
+    """Return the last line that an error came through outside this project and PyTorch.
+
+    Args:
+        error: What a user's object raised.
+
+    Returns:
+        File and line; empty where there is none.
+    """
+    lines = [
+        f"{frame.f_code.co_filename}, line {line}"
+        for frame, line in walk_tb(error.__traceback__)
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in _OWN_PACKAGES
     ]
     return lines[-1] if lines else ""
 

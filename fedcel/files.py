@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from fedcel.errors import RunError
+from fedcel.errors import RunError, replace_unwritable
 
 
 @contextmanager
@@ -33,6 +33,8 @@ def check_writable(*paths: Path) -> None:
     Makes no folder: what is asked for may be refused for another reason.
     """
     for path in paths:
+        if str(path) != replace_unwritable(str(path)):
+            raise RunError(f"{str(path)!r} must be of characters that UTF-8 has; rename it")
         if path.is_dir():
             raise RunError(f"{path} is a folder; --out names the file to write")
         parents = path.absolute().parents
@@ -46,11 +48,13 @@ def check_writable(*paths: Path) -> None:
 def write_whole(path: Path, data: bytes | str, mode: int = 0o644) -> None:
     """Replace `path` by `data` in one step; a killed process leaves the old file or the new one.
 
+    Text is UTF-8; a lone surrogate, which a file's name may have, is written as an escape.
+
     A machine that loses power may lose both: waiting for the disk would cost each round more than
     its training. `mode` says who may read the file, from the first byte on.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    raw = data.encode() if isinstance(data, str) else data
+    raw = data.encode(errors="backslashreplace") if isinstance(data, str) else data
     with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
         try:
             file.write(raw)
@@ -65,13 +69,13 @@ def write_whole(path: Path, data: bytes | str, mode: int = 0o644) -> None:
 
 def write_json(path: Path, value: object) -> None:
     """Write indented JSON; NaN and infinity are refused (ValueError), they are not JSON."""
-    write_whole(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+    write_whole(path, json.dumps(_replace_text(value), indent=1, allow_nan=False) + "\n")
 
 
 def read_json(path: Path) -> object:
     """Read JSON; RunError names a file that is missing or damaged."""
     try:
-        return json.loads(path.read_text())
+        return json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise RunError(f"{path} is missing; was the run finished?") from None
     except ValueError as error:  # not JSON, or not text
@@ -80,13 +84,23 @@ def read_json(path: Path) -> object:
 
 def write_toml(path: Path, value: Mapping[str, object]) -> None:
     """Write a TOML file."""
-    write_whole(path, tomli_w.dumps(value))
+    texts = {replace_unwritable(key): _replace_text(part) for key, part in value.items()}
+    write_whole(path, tomli_w.dumps(texts))
+
+
+def _replace_text(value: object) -> object:
+    """Return a value whose texts can all be read back; see `replace_unwritable`."""
+    if isinstance(value, str):
+        return replace_unwritable(value)
+    if isinstance(value, Mapping):
+        return {_replace_text(key): _replace_text(part) for key, part in value.items()}
+    return [*map(_replace_text, value)] if isinstance(value, list | tuple) else value
 
 
 def read_toml(path: Path) -> dict[str, object]:
     """Read TOML; RunError names a file that is missing or damaged, and the line."""
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise RunError(f"{path} is missing") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -69,13 +69,17 @@ def check_contract(part: PartName, checks: Iterable[Callable[[Case], None]], cas
     Raises:
         PluginError: A line does not hold, or the part raised something.
     """
+    broken: list[ContractError] = []
     for check in checks:
         try:
             check(case)
         except ContractError as error:
-            raise PluginError(part.describe_break(str(error))) from error
+            broken.append(error)
         except Exception as error:
-            raise PluginError(part.describe_failure(error)) from error
+            if not broken:  # it may follow from the line before
+                raise PluginError(part.describe_failure(error)) from error
+    if broken:
+        raise PluginError(part.describe_break("; ".join(map(str, broken)))) from broken[0]
 
 
 @contextmanager

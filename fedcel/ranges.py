@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from numbers import Real
 from typing import NamedTuple
 
 
@@ -13,7 +14,9 @@ class Range(NamedTuple):
 
     def check(self, name: str, value: float) -> None:
         """Refuse a number outside of the range: ValueError."""
-        if not self.holds(value):
+        if not isinstance(value, Real) or isinstance(value, bool):
+            raise ValueError(f"{name} is {value!r}, must be a float, {self.words}")
+        if not self.holds(float(value)):
             raise ValueError(f"{name} is {value}, must be {self.words}")
 
 

@@ -8,6 +8,8 @@ from jaxtyping import Int, Shaped
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedcel.errors import describe_unforeseen
+
 ArrayLike = Tensor | NDArray[np.generic] | Sequence[object]
 """What can be made a tensor: a tensor itself, an array, or a list of numbers."""
 
@@ -26,18 +28,30 @@ def to_tensor(values: object, name: str) -> Shaped[Tensor, "..."]:
         ValueError: It holds no numbers.
     """
     if isinstance(values, Tensor):
-        return values.detach()
+        return (values.clone() if values.is_inference() else values).detach()
     try:
         array = np.asarray(values, order="C")
         if array.dtype.kind in "US":
-            raise TypeError("of words numpy.unique(..., return_inverse=True)[1] makes numbers")
+            raise TypeError(describe_words(array))
+        array = array.astype(array.dtype.newbyteorder("="), copy=False)
         if not array.flags.writeable:  # PyTorch warns of memory that it might write
             array = array.copy()
         return torch.from_numpy(array)
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # of any class that can be made an array
         raise ValueError(
-            f"{name} are {type(values).__name__}, must be a tensor or an array of numbers ({error})"
+            f"{name} are {type(values).__name__}, must be a tensor or an array of numbers "
+            f"({describe_unforeseen(error)})"
         ) from error
+
+
+def describe_words(words: NDArray[np.generic]) -> str:
+    """Describe text in the place of numbers, and the remedy where it is numbers in quotes."""
+    try:
+        words.astype(float)
+    except ValueError:
+        if words.ndim:
+            return "text is no number"
+    return f"the text {words.tolist()!r:.40}: leave the quotes out, or convert it with float"
 
 
 def to_labels(values: object, count: int, name: str = "labels") -> Int[Tensor, " N"]:
@@ -54,7 +68,11 @@ def to_labels(values: object, count: int, name: str = "labels") -> Int[Tensor, "
     Raises:
         ValueError: Their number or shape is another, or they are no whole numbers from 0.
     """
-    labels = to_tensor(values, name)
+    try:
+        labels = to_tensor(values, name)
+    except ValueError as error:
+        remedy = "of words or objects numpy.unique(..., return_inverse=True)[1] makes numbers"
+        raise ValueError(f"{error}; {remedy}") from error
     if tuple(labels.shape) != (count,):
         raise ValueError(
             f"{name} are of shape {tuple(labels.shape)}, must be ({count},): one for each image"
@@ -64,9 +82,31 @@ def to_labels(values: object, count: int, name: str = "labels") -> Int[Tensor, "
             f"{name} are of type {labels.dtype}, must be whole numbers from 0; convert them, "
             "for one with labels.long()"
         )
-    if count and int(labels.min()) < 0:
-        raise ValueError(f"{name} hold {int(labels.min())}, must be whole numbers from 0")
-    return labels.long()
+    numbers = labels.long()  # PyTorch has no least number of unsigned ones
+    if count and (low := int(numbers.min())) < 0:
+        wrong = low + 2**64 if labels.dtype == torch.uint64 else low
+        raise ValueError(f"{name} hold {wrong}, must be whole numbers from 0 and below 2^63")
+    return numbers
+
+
+def number_labels(*parts: Int[Tensor, " _"]) -> list[Int[Tensor, " _"]]:
+    """Number labels anew, so that what they size is no larger than what they are.
+
+    Args:
+        parts: Labels of any whole numbers, such as those of people; one or more such tensors.
+
+    Returns:
+        Of each part 0..C-1 in the order of the numbers, the same for the same label in all parts.
+    """
+    numbers = torch.unique(torch.cat(parts), return_inverse=True)[1]
+    return list(numbers.split([len(part) for part in parts]))
+
+
+def count_alike(labels: Int[Tensor, " N"]) -> Int[Tensor, " N"]:
+    """Return for each of labels of any size how many are equal to it, itself among them."""
+    _, number, counts = torch.unique(labels, return_inverse=True, return_counts=True)
+    sizes: Tensor = counts[number]
+    return sizes
 
 
 def check_features(features: Shaped[Tensor, "..."], name: str = "features") -> None:

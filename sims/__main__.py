@@ -1,7 +1,14 @@
 """`python -m sims` is `fedcel`."""
 
-import os
 import sys
+
+from sims import search_path
+
+if __name__ == "__main__":  # before anything that the working folder may have a module of
+    search_path.drop_leading_folder()
+    search_path.append_working_folder()
+
+import os
 import threading
 import time
 from typing import NoReturn

@@ -5,6 +5,7 @@ part may call `os._exit`: none of them lets Python say a word. The process that 
 before anything large is imported. It takes next to no memory, and is not what the system ends.
 """
 
+import ctypes
 import json
 import os
 import select
@@ -29,6 +30,8 @@ RAYS_WAYS = (1, -signal.SIGABRT)
 """How Ray ends a process whose node or head is gone; other ends have other causes."""
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """What ends a command from outside; each stops the training as Ctrl-C does."""
+SET_PARENT_DEATH_SIGNAL = 1
+"""PR_SET_PDEATHSIG of Linux."""
 
 Message = Mapping[str, Any]
 """What the process that works says of itself; each key is new knowledge."""
@@ -76,9 +79,11 @@ def supervise_command(report_ending: Callable[[Ending], None]) -> int | None:
         return None
     near, far = socket.socketpair()
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    supervisor = os.getpid()
     process = os.fork()
     if process == 0:
         near.close()
+        _die_with(supervisor)
         _begin_work(far)
         return None
     far.close()
@@ -119,6 +124,18 @@ def _send(message: Message) -> None:
     if _Link.channel is not None:
         with suppress(OSError):  # it was killed, and this process ends in a moment
             _Link.channel.sendall(json.dumps(message).encode() + b"\n")
+
+
+def _die_with(parent: int) -> None:
+    """Let the system kill this process the moment that its parent ends, where it can (Linux).
+
+    The thread of `_begin_work` would do it, too, but only once it gets its turn, which takes
+    seconds on a busy machine; so long would this process hold its folder.
+    """
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+        if os.getppid() != parent:  # it ended before
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _begin_work(channel: socket.socket) -> None:

@@ -42,6 +42,7 @@ from strategies.node_registry import (
     reregister_nodes,
 )
 from strategies.validate_reply import (
+    LOST_STATE,
     Expectation,
     address_messages,
     describe_failure,
@@ -154,9 +155,7 @@ class PosteriorStrategy(FedAvg):
         nodes = self.registry.nodes
         clients = [k for k in request.weights if k in nodes]
         self.rejected = [  # lost since the run was stopped
-            Rejection(k, "no node holds it any more", is_gone=True)
-            for k in request.weights
-            if k not in nodes
+            Rejection(k, "no node holds it any more") for k in request.weights if k not in nodes
         ]
         if request.plan.control == "fresh":
             gradients = self._query_gradients(grid, arrays, clients, config, request=request)
@@ -191,10 +190,8 @@ class PosteriorStrategy(FedAvg):
         for rejection in self.rejected:
             log(WARNING, "Left out client %s: %s", rejection.client, rejection.reason)
         used = sorted(valid)
-        connected = set(self.registry.partitions.values())
-        rejected = [r._replace(is_gone=r.client not in connected) for r in self.rejected]
         updates = (  # decoded one by one
-            read_update(valid[k], is_gradient_due=request.plan.control == "stale") for k in used
+            read_update(valid[k], state_round=request.state_rounds.get(k)) for k in used
         )
         self.state, self.report = finish_round(
             self.settings,
@@ -204,11 +201,13 @@ class PosteriorStrategy(FedAvg):
             cut=self.cut,
             classes=self._classes,
             used=used,
-            rejected=rejected,
+            rejected=self.rejected,
             advance=self._advance,
         )
-        for client, reason, _ in self.report.unused_metrics:
+        for client, reason in self.report.unused_metrics:
             log(WARNING, "Left out metrics of client %s: %s", client, to_printable(reason))
+        for client in self.report.lost_states:
+            log(WARNING, LOST_STATE, client, request.state_rounds[client])
         model = ArrayRecord(to_arrays(self.state.model, self.shapes))
         return model, MetricRecord(dict(self.report.metrics))
 
@@ -305,8 +304,6 @@ class PosteriorStrategy(FedAvg):
         records, inputs = {record_names.ARRAYS: arrays}, request.inputs
         if inputs.gradient is not None:
             records[record_names.GRADIENT] = ArrayRecord([inputs.gradient.numpy()])
-        if inputs.preconditioner is not None:
-            records[record_names.PRECONDITIONER] = ArrayRecord([inputs.preconditioner.numpy()])
         return records
 
     def _client_config(
@@ -320,6 +317,8 @@ class PosteriorStrategy(FedAvg):
         }
         if request.inputs.threshold is not None:
             numbers[record_names.THRESHOLD] = request.inputs.threshold
+        if (state_round := request.state_rounds.get(client)) is not None:
+            numbers[record_names.STATE_ROUND] = state_round
         if request.inputs.gamma is not None:
             numbers[record_names.GAMMA] = request.inputs.gamma
         return ConfigRecord({**config, **numbers})
@@ -427,8 +426,8 @@ class PosteriorStrategy(FedAvg):
             model=self.state.model,
             max_norm=self.settings.strategy.max_norm,
             examples=self.registry.examples.get(partition, 0),
-            is_gradient_due=plan.control == "stale",
             gradient_scale=plan.rate * plan.steps,
+            trained=self.state.trained,
         )
 
 

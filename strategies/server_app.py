@@ -105,7 +105,8 @@ def train_over_grid(
     if isinstance(strategy, PosteriorStrategy):
         strategy.recount = recount
     else:
-        stock = StockRounds(strategy, settings, requirements)
+        frozen = [k for k, p in enumerate(run.flat.net.parameters()) if not p.requires_grad]
+        stock = StockRounds(strategy, settings, requirements, frozen)
     quiet = filter_log(first_round=run.state.round)
     with blame_strategy(settings), suppress(_ConvergedError), quiet:
         strategy.start(

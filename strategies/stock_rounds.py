@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from logging import WARNING
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,7 +29,12 @@ from strategies.node_registry import (
     reregister_nodes,
 )
 from strategies.seeded_draw import SeededDraw, read_generator_states
-from strategies.validate_reply import describe_failure, find_sender
+from strategies.validate_reply import (
+    LOST_STATE,
+    describe_failure,
+    find_sender,
+    pop_state_fence,
+)
 
 if TYPE_CHECKING:
     from flwr.proto.node_pb2 import NodeInfo
@@ -122,13 +127,21 @@ class StockRounds:
     aggregates stays as Flower has it: noise from a known seed would protect nobody.
     """
 
-    def __init__(self, strategy: Strategy, settings: Settings, requirements: ConfigRecord) -> None:
+    def __init__(
+        self,
+        strategy: Strategy,
+        settings: Settings,
+        requirements: ConfigRecord,
+        frozen: Collection[int] = (),
+    ) -> None:
         """Take a strategy in charge, from its first round on.
 
         Args:
             strategy: A strategy of Flower's, or derived from one.
             settings: The run's settings.
             requirements: What nodes' own images have to fit.
+            frozen: Which of the model's arrays are not trained: they stay as they were sent,
+                whatever an average rounds and a strategy adds.
         """
         self.registry = NodeRegistry({}, {})
         self.unrepeatable: str | None = None
@@ -137,10 +150,13 @@ class StockRounds:
         self._requirements = ConfigRecord({**requirements})  # a strategy adds to what it is given
         self._round, self._deadline = 0, math.inf
         self._draw: SeededDraw | None = None
+        self._frozen, self._received = frozen, ArrayRecord()
         self._sent: list[tuple[Metadata, int]] = []
         self._model: SentModel | None = None
         self._trained: list[int] = []
         self._rejected: list[Rejection] = []
+        self._lost_states: list[int] = []
+        self._state_rounds: dict[int, int] = {}  # as `ServerState.state_rounds`
         self._has_made_model = self._is_round_used = False
         self._take_over(strategy)
 
@@ -170,7 +186,7 @@ class StockRounds:
             first = rejected[0].reason if rejected else "no reply came in time"
             raise RoundError(f"no node trained in round {number}; the first: {first}")
         if self._is_round_used:
-            return RoundReport(self._trained, rejected, {}, examples)
+            return RoundReport(self._trained, rejected, {}, examples, lost_states=self._lost_states)
         reason = f"{name} made no model of the round"
         others = f"; left out: {rejected[0].reason}" if rejected else ""
         valid = f"{reason} {number}, which has {len(self._trained)} valid replies{others}"
@@ -194,9 +210,11 @@ class StockRounds:
             server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
         ) -> Iterable[Message]:
             self._begin_round(server_round, grid)
+            self._received = arrays
             with self._seed_draw("clients") as draw:
                 ordered = self.order_grid(grid)
                 messages = list(configure_train(server_round, arrays, config, ordered))
+                self._name_states(messages)
                 self._note_messages(messages, arrays, has_drawn=draw.has_drawn)
             return messages
 
@@ -210,6 +228,10 @@ class StockRounds:
                 self._note_unrepeatable("it draws random numbers while it aggregates")
             self._is_round_used = bool(arrays)
             self._has_made_model |= self._is_round_used
+            if arrays:
+                for k in self._frozen:
+                    name = list(self._received)[k]
+                    arrays[name] = self._received[name]
             return arrays, metrics
 
         def configure_evaluation(
@@ -234,6 +256,7 @@ class StockRounds:
         inner = grid.grid if isinstance(grid, OrderedGrid) else grid
         self._round = number
         self._trained, self._rejected, self._is_round_used = [], [], False
+        self._lost_states = []
         if not self.registry.examples:
             requirements = self._describe_round()
             self.registry = register_nodes(inner, self._settings.clients, requirements)
@@ -322,11 +345,33 @@ class StockRounds:
                 self._rejected.append(Rejection(client, reason))
             else:
                 self._trained.append(client)
+                self._note_state(client, reply)
             if not unclipped:
                 passed.append(reply)
         addressed = {client for _, client in self._sent}
         self._rejected += [Rejection(k, "no reply") for k in sorted(addressed - replied)]
         return passed
+
+    def _name_states(self, messages: Iterable[Message]) -> None:
+        """Tell each client of the round whose state it is to start from."""
+        for message in messages:
+            config = message.content.config_records.get(record_names.CONFIG)
+            client = self.registry.partitions.get(message.metadata.dst_node_id, -1)
+            if config is not None:
+                numbers = {**config, record_names.STATE_ROUND: self._state_rounds.get(client, 0)}
+                changed = {record_names.CONFIG: ConfigRecord(numbers)}
+                message.content = RecordDict({**message.content, **changed})
+
+    def _note_state(self, client: int, reply: Message) -> None:
+        """Take from a reply what it says of the client's state, which no strategy averages."""
+        expected = self._state_rounds.get(client, 0)
+        for metrics in reply.content.metric_records.values():
+            if record_names.STATE_ROUND in metrics:
+                fence = pop_state_fence(metrics, expected)
+                self._state_rounds[client] = fence.state_round
+                if fence.is_lost:
+                    self._lost_states.append(client)
+                    log(WARNING, LOST_STATE, client, expected)
 
     def _find_unclipped(self, reply: Message) -> str | None:
         """Say that an update is longer than its ClientApp had to clip it to, or None."""

@@ -1,15 +1,15 @@
 """What is in a node's reply, and what may be wrong with it."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from io import BytesIO
 from math import inf, nan, prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, Message, Metadata, MetricRecord, RecordDict
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedcel.federation import ClientUpdate, record_names
@@ -29,6 +29,12 @@ _FLOWERS_WRAPPER = re.compile(r"<class '([\w.<>()]{1,200})'>:<'(.*)'>", re.DOTAL
 """Of a ClientApp's exception, in the reason of an error."""
 _SIMULATIONS_WRAPPER = "Exception ClientAppException occurred. Message: "
 """After it, and a traceback of Ray's, stand an exception's words in a simulation of Flower's."""
+LOST_STATE = (
+    "Client %s began afresh: its node has not the losses' state after round %d. The model is "
+    "another than with it; give the node the state-path that it had"
+)
+"""A warning of the log."""
+_MOST_ROUNDS = 2**31
 _MAX_GROWTH = 1000.0  # times the model's own norm, plus 1: no honest update is as long
 
 
@@ -46,10 +52,10 @@ class Expectation(NamedTuple):
     """The largest norm of an update; "none": far beyond the model's own."""
     examples: int
     """That the client told before round 1."""
-    is_gradient_due: bool
-    """Whether a reply to a round brings the client's mean gradient."""
     gradient_scale: float
     """eta times steps, by which a gradient moves the model."""
+    trained: Int[Tensor, " M"] | None = None
+    """Positions of the parameters that are trained; None: all are."""
 
 
 def describe_failure(reply: Message) -> str | None:
@@ -149,15 +155,13 @@ def address_messages(
 def find_reply_fault(reply: Message, expected: Expectation) -> str | None:
     """Say why to leave a reply to a round out, or None when it is valid."""
     records = reply.content
-    due = [record_names.DELTA, record_names.METRICS]
-    due += [record_names.GRADIENT] if expected.is_gradient_due else []
-    if reason := find_record_fault(records, due):
+    if reason := find_record_fault(records, [record_names.DELTA, record_names.METRICS]):
         return reason
     delta = records.array_records.get(record_names.DELTA)
     metrics = records.metric_records.get(record_names.METRICS)
     if delta is None or metrics is None:
         return f"records {sorted(records)} of other kinds than those that are due"
-    return _find_false_claim(metrics, expected) or _find_model_fault(delta, records, expected)
+    return _find_false_claim(metrics, expected) or _find_delta_fault(delta, expected)
 
 
 def find_record_fault(records: RecordDict, due: Collection[str]) -> str | None:
@@ -204,20 +208,21 @@ def _find_false_claim(metrics: MetricRecord, expected: Expectation) -> str | Non
         claimed = metrics.get(name)
         if type(claimed) is not int or claimed != right:
             return sentence.format(_describe(claimed), right)
+    for name in (record_names.STATE_START, record_names.STATE_ROUND):
+        claimed = metrics.get(name, 0)
+        if type(claimed) is not int or not 0 <= claimed <= expected.number:
+            return (
+                f"it claims a state of round {_describe(claimed)}, this is round {expected.number}"
+            )
     return None
-
-
-def _find_model_fault(delta: ArrayRecord, records: RecordDict, expected: Expectation) -> str | None:
-    """Say what is wrong with the arrays of a reply, or None."""
-    return _find_delta_fault(delta, expected) or (
-        find_gradient_fault(records, expected) if expected.is_gradient_due else None
-    )
 
 
 def _find_delta_fault(record: ArrayRecord, expected: Expectation) -> str | None:
     delta = _read_vector(record, expected.shapes)
     if isinstance(delta, str):
         return delta
+    if expected.trained is not None and delta.index_fill(0, expected.trained, 0).any():
+        return "it moves parameters that are frozen (requires_grad=False)"
     return _find_excess(delta, expected, "its norm is")
 
 
@@ -305,16 +310,40 @@ def read_gradient(records: RecordDict) -> Float[Tensor, " P"]:
     return torch.from_numpy(gradient.copy())
 
 
-def read_update(records: RecordDict, *, is_gradient_due: bool) -> ClientUpdate:
-    """Read a valid reply: delta, metrics, and what else was due."""
+def read_update(records: RecordDict, *, state_round: int | None = None) -> ClientUpdate:
+    """Read a valid reply: delta and metrics.
+
+    It was to start from the state of `state_round`, None where nobody knows.
+    """
+    numbers = read_numbers(records.metric_records[record_names.METRICS])
+    fence = pop_state_fence(numbers, state_round)
     delta = to_vector(records.array_records[record_names.DELTA].to_numpy_ndarrays())
     return ClientUpdate(
         delta,
         model=torch.empty(0),
         state={},
-        metrics=read_numbers(records.metric_records[record_names.METRICS]),
-        gradient=read_gradient(records) if is_gradient_due else None,
+        metrics=numbers,
+        state_round=fence.state_round,
+        has_lost_state=fence.is_lost,
     )
+
+
+class StateFence(NamedTuple):
+    """What a reply says of the client's state; of a ClientApp that says nothing it is none."""
+
+    state_round: int
+    """From whose state it starts the next time, 0: none."""
+    is_lost: bool
+    """Whether it started from another than it should have."""
+
+
+def pop_state_fence(numbers: MutableMapping[str, Any], expected: int | None) -> StateFence:
+    """Take what a reply says of the client's state out of its numbers."""
+    start = numbers.pop(record_names.STATE_START, None)
+    is_lost = None not in (start, expected) and start != expected
+    claimed = numbers.pop(record_names.STATE_ROUND, 0)
+    is_round = isinstance(claimed, int | float) and 0 <= claimed < _MOST_ROUNDS  # else hostile
+    return StateFence(int(claimed) if is_round else 0, is_lost)
 
 
 def read_numbers(record: MetricRecord) -> dict[str, float]:

@@ -164,11 +164,11 @@ def request_encoder(
     key: str,
     card: service_messages.ModelCard,
     own_encoder: nn.Module | None,
-    encoder_file: Path | None = None,
+    encoder_file: str | Path | None = None,
 ) -> Conversation[SplitNet]:
     """Return the device's half of a card's model, of a file where there is one."""
     if encoder_file is not None:
-        return read_encoder(card, encoder_file.read_bytes(), own_encoder)
+        return read_encoder(card, Path(encoder_file).read_bytes(), own_encoder)
     size = card.encoder.bytes
     if size > MAX_ENCODER_BYTES:
         raise ServiceError(f"the encoder has {size} bytes, at most {MAX_ENCODER_BYTES}")

@@ -4,17 +4,23 @@ import json
 from hashlib import sha256
 
 import torch
-from pydantic import ValidationError
-from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor, nn
 
 from clients.service_messages import ModelCard
-from fedcel.errors import NetError, ServiceError
-from fedcel.nets import NET_BUILDERS, Cut, SplitNet, build_noise_scale
+from fedcel.errors import NetError, ServiceError, describe_unforeseen
+from fedcel.nets import (
+    NET_BUILDERS,
+    Cut,
+    SplitNet,
+    build_noise_scale,
+    encode_images,
+    switch_to_evaluation,
+)
 from fedcel.settings import NetSettings
 
 MAX_ENCODER_BYTES = 256 * 2**20
+TRIAL_IMAGES = 3  # that a received encoder is tried with, each by itself too
 
 
 def read_encoder(card: ModelCard, data: bytes, own_encoder: nn.Module | None = None) -> SplitNet:
@@ -31,7 +37,7 @@ def read_encoder(card: ModelCard, data: bytes, own_encoder: nn.Module | None = N
         net_settings = NetSettings.model_validate(json.loads(metadata["net"]))
         cut = Cut(card.sigma, card.dropout)
         stated = metadata["model"], json.loads(metadata["shape"]), int(metadata["classes"])
-    except (SafetensorError, ValidationError, KeyError, ValueError) as error:
+    except Exception as error:  # of whatever a hostile file makes of its readers
         raise ServiceError(f"the encoder's file cannot be used: {type(error).__name__}") from None
     if not (card.sigma >= 0 and 0 <= card.dropout < 1 and len(card.shape) == 3):
         raise ServiceError(f"{cut} of images {card.shape} is no cut that a device can make")
@@ -42,8 +48,14 @@ def read_encoder(card: ModelCard, data: bytes, own_encoder: nn.Module | None = N
         scale = build_noise_scale(net_settings, card.features)
     net = SplitNet(encoder, nn.Identity(), cut, card.features, noise_scale=scale)
     fill_parameters(net, tensors)
+    switch_to_evaluation(net)
+    images = torch.rand(TRIAL_IMAGES, *card.shape, generator=torch.Generator().manual_seed(0))
+    try:
+        encode_images(net.encoder, images)
+    except NetError as error:
+        raise ServiceError(f"the encoder cannot be used: {error}") from error
     with torch.no_grad():
-        z = net.encode(torch.zeros(1, *card.shape))
+        z = net.encode(images[:1])
     if z.shape != (1, card.features):
         raise ServiceError(f"the encoder gives {tuple(z.shape)}, must be (1, {card.features})")
     return net
@@ -67,8 +79,9 @@ def build_encoder(settings: NetSettings, shape: tuple[int, ...], classes: int) -
     try:
         with torch.device("meta"):
             return NET_BUILDERS[settings.name](shape, classes, without_head)[0]
-    except (NetError, RuntimeError, ValueError, TypeError) as error:
-        raise ServiceError(f"the service's net cannot be built: {error}") from None
+    except Exception as error:
+        reason = describe_unforeseen(error)
+        raise ServiceError(f"the service's net cannot be built: {reason}") from None
 
 
 def fill_parameters(net: SplitNet, tensors: dict[str, Tensor]) -> None:

@@ -23,7 +23,7 @@ from fedcel.nets import Cut, apply_noise
 KEY_BYTES = 32
 
 
-def load_device_key(path: Path | None) -> bytes:
+def load_device_key(path: str | Path | None) -> bytes:
     """Read the secret key of a device.
 
     Args:
@@ -37,6 +37,7 @@ def load_device_key(path: Path | None) -> bytes:
     """
     if path is None:
         return secrets.token_bytes(KEY_BYTES)
+    path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -58,7 +58,7 @@ class EncoderSource:
 
     key: str = field(repr=False)
     builder: DeviceBuilder
-    file: Path | None = None
+    file: str | Path | None = None
     _refusals: dict[tuple[str, float, float], str] = field(default_factory=dict, init=False)
     """Why encoders were refused: a leak near the limit must not pass at the tenth measurement."""
 

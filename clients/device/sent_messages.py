@@ -34,8 +34,8 @@ class SentMessages:
         RunError: The file is damaged.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
-        self._path = path
+    def __init__(self, path: str | Path | None = None) -> None:
+        self._path = path = None if path is None else Path(path)
         self._lock = Lock()
         self._marks: dict[str, str] = {}
         self._groups: dict[str, GroupTotal] = {}

@@ -68,7 +68,7 @@ class ImageOwner:
     labels: Int[Tensor, " M"]
     message_limit: float = 1.0
     total_limit: float = 1000.0
-    state: Path | None = None
+    state: str | Path | None = None
     encoder: nn.Module | None = None
     group_limit: float | None = None
     near_duplicates: NearDuplicatePolicy = "count"
@@ -91,6 +91,7 @@ class ImageOwner:
         Raises:
             LeakError: One message may tell more than `message_limit`, or the images cannot show it.
         """
+        state = None if self.state is None else Path(self.state)
         generator = torch.Generator().manual_seed(secrets.randbits(63))
         leak = LeakGuard(self.message_limit).check(net, self.images, self.labels, generator)
         return Device(
@@ -100,8 +101,8 @@ class ImageOwner:
             max_value=card.largest,
             leak=leak,
             limit=self.total_limit,
-            key=load_device_key(self.state and self.state / "device.key"),
-            sent=SentMessages(self.state and self.state / "sent.txt"),
+            key=load_device_key(state and state / "device.key"),
+            sent=SentMessages(state and state / "sent.txt"),
             group_limit=math.inf if self.group_limit is None else self.group_limit,
             near_duplicates=self.near_duplicates,
             groups=MessageGroups(self.near_sigmas),
@@ -141,9 +142,9 @@ class SplitClient:
         url: str,
         key: str,
         builder: DeviceBuilder,
-        verify: Path | bool = True,
+        verify: str | Path | bool = True,
         *,
-        encoder_file: Path | None = None,
+        encoder_file: str | Path | None = None,
         renew_encoder: bool = False,
     ) -> None:
         self._key = key
@@ -308,9 +309,9 @@ class AsyncSplitClient:
         url: str,
         key: str,
         builder: DeviceBuilder,
-        verify: Path | bool = True,
+        verify: str | Path | bool = True,
         *,
-        encoder_file: Path | None = None,
+        encoder_file: str | Path | None = None,
         renew_encoder: bool = False,
     ) -> Self:
         """Fetch the model's encoder and measure it.
@@ -501,11 +502,11 @@ def check_url(url: str) -> str:
     raise ServiceError(f"url is {url!r}, must begin with https:// (http:// only for this machine)")
 
 
-def build_tls_context(verify: Path | bool) -> ssl.SSLContext:
+def build_tls_context(verify: str | Path | bool) -> ssl.SSLContext:
     """Return whom to trust: the system's authorities, or those of a file; ServiceError on False."""
     if verify is False:
         raise ServiceError("verify is False: anybody could answer; pass the authority's file")
-    if isinstance(verify, Path) and not verify.is_file():
+    if verify is not True and not Path(verify).is_file():
         raise ServiceError(f"{verify} is no file; give the PEM file of the service's authority")
     context = ssl.create_default_context(cafile=None if verify is True else str(verify))
     context.minimum_version = ssl.TLSVersion.TLSv1_2

@@ -18,7 +18,7 @@ from flwr.supercore.differential_privacy import KEY_CLIPPING_NORM
 
 from clients.flower import training_guard
 from clients.flower.failures import limit_failure
-from clients.flower.posterior_client import ClientMemory, ContextMemory, PosteriorClient
+from clients.flower.posterior_client import ContextMemory, PosteriorClient
 from fedcel.data import NodeDataSettings
 from fedcel.errors import SettingsError
 from fedcel.federation import (
@@ -29,7 +29,7 @@ from fedcel.federation import (
     select_client_images,
 )
 from fedcel.nets import to_vector
-from fedcel.runs import ClientStateFolder, partition_folder
+from fedcel.runs import ClientMemory, ClientStateFolder, partition_folder
 from fedcel.settings import UNSET, Settings, parse_run_config
 
 if TYPE_CHECKING:
@@ -40,11 +40,11 @@ _NODE_KEYS = (
     *(training_guard.LIMIT_KEY, training_guard.AFTER_KEY),
 )
 """Keys of --node-config. Simulation sets the first two."""
-_RECEIVED_RECORDS = (record_names.GRADIENT, record_names.PRECONDITIONER)
-"""What a message may bring besides the model."""
 
 
-def make_client_app(settings: Settings | None = None, state_root: Path | None = None) -> ClientApp:
+def make_client_app(
+    settings: Settings | None = None, state_root: str | Path | None = None
+) -> ClientApp:
     """Make the ClientApp of a node. Its `data-path` takes the place of the run's data.
 
     Args:
@@ -78,7 +78,13 @@ def make_client_app(settings: Settings | None = None, state_root: Path | None = 
         folder = open_state_folder(context, config)
         memory = folder or choose_memory(context, partition, state_root)
         guard(run_settings, message, context)
-        client = PosteriorClient(run_settings, partition, memory, read_received(message))
+        client = PosteriorClient(
+            run_settings,
+            partition,
+            memory,
+            read_gradient(message),
+            must_find_state=folder is None and state_root is not None,
+        )
         upload, examples, metrics = client.fit(read_model(message), config)
         training_guard.add_model(context)
         sends_weights = run_settings.strategy.upload == "weights"
@@ -88,7 +94,7 @@ def make_client_app(settings: Settings | None = None, state_root: Path | None = 
             record_names.EXAMPLES: examples,
             record_names.ROUND: config[record_names.ROUND],
         }
-        return pack_reply(message, {upload_record: upload, **client.sent}, numbers)
+        return pack_reply(message, {upload_record: upload}, numbers)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
@@ -226,7 +232,7 @@ def make_evaluation_client(
     return EvaluationClient(settings, build_workspace_net(settings), images, read_samples(message))
 
 
-def choose_memory(context: Context, client: int, root: Path | None) -> ClientMemory:
+def choose_memory(context: Context, client: int, root: str | Path | None) -> ClientMemory:
     """Return where the state of a client without a `state-path` is kept.
 
     Args:
@@ -251,7 +257,7 @@ def open_state_folder(context: Context, config: Mapping[str, Scalar]) -> ClientS
         out = str(config.get(record_names.OUT, UNSET))
     owner = f"{out}\n{read_partition(context)}"
     run = sha256(owner.encode()).hexdigest()[:16]
-    return ClientStateFolder(Path(str(path)) / f"run-{run}", is_reused=True)
+    return ClientStateFolder(Path(str(path)) / f"run-{run}")
 
 
 def check_state_path(context: Context) -> None:
@@ -312,14 +318,11 @@ def read_model(message: Message) -> NDArrays:
     return [array.astype(np.float32, copy=False) for array in arrays]
 
 
-def read_received(message: Message) -> dict[str, NDArrays]:
-    """Return what a message brings besides the model, by record."""
+def read_gradient(message: Message) -> torch.Tensor | None:
+    """Return the clients' mean gradient that a message brings besides the model, or None."""
+    record = message.content.array_records.get(record_names.GRADIENT)
     # Copied: Flower's arrays are read-only views of the message.
-    return {
-        name: [array.copy() for array in record.to_numpy_ndarrays()]
-        for name, record in message.content.array_records.items()
-        if name in _RECEIVED_RECORDS
-    }
+    return None if record is None else torch.from_numpy(record.to_numpy_ndarrays()[0].copy())
 
 
 def read_samples(message: Message) -> list[torch.Tensor]:

@@ -16,14 +16,14 @@ from flwr.common import NDArrays, Scalar
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.service import PrivateAnswerer, Query, build_served, to_micro_epsilon
+from clients.service import PrivateAnswerer, Query, build_served
 from fedcel.data import Images
 from fedcel.federation import record_names
 from fedcel.metrics import calibration
 from fedcel.nets import FlatNet, to_vector
 from fedcel.posterior import Prediction, apply_heads, predict
 from fedcel.privacy import LabelledLogits, build_mechanism, measure_utility, private_logits
-from fedcel.privacy.ledger import MICRO, Ledger, LedgerAddress, Refusal
+from fedcel.privacy.ledger import MICRO, Ledger, LedgerAddress, Refusal, to_granted_micro
 from fedcel.seeding import make_generator
 from fedcel.settings import Settings
 
@@ -120,7 +120,7 @@ class EvaluationClient(NumPyClient):
         rows = [row.numpy().astype("<f4").tobytes() for row in message]
         mechanism = build_mechanism(self.settings.privacy, model.classes)
         with Ledger.open(account.ledger) as ledger:
-            ledger.admit(account.client, to_micro_epsilon(self.settings.privacy.budget))
+            ledger.admit(account.client, to_granted_micro(self.settings.privacy.budget))
             answerer = PrivateAnswerer(model, mechanism, ledger, lambda *_: None)
             queries = [Query(account.client, "", row, wants_uncertainty=False) for row in rows]
             answers = answerer.answer([identify_query(answerer, query) for query in queries])

@@ -1,12 +1,13 @@
 """The training client: Flower's arrays in, the client's update, Flower's arrays out."""
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Mapping
+from logging import WARNING
 
 import torch
 from flwr.app import Array, ArrayRecord, Context
 from flwr.client import NumPyClient
 from flwr.common import NDArrays, Scalar
+from flwr.common.logger import log
 
 from fedcel.federation import (
     ClientUpdate,
@@ -17,51 +18,52 @@ from fedcel.federation import (
 )
 from fedcel.losses.cel import State
 from fedcel.nets import to_arrays, to_vector
-from fedcel.runs import is_state_usable
+from fedcel.runs import (
+    ClientMemory,
+    ClientStateFolder,
+    StoredState,
+    keep_state,
+    load_state,
+)
 from fedcel.settings import Settings
 
 FitResult = tuple[NDArrays, int, dict[str, Scalar]]
 
 
-@runtime_checkable
-class ClientMemory(Protocol):
-    """Keeps one client's state from round to round: a `ClientStateFolder`, or Flower's context."""
-
-    def read_state(self, number: int) -> State | None:
-        """Return the state from before round `number`, None where there is none."""
-        ...
-
-    def write_state(self, number: int, state: State) -> None:
-        """Keep the state after round `number`."""
-        ...
-
-
 class ContextMemory:
-    """State in Flower's context: in the node's memory, for one run, gone with a restart."""
+    """States in Flower's context: in the node's memory, for one run, gone with a restart."""
 
     def __init__(self, context: Context) -> None:
-        self._context = context
+        self._records = context.state
+
+    def find_newest(self, number: int) -> int:
+        """Return the newest round before `number` whose state is there, 0 where there is none."""
+        return max((written for written in self._list_rounds() if written < number), default=0)
 
     def read_state(self, number: int) -> State | None:
-        """Return the state that is there."""
-        record = self._context.state.get(record_names.STATE)
+        """Return the state after round `number`, None where it is not there."""
+        record = self._records.get(f"{record_names.STATE}-{number}")
         if not isinstance(record, ArrayRecord):
             return None
         return {name: torch.from_numpy(array.numpy().copy()) for name, array in record.items()}
 
-    def write_state(self, number: int, state: State) -> None:
-        """Replace the state; where the losses keep nothing there is none."""
-        if state:
-            arrays = {name: Array(tensor.detach().numpy()) for name, tensor in state.items()}
-            self._context.state[record_names.STATE] = ArrayRecord(arrays)
+    def write_state(self, number: int, state: State, before: int) -> None:
+        """Keep the state after round `number`, and of earlier ones that after round `before`."""
+        arrays = {name: Array(tensor.detach().numpy()) for name, tensor in state.items()}
+        self._records[f"{record_names.STATE}-{number}"] = ArrayRecord(arrays)
+        for written in self._list_rounds():
+            if written not in (number, before):
+                del self._records[f"{record_names.STATE}-{written}"]
+
+    def _list_rounds(self) -> list[int]:
+        prefix = f"{record_names.STATE}-"
+        return [int(name.removeprefix(prefix)) for name in self._records if name.startswith(prefix)]
 
 
 class PosteriorClient(NumPyClient):
     """Trains one client by local SGLD, with the priors and losses that the settings choose.
 
-    `fit` takes the global model and returns the delta, as any NumPyClient does. What else a round
-    brings and sends (gradients, step sizes) stands in `received` and `sent`, by
-    the name of its record; a stock strategy has none of it.
+    `fit` takes the global model and returns the delta, as any NumPyClient does.
     """
 
     def __init__(
@@ -69,7 +71,9 @@ class PosteriorClient(NumPyClient):
         settings: Settings,
         client: int,
         memory: ClientMemory | None = None,
-        received: Mapping[str, NDArrays] | None = None,
+        gradient: torch.Tensor | None = None,
+        *,
+        must_find_state: bool = False,
     ) -> None:
         """Bind the client to its partition of the run's data.
 
@@ -77,11 +81,13 @@ class PosteriorClient(NumPyClient):
             settings: The run's settings.
             client: Its partition, from 0.
             memory: Keeps its state between rounds; None: losses without statistics need none.
-            received: Arrays that came with the model, by record.
+            gradient: The clients' mean gradient at the model (P,), where it came with it; a stock
+                strategy sends none.
+            must_find_state: Whether a state that is not in the memory is an error.
         """
+        self.must_find_state = must_find_state
         self.settings, self.client, self.memory = settings, client, memory
-        self.received = received or {}
-        self.sent: dict[str, NDArrays] = {}
+        self.gradient = gradient
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> FitResult:
         """Train for a round.
@@ -95,36 +101,55 @@ class PosteriorClient(NumPyClient):
         """
         examples = len(client_update.select_client_images(self.settings, self.client).y)
         number = int(config[record_names.ROUND])
-        state = self.memory.read_state(number) if self.memory else None
+        start = self._load_state(number, config)
         (update,) = update_clients(
             self.settings,
             {self.client: float(config.get(record_names.WEIGHT, 1.0))},
-            read_inputs(to_vector(parameters), config, self.received, examples=examples),
-            read_state=lambda client: state,
+            read_inputs(to_vector(parameters), config, self.gradient, examples=examples),
+            read_state=lambda client: start.state,
         )
-        if self.memory and is_state_usable(update.state):
-            self.memory.write_state(number, update.state)
-        self.sent = {}
-        if update.gradient is not None:
-            self.sent[record_names.GRADIENT] = [update.gradient.numpy()]
         upload = update.model if self.settings.strategy.upload == "weights" else update.delta
         shapes = [array.shape for array in parameters]
         metrics: dict[str, Scalar] = {**select_metrics(update, config)}
         metrics[record_names.PARTITION] = self.client
+        if self.memory:
+            is_noisy = self.settings.update.noise > 0
+            metrics[record_names.STATE_START] = start.round
+            metrics[record_names.STATE_ROUND] = keep_state(
+                self.memory, number, update.state, start, is_noisy=is_noisy
+            )
         return to_arrays(upload, shapes), examples, metrics
+
+    def _load_state(self, number: int, config: Mapping[str, Scalar]) -> StoredState:
+        """Load the state of the round that the server names; a warning says that it is lost.
+
+        In a simulation that is an error: its run folder is there, or not shared.
+        """
+        if self.memory is None:
+            return StoredState(0, None)
+        expected = config.get(record_names.STATE_ROUND)
+        expected = None if expected is None else int(expected)
+        if self.must_find_state and isinstance(self.memory, ClientStateFolder):
+            return self.memory.require_state(number, expected)
+        start = load_state(self.memory, number, expected)
+        if expected is not None and start.round != expected:
+            log(
+                WARNING,
+                "The losses' state after round %d is not here: this node begins afresh. Give it "
+                "the state-path that partition %d had",
+                *(expected, self.client),
+            )
+        return start
 
 
 def read_inputs(
     model: torch.Tensor,
     config: Mapping[str, Scalar],
-    received: Mapping[str, Sequence[object]],
+    gradient: torch.Tensor | None,
     *,
     examples: int,
 ) -> RoundInputs:
     """Read what a message brings to a round; stock strategies send neither weight nor total."""
-    tensors = {
-        name: [torch.from_numpy(array) for array in arrays] for name, arrays in received.items()
-    }
     return RoundInputs(
         round_number=int(config[record_names.ROUND]),
         model=model,
@@ -132,8 +157,7 @@ def read_inputs(
         proximal=_read_float(config, record_names.PROXIMAL),
         threshold=_read_float(config, record_names.THRESHOLD),
         gamma=_read_float(config, record_names.GAMMA),
-        gradient=tensors.get(record_names.GRADIENT, [None])[0],
-        preconditioner=tensors.get(record_names.PRECONDITIONER, [None])[0],
+        gradient=gradient,
     )
 
 

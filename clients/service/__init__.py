@@ -6,7 +6,7 @@ are imported from their files, so that only who serves over HTTP needs the extra
 """
 
 from clients.service.answering import PrivateAnswerer, Query
-from clients.service.charged_answers import PrivateAnswer, to_micro_epsilon
+from clients.service.charged_answers import PrivateAnswer
 from clients.service.model import ServedModel, build_served, load_served
 from clients.service.private_layer import LogitQuery, PrivateLayer
 from clients.service.problems import ProblemError
@@ -21,5 +21,4 @@ __all__ = [
     "ServedModel",
     "build_served",
     "load_served",
-    "to_micro_epsilon",
 ]

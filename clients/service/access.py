@@ -50,13 +50,13 @@ class KeyTable(BaseModel, frozen=True, extra="forbid"):
     keys: list[StoredKey]
 
 
-def key_table_path(ledger: LedgerAddress, keys: Path | None = None) -> Path:
+def key_table_path(ledger: LedgerAddress, keys: str | Path | None = None) -> Path:
     """Return where a ledger's keys are kept: `keys`, else beside its file.
 
     SettingsError for a ledger in PostgreSQL without `keys`.
     """
     if keys is not None:
-        return keys
+        return Path(keys)
     if isinstance(ledger, PostgresAddress):
         raise SettingsError(
             f"the ledger {ledger} is no file that keys could be kept beside; give --keys FILE"

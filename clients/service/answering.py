@@ -17,15 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clients.service.charged_answers import (
-    ChargedMechanism,
-    PrivateAnswer,
-    to_micro_epsilon,
-)
+from clients.service.charged_answers import ChargedMechanism, PrivateAnswer
 from clients.service.model import ServedModel, uncertainty_scores, uncertainty_sensitivity
 from fedcel.posterior import Prediction
 from fedcel.privacy import AnswerCalibration, Mechanism, perturb_rows
-from fedcel.privacy.ledger import Charge, Ledger, Refusal
+from fedcel.privacy.ledger import Charge, Ledger, Refusal, to_micro_epsilon
 
 
 class Query(NamedTuple):

@@ -32,7 +32,7 @@ from clients.service.access import (
 from clients.service.answer_desk import AnswerDesk, DeskLink, ThreadDesk
 from clients.service.answering import Query
 from clients.service.batching import Batcher, FullError
-from clients.service.charged_answers import PrivateAnswer, to_micro_epsilon
+from clients.service.charged_answers import PrivateAnswer
 from clients.service.desk_process import AnsweringError
 from clients.service.model import ServedModel
 from clients.service.monitoring import LOGGER, Metrics, RequestMonitor
@@ -54,11 +54,13 @@ from clients.service.versions import (
     check_same_price,
 )
 from fedcel.errors import FedcelError, LedgerError, RunError
-from fedcel.privacy.ledger import MICRO, Balance, LedgerAddress, Refusal
+from fedcel.privacy.ledger import MICRO, Balance, LedgerAddress, Refusal, to_micro_epsilon
 
 QUERY_PATH = "/v1/query"
 READ_PATHS = ("/v1/model", "/v1/encoder", "/v1/budget")
 DAY_SECONDS = 86_400.0
+PROBE_SECONDS = 10.0
+"""How long a write to the ledger shows that it can be written."""
 ANSWER_HEADERS = {"Content-Type": JSON_TYPE, "Cache-Control": "no-store"}
 KEY_DOCUMENTATION: dict[str, Any] = {"security": [{"key": []}]}
 QUERY_DOCUMENTATION: dict[str, Any] = {
@@ -149,6 +151,7 @@ class Service:
         self.desk = desk or ThreadDesk()
         self._ledger_address = ledger
         self._probe: asyncio.Task[None] | None = None
+        self._wrote_at = -math.inf
         self._under_way: Counter[str] = Counter()
         """Queries that wait for an answer, by the version that they were made for."""
 
@@ -311,10 +314,11 @@ class Service:
             ) from None
         except LedgerError as error:
             raise self._fail(error) from None
-        self.is_ready = not self.is_ending
         if isinstance(reply, Refusal):
             self.metrics.refusals.labels(reply.reason).inc()
             raise explain_refusal(reply)
+        if reply.is_fresh:  # all others wrote nothing
+            self._note_written()
         return reply
 
     async def read_balance(self, client: str) -> Balance:
@@ -325,17 +329,26 @@ class Service:
             raise self._fail(error) from None
 
     async def check_ready(self) -> bool:
-        """Say whether questions are taken; after a failure of the ledger, try it again."""
-        if not (self.is_ready or self.is_ending):
+        """Whether queries are taken: the ledger was written to of late, or can be now."""
+        is_proved = self.is_ready and self._loop.time() - self._wrote_at < PROBE_SECONDS
+        if not (is_proved or self.is_ending):
             if self._probe is None or self._probe.done():  # one for all who ask meanwhile
                 self._probe = self._loop.create_task(self._probe_ledger())
             await asyncio.shield(self._probe)
         return self.is_ready
 
     async def _probe_ledger(self) -> None:
-        with suppress(LedgerError):
+        try:
             await self.desk.call(AnswerDesk.probe)
-            self.is_ready = not self.is_ending
+        except LedgerError as error:
+            if self.is_ready:  # told once
+                self._fail(error)
+        else:
+            self._note_written()
+
+    def _note_written(self) -> None:
+        self.is_ready = not self.is_ending
+        self._wrote_at = self._loop.time()
 
     async def _ask_desk(self, query: Query) -> PrivateAnswer | Refusal:
         """Return the reply to a query; its version stays at the desk until then."""

@@ -5,12 +5,10 @@ Needs neither a web framework nor a model.
 """
 
 import json
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import NamedTuple, final
 
 import numpy as np
@@ -58,18 +56,6 @@ class AnswerText(NamedTuple):
         entropy, information = scores
         end = f', "entropy": {entropy!r}, "information": {information!r}}}'.encode()
         return AnswerText(self.body[:-1] + end, self.reply[:-1] + end)
-
-
-def to_micro_epsilon(epsilon: float) -> int:
-    """Convert epsilon to what the ledger counts.
-
-    Args:
-        epsilon: Privacy loss, in nats.
-
-    Returns:
-        Millionths of it, rounded up.
-    """
-    return math.ceil(Fraction(epsilon) * MICRO)
 
 
 def ignore_phase(name: str, seconds: float) -> None:

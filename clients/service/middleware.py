@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from clients.service.access import RateLimiter
 from clients.service.batching import Batcher, FullError, run_in_thread
 from clients.service.charged_answers import PrivateAnswer
+from clients.service.message_identity import identify_message
 from clients.service.private_layer import LogitQuery, PrivateLayer, check_request_id
 from clients.service.problems import (
     ProblemError,
@@ -28,8 +29,10 @@ from fedcel.errors import LedgerError
 from fedcel.privacy.ledger import Refusal
 
 LOGGER = logging.getLogger("fedcel.service")
-FORWARDED_HEADERS = (b"content-type", b"content-length")
-"""All that the application sees of a request's headers: they decide its answer, with the body."""
+PREFLIGHT_REMEDY = (
+    "A browser's preflight: the operator adds CORSMiddleware after PrivacyMiddleware, so that it "
+    "comes first."
+)
 MAX_BATCH = 128
 MAX_WAITING = 256
 
@@ -130,9 +133,11 @@ class PrivacyMiddleware:
     async def _answer(self, scope: Scope, receive: Receive) -> PrivateAnswer:
         if scope["path"] not in self.paths:
             raise ProblemError(ProblemKind.NOT_FOUND, "Ask one of the paths that are served.")
+        headers = Headers(scope=scope)
+        if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
+            raise ProblemError(ProblemKind.METHOD, PREFLIGHT_REMEDY)
         if scope["method"] != "POST":
             raise ProblemError(ProblemKind.METHOD, "Send the input by POST.")
-        headers = Headers(scope=scope)
         client = self.layer.authenticate(headers.get("authorization"))
         if seconds := self.rates.take_token(client):
             raise ProblemError(
@@ -163,7 +168,9 @@ class PrivacyMiddleware:
             elif message["type"] == "http.response.body":
                 parts.extend(message.get("body", b""))
 
-        headers = [pair for pair in scope["headers"] if pair[0].lower() in FORWARDED_HEADERS]
+        # All that decides its answer, with the body; how that was sent does not.
+        headers = [pair for pair in scope["headers"] if pair[0].lower() == b"content-type"]
+        headers.append((b"content-length", b"%d" % len(body)))
         try:
             await self.app({**scope, "headers": headers}, receive, send)
         except Exception as error:
@@ -223,10 +230,3 @@ class PrivacyMiddleware:
             await send(message)
 
         return send_and_close
-
-
-def identify_message(scope: Scope, body: bytes) -> bytes:
-    """Return all that decides what the application says: each part with its length before it."""
-    content_type = Headers(scope=scope).get("content-type", "").encode("latin-1")
-    parts = (scope["path"].encode(), scope["query_string"], content_type, body)
-    return b"".join(len(part).to_bytes(8, "big") + part for part in parts)

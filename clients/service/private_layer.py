@@ -18,17 +18,20 @@ import torch
 from torch import Tensor
 
 from clients.service.access import KeyStore, key_table_path
-from clients.service.charged_answers import (
-    ChargedMechanism,
-    PrivateAnswer,
-    to_micro_epsilon,
-)
+from clients.service.charged_answers import ChargedMechanism, PrivateAnswer
 from clients.service.problems import ProblemError, ProblemKind, explain_refusal
 from clients.service_messages import REQUEST_ID_PATTERN
 from fedcel.errors import SettingsError
 from fedcel.forks import restart_in_forks
 from fedcel.privacy import AnswerCalibration, Mechanism
-from fedcel.privacy.ledger import Charge, Ledger, LedgerAddress, Refusal, parse_ledger_address
+from fedcel.privacy.ledger import (
+    Charge,
+    Ledger,
+    LedgerAddress,
+    Refusal,
+    parse_ledger_address,
+    to_micro_epsilon,
+)
 
 Logits = Sequence[float] | np.ndarray | Tensor
 
@@ -83,7 +86,7 @@ class PrivateLayer:
         model: str,
         classes: int | None = None,
         calibration: AnswerCalibration | None = None,
-        keys: Path | None = None,
+        keys: str | Path | None = None,
     ) -> None:
         if not 0 < len(model) <= 200:
             raise SettingsError(

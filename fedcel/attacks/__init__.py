@@ -22,7 +22,7 @@ from fedcel.attacks.gradient_inversion import GradientInversion
 from fedcel.attacks.hijacked_encoder import hijack_encoder
 from fedcel.attacks.hybrid_inversion import HybridInversion
 from fedcel.attacks.inversion_training import Effort
-from fedcel.attacks.invert import Inversion, copy_differentiable, invert
+from fedcel.attacks.invert import Inversion, choose_attacks, copy_differentiable, invert
 from fedcel.attacks.kernel_ridge import KernelRidge
 from fedcel.attacks.logit_inversion import LogitInversion
 from fedcel.attacks.membership import (
@@ -92,6 +92,7 @@ __all__ = [
     "RepeatedObservation",
     "Shadow",
     "UnSplit",
+    "choose_attacks",
     "class_means",
     "copy_differentiable",
     "find_contradictions",

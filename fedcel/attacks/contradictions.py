@@ -7,8 +7,8 @@ from statistics import fmean
 from fedcel.attacks.attack_row import AttackRow
 from fedcel.json_records import Number, Record
 from fedcel.leakage import fano_bound
+from fedcel.metrics import NORMAL_QUANTILE
 
-NORMAL_QUANTILE = 1.96  # half widths are of 95 % intervals
 RULE_OF_THREE = 3.0
 CERTIFICATE_MARGIN = 2.0  # half widths above a bound: by chance one time in 20 000
 ROUNDING_BITS = 1e-6  # that double precision leaves of nothing
@@ -36,7 +36,7 @@ class MeasuredLeak(Record):
     bits_half_width: Number = None
     certificate_bits_within_class: Number = None
     population_bits: Number = None
-    """Upper limit for unseen images by Student's t."""
+    """Upper limit for unseen images by Student's t, an approximation."""
     population_bits_bernstein: Number = None
     population_beyond_label: Number = None
     population_beyond_label_bernstein: Number = None
@@ -89,7 +89,7 @@ def mean_of(rows: Iterable[AttackRow], field: str) -> float:
 def check_fano(best: Sequence[AttackRow]) -> list[str]:
     """Return what is wrong where identification is above what the information allows."""
     rate = mean_of(best, "identification_optimal")
-    # A bootstrap of M successes has no width; by the rule of three 3 / M of cases may still fail.
+    # Older versions gave M successes no width; by the rule of three 3 / M may still fail.
     half_width = max(
         mean_of(best, "identification_half_width"), RULE_OF_THREE / mean_of(best, "candidates")
     )

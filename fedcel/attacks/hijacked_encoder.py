@@ -1,7 +1,5 @@
 """A malicious server: hand out an encoder that was trained to leak."""
 
-from copy import deepcopy
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -10,7 +8,7 @@ from torch.nn.functional import cross_entropy
 from fedcel.attacks.decoder_networks import build_decoder_network
 from fedcel.attacks.inversion_training import minimise_loss
 from fedcel.data import Images
-from fedcel.nets import SplitNet
+from fedcel.nets import SplitNet, copy_module
 
 TRAINING_EPOCHS = 200
 SERVICE_WEIGHT = 0.02  # of the cross-entropy in nats beside the MSE of pixels in [0, 1]
@@ -40,7 +38,7 @@ def hijack_encoder(
     References:
         Pasquini et al., CCS 2021 (feature-space hijacking).
     """
-    hijacked = deepcopy(net)
+    hijacked = copy_module(net)
     x, y = auxiliary
     with torch.no_grad():
         messages = hijacked.add_noise(hijacked.encode(x), generator)

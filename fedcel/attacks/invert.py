@@ -1,7 +1,6 @@
 """Rebuild images from what any encoder sends: the attacks, without a run."""
 
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -40,12 +39,14 @@ from fedcel.nets import (
     SplitNet,
     as_module,
     call_encoder,
+    copy_module,
     encode_images,
     switch_to_evaluation,
 )
 from fedcel.settings import AttackSettings
 from fedcel.short_repr import summarise_record
-from fedcel.tensors import ArrayLike, check_features, to_labels, to_tensor
+from fedcel.tensors import ArrayLike, check_features, number_labels, to_labels, to_tensor
+from fedcel.torch_state import usual_torch_state
 
 USUAL_ATTACKS = ("decoder", "kernel-ridge")
 MAX_COLUMNS = 12  # images in a row of a grid
@@ -133,6 +134,7 @@ class Inversion:
         self.figure().savefig(path, dpi=150)
 
 
+@usual_torch_state()
 def invert(
     encoder: Encoder,
     targets: ArrayLike,
@@ -192,15 +194,12 @@ def invert(
     settings = AttackSettings(
         names=",".join(attacks), budget=budget, candidates=candidates, seeds=1
     )
-    chosen = [attack for attack, _ in parse_attacks(settings.names)]
-    if None in chosen:
-        names = " or ".join(map(repr, WITHOUT_IMAGES))
-        raise ValueError(
-            f"attacks has {names}, which rebuilds nothing; call measure_leakage or "
-            "measure_attribute_leakage"
-        )
+    chosen = choose_attacks(attacks)
     target_images = read_images(targets, labels, "targets")
     auxiliary_images = read_images(auxiliary, auxiliary_labels, "auxiliary images")
+    target_y, auxiliary_y = number_labels(target_images.y, auxiliary_images.y)
+    target_images = target_images._replace(y=target_y)
+    auxiliary_images = auxiliary_images._replace(y=auxiliary_y)
     sizes = [tuple(images.x.shape[1:]) for images in (target_images, auxiliary_images)]
     if sizes[0] != sizes[1]:
         raise ValueError(
@@ -211,7 +210,7 @@ def invert(
     listener = SILENT if progress is None else AttackListener(show_line=progress)
     rebuilt: dict[str, Tensor] = {}
     scores: dict[str, ReconstructionScores] = {}
-    for number, attack in enumerate(filter(None, chosen)):
+    for number, attack in enumerate(chosen):
         task = AttackTask(
             settings,
             auxiliary_images,
@@ -238,6 +237,28 @@ def invert(
         min(candidates, len(target_images.x)),
         has_labels=labels is not None,
     )
+
+
+def choose_attacks(names: Sequence[str]) -> list[Attack]:
+    """Choose the attacks that rebuild images, by their names.
+
+    Args:
+        names: As of `invert`.
+
+    Returns:
+        The attacks in their order.
+
+    Raises:
+        ValueError: A name is wrong, or of an attack that rebuilds nothing.
+    """
+    attacks = [attack for attack, _ in parse_attacks(",".join(names))]
+    if None in attacks:
+        without_images = " or ".join(map(repr, WITHOUT_IMAGES))
+        raise ValueError(
+            f"attacks has {without_images}, which rebuilds nothing; call measure_leakage or "
+            "measure_attribute_leakage"
+        )
+    return list(filter(None, attacks))
 
 
 def read_images(values: ArrayLike, labels: ArrayLike | None, name: str) -> Images:
@@ -279,7 +300,7 @@ class LearnedNoiseLayer(nn.Module):
 
     def forward(self, z: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
         """Return the standard deviations (B, D)."""
-        return self.noise(z)
+        return self.noise(z.clone())  # one may work in place
 
 
 @dataclass(frozen=True)
@@ -354,7 +375,7 @@ def observe_encoder(
     if head is not None and unit is not None:
         raise NetError("head is given beside noise of each feature; use one noise for all")
     flat = ScaledFeatures(module, unit)
-    answers = nn.Identity() if head is None else deepcopy(head).cpu().float().eval()
+    answers = nn.Identity() if head is None else copy_module(head).cpu().float().eval()
     net = SplitNet(flat, answers, cut, features.shape[1])
     return SmashedData(
         net, fits_head=head is not None, has_layers=any(map(can_be_reset, module.modules()))
@@ -369,7 +390,7 @@ def observe_learned_noise(
         raise NetError(
             "noise is a function and the encoder gives no gradient; give a PyTorch module"
         )
-    answers = nn.Identity() if head is None else deepcopy(head).cpu().float().eval()
+    answers = nn.Identity() if head is None else copy_module(head).cpu().float().eval()
     flat, scale = ScaledFeatures(module, None), LearnedNoiseLayer(noise)
     net = SplitNet(flat, answers, Cut(1.0), features, noise_scale=scale)
     return SmashedData(
@@ -377,6 +398,7 @@ def observe_learned_noise(
     )
 
 
+@usual_torch_state()
 def copy_differentiable(encoder: Encoder, images: Float[Tensor, "A C H W"]) -> nn.Module | None:
     """Copy an encoder to the processor, in float32, where its features have a gradient.
 
@@ -391,11 +413,10 @@ def copy_differentiable(encoder: Encoder, images: Float[Tensor, "A C H W"]) -> n
     module = as_module(encoder)
     if module is None:
         return None
-    copy = switch_to_evaluation(deepcopy(module).cpu().float())
+    copy = switch_to_evaluation(copy_module(module).cpu().float())
     example = images[:2].detach().clone().requires_grad_()
     try:
-        with torch.enable_grad():
-            features = call_encoder(copy, example)
+        features = call_encoder(copy, example)
     except RefusedImagesError:  # a program whose type is part of it
         return None
     if not features.requires_grad:

@@ -1,13 +1,11 @@
 """A malicious server: hand out a first layer whose slopes show single images."""
 
-from copy import deepcopy
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedcel.errors import NetError
-from fedcel.nets import SplitNet
+from fedcel.nets import SplitNet, copy_module
 
 
 def set_trap_weights(
@@ -34,7 +32,7 @@ def set_trap_weights(
         Boenisch et al., EuroS&P 2023, section 5 (trap weights); biases by quantiles: Fowl et al.,
         ICLR 2022, section 3.
     """
-    trapped = deepcopy(net)
+    trapped = copy_module(net)
     pixels = images.flatten(1)
     first = next(
         layer

@@ -1,6 +1,7 @@
 """Sources of images, and who gets which of them."""
 
 from fedcel.data.augmentation import augment_images
+from fedcel.data.first_images import check_first_images
 from fedcel.data.images import Images
 from fedcel.data.node_data import NodeDataSettings, list_classes
 from fedcel.data.pictures import PICTURE_CHANGES, decode_pictures
@@ -17,6 +18,7 @@ __all__ = [
     "SourceData",
     "Splits",
     "augment_images",
+    "check_first_images",
     "decode_pictures",
     "describe_images",
     "list_classes",

@@ -1,6 +1,8 @@
 """Hugging Face data sets: a folder or a file on this machine, or a name on the Hub."""
 
 import glob
+import json
+from collections import Counter
 from collections.abc import Hashable, Iterator
 from io import BytesIO
 from itertools import chain
@@ -8,16 +10,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import datasets
+import pyarrow.parquet
 import torch
 
 from fedcel.data.image_folder import number_names
-from fedcel.data.images import Images, SourceParts
+from fedcel.data.images import Images, SourceParts, name_unreadable
 from fedcel.data.pictures import PictureFile, decode_pictures, describe_pictures
-from fedcel.errors import DataError
+from fedcel.errors import DataError, describe_unforeseen, escape_controls
 from fedcel.settings import DataSettings
 
 FILE_KINDS = {".parquet": "parquet", ".arrow": "arrow"}
 """Ends of single files that are read, and what reads each."""
+VALIDATION = "validation"
+HIDDEN = -1  # the label of an image whose class its publisher keeps to itself
 SAVED_MARKS = ("dataset_dict.json", "state.json")
 """Files that `save_to_disk` writes at the top of a folder."""
 
@@ -31,27 +36,27 @@ class Columns(NamedTuple):
 
 
 def read_hugging_face(data: DataSettings) -> SourceParts:
-    """Return the images of the splits `train` and, where there is one, `test`; holders; notes.
+    """Return the images of the splits `train` and `test`, if there is one; holders; notes.
+
+    Without a `test` whose labels are known, `validation` is the test part. Notes name what is left
+    out.
 
     `data.path` is a folder that `save_to_disk` wrote, one that `datasets.load_dataset` reads, or a
     .parquet or .arrow file; `data.repository` is a name on the Hub. Images are the one column of
     type Image or, without any, the one of encoded pictures: bytes, or a table of `bytes` and
-    `path`. Labels are the one of type ClassLabel unless `data.label-column` names them, holders
-    `data.holder-column`. Labels that are no ClassLabel are numbered in their order. DataError says
-    what is wrong and what to do.
+    `path`. Labels are the one of type ClassLabel or, without any, the one of whole numbers, unless
+    `data.label-column` names them, holders `data.holder-column`. Labels that are no ClassLabel are
+    numbered in their order. DataError says what is wrong and what to do.
     """
-    splits = _open_splits(data)
+    splits, notes = _open_splits(data)
     where = data.path if data.repository == "none" else data.repository
     if "train" not in splits:
         raise DataError(f"{where} has splits {sorted(splits)}, must have 'train'; rename one")
-    train_split, test_split = splits["train"], splits.get("test")
-    if test_split is not None and test_split.features != train_split.features:
-        raise DataError(
-            f"{where}: split test has columns {test_split.features}, must have those of split "
-            f"train, {train_split.features}; cast them"
-        )
+    train_split = splits["train"]
     columns = _choose_columns(train_split, data, where)
-    where_train, where_test = f"{where}, split train", f"{where}, split test"
+    test_name = _choose_test_split(splits, columns, where)
+    test_split = splits.get(test_name)
+    where_train, where_test = f"{where}, split train", f"{where}, split {test_name}"
     names = None
     if not isinstance(train_split.features[columns.label], datasets.ClassLabel):
         labels = set(_read_column(train_split, columns.label, where_train))
@@ -74,12 +79,37 @@ def read_hugging_face(data: DataSettings) -> SourceParts:
         for part in (slice(train_count), slice(train_count, None))
     )
     classes = len(set(y))
-    notes = tuple(describe_pictures(tally, len(y), classes, tuple(x.shape[1:])))
-    return SourceParts(train, None if test_split is None else test, holders, notes)
+    notes += describe_pictures(tally, len(y), classes, tuple(x.shape[1:]))
+    if names is not None and data.label_column == "none":
+        notes.append(f"labels are the {len(names)} numbers of column {columns.label}")
+    if test_name == VALIDATION:
+        notes.append(f"the {len(y) - train_count} of split {VALIDATION} are the test part")
+    for name in sorted(splits.keys() - {"train", test_name}):
+        notes.append(f"left out: the {splits[name].num_rows} of split {name}")
+    shown = tuple(map(escape_controls, notes))
+    return SourceParts(train, None if test_split is None else test, holders, shown)
 
 
-def _open_splits(data: DataSettings) -> dict[str, datasets.Dataset]:
-    """Return all splits; a data set without any is its own `train`.
+def _choose_test_split(splits: dict[str, datasets.Dataset], columns: Columns, where: str) -> str:
+    """Return `test`, or `validation` in its place, or nothing; DataError on other columns.
+
+    Publishers who keep the classes of the test images to themselves label each of them -1.
+    """
+    expected = splits["train"].features
+    if "test" in splits:
+        if splits["test"].features != expected:
+            raise DataError(
+                f"{where}: split test has columns {splits['test'].features}, must have those of "
+                f"split train, {expected}; cast them"
+            )
+        if set(_read_column(splits["test"], columns.label, f"{where}, split test")) != {HIDDEN}:
+            return "test"
+    is_usable = VALIDATION in splits and splits[VALIDATION].features == expected
+    return VALIDATION if is_usable else ""
+
+
+def _open_splits(data: DataSettings) -> tuple[dict[str, datasets.Dataset], list[str]]:
+    """Return all splits, and notes on them; a data set without any is its own `train`.
 
     DataError when neither or both of path and repository are given, or it cannot be loaded.
     """
@@ -92,9 +122,11 @@ def _open_splits(data: DataSettings) -> dict[str, datasets.Dataset]:
     kind = FILE_KINDS.get(folder.suffix.lower())
     try:
         if data.repository != "none":
-            return dict(datasets.load_dataset(data.repository))
+            return dict(datasets.load_dataset(data.repository)), []
         if folder.is_file() and kind is not None:
-            return dict(datasets.load_dataset(kind, data_files={"train": glob.escape(str(folder))}))
+            features, notes = _tell_names_apart(folder)
+            files = {"train": glob.escape(str(folder))}
+            return dict(datasets.load_dataset(kind, data_files=files, features=features)), notes
         if not folder.is_dir():
             raise DataError(
                 f"data.path is {data.path!r}, which is no folder and no file that ends in "
@@ -102,14 +134,41 @@ def _open_splits(data: DataSettings) -> dict[str, datasets.Dataset]:
             )
         if any((folder / name).is_file() for name in SAVED_MARKS):
             saved = datasets.load_from_disk(str(folder))
-            return dict(saved) if isinstance(saved, dict) else {"train": saved}
-        return dict(datasets.load_dataset(str(folder)))
-    except (OSError, ValueError, IndexError, datasets.exceptions.DatasetsError) as error:
-        # IndexError: a saved split without rows
-        if isinstance(error, DataError):
-            raise
+            return dict(saved) if isinstance(saved, dict) else {"train": saved}, []
+        features, notes = _tell_names_apart(folder)
+        return dict(datasets.load_dataset(str(folder), features=features)), notes
+    except DataError:
+        raise
+    except Exception as error:  # damage is met by datasets, pyarrow, json, each in its way
         where = data.path if data.repository == "none" else data.repository
-        raise DataError(f"{where} cannot be loaded ({error}); check name, files, rows") from error
+        raise DataError(
+            f"{where} cannot be loaded ({describe_unforeseen(error)}); check name, files, rows"
+        ) from error
+
+
+def _tell_names_apart(path: Path) -> tuple[datasets.Features | None, list[str]]:
+    """Return columns in which no label name occurs twice, and a note on those that did.
+
+    `datasets` refuses such names, which ImageNet has: there are a bird and a machine called crane.
+    None where there is no Parquet file, or no name occurs twice.
+    """
+    files = [path] if path.is_file() else sorted(path.rglob("*.parquet"))
+    if not files or files[0].suffix.lower() != ".parquet":
+        return None, []
+    metadata = pyarrow.parquet.read_schema(files[0]).metadata or {}
+    columns = json.loads(metadata.get(b"huggingface", b"{}")).get("info", {}).get("features", {})
+    changed = []
+    for column in columns.values():
+        if column.get("_type") == "ClassLabel":
+            uses = Counter(column["names"])
+            for place, name in enumerate(column["names"]):
+                if uses[name] > 1:
+                    column["names"][place] = f"{name} ({place})"
+                    changed.append(column["names"][place])
+    if not changed:
+        return None, []
+    note = f"label names that occur more than once are told apart: {', '.join(changed)}"
+    return datasets.Features.from_dict(columns), [note]
 
 
 def _choose_columns(split: datasets.Dataset, data: DataSettings, where: str) -> Columns:
@@ -118,7 +177,11 @@ def _choose_columns(split: datasets.Dataset, data: DataSettings, where: str) -> 
     pictures = [name for name, kind in types.items() if kind == "Image"] or [
         name for name, feature in split.features.items() if _may_hold_pictures(feature)
     ]
-    labels = [name for name, kind in types.items() if kind == "ClassLabel"]
+    labels = [name for name, kind in types.items() if kind == "ClassLabel"] or [
+        name
+        for name, feature in split.features.items()
+        if _holds_whole_numbers(feature) and name != data.holder_column
+    ]
     if data.label_column != "none":
         labels = [name for name in types if name == data.label_column]
     if len(pictures) != 1:
@@ -128,8 +191,8 @@ def _choose_columns(split: datasets.Dataset, data: DataSettings, where: str) -> 
         )
     if len(labels) != 1:
         raise DataError(
-            f"{where}: {len(labels)} columns of labels among {types}, must be one; set "
-            "data.label-column to its name"
+            f"{where}: {len(labels)} columns of labels among {types}, must be one, of type "
+            "ClassLabel or of whole numbers; set data.label-column to its name"
         )
     if data.holder_column not in ("none", *types):
         raise DataError(
@@ -137,6 +200,11 @@ def _choose_columns(split: datasets.Dataset, data: DataSettings, where: str) -> 
             f"{', '.join(types)}; name the column of holders"
         )
     return Columns(pictures[0], labels[0], data.holder_column)
+
+
+def _holds_whole_numbers(feature: object) -> bool:
+    """Say whether a column is of whole numbers, as labels without metadata are."""
+    return isinstance(feature, datasets.Value) and "int" in feature.dtype
 
 
 def _may_hold_pictures(feature: object) -> bool:
@@ -164,7 +232,8 @@ def _read_labels(
 
 def _read_column(split: datasets.Dataset, column: str, where: str) -> list[Any]:
     """Return what a column says of each row; DataError on a row without one value of its own."""
-    values = list(split[column][:])
+    with name_unreadable(f"{where}, column {column!r}", Exception):
+        values = list(split[column][:])
     for position, value in enumerate(values):
         if value is None:
             raise DataError(
@@ -185,10 +254,11 @@ def _list_pictures(
     """Yield each picture's name and place, the bytes in the table or a file, undecoded."""
     if isinstance(split.features[column], datasets.Image):
         split = split.cast_column(column, datasets.Image(decode=False))
-    for position, value in enumerate(split.select_columns(column)):
-        picture = value[column]
-        encoded = picture.get("bytes") if isinstance(picture, dict) else picture
-        file: PictureFile = None if encoded is None else BytesIO(encoded)
-        if file is None and isinstance(picture, dict) and picture.get("path"):
-            file = Path(picture["path"])
-        yield f"{where}, image {position}", file
+    with name_unreadable(f"{where}, column {column!r}", Exception):
+        for position, value in enumerate(split.select_columns(column)):
+            picture = value[column]
+            encoded = picture.get("bytes") if isinstance(picture, dict) else picture
+            file: PictureFile = None if encoded is None else BytesIO(encoded)
+            if file is None and isinstance(picture, dict) and picture.get("path"):
+                file = Path(picture["path"])
+            yield f"{where}, image {position}", file

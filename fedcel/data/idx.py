@@ -7,6 +7,7 @@ Format: LeCun, Cortes and Burges, "The MNIST database of handwritten digits", fi
 
 import gzip
 import zlib
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,11 @@ import torch
 from numpy.typing import NDArray
 
 from fedcel.data.images import Images, scale_bytes
-from fedcel.errors import DataError
+from fedcel.errors import DataError, describe_unforeseen
 from fedcel.settings import DataSettings
 
 UNSIGNED_BYTES = 0x08
+MAX_RATIO = 1032  # bytes that a byte of gzip can stand for
 
 
 def read_idx(data: DataSettings) -> tuple[Images, Images]:
@@ -72,24 +74,30 @@ def _find_file(folder: Path, stem: str) -> Path:
 
 def read_array(path: Path, dimensions: int) -> NDArray[np.uint8]:
     """Return the bytes of one idx file in its shape; DataError when it is damaged."""
+    start = 4 + 4 * dimensions
+    is_packed = path.suffix == ".gz"
     try:
-        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError, zlib.error) as error:  # BadGzipFile is an OSError
-        raise DataError(f"{path} cannot be read ({error}); copy the file anew") from error
+        with (gzip.open if is_packed else open)(path, "rb") as file:
+            raw = file.read(start)
+            shape = [int(size) for size in np.frombuffer(raw[4 : len(raw) // 4 * 4], ">u4")]
+            expected = start + prod(shape)
+            most = path.stat().st_size * (MAX_RATIO if is_packed else 1)
+            raw += file.read(min(expected - len(raw), most) + 1)  # a bomb is not read to its end
+    except (OSError, EOFError, zlib.error, MemoryError) as error:  # BadGzipFile is an OSError
+        reason = describe_unforeseen(error)
+        raise DataError(f"{path} cannot be read ({reason}); copy the file anew") from error
     magic = bytes([0, 0, UNSIGNED_BYTES, dimensions])
     if raw[:4] != magic:
         raise DataError(
             f"{path} begins with {raw[:4].hex() or 'nothing'}, must begin with {magic.hex()} "
             f"(idx, unsigned bytes, {dimensions} dimensions); it is another kind of file"
         )
-    start = 4 + 4 * dimensions
     if len(raw) < start:
         raise DataError(f"{path} ends inside its header, after {len(raw)} bytes; copy it anew")
-    shape = [int(size) for size in np.frombuffer(raw[4:start], dtype=">u4")]
-    expected = start + int(np.prod(shape, dtype=object))
     if len(raw) != expected:
+        count = f"{len(raw)} bytes" + (" or more" if len(raw) > expected else "")
         raise DataError(
-            f"{path} has {len(raw)} bytes, must have {expected} for the shape {shape} in its "
+            f"{path} has {count}, must have {expected} for the shape {shape} in its "
             "header; it is cut off or damaged, copy it anew"
         )
     if 0 in shape:

@@ -8,7 +8,7 @@ import torch
 
 from fedcel.data.images import Images, Labels, SourceParts
 from fedcel.data.pictures import MAX_NAMED, PictureTally, decode_pictures, describe_pictures
-from fedcel.errors import DataError
+from fedcel.errors import DataError, escape_controls
 from fedcel.settings import DataSettings
 
 SYSTEM_NAMES = {"thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx", "@eadir"}
@@ -54,7 +54,7 @@ def read_image_folder(data: DataSettings) -> SourceParts:
         for part in (slice(len(train_files)), slice(len(train_files), None))
     )
     notes = describe_pictures(tally, len(images.y), len(classes), tuple(images.x.shape[1:]))
-    for tree in (root / "train", root / "test") if has_test else (root,):
+    for tree in (root, folder, root / "test") if has_test else (root,):
         notes += _describe_strays(tree)
     return SourceParts(
         train, test if has_test else None, _number_holders(folder, train_files), tuple(notes)
@@ -86,16 +86,18 @@ def read_training_folder(data: DataSettings, classes: list[str]) -> SourceParts:
     Labels are places in the order of names, so a folder more or less would shift all that follow:
     DataError unless the folders are exactly these.
     """
-    folder, names = find_class_folders(data)
+    folder, folders = find_class_folders(data)
+    names = [escape_controls(name) for name in folders]
     if names != classes:
         raise DataError(
             f"{folder}: folders of classes lack {sorted(set(classes) - set(names))[:5]} and have "
             f"{sorted(set(names) - set(classes))[:5]} beyond, must be the server's "
             f"{len(classes)}; make an empty folder of a class without images, move others away"
         )
-    files = _list_tree(folder, classes)
+    files = _list_tree(folder, folders)
     images, tally = _decode_files(files, data)
     notes = describe_pictures(tally, len(files), len(classes), tuple(images.x.shape[1:]))
+    notes += _describe_strays(folder)
     return SourceParts(images, None, _number_holders(folder, files), tuple(notes))
 
 
@@ -176,4 +178,5 @@ def _describe_strays(root: Path) -> list[str]:
     if not names:
         return []
     more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    return [f"left out, beside the class folders: {', '.join(names[:MAX_NAMED])}{more}"]
+    shown = ", ".join(map(escape_controls, names[:MAX_NAMED]))
+    return [f"left out, beside the class folders: {shown}{more}"]

@@ -1,5 +1,8 @@
 """Images with labels, and what every source of them has to keep to."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -9,11 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from fedcel.errors import DataError
+from fedcel.errors import DataError, describe_unforeseen
 from fedcel.settings import DataSettings
 from fedcel.short_repr import summarise_record
 
 Labels = Int[Tensor, " _"]
+MAX_ABSENT = 5  # labels that a message names
 LUMINANCE = (0.299, 0.587, 0.114)  # red, green, blue
 
 
@@ -76,22 +80,37 @@ def prepare_images(images: Images, data: DataSettings, where: str) -> Images:
     return Images(fit_to_settings(x, data, where), y)
 
 
+@contextmanager
+def name_unreadable(where: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Turn errors of the system, and of these kinds, into a DataError that names `where`."""
+    expected: tuple[type[Exception], ...] = (OSError, MemoryError, *kinds)
+    try:
+        yield
+    except expected as error:
+        raise DataError(
+            f"{where} cannot be read ({describe_unforeseen(error)}); correct the path, allow to "
+            "read it, or take fewer or smaller images"
+        ) from error
+
+
 def count_classes(y: Labels, where: str) -> int:
     """Return C of labels that are 0..C-1, each present; DataError names `where` and the gap."""
     if y.min() < 0:
         raise DataError(
             f"{where}: the smallest label is {int(y.min())}, must be 0; number classes from 0"
         )
-    absent = (y.bincount() == 0).nonzero().flatten().tolist()
-    classes = int(y.max()) + 1
-    if absent:
+    present = torch.unique(y)
+    if len(present) < 2:
+        raise DataError(f"{where}: all {len(y)} labels are {y[0]}; give at least two classes")
+    if present[-1] >= len(present):
+        occurring = set(present.tolist())
+        gaps = (label for label in range(int(present[-1])) if label not in occurring)
+        absent = list(islice(gaps, MAX_ABSENT))
         raise DataError(
-            f"{where}: labels go up to {classes - 1} but {absent[:5]} do not occur; "
-            "number the classes 0..C-1 without a gap"
+            f"{where}: labels go up to {present[-1]} but {absent} do not occur; number the classes "
+            "0..C-1 without a gap, as numpy.unique(labels, return_inverse=True)[1] does"
         )
-    if classes < 2:
-        raise DataError(f"{where}: all {len(y)} labels are 0; give at least two classes")
-    return classes
+    return len(present)
 
 
 def check_labels(y: Labels, classes: int, where: str, remedy: str) -> None:

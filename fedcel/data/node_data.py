@@ -1,15 +1,16 @@
 """A data holder's own images: all training images of its folder or file, and nothing else."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 from pydantic import Field
 
 from fedcel.data import cifar, idx, image_folder, npz
-from fedcel.data.images import Images, SourceParts, check_labels, prepare_images
+from fedcel.data.images import Images, SourceParts, check_labels, name_unreadable, prepare_images
 from fedcel.data.label_map import count_task_classes, map_images
 from fedcel.data.sources import SOURCES, call_source, describe_fit
-from fedcel.errors import DataError
+from fedcel.errors import DataError, escape_controls
 from fedcel.settings import DataSettings
 
 
@@ -32,9 +33,12 @@ def list_classes(data: DataSettings) -> list[str]:
         data: The settings group `data`.
 
     Returns:
-        The folders of 'image-folder' in their order, none for any other source.
+        The folders of 'image-folder' in their order, in text that a message can hold; none for
+        any other source.
     """
-    return image_folder.find_class_folders(data)[1] if data.source == "image-folder" else []
+    if data.source != "image-folder":
+        return []
+    return [escape_controls(name) for name in image_folder.find_class_folders(data)[1]]
 
 
 def load_node_images(data: NodeDataSettings) -> tuple[Images, tuple[str, ...]]:
@@ -46,7 +50,7 @@ def load_node_images(data: NodeDataSettings) -> tuple[Images, tuple[str, ...]]:
     reads no path, no image, another shape, an unknown label, other class folders than the server's.
     """
     where = f"data-path {data.path!r}"
-    if not Path(data.path).is_absolute() or not Path(data.path).exists():
+    if not Path(data.path).is_absolute() or not os.path.exists(data.path):
         raise DataError(
             f"{where}: must be the absolute path of a folder or file that exists; correct "
             "--node-config"
@@ -56,7 +60,8 @@ def load_node_images(data: NodeDataSettings) -> tuple[Images, tuple[str, ...]]:
             f"data.held-out-classes is {data.held_out_classes}: a node does not know which classes "
             "of its own images the server drew; set it to 0"
         )
-    parts = _find_reader(data, where)(data)
+    with name_unreadable(where):
+        parts = _find_reader(data, where)(data)
     images = map_images(prepare_images(parts.train, data, where), data, where)
     original_shape = tuple(parts.train.x.shape[1:])
     fit = describe_fit(original_shape, images, len(images.y), data.classes)

@@ -1,21 +1,22 @@
 """One numpy file: x_train, y_train and, if there is a test part, x_test, y_test."""
 
 import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedcel.data.images import Images, scale_bytes
-from fedcel.errors import DataError
+from fedcel.data.images import Images, SourceParts, scale_bytes
+from fedcel.errors import DataError, describe_unforeseen, escape_controls
 from fedcel.settings import DataSettings
+from fedcel.tensors import to_labels
 
 CHANNELS = (1, 3)
+TRAINING, TEST = ("x_train", "y_train"), ("x_test", "y_test")
 
 
-def read_npz(data: DataSettings) -> tuple[Images, Images | None]:
+def read_npz(data: DataSettings) -> SourceParts:
     """Return training and test images (N, C, H, W) of the file `data.path`.
 
     Images are unsigned bytes or floats in [0, 1], one (N, H, W), or with 1 or 3 channels (N, H, W,
@@ -28,29 +29,33 @@ def read_npz(data: DataSettings) -> tuple[Images, Images | None]:
             f"data.path is {data.path!r}, which is no file; give the .npz file that holds x_train, "
             "y_train and, if there is a test part, x_test, y_test"
         )
-    arrays = _load_arrays(path)
-    has_test = bool({"x_test", "y_test"} & arrays.keys())
-    return _read_part(arrays, "train", path), _read_part(arrays, "test", path) if has_test else None
+    arrays, left_out = _load_arrays(path, TRAINING + TEST)
+    has_test = not arrays.keys().isdisjoint(TEST)
+    notes = (f"arrays that are left out: {', '.join(left_out)}",) if left_out else ()
+    test = _read_part(arrays, "test", path) if has_test else None
+    return SourceParts(_read_part(arrays, "train", path), test, notes=notes)
 
 
 def read_npz_training(data: DataSettings) -> Images:
     """Return the training images alone; DataError as `read_npz`."""
     path = Path(data.path)
-    return _read_part(_load_arrays(path, ("x_train", "y_train")), "train", path)
+    return _read_part(_load_arrays(path, TRAINING)[0], "train", path)
 
 
 def _load_arrays(
-    path: Path, names: tuple[str, ...] | None = None
-) -> dict[str, NDArray[np.generic]]:
-    """Return the arrays of an archive, or those of these names; DataError when it is damaged."""
+    path: Path, names: tuple[str, ...]
+) -> tuple[dict[str, NDArray[np.generic]], list[str]]:
+    """Return an archive's arrays of these names, and the other names; DataError on damage."""
     try:
         with zipfile.ZipFile(path):  # numpy takes single arrays for archives as well
             pass
         with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files if names is None or name in names}
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+            others = [escape_controls(name) for name in archive.files if name not in names]
+            return {name: archive[name] for name in archive.files if name in names}, others
+    except Exception as error:  # damage is met by zipfile, zlib, struct or numpy, each in its way
         raise DataError(
-            f"{path} cannot be read ({error}); write it with numpy.savez from arrays of numbers"
+            f"{path} cannot be read ({describe_unforeseen(error)}); write it with numpy.savez from "
+            "arrays of numbers"
         ) from error
 
 
@@ -67,7 +72,10 @@ def _read_part(arrays: dict[str, NDArray[np.generic]], name: str, path: Path) ->
             f"{path}: y_{name} is {y.dtype} {y.shape}, must be integers of shape ({len(x)},), one "
             f"label for each of x_{name}; convert it"
         )
-    labels = torch.from_numpy(y.ravel().astype(np.int64))
+    try:
+        labels = to_labels(y.ravel(), len(x), f"{path}: y_{name}")
+    except ValueError as error:
+        raise DataError(str(error)) from error
     return Images(_arrange_pixels(x, f"{path}: x_{name}"), labels)
 
 

@@ -11,8 +11,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fedcel.data.first_images import show_first_images
 from fedcel.data.images import fit_to_settings, scale_bytes
-from fedcel.errors import DataError
+from fedcel.errors import DataError, describe_unforeseen
 from fedcel.extras import import_optional
 from fedcel.settings import DataSettings
 
@@ -25,7 +26,20 @@ ALPHA_MODES = {"LA": "L", "PA": "RGB", "RGBA": "RGB"}
 """Modes with an opacity for each pixel, and what they are once laid on white."""
 DEEP_MODES = ("I;16", "I;16L", "I;16B")
 """Grey of 16 bits, whose range is known: 0 to 65535."""
-ORIENTATION, UPRIGHT = 0x0112, 1  # of EXIF
+ORIENTATION = 0x0112  # of EXIF
+TURNS = {
+    2: "FLIP_LEFT_RIGHT",
+    3: "ROTATE_180",
+    4: "FLIP_TOP_BOTTOM",
+    5: "TRANSPOSE",
+    6: "ROTATE_270",
+    7: "TRANSVERSE",
+    8: "ROTATE_90",
+}
+"""What brings a picture upright, by its orientation, in the names of `PIL.Image.Transpose`."""
+BITS = 0x0102  # a sample's, of TIFF
+USUAL_BITS = range(15, 17)
+"""Bits of the brightest pixel of many pictures that use the 16 bits that they are stored in."""
 MAX_NAMED = 5  # pictures that a message names
 
 PICTURE_CHANGES = {
@@ -34,10 +48,12 @@ PICTURE_CHANGES = {
     "transparent": "with transparency laid on white",
     "deep": "of 16 bits scaled to the range of the others",
     "turned": "turned upright as their EXIF says",
+    "unread": "with EXIF that cannot be read, taken as they are stored",
     "frames": "with several frames, of which the first is taken",
 }
 """What may be done to a picture beside resizing, in the words of `describe_pictures`."""
 
+SAVE_ANEW = "save them anew as JPEG or PNG of 8 bits a channel"
 PictureFile = Path | BytesIO | None
 """Where a picture is; None where a table has no value."""
 
@@ -49,11 +65,13 @@ class PictureTally(NamedTuple):
         smallest: Least width and least height in pixels, which need not be of the same one.
         largest: Largest width and largest height.
         changes: How many pictures each of `PICTURE_CHANGES` was done to.
+        top_level: Level of the brightest pixel of those of 16 bits; 0 where there is none.
     """
 
     smallest: tuple[int, int]
     largest: tuple[int, int]
     changes: Counter[str]
+    top_level: int = 0
 
 
 class DecodedPicture(NamedTuple):
@@ -62,10 +80,20 @@ class DecodedPicture(NamedTuple):
     pixels: Float[Tensor, "C H W"]
     size: tuple[int, int]
     changes: set[str]
+    top_level: int
 
 
 class PictureFaultError(Exception):
-    """Why one picture cannot be used, as the rest of a sentence that begins with its name."""
+    """Why one picture cannot be used, as the rest of a sentence that begins with its name.
+
+    Args:
+        reason: The rest of the sentence.
+        remedy: What to do with all pictures of this fault.
+    """
+
+    def __init__(self, reason: str, remedy: str = SAVE_ANEW) -> None:
+        super().__init__(reason)
+        self.remedy = remedy
 
 
 def decode_pictures(
@@ -87,18 +115,21 @@ def decode_pictures(
     """
     x: Tensor | None = None
     faults: list[str] = []
+    remedies: dict[str, None] = {}
     unequal: list[str] = []
     sizes: list[tuple[int, int]] = []
     changes = Counter[str]()
-    first_name = ""
+    first_name, top_level = "", 0
     for place, (name, file) in enumerate(files):
         try:
             picture = _decode_file(file, data)
         except PictureFaultError as fault:
             faults.append(f"{name} {fault}")
+            remedies[fault.remedy] = None
             continue
         sizes.append(picture.size)
         changes.update(picture.changes)
+        top_level = max(top_level, picture.top_level)
         if x is None:
             x, first_name = _allocate(count, picture.pixels, data), name
         if picture.pixels.shape[1:] != x.shape[2:]:
@@ -107,10 +138,11 @@ def decode_pictures(
         if len(picture.pixels) > x.shape[1]:
             x = x.expand(-1, len(picture.pixels), -1, -1).clone()
         x[place] = picture.pixels
+        show_first_images(x, place + 1)
     if faults or x is None:
         raise DataError(
             f"{len(faults)} of {count} pictures cannot be used: {_join_first(faults)}; remove them "
-            "from the data, or save them anew as JPEG or PNG of 8 bits a channel"
+            f"from the data, or {' and '.join(remedies)}"
         )
     if unequal:
         raise DataError(
@@ -122,7 +154,7 @@ def decode_pictures(
         del changes["grey"]
     widths, heights = zip(*sizes, strict=True)
     smallest, largest = (min(widths), min(heights)), (max(widths), max(heights))
-    return x, PictureTally(smallest, largest, changes)
+    return x, PictureTally(smallest, largest, changes, top_level)
 
 
 def describe_pictures(
@@ -148,6 +180,13 @@ def describe_pictures(
     changed = [f"{tally.changes[name]} {words}" for name, words in PICTURE_CHANGES.items()]
     if named := [text for text in changed if not text.startswith("0 ")]:
         lines.append(f"{'; '.join(named)}")
+    bits = tally.top_level.bit_length()
+    if tally.top_level and bits not in USUAL_BITS:
+        lines.append(
+            f"those of 16 bits are dark: their brightest pixel is {tally.top_level} of 65535, now "
+            f"{tally.top_level / 65535:.2g} of 1; if they hold {bits} bits, multiply their pixels "
+            f"by {2 ** (16 - bits)} and save them anew"
+        )
     return lines
 
 
@@ -166,16 +205,17 @@ def _decode_file(file: PictureFile, data: DataSettings) -> DecodedPicture:
     try:
         with Image.open(file) as picture:
             return _decode_picture(picture, data)
+    except PictureFaultError:
+        raise
     except Image.UnidentifiedImageError as error:
         raise PictureFaultError("is no image that Pillow reads") from error
-    except (
-        OSError,
-        SyntaxError,
-        ValueError,
-        EOFError,
-        Image.DecompressionBombError,
-    ) as error:
-        raise PictureFaultError(f"cannot be read ({error})") from error
+    except Image.DecompressionBombError as error:
+        limit = f"{2 * Image.MAX_IMAGE_PIXELS / 1e6:.3g} megapixels"
+        raise PictureFaultError(
+            f"is larger than the {limit} that Pillow opens", f"make them smaller than {limit}"
+        ) from error
+    except Exception as error:  # damage is met by each of Pillow's decoders in its way
+        raise PictureFaultError(f"cannot be read ({describe_unforeseen(error)})") from error
 
 
 def _decode_picture(picture: "PIL.Image.Image", data: DataSettings) -> DecodedPicture:
@@ -183,14 +223,17 @@ def _decode_picture(picture: "PIL.Image.Image", data: DataSettings) -> DecodedPi
     changes = set()
     if getattr(picture, "is_animated", False):
         changes.add("frames")
-    if picture.getexif().get(ORIENTATION, UPRIGHT) != UPRIGHT:
-        changes.add("turned")
-    upright = import_optional("PIL.ImageOps").exif_transpose(picture)
+    upright, turn = _turn_upright(picture)
+    changes |= turn
+    top_level = 0
     is_clear = upright.has_transparency_data
-    if upright.mode in DEEP_MODES and not is_clear:
+    is_map = upright.mode == "I" and picture.format == "PPM"  # Pillow brings it to 16 bits
+    if is_map or (upright.mode in DEEP_MODES and not is_clear):
         changes.add("deep")
-        levels = np.array(upright).astype(np.float32) / np.float32(65535)
-        pixels = torch.from_numpy(levels)
+        levels = np.array(upright).astype(np.float32)
+        (bits, *_) = getattr(picture, "tag_v2", {}).get(BITS, (16,))
+        top_level = int(levels.max()) if bits == 16 else 0
+        pixels = torch.from_numpy(levels / np.float32(2**bits - 1)).clamp(max=1)
     elif (mode := (MODES | ALPHA_MODES).get(upright.mode)) is None:
         allowed = ", ".join([*MODES, *ALPHA_MODES, DEEP_MODES[0]])
         raise PictureFaultError(f"is of mode {upright.mode}, must be of {allowed}")
@@ -204,7 +247,27 @@ def _decode_picture(picture: "PIL.Image.Image", data: DataSettings) -> DecodedPi
         changes.add("grey")
     elif data.grey:
         changes.add("colour")
-    return DecodedPicture(fit_to_settings(x[None], data, "picture")[0], upright.size, changes)
+    x = fit_to_settings(x[None], data, "picture")[0]
+    return DecodedPicture(x, upright.size, changes, top_level)
+
+
+def _turn_upright(picture: "PIL.Image.Image") -> tuple["PIL.Image.Image", set[str]]:
+    """Return a picture the right way up, and what of `PICTURE_CHANGES` that took.
+
+    EXIF is read and never written: one odd value among many makes that impossible.
+    """
+    Image = import_optional("PIL.Image")  # noqa: N806 - a module of that name
+    turned = getattr(picture, "tag_v2", {}).get(ORIENTATION)  # a TIFF turns itself in load()
+    picture.load()
+    try:
+        if raw := picture.info.get("exif"):
+            Image.Exif().load(raw)  # getexif() raises once, and open() may have caught it
+        stated = picture.getexif().get(ORIENTATION)
+    except Exception:
+        return picture, {"unread"}
+    if stated in TURNS:
+        picture = picture.transpose(Image.Transpose[TURNS[stated]])
+    return picture, {"turned"} if stated in TURNS or turned in TURNS else set()
 
 
 def _lay_on_white(picture: "PIL.Image.Image") -> tuple["PIL.Image.Image", bool]:

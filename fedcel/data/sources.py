@@ -17,12 +17,14 @@ from fedcel.data.images import (
     SourceParts,
     check_labels,
     count_classes,
+    name_unreadable,
     prepare_images,
 )
 from fedcel.data.pictures import PictureTally, describe_pictures
 from fedcel.errors import DataError, FedcelError
 from fedcel.settings import DataSettings
 from fedcel.short_repr import summarise_record
+from fedcel.tensors import number_labels
 
 Source = Callable[
     [DataSettings],
@@ -113,11 +115,14 @@ SOURCES: dict[str, Source] = {
 }
 
 
-def read_source(data: DataSettings) -> SourceData:
+def read_source(data: DataSettings, *, is_numbered_anew: bool = False) -> SourceData:
     """Read all images of a source and check them.
 
     Args:
         data: The settings group `data`, which names the source, its path, size and greyness.
+        is_numbered_anew: Number the labels that occur 0..C-1, whatever they are: for those who ask
+            only which images are alike. Else their numbers are the classes of a net, and a gap is
+            refused.
 
     Returns:
         The images, as grey and as large as the settings ask for.
@@ -131,17 +136,22 @@ def read_source(data: DataSettings) -> SourceData:
     source = data.source if data.path == "none" else f"{data.source} {data.path}"
     where = f"{source}: training part"
     train = prepare_images(train, data, where)
-    classes = count_classes(train.y, where)
+    if test is not None:
+        test = prepare_images(test, data, f"{source}: test part")
+    if is_numbered_anew:
+        numbers = number_labels(*(part.y for part in (train, test) if part is not None))
+        classes = count_classes(torch.cat(numbers), source)
+        train, test = train._replace(y=numbers[0]), test and test._replace(y=numbers[-1])
+    else:
+        classes = count_classes(train.y, where)
     if holders is not None and holders.shape != train.y.shape:
         raise DataError(
             f"{where}: holders are {tuple(holders.shape)}, must be {tuple(train.y.shape)}, one for "
             "each image; number the holders from 0"
         )
     if test is not None:
-        where = f"{source}: test part"
-        test = prepare_images(test, data, where)
         remedy = " as the training labels are; check that both parts belong together"
-        check_labels(test.y, classes, where, remedy)
+        check_labels(test.y, classes, f"{source}: test part", remedy)
         if test.x.shape[1:] != train.x.shape[1:]:
             raise DataError(
                 f"{source}: test images are {tuple(test.x.shape[1:])}, must be "
@@ -193,7 +203,8 @@ def call_source(data: DataSettings) -> SourceParts:
             "called; name a function that takes the data settings"
         )
     if data.source in SOURCES:
-        return _check_parts(source(data), data.source)
+        with name_unreadable(f"data.path {data.path!r}"):
+            return _check_parts(source(data), data.source)
     try:
         answer = source(data)
     except FedcelError:

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedcel.data import Images, Splits, load_splits
@@ -18,6 +18,7 @@ from fedcel.errors import (
     DataError,
     DivergedError,
     FailedError,
+    NetError,
     StackingError,
     describe_unforeseen,
 )
@@ -42,11 +43,17 @@ from fedcel.losses import (
 from fedcel.losses.cel import State
 from fedcel.nets import CPU, FlatNet, build_net, fastest_device
 from fedcel.own_parts import blame_own_parts
-from fedcel.posterior import RoundPlan, is_encoder_frozen, plan_round
+from fedcel.posterior import (
+    RoundPlan,
+    is_encoder_frozen,
+    list_trained_parameters,
+    plan_round,
+)
 from fedcel.privacy import add_update_noise, clip_update
 from fedcel.seeding import make_generator
-from fedcel.settings import Settings, UpdateSettings
+from fedcel.settings import Settings, UpdateSettings, burn_in_rounds
 from fedcel.short_repr import summarise_record
+from fedcel.torch_state import usual_torch_state
 
 PARAMETERS_AT_ONCE = 2**20
 """Parameters of all clients of a batch on a processor: more would leave its fast memory."""
@@ -89,6 +96,7 @@ class RoundInputs(NamedTuple):
         return summarise_record(self)
 
 
+@usual_torch_state()
 def init_net(settings: Settings, splits: Splits) -> FlatNet:
     """Build the net of these settings, its defence included, with the parameters of round 0.
 
@@ -100,7 +108,8 @@ def init_net(settings: Settings, splits: Splits) -> FlatNet:
         The net, its parameters in one vector.
 
     Raises:
-        NetError: The parts of the net do not fit together, or the images do not fit it.
+        NetError: The parts of the net do not fit together, the images do not fit it, or the
+            head that is to be sampled is frozen.
         PluginError: A user's net or defence cannot be built.
     """
     plain = build_net(
@@ -110,7 +119,17 @@ def init_net(settings: Settings, splits: Splits) -> FlatNet:
         make_generator(settings.seed, "net", settings.net.seed),
         cut=defences.build_cut(settings),
     )
-    return FlatNet(defences.apply_transform(settings, splits.shape, plain))
+    flat = FlatNet(defences.apply_transform(settings, splits.shape, plain))
+    samples_head = settings.chain.scope == "head" and burn_in_rounds(settings) < settings.rounds
+    if samples_head and not any(
+        parameter.requires_grad for parameter in flat.net.head.parameters()
+    ):
+        raise NetError(
+            f"all parameters of the head of net.name {settings.net.name!r} have "
+            "requires_grad=False, and chain.scope 'head' samples nothing else; set "
+            "requires_grad=True there, or chain.scope to 'full'"
+        )
+    return flat
 
 
 @lru_cache(maxsize=4)
@@ -291,35 +310,55 @@ def update_clients(
         FedcelError: The settings are wrong, the training diverged, or a user's own part failed; see
             `protect_update` for what a client with noisy updates tells of it.
     """
-    # Built outside protect_update: a wrong setting must raise, not count as a zero update.
-    plan = plan_client(settings, 1.0, inputs)
-    terms = weigh_terms(build_terms(settings, inputs.threshold), plan)
+    terms, trained = _plan_terms(settings, inputs)
     train = partial(_train_batch, settings, weights, inputs, terms)
     remaining, obstacle = iter(weights), None
-    while window := list(islice(remaining, _BATCHES_AHEAD * at_once)):
+
+    @usual_torch_state()
+    def train_window(window: Sequence[int]) -> dict[int, ClientUpdate]:
+        nonlocal obstacle
         states = {client: read_state(client) for client in window}
-        updates: dict[int, ClientUpdate] = {}
+        updates = {}
         for batch in _group_clients(settings, window, states, terms, inputs, at_once=at_once):
-            trained: list[ClientUpdate] = []
+            together: list[ClientUpdate] = []
             if len(batch) > 1 and obstacle is None:
                 try:
-                    trained = train(batch, states)
+                    together = train(batch, states)
                 except DivergedError:
                     pass  # is raised again where it is one client's
                 except Exception as error:  # the same, where it is no obstacle
                     is_known = isinstance(error, StackingError)
                     obstacle = str(error) if is_known else describe_unforeseen(error)
                     report_obstacle(obstacle)
-            for client, update in zip(batch, trained, strict=False):
+            for client, update in zip(batch, together, strict=False):
                 if update.model.isfinite().all():
-                    updates[client] = clip_and_perturb(settings.update, update, inputs.model)
+                    updates[client] = clip_and_perturb(
+                        settings.update, update, inputs.model, trained
+                    )
             for client in batch:
-                if client in updates:
-                    continue
-                alone = partial(train, [client], states)
-                updates[client] = _train_alone(settings, client, inputs, alone, states[client])
+                if client not in updates:
+                    alone = partial(train, [client], states)
+                    updates[client] = _train_alone(
+                        settings, client, inputs, alone, states[client], trained=trained
+                    )
+        return updates
+
+    while window := list(islice(remaining, _BATCHES_AHEAD * at_once)):
+        updates = train_window(window)
         for client in window:
             yield updates.pop(client)
+
+
+@usual_torch_state()
+def _plan_terms(
+    settings: Settings, inputs: RoundInputs
+) -> tuple[list[WeightedTerm], Int[Tensor, " M"] | None]:
+    """Return the terms that act in a round, and the positions of the parameters that are trained.
+
+    Outside `protect_update`: a wrong setting must raise, and not count as a zero update.
+    """
+    terms = weigh_terms(build_terms(settings, inputs.threshold), plan_client(settings, 1.0, inputs))
+    return terms, list_trained_parameters(build_workspace_net(settings).net)
 
 
 def _train_alone(
@@ -328,11 +367,15 @@ def _train_alone(
     inputs: RoundInputs,
     train: Callable[[], list[ClientUpdate]],
     state: State | None,
+    *,
+    trained: Int[Tensor, " M"] | None,
 ) -> ClientUpdate:
     """Train one client, and name it in what it raises."""
     try:
         with blame_own_parts(settings):
-            return protect_update(settings.update, lambda: train()[0], inputs.model, state)
+            return protect_update(
+                settings.update, lambda: train()[0], inputs.model, state, trained=trained
+            )
     except FailedError as error:
         raise type(error)(f"round {inputs.round_number}, client {client}: {error}") from error
 
@@ -427,6 +470,7 @@ def make_client_streams(settings: Settings, client: int, number: int) -> Streams
     return lambda purpose: make_generator(settings.seed, purpose, number, client)
 
 
+@usual_torch_state()
 def compute_client_gradient(
     settings: Settings, client: int, model: Float[Tensor, " P"], number: int
 ) -> Float[Tensor, " P"]:
@@ -455,6 +499,8 @@ def protect_update(
     train: Callable[[], ClientUpdate],
     received: Float[Tensor, " P"],
     state: State | None = None,
+    *,
+    trained: Int[Tensor, " M"] | None = None,
 ) -> ClientUpdate:
     """Clip and perturb an update before it leaves the client.
 
@@ -466,22 +512,26 @@ def protect_update(
         train: Makes the update.
         received: The model that the round started from, (P,).
         state: What the client kept of earlier rounds.
+        trained: As of `clip_and_perturb`.
 
     Returns:
         The update, clipped and perturbed as the settings say.
     """
     if protection.clip == "none" or not protection.noise:
-        return clip_and_perturb(protection, train(), received)
+        return clip_and_perturb(protection, train(), received, trained)
     try:
         update = train()
     except Exception as error:  # whichever: that it came at all may depend on the images
         warnings.warn(f"the update counts as 0, there is none: {error}", stacklevel=2)
         update = ClientUpdate(torch.zeros_like(received), received, state or {}, {})
-    return clip_and_perturb(protection, update, received)
+    return clip_and_perturb(protection, update, received, trained)
 
 
 def clip_and_perturb(
-    protection: UpdateSettings, update: ClientUpdate, received: Float[Tensor, " P"]
+    protection: UpdateSettings,
+    update: ClientUpdate,
+    received: Float[Tensor, " P"],
+    trained: Int[Tensor, " M"] | None = None,
 ) -> ClientUpdate:
     """Clip and perturb what a training gave; with noise its metrics are dropped.
 
@@ -489,6 +539,8 @@ def clip_and_perturb(
         protection: Clip and noise of the updates.
         update: As it was trained.
         received: The model that the round started from, (P,).
+        trained: Positions of the parameters that are trained, the only ones that get noise; None:
+            all are.
 
     Returns:
         The update, clipped and perturbed as the settings say.
@@ -498,5 +550,7 @@ def clip_and_perturb(
     if not protection.noise:
         delta = clip_update(update.delta, protection.clip).to(update.delta.dtype)
         return update._replace(delta=delta, model=received + delta)
-    delta = add_update_noise(update.delta, protection.clip, protection.noise)
+    moving = slice(None) if trained is None else trained
+    delta = torch.zeros_like(update.delta)
+    delta[moving] = add_update_noise(update.delta[moving], protection.clip, protection.noise)
     return ClientUpdate(delta, received + delta, update.state, {})

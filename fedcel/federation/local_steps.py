@@ -56,12 +56,16 @@ class ClientUpdate(NamedTuple):
         model: The last parameters (P,), for strategies that average weights.
         state: What the client keeps for its next round.
         metrics: Numbers of the round.
+        state_round: The round whose state the client starts from the next time, 0: it keeps none.
+        has_lost_state: Whether it began afresh because the state of its last round was not there.
     """
 
     delta: Float[Tensor, " P"]
     model: Float[Tensor, " P"]
     state: State
     metrics: dict[str, float]
+    state_round: int = 0
+    has_lost_state: bool = False
 
     def __repr__(self) -> str:
         """Show shapes in the place of numbers."""

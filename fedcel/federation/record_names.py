@@ -5,7 +5,6 @@ DELTA = "delta"  # record: last minus received model, up
 CONFIG = "config"  # record: what a round asks of a client, down
 METRICS = "metrics"  # record: numbers, up
 GRADIENT = "gradient"  # record: a client's mean gradient up, the mean over clients down, (P,)
-PRECONDITIONER = "scale"  # record: each parameter's step size in units of eta, (P,), down
 STATE = "cel"  # record in a client's own context; never sent
 GUARD = "guard"  # record in a client's own context: what its guard counts; never sent
 SMASHED = "smashed"  # record: smashed data of a query, (B, D)
@@ -14,6 +13,8 @@ LOGITS = "logits"  # record: the private answer, (B, C)
 
 ROUND = "server-round"
 WEIGHT = "share"  # w_k, the weight that the server will give to this client's delta
+STATE_ROUND = "state-round"  # down: whose state the client is to start from; up: from the next time
+STATE_START = "state-start"  # the round whose state the client started from, 0: none; up
 TOTAL = "total-examples"  # N over all clients
 THRESHOLD = "cel-threshold"  # tau of this round, where it is adaptive
 GAMMA = "cel-gamma"  # gamma of this round, where it is adaptive

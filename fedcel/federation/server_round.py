@@ -24,8 +24,6 @@ from fedcel.federation.robust_aggregation import combine_deltas
 from fedcel.federation.server_state import (
     ServerState,
     advance_model,
-    compute_preconditioner,
-    restore_shared_noise,
 )
 from fedcel.posterior import RoundPlan, plan_round, select_clients, weigh_clients
 from fedcel.settings import Settings
@@ -46,6 +44,8 @@ class RoundRequest(NamedTuple):
     weights: dict[int, float]
     """w_k of every client that takes part, by partition, ascending."""
     inputs: RoundInputs
+    state_rounds: Mapping[int, int | None] = {}
+    """The round whose state each client starts from, 0: none; None, or lacking: not known."""
 
     def __repr__(self) -> str:
         """Show shapes in the place of numbers."""
@@ -58,8 +58,6 @@ class Rejection(NamedTuple):
     client: int
     """Its partition, -1 where nobody knows."""
     reason: str
-    is_gone: bool = False
-    """Whether it left the run, and with it what it remembers of earlier rounds."""
 
 
 class RoundReport(NamedTuple):
@@ -75,6 +73,8 @@ class RoundReport(NamedTuple):
     """The clients' `spread` that a threshold or weight follows; no single client decides it."""
     kept_share: float | None = None
     """Share of the weight of the clients asked that is in the model; None: by their number."""
+    lost_states: Sequence[int] = ()
+    """Clients whose update is used and that began afresh: their losses' state was not there."""
 
 
 @runtime_checkable
@@ -159,10 +159,8 @@ def begin_round(
         total,
         threshold=state.threshold.threshold if state.threshold else None,
         gamma=state.gamma,
-        gradient=None if plan.control == "none" else state.gradient,
-        preconditioner=compute_preconditioner(state),
     )
-    return RoundRequest(plan, weights, inputs)
+    return RoundRequest(plan, weights, inputs, {k: state.find_state_round(k) for k in weights})
 
 
 def finish_round(
@@ -209,14 +207,18 @@ def finish_round(
     weights = renormalise_weights(request.weights, used, has_noise=plan.noise > 0)
     collector = UpdateCollector(request.weights, used)
     delta = combine_deltas(settings.strategy, collector.pass_deltas(updates), weights)
-    if lacking:
-        delta = restore_shared_noise(settings, state, delta, share=sum(weights), plan=plan)
     if advance is None:
         state = advance_model(settings, state, delta, plan=plan, cut=cut)
     else:
         state = advance(state, delta)
-    if plan.control == "stale":
-        state = keep_mean_gradient(state, collector.gradient, lacking)
+    if state.state_rounds is not None:
+        state_rounds = {
+            **state.state_rounds,
+            **dict(zip(used, collector.state_rounds, strict=True)),
+        }
+        state = state._replace(
+            state_rounds={k: number for k, number in state_rounds.items() if number}
+        )
     summary = summarise_metrics(
         collector.metrics, weights, declare_metrics(settings, classes), classes
     )
@@ -234,6 +236,7 @@ def finish_round(
         [Rejection(used[position], reason) for position, reason in summary.left_out.items()],
         summary.spread,
         kept_share,
+        [used[position] for position in collector.lost_states],
     )
 
 
@@ -282,13 +285,14 @@ def check_kept_share(settings: Settings, report: RoundReport, round_number: int)
 
 
 class UpdateCollector:
-    """Collects metrics, gradients and drift while the updates' deltas are added up."""
+    """Collects metrics and drift while the updates' deltas are added up."""
 
     def __init__(self, weights: Mapping[int, float], used: Sequence[int]) -> None:
         total = sum(weights[client] for client in used)
         self._shares = [weights[client] / total for client in used]
         self.metrics: list[dict[str, float]] = []
-        self.gradient: Tensor | None = None
+        self.state_rounds: list[int] = []
+        self.lost_states: list[int] = []
         self._mean: Tensor | None = None
         self._square = 0.0
 
@@ -296,10 +300,9 @@ class UpdateCollector:
         """Yield the updates' deltas one by one, and collect what else is in each."""
         for share, update in zip(self._shares, updates, strict=True):
             self.metrics.append(update.metrics)
-            if update.gradient is not None:
-                if self.gradient is None:
-                    self.gradient = torch.zeros_like(update.gradient)
-                self.gradient.add_(update.gradient, alpha=share)
+            self.state_rounds.append(update.state_round)
+            if update.has_lost_state:
+                self.lost_states.append(len(self.state_rounds) - 1)
             if self._mean is None:
                 self._mean = torch.zeros_like(update.delta)
             self._mean.add_(update.delta, alpha=share)
@@ -336,15 +339,3 @@ def add_mean_gradient(
     shares = [request.weights[client] / total for client in clients]
     gradient = weighted_sum([gradients[client] for client in clients], shares)
     return request._replace(inputs=request.inputs._replace(gradient=gradient))
-
-
-def keep_mean_gradient(
-    state: ServerState, gradient: Float[Tensor, " P"] | None, rejected: Iterable[Rejection]
-) -> ServerState:
-    """Keep the clients' mean gradient for the next round (control variate `stale`).
-
-    Not where a client was left out that is not gone for good: it remembers a gradient of its own
-    that the mean would lack.
-    """
-    is_complete = all(rejection.is_gone for rejection in rejected)
-    return state._replace(gradient=gradient if is_complete else None)

@@ -1,11 +1,10 @@
 """The server's state, and what moves it: the mean delta, the scores."""
 
-import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedcel.federation.aggregation import slide_average
@@ -17,12 +16,9 @@ from fedcel.losses.cel import (
     count_seen_features,
 )
 from fedcel.nets import SplitNet
-from fedcel.posterior import RoundPlan, plan_round
-from fedcel.seeding import make_generator
+from fedcel.posterior import RoundPlan, list_trained_parameters, plan_round
 from fedcel.settings import Settings, burn_in_rounds
 from fedcel.short_repr import summarise_record
-
-_SPEED_MEMORY = 0.95  # of the running mean of squares, each round
 
 
 class ServerState(NamedTuple):
@@ -34,16 +30,21 @@ class ServerState(NamedTuple):
     """m, the sliding average of deltas."""
     threshold: ThresholdControl | None = None
     """The state of an adaptive threshold."""
-    gradient: Float[Tensor, " P"] | None = None
-    """The mean over the last round's clients, if they send theirs."""
-    squared_speed: Float[Tensor, " P"] | None = None
-    """The running mean of the model's squared movement, for a preconditioner."""
     examples: Mapping[int, int] | None = None
     """Partition -> N_k, once nodes have told."""
     has_node_data: bool = False
     """Whether a node trained on images that are not the server's to deal."""
     weight: WeightControl | None = None
     """The state of an adaptive gamma."""
+    trained: Int[Tensor, " M"] | None = None
+    """Positions of the parameters that are trained; None: all are."""
+    state_rounds: Mapping[int, int] | None = {}
+    """Partition -> the round whose state it starts from, if it keeps one; None: not known, in a
+    run that an earlier version began."""
+
+    def find_state_round(self, client: int) -> int | None:
+        """Find the round whose state a client starts from: 0: none; None: not known."""
+        return None if self.state_rounds is None else self.state_rounds.get(client, 0)
 
     @property
     def gamma(self) -> float | None:
@@ -78,6 +79,7 @@ def init_server_state(
             settings.cel, net.cut.sigma, count_seen_features(settings.cel, net)
         ),
         weight=adaptive_weight.init_control(settings.cel),
+        trained=list_trained_parameters(net),
     )
 
 
@@ -87,9 +89,7 @@ def advance_model(
     """Step along the sliding average: m <- beta m + (1 - beta) delta; w <- w + gamma m.
 
     With beta 0 and gamma 1 this is federated averaging written with deltas. A frozen encoder stays
-    as it is, whatever the average still holds of it. The preconditioner learns until burn-in ends
-    and is fixed from then on: a chain whose step sizes go on changing with its state has another
-    target.
+    as it is, whatever the average still holds of it.
 
     Args:
         settings: The run's settings.
@@ -109,66 +109,11 @@ def advance_model(
         damped=rule.damped,
         frozen=cut if plan.is_encoder_frozen else 0,
     )
-    after = state._replace(
+    return state._replace(
         round=state.round + 1,
         model=torch.add(state.model, average, alpha=rule.gain),
         average=average,
     )
-    is_burnt_in = state.round >= burn_in_rounds(settings)
-    if settings.local.precondition == "none" or is_burnt_in:
-        return after
-    speed = (delta / (plan.rate * plan.steps)).square()
-    if state.squared_speed is not None:
-        speed = torch.lerp(speed, state.squared_speed, _SPEED_MEMORY)
-    return after._replace(squared_speed=speed)
-
-
-def compute_preconditioner(state: ServerState) -> Float[Tensor, " P"] | None:
-    """Compute G = 1/(1 + r/mean r), r the root of the squared speed, scaled to mean 1.
-
-    The speed is the model's own movement, noise and the last G included, so that G evens out less
-    than gradients would; any G that is fixed leaves the chain's target as it is. The smallest
-    gradients have at most twice the step of the mean one.
-
-    Returns:
-        One step size for each parameter in units of eta, (P,); None without a preconditioner.
-
-    References:
-        RMSprop's preconditioner, Li et al., AAAI 2016, eq. 6, with their lambda at the mean of r,
-        which frees it of units.
-    """
-    if state.squared_speed is None:
-        return None
-    root = state.squared_speed.sqrt()
-    scale = 1 / (1 + root / root.mean().clamp_min(torch.finfo(root.dtype).tiny))
-    return scale / scale.mean()
-
-
-def restore_shared_noise(
-    settings: Settings,
-    state: ServerState,
-    delta: Float[Tensor, " P"],
-    *,
-    share: float,
-    plan: RoundPlan,
-) -> Float[Tensor, " P"]:
-    """Add to a round's delta the shared noise that it lacks where clients were left out.
-
-    Weights that add up to `share` make a step that much shorter, whose shared noise needs `share`
-    of its variance; being the same everywhere it adds up to share^2 of it. The clients' own noise
-    is right for its weights as it is.
-    """
-    if not plan.shared_noise or share >= 1:
-        return delta
-    preconditioner = compute_preconditioner(state)
-    g = torch.ones(()) if preconditioner is None else preconditioner
-    # A step's noise is pulled back by those after it, by the priors at least.
-    q = 1 - plan.rate * (plan.pull + plan.decay) * g
-    remaining = sum(q ** (2 * step) for step in range(plan.steps))
-    deviation = 1.0 if preconditioner is None else plan.noise_scale(preconditioner)
-    xi = torch.randn(delta.shape, generator=make_generator(settings.seed, "lost", state.round + 1))
-    lost = plan.shared_noise * math.sqrt(share * (1 - share))
-    return delta + lost * deviation * remaining**0.5 * xi
 
 
 def move_threshold(

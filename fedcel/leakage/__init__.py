@@ -8,7 +8,7 @@ from fedcel.leakage.exact_bits import OptimalLeak, optimal_leak
 from fedcel.leakage.gaussianity import Gaussianity, gaussianity
 from fedcel.leakage.identification import identification
 from fedcel.leakage.image_leak import ImageLeak, image_leak
-from fedcel.leakage.leakage import Leakage
+from fedcel.leakage.leakage import USELESS_BITS, Leakage
 from fedcel.leakage.measure_leakage import (
     NoiseFunction,
     measure_attribute_leakage,
@@ -61,6 +61,7 @@ __all__ = [
     "NOISELESS",
     "SIGMOID_RANGE",
     "UPDATE",
+    "USELESS_BITS",
     "AttributeLeak",
     "BestGuesses",
     "Certificate",

@@ -11,11 +11,13 @@ from fedcel.leakage.exact_bits import (
     PAIRS_AT_ONCE,
     MessageSampler,
     average_messages,
+    bits_half_width,
     default_draws,
     noise_half_width,
 )
 from fedcel.leakage.observation import NOISELESS, Observation
 from fedcel.leakage.observation_law import Law, find_law
+from fedcel.tensors import number_labels
 
 
 class AttributeLeak(NamedTuple):
@@ -105,7 +107,7 @@ def measure_attribute(
     Returns:
         Bits and accuracies.
     """
-    labels, attributes = labels.cpu(), attributes.cpu()
+    labels, attributes = (*number_labels(labels.cpu()), *number_labels(attributes.cpu()))
     count = len(labels)
     shares = attribute_shares(labels, attributes)
 
@@ -119,7 +121,7 @@ def measure_attribute(
     bits = means[0] - own_share
     return AttributeLeak(
         bits=float(bits.mean()),
-        half_width=noise_half_width(means[0], squares[0], draws),
+        half_width=bits_half_width(means[0], squares[0], draws, -own_share),
         cap_bits=-float(own_share.mean()),
         accuracy=float(means[1].mean()),
         accuracy_half_width=noise_half_width(means[1], squares[1], draws),

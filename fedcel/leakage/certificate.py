@@ -89,9 +89,9 @@ def certificate(
     if sigma < 0:
         raise ValueError(f"sigma is {sigma}, must be at least 0")
     if not len(y):
-        raise ValueError("0 images are certified, must be 1 or more; raise data.test")
+        raise ValueError("0 images are certified, must be 1 or more; give those that are sent")
     if not z.isfinite().all():
-        raise NetError("smashed data hold NaN or infinity; lower local.rate")
+        raise NetError("smashed data hold NaN or infinity; check the images and the encoder")
     count = len(y)
     candidates = min(candidates, count)
     labels = y.numpy().astype(np.int64)
@@ -101,7 +101,7 @@ def certificate(
         within = sum(int(rows.sum()) * distinct_bits(z[torch.from_numpy(rows)]) for rows in classes)
         identification = fano_bound(bits * log(2), candidates)
         return Certificate(bits, within / count, identification, candidates, 0)
-    features = z.double().numpy()
+    features = z.detach().double().numpy()
     noise = np.broadcast_to(sigma, features.shape)
     if scale is not None:
         noise = noise * scale.double().numpy()

@@ -1,7 +1,7 @@
 """The optimal identification attacker: the noise law is known, so Bayes' rule is the attack."""
 
 from collections.abc import Callable
-from math import ceil, log, log2
+from math import ceil, inf, log, log2
 from typing import NamedTuple
 
 import torch
@@ -12,6 +12,7 @@ from fedcel.errors import NetError
 from fedcel.leakage.identification import identification
 from fedcel.leakage.observation import NOISELESS, Observation
 from fedcel.leakage.observation_law import Law, find_law
+from fedcel.metrics import mean_half_width, sample_half_width
 from fedcel.short_repr import summarise_record
 
 MessageSampler = Callable[[Int[Tensor, " Q"], torch.Generator], Float[Tensor, "Q F"]]
@@ -20,17 +21,16 @@ MessageScore = Callable[[Float[Tensor, "Q M"], Int[Tensor, " Q"]], Float[Tensor,
 """Three scores of messages, by log p(message | image) of all pairs and who sent each."""
 
 PAIRS_AT_ONCE = 16_000_000  # entries of log p(observed | image) in memory
-BOOTSTRAP_RESAMPLES = 1000
 MIN_DRAWS = 8  # of noise, for each image
 MIN_MESSAGES = 3200  # with fewer, Monte Carlo error can push bits above the certificate
-NORMAL_QUANTILE = 1.96  # half widths are of 95 % intervals
+MISLED_BITS = 3.0  # that a message which looks like another image's costs: 2 nats, Mills' ratio
 
 
 class OptimalLeak(NamedTuple):
     """What one observation tells the best possible attacker, in bits and as a rate.
 
-    Half widths of 95 % intervals: `identification_half_width` and `beyond_label_half_width` by the
-    bootstrap over the targets, the candidates held fixed; `information_noise_half_width` and
+    Half widths of 95 % intervals: `identification_half_width` and `beyond_label_half_width` over
+    the targets, the candidates held fixed; `information_noise_half_width` and
     `beyond_noise_half_width` over the noise drawn, for these images.
     """
 
@@ -113,6 +113,7 @@ def optimal_leak(
         draws=draws,
         candidates=identification_candidates,
     )
+    cap_all = torch.full((count,), log2(count), dtype=torch.float64)
     cap_beyond = (labels[:, None] == labels).sum(1).double().log2()
     identified = means[0]
     information = means[1] + log2(count)
@@ -125,10 +126,10 @@ def optimal_leak(
         cap_bits=log2(count),
         cap_beyond_label=float(cap_beyond.mean()),
         identification_candidates=min(identification_candidates, count),
-        identification_half_width=bootstrap_half_width(identified, generator),
-        beyond_label_half_width=bootstrap_half_width(beyond, generator),
-        information_noise_half_width=noise_half_width(means[1], squares[1], draws),
-        beyond_noise_half_width=noise_half_width(means[2], squares[2], draws),
+        identification_half_width=sample_half_width(identified, low=0.0, high=1.0),
+        beyond_label_half_width=sample_half_width(beyond, low=0.0, high=float(cap_beyond.max())),
+        information_noise_half_width=bits_half_width(means[1], squares[1], draws, cap_all),
+        beyond_noise_half_width=bits_half_width(means[2], squares[2], draws, cap_beyond),
         identified=identified,
         beyond=beyond,
     )
@@ -192,7 +193,7 @@ def average_messages(
     for senders_chunk in torch.split(senders, max(1, pairs_at_once // count)):
         observed = sample(senders_chunk, generator)
         if not observed.isfinite().all():
-            raise NetError("the observation holds NaN or infinity; lower local.rate")
+            raise NetError("a message holds NaN or infinity; check the images and the encoder")
         scores = score(law(observed), senders_chunk).cpu()
         means.index_add_(1, senders_chunk, scores)
         squares.index_add_(1, senders_chunk, scores.square())
@@ -204,15 +205,61 @@ def default_draws(count: int) -> int:
     return max(MIN_DRAWS, ceil(MIN_MESSAGES / count))
 
 
-def noise_half_width(means: Float[Tensor, " M"], squares: Float[Tensor, " M"], draws: int) -> float:
+def bits_half_width(
+    means: Float[Tensor, " M"],
+    squares: Float[Tensor, " M"],
+    draws: int,
+    caps: Float[Tensor, " M"],
+) -> float:
+    """Return the half width of bits over the noise, from logs of the own image's posterior.
+
+    `caps`: all bits there are of each image. A message that misleads costs as much, or more where
+    the noise is Gaussian and the images are few.
+    """
+    largest = float(caps.max())
+    reach = max(largest, MISLED_BITS) if largest > 0 else 0.0
+    return noise_half_width(means, squares, draws, low=-float(caps.mean()), high=0.0, reach=reach)
+
+
+def noise_half_width(
+    means: Float[Tensor, " M"],
+    squares: Float[Tensor, " M"],
+    draws: int,
+    *,
+    low: float = 0.0,
+    high: float = 1.0,
+    reach: float = 1.0,
+) -> float:
     """Return the half width of a mean over M fixed images, each the mean of its noise draws.
 
-    From each image's mean and mean square over its draws; 0 where one draw tells all.
+    Args:
+        means: Each image's mean over its draws.
+        squares: Each image's mean square.
+        draws: Of each image; one where it tells all, and then the half width is 0.
+        low: Least that the mean over all images can be.
+        high: Largest that it can be.
+        reach: What a rare message changes.
+
+    Returns:
+        The half width.
+
+    References:
+        Satterthwaite, Biometrics 1946: degrees of freedom of a sum of unequal variances.
     """
+    if draws == 1:
+        return 0.0
     # Rounding leaves a little below 0 where all draws of an image are the same.
-    variance = (squares - means.square()).clamp_min(0)
-    deviation = float((variance.sum() / max(1, draws - 1)).sqrt())
-    return NORMAL_QUANTILE * deviation / len(means)
+    variances = (squares - means.square()).clamp_min(0) * draws / (draws - 1)
+    total, count = float(variances.sum()), len(means)
+    freedom = total**2 * (draws + 1) / float(variances.square().sum()) if total else inf
+    return mean_half_width(
+        float(means.mean()),
+        total / draws / count**2,
+        freedom,
+        low=low,
+        high=high,
+        rare=reach / (draws * count),
+    )
 
 
 def score_messages(
@@ -229,20 +276,9 @@ def score_messages(
     if not own_log_prob.isfinite().all():
         raise NetError(
             "a message is impossible for the image that sent it: the encoder gives other bits in "
-            "batches of other sizes; set net.noise above 0, or take more candidates"
+            "batches of other sizes; add noise to the features, or take more candidates"
         )
     same_class_log_prob = log_prob.masked_fill(~same_class, -torch.inf)
     information = (own_log_prob - log_prob.logsumexp(1)) / log(2)
     beyond = (own_log_prob - same_class_log_prob.logsumexp(1)) / log(2)
     return torch.stack([identification(log_prob, senders, candidates), information, beyond])
-
-
-def bootstrap_half_width(values: Float[Tensor, " M"], generator: torch.Generator) -> float:
-    """Return half the 95 % percentile interval of the mean; Efron, 1979."""
-    count = len(values)
-    resamples = (
-        torch.randint(count, (count,), generator=generator) for _ in range(BOOTSTRAP_RESAMPLES)
-    )
-    means = torch.stack([values[rows].mean() for rows in resamples])
-    low, high = means.quantile(means.new_tensor([0.025, 0.975])).tolist()
-    return float(high - low) / 2

@@ -213,7 +213,8 @@ def send_by_law(
         return observed
 
     def law(observed: Float[Tensor, "Q F"]) -> Float[Tensor, "Q M"]:
-        nats = to_tensor(log_prob(observed, features), "values of log_prob")
+        # A copy: a law that works in place would change the features of all that follow.
+        nats = to_tensor(log_prob(observed, features.clone()), "values of log_prob")
         shape = len(observed), len(features)
         if tuple(nats.shape) != shape or nats.isnan().any() or nats.isposinf().any():
             raise ValueError(

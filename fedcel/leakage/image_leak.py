@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedcel.leakage.exact_bits import noise_half_width, score_messages
+from fedcel.leakage.exact_bits import bits_half_width, score_messages
 from fedcel.leakage.feature_messages import FeatureMessages, disturb_features, disturb_unevenly
 
 MIN_DRAWS = 2  # one would give no error
@@ -80,7 +80,7 @@ def image_leak(
         raise ValueError(
             f"messages is {messages}, draws is {draws}; must be at least 1 and {MIN_DRAWS}"
         )
-    table = features.double()
+    table = features.detach().double()
     if noise.dim() == 1 and not dropout:
         channel = disturb_features(table, noise.double() / messages**0.5, 0.0)
         messages = 1
@@ -98,8 +98,13 @@ def image_leak(
     _, information, beyond = score_messages(log_prob, senders, is_alike, 1)
     alike = int(is_alike[0].sum())
     widths = [
-        noise_half_width(scores.mean()[None], scores.square().mean()[None], draws)
-        for scores in (information, beyond)
+        bits_half_width(
+            scores.mean()[None],
+            scores.square().mean()[None],
+            draws,
+            torch.tensor([log2(rivals)], dtype=torch.float64),
+        )
+        for scores, rivals in ((information, count), (beyond, alike))
     ]
     return ImageLeak(
         information=float(information.mean()) + log2(count),

@@ -1,10 +1,14 @@
 """What an encoder leaks, as numbers and in three lines of words."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from math import isfinite
+from math import ceil, isfinite
 
 from jaxtyping import Float
 from torch import Tensor
+
+USELESS_BITS = 64
+"""Bits that tell one image from 1.8e19, more than anyone has."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -44,15 +48,19 @@ class Leakage:
     verdict: str | None = None
     """Why the numbers mean nothing, where they do not."""
     population_bits: float | None = None
-    """What `information_bits` are at most for images that nobody has seen, with 95 % confidence: an
-    upper limit by Student's t; None without noise, or of fewer than 20 images."""
+    """What `information_bits` are at most for images that nobody has seen: an approximate 95 %
+    limit by Student's t, far too low where rare images carry the information; None without noise,
+    or of fewer than 20 images."""
     population_bits_bernstein: float | None = None
-    """The same for any number of images and any law of them; None without a known range."""
+    """The same with 95 % confidence for any number of images and any law of them; None without a
+    known range."""
     population_beyond_label: float | None = None
     """The limit by Student's t for `bits_beyond_label`."""
     population_beyond_label_bernstein: float | None = None
     population_images: int | None = None
     """Images that the limits are computed of."""
+    population_is_heavy_tailed: bool | None = None
+    """Whether a few images carry most of the spread: Student's limits may be far too low then."""
     # Of single images, and so by keyword: `to_dict` leaves these out.
     information: Float[Tensor, " M"] = field(kw_only=True)
     """Bits of each image, mean over noise draws."""
@@ -80,24 +88,32 @@ class Leakage:
         """Say in three lines what leaks, who could pick the image, and what does not follow."""
         return "\n".join([self._say_bits(), self._say_identification(), self._say_limits()])
 
+    @property
+    def has_classes(self) -> bool:
+        """Whether there are labels, and one of them occurs twice: else none has bits beyond it."""
+        return bool(self.cap_beyond_label)
+
     def _say_bits(self) -> str:
         """Return what one message tells, of how much, and the bound."""
         information = (
-            f"{self.information_bits:z.2f} ± {self.information_half_width:.2f} of "
+            f"{self.information_bits:z.2f} ± {round_up(self.information_half_width, 2)} of "
             f"{self.cap_bits:.2f} bits about which image it is"
         )
-        bounds = [self.certificate_bits]
-        if self.bits_beyond_label is None:
+        bounds, measured = [self.certificate_bits], [self.information_bits]
+        if self.bits_beyond_label is None or self.beyond_label_half_width is None:
             words = f"One message tells the best possible attacker {information}"
+        elif not self.has_classes:
+            words = (
+                f"One message tells the best possible attacker {information}; each label occurs "
+                "once, so bits beyond it mean nothing: measure several images of a class"
+            )
         else:
             words = (
                 "Beyond its label, one message tells the best possible attacker "
-                f"{self.bits_beyond_label:z.2f} ± {self.beyond_label_half_width:.2f} of "
+                f"{self.bits_beyond_label:z.2f} ± {round_up(self.beyond_label_half_width, 2)} of "
                 f"{self.cap_beyond_label:.2f} bits about the image; with the label, {information}"
             )
-            bounds = [self.certificate_beyond_label, self.certificate_bits]
-        measured = [self.information_bits]
-        if self.bits_beyond_label is not None:
+            bounds.insert(0, self.certificate_beyond_label)
             measured.insert(0, self.bits_beyond_label)
         known_bounds = [bound for bound in bounds if bound is not None]
         if known_bounds:
@@ -113,13 +129,13 @@ class Leakage:
     def _say_identification(self) -> str:
         """Return how often the right image is picked."""
         chance = 1 / self.identification_candidates
-        by_label = self.identification_by_label
+        by_label = self.identification_by_label if self.has_classes else None
         baseline = "" if by_label is None else f"one told nothing but the label, {by_label:.1%}, "
         return (
             f"Of {self.identification_candidates} images this attacker, who is not told the label, "
             f"picks the right one in {self.identification:.1%} ± "
-            f"{self.identification_half_width:.1%} of all cases; {baseline}a blind guess "
-            f"{chance:.1%}."
+            f"{round_up(100 * self.identification_half_width, 1)}% of all cases; {baseline}a blind "
+            f"guess {chance:.1%}."
         )
 
     def _say_limits(self) -> str:
@@ -128,27 +144,56 @@ class Leakage:
         if self.accuracy is not None and self.verdict is None:
             task = f"the accuracy that goes with it is {self.accuracy:.1%}"
         return (
-            f"This holds for one message about one of these {self.candidates} images: "
-            f"{self._say_population()}, messages of one image with fresh noise add up, and {task}."
+            f"This holds for one message about one of these {self.candidates} images: messages of "
+            f"one image with fresh noise add up, and {task}. {self._say_population()}"
         )
 
     def _say_population(self) -> str:
-        """Return what other images leak at most, where it is known."""
-        pairs = (
-            (self.population_beyond_label, self.population_beyond_label_bernstein),
-            (self.population_bits, self.population_bits_bernstein),
-        )
+        """Return what other images leak at most, where it is known, and on what assumption."""
         if self.population_bits is None:
-            return "other images leak otherwise"
-        limits = " and ".join(
-            f"{limit:.2f}" + ("" if safe is None else f" (by Bernstein {safe:.2f})")
-            for limit, safe in pairs
-            if limit is not None
-        )
-        return (
-            f"of the population that they are drawn from one leaks at most {limits} bits on "
-            "average, with 95 % confidence, if the encoder was not trained on them"
-        )
+            return "Other images leak otherwise."
+        student, safe = [self.population_bits], [self.population_bits_bernstein]
+        if self.has_classes and self.population_beyond_label is not None:
+            student.insert(0, self.population_beyond_label)
+            safe.insert(0, self.population_beyond_label_bernstein)
+        proven = [limit for limit in safe if limit is not None]
+        limits = proven or student
+        by_student = f"Student's t says {join_bits(student)}, if no rare image tells far more."
+        if limits[-1] > USELESS_BITS:
+            words = (
+                "There is no useful limit for other images of the population that they are drawn "
+                f"from: {join_bits(limits)} bits, where {USELESS_BITS} tell any from all others."
+            )
+            if student[-1] <= USELESS_BITS:
+                words += f" {by_student}"
+        elif proven:
+            words = (
+                "Of the population that they are drawn from, one leaks at most "
+                f"{join_bits(limits)} bits on average, with 95 % confidence, if the encoder was "
+                f"not trained on them; {by_student}"
+            )
+        else:
+            words = (
+                "Of the population that they are drawn from, one leaks at most about "
+                f"{join_bits(limits)} bits on average, if the encoder was not trained on them: an "
+                "approximation by Student's t, which assumes that no rare image tells far more."
+            )
+        if self.population_is_heavy_tailed:
+            words += (
+                " Warning: a few of these images do, so rare ones may carry the information, and "
+                "Student's limit may be far too low."
+            )
+        return words
+
+
+def round_up(value: float, digits: int) -> str:
+    """Return the half width of an interval, no narrower than it is."""
+    return f"{ceil(value * 10**digits - 1e-6) / 10**digits:.{digits}f}"
+
+
+def join_bits(limits: Sequence[float]) -> str:
+    """Return bits beyond the label and of all, or those of all alone."""
+    return " and ".join(f"{limit:.2f}" for limit in limits)
 
 
 def format_number(value: float | None) -> str:

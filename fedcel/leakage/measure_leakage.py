@@ -11,7 +11,12 @@ from torch import Tensor
 
 from fedcel.leakage.attribute_leak import AttributeLeak, measure_attribute
 from fedcel.leakage.certificate import certificate
-from fedcel.leakage.exact_bits import MIN_MESSAGES, average_scores, noise_half_width
+from fedcel.leakage.exact_bits import (
+    MIN_MESSAGES,
+    average_scores,
+    bits_half_width,
+    noise_half_width,
+)
 from fedcel.leakage.feature_messages import (
     FeatureMessages,
     LogProb,
@@ -31,7 +36,7 @@ from fedcel.leakage.population_bound import (
 from fedcel.metrics import chance_accuracy, is_at_chance
 from fedcel.nets import Encoder, encode_images
 from fedcel.seeding import make_generator
-from fedcel.tensors import ArrayLike, check_features, to_labels, to_tensor
+from fedcel.tensors import ArrayLike, check_features, count_alike, to_labels, to_tensor
 
 PAIRS_AT_ONCE = 4_000_000  # of a message and an image in memory: 32 MB, several times
 MIN_DRAWS = 2  # of noise, for each image: one would give no error
@@ -144,11 +149,13 @@ def measure_leakage(
         candidates=candidates,
         pairs_at_once=PAIRS_AT_ONCE,
     )
-    identified_width, information_width, beyond_width = (
-        noise_half_width(*pair, draws) for pair in zip(means, squares, strict=True)
+    class_caps = count_alike(groups).double().log2()
+    caps = torch.full_like(class_caps, log2(count)), class_caps
+    information, beyond = means[1] + caps[0], means[2] + caps[1]
+    information_width, beyond_width = (
+        bits_half_width(mean, square, draws, cap)
+        for mean, square, cap in zip(means[1:], squares[1:], caps, strict=True)
     )
-    class_sizes = groups.bincount()[groups].double()
-    information, beyond = means[1] + log2(count), means[2] + class_sizes.log2()
     bounds = bound_bits(table, groups, sigma, candidates)
     reference = read_reference(
         encoder,
@@ -181,12 +188,12 @@ def measure_leakage(
         certificate_beyond_label=bounds[1] if bounds and has_labels else None,
         candidates=count,
         cap_bits=log2(count),
-        cap_beyond_label=float(class_sizes.log2().mean()) if has_labels else None,
+        cap_beyond_label=float(caps[1].mean()) if has_labels else None,
         identification_candidates=min(candidates, count),
         identification_by_label=identify_by_label(groups, candidates) if has_labels else None,
         information_half_width=information_width,
         beyond_label_half_width=beyond_width if has_labels else None,
-        identification_half_width=identified_width,
+        identification_half_width=noise_half_width(means[0], squares[0], draws),
         accuracy=None if share_right is None else share_right[0],
         verdict=judge(table, sigma, share_right, groups),
         population_bits=None if unseen is None else unseen.information.student,
@@ -194,6 +201,9 @@ def measure_leakage(
         population_beyond_label=None if of_class is None else of_class.student,
         population_beyond_label_bernstein=None if of_class is None else of_class.bernstein,
         population_images=None if unseen is None else unseen.image_count,
+        population_is_heavy_tailed=(
+            None if unseen is None else (of_class or unseen.information).is_heavy_tailed
+        ),
         information=information,
         beyond=beyond if has_labels else None,
         identified=means[0],
@@ -544,12 +554,11 @@ def read_reference_noise(
 
 def identify_by_label(groups: Int[Tensor, " M"], candidates: int) -> float:
     """Return how often the right image is picked by its label alone."""
-    sizes = groups.bincount()
     total = 0.0
-    for label in sizes.nonzero()[:, 0]:
+    for label, size in zip(*torch.unique(groups, return_counts=True), strict=True):
         first = groups.eq(label).nonzero()[0]
         scores = groups.eq(label).double()[None]
-        total += int(sizes[label]) * float(identification(scores, first, candidates))
+        total += int(size) * float(identification(scores, first, candidates))
     return total / len(groups)
 
 

@@ -12,16 +12,16 @@ them never tell more than M times what one does: I(s; z_1 .. z_M) <= sum over m 
 """
 
 from collections.abc import Sequence
-from math import log, sqrt
+from functools import partial
+from math import log
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from fedcel.metrics import sample_half_width
 from fedcel.ranges import POSITIVE
-
-NORMAL_QUANTILE = 1.96  # half widths are of 95 % intervals
 
 
 class SequenceLeak(NamedTuple):
@@ -69,7 +69,7 @@ def measure_sequences(
     if not lengths or min(lengths) < 1:
         raise ValueError(f"lengths are {list(lengths)}, must be 1 or more messages each")
     subjects, variants, _ = features.shape
-    refs = features.double()
+    refs = features.detach().double()
     longest = max(lengths)
     is_rival = labels[:, None] == labels
     counts = is_rival.sum(1)
@@ -77,7 +77,8 @@ def measure_sequences(
     for draw in range(draws):
         picked = torch.randint(variants, (subjects, longest), generator=generator)
         clean = refs[torch.arange(subjects)[:, None], picked]
-        messages = clean + noise * torch.randn(clean.shape, generator=generator).double()
+        xi = torch.randn(clean.shape, generator=generator, dtype=torch.float32)
+        messages = clean + noise * xi
         log_likelihood = torch.zeros(subjects, subjects, dtype=torch.float64)
         for position in range(longest):
             log_likelihood += score_subjects(messages[:, position], refs, noise)
@@ -86,12 +87,11 @@ def measure_sequences(
                     rivals = log_likelihood.masked_fill(~is_rival, -torch.inf)
                     own_posterior = rivals.diagonal() - rivals.logsumexp(1)
                     told_bits[draw, place] = (own_posterior / log(2)) + counts.double().log2()
-    per_subject = told_bits.mean(0)
-    spread = per_subject.std(1, correction=1) if subjects > 1 else torch.zeros(len(lengths))
-    cap = float(counts.double().log2().mean())
+    caps = counts.double().log2()
+    half_width = partial(sample_half_width, low=0.0, high=float(caps.max()))
     return [
-        SequenceLeak(length, float(bits), NORMAL_QUANTILE * float(deviation) / sqrt(subjects), cap)
-        for length, bits, deviation in zip(lengths, per_subject.mean(1), spread, strict=True)
+        SequenceLeak(length, float(bits.mean()), half_width(bits), float(caps.mean()))
+        for length, bits in zip(lengths, told_bits.mean(0), strict=True)
     ]
 
 

@@ -1,6 +1,5 @@
 """Smashed data: the message of a split network, as an observation whose law is known exactly."""
 
-from copy import deepcopy
 from dataclasses import dataclass, replace
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 from fedcel.leakage.dropout_law import mixture_misfit, most_likely_features
 from fedcel.leakage.observation import ARCHITECTURE, FREE_QUERIES, HEAD, LOG_PROB, MEAN, NOISELESS
 from fedcel.leakage.population_bound import GaussianMessages
-from fedcel.nets import SplitNet, initialise_parameters
+from fedcel.nets import SplitNet, copy_module, initialise_parameters
 from fedcel.short_repr import summarise_record
 
 IMAGES_AT_ONCE = 1024  # encoded together where no gradient is wanted
@@ -86,7 +85,7 @@ class SmashedData:
 
     def fresh_encoder(self, generator: torch.Generator) -> nn.Module:
         """Copy the encoder, every layer that can be reset drawn anew."""
-        encoder = deepcopy(self.net.encoder)
+        encoder = copy_module(self.net.encoder)
         seed = int(torch.randint(2**31, (), generator=generator))
         with torch.random.fork_rng(devices=[]):  # layers draw from the global state
             torch.manual_seed(seed)
@@ -99,7 +98,7 @@ class SmashedData:
 
     def to(self, device: torch.device) -> "SmashedData":
         """Copy the observation, net included, for images on another device."""
-        return replace(self, net=deepcopy(self.net).to(device))
+        return replace(self, net=copy_module(self.net).to(device))
 
     def encode(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B F"]:
         """Compute the features z in chunks, without a gradient."""

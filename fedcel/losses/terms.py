@@ -249,7 +249,7 @@ class TermSource(NamedTuple):
     """
 
     name: str
-    remedy: str = "lower local.rate"
+    remedy: str = "lower the learning rate"
 
 
 class GradientRule(NamedTuple):

@@ -12,9 +12,16 @@ from fedcel.metrics.calibration import (
     score_probabilities,
 )
 from fedcel.metrics.chance import chance_accuracy, is_at_chance
+from fedcel.metrics.intervals import (
+    NORMAL_QUANTILE,
+    mean_half_width,
+    sample_half_width,
+    share_interval,
+)
 from fedcel.metrics.spread import between_group_spread, within_class_spread
 
 __all__ = [
+    "NORMAL_QUANTILE",
     "accuracy",
     "auroc",
     "bald",
@@ -23,9 +30,12 @@ __all__ = [
     "chance_accuracy",
     "ece",
     "is_at_chance",
+    "mean_half_width",
     "nll",
     "predictive_entropy",
     "reliability",
+    "sample_half_width",
     "score_probabilities",
+    "share_interval",
     "within_class_spread",
 ]

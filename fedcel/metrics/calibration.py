@@ -207,7 +207,7 @@ def check_probabilities(probabilities: Float[Tensor, "... C"]) -> Float[Tensor, 
     if not (off < 1e-3 and p.min() >= 0):  # also true of NaN
         raise ValueError(
             f"probabilities are no distributions (smallest {p.min():.3g}, sums off by {off:.3g}); "
-            "pass softmax outputs, and lower local.rate where a model diverged"
+            "pass softmax outputs; a model that diverged needs a lower learning rate"
         )
     return p
 

@@ -1,18 +1,17 @@
 """What a guess is right in, and whether a model is any better."""
 
-from math import sqrt
-
+import torch
 from jaxtyping import Int
 from torch import Tensor
 
-NORMAL_QUANTILE = 1.96  # of a 95 % interval
+from fedcel.metrics.intervals import share_interval
 
 
 def chance_accuracy(labels: Int[Tensor, " N"]) -> float:
     """Compute the accuracy of who always names the most frequent class.
 
     Args:
-        labels: (N,), not negative.
+        labels: (N,), any whole numbers.
 
     Returns:
         That class's share, in (0, 1].
@@ -22,7 +21,7 @@ def chance_accuracy(labels: Int[Tensor, " N"]) -> float:
     """
     if not len(labels):
         raise ValueError("0 labels, must be 1 or more")
-    return int(labels.bincount().max()) / len(labels)
+    return int(torch.unique(labels, return_counts=True)[1].max()) / len(labels)
 
 
 def is_at_chance(accuracy: float, count: int, chance: float) -> bool:
@@ -40,13 +39,7 @@ def is_at_chance(accuracy: float, count: int, chance: float) -> bool:
 
     Raises:
         ValueError: There was no image.
-
-    References:
-        Wilson, JASA 1927: the score interval of a share.
     """
     if count < 1:
         raise ValueError(f"{count} images were answered, must be 1 or more")
-    square = NORMAL_QUANTILE**2 / count
-    centre = accuracy + square / 2
-    half = NORMAL_QUANTILE * sqrt(accuracy * (1 - accuracy) / count + square / (4 * count))
-    return (centre - half) / (1 + square) <= chance
+    return share_interval(accuracy, count)[0] <= chance

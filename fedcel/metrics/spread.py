@@ -4,6 +4,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from fedcel.tensors import number_labels
+
 
 def within_class_spread(z: Float[Tensor, "N D"], y: Int[Tensor, " N"]) -> Float[Tensor, ""]:
     """Measure how far features lie from the mean of their class.
@@ -15,8 +17,9 @@ def within_class_spread(z: Float[Tensor, "N D"], y: Int[Tensor, " N"]) -> Float[
     Returns:
         The mean over images of |z - mean of its class|^2, unit: z squared.
     """
+    (y,) = number_labels(y)  # numbers of people would need room for all below them
     sums = z.new_zeros(int(y.max()) + 1, z.shape[1]).index_add(0, y, z)
-    means = sums / y.bincount()[:, None].clamp_min(1)  # absent classes are never looked up
+    means = sums / y.bincount()[:, None]
     return (z - means[y]).square().sum(1).mean()
 
 
@@ -38,6 +41,7 @@ def between_group_spread(
         squared.
     """
     # Numbered by those that occur: of ten thousand groups few have an image of each class.
+    (y,), (group,) = number_labels(y), number_labels(group)
     groups = int(group.max()) + 1
     occurring, pair = torch.unique(y * groups + group, return_inverse=True)
     counts, label = pair.bincount()[:, None], occurring // groups

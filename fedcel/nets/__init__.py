@@ -1,5 +1,6 @@
 """Split networks: encoder, cut and head; their parameters as one vector; what they cost."""
 
+from fedcel.nets.copy_module import copy_module
 from fedcel.nets.cut import Cut, apply_noise
 from fedcel.nets.device import CPU, fastest_device, place_state, use_full_precision
 from fedcel.nets.encode_images import (
@@ -15,6 +16,7 @@ from fedcel.nets.flat_net import FlatNet, to_arrays, to_vector
 from fedcel.nets.gaussian_head import GaussianHead
 from fedcel.nets.inference_cost import InferenceCost, measure_cost
 from fedcel.nets.net_contract import NET_CHECKS, NetCase
+from fedcel.nets.net_faults import find_batch_layers, find_layer_faults, name_layers
 from fedcel.nets.noise_scale import NoiseScale, NoiseScales, whiten_features
 from fedcel.nets.pretrained import fold_batch_norms, keep_parameters
 from fedcel.nets.split_net import (
@@ -22,6 +24,7 @@ from fedcel.nets.split_net import (
     SplitNet,
     build_net,
     build_noise_scale,
+    check_layers,
     initialise_parameters,
 )
 
@@ -43,13 +46,18 @@ __all__ = [
     "build_net",
     "build_noise_scale",
     "call_encoder",
+    "check_layers",
+    "copy_module",
     "encode_images",
     "fastest_device",
+    "find_batch_layers",
+    "find_layer_faults",
     "find_module",
     "fold_batch_norms",
     "initialise_parameters",
     "keep_parameters",
     "measure_cost",
+    "name_layers",
     "place_state",
     "split_outputs",
     "switch_to_evaluation",

@@ -42,7 +42,7 @@ class Cut:
         """
         if self.dropout == 0:
             return None
-        return torch.rand(shape, generator=generator) >= self.dropout
+        return torch.rand(shape, generator=generator, dtype=torch.float32) >= self.dropout
 
     def draw_noise(
         self, shape: tuple[int, ...], generator: torch.Generator
@@ -58,7 +58,7 @@ class Cut:
         """
         if self.sigma == 0:
             return None
-        return torch.randn(shape, generator=generator) * self.sigma
+        return torch.randn(shape, generator=generator, dtype=torch.float32) * self.sigma
 
     def disturb(
         self,

@@ -3,13 +3,23 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
+from math import inf
 
 import numpy as np
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from fedcel.errors import FedcelError, NetError, RefusedImagesError
+from fedcel.errors import (
+    MAX_REASON,
+    FedcelError,
+    NetError,
+    RefusedImagesError,
+    describe_unforeseen,
+    describe_user_origin,
+    shorten_text,
+)
+from fedcel.nets.net_faults import find_batch_layers, name_layers
 from fedcel.tensors import to_tensor
 
 Encoder = Callable[[Tensor], object]
@@ -17,7 +27,9 @@ Encoder = Callable[[Tensor], object]
 in a list, a tuple or a dict, all of which leave the device."""
 
 SAME_FEATURES = 1e-3
-"""Features that differ by more, as a share of their size, when computed again are random."""
+"""Features that differ by more, as a share of their size, when computed again are others."""
+HALF_STEPS = 8
+"""The same limit in steps of the features' own type, where those are coarser."""
 
 
 def encode_images(
@@ -26,7 +38,9 @@ def encode_images(
     """Compute features batch by batch, without a gradient, in evaluation mode.
 
     A module's images are brought to its device and floating type; its modes are as before
-    afterwards. The first batch is encoded twice, which shows an encoder that draws random numbers.
+    afterwards. Encoders get copies, so that one that works in place changes no image. The first
+    batch is encoded twice, which shows an encoder that draws random numbers, and its first image
+    once more by itself, which shows one whose features depend on the batch.
 
     Args:
         encoder: A PyTorch module, a method of one, or any function.
@@ -37,24 +51,58 @@ def encode_images(
         Features (N, D), what is more than one dimension made flat; where the encoder left them.
 
     Raises:
-        NetError: The encoder gives no vector an image, or other features the second time.
+        NetError: The encoder gives no vector an image, other features the second time, or others
+            for an image by itself.
     """
     module = find_module(encoder)
     batches = torch.split(images, batch_size)
-    with evaluation_mode(module), torch.no_grad():
-        features = [encode_batch(encoder, module, batch) for batch in batches]
-        again = encode_batch(encoder, module, batches[0])
+    with evaluation_mode(module), torch.inference_mode(False), torch.no_grad():
+        features = [encode_batch(encoder, module, batches[0])]
+        _check_features(encoder, module, batches[0], features[0])
+        features += [encode_batch(encoder, module, batch) for batch in batches[1:]]
     if {part.shape[1:] for part in features} != {features[0].shape[1:]}:
         shapes = sorted({tuple(part.shape[1:]) for part in features})
         raise NetError(f"the encoder gives features of shapes {shapes}, must be of one shape")
-    limit = SAME_FEATURES * float(features[0].abs().max())
-    gap = float((features[0] - again).abs().max())
+    return torch.cat(features)
+
+
+def _check_features(
+    encoder: Encoder,
+    module: nn.Module | None,
+    images: Shaped[Tensor, "B ..."],
+    features: Float[Tensor, "B D"],
+) -> None:
+    """Raise NetError where features are random, or depend on the other images of a batch."""
+    share = max(SAME_FEATURES, HALF_STEPS * torch.finfo(features.dtype).eps)
+    limit = share * float(features.abs().max())
+    again = encode_batch(encoder, module, images)
+    gap = _measure_gap(features, again)
     if gap > limit:  # NaN is refused by who needs finite features
         raise NetError(
             f"the encoder gives features that differ by {gap:.2g} when it is asked twice: it draws "
-            "random numbers; give it without its noise or dropout, whose law is asked for apart"
+            "random numbers; give it without its noise or dropout, whose law is asked for "
+            "apart"
         )
-    return torch.cat(features)
+    if len(images) == 1:
+        return
+    try:
+        alone = encode_batch(encoder, module, images[:1])
+    except NetError:  # of a program for so many images, or `squeeze`: with copies of itself alone
+        alone = encode_batch(encoder, module, images[:1].expand_as(images))
+    gap = _measure_gap(features[0], alone[0])
+    if gap > limit:
+        layers = "" if module is None else name_layers(find_batch_layers(module))
+        cause = f": {layers} has no running statistics" if layers else ""
+        raise NetError(
+            f"the encoder gives an image features that differ by {gap:.2g} by the other images of "
+            f"its batch{cause}; it must encode each image by itself: use running statistics or "
+            "nn.GroupNorm, or pass a function that calls the encoder image by image"
+        )
+
+
+def _measure_gap(features: Float[Tensor, "*shape"], again: Float[Tensor, "*more"]) -> float:
+    """Measure the largest difference; infinite where shapes differ."""
+    return float((features - again).abs().max()) if features.shape == again.shape else inf
 
 
 def find_module(encoder: Encoder) -> nn.Module | None:
@@ -109,16 +157,18 @@ def switch_to_evaluation(module: nn.Module) -> nn.Module:
     """
     try:
         return module.eval()
-    except NotImplementedError:  # of an exported part, whose `eval` says so
+    except (NotImplementedError, AttributeError):  # of an exported part, and of a frozen one
         for part in module.modules():
-            part.training = False
+            if hasattr(part, "training"):
+                part.training = False
         return module
 
 
 @contextmanager
 def evaluation_mode(module: nn.Module | None) -> Iterator[None]:
     """Switch all of a module to evaluation, and every part of it back to its own mode after."""
-    modes = [] if module is None else [(part, part.training) for part in module.modules()]
+    parts = [] if module is None else module.modules()
+    modes = [(part, part.training) for part in parts if hasattr(part, "training")]
     try:
         if module is not None:
             switch_to_evaluation(module)
@@ -136,7 +186,7 @@ def encode_batch(
 
 
 def call_encoder(encoder: Encoder, images: Shaped[Tensor, "B ..."]) -> Float[Tensor, "B D"]:
-    """Call an encoder, and make one vector an image of what it gives, with its gradient.
+    """Call an encoder on a copy, and make one vector an image of what it gives, with its gradient.
 
     Args:
         encoder: A PyTorch module, a method of one, or any function.
@@ -151,14 +201,21 @@ def call_encoder(encoder: Encoder, images: Shaped[Tensor, "B ..."]) -> Float[Ten
         NetError: It gives no vector an image.
     """
     try:
-        output = encoder(images)
+        output = encoder(images.clone())
     except FedcelError:
         raise
-    except (RuntimeError, TypeError, ValueError, AssertionError) as error:  # of shapes and types
-        first = " ".join(str(error).strip().splitlines()[:1])
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        raise NetError(
+            f"memory is too small to encode images {tuple(images.shape)} at once; encode fewer at "
+            "once, or smaller ones"
+        ) from error
+    except Exception as error:
+        origin = describe_user_origin(error)
         raise RefusedImagesError(
-            f"the encoder refuses images {tuple(images.shape)} of {images.dtype}: {first}; give "
-            "images of the size, channels and type that it takes, bytes divided by 255"
+            f"the encoder refuses images {tuple(images.shape)} of {images.dtype}: "
+            f"{shorten_text(describe_unforeseen(error), MAX_REASON)}"
+            f"{f' ({origin})' if origin else ''}; give images of the size, channels and type that "
+            "it takes, bytes divided by 255, or mend the encoder"
         ) from error
     parts = [flatten_output(part, len(images), name) for name, part in split_outputs(output)]
     return parts[0] if len(parts) == 1 else torch.cat(parts, 1)

@@ -1,7 +1,6 @@
 """K copies of a split net, each with its parameters in one vector; the arrays that travel."""
 
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 
 import numpy as np
 import torch
@@ -13,6 +12,7 @@ from torch.nn.functional import cross_entropy
 from fedcel.errors import NetError, StackingError
 from fedcel.named_tensors import add_prefix, select_prefix
 from fedcel.nets.client_layers import map_module, stack_layer, stack_noise_scale
+from fedcel.nets.copy_module import copy_module
 from fedcel.nets.noise_scale import whiten_features
 from fedcel.nets.split_net import SplitNet
 
@@ -104,7 +104,7 @@ class FlatNet:
         Returns:
             The same net there.
         """
-        return FlatNet(deepcopy(self.net).to(device), count)
+        return FlatNet(copy_module(self.net).to(device), count)
 
     def load(self, vector: Float[Tensor, "*k P"]) -> None:
         """Overwrite all parameters.

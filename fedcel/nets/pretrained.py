@@ -1,51 +1,67 @@
 """Pretrained nets with BatchNorm, made fit to be averaged, sampled and sent."""
 
-import copy
-from typing import cast
+import warnings
+from collections import Counter
 
 import torch
-from torch import fx, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_weights, fuse_linear_bn_weights
+from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
+from torch.nn.utils.weight_norm import WeightNorm, remove_weight_norm
 
 from fedcel.errors import NetError
+from fedcel.nets.copy_module import copy_module
+from fedcel.nets.encode_images import call_encoder
+from fedcel.nets.net_faults import MAX_NAMED, is_batch_norm
+from fedcel.torch_state import usual_torch_state
 
 PRETRAINED_MARK = "keeps_parameters"
 """Attribute of a module whose parameters `fedcel.nets.build_net` leaves as they are."""
+SAME_ANSWERS = 1e-3
+"""Answers that differ by more after folding, as a share of their size, are others."""
+DEAD_SPREAD = 1e-3
+"""Answers to images that differ by less, as a share of their size, say nothing of the image."""
+TRIAL_SIDES = (32, 64, 224, 28, 8)  # of images that a net is tried with where none are given
+
+Fusible = nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear
 
 
-def fold_batch_norms(module: nn.Module) -> nn.Module:
+@usual_torch_state()
+def fold_batch_norms(module: nn.Module, images: Float[Tensor, "B ..."] | None = None) -> nn.Module:
     """Make a pretrained net fit for a federation: each BatchNorm becomes part of the layer before.
 
     With its running statistics a BatchNorm is an affine map a channel, so that of W x + b it is
-    another convolution or linear layer. The copy trains on without statistics of batches, and its
-    parameters are kept when a split net is built.
+    another convolution or linear layer; an identity is left in its place. The copy is of the same
+    class, trains on without statistics of batches, and its parameters are kept when a split net is
+    built. It is held against the net on a few images. A weight_norm of a folded layer is computed
+    into its weight.
 
     Args:
-        module: The net, with running statistics.
+        module: The net, with running statistics, or a part of one.
+        images: Two images or more that it takes; None: noise of a size that it takes.
 
     Returns:
         A copy without BatchNorm; in evaluation it answers as `module` does, up to rounding.
 
     Raises:
-        NetError: A BatchNorm follows no layer of its own, or has no statistics.
+        NetError: A BatchNorm follows no layer of its own, is called twice or not at all, has no
+            statistics, or no images are known to compare with.
     """
-    try:
-        traced = fx.symbolic_trace(copy.deepcopy(module).eval())
-    except (fx.proxy.TraceError, TypeError) as error:
-        raise NetError(f"the net's graph cannot be followed: {error}; fold it by hand") from error
-    layers = dict(traced.named_modules())
-    for node in list(traced.graph.nodes):
-        norm = layers.get(str(node.target)) if node.op == "call_module" else None
-        if not isinstance(norm, _BatchNorm):
-            continue
-        before = cast(fx.Node, node.args[0])
-        _replace_layer(layers, str(before.target), _fuse_layers(layers, before, node, norm))
-        node.replace_all_uses_with(before)
-        traced.graph.erase_node(node)
-    traced.delete_all_unused_submodules()
-    traced.recompile()
-    return keep_parameters(traced)
+    folded = copy_module(module).eval()
+    norms = {name: layer for name, layer in folded.named_modules() if is_batch_norm(layer)}
+    if not norms:
+        return keep_parameters(folded)
+    with torch.no_grad():
+        images = make_images(folded) if images is None else images
+        before = call_encoder(folded, images)
+        layers = match_layers(folded, norms, images)
+        for name, layer in layers.items():
+            replace_layer(folded, layer, fuse_layers(layer, norms[name]))
+            replace_layer(folded, norms[name], nn.Identity())
+        after = call_encoder(folded, images)
+    compare_answers(before, after)
+    return keep_parameters(folded)
 
 
 def keep_parameters(module: nn.Module) -> nn.Module:
@@ -61,27 +77,116 @@ def keep_parameters(module: nn.Module) -> nn.Module:
     return module
 
 
-def _fuse_layers(
-    layers: dict[str, nn.Module], before: fx.Node, node: fx.Node, norm: _BatchNorm
-) -> nn.Module:
-    """Return one layer for the layer before and its BatchNorm."""
-    layer = layers.get(str(before.target)) if before.op == "call_module" else None
-    if norm.running_mean is None:
-        raise NetError(f"BatchNorm {node.target!r} has no running statistics; use nn.GroupNorm")
-    fusible = nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear
-    if len(before.users) > 1 or not isinstance(layer, fusible):
+def make_images(module: nn.Module) -> Float[Tensor, "B ..."]:
+    """Make black, white and noisy images that a net takes; NetError where no size fits."""
+    shapes: list[tuple[int, ...]] = []
+    first = next((layer for layer in module.modules() if isinstance(layer, Fusible)), None)
+    if isinstance(first, nn.Linear):
+        shapes = [(first.in_features,)]
+    elif first is not None:
+        dimensions = len(first.kernel_size)
+        shapes = [(first.in_channels, *[side] * dimensions) for side in TRIAL_SIDES]
+    parameter = next(module.parameters(), torch.empty(0))
+    generator = torch.Generator().manual_seed(0)
+    for shape in shapes:
+        images = torch.rand(4, *shape, generator=generator).to(parameter)
+        images[0], images[1] = 0.0, 1.0
+        try:
+            call_encoder(module, images)
+        except NetError:
+            continue
+        return images
+    raise NetError(
+        "the folded net could not be held against the net: nobody knows which images it takes; "
+        "give two as fold_batch_norms(net, images)"
+    )
+
+
+def match_layers(
+    module: nn.Module, norms: dict[str, nn.Module], images: Float[Tensor, "B ..."]
+) -> dict[str, Fusible]:
+    """Return the layer before each BatchNorm; NetError names all that have none of their own."""
+    calls: Counter[nn.Module] = Counter()
+    makers: dict[int, tuple[Fusible, object]] = {}  # by the tensor made, which is kept alive
+    sources: dict[nn.Module, Fusible] = {}
+
+    def note_call(layer: nn.Module, inputs: tuple[object, ...], output: object) -> None:
+        calls[layer] += 1
+        if isinstance(layer, Fusible):
+            makers[id(output)] = layer, output
+        elif inputs and id(inputs[0]) in makers:
+            sources[layer] = makers[id(inputs[0])][0]
+
+    watched = [part for part in module.modules() if isinstance(part, Fusible)]
+    hooks = [part.register_forward_hook(note_call) for part in [*watched, *norms.values()]]
+    try:
+        call_encoder(module, images)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    names = {layer: name for name, layer in module.named_modules()}
+    faults = []
+    for name, norm in norms.items():
+        source = sources.get(norm)
+        shared = [layer for layer in (source, norm) if layer is not None and calls[layer] > 1]
+        if getattr(norm, "running_mean", None) is None:
+            faults.append(f"BatchNorm {name!r} has no running statistics")
+        elif not calls[norm]:
+            faults.append(f"BatchNorm {name!r} is not called")
+        elif source is None:
+            faults.append(f"BatchNorm {name!r} follows no convolution or linear layer of its own")
+        elif shared or list(sources.values()).count(source) > 1:
+            faults.append(
+                f"BatchNorm {name!r} after {names[source]!r}: "
+                f"{' and '.join(repr(names[layer]) for layer in shared or [source])} serve twice"
+            )
+    if faults:
+        more = f"; and {len(faults) - MAX_NAMED} more" if len(faults) > MAX_NAMED else ""
         raise NetError(
-            f"BatchNorm {node.target!r} follows no convolution or linear layer of its own; "
+            f"{'; '.join(faults[:MAX_NAMED])}{more}; take out what is not called, replace the "
+            "others by nn.GroupNorm and train on"
+        )
+    return {name: sources[norm] for name, norm in norms.items()}
+
+
+def fuse_layers(layer: Fusible, norm: nn.Module) -> Fusible:
+    """Return one plain layer for a layer and the BatchNorm behind it."""
+    weight, bias = layer.weight, layer.bias
+    for hook in list(layer._forward_pre_hooks.values()):
+        if isinstance(hook, WeightNorm):
+            remove_weight_norm(layer, hook.name)
+    if is_parametrized(layer):  # by hand: `remove_parametrizations` changes the net's class, too
+        layer.__class__ = type_before_parametrizations(layer)
+        del layer._modules["parametrizations"]
+    statistics = (norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias)
+    fuse = fuse_linear_bn_weights if isinstance(layer, nn.Linear) else fuse_conv_bn_weights
+    layer.weight, layer.bias = fuse(weight, bias, *statistics)  # type: ignore[arg-type]
+    return layer
+
+
+def replace_layer(module: nn.Module, layer: nn.Module, by: nn.Module) -> None:
+    """Replace a layer wherever a module holds it."""
+    for part in list(module.modules()):
+        for name, child in part._modules.items():
+            if child is layer:
+                part._modules[name] = by
+
+
+def compare_answers(before: Float[Tensor, "B D"], after: Float[Tensor, "B D"]) -> None:
+    """Refuse a folded net that answers otherwise, and warn of one that says nothing of images."""
+    size = float(before.abs().max())
+    gap = float((before - after).abs().max())
+    if not gap <= SAME_ANSWERS * size:
+        raise NetError(
+            f"the folded net answers otherwise: by {gap:.2g} where answers are up to {size:.2g}; a "
+            "layer's output is used beside its BatchNorm, or a BatchNorm does more than its kind: "
             "replace it by nn.GroupNorm and train on"
         )
-    with torch.no_grad():
-        if isinstance(layer, nn.Linear):
-            return fuse_linear_bn_eval(layer, norm)
-        return fuse_conv_bn_eval(layer, norm)
-
-
-def _replace_layer(layers: dict[str, nn.Module], path: str, layer: nn.Module) -> None:
-    """Replace the module at a dotted path, in the net and in the table of its layers."""
-    parent, _, name = path.rpartition(".")
-    setattr(layers[parent], name, layer)
-    layers[path] = layer
+    spread = float((before - before[:1]).abs().max())
+    if spread <= DEAD_SPREAD * size:
+        warnings.warn(
+            f"the net says nothing of an image: answers to {len(before)} images differ by "
+            f"{spread:.2g} of {size:.2g}; its BatchNorms may hold no statistics of a training: "
+            "load its weights before folding",
+            stacklevel=4,
+        )

@@ -10,12 +10,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.nn.utils.parametrize import is_parametrized
+from torch.nn.utils.weight_norm import WeightNorm
 
 from fedcel import plugins
 from fedcel.errors import FedcelError, NetError
 from fedcel.named_tensors import select_prefix
 from fedcel.nets.cut import Cut
 from fedcel.nets.gaussian_head import GaussianHead
+from fedcel.nets.net_faults import find_layer_faults
 from fedcel.nets.noise_scale import NoiseScale, whiten_features
 from fedcel.nets.pretrained import PRETRAINED_MARK
 from fedcel.settings import NetSettings
@@ -80,7 +83,7 @@ class SplitNet(nn.Module):
         Returns:
             z (B, D), before any noise.
         """
-        return cast(Tensor, self.encoder(images))
+        return cast(Tensor, self.encoder(images.clone()))  # one may work in place
 
     def add_noise(
         self, z: Float[Tensor, "B D"], generator: torch.Generator
@@ -160,7 +163,8 @@ class SplitNet(nn.Module):
             tensors: One for each of `device_parameters`, of its shape.
         """
         encoder_names = [name for name, _ in self.encoder.named_parameters()]
-        self.encoder.load_state_dict({name: tensors[name] for name in encoder_names}, assign=True)
+        of_encoder = {name: tensors[name] for name in encoder_names}
+        self.encoder.load_state_dict(of_encoder, strict=False, assign=True)  # buffers stay
         if self.noise_scale is not None:
             self.noise_scale.load_state_dict(select_prefix(tensors, "noise_scale."), assign=True)
 
@@ -378,6 +382,34 @@ def build_net(
     return _assemble_net(net, shape, classes, generator, cut=cut)
 
 
+def check_layers(net: NetSettings, shape: tuple[int, ...], classes: int) -> None:
+    """Refuse a user's net whose layers cannot be trained, as soon as an image's shape is known.
+
+    One that cannot be built for these classes, or such grey images, is left to `build_net`.
+
+    Args:
+        net: The settings group `net`; the project's own nets are taken as they are.
+        shape: The shape of an image, (C, H, W).
+        classes: Number of logits.
+
+    Raises:
+        NetError: Names all layers that cannot be trained, by their paths.
+        PluginError: The import string leads nowhere.
+    """
+    if ":" not in net.name:
+        return
+    plugins.load_object(net.name)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            encoder, head = _call_own_builder(net, shape, classes)
+    except FedcelError:
+        return
+    if faults := find_layer_faults({"encoder": encoder, "head": head}):
+        part = _name_own_net(net)
+        reasons = "\n".join(faults)
+        raise NetError(f"{part}: {reasons}; {part.describe_remedy()}")
+
+
 def _name_own_net(net: NetSettings) -> plugins.PartName:
     return plugins.PartName("net.name", net.name, "NetContract")
 
@@ -511,32 +543,36 @@ def initialise_parameters(module: nn.Module, generator: torch.Generator) -> None
             bound = layer.weight[0].numel() ** -0.5
             for parameter in layer.parameters(recurse=False):
                 nn.init.uniform_(parameter, -bound, bound, generator=generator)
+            _draw_normalised_weight(layer, bound, generator)
+
+
+def _draw_normalised_weight(
+    layer: nn.Linear | nn.Conv2d, bound: float, generator: torch.Generator
+) -> None:
+    """Make the weight of a layer with weight_norm such as a plain layer's, norms included."""
+    for hook in layer._forward_pre_hooks.values():
+        if isinstance(hook, WeightNorm):
+            direction = getattr(layer, f"{hook.name}_v").detach()
+            norms = torch.norm_except_dim(direction, 2, hook.dim)
+            getattr(layer, f"{hook.name}_g").data.copy_(norms)
+    if is_parametrized(layer, "weight"):
+        with torch.no_grad():
+            weight = torch.empty_like(layer.weight).uniform_(-bound, bound, generator=generator)
+            layer.weight = weight  # taken apart by the parametrization
 
 
 def _check_net(encoder: nn.Module, head: nn.Module, shape: tuple[int, ...], classes: int) -> int:
-    """Return D; NetError on buffers, wrong shapes or undefined values says why."""
-    for part in (encoder, head):
-        for name, layer in part.named_modules():
-            if isinstance(layer, nn.modules.batchnorm._BatchNorm):
-                raise NetError(
-                    f"layer {name!r} is {type(layer).__name__}: its running statistics mix "
-                    "examples and cannot be averaged over clients or sampled; use nn.GroupNorm, "
-                    "or fedcel.nets.fold_batch_norms for a pretrained net"
-                )
-            if isinstance(layer, nn.modules.dropout._DropoutNd):
-                raise NetError(
-                    f"layer {name!r} is {type(layer).__name__}: it draws from global random state "
-                    "and changes the law of what is sent; leave it out"
-                )
-        for name, _ in part.named_buffers():
-            raise NetError(f"buffer {name!r} is not trained or averaged; make it a parameter")
+    """Return D; NetError lists all faults of layers, else says what is wrong with the values."""
+    faults = find_layer_faults({"encoder": encoder, "head": head})
     shared = {*encoder.parameters()} & {*head.parameters()}
-    for name, parameter in head.named_parameters():
-        if parameter in shared:
-            raise NetError(
-                f"the encoder has the head's parameter {name!r}, too, which could not be frozen "
-                "without it; give each its own"
-            )
+    if names := [name for name, parameter in head.named_parameters() if parameter in shared]:
+        faults.append(
+            f"the encoder has the head's parameter {', '.join(map(repr, names))}, too, which could "
+            "not be frozen without it; give each its own"
+        )
+    if faults:
+        raise NetError("\n".join(faults))
+    before = copy_buffers(encoder, head)
     try:
         with torch.no_grad():
             z = encoder(torch.full((2, *shape), 0.5))
@@ -545,6 +581,18 @@ def _check_net(encoder: nn.Module, head: nn.Module, shape: tuple[int, ...], clas
             logits = head(z)
     except RuntimeError as error:
         raise NetError(f"the net does not fit images of shape {shape}: {error}") from error
+    after = copy_buffers(encoder, head)
+    if moved := [n for n in after if n not in before or not torch.equal(before[n], after[n])]:
+        raise NetError(
+            f"buffer {', '.join(map(repr, moved))} is changed by a forward pass, and is not "
+            "trained or averaged; leave it as it is, or make it a parameter"
+        )
     if logits.shape != (2, classes):
         raise NetError(f"the head returned {tuple(logits.shape)}, must be (B, {classes})")
     return int(z.shape[1])
+
+
+def copy_buffers(encoder: nn.Module, head: nn.Module) -> dict[str, Tensor]:
+    """Return copies of both halves' buffers by their paths."""
+    halves = nn.ModuleDict({"encoder": encoder, "head": head})
+    return {name: buffer.clone() for name, buffer in halves.named_buffers()}

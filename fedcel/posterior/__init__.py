@@ -13,6 +13,7 @@ from fedcel.posterior.langevin_step import (
     LangevinMeasures,
     build_sampler,
     langevin_step,
+    list_trained_parameters,
     moving_parameters,
     share_sampler,
 )
@@ -52,6 +53,7 @@ __all__ = [
     "is_sample_candidate",
     "is_sample_due",
     "langevin_step",
+    "list_trained_parameters",
     "moving_parameters",
     "noise_variance",
     "plan_round",

@@ -20,8 +20,8 @@ class Chain:
         capacity: How many are kept at most.
     """
 
-    def __init__(self, folder: Path, capacity: int) -> None:
-        self.folder = folder
+    def __init__(self, folder: str | Path, capacity: int) -> None:
+        self.folder = Path(folder)
         self.capacity = capacity
 
     def list_rounds(self) -> list[int]:

@@ -70,8 +70,8 @@ class Trace:
         RunError: The file is damaged.
     """
 
-    def __init__(self, path: Path, last: int | None = None) -> None:
-        self.path = path
+    def __init__(self, path: str | Path, last: int | None = None) -> None:
+        self.path = path = Path(path)
         self.rows: list[Float[Tensor, " F"]] = []
         self.rounds: list[int] = []
         self.latest: Diagnosis | None = None

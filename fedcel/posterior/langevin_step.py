@@ -5,8 +5,8 @@ from functools import lru_cache, partial
 from typing import NamedTuple, final
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
+from jaxtyping import Float, Int
+from torch import Tensor, nn
 
 from fedcel import plugins
 from fedcel.errors import PluginError
@@ -188,7 +188,7 @@ class LangevinContext(NamedTuple):
 
     Attributes:
         plan: The round's constants; clients differ in the noise only.
-        moving: The part of a net's vector that moves.
+        moving: The part of a net's vector that moves; positions, where single parameters are frozen.
         received: The model that the round starts from.
         control_variate: Against the drift of clients (Karimireddy et al., ICML 2020, eq. 3).
         noise: Standard deviation of each client's noise per step.
@@ -199,7 +199,7 @@ class LangevinContext(NamedTuple):
     """
 
     plan: RoundPlan
-    moving: slice
+    moving: slice | Int[Tensor, " M"]
     received: Float[Tensor, " M"]
     control_variate: Float[Tensor, "K M"] | None
     noise: Sequence[float]
@@ -228,17 +228,37 @@ class LangevinMeasures(NamedTuple):
         return summarise_record(self)
 
 
-def moving_parameters(nets: FlatNet, is_encoder_frozen: bool) -> slice:
+def list_trained_parameters(net: nn.Module) -> Int[Tensor, " M"] | None:
+    """List the positions of all parameters whose `requires_grad` is set, in the net's vector.
+
+    Args:
+        net: The net.
+
+    Returns:
+        The positions, ascending; None where all parameters are trained.
+    """
+    parameters = list(net.parameters())
+    if all(parameter.requires_grad for parameter in parameters):
+        return None
+    marks = [torch.full((p.numel(),), p.requires_grad) for p in parameters]
+    return torch.cat(marks).nonzero()[:, 0]
+
+
+def moving_parameters(nets: FlatNet, is_encoder_frozen: bool) -> slice | Int[Tensor, " M"]:
     """Select the parameters that move: those of the head only once the encoder is frozen.
+
+    Whatever has `requires_grad=False` never moves.
 
     Args:
         nets: The net.
         is_encoder_frozen: Whether the encoder is frozen.
 
     Returns:
-        Their part of the net's vector.
+        Their part of the net's vector; positions, where single parameters are frozen.
     """
-    return slice(nets.cut if is_encoder_frozen else 0, None)
+    first = nets.cut if is_encoder_frozen else 0
+    trained = list_trained_parameters(nets.net)
+    return slice(first, None) if trained is None else trained[trained >= first]
 
 
 def langevin_step(
@@ -273,6 +293,8 @@ def langevin_step(
         gradients.add_(context.control_variate)
     noise_adder = partial(add_noise, context)
     next_state = context.sampler.step(state, vectors, gradients, noise_adder, plan)
+    if isinstance(context.moving, Tensor):  # the vectors above are a copy, no view
+        nets.vectors[:, context.moving] = vectors
     return next_state, LangevinMeasures(was_clipped, information)
 
 

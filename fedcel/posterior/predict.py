@@ -2,14 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from copy import deepcopy
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedcel.nets import FlatNet, NoiseScales, SplitNet
+from fedcel.nets import FlatNet, NoiseScales, SplitNet, copy_module
 from fedcel.short_repr import summarise_record
 
 
@@ -138,7 +137,7 @@ def build_device_net(flat: FlatNet, samples: Sequence[Float[Tensor, " P"]], scop
     nets = []
     for vector in samples if scope == "full" else samples[:1]:
         flat.load(vector)
-        nets.append(deepcopy(flat.net))
+        nets.append(copy_module(flat.net))
     if len(nets) == 1:
         return nets[0]
     scales = [scale for net in nets if (scale := net.noise_scale) is not None]

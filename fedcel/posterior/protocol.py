@@ -12,7 +12,7 @@ from fedcel.posterior.round_plan import RoundPlan
 NoiseAdder = Callable[[Tensor, float], None]
 """add_noise(target, scale) adds `scale` times a fresh draw of a Langevin step's noise, in place.
 
-It has the deviation that fits this client's weight, shared noise and preconditioner included.
+It has the deviation that fits this client's weight.
 """
 
 
@@ -21,7 +21,7 @@ class Sampler(Protocol):
     """How the parameters that move take one step; its state lasts for one round of one client.
 
     What is sampled is not its business: the gradient is that of the loss, the priors and the
-    control variate, clipped and preconditioned as the settings say.
+    control variate, clipped as the settings say.
     """
 
     def start(self, w: Float[Tensor, " M"], plan: RoundPlan) -> State:

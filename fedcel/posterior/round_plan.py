@@ -6,11 +6,9 @@ w <- w - eta (grad f_k + kappa (w - w_received)) + noise.
 
 import math
 from collections.abc import Collection, Mapping
-from typing import NamedTuple, overload
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from fedcel.errors import SettingsError
 from fedcel.losses.cel import ramp_weight
@@ -37,8 +35,6 @@ class RoundPlan(NamedTuple):
     temperature: float
     threshold: float | None = None
     """tau, where the server moves it."""
-    shared_noise: float = 0.0
-    """The standard deviation of the noise that all clients draw alike, per step."""
     clip: float | None = None
     """The largest norm of a step's gradient."""
     steps: int = 1
@@ -62,56 +58,25 @@ class RoundPlan(NamedTuple):
             return self.temperature
         return self.temperature * temperature_ratio(self.rate, self.pull, self.steps)
 
-    def noise_scale(self, preconditioner: Float[Tensor, " M"]) -> Float[Tensor, " M"]:
-        """Compute by how much a parameter's noise differs from that at a step size of eta.
-
-        Args:
-            preconditioner: G, step sizes in units of eta, (M,).
-
-        Returns:
-            sqrt(G), and less of the moving prior's cooling where the step is smaller, (M,).
-        """
-        if not self.compensates_cooling:
-            return preconditioner.sqrt()
-        ratio_at_eta = temperature_ratio(self.rate, self.pull, self.steps)
-        ratios = temperature_ratio(self.rate * preconditioner, self.pull, self.steps)
-        return (preconditioner / ratios * ratio_at_eta).sqrt()
-
 
 def step_size(settings: Settings, number: int) -> float:
     """Compute eta in round `number`, from 1.
 
     `cosine` and `decay`, eta_1 t^-c (Welling and Teh, ICML 2011, section 4), fall to `rate-end` of
-    the first value at the end of burn-in and stay there; `cyclical` falls by a cosine in each cycle
-    (Zhang et al., ICLR 2020, eq. 1), to that value too.
+    the first value at the end of burn-in and stay there.
     """
     local = settings.local
     if local.schedule == "constant":
         return local.rate
     last = burn_in_rounds(settings)
-    if local.schedule != "cyclical" and number > last and last < 2:
+    if number > last and last < 2:
         return local.rate * local.rate_end  # burn-in is too short to fall in
     if local.schedule == "decay":
         power = -math.log(local.rate_end) / math.log(max(2, last))
         return local.rate * float(min(number, last) ** -power)
-    if local.schedule == "cyclical":
-        progress = cycle_position(settings, number)
-    else:
-        progress = min(1.0, (number - 1) / max(1, last - 1))
+    progress = min(1.0, (number - 1) / max(1, last - 1))
     cosine = (1 + math.cos(math.pi * progress)) / 2
     return local.rate * (local.rate_end + (1 - local.rate_end) * cosine)
-
-
-def cycle_position(settings: Settings, number: int) -> float:
-    """Compute how far round `number` is in its cycle, in [0, 1)."""
-    return ((number - 1) * settings.local.cycles % settings.rounds) / settings.rounds
-
-
-def is_sampling(settings: Settings, number: int) -> bool:
-    """Say whether round `number` may give a sample: after burn-in, and late in a cycle."""
-    local = settings.local
-    explores = local.schedule == "cyclical" and cycle_position(settings, number) < local.explore
-    return number > burn_in_rounds(settings) and not explores
 
 
 def is_sample_candidate(settings: Settings, number: int) -> bool:
@@ -124,7 +89,7 @@ def is_sample_candidate(settings: Settings, number: int) -> bool:
     Returns:
         Whether it may.
     """
-    return settings.temperature > 0 and is_sampling(settings, number)
+    return settings.temperature > 0 and number > burn_in_rounds(settings)
 
 
 def is_encoder_frozen(settings: Settings, number: int) -> bool:
@@ -143,14 +108,11 @@ def is_encoder_frozen(settings: Settings, number: int) -> bool:
 def temperature(settings: Settings, number: int) -> float:
     """Compute the temperature of round `number`.
 
-    The full one while sampling, 0 while a cycle explores; in burn-in `chain.heat` of it, constant
-    or, annealed, growing linearly to 1.
+    The full one while sampling; in burn-in `chain.heat` of it.
     """
-    chain, last = settings.chain, burn_in_rounds(settings)
-    if number > last:
-        return settings.temperature if is_sampling(settings, number) else 0.0
-    share = chain.heat + (1 - chain.heat) * number / last if chain.anneal else chain.heat
-    return settings.temperature * share
+    if number > burn_in_rounds(settings):
+        return settings.temperature
+    return settings.temperature * settings.chain.heat
 
 
 def loss_ramp(settings: Settings, number: int) -> float:
@@ -170,26 +132,18 @@ def loss_ramp(settings: Settings, number: int) -> float:
     return cel.end * step_size(settings, number) / settings.local.rate
 
 
-def prior_pull(
-    prior: PriorSettings, rate: float, steps: int, total: int, *, temperature: float = 1.0
-) -> float:
+def prior_pull(prior: PriorSettings, rate: float, steps: int, total: int) -> float:
     """Compute kappa, the pull per unit step towards the received model.
 
     `fixed`: 1/(N s^2), the gradient of -log N(w_received, s^2 I) per example.
     `consistent`: a round of `steps` steps goes back the share r: (1 - eta kappa)^steps = 1 - r.
-    `patent-code`: `fixed` with the standard deviation of a step's noise, sqrt(2 eta T/N), in the
-    place of the variance s^2, kept to compare with: eta kappa = sqrt(eta/(2 N T)), so that a round
-    goes back 1 - (1 - sqrt(eta/(2 N T)))^steps. That is close to FedAvg only where N T is large
-    beside eta steps^2: it is 60 % at N = 997, eta = T = 1 and 40 steps.
     SettingsError when a prior is so narrow that a step would overshoot (eta kappa >= 1).
     """
     if prior.mode == "none":
         return 0.0
     if prior.mode == "consistent":
         return (1 - float((1 - prior.pull) ** (1 / steps))) / rate
-    is_patent = prior.mode == "patent-code"
-    variance = math.sqrt(2 * rate * temperature / total) if is_patent else prior.width**2
-    kappa = 1 / (total * variance)
+    kappa = 1 / (total * prior.width**2)
     if rate * kappa >= 1:
         raise SettingsError(
             f"prior.mode is {prior.mode!r}, prior.width {prior.width}: eta*kappa is "
@@ -199,19 +153,11 @@ def prior_pull(
     return kappa
 
 
-@overload
-def temperature_ratio(rate: float, kappa: float, steps: int) -> float: ...
-@overload
-def temperature_ratio(
-    rate: Float[Tensor, " P"], kappa: float, steps: int
-) -> Float[Tensor, " P"]: ...
-def temperature_ratio(
-    rate: float | Float[Tensor, " P"], kappa: float, steps: int
-) -> float | Float[Tensor, " P"]:
+def temperature_ratio(rate: float, kappa: float, steps: int) -> float:
     """Compute T_eff/T = (1 + q^steps)/(1 + q), q = 1 - eta kappa, of a prior that moves each round.
 
     The limit for a small step; the prior's centre follows the chain, so it damps without adding
-    its own share of noise. With a step size for each parameter, one ratio for each.
+    its own share of noise.
     """
     q = 1 - rate * kappa
     return (1 + q**steps) / (1 + q)
@@ -226,12 +172,11 @@ def noise_variance(
     kappa: float = 0.0,
     steps: int = 1,
     gain: float = 1.0,
-    shared: float = 0.0,
-) -> tuple[float, float]:
-    """Compute the variances of the noise that gives a federation's chain temperature T.
+) -> float:
+    """Compute the variance of the noise that gives a federation's chain temperature T.
 
     Each client adds 1/w_k times the noise of a chain that holds all examples, since deltas are
-    averaged by w_k. What all clients draw alike needs no such factor.
+    averaged by w_k.
 
     Args:
         rate: eta.
@@ -241,18 +186,15 @@ def noise_variance(
         kappa: Pull of a prior around the received model, which cools the chain.
         steps: Steps of a round.
         gain: By which the server multiplies the mean delta.
-        shared: rho, the correlation of the noise of different clients.
 
     Returns:
-        Per step and parameter: of the client's own noise, 2 eta T/(N w_k) (1 - rho^2), and of the
-        shared noise, 2 eta T/N rho^2; both divided by gain and cooling.
+        Per step and parameter: 2 eta T/(N w_k), divided by gain and cooling.
 
     References:
         Welling and Teh, ICML 2011, eq. 4.
     """
     ratio = temperature_ratio(rate, kappa, steps)
-    variance = 2 * rate * temperature / (total * gain * ratio)
-    return variance * (1 - shared**2) / weight, variance * shared**2
+    return 2 * rate * temperature / (total * gain * ratio) / weight
 
 
 def plan_round(
@@ -276,7 +218,7 @@ def plan_round(
     local, prior, strategy = settings.local, settings.prior, settings.strategy
     eta = step_size(settings, number)
     round_temperature = temperature(settings, number)
-    kappa = prior_pull(prior, eta, local.steps, total, temperature=settings.temperature)
+    kappa = prior_pull(prior, eta, local.steps, total)
     decay = 0.0 if prior.scale == "none" else 1 / (total * prior.scale**2)
     if eta * (kappa + decay + strategy.proximal) >= 1:
         raise SettingsError(
@@ -284,7 +226,7 @@ def plan_round(
             f"strategy.proximal's pull {strategy.proximal:g} is 1 or more: every step would "
             "overshoot; lower local.rate, or raise prior.scale"
         )
-    client_variance, shared_variance = noise_variance(
+    variance = noise_variance(
         rate=eta,
         temperature=round_temperature,
         total=total,
@@ -292,7 +234,6 @@ def plan_round(
         kappa=kappa if prior.compensate else 0.0,
         steps=local.steps,
         gain=strategy.gain,
-        shared=local.shared_noise,
     )
     ramp = loss_ramp(settings, number)
     cel_ramp = ramp if gamma is None else min(gamma, ramp)
@@ -302,14 +243,13 @@ def plan_round(
         defence_weight=settings.defence.used_strength * ramp,
         pull=kappa + strategy.proximal,
         decay=decay,
-        noise=math.sqrt(client_variance),
+        noise=math.sqrt(variance),
         is_encoder_frozen=is_encoder_frozen(settings, number),
         temperature=round_temperature,
-        shared_noise=math.sqrt(shared_variance),
         clip=None if local.clip == "none" else local.clip,
         steps=local.steps,
         compensates_cooling=prior.compensate,
-        control=local.control if is_sampling(settings, number) else "none",
+        control=local.control if number > burn_in_rounds(settings) else "none",
     )
 
 

@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
 from fedcel.privacy.array_kind import Array, match_kind, to_tensor
+from fedcel.privacy.clip import check_logits
 from fedcel.privacy.label_only import LabelOnly
 from fedcel.privacy.protocol import KnownLaw, Mechanism
 from fedcel.short_repr import summarise_record
@@ -77,13 +78,15 @@ def fit_calibration(
         temperature is fitted to answers about the reference images.
 
     Raises:
-        ValueError: There are logits without labels or as many as not, or none for a mechanism
-            whose law is not known.
+        ValueError: There are logits without labels or as many as not, none for a mechanism whose
+            law is not known, or they are not rows of a logit a class and places of classes.
     """
     if (logits is None) != (labels is None):
         raise ValueError("logits and labels of reference images belong together; give both or none")
     rows = None if logits is None else to_tensor(logits)
-    classes = None if labels is None else to_tensor(labels).long()
+    if rows is not None and rows.dim() != 2:
+        check_logits(rows, getattr(mechanism, "classes", 2))
+    classes = None if labels is None else read_labels(to_tensor(labels))
     if rows is not None and classes is not None and len(rows) != len(classes):
         raise ValueError(f"{len(rows)} reference rows have {len(classes)} labels, must be as many")
     if isinstance(mechanism, LabelOnly):
@@ -223,6 +226,16 @@ def _gather_references(
         classes = [classes[0][is_missing], labels[places]]
     members = one_hot(torch.cat(classes), mechanism.classes).double()
     return BayesCalibration(mechanism, torch.cat(rows), members / members.sum(0))
+
+
+def read_labels(labels: Tensor) -> Int[Tensor, " V"]:
+    """Return labels as places of classes; ValueError on others, which no rounding makes them."""
+    if labels.dim() != 1 or (labels.is_floating_point() and bool((labels != labels.trunc()).any())):
+        raise ValueError(
+            f"labels are {labels.dtype} of shape {tuple(labels.shape)}, must be one whole number "
+            "an image, the place of its class; one-hot rows are labels.argmax(1)"
+        )
+    return labels.long()
 
 
 def _check_labels(labels: Int[Tensor, " V"], classes: int) -> None:

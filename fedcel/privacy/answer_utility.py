@@ -11,15 +11,13 @@ from typing import NamedTuple
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedcel.metrics import calibration
+from fedcel.metrics import calibration, sample_half_width
 from fedcel.privacy.answer_calibration import AnswerCalibration, fit_calibration
 from fedcel.privacy.clip import clip_rows
 from fedcel.privacy.mechanism_builder import build_mechanism
 from fedcel.privacy.protocol import Mechanism
 from fedcel.settings import PrivacySettings
 from fedcel.short_repr import summarise_record
-
-NORMAL_QUANTILE = 1.959964  # of 97.5 %
 
 
 class LabelledLogits(NamedTuple):
@@ -135,10 +133,9 @@ def score_probabilities(probabilities: Float[Tensor, "N C"], images: LabelledLog
     top = probabilities.argmax(1)
     is_right = (top == images.labels).double()
     by_image = is_right.view(images.messages, -1).mean(0)
-    spread = float(by_image.std()) if len(by_image) > 1 else 1.0
     return AnswerScore(
         accuracy=float(is_right.mean()),
-        half_width=NORMAL_QUANTILE * spread / math.sqrt(len(by_image)),
+        half_width=sample_half_width(by_image, low=0.0, high=1.0),
         top1_kept=float((top == images.logits.argmax(1)).double().mean()),
         confidence=float(probabilities.amax(1).mean()),
         ece=calibration.ece(probabilities, images.labels),

@@ -11,8 +11,18 @@ Array = TypeVar("Array", Tensor, np.ndarray)
 
 
 def to_tensor(values: Tensor | np.ndarray) -> Tensor:
-    """Return the same values as a tensor."""
-    return values if isinstance(values, Tensor) else torch.from_numpy(np.ascontiguousarray(values))
+    """Return the same values as a tensor; ValueError where they are no numbers."""
+    if isinstance(values, Tensor):
+        return values
+    array = np.ascontiguousarray(values)
+    if array.dtype.kind not in "fiub":
+        raise ValueError(
+            f"values are {array.dtype}, must be numbers; labels are the places of classes, for "
+            "scikit-learn numpy.searchsorted(model.classes_, labels)"
+        )
+    # PyTorch takes neither the other order of bytes nor what must not be written.
+    plain = array.astype(array.dtype.newbyteorder("="), copy=not array.flags.writeable)
+    return torch.from_numpy(plain)
 
 
 def match_kind(values: Tensor, like: Array) -> Array:

@@ -28,7 +28,7 @@ def clip_rows(logits: Float[Tensor, "B C"], kind: str, clip: float) -> Float[Ten
         ValueError: Logits are undefined, there is no such kind, or the clip is not above 0.
     """
     clip_sensitivity(kind, clip, 1)
-    check_logits(logits, logits.shape[1])
+    check_logits(logits, logits.shape[-1] if logits.dim() else 0)
     wide = logits.double().clamp(-LARGEST_LOGIT, LARGEST_LOGIT)
     if kind == "probabilities":
         return wide.softmax(1) * MARGIN
@@ -39,6 +39,11 @@ def clip_rows(logits: Float[Tensor, "B C"], kind: str, clip: float) -> Float[Ten
 
 def check_logits(logits: Float[Tensor, "B C"], classes: int) -> None:
     """Refuse undefined logits, and those of more or fewer classes than was said: ValueError."""
+    if logits.dim() != 2:
+        raise ValueError(
+            f"logits are {tuple(logits.shape)}, must be (B, {classes}), a row an answer; of a "
+            "binary decision function d, give numpy.column_stack([-d / 2, d / 2])"
+        )
     if logits.shape[1] != classes:
         raise ValueError(f"rows hold {logits.shape[1]} logits, must hold {classes}, one a class")
     if not logits.isfinite().all():

@@ -10,6 +10,7 @@ from functools import reduce
 from typing import Literal, NamedTuple
 
 from fedcel.extras import import_optional
+from fedcel.privacy.budget_units import read_decimal
 from fedcel.privacy.epsilon_range import check_epsilon
 from fedcel.privacy.gaussian_calibration import least_epsilon
 from fedcel.privacy.noise_mechanisms import Gaussian
@@ -59,7 +60,8 @@ def compose_basic(epsilon: float, delta: float, count: int) -> Composition:
         raise ValueError(f"delta is {delta}, must be in [0, 1)")
     if count < 1:
         raise ValueError(f"count is {count}, must be 1 or more answers")
-    return Composition("basic", count, count * epsilon, count * delta)
+    together = [float(count * read_decimal("price", price)) for price in (epsilon, delta)]
+    return Composition("basic", count, *together)
 
 
 def compose_exactly(mechanism: Mechanism, count: int, delta: float) -> Composition:

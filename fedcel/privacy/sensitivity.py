@@ -4,6 +4,7 @@ Plain numbers, no tensors: settings are checked by the same functions.
 """
 
 import math
+from numbers import Integral
 from typing import Literal
 
 from fedcel.errors import SettingsError
@@ -51,8 +52,8 @@ def check_classes(classes: int) -> None:
     Raises:
         ValueError: There are fewer than two.
     """
-    if classes < 2:
-        raise ValueError(f"there are {classes} classes, must be 2 or more")
+    if isinstance(classes, bool) or not isinstance(classes, Integral) or classes < 2:
+        raise ValueError(f"there are {classes!r} classes, must be 2 or more, a whole number")
 
 
 def noise_sensitivity(
@@ -75,6 +76,8 @@ def noise_sensitivity(
         ValueError: As `clip_sensitivity`.
     """
     enforced = clip_sensitivity(kind, clip, classes, norm)
+    if stated is not None:
+        POSITIVE.check("sensitivity", stated)
     if stated is not None and not stated >= enforced:
         raise SettingsError(
             f"privacy.sensitivity is {stated:g}, must be at least {enforced:g}: the clip {kind!r} "

@@ -1,6 +1,13 @@
 """A run on disk: its folder, its round log, its clients' states, its evaluation, its posterior."""
 
-from fedcel.runs.client_state import ClientStateFolder, is_state_usable, partition_folder
+from fedcel.runs.client_state import (
+    ClientMemory,
+    ClientStateFolder,
+    StoredState,
+    keep_state,
+    load_state,
+    partition_folder,
+)
 from fedcel.runs.evaluation import (
     GUESSES_FILE,
     NOISE_DRAWS,
@@ -32,6 +39,7 @@ from fedcel.runs.server_run import EventCallback, ServerRun
 __all__ = [
     "GUESSES_FILE",
     "NOISE_DRAWS",
+    "ClientMemory",
     "ClientStateFolder",
     "Evaluation",
     "Event",
@@ -40,6 +48,7 @@ __all__ = [
     "Posterior",
     "Run",
     "ServerRun",
+    "StoredState",
     "build_sent_net",
     "calibrate_answers",
     "create_run",
@@ -47,8 +56,9 @@ __all__ = [
     "find_writer",
     "has_begun",
     "hold_folder",
-    "is_state_usable",
+    "keep_state",
     "list_versions",
+    "load_state",
     "open_run",
     "parse_run_settings",
     "partition_folder",

@@ -1,49 +1,138 @@
 """What a client keeps from round to round, in a folder of its own."""
 
 from pathlib import Path
+from typing import NamedTuple, Protocol, runtime_checkable
 
+from fedcel.errors import RunError
 from fedcel.files import read_tensors, write_tensors
 from fedcel.losses.cel import State
 
 
+@runtime_checkable
+class ClientMemory(Protocol):
+    """Keeps one client's states by round: a `ClientStateFolder`, or Flower's context."""
+
+    def find_newest(self, number: int) -> int:
+        """Return the newest round before `number` whose state is there, 0 where there is none."""
+        ...
+
+    def read_state(self, number: int) -> State | None:
+        """Return the state after round `number`, None where it is not there."""
+        ...
+
+    def write_state(self, number: int, state: State, before: int) -> None:
+        """Keep the state after round `number`, and of earlier ones that after round `before`."""
+        ...
+
+
+class StoredState(NamedTuple):
+    """The state that a client starts a round from."""
+
+    round: int
+    """After which it was written; 0: the client starts without one."""
+    state: State | None
+
+
+def load_state(memory: ClientMemory, number: int, expected: int | None) -> StoredState:
+    """Load the state that a client is to start a round from, and no other.
+
+    Args:
+        memory: The client's.
+        number: The round.
+        expected: The round whose state it is to be, as the server knows it, 0: none; None: nobody
+            knows, and it is the newest.
+
+    Returns:
+        The state; none where that of the expected round is not there.
+    """
+    before = memory.find_newest(number) if expected is None else expected
+    state = memory.read_state(before) if before else None
+    return StoredState(0 if state is None else before, state or None)
+
+
+def keep_state(
+    memory: ClientMemory, number: int, state: State, start: StoredState, *, is_noisy: bool = False
+) -> int:
+    """Keep a client's state after a round, unless a diverged round left it.
+
+    Args:
+        memory: The client's.
+        number: The round.
+        state: After the round; nothing is written where it is empty: the losses keep nothing.
+        start: What the round began with; it stays, for the round may be repeated.
+        is_noisy: Whether updates have noise: something is always written then, since what is
+            returned goes to the server and must not tell how the training went.
+
+    Returns:
+        The round whose state the client is to start from the next time, 0: none.
+    """
+    if not all(bool(tensor.isfinite().all()) for tensor in state.values()):
+        if not is_noisy:
+            return start.round
+        state = start.state or {}
+    if not (state or is_noisy):
+        return 0
+    memory.write_state(number, state, start.round)
+    return number
+
+
 class ClientStateFolder:
-    """One client's state after each of its last two rounds.
+    """One client's states, after its last round and after the one that it started from.
 
     Args:
         folder: This client's own folder; it need not exist.
-        is_reused: Whether another run may have written into it: states of later rounds are then
-            its, and deleted.
     """
 
-    def __init__(self, folder: Path, *, is_reused: bool = False) -> None:
-        self._folder, self._is_reused = folder, is_reused
+    def __init__(self, folder: str | Path) -> None:
+        self._folder = Path(folder)
+
+    def find_newest(self, number: int) -> int:
+        """Return the newest round before `number` whose state is there, 0 where there is none."""
+        rounds = (int(path.stem) for path in self._folder.glob("*.safetensors"))
+        return max((written for written in rounds if written < number), default=0)
 
     def read_state(self, number: int) -> State | None:
-        """Read the newest state from before a round.
+        """Read the state after a round.
 
         Args:
             number: The round.
 
         Returns:
-            The state, None where there is none.
-        """
-        earlier = [path for path in self._folder.glob("*.safetensors") if int(path.stem) < number]
-        return read_tensors(max(earlier))[0] if earlier else None
+            The state, None where it is not there.
 
-    def write_state(self, number: int, state: State) -> None:
-        """Write the state after a round; the one before it stays, for a resume in between.
+        Raises:
+            RunError: The file is damaged.
+        """
+        path = self._path(number)
+        return read_tensors(path)[0] if path.exists() else None
+
+    def write_state(self, number: int, state: State, before: int) -> None:
+        """Write the state after a round, and delete all others but one.
 
         Args:
             number: The round.
-            state: Nothing is written where it is empty: the losses keep nothing.
+            state: Tensors by name.
+            before: The round whose state stays.
         """
-        if not state:
-            return
-        if self._is_reused:
-            self.delete_after(number)
-        write_tensors(self._folder / f"{number:06d}.safetensors", state)
-        for oldest in sorted(self._folder.glob("*.safetensors"))[:-2]:
-            oldest.unlink()
+        write_tensors(self._path(number), state)
+        for path in self._folder.glob("*.safetensors"):
+            if int(path.stem) not in (number, before):
+                path.unlink(missing_ok=True)
+
+    def require_state(self, number: int, expected: int | None) -> StoredState:
+        """Load the state that a simulated client starts a round from: see `load_state`.
+
+        Raises:
+            RunError: It is not there; another would give another model.
+        """
+        start = load_state(self, number, expected)
+        if expected is not None and start.round != expected:
+            raise RunError(
+                f"{self._path(expected)} is missing: the losses' state after round {expected}, "
+                f"from which round {number} starts; put it back, or on several machines let all "
+                "share the run folder, else start the run anew"
+            )
+        return start
 
     def delete_after(self, number: int) -> None:
         """Delete the states of later rounds.
@@ -55,8 +144,11 @@ class ClientStateFolder:
             if int(path.stem) > number:
                 path.unlink(missing_ok=True)
 
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{number:06d}.safetensors"
 
-def partition_folder(root: Path, client: int) -> Path:
+
+def partition_folder(root: str | Path, client: int) -> Path:
     """Return the folder of one client's state.
 
     Args:
@@ -66,16 +158,4 @@ def partition_folder(root: Path, client: int) -> Path:
     Returns:
         A folder below `root`; it need not exist.
     """
-    return root / f"partition-{client:06d}"
-
-
-def is_state_usable(state: State) -> bool:
-    """Say whether a client's state is worth keeping: a diverged round's would poison the next.
-
-    Args:
-        state: Tensors by name.
-
-    Returns:
-        Whether all values are finite.
-    """
-    return all(bool(tensor.isfinite().all()) for tensor in state.values())
+    return Path(root) / f"partition-{client:06d}"

@@ -84,13 +84,14 @@ class Evaluation(NamedTuple):
         return summarise_record(self)
 
 
-def write_evaluation(folder: Path, evaluation: Evaluation) -> None:
+def write_evaluation(folder: str | Path, evaluation: Evaluation) -> None:
     """Write an evaluation into a run's folder, which says that the run is finished.
 
     Args:
         folder: The run's folder.
         evaluation: The run's evaluation.
     """
+    folder = Path(folder)
     per_image.write_vectors(folder, evaluation.per_image)
     write_tensors(folder / GUESSES_FILE, evaluation.guesses)
     write_json(folder / "result.json", evaluation.result)  # last: it is what says so

@@ -3,7 +3,9 @@
 import fcntl
 import json
 import os
+import signal
 import socket
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,14 +17,24 @@ from fedcel.errors import RunError
 
 LOCK = ".lock"
 """In a folder that a process writes into: who it is. Gone when the process ends as it should."""
+ENDING_SECONDS = 20.0
+"""In which a killed process gives its memory and its locks back, on a busy machine, too."""
+LOOK_SECONDS = 0.05
+SAID_SECONDS = 1.0
+"""Of waiting, until a line says so."""
+PROCESSES = Path("/proc")
+KILL_MASK = 1 << signal.SIGKILL - 1
+EXITING_FLAG = 0x4
+"""PF_EXITING of Linux, in the ninth field of a process's `stat`."""
 
 
 @contextmanager
-def hold_folder(folder: Path) -> Iterator[None]:
+def hold_folder(folder: str | Path) -> Iterator[None]:
     """Keep other processes from writing into a folder, for as long as this one does.
 
     The lock is the operating system's (`flock`): it ends with the process, however that ends, so
-    that none is ever left behind. The file beside it only says who holds it. Nobody waits.
+    that none is ever left behind. The file beside it only says who holds it. A holder that was
+    killed is waited for, `ENDING_SECONDS` at most; one that works is not.
 
     Not by the package filelock: where there is no `flock` it makes a file that outlives its
     process, and it does not say who holds a lock.
@@ -36,6 +48,7 @@ def hold_folder(folder: Path) -> Iterator[None]:
     Raises:
         RunError: Another process writes into it.
     """
+    folder = Path(folder)
     is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     handle = _lock(folder)
@@ -55,12 +68,26 @@ def hold_folder(folder: Path) -> Iterator[None]:
 def _lock(folder: Path) -> int | None:
     """Return the open file whose lock this process holds; None where the disk has no locks."""
     path = folder / LOCK
+    begin = time.monotonic()
+    is_said = False
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(handle)
+            seconds = time.monotonic() - begin
+            writer = _read_writer(path)
+            if writer is not None and writer.is_ending and seconds < ENDING_SECONDS:
+                if seconds > SAID_SECONDS and not is_said:
+                    is_said = True
+                    warnings.warn(
+                        f"waiting for process {writer.process}, which was killed and has {folder} "
+                        "still open",
+                        stacklevel=4,
+                    )
+                time.sleep(LOOK_SECONDS)
+                continue
             raise RunError(
                 f"{folder} is in use by {_describe_holder(path)}; two writers would damage it: "
                 "wait for it or stop it, or name another folder"
@@ -115,8 +142,27 @@ class FolderWriter(NamedTuple):
             return False
         return False
 
+    @property
+    def is_ending(self) -> bool:
+        """Say whether it was killed, and only has to give back what it holds."""
+        if self.is_gone or self.host != socket.gethostname():
+            return self.is_gone
+        place = PROCESSES / str(self.process)
+        try:
+            fields = (place / "stat").read_text().rpartition(")")[2].split()
+            status = dict(
+                line.split(":\t", 1) for line in (place / "status").read_text().splitlines()
+            )
+            pending = int(status["ShdPnd"], 16) | int(status["SigPnd"], 16)
+        except FileNotFoundError:  # it has ended meanwhile, or this system shows no processes
+            return PROCESSES.joinpath("self").exists()
+        except (OSError, LookupError, ValueError):
+            return False
+        state, flags = fields[0], int(fields[6])
+        return state in "ZX" or bool(flags & EXITING_FLAG or pending & KILL_MASK)
 
-def find_writer(folder: Path) -> FolderWriter | None:
+
+def find_writer(folder: str | Path) -> FolderWriter | None:
     """Find out who writes into a folder, without taking its lock from anybody.
 
     Args:
@@ -125,7 +171,7 @@ def find_writer(folder: Path) -> FolderWriter | None:
     Returns:
         The process; None where there is none, or it was killed.
     """
-    writer = _read_writer(folder / LOCK)
+    writer = _read_writer(Path(folder) / LOCK)
     return None if writer is None or writer.is_gone else writer
 
 

@@ -21,7 +21,7 @@ Event = dict[str, object]
 """The values of a line by their names."""
 OF_THE_SERVER = {
     KEPT_SHARE, "bits-beyond-label", "bits-half-width", "bits-cap", "cel-threshold", "r-hat", "ess",
-    "geweke", "metrics-left-out",
+    "geweke", "metrics-left-out", "lost-states",
 }  # fmt: skip
 """Not in every line; metrics of clients that have these names are never taken for them."""
 
@@ -62,11 +62,13 @@ def summarise_kept_shares(folder: Path) -> dict[str, int | float]:
 
     Returns:
         The rounds in which clients were left out, the least share that was kept, and the mean of
-        all rounds.
+        all rounds; where clients began afresh for want of their state, how often.
     """
     events = [json.loads(line) for line in (folder / EVENTS).read_text().splitlines()]
     shares = [float(event.get(KEPT_SHARE, 1.0)) for event in events]
+    lost_states = sum(len(event.get("lost-states", ())) for event in events)
     return {
+        **({"lost-states": lost_states} if lost_states else {}),
         "incomplete-rounds": sum(bool(event["rejected"]) for event in events),
         "least-kept-share": min(shares, default=1.0),
         "mean-kept-share": sum(shares) / len(shares) if shares else 1.0,
@@ -115,8 +117,10 @@ def describe_round(
     }
     if report.unused_metrics:
         event["metrics-left-out"] = [
-            {"client": client, "reason": reason} for client, reason, _ in report.unused_metrics
+            {"client": client, "reason": reason} for client, reason in report.unused_metrics
         ]
+    if report.lost_states:
+        event["lost-states"] = list(report.lost_states)
     if (share := measure_kept_share(report)) < 1:
         event[KEPT_SHARE] = share
     if state.threshold:

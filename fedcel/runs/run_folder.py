@@ -1,7 +1,7 @@
 """A run is a folder: made once, written whole, read back with everything in it."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -51,7 +51,7 @@ class Run(NamedTuple):
         return summarise_record(self)
 
 
-def create_run(folder: Path, settings: Settings) -> None:
+def create_run(folder: str | Path, settings: Settings) -> None:
     """Make a run folder with its settings.
 
     Args:
@@ -61,13 +61,14 @@ def create_run(folder: Path, settings: Settings) -> None:
     Raises:
         RunError: Something is there.
     """
+    folder = Path(folder)
     refuse_occupied(folder)
     folder.mkdir(parents=True, exist_ok=True)
     write_toml(folder / "settings.toml", {"format": FORMAT, **dump_settings(settings)})
 
 
 @contextmanager
-def open_run(folder: Path, settings: Settings, *, resume: bool = False) -> Iterator[bool]:
+def open_run(folder: str | Path, settings: Settings, *, resume: bool = False) -> Iterator[bool]:
     """Make a run folder or take up the one that is there, and be its only writer meanwhile.
 
     Args:
@@ -81,6 +82,7 @@ def open_run(folder: Path, settings: Settings, *, resume: bool = False) -> Itera
     Raises:
         RunError: Something is there, or cannot go on, or another process writes into it.
     """
+    folder = Path(folder)
     if resume:
         read_settings(folder)  # before a folder is made where there is none
     else:
@@ -109,7 +111,7 @@ def is_run(folder: Path) -> bool:
     return folder.exists() and not (folder.is_dir() and _list_names(folder) <= {LOCK})
 
 
-def has_begun(settings: Settings, folder: Path) -> bool:
+def has_begun(settings: Settings, folder: str | Path) -> bool:
     """Say whether a run that goes on has a complete round.
 
     Args:
@@ -122,6 +124,7 @@ def has_begun(settings: Settings, folder: Path) -> bool:
     Raises:
         RunError: It cannot go on: it is finished, or has other settings.
     """
+    folder = Path(folder)
     written = read_settings(folder)
     # None changes what is trained: only who carries it, when it is given up, what is measured.
     least = {"least_share": settings.strategy.least_share}
@@ -156,7 +159,7 @@ def write_requested_round(folder: Path, number: int) -> None:
     write_json(folder / UPLOADS, [*read_requested_rounds(folder), number])
 
 
-def read_settings(folder: Path) -> Settings:
+def read_settings(folder: str | Path) -> Settings:
     """Read a run's settings.
 
     Args:
@@ -168,6 +171,7 @@ def read_settings(folder: Path) -> Settings:
     Raises:
         RunError: The folder is no run, or of another format.
     """
+    folder = Path(folder)
     if not folder.is_dir():
         raise RunError(f"{folder} is not a folder; give the folder of a run")
     if not (folder / "settings.toml").exists() and (folder / "runs").is_dir():
@@ -175,7 +179,7 @@ def read_settings(folder: Path) -> Settings:
     return parse_run_settings(read_toml(folder / "settings.toml"), folder / "settings.toml")
 
 
-def parse_run_settings(table: dict[str, object], path: Path) -> Settings:
+def parse_run_settings(table: dict[str, object], path: str | Path) -> Settings:
     """Parse the settings of a run's settings.toml.
 
     Args:
@@ -205,7 +209,7 @@ def open_trace(folder: Path, last: int | None = None) -> Trace:
     return Trace(folder / "chain" / "trace.safetensors", last)
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: str | Path) -> Run:
     """Read a run with its data, last model and posterior samples.
 
     Args:
@@ -218,6 +222,7 @@ def read_run(folder: Path) -> Run:
     Raises:
         RunError: The folder is no run, or incomplete.
     """
+    folder = Path(folder)
     if (folder / IMAGE_FORM).exists():
         raise RunError(
             f"{folder} holds a model without its images; open it with `fedcel.Posterior.open`, or "
@@ -227,7 +232,7 @@ def read_run(folder: Path) -> Run:
     return _read_models(folder, load_splits(settings.data, settings.clients, settings.seed))
 
 
-def read_model(folder: Path) -> Run:
+def read_model(folder: str | Path) -> Run:
     """Read a run, or what was exported of one for a model hub, which has no images.
 
     Args:
@@ -239,6 +244,7 @@ def read_model(folder: Path) -> Run:
     Raises:
         RunError: The folder is neither, or incomplete.
     """
+    folder = Path(folder)
     path = folder / IMAGE_FORM
     if not path.exists():
         return read_run(folder)
@@ -296,15 +302,13 @@ def write_state(folder: Path, state: ServerState) -> None:
     if state.weight:
         weight = state.weight
         metadata |= {"gamma": repr(weight.gamma), "gamma-error": repr(weight.error)}
-    if state.gradient is not None:
-        tensors["gradient"] = state.gradient
-    if state.squared_speed is not None:
-        tensors["squares"] = state.squared_speed
     if state.examples is not None:
         metadata |= {
             "examples": json.dumps(state.examples),
             "own": str(int(state.has_node_data)),
         }
+    if state.state_rounds is not None:
+        metadata["state-rounds"] = json.dumps(state.state_rounds)
     write_tensors(folder / "state" / "server.safetensors", tensors, metadata)
 
 
@@ -324,14 +328,21 @@ def read_state(folder: Path, initial: ServerState) -> ServerState:
             tensors["average"],
             initial.threshold
             and ThresholdControl(float(metadata["threshold"]), float(metadata["error"])),
-            tensors.get("gradient"),
-            tensors.get("squares"),
             {int(client): int(count) for client, count in examples.items()} or None,
             bool(int(metadata.get("own", "0"))),  # an earlier version did not write it
             initial.weight
             and WeightControl(float(metadata["gamma"]), float(metadata["gamma-error"])),
+            initial.trained,
+            _read_state_rounds(metadata),
         )
     except KeyError as error:
         raise RunError(f"{path} is damaged: it holds no {error}; start the run anew") from None
     except (ValueError, TypeError, AttributeError) as error:
         raise RunError(f"{path} is damaged: {error}; start the run anew") from None
+
+
+def _read_state_rounds(metadata: Mapping[str, str]) -> dict[int, int] | None:
+    """Return whose state each client starts from; None: an earlier version did not write it."""
+    if (text := metadata.get("state-rounds")) is None:
+        return None
+    return {int(client): int(number) for client, number in json.loads(text).items()}

@@ -55,7 +55,7 @@ class ServerRun:
 
     def __init__(
         self,
-        folder: Path,
+        folder: str | Path,
         settings: Settings,
         splits: Splits,
         show_round: EventCallback,
@@ -74,6 +74,7 @@ class ServerRun:
         Raises:
             RunError: What is there is damaged.
         """
+        folder = Path(folder)
         self.settings, self.splits, self._show_round = settings, splits, show_round
         self.flat = init_net(settings, splits)
         self.state = init_server_state(self.flat.vector, settings, self.flat.net)

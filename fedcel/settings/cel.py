@@ -16,8 +16,8 @@ AttentionStep = Literal["adam", "gradient"]
 """How the attention of the gated loss steps."""
 ClassShare = Literal["batch-share", "mean-present", "none"]
 """What a class's share in the loss follows."""
-ClusterForm = Literal["renormalised", "original", "per-cluster", "mixture"]
-"""What in a class's clusters the penalty is taken of."""
+ClusterForm = Literal["renormalised", "original"]
+"""How clusters that are absent from a batch count in their class's spread."""
 Clustering = Literal["k-means", "diagonal", "full"]
 """How clusters are found."""
 OutlierRule = Literal["reseed", "truncate"]
@@ -80,7 +80,7 @@ class CelSettings(Group):
     )
     form: ClusterForm = Field(
         "renormalised",
-        description="R of a class's spread (original: absent as 0), of each cluster's, or entropy.",
+        description="A class's spread is over the clusters in the batch; original: absent as 0.",
     )
     refresh: Literal["epoch", "round"] = Field(
         "epoch", description="When centres are computed anew: each local epoch or round start."
@@ -149,11 +149,8 @@ def check_cel(cel: CelSettings, sigma: float) -> None:
     Raises:
         SettingsError: The first rule that is broken.
     """
-    is_mixture = cel.kind in ("cluster", "hybrid") and cel.form == "mixture"
     if cel.kind == "mutual-information":
         check_noise("kind", cel.kind, sigma)
-    if is_mixture:
-        check_noise("form", cel.form, sigma)
     check_penalty(cel, sigma)
     if cel.kind in ("gated", "hybrid"):
         check_entropy_bonus(cel.entropy, cel.attention)
@@ -167,19 +164,18 @@ def check_cel(cel: CelSettings, sigma: float) -> None:
             f"cel.refresh-every is {cel.refresh_every} epochs, cel.refresh 'round'; set "
             "cel.refresh to 'epoch' or cel.refresh-every to 1"
         )
-    has_penalty = cel.kind != "mutual-information" and not is_mixture
     if cel.schedule == "target" and cel.target == "none":
         raise SettingsError(
             "cel.schedule is 'target', cel.target 'none': gamma follows a goal; set cel.target to "
             "'accuracy' or 'spread' and cel.goal, or cel.schedule to 'ramp'"
         )
     moves_threshold = cel.target != "none" and cel.schedule != "target"
-    if moves_threshold and (cel.penalty != "log" or not has_penalty):
+    if moves_threshold and (cel.penalty != "log" or cel.kind == "mutual-information"):
         raise SettingsError(
-            f"cel.target is {cel.target!r}, cel.penalty {cel.penalty!r}, cel.kind {cel.kind!r}, "
-            f"cel.form {cel.form!r}: only the penalty 'log' has a threshold, 'mutual-information' "
-            "and 'mixture' use no penalty; set cel.penalty to 'log' and another kind or form, "
-            "cel.schedule to 'target', which moves the weight, or cel.target to 'none'"
+            f"cel.target is {cel.target!r}, cel.penalty {cel.penalty!r}, cel.kind {cel.kind!r}: "
+            "only the penalty 'log' has a threshold, 'mutual-information' uses no penalty; set "
+            "cel.penalty to 'log' and another kind, cel.schedule to 'target', which moves the "
+            "weight, or cel.target to 'none'"
         )
     if cel.target == "accuracy" and cel.goal >= 1:
         raise SettingsError(
@@ -217,7 +213,7 @@ def check_penalty(cel: CelSettings, sigma: float) -> None:
         check_noise("penalty", cel.penalty, sigma)
 
 
-NOISE_FREE_CHOICES = {"penalty": "linear", "form": "renormalised", "kind": "plain"}
+NOISE_FREE_CHOICES = {"penalty": "linear", "kind": "plain"}
 """What can do without noise, of each option that may need it."""
 
 
@@ -225,7 +221,7 @@ def check_noise(option: str, value: str, sigma: float) -> None:
     """Refuse an option that is measured against the noise at the cut, where there is none.
 
     Args:
-        option: `penalty`, `form` or `kind`.
+        option: `penalty` or `kind`.
         value: What it is set to.
         sigma: Standard deviation of the noise at the cut, in units of z.
 

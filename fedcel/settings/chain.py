@@ -22,9 +22,6 @@ class ChainSettings(Group):
     heat: float = Field(
         0.0, ge=0, description="Temperature during burn-in, as a share of `temperature`."
     )
-    anneal: bool = Field(
-        False, description="Burn-in goes from `chain.heat` to the full temperature linearly."
-    )
     thin: int = Field(
         2, ge=0, description="Rounds from one kept sample to the next; 0: autocorrelation time."
     )

@@ -25,7 +25,9 @@ class DataSettings(Group):
         "none", description="Data set on the Hugging Face Hub, in place of data.path."
     )
     label_column: str = Field(
-        "none", description="Column of the labels, 'huggingface'; none: the only class label."
+        "none",
+        description="Column of the labels, 'huggingface'; none: the only one of classes, else of "
+        "whole numbers.",
     )
     holder_column: str = Field(
         "none", description="Column that names each image's holder, 'huggingface' and 'natural'."

@@ -3,8 +3,9 @@
 from difflib import get_close_matches
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, field_validator
 
+from fedcel.errors import replace_unwritable
 from fedcel.ranges import FRACTION, POSITIVE, Range
 
 Off = Literal["none"]
@@ -77,3 +78,11 @@ class Group(BaseModel):
         populate_by_name=True,
         coerce_numbers_to_str=True,  # a list of one number is read as a number
     )
+
+    @field_validator("*")
+    @classmethod
+    def refuse_unwritable(cls, value: object) -> object:
+        """Refuse text that no file of a run can hold; ValueError."""
+        if isinstance(value, str) and value != replace_unwritable(value):
+            raise ValueError("must be of characters that UTF-8 has; rename the file or folder")
+        return value

@@ -24,26 +24,16 @@ class LocalSettings(Group):
         "none", description="Small random turns, scalings and shifts of training images; mirrored."
     )
     rate: Positive = Field(1.0, description="Step size eta at the start.")
-    schedule: Literal["cosine", "constant", "decay", "cyclical"] = Field(
+    schedule: Literal["cosine", "constant", "decay"] = Field(
         "cosine",
-        description="eta: cosine or power law (decay) until burn-in ends, constant, or cyclical.",
+        description="eta: cosine or power law (decay) until burn-in ends, or constant.",
     )
     rate_end: float = Field(
         0.05, gt=0, le=1, description="Eta at the end of the cosine, as a share of local.rate."
     )
-    cycles: int = Field(4, ge=1, description="Cycles of the schedule 'cyclical' over all rounds.")
-    explore: float = Field(
-        0.8, ge=0, lt=1, description="Share of a cycle that only explores: no noise, no samples."
-    )
     clip: Positive | Off = Field(
         "none", description="Largest L2 norm of a step's gradient; clipping changes the target."
     )
-    control: Literal["none", "fresh", "stale"] = Field(
-        "none", description="Control variate against drift in sampling, of this or last gradients."
-    )
-    shared_noise: float = Field(
-        0.0, ge=0, lt=1, description="rho: share of the Langevin noise that all clients draw alike."
-    )
-    precondition: Literal["none", "rms"] = Field(
-        "none", description="rms: a step size a parameter, adapted by the server in burn-in."
+    control: Literal["none", "fresh"] = Field(
+        "none", description="fresh: a control variate against drift in sampling, at each model."
     )

@@ -10,7 +10,7 @@ from fedcel.settings.group_base import Fraction, Group, Off, Positive
 class PriorSettings(Group):
     """The Gaussian priors of the local posterior."""
 
-    mode: Literal["none", "fixed", "consistent", "patent-code"] = Field(
+    mode: Literal["none", "fixed", "consistent"] = Field(
         "consistent", description="Prior at the received model: none, of a fixed width, or by pull."
     )
     compensate: bool = Field(

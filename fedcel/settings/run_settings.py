@@ -304,8 +304,6 @@ def check_averaged_weights(settings: Settings) -> None:
         ("prior.mode", ("consistent", "none"), total),
         ("prior.scale", ("none",), total),
         ("local.control", ("none",), sends),
-        ("local.precondition", ("none",), sends),
-        ("local.shared-noise", (0,), sends),
         ("update.clip", ("none",), "only a 'delta' is clipped"),
     ]
     if settings.cel.kind != "none":
@@ -347,11 +345,9 @@ def check_temperature(settings: Settings) -> None:
     if math.isinf(settings.temperature):
         raise SettingsError("temperature is infinite; set a number")
     if settings.temperature == 0:
-        requirements: list[Requirement] = [
-            ("prior.mode", ("none", "fixed", "consistent"), "its width is that of the noise"),
-            ("chain.stop", (False,), "there is no chain whose convergence could be judged"),
-        ]
-        require_values(settings, "temperature 0", requirements, ", or temperature above 0")
+        reason = "there is no chain whose convergence could be judged"
+        requirement = ("chain.stop", (False,), reason)
+        require_values(settings, "temperature 0", [requirement], ", or temperature above 0")
         return
     momentum = f"momentum {settings.strategy.momentum:g} undamped"
     requirements = [
@@ -367,21 +363,8 @@ def check_temperature(settings: Settings) -> None:
 def check_chain(settings: Settings) -> None:
     """Refuse options of the chain without effect, or that change the distribution it samples."""
     local, chain = settings.local, settings.chain
-    draws_clients = settings.clients_per_round not in (0, settings.clients)
     sampled = settings.rounds - burn_in_rounds(settings)
     faults = [
-        (
-            local.control == "stale" and draws_clients,
-            f"local.control is 'stale' and clients-per-round {settings.clients_per_round} of "
-            f"{settings.clients}: last round's gradients are other clients'; set local.control to "
-            "'fresh', which leaves a part of the drift where clients are drawn, or let all take "
-            "part",
-        ),
-        (
-            local.shared_noise > 0 and draws_clients,
-            "local.shared-noise above 0 and clients drawn at random: their weights do not add up "
-            "to 1, and the noise would not fit them; set local.shared-noise to 0",
-        ),
         (
             local.balance and is_whole_net_sampled(settings),
             "local.balance and chain.scope 'full' above temperature 0: balanced batches weight the "
@@ -392,17 +375,6 @@ def check_chain(settings: Settings) -> None:
             f"cel.momentum is {settings.cel.momentum:g} and chain.scope 'full' above temperature "
             "0: steps along a mean of earlier gradients would sample another distribution; set "
             "cel.momentum to 0, or chain.scope to 'head'",
-        ),
-        (
-            local.precondition != "none" and chain.burn_in == 0,
-            "local.precondition 'rms' and chain.burn-in 0: it learns in burn-in alone; raise "
-            "chain.burn-in",
-        ),
-        (
-            local.schedule == "cyclical" and sampled * local.cycles < settings.rounds,
-            f"local.schedule 'cyclical' with {settings.rounds} rounds, {local.cycles} cycles and "
-            f"burn-in {chain.burn_in:g}: less than one whole cycle is left to sample; lower "
-            "chain.burn-in to 1 - 1/cycles or less",
         ),
         (
             chain.stop and sampled <= MIN_ESS,

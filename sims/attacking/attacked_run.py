@@ -29,7 +29,7 @@ from sims.results import (
 
 
 def attack_run(
-    folder: Path,
+    folder: str | Path,
     attack_settings: AttackSettings | None = None,
     title: str = "attacking",
     *,
@@ -52,6 +52,7 @@ def attack_run(
     Raises:
         RunError: When the run is missing or unfinished, or what earlier attacks left is damaged.
     """
+    folder = Path(folder)
     run = run_folder.read_run(folder)
     attack_settings = attack_settings or run.settings.attack
     read_attack_rows(folder)  # damage is named before the work
@@ -60,7 +61,11 @@ def attack_run(
     def keep_outcome(name: str, outcome: AttackOutcome) -> None:
         write_result(folder, attack_settings.model_copy(update={"names": name}), outcome)
 
-    with show_attacks(title) if is_alone else nullcontext(AttackListener()) as listener:
+    with (
+        show_attacks(title, attack_settings.seeds)
+        if is_alone
+        else nullcontext(AttackListener()) as listener
+    ):
         outcome = run_attacks(
             list_observations(run, attack_settings),
             attack_settings,

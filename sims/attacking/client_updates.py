@@ -15,7 +15,7 @@ from fedcel.federation import ClientRound, ClientUpdate, protect_update, train_c
 from fedcel.leakage import FIRST_LAYER, UPDATE
 from fedcel.losses import WeightedTerm
 from fedcel.nets import FlatNet, SplitNet
-from fedcel.posterior import RoundPlan
+from fedcel.posterior import RoundPlan, list_trained_parameters
 from fedcel.seeding import make_generator as stream
 from fedcel.settings import LocalSettings, UpdateSettings
 
@@ -107,7 +107,8 @@ class Uploads:
                 )
                 return update
 
-            update = protect_update(self.updates, train, self.received)
+            trained = list_trained_parameters(self.flat.net)
+            update = protect_update(self.updates, train, self.received, trained=trained)
             rows.append(update.delta.expand(len(y), -1))
         return torch.cat(rows)
 

@@ -147,7 +147,7 @@ def attack_service(
         answers = live.sample(targets.x, torch.Generator())
         few = max(2, min(attack_settings.candidates, len(targets.y)))
         attack_settings = attack_settings.model_copy(update={"targets": 0, "candidates": few})
-        with show_attacks("attacking the service") as listener:
+        with show_attacks("attacking the service", attack_settings.seeds) as listener:
             outcome = run_attacks(
                 [live],
                 attack_settings,

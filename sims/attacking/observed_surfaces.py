@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +14,7 @@ from fedcel.data import Images
 from fedcel.errors import SettingsError
 from fedcel.federation import build_terms, init_net, weigh_terms
 from fedcel.leakage import LOG_PROB, LOGITS, Law, Observation, SmashedData
-from fedcel.nets import FlatNet, SplitNet, apply_noise
+from fedcel.nets import FlatNet, SplitNet, apply_noise, copy_module
 from fedcel.posterior import Prediction, build_device_net, noise_variance, predict, round_plan
 from fedcel.privacy import KnownLaw, Laplace, Mechanism, build_mechanism
 from fedcel.runs import Run, posterior_samples
@@ -187,7 +186,7 @@ def sample_heads(run: Run, samples: Sequence[Float[Tensor, " P"]]) -> list[nn.Mo
     heads = []
     for vector in samples:
         run.flat.load(vector)
-        heads.append(deepcopy(run.flat.net.head))
+        heads.append(copy_module(run.flat.net.head))
     return heads
 
 
@@ -205,9 +204,7 @@ def client_uploads(run: Run, attack_settings: AttackSettings) -> Uploads:
     number = 1 if is_first else max(1, burn_in_rounds(s))
     local = s.local.model_copy(update={"steps": attack_settings.local_steps})
     plan = round_plan.plan_round(s.model_copy(update={"local": local}), number, share, total)
-    variance, _ = noise_variance(
-        rate=plan.rate, temperature=s.temperature, total=total, weight=share
-    )
+    variance = noise_variance(rate=plan.rate, temperature=s.temperature, total=total, weight=share)
     noise = math.sqrt(variance) if attack_settings.langevin else 0.0
     flat = init_net(s, splits)
     parts = [splits.auxiliary, splits.training, splits.test]

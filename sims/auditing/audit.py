@@ -1,16 +1,28 @@
 """Audit an encoder: exact bits, bounds, and what attacks rebuild."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from math import inf, isfinite
 from pathlib import Path
 
-from fedcel.attacks import Inversion, copy_differentiable, invert
-from fedcel.data import Images
-from fedcel.errors import DataError, FedcelError, NetError, RefusedImagesError, SettingsError
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from fedcel.attacks import Inversion, copy_differentiable, invert, parse_attacks
+from fedcel.data import Images, check_first_images
+from fedcel.errors import (
+    DataError,
+    FedcelError,
+    NetError,
+    RefusedImagesError,
+    SettingsError,
+    escape_controls,
+)
 from fedcel.files import write_json, write_whole
 from fedcel.leakage import Leakage, NoiseFunction, measure_leakage
-from fedcel.nets import encode_images
+from fedcel.nets import encode_images, find_batch_layers, name_layers
 from fedcel.runs import list_versions
 from fedcel.settings import DataSettings
 from sims.auditing.find_images import draw_images, find_source
@@ -20,7 +32,7 @@ from sims.auditing.load_encoder import (
     Normalisation,
     load_encoder,
 )
-from sims.progress import show_steps
+from sims.progress import show_attacks, show_steps, show_waiting
 
 AUDIT_FILE = "audit.json"
 PAGE_FILE = "report.html"
@@ -68,7 +80,7 @@ class AuditPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """What an audit found."""
+    """What an audit found, up to the attacks that have ended."""
 
     plan: AuditPlan
     description: str
@@ -79,9 +91,15 @@ class Audit:
     dropout: float
     leak: Leakage
     inversion: Inversion | None
-    """None where no attack was asked for."""
+    """None where no attack has ended, or was asked for."""
+    ended_attacks: int = 0
     is_noise_learned: bool = False
     """Whether each feature has noise of its own, `noise` times what was learned."""
+
+    @property
+    def missing_attacks(self) -> list[str]:
+        """Attacks that were asked for and have not ended."""
+        return list(self.plan.attacks[self.ended_attacks :])
 
     def to_json(self) -> dict[str, object]:
         """Make the object that is written."""
@@ -97,16 +115,19 @@ class Audit:
             "budget": self.plan.budget,
             "leak": self.leak.to_dict(),
             "attacks": {} if self.inversion is None else self.inversion.to_dict(),
+            **({"attacks-missing": self.missing_attacks} if self.missing_attacks else {}),
             "targets": 0 if self.inversion is None else len(self.inversion.targets),
             "versions": list_versions(),
         }
 
 
-def audit_encoder(plan: AuditPlan) -> Audit:
+def audit_encoder(plan: AuditPlan, keep: Callable[[Audit], None] = lambda _: None) -> Audit:
     """Measure what an encoder leaks, and attack it.
 
     Args:
         plan: What, on which images, and how.
+        keep: Takes what is known, as soon as it is: when the bits are measured, and after each
+            attack.
 
     Returns:
         Bits, bounds and reconstructions.
@@ -117,57 +138,145 @@ def audit_encoder(plan: AuditPlan) -> Audit:
         NetError: The encoder cannot be read, or refuses the images.
         PluginError: An import string leads nowhere.
     """
-    with show_steps("auditing") as show_step:
-        stages = 3 + len(plan.attacks)
-        show_step(0, stages, "reading the encoder")
+    check_plan(plan)
+    with show_waiting(f"reading the encoder {plan.model}"):
         encoder = load_encoder(plan.model)
-        noise = choose_noise(plan, encoder)
-        law = noise if plan.noise is not None else encoder.learned_noise or noise
-        dropout = encoder.dropout if plan.dropout is None else plan.dropout
-        show_step(1, stages, "reading the images")
-        images, note = read_images(plan, encoder)
-        normalisation = choose_normalisation(plan, encoder)
-        encode = AdaptedEncoder(encoder.encode, normalisation, plan.outputs)
-        show_step(2, stages, f"bits of {len(images.y)} images")
-        try:
-            features = encode_images(encode, images.x[:2]).shape[1]
+    refuse_batch_layers(encoder)
+    noise = choose_noise(plan, encoder)
+    law = noise if plan.noise is not None else encoder.learned_noise or noise
+    dropout = encoder.dropout if plan.dropout is None else plan.dropout
+    normalisation = choose_normalisation(plan, encoder)
+    encode = AdaptedEncoder(encoder.encode, normalisation, plan.outputs)
+    with explain_options():
+        reading = show_steps(f"reading the images of {plan.data}")
+        with reading, check_first_images(partial(try_encoder, encode)):
+            images, note = read_images(plan, encoder)
+        features = encode_with_progress(encode, images)
+        with show_steps(
+            f"measuring the bits of {len(images.y)} images, {features.shape[1]} features each"
+        ):
             leak = measure_leakage(
-                encode,
-                images.x,
-                images.y,
+                features=features,
+                labels=images.y,
                 noise=law,
                 dropout=dropout,
                 accuracy=None if encoder.accuracy is None else encoder.accuracy[0],
                 accuracy_count=None if encoder.accuracy is None else encoder.accuracy[1],
                 seed=plan.seed,
             )
-            if not plan.attacks:
-                inversion = None
-            else:
-                show_step(3, stages, f"attacks on {min(plan.targets, len(images.y) // 2)} images")
-                inversion = attack_encoder(plan, encode, images, noise=law, dropout=dropout)
-            is_fully_attacked = (
-                inversion is None or copy_differentiable(encode, images.x) is not None
-            )
-        except RefusedImagesError as error:
-            raise NetError(
-                f"{error}; --size, --grey and --mean change them, --mean 0,0,0 makes three "
-                "channels of a grey image"
-            ) from error
-        except FedcelError:
+        is_fully_attacked = (
+            not plan.attacks or copy_differentiable(encode, images.x[:2]) is not None
+        )
+        audit = Audit(
+            plan=plan,
+            description=encoder.description,
+            note=" ".join(
+                [note, describe_encoder(features.shape[1], normalisation, is_fully_attacked)]
+            ),
+            noise=noise,
+            is_noise_learned=callable(law),
+            dropout=dropout,
+            leak=leak,
+            inversion=None,
+        )
+        del features
+        keep(audit)
+        attacks = attack_encoder(plan, encode, images, noise=law, dropout=dropout)
+        for number, inversion in enumerate(attacks, 1):
+            audit = replace(audit, inversion=inversion, ended_attacks=number)
+            keep(audit)
+    return audit
+
+
+def check_plan(plan: AuditPlan) -> None:
+    """Refuse, before anything is read, a plan that cannot be carried out.
+
+    Raises:
+        SettingsError: A number or an attack is not allowed.
+        DataError: Nothing reads the images.
+    """
+    if plan.noise is not None and not 0 <= plan.noise < inf:
+        raise SettingsError(f"--noise is {plan.noise:g}, must be a finite number, 0 or more")
+    if plan.dropout is not None and not 0 <= plan.dropout < 1:
+        raise SettingsError(f"--dropout is {plan.dropout:g}, must be at least 0 and below 1")
+    if not 0 < plan.budget < inf:
+        raise SettingsError(f"--budget is {plan.budget:g}, must be a finite number above 0; try 1")
+    parse_normalisation(plan)
+    if plan.attacks:
+        for name, (attack, _) in zip(
+            plan.attacks, parse_attacks(",".join(plan.attacks)), strict=True
+        ):
+            if attack is None:
+                raise SettingsError(
+                    f"--attacks has {name!r}, which rebuilds nothing: the bits are measured "
+                    "anyway; leave it out, or give none in the place of all attacks"
+                )
+    find_source(plan.data)
+
+
+def encode_with_progress(encode: AdaptedEncoder, images: Images) -> Float[Tensor, "M D"]:
+    """Return the features of all images, and show how many are encoded."""
+    count, encoded = len(images.y), 0
+    with show_steps(f"encoding {count} images") as show_step:
+
+        def note(module: nn.Module, inputs: tuple[Tensor, ...], output: object) -> None:
+            nonlocal encoded
+            encoded = min(encoded + len(inputs[0]), count)  # some are encoded twice, to compare
+            show_step(encoded, count, f"{encoded} done")
+
+        handle = encode.register_forward_hook(note)
+        try:
+            return encode_images(encode, images.x)
+        finally:
+            handle.remove()
+
+
+@contextmanager
+def explain_options() -> Iterator[None]:
+    """Name the command's options where a library that knows none refuses something.
+
+    Raises:
+        NetError: The encoder refuses the images.
+        SettingsError: A number is not allowed.
+    """
+    try:
+        yield
+    except RefusedImagesError as error:
+        raise NetError(
+            f"{error}; --size, --grey and --mean change them, --mean 0,0,0 makes three channels of "
+            "a grey image"
+        ) from error
+    except FedcelError:
+        raise
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+
+
+def refuse_batch_layers(encoder: LoadedEncoder) -> None:
+    """Refuse an encoder whose layers mix images, before any image is read.
+
+    Raises:
+        NetError: Names all of them.
+    """
+    if layers := find_batch_layers(encoder.encode):
+        raise NetError(
+            f"{encoder.description}: layer {name_layers(layers)} has no running statistics: "
+            "features depend on the other images of a batch; train it with "
+            "track_running_stats=True, or use nn.GroupNorm"
+        )
+
+
+def try_encoder(encode: AdaptedEncoder, images: Float[Tensor, "2 C H W"]) -> None:
+    """Encode the first images of a source; grey ones, which may get colours, may be refused yet.
+
+    Raises:
+        NetError: The encoder cannot encode them, each by itself.
+    """
+    try:
+        encode_images(encode, images)
+    except RefusedImagesError:
+        if images.shape[1] > 1:
             raise
-        except ValueError as error:  # of a library that knows no command line
-            raise SettingsError(str(error)) from error
-    return Audit(
-        plan=plan,
-        description=encoder.description,
-        note=" ".join([note, describe_encoder(features, normalisation, is_fully_attacked)]),
-        noise=noise,
-        is_noise_learned=callable(law),
-        dropout=dropout,
-        leak=leak,
-        inversion=inversion,
-    )
 
 
 def choose_noise(plan: AuditPlan, encoder: LoadedEncoder) -> float:
@@ -186,14 +295,19 @@ def choose_noise(plan: AuditPlan, encoder: LoadedEncoder) -> float:
 
 
 def choose_normalisation(plan: AuditPlan, encoder: LoadedEncoder) -> Normalisation | None:
-    """Return what is done to images: what is given, or what the module states.
+    """Return what is done to images: what is given, or what the module states."""
+    return parse_normalisation(plan) or encoder.normalisation
+
+
+def parse_normalisation(plan: AuditPlan) -> Normalisation | None:
+    """Return what is to be done to images; None where a plan does not say it.
 
     Raises:
         SettingsError: Mean and deviation do not fit together, or a deviation is not above 0.
     """
     mean, deviation = tuple(plan.mean), tuple(plan.deviation)
     if not mean and not deviation:
-        return encoder.normalisation
+        return None
     mean, deviation = mean or (0.0,), deviation or (1.0,)
     if len({len(mean), len(deviation)} - {1}) > 1:
         raise SettingsError(
@@ -246,12 +360,17 @@ def attack_encoder(
     *,
     noise: float | NoiseFunction,
     dropout: float,
-) -> Inversion:
+) -> Iterator[Inversion]:
     """Let attacks rebuild the first images; the attacker owns the others, none of them twice.
+
+    Yields:
+        After each attack what it and those before it found; nothing where there is none.
 
     Raises:
         NetError: The features are not finite.
     """
+    if not plan.attacks:
+        return
     count = min(plan.targets, len(images.y) // 2)
     targets = {image.numpy().tobytes() for image in images.x[:count]}
     others = [
@@ -259,18 +378,49 @@ def attack_encoder(
     ]
     if not others:
         raise NetError("all images are equal to a target; give an attacker other images")
-    return invert(
-        encode,
-        images.x[:count],
-        images.y[:count],
-        auxiliary=images.x[others],
-        auxiliary_labels=images.y[others],
-        noise=noise,
-        dropout=dropout,
-        attacks=plan.attacks,
-        budget=plan.budget,
-        seed=plan.seed,
+    inversion = None
+    with show_attacks(f"attacking {count} images") as listener:
+        for number, name in enumerate(plan.attacks):
+            listener.begin_seed(number, len(plan.attacks), name)
+            latest = invert(
+                encode,
+                images.x[:count],
+                images.y[:count],
+                auxiliary=images.x[others],
+                auxiliary_labels=images.y[others],
+                noise=noise,
+                dropout=dropout,
+                attacks=[name],
+                budget=plan.budget,
+                seed=plan.seed,
+                progress=listener.show_line,
+            )
+            inversion = latest if inversion is None else merge_inversions(inversion, latest)
+            yield inversion
+
+
+def merge_inversions(first: Inversion, second: Inversion) -> Inversion:
+    """Put the attacks of two inversions of the same targets together."""
+    return replace(
+        first,
+        reconstructions=first.reconstructions | second.reconstructions,
+        scores=first.scores | second.scores,
     )
+
+
+def write_record(audit: Audit, folder: Path) -> Path:
+    """Write the numbers of an audit, whole or not at all.
+
+    Args:
+        audit: What was found, so far.
+        folder: Is made if need be; the file of an earlier audit is replaced.
+
+    Returns:
+        The file.
+    """
+    path = folder / AUDIT_FILE
+    write_json(path, audit.to_json())
+    return path
 
 
 def write_audit(audit: Audit, folder: Path) -> Path:
@@ -286,7 +436,7 @@ def write_audit(audit: Audit, folder: Path) -> Path:
     from sims.report.audit_page import render_audit  # needs the extra `report`
 
     page = folder / PAGE_FILE
-    write_json(folder / AUDIT_FILE, audit.to_json())
+    write_record(audit, folder)
     conditions = (
         f"{audit.description}, on images of {audit.plan.data}, Gaussian noise of standard "
         f"deviation {audit.noise:g} added to the features"
@@ -295,5 +445,6 @@ def write_audit(audit: Audit, folder: Path) -> Path:
         + audit.note
     )
     title = f"What {audit.plan.model} leaks"
-    write_whole(page, render_audit(audit.leak, audit.inversion, title, conditions))
+    shown = map(escape_controls, (title, conditions))  # names of files may be no text
+    write_whole(page, render_audit(audit.leak, audit.inversion, *shown))
     return page

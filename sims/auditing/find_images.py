@@ -1,11 +1,13 @@
 """What source of images a path or name stands for."""
 
+import os
+import re
 from pathlib import Path
 
 import torch
 
 from fedcel.data import SOURCES, Images, read_source
-from fedcel.errors import DataError
+from fedcel.errors import DataError, replace_unwritable
 from fedcel.seeding import make_generator
 from fedcel.settings import DataSettings
 
@@ -15,6 +17,9 @@ FOLDER_MARKS = {
     "huggingface": ("dataset_dict.json", "state.json", "*.parquet", "*.arrow"),
 }
 """Files that say which source reads a folder; one without any is a folder of class folders."""
+
+IMPORT_STRING = re.compile(r"[\w.]{2,}:\w+")
+"""What names an object; a single letter before the colon is a drive, and leads a path."""
 
 
 def find_source(reference: str) -> tuple[str, str]:
@@ -30,19 +35,31 @@ def find_source(reference: str) -> tuple[str, str]:
     Raises:
         DataError: Nothing reads it.
     """
+    if reference != replace_unwritable(reference):
+        raise DataError(
+            f"{reference!r} must be of characters that UTF-8 has; rename the file or folder"
+        )
     path = Path(reference)
-    if path.is_file():
+    if os.path.isfile(path):  # of a name too long, pathlib raises
         kinds = {".npz": "npz", ".parquet": "huggingface", ".arrow": "huggingface"}
-        if path.suffix in kinds:
-            return kinds[path.suffix], str(path)
-        raise DataError(f"{reference} is a file of none of the kinds {', '.join(kinds)}")
-    if path.is_dir():
+        if path.suffix.lower() in kinds:
+            return kinds[path.suffix.lower()], str(path)
+        raise DataError(
+            f"{reference} is a file of none of the kinds {', '.join(kinds)}; name one of these, or "
+            "the folder that holds the images"
+        )
+    if os.path.isdir(path):
         for source, marks in FOLDER_MARKS.items():
             if any(any(path.glob(mark)) for mark in marks):
                 return source, str(path)
         return "image-folder", str(path)
-    if reference in SOURCES or ":" in reference:
+    if reference in SOURCES or IMPORT_STRING.fullmatch(reference):
         return reference, "none"
+    if "://" in reference:
+        raise DataError(
+            f"{reference!r} is an address, and nothing is downloaded; fetch the images, and give "
+            "their folder or file"
+        )
     raise DataError(
         f"{reference!r} is no folder, file or source of images; there are {', '.join(SOURCES)}, or "
         "name 'package.module:object'"
@@ -64,12 +81,13 @@ def draw_images(
             pixel is drawn. None: nobody knows.
 
     Returns:
-        `count` images, or all where there are fewer, and a sentence on which they are.
+        `count` images, or all where there are fewer, and sentences on which they are and what was
+        done to them.
 
     Raises:
         DataError: The source cannot be read.
     """
-    source = read_source(data)
+    source = read_source(data, is_numbered_anew=True)  # which are alike is all that is asked
     images = source.train if source.test is None else source.test
     order = torch.randperm(len(images.y), generator=make_generator(data.seed, "audit"))
     note = "The images are of the source's test part."
@@ -82,4 +100,6 @@ def draw_images(
             "The source has no test part: of images that the encoder was trained on it may leak "
             "less than of others."
         )
+    if source.notes:
+        note = f"{note} Of the source: {'; '.join(source.notes)}."
     return Images(images.x[order[:count]], images.y[order[:count]]), note

@@ -3,16 +3,24 @@
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from fedcel import plugins
 from fedcel.data import Images
-from fedcel.errors import NetError, PluginError, RefusedImagesError, describe_unforeseen
+from fedcel.errors import (
+    MAX_REASON,
+    NetError,
+    PluginError,
+    RefusedImagesError,
+    describe_unforeseen,
+    describe_user_origin,
+    shorten_text,
+)
 from fedcel.extras import import_optional
 from fedcel.leakage import NoiseFunction
 from fedcel.nets import Encoder, SplitNet, as_module, find_module, split_outputs
@@ -23,6 +31,14 @@ ONNX_SUFFIX = ".onnx"
 EXPORT_SUFFIX = ".pt2"
 NOISE_OUTPUT = "noise"
 """Output of an exported encoder whose noise is learned: its standard deviations."""
+ONNX_TYPES = {
+    "tensor(float)": torch.float32,
+    "tensor(double)": torch.float64,
+    "tensor(float16)": torch.float16,
+    "tensor(uint8)": torch.uint8,
+}
+"""Types of an ONNX file's input in which images can be given."""
+CHANNELS = (1, 3)
 TIMM_CONFIG = "pretrained_cfg"
 """Where a module of timm says how the images of its training were normalised."""
 
@@ -123,9 +139,11 @@ def load_from_object(reference: str) -> LoadedEncoder:
         try:
             encoder = encoder()
         except Exception as error:
+            origin = describe_user_origin(error)
             raise PluginError(
-                f"{reference!r}, called without arguments, failed: {describe_unforeseen(error)}; "
-                "name a torch.nn.Module, or a class or function without arguments that makes one"
+                f"{reference!r}, called without arguments, failed: {describe_unforeseen(error)}"
+                f"{f' ({origin})' if origin else ''}; name a torch.nn.Module, or a class or "
+                "function without arguments that makes one"
             ) from error
     module = as_module(encoder) if callable(encoder) else None
     if module is None:
@@ -154,13 +172,30 @@ def load_from_export(path: Path) -> LoadedEncoder:
     try:
         program = torch.export.load(path)
         inputs = list(program.graph_signature.user_inputs)
-        shapes = [node.meta["val"].shape for node in program.graph.nodes if node.name in inputs]
+        examples = [node.meta["val"] for node in program.graph.nodes if node.name in inputs]
+        module = program.module()
     except Exception as error:  # whatever a file that is none makes of the reader
-        raise NetError(f"{path} cannot be read as a program of torch.export: {error}") from error
-    if len(shapes) != 1:
-        raise NetError(f"{path} takes {len(shapes)} inputs, must take images alone")
-    batch = int(shapes[0][0]) if isinstance(shapes[0][0], int) else None
-    return LoadedEncoder(FixedBatches(program.module(), batch), f"torch.export file {path}")
+        raise NetError(
+            f"{path} cannot be read as a program of torch.export: {describe_unforeseen(error)}"
+        ) from error
+    if len(examples) != 1:
+        raise NetError(f"{path} takes {len(examples)} inputs, must take images alone")
+    (example,) = examples
+    form = InputForm(example.dtype, is_channels_last(example.shape))
+    least, most = find_batch_sizes(example.shape, program.range_constraints)
+    encode = FixedBatches(ConvertedImages(module, form), least, most)
+    return LoadedEncoder(encode, f"torch.export file {path}{form}")
+
+
+def find_batch_sizes(shape: Sequence[Any], ranges: Mapping[Any, Any]) -> tuple[int, int | None]:
+    """Return the least and the largest batch that a program takes; None: there is no largest."""
+    if not shape or isinstance(shape[0], int):
+        return (shape[0], shape[0]) if shape else (1, None)
+    allowed = ranges.get(shape[0].node.expr)
+    if allowed is None:
+        return 1, None
+    most = int(allowed.upper) if allowed.upper.is_Integer else None
+    return max(1, int(allowed.lower)), most
 
 
 def load_from_onnx(path: Path) -> LoadedEncoder:
@@ -172,43 +207,100 @@ def load_from_onnx(path: Path) -> LoadedEncoder:
         stated = session.get_modelmeta().custom_metadata_map
         noise = float(stated["fedcel.sigma"]) if "fedcel.sigma" in stated else None
         dropout = float(stated.get("fedcel.dropout", 0.0))
-        shape = stated.get("fedcel.noise-shape", "one")
+        noise_shape = stated.get("fedcel.noise-shape", "one")
     except Exception as error:  # ONNX Runtime's errors have no common class
-        raise NetError(f"{path} cannot be read as ONNX: {error}") from error
+        raise NetError(f"{path} cannot be read as ONNX: {describe_unforeseen(error)}") from error
     if len(inputs) != 1:
         raise NetError(f"{path} takes {len(inputs)} inputs, must take images alone")
-    name, batch = inputs[0].name, inputs[0].shape[0]
-    dtype = torch.float16 if inputs[0].type == "tensor(float16)" else torch.float32
+    name, shape = inputs[0].name, inputs[0].shape or ()
+    if inputs[0].type not in ONNX_TYPES:
+        raise NetError(
+            f"{path} takes {inputs[0].type}, must take {', '.join(ONNX_TYPES)}; put a Cast in "
+            "front of its first node"
+        )
+    form = InputForm(ONNX_TYPES[inputs[0].type], is_channels_last(shape))
 
-    def encode(images: Tensor) -> dict[str, Tensor]:
+    def encode(images: Tensor) -> dict[str, object]:
         try:
-            values = session.run(outputs, {name: images.detach().to("cpu", dtype).numpy()})
+            values = session.run(outputs, {name: images.detach().cpu().numpy()})
         except Exception as error:
+            reason = shorten_text(describe_unforeseen(error), MAX_REASON)
             raise RefusedImagesError(
-                f"{path} refuses images {tuple(images.shape)}: {error}"
+                f"{path} refuses images {tuple(images.shape)}, takes {list(shape)}: {reason}"
             ) from error
-        return {key: torch.from_numpy(value) for key, value in zip(outputs, values, strict=True)}
+        numbers = [torch.from_numpy(v) if isinstance(v, np.ndarray) else v for v in values]
+        return dict(zip(outputs, numbers, strict=True))
 
     learned_noise = None
-    if shape != "one":
+    if noise_shape != "one":
         outputs.remove(NOISE_OUTPUT)
-    if shape == "image":
+    if noise_shape == "image":
         raise NetError(
             f"the noise of {path} is learned for each image; audit the run's folder in its place, "
             "which has the function"
         )
-    if shape == "feature":
-        size = [part if isinstance(part, int) else 1 for part in inputs[0].shape]
-        blank = np.zeros(size, dtype=np.float32)
+    if noise_shape == "feature":
+        size = [part if isinstance(part, int) else 1 for part in shape]
+        blank = torch.zeros(size, dtype=form.dtype).numpy()
         deviations = torch.from_numpy(session.run([NOISE_OUTPUT], {name: blank})[0][:1])
         learned_noise = partial(repeat_deviations, deviations)
+    batch = shape[0] if shape and isinstance(shape[0], int) else None
     return LoadedEncoder(
-        FixedBatches(encode, batch if isinstance(batch, int) else None),
-        f"ONNX file {path}",
+        FixedBatches(ConvertedImages(encode, form), batch or 1, batch),
+        f"ONNX file {path}{form}",
         noise,
         learned_noise,
         dropout,
     )
+
+
+def is_channels_last(shape: Sequence[object]) -> bool:
+    """Tell whether an input of a stated shape takes images as (N, H, W, C)."""
+    return len(shape) == 4 and shape[3] in CHANNELS and shape[1] not in CHANNELS
+
+
+class InputForm(NamedTuple):
+    """The form in which a file takes images in [0, 1] of shape (N, C, H, W)."""
+
+    dtype: torch.dtype
+    is_channels_last: bool
+
+    def __str__(self) -> str:
+        """Describe what is done to images; empty where nothing is."""
+        changes = ["which takes bytes"] if self.dtype == torch.uint8 else []
+        changes += ["which takes channels last"] if self.is_channels_last else []
+        return "".join(f", {change}" for change in changes)
+
+    def convert(self, images: Float[Tensor, "B C H W"]) -> Shaped[Tensor, "B ..."]:
+        """Return images in this form.
+
+        Raises:
+            NetError: They are no images in [0, 1], and bytes are taken.
+        """
+        if self.dtype == torch.uint8:
+            low, high = (float(value) for value in images.aminmax())
+            if not 0 <= low <= high <= 1:
+                raise NetError(
+                    f"the encoder takes bytes, and pixels are in [{low:.3g}, {high:.3g}], must be "
+                    "in [0, 1] before they are made bytes; leave --mean and --std out"
+                )
+            images = (images * 255).round()
+        if self.is_channels_last:
+            images = images.movedim(1, -1).contiguous()
+        return images.to(self.dtype)
+
+
+class ConvertedImages(nn.Module):
+    """An encoder behind the form in which it takes images."""
+
+    def __init__(self, encode: Encoder, form: InputForm) -> None:
+        super().__init__()
+        self.encode = encode
+        self.form = form
+
+    def forward(self, images: Float[Tensor, "B C H W"]) -> object:
+        """Return what the encoder gives."""
+        return self.encode(self.form.convert(images))
 
 
 def repeat_deviations(
@@ -219,20 +311,27 @@ def repeat_deviations(
 
 
 class FixedBatches(nn.Module):
-    """An encoder for any number of images where it takes `batch` at once; None: any."""
+    """An encoder for any number of images where it takes `least` to `most` at once.
 
-    def __init__(self, encode: Encoder, batch: int | None) -> None:
+    Args:
+        encode: The encoder.
+        least: Images that it takes at least; fewer are filled up by copies of the last.
+        most: Images that it takes at most; None: any number.
+    """
+
+    def __init__(self, encode: Encoder, least: int, most: int | None) -> None:
         super().__init__()
         self.encode = encode
-        self.batch = batch
+        self.least = least
+        self.most = most
 
     def forward(self, images: Float[Tensor, "B C H W"]) -> object:
         """Return what the encoder gives; its outputs by name where batches were put together."""
-        if self.batch is None:
+        if len(images) >= self.least and (self.most is None or len(images) <= self.most):
             return self.encode(images)
         parts = []
-        for part in torch.split(images, self.batch):
-            padding = part[-1:].expand(self.batch - len(part), *part.shape[1:])
+        for part in torch.split(images, self.most or len(images)):
+            padding = part[-1:].expand(max(0, self.least - len(part)), *part.shape[1:])
             outputs = split_outputs(self.encode(torch.cat([part, padding])))
             parts.append({key: torch.as_tensor(value)[: len(part)] for key, value in outputs})
         return {key: torch.cat([part[key] for part in parts]) for key in parts[0]}

@@ -48,7 +48,7 @@ from sims.results import (
 REMEDY = "remove the folder and bench it again"
 
 
-def run_bench(scenario: Scenario, cells: list[Cell], folder: Path, jobs: int = 1) -> Path:
+def run_bench(scenario: Scenario, cells: list[Cell], folder: str | Path, jobs: int = 1) -> Path:
     """Train and attack all cells, each once, whatever interrupts; return the report's path.
 
     A cell that fails does not keep the others from being trained and reported: its reason stands
@@ -67,6 +67,7 @@ def run_bench(scenario: Scenario, cells: list[Cell], folder: Path, jobs: int = 1
             cannot stand beside these, see `resume_bench.refuse_foreign`, and when another process
             writes into the folder.
     """
+    folder = Path(folder)
     refuse_fixed_sweeps(cells)
     engines = sorted({cell.settings.engine for cell in cells} - {"loop", "batched", "auto"})
     if jobs > 1 and engines:

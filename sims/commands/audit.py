@@ -1,11 +1,13 @@
 """The command `audit`: what an encoder leaks that was trained anywhere."""
 
+import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fedcel.extras import require_extra
+from sims.commands.interruption import KeptHint, explain_interruption
 from sims.commands.options import check_folder, parse_numbers
 
 EXAMPLES = (
@@ -100,7 +102,7 @@ def audit_command(
     if out is not None:
         require_extra("report")
         check_folder(out)
-    from sims.auditing import AuditPlan, audit_encoder, write_audit
+    from sims.auditing import Audit, AuditPlan, audit_encoder, write_audit, write_record
 
     plan = AuditPlan(
         model=model,
@@ -118,9 +120,17 @@ def audit_command(
         budget=budget,
         seed=seed,
     )
-    audit = audit_encoder(plan)
-    print(f"{audit.leak}\n{audit.note}")
-    if audit.inversion is not None:
-        print(audit.inversion)
-    if out is not None:
-        print(f"report: {write_audit(audit, out)}")
+    begin = time.time()
+
+    def keep(audit: Audit) -> None:
+        if audit.inversion is None:
+            print(f"{audit.leak}\n{audit.note}", flush=True)
+        if out is not None:
+            write_record(audit, out)
+
+    with explain_interruption(KeptHint(str(out / "audit.json") if out else "", begin)):
+        audit = audit_encoder(plan, keep)
+        if audit.inversion is not None:
+            print(audit.inversion)
+        if out is not None:
+            print(f"report: {write_audit(audit, out)}")

@@ -52,8 +52,25 @@ class ResumeHint:
         return f"; complete rounds are saved, go on: {again}"
 
 
+@dataclass(frozen=True)
+class KeptHint:
+    """Explains a command that keeps what it has found, and begins again when it is repeated."""
+
+    file: str
+    """Empty: nothing is kept."""
+    begin: float
+    """Of the command, in seconds since 1970: an older file is another command's."""
+
+    def __call__(self) -> str:
+        """Return the end of a sentence, by what is in the file now."""
+        path = Path(self.file)
+        if not self.file or not path.is_file() or path.stat().st_mtime < self.begin:
+            return ""
+        return f"; what was found until then is kept in {path}"
+
+
 HINTS: Mapping[str, Callable[..., Callable[[], str]]] = {
-    kind.__name__: kind for kind in (RepeatHint, ResumeHint)
+    kind.__name__: kind for kind in (RepeatHint, ResumeHint, KeptHint)
 }
 """What a process can say to the one that waits for it."""
 
@@ -65,7 +82,7 @@ def explain_interruption(explain: Callable[[], str]) -> Iterator[None]:
     What failed ends with the explanation, too: a second try may find other circumstances. So does
     what the process that waits says of a process that ended without a word.
     """
-    if isinstance(explain, RepeatHint | ResumeHint):
+    if isinstance(explain, RepeatHint | ResumeHint | KeptHint):
         supervisor.say_hint({"kind": type(explain).__name__, "values": asdict(explain)})
     try:
         yield

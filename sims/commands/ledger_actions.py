@@ -3,14 +3,19 @@
 import re
 import time
 from difflib import get_close_matches
-from fractions import Fraction
 from pathlib import Path
 
 from clients.service.access import add_key, check_client_name, key_table_path, read_keys, remove_key
 from clients.service_messages import VERSION_PATTERN
 from fedcel.errors import FailedError, SettingsError
 from fedcel.privacy import compose_prices
-from fedcel.privacy.ledger import MICRO, Ledger, LedgerAddress, parse_ledger_address
+from fedcel.privacy.ledger import (
+    MICRO,
+    Ledger,
+    LedgerAddress,
+    parse_ledger_address,
+    to_granted_micro,
+)
 
 COMPOSITION_DELTA = 1e-6  # beside that of the answers themselves
 FIRST_GRANT = 100.0  # epsilon of a new client
@@ -70,7 +75,7 @@ def format_expiry(expires: int | None) -> str:
 
 def grant_client(ledger: str | LedgerAddress, client: str, epsilon: float) -> str:
     """Grant a known client more epsilon; SettingsError on another, or an amount that is none."""
-    micro = to_granted_micro(epsilon)
+    micro = read_grant(epsilon)
     with open_ledger(ledger) as opened:
         names = opened.clients()
         if client not in names:
@@ -94,17 +99,18 @@ def limit_model(ledger: str | LedgerAddress, model: str, epsilon: float) -> str:
         raise SettingsError(
             f"--model is {model!r}, must be 32 hexadecimal digits, as `fedcel serve` prints them"
         )
-    micro = to_granted_micro(epsilon) if epsilon else 0
+    micro = read_grant(epsilon) if epsilon else 0
     with open_ledger(ledger) as opened:
         opened.limit(model, micro)
     return f"all clients together may spend {micro / MICRO:g} on model {model}"
 
 
-def to_granted_micro(epsilon: float) -> int:
-    """Return epsilon in millionths, never more than asked; SettingsError below the first."""
-    if not 1 / MICRO <= epsilon < 1e9:
-        raise SettingsError(f"epsilon is {epsilon}, must be at least 1e-06 and below 1e9")
-    return int(Fraction(str(epsilon)) * MICRO)
+def read_grant(epsilon: float) -> int:
+    """Return an amount of the command line in micro-epsilons; SettingsError on one that is none."""
+    try:
+        return to_granted_micro(epsilon, "--epsilon")
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
 
 
 def export_log(ledger: str | LedgerAddress, out: Path) -> str:
@@ -150,7 +156,7 @@ def issue_key(
 
     SettingsError where there is nothing to grant it to, or on a name, days or amount that is none.
     """
-    micro = to_granted_micro(FIRST_GRANT if epsilon is None else epsilon)
+    micro = read_grant(FIRST_GRANT if epsilon is None else epsilon)
     if days is not None and not 0 < days < 36_500:
         raise SettingsError(f"--days is {days:g}, must be above 0 and below 36500")
     check_client_name(client)

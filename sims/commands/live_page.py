@@ -14,6 +14,7 @@ from fedcel.settings import Scalar, Settings
 from sims.commands.listening import Endpoint, format_address, open_socket
 from sims.commands.watch import PORT
 from sims.progress import print_line
+from sims.search_path import copy_environment
 
 MEASUREMENTS = 20
 """Of the leak in a training, where `--live` asks for them and no setting does."""
@@ -65,7 +66,7 @@ def show_live_page(folder: Path, *, is_shown: bool) -> Iterator[None]:
 def start_page(folder: Path) -> subprocess.Popen[bytes] | None:
     """Start the process that serves the page, and say where; None where it does not start."""
     with open_first_socket() as listener:
-        command = [sys.executable, "-m", "sims.commands.page_process"]
+        command = [sys.executable, "-P", "-m", "sims.commands.page_process"]
         try:
             process = subprocess.Popen(
                 [*command, str(folder.absolute()), str(listener.fileno())],
@@ -73,6 +74,7 @@ def start_page(folder: Path) -> subprocess.Popen[bytes] | None:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=[listener.fileno()],
+                env=copy_environment(),
                 process_group=0,  # Ctrl-C is for the run; priorities hold within a session alone
             )
         except OSError as error:

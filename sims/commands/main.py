@@ -38,6 +38,8 @@ from sims.commands import (
 from sims.commands.interruption import CommandInterrupted, describe_disk_error, describe_exit
 from sims.commands.ledger import ledger_commands
 from sims.commands.options import format_examples, format_scenarios
+from sims.commands.terminal import print_in_any_encoding
+from sims.search_path import append_working_folder
 
 INTERRUPTED = 130  # a shell's status of a command that SIGINT ended
 
@@ -120,10 +122,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0 done, 1 the run failed, 2 the input is wrong, 130 interrupted.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
-    sys.path.insert(0, os.getcwd())  # a user's own parts may lie beside the scenario
+    print_in_any_encoding()
+    append_working_folder()  # a user's own parts may lie beside the scenario
     warnings.showwarning = lambda message, *_, **__: print_error(f"warning: {message}")
     try:
-        return int(app(words, prog_name="fedcel", obj=words, standalone_mode=False) or 0)
+        status = int(app(words, prog_name="fedcel", obj=words, standalone_mode=False) or 0)
+        sys.stdout.flush()  # a reader that has gone, a full disk: told here, not at the very end
+        return status
     except click.exceptions.NoArgsIsHelpError:  # the help is printed
         return 2
     except click.UsageError as error:
@@ -145,10 +150,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 1
         return report_error(describe_exit(error), 1)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
         return 1
     except OSError as error:  # a folder that cannot be written, a full disk
+        try:
+            sys.stdout.flush()
+        except OSError:
+            discard_output()
         return report_error(describe_disk_error(error), 2)
+
+
+def discard_output() -> None:
+    """Write what is still to be printed to nowhere: the interpreter would fail at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def report_error(message: str, status: int) -> int:

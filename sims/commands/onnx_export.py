@@ -11,7 +11,7 @@ from torch import Tensor
 
 from clients.service import ServedModel, load_served
 from clients.service.onnx_heads import LOG_PROBABILITIES_NAME, MESSAGES_NAME, VERSION_KEY
-from fedcel.errors import RunError, SettingsError
+from fedcel.errors import RunError, SettingsError, describe_unforeseen, shorten_text
 from fedcel.files import write_whole
 from fedcel.nets import SplitNet
 from fedcel.runs import build_sent_net, run_folder
@@ -156,7 +156,8 @@ def export_program(
             raise SettingsError(
                 f"exporting needs {' and '.join(LIBRARIES)}: pip install 'fedcel[export]' ({error})"
             ) from None
-        except torch.onnx.errors.OnnxExporterError as error:
-            raise SettingsError(f"this net cannot be written as ONNX: {error}") from error
+        except Exception as error:  # the exporter's own, or what a user's layer raises
+            reason = shorten_text(describe_unforeseen(error))
+            raise SettingsError(f"this net cannot be written as ONNX: {reason}") from error
     assert program is not None
     return program.model_proto

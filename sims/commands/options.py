@@ -4,13 +4,16 @@ import time
 import tomllib
 from importlib.resources import files
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Annotated, Literal
 
 import typer
 from rich.markup import escape
 
-from fedcel.errors import SettingsError
+from fedcel.errors import SettingsError, replace_unwritable
 
+PROBE_BYTES = 2**20
+"""Written to see whether there is room at all."""
 Engine = Literal["ray", "loop", "batched", "processes", "auto"]
 
 Scenario = Annotated[
@@ -100,16 +103,26 @@ def format_scenarios(table: str | None = None) -> str:
 
 
 def check_folder(out: Path) -> None:
-    """Refuse, before the work, a folder that cannot be made: a file is in its place.
+    """Refuse, before the work, a folder that cannot be made or written into.
 
     Raises:
-        SettingsError: Names the file.
+        SettingsError: A file is in its place, nothing can be written there, or its name is no text.
     """
+    if str(out) != replace_unwritable(str(out)):
+        raise SettingsError(f"--out is {str(out)!r}, must be of characters that UTF-8 has")
     existing = next(path for path in (out, *out.absolute().parents) if path.exists())
     if not existing.is_dir():
         raise SettingsError(
             f"--out is {out}, but {existing} is a file; name a folder, it is made if need be"
         )
+    try:
+        with TemporaryFile(dir=existing) as file:
+            file.write(bytes(PROBE_BYTES))
+    except OSError as error:
+        raise SettingsError(
+            f"--out is {out}, but {existing} cannot be written into ({error.strerror}); name "
+            "another folder, or make room there"
+        ) from error
 
 
 def check_local_host(host: str, insecure: bool) -> tuple[str, ...] | None:
@@ -159,10 +172,10 @@ def choose_folder(
     context: typer.Context, scenario: str, out: Path | None
 ) -> tuple[Path, list[str]]:
     """Return the folder to write, and the command's arguments with that folder named."""
+    folder = out or Path("runs") / f"{Path(scenario).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    check_folder(folder)
     if out is not None:
-        check_folder(out)
         return out, context.obj
-    folder = Path("runs") / f"{Path(scenario).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     return folder, [*context.obj, "--out", str(folder)]
 
 

@@ -1,6 +1,5 @@
 """Serve a finished run over HTTP: the composition of model, mechanism, ledger and web server."""
 
-import asyncio
 import os
 import signal
 import socket
@@ -12,7 +11,6 @@ from typing import NamedTuple
 import torch
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from clients.service import ServedModel, load_served
 from clients.service.app import Limits, Service, create_app
@@ -36,6 +34,7 @@ from fedcel.privacy import (
 from fedcel.privacy.ledger import LedgerAddress
 from fedcel.runs import Run, calibrate_answers, predict_labelled, run_folder
 from fedcel.settings import Scalar
+from sims.commands.bounded_http import BoundedHttpProtocol
 from sims.commands.listening import Endpoint, format_address, open_socket
 from sims.commands.onnx_export import convert_heads
 from sims.commands.reload_signal import ReloadSignal
@@ -44,7 +43,7 @@ from sims.overrides import override_group
 DRAIN_SECONDS = 30  # for questions under way at the end
 SMALL_LOSS = 5.0  # points of accuracy that private answers are worth
 GRACE_SECONDS = 86_400.0  # that a replaced model version is still answered
-IDLE_SECONDS = 30  # that a connection may be silent, and that a header may take to be whole
+IDLE_SECONDS = 30  # that a connection may be silent, a header incomplete, an answer unread
 
 
 class HeadEngine(NamedTuple):
@@ -55,38 +54,6 @@ class HeadEngine(NamedTuple):
 
 
 TORCH_HEADS = HeadEngine()
-
-
-class HeaderTimeoutProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, which by itself waits for a header for ever."""
-
-    _header_timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for a header."""
-        super().connection_made(transport)
-        self._restart_timer()
-
-    def data_received(self, data: bytes) -> None:
-        """Take what came; a part of a header does not prolong the wait for the rest."""
-        super().data_received(data)
-        self._restart_timer()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Wait for nothing more."""
-        super().connection_lost(exc)
-        self._cancel_timer()
-
-    def _restart_timer(self) -> None:
-        if self.cycle and not self.cycle.response_complete:  # a header is there, its answer not yet
-            self._cancel_timer()
-        elif self._header_timer is None:
-            self._header_timer = self.loop.call_later(self.timeout_keep_alive, self.transport.abort)
-
-    def _cancel_timer(self) -> None:
-        if self._header_timer:
-            self._header_timer.cancel()
-            self._header_timer = None
 
 
 def run_service(
@@ -333,7 +300,7 @@ def configure_server(
     config = uvicorn.Config(
         app,
         access_log=False,
-        http=HeaderTimeoutProtocol,
+        http=BoundedHttpProtocol,
         log_config=None,
         proxy_headers=False,  # nothing reads the asker's address
         server_header=False,

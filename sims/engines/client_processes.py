@@ -31,6 +31,7 @@ from flwr.server.superlink.fleet.vce.backend import raybackend
 from flwr.server.superlink.linkstate import LinkState
 from flwr.simulation.ray_transport.ray_actor import pool_size_from_resources
 from ray.exceptions import OutOfMemoryError, RayError, RayTaskError, WorkerCrashedError
+from ray.job_config import JobConfig
 
 from fedcel.errors import FailedError, describe_unforeseen, shorten_text
 from sims import supervisor
@@ -95,6 +96,21 @@ class Order(NamedTuple):
         return self.context.node_config.get("partition-id")
 
 
+class JobWithoutFolders(JobConfig):
+    """A job of Ray's whose processes look for modules where PYTHONPATH says, as Flower sets it.
+
+    Ray would put the working folder in front, whose modules may have the names of fedcel's.
+    """
+
+    @property
+    def _py_driver_sys_path(self) -> list[str]:
+        return []
+
+    @_py_driver_sys_path.setter
+    def _py_driver_sys_path(self, folders: list[str]) -> None:
+        pass
+
+
 class ClientProcesses(raybackend.RayBackend):
     """Flower's backend on Ray, with tasks in the place of its pool of actors.
 
@@ -109,7 +125,8 @@ class ClientProcesses(raybackend.RayBackend):
         """
         self._over = Event()
         self._begins_ray = not ray.is_initialized()
-        super().__init__(backend_config)
+        start: Any = {**backend_config.get("init_args", {}), "job_config": JobWithoutFolders()}
+        super().__init__({**backend_config, "init_args": start})
         if self._begins_ray:
             supervisor.say_dependencies(list_ray_processes())
 

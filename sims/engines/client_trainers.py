@@ -1,6 +1,7 @@
 """Who trains the clients of a round: this process, one by one or at once, or one process a core.
 
-Results of the first and the last are equal to the bit, those of clients at once up to rounding.
+Results of the first and the last are equal to the bit, those of clients at once up to rounding of
+each step, which a strong loss at a high rate may multiply.
 """
 
 import os
@@ -26,7 +27,7 @@ from fedcel.federation import (
     update_clients,
 )
 from fedcel.losses.cel import State
-from fedcel.runs import ClientStateFolder, is_state_usable, partition_folder
+from fedcel.runs import ClientStateFolder, StoredState, keep_state, partition_folder
 from fedcel.settings import Settings
 from sims import progress
 from sims.engines.choose_engine import choose_engine
@@ -43,23 +44,30 @@ class ClientStates:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._states: dict[int, State] = {}
+        self._states: dict[int, StoredState] = {}
 
-    def read_state(self, client: int, number: int) -> State | None:
-        """Return a client's state from before round `number`."""
-        if client in self._states:
-            return self._states[client]
-        return ClientStateFolder(partition_folder(self._folder, client)).read_state(number)
+    def load_state(self, client: int, request: RoundRequest) -> StoredState:
+        """Return the state that a client starts a round from; RunError where it is not there."""
+        expected = request.state_rounds.get(client)
+        stored = self._states.get(client)
+        if stored is not None and stored.round == expected:
+            return stored
+        return self._open(client).require_state(request.inputs.round_number, expected)
 
-    def write_state(self, client: int, number: int, state: State) -> None:
-        """Keep a client's state after round `number`, unless a diverged round left it."""
-        if not is_state_usable(state):
-            return
+    def keep_state(
+        self, client: int, number: int, update: ClientUpdate, start: StoredState
+    ) -> ClientUpdate:
+        """Keep a client's state after round `number`, and return its update without it."""
+        written = keep_state(self._open(client), number, update.state, start)
         self._states.pop(client, None)
-        self._states[client] = state  # now the last in the dictionary's order
+        if written == number:
+            self._states[client] = StoredState(number, update.state)  # now the last in their order
         if len(self._states) > _STATES_IN_MEMORY:
             del self._states[next(iter(self._states))]
-        ClientStateFolder(partition_folder(self._folder, client)).write_state(number, state)
+        return update._replace(state={}, state_round=written)
+
+    def _open(self, client: int) -> ClientStateFolder:
+        return ClientStateFolder(partition_folder(self._folder, client))
 
 
 class SequentialTrainer:
@@ -82,10 +90,8 @@ class SequentialTrainer:
 
     def train(self, request: RoundRequest) -> Iterator[ClientUpdate]:
         """Yield each client's update; its state is kept for its next round."""
-        for client, weight in request.weights.items():
-            yield _train_with_state(
-                self._settings, self._states, request.inputs, client=client, weight=weight
-            )
+        for client in request.weights:
+            yield _train_with_state(self._settings, self._states, request, client)
 
 
 class BatchedTrainer:
@@ -124,17 +130,23 @@ class BatchedTrainer:
         if self._sequential is not None:
             yield from self._sequential.train(request)
             return
-        number = request.inputs.round_number
+        starts: dict[int, StoredState] = {}
+
+        def read_state(client: int) -> State | None:
+            starts[client] = self._states.load_state(client, request)
+            return starts[client].state
+
         updates = update_clients(
             self._settings,
             request.weights,
             request.inputs,
-            read_state=lambda client: self._states.read_state(client, number),
+            read_state=read_state,
             fall_back=self._train_sequentially,
         )
         for client, update in zip(request.weights, updates, strict=True):
-            self._states.write_state(client, number, update.state)
-            yield update._replace(state={})
+            yield self._states.keep_state(
+                client, request.inputs.round_number, update, starts.pop(client)
+            )
         self._has_batched |= self._sequential is None
 
     def _train_sequentially(self, reason: str) -> None:
@@ -169,8 +181,8 @@ class PooledTrainer:
 
     def train(self, request: RoundRequest) -> Iterator[ClientUpdate]:
         """Yield each client's update; its state is kept for its next round."""
-        common = self._settings, self._folder, request.inputs
-        yield from self._map(_train_in_worker, common, request.weights.items())
+        common = self._settings, self._folder, request
+        yield from self._map(_train_in_worker, common, request.weights)
 
     def _map(
         self,
@@ -228,21 +240,19 @@ def _compute_gradient(settings: Settings, inputs: RoundInputs, client: int) -> t
 
 
 def _train_with_state(
-    settings: Settings, states: ClientStates, inputs: RoundInputs, *, client: int, weight: float
+    settings: Settings, states: ClientStates, request: RoundRequest, client: int
 ) -> ClientUpdate:
     """Return one client's update without its state, which is kept."""
-    state = states.read_state(client, inputs.round_number)
-    update = update_client(settings, client, weight, inputs, state=state)
-    states.write_state(client, inputs.round_number, update.state)
-    return update._replace(state={})
+    start, weight = states.load_state(client, request), request.weights[client]
+    update = update_client(settings, client, weight, request.inputs, state=start.state)
+    return states.keep_state(client, request.inputs.round_number, update, start)
 
 
 def _train_in_worker(common: bytes, item: bytes) -> bytes:
     """Return one client's update, computed in another process."""
     torch.set_num_threads(1)  # there is a process for each core
-    settings, folder, inputs = pickle.loads(common)
-    client, weight = pickle.loads(item)
-    update = _train_with_state(settings, ClientStates(folder), inputs, client=client, weight=weight)
+    settings, folder, request = pickle.loads(common)
+    update = _train_with_state(settings, ClientStates(folder), request, pickle.loads(item))
     return pickle.dumps(update._replace(model=torch.empty(0)))
 
 

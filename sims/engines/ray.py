@@ -11,18 +11,28 @@ from pathlib import Path
 from threading import Event
 from types import FrameType
 
+import grpc
 from flwr.app import Context, Message
 from flwr.server.superlink.fleet.vce.backend.backend import BackendConfig
 from flwr.serverapp import Grid, ServerApp
 
 from clients import make_client_app
-from fedcel.errors import EngineError, describe_unforeseen, shorten_text
+from fedcel.errors import EngineError, SettingsError, describe_unforeseen, shorten_text
 from fedcel.runs import EventCallback
 from fedcel.settings import Settings
 from sims import progress
 from strategies.flower_log import filter_log
 from strategies.server_app import train_over_grid
 
+PROBE_SECONDS = 5.0
+"""In which a cluster answers."""
+OWN_CLUSTERS = ("", "auto", "local")
+"""Addresses by which Ray begins on this machine, or looks for its cluster itself."""
+TEMPORARY = ("RAY_TMPDIR", "TMPDIR")
+"""What names the folder of Ray's sockets, the first first."""
+SOCKET_PATH_BYTES = 107
+SESSION_SOCKET = "/ray/session_2026-01-01_00-00-00_000000_{process}/sockets/plasma_store"
+"""The longest path of a socket, below the folder for temporary files."""
 PULL_SECONDS = 0.01  # between two looks for replies
 ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -58,9 +68,45 @@ def keep_ray() -> Iterator[None]:
                 processes.terminate()
 
 
+def check_ray_environment() -> None:
+    """Refuse, before Ray waits for minutes, an environment in which it cannot begin.
+
+    Raises:
+        SettingsError: No cluster answers at RAY_ADDRESS, or the folder for temporary files has a
+            path too long for sockets.
+    """
+    address = os.environ.get("RAY_ADDRESS", "")
+    if address in OWN_CLUSTERS:
+        variable = next((name for name in TEMPORARY if os.environ.get(name)), "")
+        folder = os.environ.get(variable, "")
+        longest = SOCKET_PATH_BYTES - len(SESSION_SOCKET.format(process=os.getpid()))
+        if len(os.fsencode(folder)) > longest:
+            raise SettingsError(
+                f"{variable} is {folder!r}, {len(os.fsencode(folder))} bytes long: at most "
+                f"{longest} leave room for the names of Ray's sockets; put RAY_TMPDIR=/tmp in "
+                "front of the command, or take another --engine"
+            )
+    elif os.environ.get("RAY_USE_TLS", "0") == "0":  # else only Ray has the certificates
+        options = [("grpc.enable_http_proxy", 0)]  # as Ray itself
+        with grpc.insecure_channel(address.removeprefix("ray://"), options) as channel:
+            try:
+                grpc.channel_ready_future(channel).result(PROBE_SECONDS)
+            except grpc.FutureTimeoutError:
+                raise SettingsError(
+                    f"RAY_ADDRESS is {address!r}, where no Ray cluster answers within "
+                    f"{PROBE_SECONDS:g} s; start it, or go on without it, with Ray on this machine "
+                    "alone: env -u RAY_ADDRESS in front of the command"
+                ) from None
+
+
 @contextmanager
 def prepare_ray() -> Iterator[None]:
-    """Set the environment in which Ray begins; within the block its advice is not shown."""
+    """Set the environment in which Ray begins; within the block its advice is not shown.
+
+    Raises:
+        SettingsError: Ray cannot begin in it.
+    """
+    check_ray_environment()
     os.environ.update({key: os.environ.get(key, value) for key, value in ENVIRONMENT.items()})
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Tip:", FutureWarning)  # on env variables

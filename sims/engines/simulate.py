@@ -1,20 +1,22 @@
 """Train one federation into a run folder."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fedcel.check_parts import build_parts
 from fedcel.data import load_splits
 from fedcel.own_parts import blame_own_parts
 from fedcel.runs import Event, EventCallback, open_run
-from fedcel.settings import OWN_STRATEGY, Settings
+from fedcel.settings import OWN_STRATEGY, DataSettings, Settings
+from fedcel.torch_state import usual_torch_state
 from sims import progress
 from sims.engines import local
 
 
+@usual_torch_state()
 def simulate(
     settings: Settings,
-    folder: Path,
+    folder: str | Path,
     *,
     resume: bool = False,
     title: str = "training",
@@ -38,6 +40,11 @@ def simulate(
             process writes into it.
         FedcelError: A part that the settings name cannot be built, or the training failed.
     """
+    folder = Path(folder)
+    if settings.engine == "ray":
+        from sims.engines.ray import check_ray_environment
+
+        check_ray_environment()
     if not resume:
         with progress.show_waiting("reading the images"):
             check_parts(settings)
@@ -56,7 +63,7 @@ def simulate(
 
 
 def print_data_notes(runs: Iterable[Settings]) -> None:
-    """Print what was done to the images of runs, once where they share them; nothing if nothing.
+    """Print what was done to the images of runs, and how often they are seen; each line once.
 
     Args:
         runs: The settings of each run.
@@ -64,11 +71,45 @@ def print_data_notes(runs: Iterable[Settings]) -> None:
     Raises:
         DataError: There are no such images.
     """
-    for settings in {settings.data: settings for settings in runs}.values():
-        with progress.show_waiting("reading the images"):
-            splits = load_splits(settings.data, settings.clients, settings.seed)
-        for note in splits.notes:
-            progress.print_line(f"images: {note}")
+    lines = dict[str, None]()
+    client_sizes: dict[tuple[DataSettings, int], Sequence[int]] = {}
+    for settings in runs:
+        partition = settings.data, settings.clients
+        if partition not in client_sizes:
+            with progress.show_waiting("reading the images"):
+                splits = load_splits(settings.data, settings.clients, settings.seed)
+            client_sizes[partition] = splits.client_sizes
+            lines |= dict.fromkeys(f"images: {note}" for note in splits.notes)
+        lines[f"passes: {describe_passes(settings, client_sizes[partition])}"] = None
+    for line in lines:
+        progress.print_line(line)
+
+
+def describe_passes(settings: Settings, client_sizes: Sequence[int]) -> str:
+    """Describe how often a run sees each training image, on average; a warning below once.
+
+    Args:
+        settings: The run's settings.
+        client_sizes: Training images of each client.
+
+    Returns:
+        A sentence.
+    """
+    local = settings.local
+    share = (settings.clients_per_round or settings.clients) / settings.clients
+    images_a_round = share * sum(local.steps * min(local.batch_size, size) for size in client_sizes)
+    a_round = images_a_round / sum(client_sizes)
+    passes = settings.rounds * a_round
+    text = (
+        f"{local.steps} steps of {local.batch_size} images a client are {a_round:.2g} epochs a "
+        f"round, {passes:.2g} in {settings.rounds} rounds"
+    )
+    if passes >= 1:
+        return text
+    return (
+        f"{text}: the run sees each image less than once, and may learn little; raise rounds, "
+        "local.steps or local.batch-size"
+    )
 
 
 def train_on_engine(

@@ -11,10 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from clients.service import PrivateAnswerer, Query, load_served, to_micro_epsilon
+from clients.service import PrivateAnswerer, Query, load_served
 from fedcel.errors import SettingsError
 from fedcel.privacy import LabelledLogits, build_mechanism, fit_calibration
-from fedcel.privacy.ledger import Ledger, Refusal
+from fedcel.privacy.ledger import Ledger, Refusal, to_granted_micro
 from fedcel.runs import Run, predict_references
 
 EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
@@ -60,7 +60,7 @@ class PrivateDesk:
     def start_again(self) -> None:
         """Open a new account with a full budget; nothing real can."""
         self.client = f"visitor-{next(self._numbers)}"
-        self._ledger.grant(self.client, to_micro_epsilon(self.budget))
+        self._ledger.grant(self.client, to_granted_micro(self.budget))
 
     def ask(self, message: Float[Tensor, "1 D"], epsilon: float) -> dict[str, Any]:
         """Return a private answer to one message, or why there is none.

@@ -3,7 +3,7 @@
 import numpy as np
 
 from fedcel.attacks import Inversion
-from fedcel.leakage import Leakage
+from fedcel.leakage import USELESS_BITS, Leakage
 from sims.report.reconstruction_strips import Strip, encode_strip
 from sims.report.table import DASH, Table, format_number, format_share, make_table
 from sims.report.templates import render_template
@@ -23,9 +23,8 @@ def render_audit(leak: Leakage, inversion: Inversion | None, title: str, conditi
     Returns:
         HTML; texts are escaped.
     """
-    has_labels = leak.bits_beyond_label is not None
-    bits = leak.bits_beyond_label if has_labels else leak.information_bits
-    cap = leak.cap_beyond_label if has_labels else leak.cap_bits
+    bits = leak.bits_beyond_label if leak.has_classes else leak.information_bits
+    cap = leak.cap_beyond_label if leak.has_classes else leak.cap_bits
     strips = [] if inversion is None else make_strips(inversion)
     return render_template(
         "audit.html.jinja",
@@ -50,16 +49,8 @@ def make_measures_table(leak: Leakage) -> Table:
             format_number(leak.information_bits, 3),
             format_number(leak.information_half_width, 3),
             format_number(leak.certificate_bits, 3),
-            format_number(leak.population_bits, 3),
+            format_limit(leak.population_bits),
             format_number(leak.cap_bits, 2),
-        ),
-        (
-            "bits beyond the label",
-            format_number(leak.bits_beyond_label, 3),
-            format_number(leak.beyond_label_half_width, 3),
-            format_number(leak.certificate_beyond_label, 3),
-            format_number(leak.population_beyond_label, 3),
-            format_number(leak.cap_beyond_label, 2),
         ),
         (
             f"right image of {leak.identification_candidates}, %",
@@ -70,8 +61,25 @@ def make_measures_table(leak: Leakage) -> Table:
             "100.0",
         ),
     ]
+    if leak.has_classes:
+        rows.insert(
+            1,
+            (
+                "bits beyond the label",
+                format_number(leak.bits_beyond_label, 3),
+                format_number(leak.beyond_label_half_width, 3),
+                format_number(leak.certificate_beyond_label, 3),
+                format_limit(leak.population_beyond_label),
+                format_number(leak.cap_beyond_label, 2),
+            ),
+        )
     head = ("", "measured", "±", "certificate", "unseen images", "at most")
     return make_table("What leaks", head, rows)
+
+
+def format_limit(limit: float | None) -> str:
+    """Return a limit for unseen images, or that it is none of use."""
+    return "none of use" if (limit or 0) > USELESS_BITS else format_number(limit, 3)
 
 
 def make_attacks_table(inversion: Inversion) -> Table:

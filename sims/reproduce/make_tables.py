@@ -20,6 +20,7 @@ from sims.results import (
     read_attack_rows,
     read_bench_rows,
 )
+from sims.search_path import copy_environment
 
 DONE_FILE = "commands.json"
 """In a table's folder: the commands that ended well."""
@@ -216,7 +217,8 @@ def _run_once(command: Sequence[str], folder: Path) -> None:
         print_line(f"complete: {line}")
         return
     print_line(f"run: {line}")
-    status = subprocess.run([sys.executable, "-m", "sims", *command[1:]], check=False).returncode
+    words = [sys.executable, "-P", "-m", "sims", *command[1:]]
+    status = subprocess.run(words, env=copy_environment(), check=False).returncode
     if status in INTERRUPTED:
         raise KeyboardInterrupt
     if status:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 import numpy as np
-import scipy
 from jaxtyping import Float
 
+from fedcel.metrics import NORMAL_QUANTILE, mean_half_width
 from fedcel.runs import per_image
 from sims.results.attack_results import IMAGE_MEASURES, attack_vector_name
 from sims.results.columns import ACCURACY, BITS, IDENTIFICATION, Measures, row_measures
@@ -56,14 +56,14 @@ def estimate(values: Iterable[float | None]) -> Estimate:
     if len(numbers) < 2:
         return Estimate(mean, n=len(numbers))
     sd = math.sqrt(sum((value - mean) ** 2 for value in numbers) / (len(numbers) - 1))
-    t = float(scipy.special.stdtrit(len(numbers) - 1, 0.975))
-    half = t * sd / math.sqrt(len(numbers)) if len(numbers) >= MIN_SEEDS else None
+    half = None
+    if len(numbers) >= MIN_SEEDS:
+        variance, freedom = sd**2 / len(numbers), len(numbers) - 1
+        half = mean_half_width(mean, variance, freedom, low=-math.inf, high=math.inf, rare=0.0)
     return Estimate(mean, half, sd, len(numbers))
 
 
 REPLICATES = 200
-NORMAL = 1.959964
-"""Two-sided 95 % point of the normal law."""
 REQUIRED = (ACCURACY.key, BITS.key)
 """What must be kept of each image of each run, or no sample is drawn."""
 Vector = Float[np.ndarray, " T"]
@@ -153,7 +153,7 @@ def crossed_interval(
     means = [value for value in images if value is not None]
     if of_seeds.half is None or len(means) < 2:
         return of_seeds
-    half = math.hypot(of_seeds.half, NORMAL * stdev(means))
+    half = math.hypot(of_seeds.half, NORMAL_QUANTILE * stdev(means))
     return Estimate(of_seeds.mean, half, of_seeds.sd, of_seeds.n)
 
 

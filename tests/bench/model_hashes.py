@@ -22,7 +22,7 @@ RUNS: dict[str, dict[str, object]] = {
     "gated": {"cel.kind": "gated"},
     "adversarial": {"defence.name": "adversarial", "defence.strength": 1.0},
     "head sampling": {"cel.kind": "plain", "chain.scope": "head", **SAMPLED},
-    "stale control": {"cel.kind": "plain", "local.control": "stale", **SAMPLED},
+    "control variate": {"cel.kind": "plain", "local.control": "fresh", **SAMPLED},
 }
 
 

@@ -101,10 +101,7 @@ def ours() -> Callable[[], None]:
         slice(None),
         received=flat.vector.clone(),
         control_variate=None,
-        preconditioner=None,
-        noise_scale=None,
         client_stream=stream,
-        shared_stream=stream,
         noise_buffer=torch.empty_like(flat.vector),
         sampler=Langevin(),
     )

@@ -26,7 +26,7 @@ from fedcel.runs import calibrate_answers
 from fedcel.runs.run_folder import Run
 from fedcel.settings import parse_settings
 from sims.commands.listening import Endpoint
-from sims.commands.web_server import run_service
+from sims.commands.web_server import configure_server, run_service
 
 SMALL = {"clients": 4, "net.features": 8, "net.width": 16}
 
@@ -114,10 +114,8 @@ def running(
         reload=reload,
         desk=desk,
     )
-    config = uvicorn.Config(
-        create_app(service), access_log=False, log_config=None, proxy_headers=False, ws="none"
-    )
-    server = uvicorn.Server(config)
+    endpoint = Endpoint("127.0.0.1", 0, None, None, False)
+    server = uvicorn.Server(configure_server(create_app(service), endpoint))
     with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
         thread = Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()

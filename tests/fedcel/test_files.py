@@ -121,3 +121,17 @@ def test_equal_tensors_have_equal_bytes(tmp_path: Path) -> None:
     found, stated = files.read_tensors(tmp_path / "x.safetensors")
     assert stated == metadata and found.keys() == tensors.keys()
     assert all(torch.equal(found[name], tensors[name]) for name in tensors)
+
+
+def test_what_is_written_can_be_read(tmp_path: Path) -> None:
+    """Lone surrogates, as names of files may have: escaped at every depth, all else as it is."""
+    value = {"a\udcff": ["b\udcff", {"c": "\ud800 für 画"}], "d": 1.5}
+    escaped = {"a\\udcff": ["b\\udcff", {"c": "\\ud800 für 画"}], "d": 1.5}
+    files.write_json(tmp_path / "a.json", value)
+    assert files.read_json(tmp_path / "a.json") == escaped
+    files.write_toml(tmp_path / "a.toml", value)
+    assert files.read_toml(tmp_path / "a.toml") == escaped
+    files.write_whole(tmp_path / "a.html", "b\udcff für")
+    assert (tmp_path / "a.html").read_text("utf-8") == "b\\udcff für"
+    with pytest.raises(RunError, match="must be of characters that UTF-8 has"):
+        files.check_writable(tmp_path / "a\udcff.md")

@@ -23,3 +23,10 @@ def test_a_number_outside_is_refused(
     for value in outside:
         with pytest.raises(ValueError, match=f"x is {value}, must be {limits.words}"):
             limits.check("x", value)
+
+
+@pytest.mark.parametrize("value", ["4", None, True, 1j, b"1"])
+def test_what_is_no_number_is_refused(value: float) -> None:
+    """A text, however it reads, as a number out of range is."""
+    with pytest.raises(ValueError, match="epsilon is .*, must be a float, finite and above 0"):
+        POSITIVE.check("epsilon", value)

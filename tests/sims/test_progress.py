@@ -57,10 +57,10 @@ def test_each_line_tells_how_much_is_left(
         now = 31.0
         listener.show_line("step 3/9, loss 1.0")
     assert capsys.readouterr().err.splitlines() == [
-        "training: round 2 of 10, accuracy 0.500, spread within classes 0.100",
+        "training: round 2 of 10, accuracy 0.500, spread within classes 0.100, 100 s so far",
         "training: round 4 of 10, accuracy 0.500, spread within classes 0.100, about 60 s left",
         "attacking cell: 1 of 4 attacks done, rmle, seed 0, about 60 s left",
-        "attacking cell: 1 of 4 attacks done, step 3/9, loss 1.0, about 60 s left",
+        "attacking cell: 1 of 4 attacks done, step 3/9, loss 1.0, about 62 s left",
     ]
 
 
@@ -105,7 +105,7 @@ def test_waiting_is_said_when_it_lasts(
         while not said and time.monotonic() < deadline:
             said += capsys.readouterr().err
             time.sleep(0.01)
-    assert said + capsys.readouterr().err == "reading ...\n"
+    assert said + capsys.readouterr().err == "reading, 0 s so far\n"
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
@@ -129,3 +129,33 @@ def test_forced_colours_make_no_terminal(monkeypatch: pytest.MonkeyPatch) -> Non
     """A notebook sets this for all that it starts; bars would fill its page with lines."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert not progress.is_on_terminal()
+
+
+def test_the_time_left_moves_while_a_step_takes_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten seconds a step: less with each second, more once a step takes longer than that."""
+    clock = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    pace = progress.Pace()
+    assert pace.estimate_left(4) is None
+    estimates = []
+    for now, finished in ((10.0, 1), (14.0, 1), (20.0, 1), (50.0, 1), (60.0, 2), (60.0, 4)):
+        clock[0] = now
+        pace.note(finished)
+        estimates.append(pace.estimate_left(4))
+    assert estimates == [30.0, 26.0, 20.0, 50.0, 60.0, 0.0]
+    assert pace.estimate_left(0) is None
+
+
+def test_a_long_silence_is_broken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing new comes from what works: the line that stands is repeated, with the time."""
+    monkeypatch.setattr(progress, "WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.4)
+    with progress.show_steps("measuring") as show_step:
+        time.sleep(0.3)
+        show_step(1, 2, "half")
+        time.sleep(0.9)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "measuring, 0 s so far"
+    assert len(lines) >= 3 and all(line.startswith("measuring: half, about ") for line in lines[1:])

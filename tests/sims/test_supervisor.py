@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -131,3 +132,22 @@ def test_the_work_ends_with_the_process_that_waits() -> None:
     process.kill()
     assert process.stdout.read() == ""  # until the worker has closed it
     assert process.wait(60) == -signal.SIGKILL
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux kills it at once")
+def test_the_process_that_works_ends_with_the_one_that_waits() -> None:
+    """At once, though no thread of it gets a turn: a scheduler kills, and starts the next."""
+    busy = "import re; print(os.getpid(), flush=True); re.match('(a+)+$', 'a' * 60 + 'b')"
+    process = start(busy)
+    assert process.stdout
+    worker = int(process.stdout.readline())
+    try:
+        process.kill()
+        process.wait()
+        limit = time.monotonic() + 10
+        while Path(f"/proc/{worker}").exists():
+            assert time.monotonic() < limit, "it still works"
+            time.sleep(0.05)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGKILL)

@@ -233,8 +233,6 @@ ADAPTIVE_DP = "DifferentialPrivacyClientSideAdaptiveClipping"
         ("FedAvg", {"clients-per-round": 3, "chain.scope": "head"}, "chain.scope"),
         ("FedAvg", {"temperature": 1.0}, "temperature"),
         ("FedAvg", {"local.control": "fresh"}, "local.control"),
-        ("FedAvg", {"local.precondition": "rms"}, "local.precondition"),
-        ("FedAvg", {"local.shared-noise": 0.5}, "local.shared-noise"),
         ("FedAvg", {"update.clip": 1.0}, "update.clip"),
         ("FedAvg", {"update.noise": 1.0}, "update.noise"),
         ("FedAvg", {"chain.stop": True}, "chain.stop"),

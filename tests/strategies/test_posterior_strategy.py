@@ -97,7 +97,7 @@ def test_silence_and_a_stranger_are_said() -> None:
 def test_a_client_that_replies_twice_is_used_and_not_rejected(
     make_first: Callable[[int], Message],
 ) -> None:
-    """The first valid reply counts; nobody is left out, so a stale gradient would stay."""
+    """The first valid reply counts; nobody is left out."""
     s = strategy()
     s.aggregate_train(1, [make_first(0), reply(1), reply(2), reply(0)])
     assert s.report.clients == [0, 1, 2]
@@ -194,7 +194,7 @@ def test_a_client_whose_node_is_gone_is_left_out_of_the_round() -> None:
     sent = s.configure_train(1, model, ConfigRecord(), FakeGrid([]))  # type: ignore[arg-type]
     assert [message.metadata.dst_node_id for message in sent] == [100, 102]
     s.aggregate_train(1, [reply(0, 1.0), reply(2, 3.0)])
-    assert s.rejected == [Rejection(1, "no node holds it any more", is_gone=True)]
+    assert s.rejected == [Rejection(1, "no node holds it any more")]
     assert s.report.clients == [0, 2]
 
 
@@ -265,3 +265,15 @@ def test_only_who_took_part_in_the_last_round_scores_the_model() -> None:
     grid: Any = FakeGrid([{}] * 4)
     messages = s.configure_evaluate(1, model, ConfigRecord(), grid)
     assert [message.metadata.dst_node_id for message in messages] == [102]
+
+
+def test_an_update_of_frozen_parameters_is_left_out() -> None:
+    """They are no client's to move: the others' model stays as it is there."""
+    instance = strategy()
+    instance.state = instance.state._replace(trained=torch.tensor([6, 7, 8]))
+    moved = [np.ones((2, 3), np.float32), np.ones(3, np.float32)]
+    assert instance.fault(reply(0, arrays=moved)) == (
+        "it moves parameters that are frozen (requires_grad=False)"
+    )
+    moved[0] *= 0
+    assert instance.fault(reply(0, arrays=moved)) is None

@@ -22,14 +22,16 @@ from flwr.serverapp.strategy import (
 )
 
 from clients import make_client_app
+from fedcel.data import load_splits
 from fedcel.errors import RoundError, SettingsError
-from fedcel.federation import record_names
+from fedcel.federation import init_net, record_names
 from fedcel.files import read_json, read_tensors
 from fedcel.runs import run_folder
 from fedcel.settings import Settings, parse_settings
 from sims.engines.in_memory_grid import InMemoryGrid, allow_messages
 from sims.engines.simulate import simulate
 from strategies.server_app import train_over_grid
+from tests.fedcel.federation import test_frozen_parameters
 from tests.strategies.stock_matrix import STOCK
 
 DRAWN = {"clients-per-round": 3}
@@ -346,3 +348,15 @@ def test_a_proximal_pull_acts_under_every_strategy(tmp_path: Path) -> None:
     ]
     assert torch.equal(models[0], models[1])
     assert not torch.equal(models[0], models[2])
+
+
+def test_what_is_frozen_stays_whatever_a_strategy_adds(tmp_path: Path) -> None:
+    """Noise of the server's, and the rounding of a mean of equal weights."""
+    noise = {"strategy.name": SERVER_DP, "strategy.arguments": "noise_multiplier=1,clipping_norm=1"}
+    change = {"net.name": f"{test_frozen_parameters.__name__}:make_net", **noise}
+    model = train(tmp_path / "run", **change)
+    settings = parse_settings(STOCK | change)
+    splits = load_splits(settings.data, settings.clients, settings.seed)
+    moved = torch.ne(model, init_net(settings, splits).vector)
+    assert not moved[: test_frozen_parameters.FROZEN].any()
+    assert moved[test_frozen_parameters.FROZEN :].all()

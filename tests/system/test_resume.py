@@ -26,7 +26,6 @@ SETTINGS: dict[str, str | int | float] = {
     "rounds": 16,
     "engine": "loop",
     "local.steps": 4,
-    "local.precondition": "rms",
     "cel.kind": "cluster",
     "cel.refresh": "round",
     "cel.ramp": 0.3,

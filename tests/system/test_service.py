@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import ssl
 import time
 from contextlib import suppress
@@ -23,6 +24,7 @@ from fedcel.runs import run_folder
 from sims.commands import ledger_actions as operator
 from tests.clients.serving import wait_until
 from tests.system.services import Process, new_key, serving, stored
+from tests.system.slow_connections import HALF_HANDSHAKE
 
 
 class Certified(NamedTuple):
@@ -101,7 +103,15 @@ def test_a_private_answer_over_tls(tmp_path: Path, folder: Path, certified: Cert
         old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         old.load_verify_locations(certified.authority)
         assert httpx.get(f"{service.url}/healthz", verify=old).status_code == 200
-        assert ended(service) == 0
+        address = "127.0.0.1", httpx.URL(service.url).port or 0
+        with (
+            socket.create_connection(address) as half_shaken,
+            old.wrap_socket(socket.create_connection(address), server_hostname="localhost"),
+        ):
+            half_shaken.sendall(HALF_HANDSHAKE)
+            start = time.monotonic()
+            assert ended(service) == 0
+            assert time.monotonic() - start < 15  # silent ones are not waited for
     assert key[-43:] not in service.log.read_text() and '"drained"' in service.log.read_text()
     assert "all balances and links are right" in operator.verify_ledger(ledger)
     assert "phone" in operator.list_accounts(ledger)

@@ -33,7 +33,6 @@ def _build_cluster(cel: CelSettings, sigma: float, features: int, classes: int) 
         reservoir=cel.reservoir,
         outlier=None if cel.outlier == "none" else cel.outlier,
         outlier_rule=cel.outlier_rule,
-        sigma=sigma,
     )
 
 

@@ -50,7 +50,7 @@ def class_members(y: Int[Tensor, "*k B"], classes: int, like: Float[Tensor, "*k 
         DataError: A label is not in 0..C-1; a negative one would count from the end.
     """
     check_labels(y, classes)
-    one_hot = torch.eye(classes, dtype=like.dtype, device=like.device)[y]
+    one_hot = torch.eq(y.unsqueeze(-1), torch.arange(classes, device=like.device)).to(like.dtype)
     return Members(one_hot, one_hot.sum(-2))
 
 
@@ -61,7 +61,7 @@ def check_labels(y: Int[Tensor, "*k B"], classes: int) -> None:
         if low < 0 or high >= classes:
             raise DataError(
                 f"labels are in {low}..{high}, must be in 0..{classes - 1}; number the classes "
-                "of data.source from 0"
+                "without a gap from 0, or raise their number"
             )
 
 
@@ -77,7 +77,7 @@ def select_rows(
     first = torch.arange(0, size * len(index), size, device=index.device)
     # index_select, not [...]: three times as fast on rows this short.
     flat = rows.flatten(0, -2).index_select(0, (index + first[:, None]).flatten())
-    return flat.view(*index.shape, -1)
+    return flat.view(*index.shape, rows.shape[-1])
 
 
 def weighted_sums(

@@ -23,7 +23,7 @@ from fedcel.losses.cel.class_spread import (
     weighted_spread,
 )
 from fedcel.losses.cel.kmeans import ClassClusters, ClusteringProblem
-from fedcel.losses.cel.mixture import Mixture, diagonal_nats, full_nats
+from fedcel.losses.cel.mixture import Mixture
 from fedcel.losses.cel.reservoir import check_finite, sample_reservoir
 from fedcel.losses.cel.spread_penalties import Penalty, class_shares
 from fedcel.losses.cel.state_names import check_state_names
@@ -33,7 +33,6 @@ from fedcel.settings import (
     ClusterForm,
     Clustering,
     OutlierRule,
-    check_noise,
     check_outlier_rule,
 )
 
@@ -66,24 +65,18 @@ class Cluster(StackedEntropy):
         clusters: K_c, at most n_c; 0: a quarter of n_c, from 1 to 5.
         form: `renormalised`: pi over the class's clusters that are in the batch, to sum 1.
             `original`: an absent cluster counts as spread 0, which biases v_c down.
-            `per-cluster`: sum_k pi_ck R(v_ck) in place of R(v_c), pi renormalised.
-            `mixture`: sum_k pi_ck (-ln pi_ck + 1/2 sum_d ln(1 + s_ckd / sigma^2)) nats in place of
-            R(v_c), pi renormalised, s the batch's variances around mu_ck; with full covariances
-            1/2 ln det(I + S_ck / sigma^2). `penalty` is not used.
         clustering: K-means, or a Gaussian mixture with diagonal or full covariances.
         reservoir: Examples of a class that the clusters are fitted on, at most.
         outlier: Clusters of a spread above this multiple of their class's median are too wide.
         outlier_rule: `reseed`: they are seeded anew. `truncate`: members whose squared distance to
             the centre exceeds that multiple of their cluster's median are left out of its centre,
             its spread and the loss: they are not drawn in, and leak on.
-        sigma: Standard deviation of the noise at the cut, in units of z; `mixture` needs it.
 
     Raises:
-        SettingsError: The form needs noise and there is none, or nothing says what to truncate.
+        SettingsError: Nothing says what to truncate.
 
     References:
-        Xia et al., CVPR 2025: `original` with the logarithmic penalty. `mixture` is their entropy
-        of a Gaussian mixture, measured against the noise.
+        Xia et al., CVPR 2025: `original` with the logarithmic penalty.
     """
 
     penalty: Penalty
@@ -96,12 +89,9 @@ class Cluster(StackedEntropy):
     reservoir: int = 1024
     outlier: float | None = None
     outlier_rule: OutlierRule = "reseed"
-    sigma: float = 0.0
 
     def __post_init__(self) -> None:
-        """Check the form against the other fields."""
-        if self.form == "mixture":
-            check_noise("form", self.form, self.sigma)
+        """Check the rule for outliers against the other fields."""
         check_outlier_rule(self.outlier_rule, self.outlier, self.clustering)
 
     @torch.no_grad()
@@ -252,14 +242,7 @@ class Cluster(StackedEntropy):
         if not v.isfinite().all():
             check_finite(z, y)
         counts = members.counts * (state["counts"] > 0)
-        if self.form == "mixture":
-            slot_nats = full_nats if self.clustering == "full" else diagonal_nats
-            nats = slot_nats(z - centre, slot_members, self.sigma).view_as(pi)
-            cost = torch.special.entr(parts).sum(-1) + (parts * nats).sum(-1)
-        elif self.form == "per-cluster":
-            cost = (parts * self.penalty(v.flatten(-2)).view_as(v)).sum(-1)
-        else:
-            cost = self.penalty((parts * v).sum(-1))
+        cost = self.penalty((parts * v).sum(-1))
         loss = torch.linalg.vecdot(class_shares(counts, self.share), cost)
         if not measure:
             return Term(loss, {})

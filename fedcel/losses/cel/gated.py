@@ -286,8 +286,9 @@ class Gated(StackedEntropy):
         """Warn, in at most five wordings, so that Python's default filter prints each once."""
         warnings.warn(
             f"attention-share is below {math.ceil(10 * share) / 10:.1f} (1: all members weigh "
-            f"alike) under cel.attention {self.attention!r}: the loss sees few of a class's "
-            "members; use cel.attention 'floor' or 'detach', or raise cel.entropy",
+            f"alike) under the attention {self.attention!r}: the loss sees few of a class's "
+            "members; use the attention 'floor' or 'detach', or raise its entropy bonus (in a run "
+            "cel.attention, cel.entropy)",
             stacklevel=3,
         )
 

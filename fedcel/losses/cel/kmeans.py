@@ -91,7 +91,7 @@ def centre_scores(
     all_scores = product(squared_norms.unsqueeze(-2), z, flat.mT, alpha=-2)
     per_class = all_scores.view(y.numel(), *active.shape[-2:])
     scores: Tensor = per_class[torch.arange(y.numel(), device=y.device), y.flatten()]
-    return scores.view(*y.shape, -1)
+    return scores.view(*y.shape, per_class.shape[-1])
 
 
 def centre_distances(

@@ -3,14 +3,16 @@
 They hold the state and call the losses that a federation's clients use; nothing is computed twice.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
+from fedcel.errors import FedcelError
 from fedcel.losses.cel.build_cel import build_cel
 from fedcel.losses.cel.cluster import DEFAULT_CLUSTERS, SCALE_NAMES
 from fedcel.losses.cel.hybrid import CLUSTER_PREFIX, GATED_PREFIX
@@ -29,6 +31,7 @@ from fedcel.settings import (
     parse_settings,
 )
 from fedcel.tensors import ArrayLike, to_labels, to_tensor
+from fedcel.torch_state import usual_torch_state
 
 PenaltyName = Literal["linear", "log", "channel"]
 Batches = Iterable[tuple[ArrayLike, ArrayLike]]
@@ -36,6 +39,14 @@ Batches = Iterable[tuple[ArrayLike, ArrayLike]]
 
 LEARNED = "theta"
 """The tensor of a state that learns by a gradient."""
+_LIBRARY_TERMS = (
+    (r"cel\.kind (?:to )?'([\w-]+)'", lambda m: m[1].title().replace("-", "") + "CEL"),
+    (r"\bcel\.([a-z-]+)", lambda m: m[1].replace("-", "_")),
+    (r"net\.noise", lambda m: "noise"),
+    (r"net\.features", lambda m: "the number of features"),
+    (r"local\.rate", lambda m: "the learning rate"),
+)
+"""Settings of a run that errors of the losses name, and what they are called here."""
 
 
 class CELModule(nn.Module):
@@ -50,13 +61,14 @@ class CELModule(nn.Module):
     feature_count: Tensor
     refresh_count: Tensor
 
+    @usual_torch_state()
     def __init__(
         self, kind: str, *, classes: int, noise: float, pool: Pool, seed: int, options: Settings
     ) -> None:
         """Keep what a loss is built of, once the number of features is known."""
         super().__init__()
-        if classes < 1:
-            raise ValueError(f"classes is {classes}, must be 1 or more")
+        if type(classes) is not int or classes < 1:
+            raise ValueError(f"classes is {classes!r}, must be a whole number, 1 or more")
         if pool not in ("flatten", "mean"):
             raise ValueError(f"pool is {pool!r}, must be 'flatten' or 'mean'")
         self.kind, self.classes, self.noise = kind, classes, float(noise)
@@ -88,7 +100,7 @@ class CELModule(nn.Module):
             y: Labels (B,), from 0.
 
         Returns:
-            The loss, a scalar.
+            The loss, a scalar; of an empty batch 0.
 
         Raises:
             RuntimeError: The loss needs `refresh` first.
@@ -138,6 +150,7 @@ class CELModule(nn.Module):
         self._refresh(first_z.shape[1], batches, generator)
         self._place(device)
 
+    @usual_torch_state()
     def step(self) -> None:
         """Move the attention by the gradient of the last backward pass, where there is one.
 
@@ -171,9 +184,10 @@ class CELModule(nn.Module):
         self._place(table.device)
         state = self._state()
         dtype = next((t.dtype for t in state.values() if t.is_floating_point()), table.dtype)
-        with without_autocast(table.device.type):
+        with without_autocast(table.device.type), in_library_terms():
             return loss.loss(state, table.to(dtype), labels, measure)
 
+    @usual_torch_state()
     def _refresh(
         self, width: int, batches: FeatureBatches, generator: torch.Generator | None
     ) -> None:
@@ -182,7 +196,8 @@ class CELModule(nn.Module):
         if generator is None:
             generator = make_generator(self.seed, "cel-module", int(self.refresh_count))
         self._place(torch.device("cpu"))
-        self._keep(loss.refresh(self._state() or None, batches, generator))
+        with in_library_terms():
+            self._keep(loss.refresh(self._state() or None, batches, generator))
         self.refresh_count += 1
 
     def _build(self, width: int) -> ConditionalEntropy:
@@ -194,7 +209,8 @@ class CELModule(nn.Module):
                 f"{type(self).__name__} for another encoder"
             )
         if self._loss is None:
-            loss = build_cel(self._cel_settings, self.noise, width, self.classes)
+            with in_library_terms():
+                loss = build_cel(self._cel_settings, self.noise, width, self.classes)
             assert loss is not None
             self._loss, self._width = loss, width
             self.feature_count.fill_(width)
@@ -202,8 +218,8 @@ class CELModule(nn.Module):
 
     def _flatten(self, z: object) -> Float[Tensor, "B D"]:
         """Return one vector an image, of float32 or float64, the gradient kept."""
-        table = z if isinstance(z, Tensor) else to_tensor(z, "features")
-        if table.dim() < 2 or not table.is_floating_point() or not table[0].numel():
+        table = z if isinstance(z, Tensor) and not z.is_inference() else to_tensor(z, "features")
+        if table.dim() < 2 or not table.is_floating_point() or 0 in table.shape[1:]:
             raise ValueError(
                 f"features are {tuple(table.shape)} of {table.dtype}, must be floating numbers of "
                 "shape (B, D) or (B, C, H, W)"
@@ -268,6 +284,7 @@ class CELModule(nn.Module):
         self.step()
         super()._save_to_state_dict(destination, prefix, keep_vars)
 
+    @usual_torch_state()
     def _load_from_state_dict(
         self,
         state_dict: Mapping[str, Any],
@@ -358,7 +375,20 @@ def read_options(kind: str, noise: float, **options: object) -> Settings:
         f"cel.{name.replace('_', '-')}": "none" if value is None else value
         for name, value in options.items()
     }
-    return parse_settings({"cel.kind": kind, "net.noise": float(noise), **values})
+    with in_library_terms():
+        return parse_settings({"cel.kind": kind, "net.noise": float(noise), **values})
+
+
+@contextmanager
+def in_library_terms() -> Iterator[None]:
+    """Let errors within the block name arguments where they name settings of a run."""
+    try:
+        yield
+    except FedcelError as error:
+        text = str(error)
+        for setting, name in _LIBRARY_TERMS:
+            text = re.sub(setting, name, text)
+        raise type(error)(text) from error
 
 
 class PlainCEL(CELModule):
@@ -399,7 +429,7 @@ class ClusterCEL(CELModule):
         share: A class's share in the loss: `batch-share` n_c/B, `mean-present`, or `none`.
         clusters: Centres a class; 0: 5, at most a quarter of the class; auto: 1.
         clustering: `k-means`, or Gaussian mixtures, `diagonal` or `full`.
-        form: `renormalised`, `original`, `per-cluster` or `mixture`; see `fedcel.losses.cel`.
+        form: `renormalised`, or `original`: clusters absent from the batch as spread 0.
         reservoir: Features of a class that are kept for a refresh, at most.
         outlier: Clusters above this multiple of the median spread are too wide; None: none.
         outlier_rule: `reseed` such clusters, or `truncate` them: far members are left out.

@@ -1,8 +1,8 @@
 """What each client has spent: a database that answers for every epsilon."""
 
+from fedcel.privacy.budget_units import MICRO, to_granted_micro, to_micro_epsilon
 from fedcel.privacy.ledger.address import LedgerAddress, PostgresAddress, parse_ledger_address
 from fedcel.privacy.ledger.ledger import (
-    MICRO,
     Balance,
     Charge,
     Ledger,
@@ -22,4 +22,6 @@ __all__ = [
     "Receipt",
     "Refusal",
     "parse_ledger_address",
+    "to_granted_micro",
+    "to_micro_epsilon",
 ]

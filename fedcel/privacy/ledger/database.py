@@ -4,14 +4,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
+from fedcel.privacy.ledger.address import LedgerAddress
+
 Result = TypeVar("Result")
 
 LOCK_SECONDS = 30.0
 """How long to wait for another process's transaction."""
-FORMAT = 2
-"""Of the tables and of the log's links; the same in both databases. In format 1 an answer is in an
-entry and a table of its own."""
-UPGRADABLE_FORMATS = (1,)
+FORMAT = 3
+"""Of the tables; the same in both databases. In format 1 an answer is in an entry and a table of
+its own. Up to format 2 accounts have neither a delta nor a digest."""
+UPGRADABLE_FORMATS = (1, 2)
 
 
 @runtime_checkable
@@ -38,6 +40,20 @@ class LedgerDatabase(ABC):
     Statements are SQL that both databases read, with `?` for each parameter. Every method raises
     LedgerError where the database cannot be read or written.
     """
+
+    address: LedgerAddress
+
+    @abstractmethod
+    def upgrade(self, complete: Callable[[Self], None]) -> None:
+        """Bring tables of an older format to the present one, and prove that they can be locked.
+
+        Args:
+            complete: Fills the new columns; whatever it raises leaves the tables as they were.
+        """
+
+    @abstractmethod
+    def touch(self) -> None:
+        """Write something that changes nothing, in the transaction's work."""
 
     @abstractmethod
     def transact(self, work: Callable[[Self], Result], *, writing: bool) -> Result:

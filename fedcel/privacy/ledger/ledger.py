@@ -12,10 +12,17 @@ knows whether it was seen.
 The log is append-only, and each row holds a digest of all rows before it. Whoever edits a row, or
 takes one out, has to compute every later link anew; who keeps the last link of an export elsewhere
 finds even that.
+
+A disk may return other bytes than were written. Each row of the log is therefore checked against
+its link when it is read, and each account against a digest of its own; what fits neither is never
+charged or told.
 """
 
 import json
+import operator
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from json.encoder import encode_basestring_ascii as quote
@@ -26,6 +33,7 @@ from typing import Literal, NamedTuple, TypeVar, cast, final
 from fedcel.errors import LedgerError, SettingsError
 from fedcel.extras import import_optional
 from fedcel.files import write_whole
+from fedcel.privacy.budget_units import ATTO, MAX_MICRO, to_atto_delta
 from fedcel.privacy.ledger.address import LedgerAddress, parse_ledger_address
 from fedcel.privacy.ledger.database import LedgerDatabase
 from fedcel.privacy.ledger.sqlite_database import SqliteDatabase
@@ -33,9 +41,6 @@ from fedcel.privacy.ledger.sqlite_database import SqliteDatabase
 Result = TypeVar("Result")
 Row = TypeVar("Row", bound=tuple[object, ...])
 
-MICRO = 1_000_000
-"""Micro-epsilons in one epsilon."""
-MAX_MICRO = 2**62  # far from the largest integer of a database, also after an addition
 DIGEST_BYTES = 32
 LOG_COLUMNS = (
     "position",
@@ -49,13 +54,15 @@ LOG_COLUMNS = (
     "answer",
     "link",
 )
+ACCOUNT_COLUMNS = ("scope", "name", "allowed", "spent", "delta", "digest")
 COPIED_TABLES = {
     "log": LOG_COLUMNS,
     "answers": ("request", "answer"),
-    "accounts": ("scope", "name", "allowed", "spent"),
+    "accounts": ACCOUNT_COLUMNS,
 }
-MAX_DELTA = 0.01
-"""The largest delta of all answers of a client together; with more, epsilon promises little."""
+MAX_DELTA = ATTO // 100
+"""The largest delta of all answers of a client together, in attos: 1 %; with more, epsilon promises
+little."""
 FIRST_LINK = bytes(32)
 
 AccountKey = tuple[str, str]
@@ -69,7 +76,7 @@ ROWS_AT_ONCE = 10_000
 
 
 class Charge(NamedTuple):
-    """What one answer costs; `epsilon` in micro-epsilons, rounded up by the caller.
+    """What one answer costs; `epsilon` in micro-epsilons, by `to_micro_epsilon`.
 
     `request` is unique over all clients. `message` is the 32-byte digest of the message and of all
     else that decides the answer.
@@ -117,15 +124,19 @@ class Balance(NamedTuple):
 
 
 class BudgetAccount(NamedTuple):
-    """What a client or a model version may spend (None: no limit) and has spent, in micro."""
+    """What a client or a model version may spend (None: no limit) and has spent, in micro.
+
+    `delta`: a client's deltas added up, in attos; 0 of a model version.
+    """
 
     allowed: int | None
     spent: int
+    delta: int = 0
 
     @property
     def remaining(self) -> int:
-        """Return what may still be spent; below 0 where a limit was lowered."""
-        return (self.allowed or 0) - self.spent
+        """Micro-epsilons that may still be spent; below 0 where a limit was lowered."""
+        return (MAX_MICRO if self.allowed is None else self.allowed) - self.spent
 
 
 class LedgerSums(NamedTuple):
@@ -206,7 +217,13 @@ class Ledger:
                 reached or written, or would lose what it said is on the disk.
         """
         address = parse_ledger_address(address)
-        return Ledger(address, connect_database(address))
+        db = connect_database(address)
+        try:
+            db.upgrade(complete_accounts)
+        except BaseException:
+            db.close()
+            raise
+        return Ledger(address, db)
 
     def __enter__(self) -> "Ledger":
         """Return the ledger."""
@@ -241,8 +258,7 @@ class Ledger:
                 group is booked.
             LedgerError: It cannot be written; nothing of the group is booked.
         """
-        for charge in charges:
-            check_charge(charge)
+        charges = [check_charge(charge) for charge in charges]
         if len(answers) != len(charges):
             raise ValueError(
                 f"answers are {len(answers)}, must be {len(charges)}, one a charge; draw the others"
@@ -274,6 +290,7 @@ class Ledger:
         Raises:
             ValueError: As `grant`.
         """
+        check_text("client", client)
         if self._read(lambda db: read_account(db, ("client", client))) is not None:
             return False  # the usual case takes no lock
         return self._write(lambda transaction: transaction.admit(client, micro))
@@ -288,8 +305,9 @@ class Ledger:
         Raises:
             ValueError: Less than 0, or more than can be counted.
         """
-        check_budget(micro)
-        self._write(lambda transaction: transaction.append(LogEntry("limit", "", "", model, micro)))
+        check_text("model", model)
+        entry = LogEntry("limit", model=model, micro=check_budget(micro))
+        self._write(lambda transaction: transaction.append(entry))
 
     def balance(self, client: str) -> Balance:
         """Read what a client was granted and has spent.
@@ -300,6 +318,7 @@ class Ledger:
         Returns:
             Its balance; all 0 for a client that is not known.
         """
+        check_text("client", client)
         return self._read(lambda db: read_balance(db, client))
 
     def clients(self) -> dict[str, Balance]:
@@ -319,31 +338,36 @@ class Ledger:
         Returns:
             How many answers cost each (micro-epsilons, delta).
         """
+        check_text("client", client)
         return self._read(lambda db: count_prices(db, client))
 
     def probe(self) -> None:
-        """Find out whether something could be charged now.
+        """Find out whether something could be charged now: write to the disk, and change nothing.
 
         Raises:
-            LedgerError: It is locked, read-only or out of reach.
+            LedgerError: It is locked, read-only or out of reach, or the disk is full.
         """
-        self._write(lambda _: None)
+        with self.lock:
+            self.db.transact(lambda db: db.touch(), writing=True)
 
     def rows(self) -> list[LogRow]:
         """Read the whole log.
 
         Returns:
             Its rows, in order.
-        """
-        return self._read(lambda db: list(read_log(db)))
 
-    def export(self, path: Path) -> None:
+        Raises:
+            LedgerError: One of them is not what was written.
+        """
+        return self._read(lambda db: list(check_links(db)))
+
+    def export(self, path: str | Path) -> None:
         """Write the log as JSON lines, whole or not at all.
 
         Args:
             path: File to write; an older one is replaced.
         """
-        write_whole(path, "".join(row.to_json() for row in self.rows()))
+        write_whole(Path(path), "".join(row.to_json() for row in self.rows()))
 
     def verify(self) -> list[str]:
         """Compute links, balances and answers anew from the log, and compare.
@@ -412,15 +436,13 @@ class WriteTransaction:
     """
 
     def __init__(self, db: LedgerDatabase) -> None:
-        last_row: tuple[int, bytes] | None = db.execute(
-            "SELECT position, link FROM log ORDER BY position DESC LIMIT 1"
-        ).fetchone()
         self.db = db
-        self._position, self._link = last_row or (0, FIRST_LINK)
+        self._position, self._link = 0, FIRST_LINK
+        for row in read_checked(db, "ORDER BY log.position DESC LIMIT 1"):
+            self._position, self._link = row.position, row.link
         self._rows: list[tuple[object, ...]] = []
         self._accounts: dict[AccountKey, BudgetAccount | None] = {}
         self._changed: dict[AccountKey, BudgetAccount] = {}
-        self._deltas: dict[str, float] = {}
 
     def book(self, charges: Sequence[Charge], answers: Sequence[bytes]) -> list[Receipt | Refusal]:
         """Return for each charge the stored answer, or book it, or say why not; in order."""
@@ -455,11 +477,11 @@ class WriteTransaction:
         if client_account is None:
             return Refusal("unknown-client", 0)
         model_account = self.account(("model", model)) or UNLIMITED
-        if model_account.allowed is not None and model_account.remaining < epsilon:
+        if model_account.remaining < epsilon:
             return Refusal("model-budget", model_account.remaining)
         if remaining < epsilon:
             return Refusal("budget", remaining)
-        if delta and self._spent_delta(client) + delta > MAX_DELTA:
+        if delta and client_account.delta + to_atto_delta(delta) > MAX_DELTA:
             return Refusal("delta", remaining)
         self.append(LogEntry("charge", request, client, model, epsilon, delta, message, answer))
         charged[request] = body
@@ -468,8 +490,9 @@ class WriteTransaction:
 
     def grant(self, client: str, micro: int) -> None:
         """Add to a client's budget, and make the client known; ValueError below 0 or too much."""
+        check_text("client", client)
         account = self.account(("client", client)) or EMPTY
-        check_budget(micro)
+        micro = check_budget(micro)
         check_budget((account.allowed or 0) + micro)
         self.append(LogEntry("grant", client=client, micro=micro))
 
@@ -488,8 +511,6 @@ class WriteTransaction:
         changed = apply_entry(entry, self.account)
         self._accounts |= changed
         self._changed |= changed
-        if entry.client in self._deltas:
-            self._deltas[entry.client] += entry.delta
 
     def account(self, key: AccountKey) -> BudgetAccount | None:
         """Return an account, None for an unknown name."""
@@ -500,53 +521,77 @@ class WriteTransaction:
     def write(self) -> None:
         """Write what was appended, and the accounts that changed."""
         insert_rows(self.db, "log", LOG_COLUMNS, self._rows)
-        for part in split_parts([(*key, *account) for key, account in self._changed.items()]):
+        for part in split_parts([seal_account(*changed) for changed in self._changed.items()]):
             self.db.execute(
-                f"INSERT INTO accounts VALUES {mark_rows(part)} ON CONFLICT (scope, name) DO "
-                "UPDATE SET allowed = excluded.allowed, spent = excluded.spent",
+                f"INSERT INTO accounts ({', '.join(ACCOUNT_COLUMNS)}) VALUES {mark_rows(part)} "
+                "ON CONFLICT (scope, name) DO UPDATE SET allowed = excluded.allowed, "
+                "spent = excluded.spent, delta = excluded.delta, digest = excluded.digest",
                 flatten_rows(part),
             )
 
     def _read_accounts(self, keys: set[AccountKey]) -> None:
         """Read accounts that are about to be asked for."""
         for part in split_parts(sorted(keys)):
-            self._accounts |= dict.fromkeys(part)
-            for scope, name, allowed, spent in self.db.execute(
-                f"WITH asked (scope, name) AS (VALUES {mark_rows(part)}) "
-                "SELECT accounts.scope, accounts.name, allowed, spent FROM asked CROSS JOIN "
-                "accounts WHERE accounts.scope = asked.scope AND accounts.name = asked.name",
+            known = read_accounts(
+                self.db,
+                f"WITH asked (scope, name) AS (VALUES {mark_rows(part)})",
+                "asked CROSS JOIN accounts WHERE accounts.scope = asked.scope "
+                "AND accounts.name = asked.name",
                 flatten_rows(part),
-            ):
-                self._accounts[scope, name] = BudgetAccount(allowed, spent)
-
-    def _spent_delta(self, client: str) -> float:
-        """Return the deltas of a client's charges: those written, and those of this transaction.
-
-        Read before the first charge with a delta is appended, so that none counts twice.
-        """
-        if client not in self._deltas:
-            self._deltas[client] = read_spent_delta(self.db, client)
-        return self._deltas[client]
+            )
+            self._accounts |= dict.fromkeys(part) | known
+        if None in self._accounts.values():
+            read_accounts(self.db)  # none of them may be missing because its name was damaged
 
 
-def check_charge(charge: Charge) -> None:
-    """Refuse what could not be booked or told apart later: ValueError."""
-    if not (charge.request and charge.client and charge.model):
-        raise ValueError(f"request, client and model are {charge[:3]}, must not be empty")
-    if not 0 < charge.epsilon < MAX_MICRO:
-        raise ValueError(f"epsilon is {charge.epsilon} micro-epsilons, must be 1 or more")
-    if not 0 <= charge.delta < 1:
-        raise ValueError(f"delta is {charge.delta}, must be in [0, 1)")
+def check_charge(charge: Charge) -> Charge:
+    """Return a charge in plain numbers; ValueError where it could not be booked or told apart."""
+    request, client, model, epsilon, delta, _ = charge
+    check_text("request", request)
+    check_text("client", client)
+    check_text("model", model)
+    epsilon = read_whole("epsilon", epsilon)
+    if not 0 < epsilon < MAX_MICRO:
+        raise ValueError(
+            f"epsilon is {epsilon} micro-epsilons, must be from 1 to {MAX_MICRO - 1}; see "
+            "to_micro_epsilon"
+        )
+    if isinstance(delta, str) or not 0 <= delta < 1:
+        raise ValueError(f"delta is {delta!r}, must be a number in [0, 1)")
     if len(charge.message) != DIGEST_BYTES:
         raise ValueError(
             f"message holds {len(charge.message)} bytes, must be a digest of {DIGEST_BYTES}"
         )
+    if type(charge.epsilon) is int and type(delta) is float and delta > 0:
+        return charge
+    # A database keeps no negative zero, so that its row would read as edited.
+    return Charge(request, client, model, epsilon, float(delta) + 0.0, charge.message)
 
 
-def check_budget(micro: int) -> None:
-    """Refuse what no budget can be: ValueError."""
+def check_text(name: str, text: str) -> None:
+    """Refuse a name that a database cannot keep: ValueError."""
+    if not text:
+        raise ValueError(f"{name} is {text!r}, must not be empty")
+    if "\0" in text or (not text.isascii() and text != text.encode(errors="ignore").decode()):
+        raise ValueError(f"{name} is {text!r}, must be text without NUL that UTF-8 can write")
+
+
+def check_budget(micro: int) -> int:
+    """Return a budget as a plain number; ValueError on what none can be."""
+    micro = read_whole("budget", micro)
     if not 0 <= micro < MAX_MICRO:
         raise ValueError(f"budget is {micro} micro-epsilons, must be from 0 to {MAX_MICRO - 1}")
+    return micro
+
+
+def read_whole(name: str, number: int) -> int:
+    """Return a whole number of any kind as Python's; ValueError on another."""
+    try:
+        return operator.index(number)
+    except TypeError:
+        raise ValueError(
+            f"{name} is {number!r}, must be a whole number of micro-epsilons; see to_micro_epsilon"
+        ) from None
 
 
 def apply_entry(
@@ -556,13 +601,17 @@ def apply_entry(
     client = "client", entry.client
     model = "model", entry.model
     if entry.kind == "grant":
-        allowed, spent = read(client) or EMPTY
-        return {client: BudgetAccount((allowed or 0) + entry.micro, spent)}
+        payer = read(client) or EMPTY
+        return {client: payer._replace(allowed=(payer.allowed or 0) + entry.micro)}
     if entry.kind == "limit":
         return {model: BudgetAccount(entry.micro, (read(model) or UNLIMITED).spent)}
     if entry.kind == "charge":
-        before = {client: read(client) or EMPTY, model: read(model) or UNLIMITED}
-        return {key: BudgetAccount(a.allowed, a.spent + entry.micro) for key, a in before.items()}
+        payer, version = read(client) or EMPTY, read(model) or UNLIMITED
+        delta = payer.delta + to_atto_delta(entry.delta)
+        return {
+            client: BudgetAccount(payer.allowed, payer.spent + entry.micro, delta),
+            model: BudgetAccount(version.allowed, version.spent + entry.micro),
+        }
     return {}
 
 
@@ -577,8 +626,27 @@ def link_entry(previous_link: bytes, position: int, entry: LogEntry) -> bytes:
     return sha256(previous_link + text.encode()).digest()
 
 
+def is_linked(previous_link: bytes | None, row: LogRow) -> bool:
+    """Whether a row, of whatever types, is the one that was written after the link before it."""
+    position, entry, link = row
+    if previous_link is None or (type(entry.micro), type(entry.delta)) != (int, float):
+        return False
+    try:
+        return link == link_entry(previous_link, position, entry)
+    except (TypeError, AttributeError):  # a column of another type than was written
+        return False
+
+
+def refuse_damaged(db: LedgerDatabase, part: str) -> LedgerError:
+    """Return the error for a part of a ledger that is not what was written."""
+    return LedgerError(
+        f"ledger {db.address}: {part} is not what was written, so nothing is charged or told from "
+        "it; `fedcel ledger verify` lists what is wrong; check the disk, and restore a backup"
+    )
+
+
 def read_log(db: LedgerDatabase) -> Iterator[LogRow]:
-    """Yield all rows in order, without having all of them in memory."""
+    """Yield all rows in order, unchecked, without having all of them in memory."""
     position = 0
     while rows := db.execute(
         f"SELECT {', '.join(LOG_COLUMNS)} FROM log WHERE position > ? ORDER BY position LIMIT ?",
@@ -588,39 +656,109 @@ def read_log(db: LedgerDatabase) -> Iterator[LogRow]:
             yield LogRow(position, LogEntry(*entry), link)
 
 
-def charge_body(charge: Charge) -> ChargeBody:
+def check_links(db: LedgerDatabase) -> Iterator[LogRow]:
+    """Yield all rows in order; LedgerError at one that is not what was written."""
+    position, link = 0, FIRST_LINK
+    for row in read_log(db):
+        if row.position != position + 1 or not is_linked(link, row):
+            raise refuse_damaged(db, f"row {position + 1} of the log")
+        position, _, link = row
+        yield row
+
+
+def read_checked(
+    db: LedgerDatabase,
+    rest: str,
+    parameters: Sequence[object] = (),
+    *,
+    begin: str = "",
+    source: str = "log",
+) -> Iterator[LogRow]:
+    """Yield rows of the log, each checked by the link before it.
+
+    The statement is `begin`, the selection from `source`, then `rest`. LedgerError at a row that is
+    not what was written.
+    """
+    columns = ", ".join(f"log.{column}" for column in LOG_COLUMNS)
+    for position, *entry, link, previous_link in db.execute(
+        f"{begin} SELECT {columns}, before.link FROM {source} "
+        f"LEFT JOIN log AS before ON before.position = log.position - 1 {rest}",
+        parameters,
+    ).fetchall():
+        row = LogRow(position, LogEntry(*entry), link)
+        if not is_linked(FIRST_LINK if position == 1 else previous_link, row):
+            raise refuse_damaged(db, f"row {position} of the log")
+        yield row
+
+
+def charge_body(charge: Charge | LogEntry) -> ChargeBody:
     """Return what a charge pays for."""
-    return charge.client, charge.model, charge.message
+    message = charge.message if isinstance(charge, Charge) else charge.content
+    return charge.client, charge.model, message
+
+
+def read_requests(
+    db: LedgerDatabase, kind: Literal["charge", "answer"], requests: Sequence[str]
+) -> Iterator[LogEntry]:
+    """Yield the checked entries of requests, in order of the log for each part of them."""
+    for part in split_parts([(request,) for request in requests]):
+        for row in read_checked(
+            db,
+            f"WHERE log.kind = '{kind}' AND log.request IN ({', '.join('?' * len(part))}) "
+            "ORDER BY log.position",
+            flatten_rows(part),
+        ):
+            yield row.entry
 
 
 def read_charged(db: LedgerDatabase, requests: Sequence[str]) -> dict[str, ChargeBody]:
     """Return what each request was first charged for, of those that were."""
     charged: dict[str, ChargeBody] = {}
-    for part in split_parts([(request,) for request in requests]):
-        for request, *body in db.execute(
-            "SELECT request, client, model, content FROM log WHERE kind = 'charge' AND request IN "
-            f"({', '.join('?' * len(part))}) ORDER BY position",
-            flatten_rows(part),
-        ):
-            charged.setdefault(request, tuple(body))
+    for entry in read_requests(db, "charge", requests):
+        charged.setdefault(entry.request, charge_body(entry))
     return charged
 
 
 def read_answers(db: LedgerDatabase, bodies: Sequence[ChargeBody]) -> dict[ChargeBody, bytes]:
     """Return the stored answer to each message, of those that have one."""
-    answers: dict[ChargeBody, bytes] = {}
+    charges: list[LogEntry] = []
     for part in split_parts(bodies):
-        for client, model, content, answer in db.execute(
-            f"WITH asked (client, model, content) AS (VALUES {mark_rows(part)}) "
-            "SELECT log.client, log.model, log.content, coalesce(log.answer, answers.answer) "
-            "FROM asked CROSS JOIN log LEFT JOIN answers ON answers.request = log.request "
-            "WHERE log.kind = 'charge' AND log.client = asked.client AND log.model = asked.model "
-            "AND log.content = asked.content ORDER BY log.position",
-            flatten_rows(part),
-        ):
-            if answer is not None:  # a charge of an older version may have none
-                answers.setdefault((client, model, content), answer)
+        charges += (
+            row.entry
+            for row in read_checked(
+                db,
+                "WHERE log.kind = 'charge' AND log.client = asked.client AND log.model = "
+                "asked.model AND log.content = asked.content ORDER BY log.position",
+                flatten_rows(part),
+                begin=f"WITH asked (client, model, content) AS (VALUES {mark_rows(part)})",
+                source="asked CROSS JOIN log",
+            )
+        )
+    older = read_older_answers(db, [entry.request for entry in charges if entry.answer is None])
+    answers: dict[ChargeBody, bytes] = {}
+    for entry in charges:
+        answer = older.get(entry.request) if entry.answer is None else entry.answer
+        if answer is not None:  # a charge of an older version may have none
+            answers.setdefault(charge_body(entry), answer)
     return answers
+
+
+def read_older_answers(db: LedgerDatabase, requests: Sequence[str]) -> dict[str, bytes]:
+    """Return the answers of format 1, which are beside the log, checked by its digests."""
+    answers: dict[str, bytes] = {}
+    for entry in read_requests(db, "answer", requests):
+        row = db.execute(
+            "SELECT answer FROM answers WHERE request = ?", (entry.request,)
+        ).fetchone()
+        if row is None or not is_digest(entry.content, row[0]):
+            raise refuse_damaged(db, f"the answer to {entry.request!r}")
+        answers[entry.request] = row[0]
+    return answers
+
+
+def is_digest(digest: object, answer: object) -> bool:
+    """Whether a digest is that of an answer, of whatever type it was read as."""
+    return isinstance(answer, bytes) and digest == sha256(answer).digest()
 
 
 def insert_rows(
@@ -650,45 +788,84 @@ def flatten_rows(rows: Sequence[tuple[object, ...]]) -> list[object]:
     return [value for row in rows for value in row]
 
 
+def seal_account(key: AccountKey, account: BudgetAccount) -> tuple[object, ...]:
+    """Return an account's row, with a digest against damage; whoever edits it can make one, too."""
+    row = (*key, *account)
+    return (*row, sha256(ascii(row).encode()).digest()[:8])
+
+
+def read_accounts(
+    db: LedgerDatabase,
+    begin: str = "",
+    source: str = "accounts",
+    parameters: Sequence[object] = (),
+) -> dict[AccountKey, BudgetAccount]:
+    """Return accounts, by default all; LedgerError at one that is not what was written."""
+    columns = ", ".join(f"accounts.{column}" for column in ACCOUNT_COLUMNS)
+    accounts: dict[AccountKey, BudgetAccount] = {}
+    for row in db.execute(f"{begin} SELECT {columns} FROM {source}", parameters).fetchall():
+        scope, name, *numbers, _ = row
+        account = BudgetAccount(*numbers)
+        if row != seal_account((scope, name), account):
+            raise refuse_damaged(db, f"the account of {scope} {name!r}")
+        accounts[scope, name] = account
+    return accounts
+
+
 def read_account(db: LedgerDatabase, key: AccountKey) -> BudgetAccount | None:
     """Return an account as it is stored, None for an unknown name."""
-    row = db.execute(
-        "SELECT allowed, spent FROM accounts WHERE scope = ? AND name = ?", key
-    ).fetchone()
-    return row and BudgetAccount(*row)
+    source = "accounts WHERE scope = ? AND name = ?"
+    return (read_accounts(db, source=source, parameters=key) or read_accounts(db)).get(key)
+
+
+def to_balance(account: BudgetAccount) -> Balance:
+    """Return a client's account as it is told."""
+    granted, spent, delta = account
+    return Balance(granted or 0, spent, account.remaining, delta / ATTO)
 
 
 def read_balance(db: LedgerDatabase, client: str) -> Balance:
     """Return a client's balance as it is stored."""
-    account = read_account(db, ("client", client)) or EMPTY
-    delta = read_spent_delta(db, client)
-    return Balance(account.allowed or 0, account.spent, account.remaining, delta)
+    return to_balance(read_account(db, ("client", client)) or EMPTY)
 
 
 def read_balances(db: LedgerDatabase) -> dict[str, Balance]:
     """Return the balances of all known clients, by name in order."""
-    names = db.execute("SELECT name FROM accounts WHERE scope = 'client'").fetchall()
-    return {name: read_balance(db, name) for (name,) in sorted(names)}
+    accounts = sorted(read_accounts(db).items())
+    return {name: to_balance(account) for (scope, name), account in accounts if scope == "client"}
 
 
 def count_prices(db: LedgerDatabase, client: str) -> dict[tuple[int, float], int]:
     """Return how many of a client's answers cost each (micro-epsilons, delta)."""
-    counts = db.execute(
-        "SELECT micro, delta, count(*) FROM log WHERE kind = 'charge' AND client = ? "
-        "GROUP BY micro, delta",
-        (client,),
-    )
-    return {(micro, delta): count for micro, delta, count in counts}
+    charges = read_checked(db, "WHERE log.kind = 'charge' AND log.client = ?", (client,))
+    return dict(Counter((row.entry.micro, row.entry.delta) for row in charges))
 
 
-def read_spent_delta(db: LedgerDatabase, client: str) -> float:
-    """Return the deltas of a client's charges added up."""
-    row: tuple[float] = db.execute(
-        "SELECT coalesce(sum(delta), 0.0) FROM log "
-        "WHERE kind = 'charge' AND delta > 0 AND client = ?",
-        (client,),
-    ).fetchone()
-    return row[0]
+def complete_accounts(db: LedgerDatabase) -> None:
+    """Give the accounts of an older format their deltas and digests.
+
+    LedgerError where the ledger is not sound: a digest would say that it were.
+    """
+    db.expect_long_work()
+    deltas: Counter[str] = Counter()
+    for client, delta, count in db.execute(
+        "SELECT client, delta, count(*) FROM log WHERE kind = 'charge' GROUP BY client, delta"
+    ).fetchall():
+        if isinstance(delta, float):  # another type is told by the audit
+            deltas[client] += count * to_atto_delta(delta)
+    rows = db.execute("SELECT scope, name, allowed, spent FROM accounts").fetchall()
+    for scope, name, allowed, spent in rows:
+        account = BudgetAccount(allowed, spent, deltas[name] if scope == "client" else 0)
+        *_, delta, digest = seal_account((scope, name), account)
+        db.execute(
+            "UPDATE accounts SET delta = ?, digest = ? WHERE scope = ? AND name = ?",
+            (delta, digest, scope, name),
+        )
+    if problems := audit_ledger(db):
+        raise LedgerError(
+            f"ledger {db.address} is of an older format and was changed or damaged, so it stays as "
+            "it is:\n" + "\n".join(problems)
+        )
 
 
 def copy_rows(
@@ -733,12 +910,14 @@ def audit_ledger(db: LedgerDatabase) -> list[str]:
     answer_digests: dict[str, bytes] = {}
     previous_link = FIRST_LINK
     expected = 1
-    for position, entry, link in read_log(db):
+    for row in read_log(db):
+        position, entry, link = row
         if position != expected:
             problems.append(f"row {expected} to {position - 1}: missing")
-        if link != link_entry(previous_link, position, entry):
-            problems.append(f"row {position}: edited, or what came before it was")
-        problems += [f"row {position}: {text}" for text in _replay(entry, accounts)]
+        if not is_linked(previous_link, row):
+            problems.append(f"row {position}: edited or damaged, or what came before it was")
+        with suppress(TypeError, ValueError):  # of a row without its types, which was just told
+            problems += [f"row {position}: {text}" for text in _replay(entry, accounts)]
         if entry.kind == "answer":
             answer_digests[entry.request] = entry.content
         previous_link = link
@@ -756,7 +935,7 @@ def _replay(entry: LogEntry, accounts: dict[AccountKey, BudgetAccount]) -> Itera
     changed = apply_entry(entry, accounts.get)
     accounts |= changed
     if entry.kind == "charge":
-        for (scope, name), (allowed, spent) in changed.items():
+        for (scope, name), (allowed, spent, _) in changed.items():
             if allowed is not None and spent > allowed:
                 yield f"{scope} {name!r} spent more than the {allowed} it had"
 
@@ -781,14 +960,19 @@ def _audit_requests(db: LedgerDatabase) -> Iterator[str]:
 
 def _audit_accounts(db: LedgerDatabase, accounts: dict[AccountKey, BudgetAccount]) -> Iterator[str]:
     """Yield the accounts that are not what the log makes of them."""
-    by_log = {key: tuple(account) for key, account in accounts.items()}
     stored = {
-        (scope, name): (allowed, spent)
-        for scope, name, allowed, spent in db.execute("SELECT * FROM accounts")
+        (scope, name): (tuple(numbers), digest)
+        for scope, name, *numbers, digest in db.execute(
+            f"SELECT {', '.join(ACCOUNT_COLUMNS)} FROM accounts"
+        ).fetchall()
     }
-    for key in sorted(by_log.keys() | stored.keys()):
-        if by_log.get(key) != stored.get(key):
-            yield f"{key[0]} {key[1]!r}: holds {stored.get(key)}, by the log {by_log.get(key)}"
+    for key in sorted(accounts.keys() | stored.keys(), key=repr):
+        numbers, digest = stored.get(key, (None, None))
+        if numbers != accounts.get(key):
+            by_log = accounts.get(key)
+            yield f"{key[0]} {key[1]!r}: holds {numbers}, by the log {by_log and tuple(by_log)}"
+        elif digest != seal_account(key, accounts[key])[-1]:
+            yield f"{key[0]} {key[1]!r}: its digest is not that of its numbers"
 
 
 def _audit_answers(db: LedgerDatabase, digests: dict[str, bytes]) -> Iterator[str]:
@@ -796,7 +980,7 @@ def _audit_answers(db: LedgerDatabase, digests: dict[str, bytes]) -> Iterator[st
     requests = set()
     for request, answer in db.execute("SELECT request, answer FROM answers"):
         requests.add(request)
-        if digests.get(request) != sha256(answer).digest():
+        if not is_digest(digests.get(request), answer):
             yield f"the answer to {request!r} is not the one that was given"
-    for request in sorted(digests.keys() - requests):
+    for request in sorted(digests.keys() - requests, key=repr):
         yield f"the answer to {request!r} is missing"

@@ -61,8 +61,8 @@ SCHEMA = (
         attempt TEXT NOT NULL DEFAULT current_setting('fedcel.attempt'))""",
     "CREATE INDEX by_request ON log (request) WHERE kind = 'charge'",
     "CREATE INDEX by_message ON log (client, model, content) WHERE kind = 'charge'",
-    "CREATE INDEX by_delta ON log (client) WHERE kind = 'charge' AND delta > 0",
     # Of format 1; answers are in the log since.
+    "CREATE INDEX by_answer ON log (request) WHERE kind = 'answer'",
     """CREATE TABLE answers (
         request TEXT PRIMARY KEY,
         answer BYTEA NOT NULL)""",
@@ -71,6 +71,8 @@ SCHEMA = (
         name TEXT NOT NULL,
         allowed BIGINT,
         spent BIGINT NOT NULL DEFAULT 0,
+        delta BIGINT NOT NULL,
+        digest BYTEA NOT NULL,
         PRIMARY KEY (scope, name))""",
     """CREATE FUNCTION refuse_edit() RETURNS trigger LANGUAGE plpgsql AS
         $$ BEGIN RAISE EXCEPTION '% is append-only', TG_TABLE_NAME; END $$""",
@@ -81,8 +83,19 @@ SCHEMA = (
     ),
 )
 
-UPGRADE = ("ALTER TABLE log ADD COLUMN answer BYTEA", f"UPDATE ledger SET format = {FORMAT}")
-"""From format 1."""
+UPGRADES = {
+    1: ("ALTER TABLE log ADD COLUMN answer BYTEA",),
+    2: (
+        "CREATE INDEX by_answer ON log (request) WHERE kind = 'answer'",
+        "DROP INDEX IF EXISTS by_delta",
+        "ALTER TABLE accounts ADD COLUMN delta BIGINT, ADD COLUMN digest BYTEA",
+    ),
+}
+"""From each older format to the next."""
+UPGRADED = (  # an older version that still runs can then write no account
+    "ALTER TABLE accounts ALTER COLUMN delta SET NOT NULL, ALTER COLUMN digest SET NOT NULL",
+    f"UPDATE ledger SET format = {FORMAT}",
+)
 
 ERROR_REMEDIES: tuple[tuple[type[psycopg.Error], str], ...] = (
     (errors.InvalidPassword, "name a user and a password that it knows, or put it in ~/.pgpass"),
@@ -116,6 +129,8 @@ class Commit(Generic[Outcome]):
 class PostgresDatabase(LedgerDatabase):
     """A ledger in a database of PostgreSQL; a lost connection is made anew."""
 
+    address: PostgresAddress
+
     def __init__(self, address: PostgresAddress) -> None:
         self.address = address
         self._is_closed = False
@@ -126,6 +141,39 @@ class PostgresDatabase(LedgerDatabase):
             except BaseException:
                 self._connection.close()
                 raise
+
+    def upgrade(self, complete: Callable[[Self], None]) -> None:
+        """Bring the tables to the present format, once all writers of the older one have let go."""
+        connection = self._connection
+        with explain_errors(self.address):
+            if read_format(connection) in UPGRADABLE_FORMATS:
+                try:
+                    with connection.transaction():
+                        self._upgrade(complete)
+                except errors.InsufficientPrivilege as error:
+                    raise LedgerError(
+                        f"ledger {self.address}: its tables are of an older format, and their "
+                        f"owner alone may bring them to format {FORMAT}; let `fedcel ledger "
+                        "verify` open it once as the owner"
+                    ) from error
+            with connection.transaction(force_rollback=True):  # a question would be too late
+                connection.execute("SELECT format FROM ledger FOR UPDATE")
+
+    def _upgrade(self, complete: Callable[[Self], None]) -> None:
+        connection = self._connection
+        connection.execute("LOCK TABLE log IN ACCESS EXCLUSIVE MODE")  # before a writer's row
+        version = read_format(connection)
+        if version in UPGRADABLE_FORMATS:
+            for older in range(version, FORMAT):
+                for statement in UPGRADES[older]:
+                    connection.execute(statement)
+            complete(self)
+            for statement in UPGRADED:
+                connection.execute(statement)
+
+    def touch(self) -> None:
+        """Write the row that holds the format."""
+        self._connection.execute("UPDATE ledger SET format = format")
 
     def transact(self, work: Callable[[Self], Result], *, writing: bool) -> Result:
         """Do the work in a transaction; again after a conflict, or on a new connection."""
@@ -314,25 +362,6 @@ def prepare(connection: "psycopg.Connection[Any]", address: PostgresAddress) -> 
             if not has_tables(connection, address):  # another process may have been faster
                 for statement in SCHEMA:
                     connection.execute(statement)
-    if read_format(connection) in UPGRADABLE_FORMATS:
-        upgrade(connection, address)
-    with connection.transaction(force_rollback=True):  # the first question would be too late
-        connection.execute("SELECT format FROM ledger FOR UPDATE")
-
-
-def upgrade(connection: "psycopg.Connection[Any]", address: PostgresAddress) -> None:
-    """Bring the tables to the present format, once all writers of the older one have let go."""
-    try:
-        with connection.transaction():
-            connection.execute("LOCK TABLE log IN ACCESS EXCLUSIVE MODE")  # before a writer's row
-            if read_format(connection) in UPGRADABLE_FORMATS:
-                for statement in UPGRADE:
-                    connection.execute(statement)
-    except errors.InsufficientPrivilege as error:
-        raise LedgerError(
-            f"ledger {address}: its tables are of an older format, and their owner alone may bring "
-            f"them to format {FORMAT}; let `fedcel ledger verify` open it once as the owner"
-        ) from error
 
 
 def read_format(connection: "psycopg.Connection[Any]") -> int | None:

@@ -4,7 +4,9 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryFile
 from threading import Thread
 from time import monotonic, sleep
 from typing import Self, final
@@ -32,6 +34,11 @@ CHECKPOINT_ROWS = 8000
 groups change is then written once for all of them."""
 CHECKPOINT_PAGES = 64_000
 """Of the log at which a commit does that work itself, should the thread for it never come to it."""
+PROBE_BYTES = 2**18
+"""What a probe asks of the disk: a group of 64 charges writes about as much."""
+WRITE_FORMAT = f"PRAGMA user_version = {FORMAT}"
+BEGIN_SECONDS = 3.0
+"""How long another process may take to begin or end its use of a file: its log is not there yet."""
 CHECKPOINT_TURNS = 3
 """Each takes what was written during the one before: a few milliseconds, then less than one."""
 
@@ -51,6 +58,7 @@ SCHEMA = (
     "CREATE INDEX by_request ON log (request) WHERE kind = 'charge'",
     "CREATE INDEX by_message ON log (client, model, content) WHERE kind = 'charge'",
     # Of format 1; answers are in the log since.
+    "CREATE INDEX by_answer ON log (request) WHERE kind = 'answer'",
     """CREATE TABLE answers (
         request TEXT PRIMARY KEY,
         answer BLOB NOT NULL)""",
@@ -59,6 +67,8 @@ SCHEMA = (
         name TEXT NOT NULL,
         allowed INTEGER,
         spent INTEGER NOT NULL DEFAULT 0,
+        delta INTEGER NOT NULL,
+        digest BLOB NOT NULL,
         PRIMARY KEY (scope, name)) WITHOUT ROWID""",
     *(
         f"CREATE TRIGGER {table}_{verb} BEFORE {verb} ON {table} "
@@ -68,8 +78,15 @@ SCHEMA = (
     ),
 )
 
-UPGRADE = "ALTER TABLE log ADD COLUMN answer BLOB"
-"""From format 1."""
+UPGRADES = {
+    1: ("ALTER TABLE log ADD COLUMN answer BLOB",),
+    2: (
+        "CREATE INDEX by_answer ON log (request) WHERE kind = 'answer'",
+        "ALTER TABLE accounts ADD COLUMN delta INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE accounts ADD COLUMN digest BLOB NOT NULL DEFAULT x''",
+    ),
+}
+"""From each older format to the next."""
 
 ERROR_REMEDIES = {
     "SQLITE_FULL": "the disk is full; free space, nothing was charged",
@@ -86,22 +103,24 @@ ERROR_REMEDIES = {
 class SqliteDatabase(LedgerDatabase):
     """A ledger in a file on a local disk."""
 
+    address: Path
+
     def __init__(self, path: Path) -> None:
         path = path.absolute()  # the working folder may change
-        self.path = path
+        self.address = path
         self._checkpoint = Thread()
         self._is_checkpoint_due = False
         self._rows_worked_in = 0
         with explain_errors(path):
             self._connection = connect_ledger(path)
-        self._file = identify_file(path)
+        self._files = identify_files(path)
 
     def transact(self, work: Callable[[Self], Result], *, writing: bool) -> Result:
         """Do the work in a transaction."""
         db = self._connection
-        with explain_errors(self.path):
+        with explain_errors(self.address):
             if writing:
-                self._check_file()
+                self._check_files()
                 self._work_in_log()
             db.execute("BEGIN IMMEDIATE" if writing else "BEGIN")
             try:
@@ -111,7 +130,36 @@ class SqliteDatabase(LedgerDatabase):
                 if db.in_transaction:  # SQLite itself rolls back where the disk is full
                     db.execute("ROLLBACK")
                 raise
+            if writing:
+                self._check_files()  # before anybody is told of it
         return result
+
+    def upgrade(self, complete: Callable[[Self], None]) -> None:
+        """Bring tables of an older format to the present one, in one transaction."""
+
+        def work(db: Self) -> None:
+            version = _read_format(db._connection)
+            if version in UPGRADABLE_FORMATS:
+                for older in range(version, FORMAT):
+                    for statement in UPGRADES[older]:
+                        db.execute(statement)
+                complete(db)
+                db.execute(WRITE_FORMAT)
+            if read_columns(db._connection) != expect_columns():
+                remedy = ERROR_REMEDIES["SQLITE_CORRUPT"]
+                raise LedgerError(f"ledger {db.address}: {remedy} (its tables are not a ledger's)")
+
+        self.transact(work, writing=True)
+
+    def touch(self) -> None:
+        """Write the first page, which holds the format, and as much as many charges beside it."""
+        self.execute(WRITE_FORMAT)
+        try:
+            with TemporaryFile(dir=self.address.parent) as file:
+                file.write(bytes(PROBE_BYTES))
+        except OSError as error:
+            remedy = ERROR_REMEDIES["SQLITE_IOERR"]
+            raise LedgerError(f"ledger {self.address}: {remedy} ({error})") from error
 
     def execute(self, statement: str, parameters: Sequence[object] = ()) -> sqlite3.Cursor:
         """Run a statement."""
@@ -135,14 +183,23 @@ class SqliteDatabase(LedgerDatabase):
             self._checkpoint.join()
         self._connection.close()
 
-    def _check_file(self) -> None:
-        """Refuse to charge in a file that nobody will find again: LedgerError."""
-        if identify_file(self.path) != self._file:
+    def _check_files(self) -> None:
+        """Refuse to charge in files that nobody will find again: LedgerError."""
+        files = identify_files(self.address)
+        if files == self._files:
+            return
+        self._connection.execute("SELECT 1")  # a closed ledger has lost its log, too, and says so
+        if files[0] == self._files[0]:
             raise LedgerError(
-                f"ledger {self.path}: the file was moved, deleted or replaced, so nothing is "
-                "charged; put it back, or end all that use it, remove the -wal and -shm beside it, "
-                "which belong to the old one, and start again"
+                f"ledger {self.address}: the -wal or -shm beside it was moved, deleted or replaced "
+                "while it is in use, so nothing is charged or told; start nothing else with it, "
+                "end all that use it, which puts what they charged into the file, and start again"
             )
+        raise LedgerError(
+            f"ledger {self.address}: the file was moved, deleted or replaced, so nothing is "
+            "charged or told; put it back, or end all that use it, remove the -wal and -shm beside "
+            "it, which belong to the old one, and start again"
+        )
 
     def _work_in_log(self) -> None:
         """Have the write-ahead log worked into the file in time, in a thread, beside the commits.
@@ -159,22 +216,42 @@ class SqliteDatabase(LedgerDatabase):
         if rows - self._rows_worked_in > CHECKPOINT_ROWS:
             self._rows_worked_in = rows
             self._is_checkpoint_due = True
-            self._checkpoint = Thread(target=checkpoint, args=(self.path,), daemon=True)
+            self._checkpoint = Thread(
+                target=checkpoint, args=(self.address, self._files), daemon=True
+            )
             with suppress(RuntimeError):  # no more threads: a later commit does it
                 self._checkpoint.start()
 
 
-def identify_file(path: Path) -> tuple[int, int] | None:
-    """Return a file's device and number, which stay while it is open; None where there is none."""
+FileIds = tuple[tuple[int, int] | None, ...]
+"""Device and number of a ledger's file, its write-ahead log and its shared memory: they stay while
+the files are open. None: there is no such file."""
+
+
+def identify_files(path: Path) -> FileIds:
+    """Return what the three files at a path are."""
+    return tuple(identify_file(name) for name in list_files(path))
+
+
+def list_files(path: Path) -> tuple[str, str, str]:
+    """Return the names of a ledger's files, beside the one that a link leads to."""
+    name = os.path.realpath(path)
+    return name, f"{name}-wal", f"{name}-shm"
+
+
+def identify_file(name: str) -> tuple[int, int] | None:
+    """Return a file's device and number."""
     try:
-        status = os.stat(path)
+        status = os.stat(name)
     except OSError:
         return None
     return status.st_dev, status.st_ino
 
 
-def checkpoint(path: Path) -> None:
+def checkpoint(path: Path, files: FileIds) -> None:
     """Work what was committed into the file; where that fails, a later commit does it."""
+    if identify_files(path) != files:  # a connection of now would read another log
+        return
     with suppress(sqlite3.Error), closing(sqlite3.connect(path)) as db:
         for _ in range(CHECKPOINT_TURNS):
             db.execute("PRAGMA wal_checkpoint(PASSIVE)")
@@ -185,8 +262,12 @@ def explain_errors(path: Path) -> Iterator[None]:
     """Turn SQLite's errors into LedgerErrors that say what to do."""
     try:
         yield
+    except UnicodeDecodeError as error:  # in a message of SQLite's own about what it has read
+        raise LedgerError(f"ledger {path}: {ERROR_REMEDIES['SQLITE_CORRUPT']} ({error})") from error
     except sqlite3.Error as error:
         name = getattr(error, "sqlite_errorname", "")
+        if str(error).startswith("Could not decode to UTF-8"):
+            name = "SQLITE_CORRUPT"
         remedies = (text for code, text in ERROR_REMEDIES.items() if name.startswith(code))
         raise LedgerError(f"ledger {path}: {next(remedies, error)} ({error})") from error
 
@@ -198,6 +279,7 @@ def connect_ledger(path: Path) -> sqlite3.Connection:
     file is damaged or cannot be written, LedgerError where it is of another program or format.
     """
     _create_private(path)
+    _refuse_lost_log(path)
     db = sqlite3.connect(
         path,
         timeout=LOCK_SECONDS,
@@ -227,6 +309,31 @@ def _create_private(path: Path) -> None:
         raise LedgerError(f"ledger {path}: {remedy} ({error})") from error
 
 
+def _refuse_lost_log(path: Path) -> None:
+    """Refuse a file in use whose log was removed: what its users charged is not to be seen here.
+
+    Without anybody who uses it, the whole file can be locked. LedgerError where it cannot.
+    """
+    deadline = monotonic() + BEGIN_SECONDS
+    while not all(map(os.path.exists, list_files(path))):
+        with closing(sqlite3.connect(path, timeout=0)) as db:
+            try:
+                db.execute("PRAGMA locking_mode = EXCLUSIVE")
+                db.execute("SELECT count(*) FROM sqlite_master")
+            except sqlite3.Error as error:
+                if not getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY"):
+                    return  # the next connection tells it
+            else:
+                return
+        if monotonic() > deadline:
+            raise LedgerError(
+                f"ledger {path}: another process uses it, but the -wal or -shm beside it was "
+                "removed, and what was charged there is not in the file yet; end that process, "
+                "which puts it in, and start again"
+            )
+        sleep(0.01)
+
+
 def _prepare(db: sqlite3.Connection, path: Path) -> None:
     """Check the file before anything in it is changed, then make what is missing."""
     db.execute("BEGIN")  # one moment of a file that another process may be making
@@ -243,17 +350,13 @@ def _prepare(db: sqlite3.Connection, path: Path) -> None:
             for statement in SCHEMA:
                 db.execute(statement)
             db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            db.execute(f"PRAGMA user_version = {FORMAT}")
+            db.execute(WRITE_FORMAT)
         db.execute("COMMIT")
         _sync_folder(path.parent)
-    verdict = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+    # Of the indexes, too: through a damaged one a charge would not be found.
+    verdict = db.execute("PRAGMA integrity_check(1)").fetchone()[0]
     if verdict != "ok":
         raise LedgerError(f"ledger {path}: {ERROR_REMEDIES['SQLITE_CORRUPT']} ({verdict})")
-    db.execute("BEGIN IMMEDIATE")  # the first question would be too late to find it read-only
-    if _read_format(db) in UPGRADABLE_FORMATS:
-        db.execute(UPGRADE)
-        db.execute(f"PRAGMA user_version = {FORMAT}")
-    db.execute("COMMIT")
 
 
 def _enable_write_ahead_log(db: sqlite3.Connection) -> str:
@@ -283,6 +386,24 @@ def _is_new(db: sqlite3.Connection, path: Path) -> bool:
             "version that wrote it"
         )
     return False
+
+
+def read_columns(db: sqlite3.Connection) -> list[tuple[object, ...]]:
+    """Return the columns of all tables: a damaged word there would change what is read."""
+    return db.execute(
+        'SELECT tables.name, columns.name, columns.type, columns."notnull", columns.pk '
+        "FROM sqlite_master AS tables, pragma_table_info(tables.name) AS columns "
+        "WHERE tables.type = 'table' ORDER BY tables.name, columns.cid"
+    ).fetchall()
+
+
+@cache
+def expect_columns() -> list[tuple[object, ...]]:
+    """Return the columns of a new ledger."""
+    with closing(sqlite3.connect(":memory:")) as db:
+        for statement in SCHEMA:
+            db.execute(statement)
+        return read_columns(db)
 
 
 def _read_format(db: sqlite3.Connection) -> int:

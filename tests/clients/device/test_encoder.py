@@ -1,13 +1,14 @@
 """An encoder as it arrives: built only of known parts, whatever the service says."""
 
 import json
+from collections.abc import Callable
 from hashlib import sha256
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load, save
-from torch import nn
+from torch import Tensor, nn
 
 from clients.device.encoder import read_encoder, read_metadata
 from clients.service import load_served
@@ -107,6 +108,51 @@ def test_a_callers_own_encoder_takes_the_tensors() -> None:
     assert torch.equal(net.encode(x), MODEL.net.encode(x).detach())
     with pytest.raises(ServiceError, match="do not fit"):
         read_encoder(card(data), data, nn.Sequential(nn.Flatten(), nn.Linear(64, 8)))
+
+
+class Wrapped(nn.Module):
+    """An encoder of the caller's with something done to images before it."""
+
+    def __init__(self, change: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.change = change
+        layers = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 8))
+        for name, layer in layers.named_children():
+            self.add_module(name, layer)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return features."""
+        x = self.change(images)
+        for layer in self.children():
+            x = layer(x)
+        return x.sigmoid()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda x: x - x.mean(0), "by the other images of its batch"),
+        (lambda x: x + torch.rand(1), "it draws random numbers"),
+        (lambda x: {"images": x}["image"], "KeyError: 'image' .*test_encoder.py, line"),
+    ],
+)
+def test_a_callers_encoder_that_cannot_be_measured_is_refused(
+    change: Callable[[Tensor], Tensor], words: str
+) -> None:
+    """Its features would not be those that were measured."""
+    data = file(changes={"name": "mine:build"})
+    with pytest.raises(ServiceError, match=f"cannot be used: .*{words}"):
+        read_encoder(card(data), data, Wrapped(change))
+
+
+def test_a_callers_encoder_changes_no_image() -> None:
+    """One that works in place gets copies."""
+    data = file(changes={"name": "mine:build"})
+    net = read_encoder(card(data), data, Wrapped(lambda x: x.mul_(0.5)))
+    x = torch.rand(3, 1, 8, 8)
+    before = x.clone()
+    assert torch.equal(net.encode(x), MODEL.net.encode(before / 2).detach())
+    assert torch.equal(x, before)
 
 
 @pytest.mark.parametrize("shape", ["feature", "image"])

@@ -49,7 +49,7 @@ def test_train_returns_a_delta_and_keeps_the_loss_state_at_the_client() -> None:
     at = context()
     first = ask("train", round_content(5), at)
     assert set(first.content) == {record_names.DELTA, record_names.METRICS}
-    assert set(at.state[record_names.STATE]) == {
+    assert set(at.state[f"{record_names.STATE}-5"]) == {
         f"cel.{name}" for name in ("centres", "weights", "spreads", "counts")
     }
     assert first.content[record_names.METRICS]["partition"] == 1
@@ -154,7 +154,10 @@ def test_a_stock_strategy_gets_no_metrics_of_single_classes() -> None:
 
 
 def test_under_noise_a_node_sends_its_noisy_update_alone() -> None:
-    """No metric of its images in the reply, no scores, no gradient, whoever asks."""
+    """No metric of its images in the reply, no scores, no gradient, whoever asks.
+
+    Whose state it started from, and will, are the same however the training goes.
+    """
     noisy = parse_settings(RAW | {"temperature": 0.0, "update.clip": 1.0, "update.noise": 0.1})
     reply = ask("train", round_content(5), context(), noisy)
     assert set(reply.content) == {record_names.DELTA, record_names.METRICS}
@@ -162,6 +165,8 @@ def test_under_noise_a_node_sends_its_noisy_update_alone() -> None:
         record_names.EXAMPLES,
         record_names.PARTITION,
         record_names.ROUND,
+        record_names.STATE_START,
+        record_names.STATE_ROUND,
     }
     for kind in ("evaluate", f"query.{record_names.GRADIENT_QUERY}"):
         with pytest.raises(SettingsError, match="tells nothing else"):

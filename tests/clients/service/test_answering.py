@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from clients.service import PrivateAnswer, PrivateAnswerer, Query, load_served, to_micro_epsilon
+from clients.service import PrivateAnswer, PrivateAnswerer, Query, load_served
 from clients.service.model import uncertainty_scores, uncertainty_sensitivity
 from fedcel.errors import LedgerError
 from fedcel.posterior.predict import Prediction, apply_heads
@@ -207,10 +207,3 @@ def test_the_digest_of_a_question_stays_as_it_is(desk: PrivateAnswerer) -> None:
         "8fddb8a5a0adea590a8df1cfa6a51bd2bd8a2599b05cf222a51f5dd1df5d4b13",
         "9073b7cdda3c6c1a2bb3698f3a96380e70723b559d18694621602ca5b4cc4d72",
     ]
-
-
-@given(st.floats(1e-6, 1e6))
-def test_prices_are_rounded_up(epsilon: float) -> None:
-    """Never less than what is lost, never a whole millionth more."""
-    assert 0 <= to_micro_epsilon(epsilon) / MICRO - epsilon <= 1e-6 + 1e-12 * epsilon
-    assert to_micro_epsilon(4.0) == 4 * MICRO

@@ -1,5 +1,6 @@
 """The service over a real socket: what it says yes and no to, and what never leaves it."""
 
+import errno
 import json
 import re
 import threading
@@ -14,10 +15,11 @@ import numpy as np
 import pytest
 from torch import Tensor
 
+from clients.service import app as app_module
 from clients.service.access import add_key, key_table_path, remove_key
 from clients.service.app import Limits
 from clients.service.problems import PROBLEM_MEDIA_TYPE, ProblemKind
-from fedcel.privacy.ledger import MICRO, Ledger
+from fedcel.privacy.ledger import MICRO, Ledger, sqlite_database
 from tests.clients.serving import Running, ledger_of, made_run, running
 
 GOOD = np.linspace(-1, 1, 8).astype("<f4").tobytes()
@@ -319,6 +321,25 @@ def test_a_ledger_that_cannot_be_written_answers_nothing(tmp_path: Path) -> None
         problem(httpx.get(f"{up.url}/readyz"), ProblemKind.BUSY)
         ledger_of(up).db.execute("PRAGMA query_only = OFF")
         assert post(up).status_code == 200
+        assert httpx.get(f"{up.url}/readyz").status_code == 200
+
+
+def refuse_space(**_: object) -> None:
+    """Be a full disk."""
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_readiness_is_shown_by_a_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a query finds out; a repeat, which is read, does not make the service ready."""
+    with running(tmp_path) as up:
+        monkeypatch.setattr(app_module, "PROBE_SECONDS", 0.0)
+        first = post(up)
+        assert httpx.get(f"{up.url}/readyz").status_code == 200
+        with monkeypatch.context() as full:
+            full.setattr(sqlite_database, "TemporaryFile", refuse_space)
+            problem(httpx.get(f"{up.url}/readyz"), ProblemKind.BUSY)
+            assert post(up).json()["values"] == first.json()["values"]
+            problem(httpx.get(f"{up.url}/readyz"), ProblemKind.BUSY)
         assert httpx.get(f"{up.url}/readyz").status_code == 200
 
 

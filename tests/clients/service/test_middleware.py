@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 from fastapi import FastAPI, Request, Response
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import Message
 
 from clients.service import PrivateLayer
@@ -118,6 +119,50 @@ def test_address_and_type_are_part_of_the_message(server: Server) -> None:
     server.ask(b"image", path="/predict?crop=1")
     server.ask(b"image", content_type="image/png")
     assert server.spent == 12
+
+
+def form(boundary: str, *, name: str = "image.png", content: bytes = b"pixels") -> bytes:
+    """Return a form with one file, as browsers send it."""
+    head = f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n\r\n'
+    return head.encode() + content + f"\r\n--{boundary}--\r\n".encode()
+
+
+def test_the_same_content_is_paid_once(server: Server) -> None:
+    """However its library spells JSON, and whatever boundary it draws for a form."""
+    compact, spaced = b'{"image":[1.5,2],"a":"x"}', b'{ "image": [1.5,\n2], "a": "\\u0078" }\n'
+    replies = server.ask(compact, spaced, content_type="application/json")
+    assert replies[0].json()["values"] == replies[1].json()["values"] and server.spent == 4
+    for boundary in ("abc", "d1f"):
+        server.ask(form(boundary), content_type=f"multipart/form-data; boundary={boundary}")
+    assert server.spent == 8
+
+
+@pytest.mark.parametrize("is_outermost", [True, False])
+def test_browsers_need_the_cors_middleware_outermost(server: Server, is_outermost: bool) -> None:
+    """Else the preflight is refused with the remedy; nothing is charged for one."""
+    allowed = {"allow_origins": ["http://page"], "allow_methods": ["POST"]}
+    app = FastAPI()
+    if not is_outermost:
+        app.add_middleware(CORSMiddleware, **allowed)
+    app.add_middleware(PrivacyMiddleware, layer=server.layer, paths=["/predict"])
+    if is_outermost:
+        app.add_middleware(CORSMiddleware, **allowed)
+    headers = {"origin": "http://page", "access-control-request-method": "POST"}
+
+    async def send() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+            preflight = await client.options("/predict", headers=headers)
+            return [preflight, await client.post("/predict", headers=headers)]
+
+    preflight, refused = asyncio.run(send())
+    assert server.spent == 0 and refused.status_code == 401
+    if is_outermost:
+        assert preflight.status_code == 200
+        assert refused.headers["access-control-allow-origin"] == "http://page"
+    else:
+        expect_problem(preflight, ProblemKind.METHOD)
+        assert "CORSMiddleware after PrivacyMiddleware" in preflight.json()["detail"]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Attacks on any encoder, without a run."""
 
 import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from torch import Tensor, nn
 import fedcel
 from fedcel.attacks import invert
 from fedcel.errors import DataError, NetError, SettingsError
+from tests.fedcel.test_torch_state import STATES
 
 
 def blobs(seed: int, count: int) -> tuple[Tensor, Tensor]:
@@ -155,3 +158,81 @@ def test_noise_that_is_a_function_of_the_features() -> None:
         attack(lambda x: x.flatten(1), lambda z: 1 + z.square())
     with pytest.raises(ValueError, match="give a function of the features"):
         attack(encoder, torch.rand(2, 8) + 0.1)
+
+
+def test_labels_may_be_numbers_of_people() -> None:
+    """The baseline asks only which are alike; once the numbers sized its memory."""
+    scores = [
+        invert(
+            make_encoder(),
+            TARGETS,
+            TARGET_LABELS * scale,
+            auxiliary=IMAGES,
+            auxiliary_labels=LABELS * scale,
+            noise=0.1,
+            attacks=["kernel-ridge"],
+            budget=0.1,
+        ).scores["kernel-ridge"]
+        for scale in (1, 10**12)
+    ]
+    assert scores[0].label_accuracy == scores[1].label_accuracy == 1
+    assert scores[0].oracle_mse == pytest.approx(scores[1].oracle_mse)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_attacks_do_not_depend_on_the_state_of_pytorch(
+    state: Callable[[], AbstractContextManager[object]],
+) -> None:
+    """Every attack rebuilds the same images, whatever a caller switched off."""
+    head = nn.Linear(8, 3)
+    nn.init.normal_(head.weight, generator=torch.Generator().manual_seed(2))
+    options = {
+        "auxiliary": IMAGES,
+        "labels": TARGET_LABELS[:4],
+        "auxiliary_labels": LABELS,
+        "attacks": ["decoder", "gan-decoder", "hybrid-inversion", "rmle", "shadow", "unsplit"],
+        "head": head,
+        "noise": 0.1,
+        "budget": 0.01,
+    }
+    encoder = make_encoder()
+    usual = invert(encoder, TARGETS[:4], **options)  # type: ignore[arg-type]
+    with state():
+        again = invert(encoder, TARGETS[:4], **options)  # type: ignore[arg-type]
+    for name, images in usual.reconstructions.items():
+        assert torch.equal(again.reconstructions[name], images), name
+
+
+def test_images_of_inference_mode_are_attacked() -> None:
+    """They were made where no gradient may be had; so was the encoder."""
+    with torch.inference_mode():
+        encoder, targets, images = make_encoder(), TARGETS.clone(), IMAGES.clone()
+    options = {"noise": 0.1, "attacks": ["rmle"], "budget": 0.01}
+    result = invert(encoder, targets, auxiliary=images, **options)  # type: ignore[arg-type]
+    usual = make_encoder()
+    usual.load_state_dict(encoder.state_dict())
+    own = invert(usual, TARGETS, auxiliary=IMAGES, **options)  # type: ignore[arg-type]
+    assert torch.equal(result.reconstructions["rmle"], own.reconstructions["rmle"])
+
+
+def test_an_encoder_in_place_and_one_with_weight_norm_are_attacked() -> None:
+    """The first changes no image, of the second attackers make copies."""
+
+    class Threshold(nn.Module):
+        """Sets dark pixels of what it is given to 0."""
+
+        def forward(self, images: Tensor) -> Tensor:
+            """Return the pixels that are left."""
+            images[images < 0.6] = 0
+            return images.flatten(1)
+
+    targets, images = TARGETS.numpy().copy(), IMAGES.numpy().copy()
+    result = invert(Threshold(), targets, auxiliary=images, noise=0.1, attacks=["kernel-ridge"])
+    assert np.array_equal(targets, TARGETS.numpy()) and np.array_equal(images, IMAGES.numpy())
+    assert torch.equal(result.targets, TARGETS)
+    with pytest.warns(FutureWarning, match="weight_norm"):
+        layer = nn.utils.weight_norm(nn.Linear(36, 8))
+    encoder = nn.Sequential(nn.Flatten(), layer)
+    encoder(TARGETS)  # leaves a weight with a gradient behind, which `deepcopy` refuses
+    result = invert(encoder, TARGETS, auxiliary=IMAGES, noise=0.1, attacks=["rmle"], budget=0.01)
+    assert result.reconstructions["rmle"].shape == TARGETS.shape

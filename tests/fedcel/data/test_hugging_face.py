@@ -1,5 +1,6 @@
 """Hugging Face data sets on disk: columns, splits, and what is refused."""
 
+import json
 from io import BytesIO
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from fedcel.data.image_folder import read_image_folder as read_folder
 from fedcel.errors import DataError
 from fedcel.settings import DataSettings
 
+SAMPLE = Path(__file__).parents[4] / "shared" / "data" / "imagenet-sample"
 PIXELS = np.arange(4 * 20, dtype=np.uint8).reshape(4, 5, 4) * 3
 FEATURES = datasets.Features(
     {
@@ -94,7 +96,11 @@ def test_a_folder_that_load_dataset_reads(tmp_path: Path, monkeypatch: pytest.Mo
         ({"train": rows(4), "test": NO_PICTURES}, {}, "split test has columns .*must have those"),
         ({"train": rows(4)}, {"label_column": "dog"}, "0 columns of labels among .*'kind'"),
         ({"train": rows(4)}, {"holder_column": "who"}, "holder-column is 'who', must be .*writer"),
-        ({"train": rows(4).remove_columns("kind")}, {}, "0 columns of labels.*data.label-column"),
+        (
+            {"train": rows(4).remove_columns(["kind", "digit"])},
+            {},
+            "0 columns of labels.*whole numbers; set data.label-column",
+        ),
         ({"train": NO_PICTURES}, {}, "0 columns of pictures among"),
         (
             {"train": rows(1), "test": rows(2)},
@@ -244,7 +250,12 @@ def test_tables_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     plain = plain_table("binary")
     doubled = plain.append_column("other", plain["picture"])
     for name, table, column, message in (
-        ("a", plain, "none", "0 columns of labels among .*set data.label-column"),
+        (
+            "a",
+            plain.append_column("year", plain["digit"]),
+            "none",
+            "2 columns of labels among .*set data.label-column",
+        ),
         ("b", doubled, "digit", "2 columns of pictures among"),
         ("c", plain.slice(4), "digit", "has no rows|cannot be loaded"),
     ):
@@ -258,3 +269,82 @@ def test_tables_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for name, message in (("d.parquet", "cannot be loaded"), ("d.csv", "in .parquet or .arrow")):
         with pytest.raises(DataError, match=message):
             read_hugging_face(DataSettings(source="huggingface", path=str(tmp_path / name)))
+
+
+def test_validation_is_the_test_part_where_there_is_no_other(tmp_path: Path) -> None:
+    """And is left out where there is; so is what no key names. Each is told."""
+    data = saved(tmp_path / "two", {"train": rows(4), "validation": rows(3)})
+    _, test, *_, notes = read_source(data)
+    assert test is not None and test.y.tolist() == [0, 1, 1]
+    assert notes == ("the 3 of split validation are the test part",)
+    parts = {"train": rows(4), "validation": rows(3), "test": rows(2), "extra": rows(1)}
+    _, test, *_, notes = read_source(saved(tmp_path / "four", parts))
+    assert test is not None and len(test.y) == 2
+    assert notes == ("left out: the 1 of split extra", "left out: the 3 of split validation")
+
+
+def test_a_test_part_of_hidden_labels_is_left_out(tmp_path: Path) -> None:
+    """-1 each, as publishers of competitions write it."""
+    hidden = rows(2).map(lambda row: {"kind": -1}, features=FEATURES)
+    parts = {"train": rows(4), "validation": rows(3), "test": hidden}
+    _, test, *_, notes = read_source(saved(tmp_path, parts))
+    assert test is not None and test.y.tolist() == [0, 1, 1]
+    assert notes == (
+        "the 3 of split validation are the test part",
+        "left out: the 2 of split test",
+    )
+
+
+def test_the_only_column_of_whole_numbers_is_the_label(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nothing else says which; it is told."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    write_table(plain_table("binary"), tmp_path / "a.parquet")
+    train, *_, notes = read_source(
+        DataSettings(source="huggingface", path=str(tmp_path / "a.parquet"))
+    )
+    assert train.y.tolist() == [1, 0, 2, 1]
+    assert notes == ("labels are the 3 numbers of column digit",)
+
+
+@pytest.mark.parametrize("path", ["set/train.parquet", "set"])
+def test_label_names_that_occur_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """They are told apart by their number, and named; the library refuses them."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    names = ["crane", "dog", "crane"]
+    columns = {"picture": {"_type": "Image"}, "digit": {"_type": "ClassLabel", "names": names}}
+    table = pa.table(
+        {
+            "picture": plain_table("struct")["picture"],
+            "digit": pa.array([0, 1, 2, 1]),
+        }
+    ).replace_schema_metadata({"huggingface": json.dumps({"info": {"features": columns}})})
+    (tmp_path / "set").mkdir()
+    write_table(table, tmp_path / "set" / "train.parquet")
+    train, *_, notes = read_source(DataSettings(source="huggingface", path=str(tmp_path / path)))
+    assert train.y.tolist() == [0, 1, 2, 1]
+    assert notes == ("label names that occur more than once are told apart: crane (0), crane (2)",)
+
+
+@pytest.mark.skipif(not SAMPLE.is_dir(), reason="no folder ../shared/data/imagenet-sample")
+def test_a_sample_of_imagenet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two cranes and two maillots among a thousand classes, one photograph each."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    train, *_, notes = read_source(DataSettings(source="huggingface", path=str(SAMPLE), size=8))
+    assert sorted(train.y.tolist()) == list(range(1000))
+    assert "crane (134), crane (517), maillot (638), maillot (639)" in notes[0]
+
+
+def test_a_damaged_data_set_is_refused(tmp_path: Path) -> None:
+    """Its files are JSON and Arrow, and each is damaged in its own way."""
+    data = saved(tmp_path, {"train": rows(4)})
+    for path in sorted((tmp_path / "set").rglob("*.*")):
+        whole = path.read_bytes()
+        for raw in (b"", b"[]", b"\xff" * 50, whole[: len(whole) // 2]):
+            path.write_bytes(raw)
+            with pytest.raises(DataError, match="cannot be (loaded|read)"):
+                read_source(data)
+        path.write_bytes(whole)

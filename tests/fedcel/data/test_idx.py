@@ -2,6 +2,7 @@
 
 import gzip
 import struct
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -52,7 +53,7 @@ def squeeze(raw: bytes) -> bytes:
     ("name", "damage", "message"),
     [
         (IMAGES, lambda raw: raw[:-1], "has 45 bytes, must have 46"),
-        (IMAGES, lambda raw: raw + b"x", "has 47 bytes, must have 46"),
+        (IMAGES, lambda raw: raw + b"x", "has 47 bytes or more, must have 46"),
         (IMAGES, lambda raw: raw[:9], "ends inside its header, after 9 bytes"),
         (IMAGES, lambda raw: b"", "begins with nothing"),
         (IMAGES, lambda raw: b"\x89PNG" + raw, "begins with 89504e47, must begin with 00000803"),
@@ -137,3 +138,19 @@ def test_fashion_mnist() -> None:
     assert train.y.bincount().tolist() == [6000] * 10
     assert test.y.bincount().tolist() == [1000] * 10
     assert abs(train.x.mean().item() - 0.2860) < 5e-5
+
+
+def test_a_bomb_is_not_read_to_its_end(tmp_path: Path) -> None:
+    """A header of 46 bytes before a hundred million, and one that claims more than there can be."""
+    data = write(tmp_path)
+    (tmp_path / IMAGES).unlink()
+    packed = tmp_path / f"{IMAGES}.gz"
+    packed.write_bytes(gzip.compress(idx(PIXELS) + bytes(10**8), 1))
+    tracemalloc.start()
+    with pytest.raises(DataError, match="has 47 bytes or more, must have 46"):
+        read_idx(data)
+    packed.write_bytes(gzip.compress(struct.pack(">HBB3I", 0, 8, 3, *[2**32 - 1] * 3)))
+    with pytest.raises(DataError, match=r"has 16 bytes, must have 79228162458924105385300197391 "):
+        read_idx(data)
+    assert tracemalloc.get_traced_memory()[1] < 10**7
+    tracemalloc.stop()

@@ -1,5 +1,6 @@
 """Folders of pictures: what is read back, and what is refused."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -7,8 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
-from fedcel.data import read_source
-from fedcel.data.image_folder import read_image_folder
+from fedcel.data import list_classes, read_source
+from fedcel.data.image_folder import read_image_folder, read_training_folder
 from fedcel.errors import DataError
 from fedcel.settings import DataSettings
 
@@ -167,3 +168,50 @@ def test_att_faces() -> None:
     )
     assert train.x.shape == (400, 1, 112, 92) and test is None and holders is None
     assert train.y.bincount().tolist() == [10] * 40
+
+
+def test_names_that_are_no_utf8(tmp_path: Path) -> None:
+    """Classes, files and strays of an old archive: read, and named in text that can be written."""
+    data = small(tmp_path)
+    odd = os.fsdecode(b"f\xfcr")
+    save(tmp_path / odd / f"{odd}.png", GREY)
+    (tmp_path / f"{odd}.txt").touch()
+    source = read_source(data)
+    assert source.classes == 3 and source.train.y.tolist() == [0, 1, 1, 2]
+    assert source.notes == ("left out, beside the class folders: README, f\\udcfcr.txt",)
+    names = list_classes(data)
+    assert names == ["a", "b", "f\\udcfcr"]
+    assert read_training_folder(data, names).train.y.tolist() == [0, 1, 1, 2]
+    (tmp_path / odd / f"{odd}.png").write_bytes(b"damaged")
+    with pytest.raises(DataError, match="is no image that Pillow reads"):
+        read_source(data)
+
+
+def test_what_the_system_refuses_names_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name too long, and a folder whose files may be listed but not looked at."""
+    for source in ("image-folder", "idx", "cifar", "npz", "huggingface"):
+        with pytest.raises(DataError, match="xxxx.* cannot be (read|loaded) .*name too"):
+            read_source(DataSettings(source=source, path="x" * 300))
+    data = small(tmp_path)
+
+    def refuse(self: Path) -> bool:
+        raise PermissionError("Permission denied")
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    with pytest.raises(DataError, match="cannot be read .*PermissionError"):
+        read_source(data)
+
+
+def test_strays_are_told_everywhere(tmp_path: Path) -> None:
+    """Beside both parts, beside the classes of each, and in a node's own folder."""
+    for part in ("train", "test"):
+        small(tmp_path / part)
+        (tmp_path / part / "README").rename(tmp_path / part / f"{part}.csv")
+    (tmp_path / "all.csv").touch()
+    notes = read_source(DataSettings(source="image-folder", path=str(tmp_path))).notes
+    assert [note.rpartition(" ")[2] for note in notes] == ["all.csv", "train.csv", "test.csv"]
+    node = DataSettings(source="image-folder", path=str(tmp_path / "train"))
+    (note,) = read_training_folder(node, ["a", "b"]).notes
+    assert note == "left out, beside the class folders: train.csv"

@@ -45,7 +45,7 @@ def test_layouts_agree(tmp_path: Path, kind: str) -> None:
 
 def test_grey_images_and_no_test_part(tmp_path: Path) -> None:
     """(N, H, W) has one channel."""
-    train, test = read_npz(write(tmp_path, x_train=X[..., 0], x_test=None, y_test=None))
+    train, test, *_ = read_npz(write(tmp_path, x_train=X[..., 0], x_test=None, y_test=None))
     assert train.x.shape == (4, 1, 5, 6) and test is None
     assert train.x[2, 0, 3, 4].item() == np.float32(X[2, 3, 4, 0]) / np.float32(255)
 
@@ -101,6 +101,45 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 def test_cifar_subset() -> None:
     """Sizes as documented; ten classes of about a tenth each."""
     path = CIFAR / "cifar10_first4000_test1000.npz"
-    train, test = read_npz(DataSettings(source="npz", path=str(path)))
+    train, test, *_ = read_npz(DataSettings(source="npz", path=str(path)))
     assert test is not None and train.x.shape == (4000, 3, 32, 32) and len(test.y) == 1000
     assert train.y.bincount().float().div(400).sub(1).abs().max() < 0.15
+
+
+def test_arrays_that_are_left_out_are_told(tmp_path: Path) -> None:
+    """Nothing is dropped without a word."""
+    data = write(tmp_path, x_val=X, y_val=Y)
+    assert read_source(data).notes == ("arrays that are left out: x_val, y_val",)
+
+
+@pytest.mark.parametrize("top", [2_000_000_000, 10**12, 2**63 - 1])
+def test_labels_of_people_are_counted_by_what_they_are(tmp_path: Path, top: int) -> None:
+    """Two labels are two, however large: 2e9 once took 16 GB."""
+    data = write(tmp_path, y_train=np.array([0, top, 7, top]), y_test=np.array([top, 9]))
+    with pytest.raises(DataError, match=rf"labels go up to {top} but \[1, 2, 3, 4, 5\] do not"):
+        read_source(data)
+    train, test, classes, *_ = read_source(data, is_numbered_anew=True)
+    assert train.y.tolist() == [0, 3, 1, 3] and classes == 4
+    assert test is not None and test.y.tolist() == [3, 2]
+
+
+@pytest.mark.parametrize("dtype", ["u2", "u4", "u8", ">u4"])
+def test_labels_of_any_whole_type(tmp_path: Path, dtype: str) -> None:
+    """Unsigned ones as well, and those of another machine's order of bytes."""
+    assert read_source(write(tmp_path, y_train=Y.astype(dtype))).train.y.tolist() == Y.tolist()
+    with pytest.raises(
+        DataError, match=r"y_train hold 18446744073709551615, must be .*below 2\^63"
+    ):
+        read_source(write(tmp_path, y_train=np.full(4, 2**64 - 1, dtype="u8")))
+
+
+@pytest.mark.parametrize("place", [6, 8])
+def test_archives_that_zipfile_cannot_open_are_refused(tmp_path: Path, place: int) -> None:
+    """Marked as encrypted, or of an unknown compression."""
+    data = write(tmp_path)
+    raw = bytearray(Path(data.path).read_bytes())
+    for start in (0, raw.index(b"PK\x01\x02") + 2):
+        raw[start + place] |= 0x61
+    Path(data.path).write_bytes(raw)
+    with pytest.raises(DataError, match="images.npz cannot be read .*numpy.savez"):
+        read_npz(data)

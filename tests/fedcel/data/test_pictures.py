@@ -1,11 +1,12 @@
 """Pictures of all kinds: what each becomes, what is said of it, and what is refused."""
 
+import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 
 from fedcel.data.pictures import PictureFile, decode_pictures, describe_pictures
 from fedcel.errors import DataError
@@ -190,3 +191,105 @@ def test_more_than_the_memory_holds(tmp_path: Path) -> None:
     Image.fromarray(RED).save(tmp_path / "a.png")
     with pytest.raises(DataError, match=r"4x5 need 2\d+ GB of memory, and data.size is 0; set it"):
         decode_pictures([("a.png", tmp_path / "a.png")], 10**15, AS_THEY_ARE)
+
+
+def tag_file(*tags: tuple[int, int, int, bytes], data: bytes = b"") -> bytes:
+    """Return a TIFF of these tags (number, type, count, value), with data after its header."""
+    entries = b"".join(struct.pack("<HHI4s", *tag) for tag in tags)
+    directory = struct.pack("<H", len(tags)) + entries + bytes(4)
+    return b"II*\0" + struct.pack("<I", 8 + len(data)) + data + directory
+
+
+@pytest.mark.parametrize("odd", [0x0100, 0x011A, 0xA005])
+def test_an_odd_tag_beside_the_orientation(tmp_path: Path, odd: int) -> None:
+    """A number that is text: a viewer turns the photograph, and so does the reader."""
+    exif = tag_file((0x0112, 3, 1, b"\x06\0"), (odd, 2, 1, b"x"))
+    Image.fromarray(np.rot90(RED)).save(tmp_path / "a.jpg", exif=b"Exif\0\0" + exif, quality=100)
+    x, notes = decode([tmp_path / "a.jpg"])
+    assert x.shape == (1, 3, 5, 4) and notes == ["1 turned upright as their EXIF says"]
+
+
+@pytest.mark.parametrize("orientation", range(10))
+@pytest.mark.parametrize("name", ["a.png", "a.tif"])
+def test_orientations_turn_as_pillow_does(tmp_path: Path, name: str, orientation: int) -> None:
+    """Each of the eight, once; 0, 1 and 9 turn nothing, and nothing is said."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(GREY).save(tmp_path / name, exif=exif)
+    with Image.open(tmp_path / name) as picture:
+        want = np.array(ImageOps.exif_transpose(picture))
+    x, notes = decode([tmp_path / name])
+    assert torch.equal(x[0, 0], torch.from_numpy(want.astype(np.float32) / 255))
+    is_turned = 2 <= orientation <= 8
+    assert notes == ["1 turned upright as their EXIF says"] * is_turned
+
+
+def test_exif_that_cannot_be_read(tmp_path: Path) -> None:
+    """The picture is as it is stored, and it is said."""
+    Image.fromarray(RED).save(tmp_path / "a.jpg", exif=b"Exif\0\0XX*\0damaged")
+    x, notes = decode([tmp_path / "a.jpg"])
+    assert x.shape == (1, 3, 5, 4)
+    assert notes == ["1 with EXIF that cannot be read, taken as they are stored"]
+
+
+def test_twelve_bits_in_sixteen_are_told(tmp_path: Path) -> None:
+    """The brightest pixel of all decides; sixteen times as bright they are whole."""
+    for number, top in enumerate((4095, 300)):
+        levels = np.array([[0, top // 2, top]], dtype=np.uint16)
+        Image.fromarray(levels).save(tmp_path / f"{number}.png")
+    paths = [tmp_path / "0.png", tmp_path / "1.png"]
+    x, notes = decode(paths)
+    assert x.max().item() == pytest.approx(4095 / 65535)
+    assert notes[1:] == [
+        "those of 16 bits are dark: their brightest pixel is 4095 of 65535, now 0.062 of 1; if "
+        "they hold 12 bits, multiply their pixels by 16 and save them anew"
+    ]
+    Image.fromarray(np.array([[0, 2047, 4095]], dtype=np.uint16) * 16).save(paths[0])
+    x, notes = decode(paths)
+    assert x.max().item() == pytest.approx(1, abs=3e-4) and len(notes) == 1
+
+
+def test_twelve_bits_that_the_file_states(tmp_path: Path) -> None:
+    """A TIFF of 12 bits a sample: 4095 is 1, with nothing to guess."""
+    values = ((256, 2), (257, 1), (258, 12), (259, 1), (262, 1), (273, 8), (277, 1), (278, 1))
+    tags = [(tag, 3, 1, struct.pack("<I", value)) for tag, value in (*values, (279, 3))]
+    (tmp_path / "a.tif").write_bytes(tag_file(*tags, data=b"\xff\xf8\x00"))
+    x, notes = decode([tmp_path / "a.tif"])
+    assert x[0, 0, 0].tolist() == pytest.approx([1, 2048 / 4095], abs=1e-6)
+    assert notes == ["1 of 16 bits scaled to the range of the others"]
+
+
+@pytest.mark.parametrize(
+    "error", [struct.error("bad"), IndexError("bad"), RuntimeError("bad"), NotImplementedError()]
+)
+def test_whatever_a_decoder_raises_names_the_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Each decoder meets damage in its way."""
+
+    def fail(self: object) -> None:
+        raise error
+
+    Image.fromarray(RED).save(tmp_path / "a.png")
+    monkeypatch.setattr("PIL.PngImagePlugin.PngImageFile.load", fail)
+    with pytest.raises(DataError, match=f"a.png cannot be read .*{type(error).__name__}|bad"):
+        decode([tmp_path / "a.png"])
+
+
+def test_a_picture_too_large_is_told_to_become_smaller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight bits would not help."""
+    Image.fromarray(RED).save(tmp_path / "a.png")
+    monkeypatch.setattr("PIL.Image.MAX_IMAGE_PIXELS", 9)
+    with pytest.raises(DataError, match=r"a.png is larger than the 1\.8e-05 megapixels") as got:
+        decode([tmp_path / "a.png"])
+    assert "make them smaller than" in str(got.value) and "8 bits" not in str(got.value)
+
+
+def test_a_map_of_twelve_bits(tmp_path: Path) -> None:
+    """A PGM states its brightest level: 4095 is 1."""
+    (tmp_path / "a.pgm").write_bytes(b"P5 2 1 4095\n" + struct.pack(">2H", 4095, 1024))
+    x, notes = decode([tmp_path / "a.pgm"])
+    assert x[0, 0, 0].tolist() == pytest.approx([1, 1024 / 4095], abs=1e-4)
+    assert notes == ["1 of 16 bits scaled to the range of the others"]

@@ -1,12 +1,14 @@
 """Clients trained at once are the clients trained one after the other, up to rounding."""
 
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from fedcel.data import Images
 from fedcel.errors import DivergedError
 from fedcel.federation import (
     ClientUpdate,
@@ -16,6 +18,7 @@ from fedcel.federation import (
     batched_update,
     begin_round,
     build_workspace_net,
+    client_update,
     compute_client_gradient,
     finish_round,
     init_server_state,
@@ -23,7 +26,9 @@ from fedcel.federation import (
     update_client,
     update_clients,
 )
+from fedcel.federation.local_update import local_update, local_updates
 from fedcel.losses.cel import State, Term
+from fedcel.nets import FlatNet, StackedNet
 from fedcel.settings import Settings, parse_settings
 
 BASE = {
@@ -176,9 +181,6 @@ def assert_alike(expected: ClientUpdate, actual: ClientUpdate) -> None:
     for name, tensor in expected.state.items():
         torch.testing.assert_close(actual.state[name].detach(), tensor.detach(), rtol=0, atol=2e-4)
     assert actual.metrics == pytest.approx(expected.metrics, abs=1e-4)
-    for mine, other in ((expected.gradient, actual.gradient),):
-        assert (mine is None) == (other is None)
-        assert mine is None or torch.equal(mine, other)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +190,7 @@ def assert_alike(expected: ClientUpdate, actual: ClientUpdate) -> None:
         {"cel.kind": "plain"},
         {"cel.kind": "plain", "cel.penalty": "log", "cel.clip": 0.01, "cel.share": "none"},
         {"cel.kind": "cluster"},
-        {"cel.kind": "cluster", "cel.clusters": 3, "cel.form": "per-cluster"},
+        {"cel.kind": "cluster", "cel.clusters": 3},
         {"cel.kind": "cluster", "cel.clusters": 2, "cel.form": "original"},
         {
             "cel.kind": "cluster",
@@ -240,15 +242,14 @@ def test_clients_at_once_are_those_one_by_one(change: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"chain.scope": "full", "local.shared-noise": 0.5, "local.precondition": "rms"},
+        {"chain.scope": "full", "local.clip": 1.0},
         {"chain.scope": "head", "cel.kind": "gated", "local.balance": True},
         {"chain.scope": "full", "local.control": "fresh"},
-        {"chain.scope": "full", "local.control": "stale", "local.clip": 1.0},
     ],
-    ids=["shared noise", "head", "fresh", "stale"],
+    ids=["full", "head", "fresh"],
 )
 def test_sampling_clients_draw_the_same_noise_at_once(change: dict[str, Any]) -> None:
-    """Each has its own stream, its own variate and its own share of the noise."""
+    """Each has its own stream and its own variate."""
     assert compare({**SAMPLED, "temperature": 1.0, **change}, first=4) == []
 
 
@@ -264,11 +265,10 @@ def test_clients_of_unequal_size_are_trained_in_their_order() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"cel.kind": "cluster", "cel.form": "mixture"}, "cel.kind 'cluster'"),
         ({"cel.kind": "cluster", "cel.clustering": "diagonal"}, "cel.kind 'cluster'"),
         ({"cel.kind": f"{HERE}:make_uneven"}, "make_uneven"),
     ],
-    ids=["mixture", "diagonal", "own"],
+    ids=["diagonal", "own"],
 )
 def test_what_cannot_be_computed_at_once_is_named(change: dict[str, Any], reason: str) -> None:
     """The updates are then those of one client after the other, and somebody is told why."""
@@ -321,3 +321,69 @@ def test_large_nets_leave_room_for_fewer_clients(monkeypatch: pytest.MonkeyPatch
     assert compare({"clients": 7, "cel.kind": "plain"}, rounds=1) == []
     monkeypatch.setattr(batched_update, "PARAMETERS_AT_ONCE", 1)
     assert batched_update.count_clients_at_once(settings) == 1
+
+
+STRONG = {
+    "clients": 4,
+    "data.train": 500,
+    "net.width": 256,
+    "net.features": 64,
+    "net.noise": 0.3,
+    "local.rate": 1.4,
+    "local.batch-size": 32,
+    "cel.kind": "cluster",
+    "cel.weight": 3.0,
+}
+"""At the edge of stability: each step multiplies what the one before has rounded."""
+
+
+def test_a_strong_loss_is_equal_step_by_step() -> None:
+    """One step from the same model and states; over whole rounds rounding grows to any size."""
+    assert compare({**STRONG, "local.steps": 1}, rounds=3) == []
+
+
+def measure_gap(dtype: torch.dtype) -> float:
+    """Measure how far clients at once end from those one by one after a round of 40 steps."""
+    settings = parse_settings({**BASE, **STRONG, "local.steps": 40})
+    workspace = build_workspace_net(settings)
+    request = ask(settings, init_server_state(workspace.vector.clone()))
+    flat = FlatNet(deepcopy(workspace.net).to(dtype))
+    losses = client_update.build_client_losses(settings)
+    rounds = []
+    for client, weight in request.weights.items():
+        client_round, _ = client_update.prepare_client(
+            settings, client, weight, request.inputs, losses=losses, state=None
+        )
+        x, y = client_round.images
+        rounds.append(client_round._replace(images=Images(x.to(dtype), y)))
+    received = request.inputs.model.to(dtype)
+    at_once = local_updates(
+        flat,
+        StackedNet(flat, len(rounds)),
+        received,
+        rounds,
+        local=settings.local,
+        refresh_every=1,
+    )
+    gap = 0.0
+    for client_round, update in zip(rounds, at_once, strict=True):
+        images, plan, streams, acting, _, _ = client_round
+        single = local_update(
+            flat,
+            received,
+            images,
+            plan=plan,
+            local=settings.local,
+            streams=streams,
+            losses=acting,
+            refresh_every=1,
+        )
+        assert single.delta.dtype == dtype
+        gap = max(gap, float((update.delta - single.delta).abs().max()))
+    return gap
+
+
+def test_a_strong_loss_is_equal_over_a_round_in_double_precision() -> None:
+    """What single precision makes of the same round is its rounding, multiplied by 40 steps."""
+    assert measure_gap(torch.float64) < 1e-8
+    assert measure_gap(torch.float32) > 1e-2

@@ -2,7 +2,10 @@
 
 import math
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -26,6 +29,7 @@ from fedcel.nets.flat_net import FlatNet
 from fedcel.posterior.round_plan import RoundPlan
 from fedcel.seeding import make_generator
 from fedcel.settings import Attention, LocalSettings, NetSettings
+from tests.fedcel.test_torch_state import STATES
 
 PLAIN = RoundPlan(0.3, 0.0, 0.0, 0.0, 0.0, 0.0, False, 0.0)
 LOCAL = LocalSettings(steps=7, batch_size=5)
@@ -424,3 +428,16 @@ def test_the_encoder_follows_the_mean_of_the_losses_gradient(momentum: float) ->
                 parameter.sub_(PLAIN.rate * slope)
     expected = torch.cat([p.detach().flatten() for p in net.parameters()])
     torch.testing.assert_close(update.model, expected, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_round_does_not_depend_on_the_state_of_pytorch(
+    state: Callable[[], AbstractContextManager[object]],
+) -> None:
+    """Whatever a caller switched off: the same bits."""
+    received, images = flat_net().vector.clone(), Images(*data())
+    arguments: dict[str, Any] = {"plan": PLAIN, "local": LOCAL, "streams": streams}
+    usual = local_update(flat_net(), received, images, **arguments)
+    flat = flat_net()
+    with state():
+        assert torch.equal(local_update(flat, received, images, **arguments).delta, usual.delta)

@@ -31,7 +31,7 @@ BASE = {
 KINDS = {"plain": Plain, "cluster": Cluster, "gated": Gated, "hybrid": Hybrid}
 KINDS |= {"mutual-information": MutualInformation}
 LOSS_STEPS = ("refresh", "refresh_stack", "loss", "step")
-NOISE = ("cut", "langevin", "langevin-common")
+NOISE = ("cut", "langevin")
 Train = Callable[[Settings, int], None]
 
 
@@ -93,8 +93,7 @@ def test_without_noise_no_noise_is_drawn(
 @ENGINES
 def test_with_noise_it_is_drawn(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the cut in every round, of a Langevin step in sampling rounds alone."""
-    raw = {"cel.kind": "none", "temperature": 1.0, "local.shared-noise": 0.5}
-    settings = parse_settings(BASE | raw)
+    settings = parse_settings(BASE | {"cel.kind": "none", "temperature": 1.0})
     assert set(NOISE) & list_drawn(train, settings, 5, monkeypatch) == {"cut"}
     assert set(NOISE) <= list_drawn(train, settings, 9, monkeypatch)
 

@@ -15,6 +15,7 @@ from fedcel.leakage.exact_bits import default_draws, optimal_leak, score_message
 from fedcel.nets.cut import Cut
 from fedcel.nets.noise_scale import NoiseScale
 from fedcel.nets.split_net import SplitNet
+from tests.bench.interval_coverage import measure_coverage
 
 
 def pixels(sigma: float, dropout: float = 0.0) -> SmashedData:
@@ -83,13 +84,37 @@ def test_half_width_over_noise_is_that_of_repetitions() -> None:
 
 
 def test_noise_moves_nothing_where_there_is_none() -> None:
-    """Sigma 0: one draw tells all, without an error; more are sure of what is certain."""
+    """Sigma 0: one draw tells all, without an error; more leave what 3 206 may have missed."""
     y = torch.arange(7) % 2
-    for sigma in (0.0, 1e-6):
+    for sigma, missed in ((0.0, 0.0), (1e-6, -log(0.025) * 3 / (7 * 458))):
         leak = optimal_leak(pixels(sigma), as_images(torch.arange(7.0)[:, None]), y, stream())
         assert leak.identification == 1
         widths = leak.information_noise_half_width, leak.beyond_noise_half_width
-        assert widths == pytest.approx((0, 0), abs=1e-6)
+        assert widths == pytest.approx((missed, missed))
+
+
+@pytest.mark.parametrize(
+    ("count", "sigma", "draws"),
+    [
+        (2, 0.5, None), (2, 1.0, 2), (2, 1.0, 8), (2, 2.0, None), (30, 0.15, None), (30, 0.2, 2),
+        (30, 0.5, None), (100, 0.15, 2), (100, 0.3, 8),
+    ],
+)  # fmt: skip
+def test_intervals_hold_the_truth(count: int, sigma: float, draws: int | None) -> None:
+    """In 95 % of 400 seeds, less three standard errors, where errors are rare and draws few too."""
+    for measure, found in measure_coverage(count, sigma, draws, 400).items():
+        assert found.covered > 0.917, measure
+        if draws is None and sigma >= 0.5 and count > 2:
+            assert found.ratio < 1.05, measure
+
+
+def test_images_that_are_all_alike_may_miss_a_rare_one() -> None:
+    """Of 20 images that are all identified, one in 5.4 of others may not be: -ln .025 / 20."""
+    y = torch.zeros(20, dtype=torch.long)
+    leak = optimal_leak(pixels(0.0), as_images(torch.arange(20.0)[:, None]), y, stream())
+    assert leak.identification == 1
+    assert leak.identification_half_width == pytest.approx(-log(0.025) / 20)
+    assert leak.beyond_label_half_width == pytest.approx(-log(0.025) / 20 * log2(20))
 
 
 def test_far_orthogonal_points_leak_all() -> None:
@@ -142,7 +167,7 @@ def test_caps_of_uneven_classes() -> None:
 
 
 def test_half_width_is_that_of_a_mean() -> None:
-    """The bootstrap gives about 1.96 sd / sqrt(M): here of .5 identified, .5 not."""
+    """About 1.96 sd / sqrt(M): here of .5 identified, .5 not."""
     codes = torch.cat([torch.arange(1.0, 101), torch.zeros(100)])[:, None]
     y = torch.zeros(200, dtype=torch.long)
     leak = optimal_leak(pixels(0.0), as_images(codes), y, stream(), identification_candidates=200)

@@ -123,7 +123,7 @@ def test_the_range_bounds_every_divergence() -> None:
         GaussianMessages(near, noise, torch.zeros(50, dtype=torch.long)),
         feature_range=SIGMOID_RANGE,
     )
-    weight = 7 * log(2 / 0.05) / (3 * 7)
+    weight = 7 * log(2 / 0.025) / (3 * 7)  # both limits hold together
     wide = 3 / 2 * log(1 + 0.25 / 0.01)
     largest = (wide - log(weight / (1 + weight))) / log(2)
     limits = bound.beyond_label
@@ -222,17 +222,81 @@ def test_of_messages_and_through_the_library() -> None:
     assert leak.population_bits == pytest.approx(bound.information.student)
     assert leak.population_bits_bernstein is None
     assert leak.population_images == 120
-    assert f"at most {bound.beyond_label.student:.2f} and" in str(leak)
+    assert f"at most about {bound.beyond_label.student:.2f} and" in str(leak)
+    assert "an approximation by Student's t, which assumes that no rare image tells" in str(leak)
+    assert "Warning" not in str(leak)
     halves = measure_leakage(
         features=evaluated.mean, labels=evaluated.labels, noise=SIGMA, feature_range=(-20.0, 20.0)
     )
     assert halves.population_images == 60
     assert halves.population_beyond_label is not None
     assert halves.population_beyond_label > truth.bits
-    assert "by Bernstein" in str(halves)
+    assert halves.population_beyond_label_bernstein is not None
+    proven = f"at most {halves.population_beyond_label_bernstein:.2f} and"
+    assert f"{proven}" in str(halves)
+    assert "with 95 % confidence, if the encoder was not trained on them; Student's" in str(halves)
     few = measure_leakage(features=evaluated.mean[:19], noise=SIGMA)
     assert few.population_bits is None
-    assert "other images leak otherwise" in str(few)
+    assert "Other images leak otherwise" in str(few)
+
+
+def draw_rare(rare: int, seed: int) -> GaussianMessages:
+    """Return messages of 400 features of spread .05, and of so many images in 100 of spread 10."""
+    stream = torch.Generator().manual_seed(seed)
+    spread = torch.where(torch.arange(100) < rare, 10.0, 0.05)[:, None]
+    mean = (spread * torch.randn(100, 400, generator=stream)).double()
+    return GaussianMessages(mean, torch.ones(1, 400).double(), torch.zeros(100, dtype=torch.long))
+
+
+@pytest.mark.parametrize(("rare", "known"), [(0, 0), (1, 0), (0, 1), (2, 0)])
+def test_warns_of_images_that_are_rare_and_tell_most(rare: int, known: int) -> None:
+    """Of one in 300 Student's limit knows nothing where none is evaluated; one in the law tells."""
+    truth = 400 * log2(1 + 10**2) / 2 / 300 + 400 * log2(1 + 0.05**2) / 2
+    limits = bound_population(draw_rare(rare, 0), draw_rare(known, 1)).beyond_label
+    assert (limits.student < truth) == (rare == 0)
+    assert limits.is_heavy_tailed == (rare + known > 0)
+    if known:
+        features = torch.cat([draw_rare(rare, 0).mean, draw_rare(known, 1).mean])
+        assert "Warning: a few of these images do" in str(
+            measure_leakage(features=features, noise=1)
+        )
+
+
+@pytest.mark.parametrize(("width", "count"), [(1, 200), (4, 60), (64, 12), (400, 60)])
+def test_does_not_warn_of_gaussian_images(width: int, count: int) -> None:
+    """Neither in many features nor in one."""
+    truth = GaussianClasses(width) if width > 3 else None
+    for seed in range(8):
+        if truth is None:
+            z = torch.randn(2 * count, 1, generator=torch.Generator().manual_seed(seed)).double()
+            noise, y = torch.ones(1, 1).double(), torch.zeros(2 * count, dtype=torch.long)
+            both = GaussianMessages(z, noise, y)
+        else:
+            both = truth.draw(2 * count, seed)
+        rows = torch.arange(2 * count)
+        bound = bound_population(both.take(rows[:count]), both.take(rows[count:]))
+        assert not bound.beyond_label.is_heavy_tailed
+        assert not bound.information.is_heavy_tailed
+
+
+def test_beyond_the_label_is_a_part_of_all() -> None:
+    """Classes of one or two reference images: their laws are worse than that of all classes."""
+    stream = torch.Generator().manual_seed(0)
+    noise = torch.ones(1, 20).double()
+    above = 0
+    for _ in range(6):
+        z, y = torch.randn(80, 20, generator=stream).double(), torch.arange(80) % 40
+        rows = torch.randperm(80, generator=stream)
+        evaluated, reference = (
+            GaussianMessages(z[part], noise, y[part]) for part in rows.tensor_split(2)
+        )
+        bound = bound_population(evaluated, reference, feature_range=FeatureRange(0.0, 9.0))
+        assert bound.beyond_label.bernstein is not None
+        assert bound.information.bernstein is not None
+        assert bound.beyond_label.student <= bound.information.student
+        assert bound.beyond_label.bernstein <= bound.information.bernstein
+        above += bound.beyond_label.mean > bound.information.mean
+    assert above > 0
 
 
 def one_bit() -> PopulationBound:

@@ -28,3 +28,8 @@ def test_no_image_tells_nothing() -> None:
     """There is no interval then."""
     with pytest.raises(ValueError, match="0 images"):
         is_at_chance(0.5, 0, 0.1)
+
+
+def test_a_guess_among_numbers_of_people() -> None:
+    """Counted by what they are, not by how large they are."""
+    assert chance_accuracy(torch.tensor([10**12, 3, 10**12, 0])) == 0.5

@@ -57,3 +57,11 @@ def test_within_class_is_within_group_plus_between(seed: int) -> None:
     inside = within_class_spread(z, y * 4 + group)
     between = between_group_spread(z, y, group)
     torch.testing.assert_close(within_class_spread(z, y), inside + between)
+
+
+def test_labels_may_be_numbers_of_people() -> None:
+    """Only which are alike counts."""
+    z, y = torch.tensor([[0.0], [2.0], [7.0], [7.0]]), torch.tensor([0, 0, 10**12, 10**12])
+    assert within_class_spread(z, y).item() == 0.5
+    group = torch.tensor([0, 5, 5, 10**15])
+    assert between_group_spread(z, y, group).item() == 0.5

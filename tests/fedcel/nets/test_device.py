@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fedcel.data import Images
-from fedcel.federation.local_update import LocalUpdate, StepCorrections, local_update
+from fedcel.federation.local_update import LocalUpdate, local_update
 from fedcel.losses import cel
 from fedcel.losses.protocol import ConditionalEntropy
 from fedcel.losses.composite import Losses
@@ -23,11 +23,11 @@ from tests.fedcel.elsewhere import ELSEWHERE, Elsewhere, pretended
 training = sys.modules[local_update.__module__]
 SHAPE, CLASSES, FEATURES = (1, 8, 8), 3, 6
 NET = NetSettings(name="strided", features=FEATURES, width=9, noise=0.3)
-PLAN = RoundPlan(0.1, 1.0, 1.0, 0.1, 0.1, 0.01, False, 1.0, shared_noise=0.01, clip=1.0)
+PLAN = RoundPlan(0.1, 1.0, 1.0, 0.1, 0.1, 0.01, False, 1.0, clip=1.0)
 LOSSES = {
     "plain": {},
     "cluster": {"clusters": 2},
-    "cluster per-cluster": {"form": "per-cluster", "clusters": 2},
+    "cluster original": {"form": "original", "clusters": 2},
     "gated": {"entropy": 0.1},
     "hybrid": {"clusters": 2},
     "mutual-information": {},
@@ -64,7 +64,6 @@ def update(extra: Losses, plan: RoundPlan = PLAN) -> LocalUpdate:
     stream = make_generator(1, "data")
     x, y = torch.rand(24, *SHAPE, generator=stream), torch.arange(24) % CLASSES
     received = flat.vector.clone()
-    steer = StepCorrections(torch.zeros_like(received), torch.ones_like(received))
     local = LocalSettings(steps=6, batch_size=12, augment="affine-flip", balance=True)
     return local_update(
         flat,
@@ -76,7 +75,7 @@ def update(extra: Losses, plan: RoundPlan = PLAN) -> LocalUpdate:
         losses=extra,
         state=None,
         refresh_every=1,
-        corrections=steer,
+        control_variate=torch.zeros_like(received),
     )
 
 

@@ -2,12 +2,14 @@
 
 from collections import namedtuple
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+import fedcel
 from fedcel.errors import NetError, RefusedImagesError
-from fedcel.nets import call_encoder, encode_images
+from fedcel.nets import Encoder, call_encoder, encode_images
 from tests.fedcel.elsewhere import ELSEWHERE, Elsewhere
 
 IMAGES = torch.rand(5, 3, 6, 6, generator=torch.Generator().manual_seed(0))
@@ -98,3 +100,99 @@ def test_images_follow_a_module_to_its_device() -> None:
         there = encode_images(module.to(ELSEWHERE), IMAGES)
         assert there.device == ELSEWHERE
         torch.testing.assert_close(there.cpu(), here)
+
+
+class Threshold(nn.Module):
+    """Works in place: sets dark pixels of what it is given to 0."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the pixels that are left."""
+        images[images < 0.6] = 0
+        return images.flatten(1)
+
+
+def test_an_encoder_that_works_in_place_changes_no_image() -> None:
+    """Neither a tensor nor an array, and attackers see what the encoder makes of a copy."""
+    tensor, array = IMAGES.clone(), IMAGES.numpy().copy()
+    features = encode_images(Threshold(), tensor)
+    leak = fedcel.measure_leakage(Threshold(), array, noise=0.3)
+    pair = [0, 0, 0, 0, 1]
+    fedcel.measure_attribute_leakage(Threshold(), array, pair, pair, noise=0.3)
+    assert torch.equal(tensor, IMAGES) and np.array_equal(array, IMAGES.numpy())
+    own = fedcel.measure_leakage(lambda images: Threshold()(images.clone()), array, noise=0.3)
+    assert leak.information_bits == own.information_bits
+    assert torch.equal(features, Threshold()(IMAGES.clone()))
+
+
+BATCH_NORM = nn.Sequential(
+    nn.Conv2d(3, 4, 3), nn.Sequential(nn.BatchNorm2d(4, track_running_stats=False))
+)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "words"),
+    [
+        (BATCH_NORM, r"other images of its batch: '1.0' \(BatchNorm2d\) has no running statistics"),
+        (lambda images: make_map(images - images.mean(0)), "by the other images of its batch; it"),
+        (lambda images: make_map(images) / len(images), "by the other images of its batch; it"),
+        (lambda images: make_map(images + torch.rand(1)), "asked twice: it draws random numbers"),
+    ],
+    ids=["batch norm", "mean", "size", "random"],
+)
+def test_features_of_the_batch_are_refused_and_random_ones_by_their_name(
+    encoder: Encoder, words: str
+) -> None:
+    """An image by itself has to have the features that it has among others."""
+    with pytest.raises(NetError, match=words):
+        encode_images(encoder, IMAGES)
+
+
+def test_image_by_image_a_batch_does_not_matter() -> None:
+    """The remedy that the refusal names: a device encodes its images one after the other."""
+
+    def encode(images: Tensor) -> Tensor:
+        return torch.cat([BATCH_NORM(image).detach() for image in images.split(1)])
+
+    alone = encode_images(BATCH_NORM, IMAGES, batch_size=1)
+    torch.testing.assert_close(encode_images(encode, IMAGES, batch_size=2), alone)
+
+
+def test_encoders_that_squeeze_or_compute_in_half_precision_are_not_refused() -> None:
+    """A batch of one that loses its dimension, or steps of bfloat16, are no other features."""
+    net = nn.Sequential(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 4, 4)).bfloat16()
+    assert encode_images(lambda x: net(x.bfloat16()).squeeze(), IMAGES).shape == (5, 4)
+
+
+@pytest.mark.parametrize(
+    "error", [KeyError("layer"), AttributeError("no layer"), IndexError("9"), OSError("no file")]
+)
+def test_whatever_an_encoder_raises_is_named_with_its_line(error: Exception) -> None:
+    """Type, message, file and line."""
+
+    def encode(images: Tensor) -> Tensor:
+        raise error
+
+    words = f"{type(error).__name__}: .*{error.args[0]}.*test_encode_images.py, line"
+    with pytest.raises(RefusedImagesError, match=words):
+        encode_images(nn.Sequential(nn.Flatten(), Calling(encode)), IMAGES)
+
+
+class Calling(nn.Module):
+    """Calls a function."""
+
+    def __init__(self, function: Encoder) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, images: Tensor) -> object:
+        """Return what the function gives."""
+        return self.function(images)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
+def test_frozen_torchscript_is_an_encoder() -> None:
+    """It has no attribute `training`, and one mode."""
+    scripted = torch.jit.script(nn.Sequential(CONVOLUTION, nn.Flatten()).eval())
+    frozen = torch.jit.freeze(scripted)
+    torch.testing.assert_close(encode_images(frozen, IMAGES), make_map(IMAGES).flatten(1))
+    assert fedcel.measure_leakage(frozen, IMAGES, noise=0.1).candidates == 5

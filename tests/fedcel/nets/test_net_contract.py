@@ -103,6 +103,12 @@ def buffered(shape: tuple[int, ...], classes: int, net: NetSettings) -> Halves:
     return sound(shape, classes, net, nn.BatchNorm1d(net.features))
 
 
+def restless(shape: tuple[int, ...], classes: int, net: NetSettings) -> Halves:
+    """Return an encoder of whole batches, and a head that works in place."""
+    encoder, head = sound(shape, classes, net, Centred())
+    return encoder, nn.Sequential(nn.Threshold(0.5, 0.0, inplace=True), head)
+
+
 def failing(shape: tuple[int, ...], classes: int, net: NetSettings) -> Halves:
     """Raise in the builder."""
     raise IndexError("no such width")
@@ -114,7 +120,11 @@ BROKEN: dict[str, tuple[type[FedcelError], str]] = {
     "black": (PluginError, "breaks .*must be finite, of black and white images too"),
     "idle": (PluginError, "breaks .*'encoder.2.idle' is none: it has no part"),
     "seedless": (PluginError, "breaks .*the seed alone must decide the parameters"),
-    "buffered": (NetError, "layer '2' is BatchNorm1d"),
+    "restless": (
+        PluginError,
+        "head must leave what it is given .*; the encoder must encode each image by",
+    ),
+    "buffered": (NetError, "layer 'encoder.2' .BatchNorm1d.: statistics mix"),
     "crashing": (NetError, r"failed: KeyError: 'layer seven' \(.*test_net_contract.py, line"),
     "failing": (NetError, r"failed: IndexError: no such width \(.*test_net_contract.py, line"),
 }

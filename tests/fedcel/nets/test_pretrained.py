@@ -1,12 +1,16 @@
 """Pretrained nets: BatchNorm folded away, parameters kept."""
 
 import sys
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
-from torchvision.models import resnet18
+from torch.nn.utils import parametrizations
+from torchvision.models import resnet18, shufflenet_v2_x0_5
+from torchvision.ops import FrozenBatchNorm2d
 
 from fedcel.errors import NetError
 from fedcel.nets import split_net
@@ -15,6 +19,13 @@ from fedcel.seeding import make_generator
 from fedcel.settings import NetSettings
 
 WEIGHTS = Path("weights.pt")
+
+
+def old_weight_norm(layer: nn.Module) -> nn.Module:
+    """Return a layer with the hook that PyTorch gave up, which older nets have."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        return nn.utils.weight_norm(layer)
 
 
 def trained(net: nn.Module) -> nn.Module:
@@ -102,6 +113,136 @@ def test_a_trunk_of_a_file_is_kept_and_what_follows_it_is_drawn(
     drawn = two.encoder.state_dict()
     changed = {k for k, v in one.encoder.state_dict().items() if not torch.equal(v, drawn[k])}
     assert changed == {"1.weight", "1.bias"}
+
+
+def frozen(features: int) -> nn.Module:
+    """Return torchvision's BatchNorm of constants, as training would leave them."""
+    layer, stream = FrozenBatchNorm2d(features), torch.Generator().manual_seed(1)
+    for values in layer.buffers():
+        values.uniform_(0.5, 1.5, generator=stream)
+    return layer
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        lambda: (nn.Conv2d(3, 4, 3, bias=False), frozen(4)),
+        lambda: (parametrizations.weight_norm(nn.Conv2d(3, 4, 3)), nn.BatchNorm2d(4)),
+        lambda: (old_weight_norm(nn.Conv2d(3, 4, 3)), nn.BatchNorm2d(4)),
+    ],
+    ids=["frozen", "weight_norm", "old weight_norm"],
+)
+def test_layers_of_other_kinds_are_folded(layers: Callable[[], tuple[nn.Module, ...]]) -> None:
+    """The net is as before, its copy a plain layer, and of the same class: it can be cut."""
+    net, x = trained(nn.Sequential(*layers(), nn.ReLU())), torch.rand(2, 3, 8, 8)
+    before = net(x).detach()
+    folded = fold_batch_norms(net)
+    assert isinstance(folded, nn.Sequential) and type(folded[0]) is nn.Conv2d
+    torch.testing.assert_close(folded[:2](x).relu(), before)
+    torch.testing.assert_close(net(x), before)
+    assert not list(folded.buffers())
+
+
+class Wired(nn.Sequential):
+    """Layers that are called in the order given."""
+
+    def __init__(self, wiring: Callable[..., torch.Tensor], *layers: nn.Module) -> None:
+        super().__init__(*layers)
+        self.wiring = wiring
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return what the wiring makes of the layers."""
+        return self.wiring(images, *self)
+
+
+class ActivatedNorm(nn.BatchNorm2d):
+    """A BatchNorm that does more."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return positive values alone."""
+        return super().forward(x).relu()
+
+
+def twice(x: torch.Tensor, conv: nn.Module, norm: nn.Module) -> torch.Tensor:
+    """Call both layers twice."""
+    return norm(conv(norm(conv(x))))
+
+
+def norm_of_two(x: torch.Tensor, conv: nn.Module, norm: nn.Module) -> torch.Tensor:
+    """Call the convolution twice."""
+    return norm(conv(x)) + conv(x)
+
+
+def beside(x: torch.Tensor, conv: nn.Module, norm: nn.Module) -> torch.Tensor:
+    """Use what the convolution gives beside its BatchNorm."""
+    y = conv(x)
+    return norm(y) + y
+
+
+def unused(x: torch.Tensor, conv: nn.Module, norm: nn.Module) -> torch.Tensor:
+    """Leave the BatchNorm out."""
+    return conv(x)
+
+
+def in_line(x: torch.Tensor, *layers: nn.Module) -> torch.Tensor:
+    """Call one after the other."""
+    for layer in layers:
+        x = layer(x)
+    return x
+
+
+@pytest.mark.parametrize(
+    ("wiring", "norm", "words"),
+    [
+        (twice, nn.BatchNorm2d(3), "BatchNorm '1' after '0': '0' and '1' serve twice"),
+        (norm_of_two, nn.BatchNorm2d(3), "BatchNorm '1' after '0': '0' serve twice"),
+        (beside, nn.BatchNorm2d(3), "answers otherwise: by .* used beside its BatchNorm"),
+        (unused, nn.BatchNorm2d(3), "BatchNorm '1' is not called; take out"),
+        (in_line, ActivatedNorm(3), "answers otherwise: by .* does more than its kind"),
+    ],
+)
+def test_a_fold_that_would_answer_otherwise_is_refused(
+    wiring: Callable[..., torch.Tensor], norm: nn.Module, words: str
+) -> None:
+    """A layer that serves twice has no one BatchNorm to be folded with."""
+    net = trained(Wired(wiring, nn.Conv2d(3, 3, 3), norm))
+    with pytest.raises(NetError, match=words):
+        fold_batch_norms(net)
+
+
+def test_images_are_asked_for_where_no_size_fits() -> None:
+    """A copy that nothing was compared with is not given."""
+    net = trained(nn.Sequential(nn.Conv2d(3, 2, 3), nn.BatchNorm2d(2), nn.Flatten()))
+    net.append(nn.Linear(2 * 3 * 3, 4))
+    with pytest.raises(NetError, match=r"give two as fold_batch_norms\(net, images\)"):
+        fold_batch_norms(net)
+    images = torch.rand(2, 3, 5, 5)
+    torch.testing.assert_close(fold_batch_norms(net, images)(images), net(images))
+
+
+def test_a_dead_net_is_told() -> None:
+    """BatchNorms without a training keep no signal alive once they are folded."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = shufflenet_v2_x0_5(weights=None)
+    with pytest.warns(UserWarning, match="says nothing of an image: answers to 4 images differ"):
+        fold_batch_norms(net)
+
+
+@pytest.mark.parametrize("normalise", [old_weight_norm, parametrizations.weight_norm])
+def test_norms_of_weights_are_drawn_as_those_of_plain_layers(
+    normalise: Callable[[nn.Module], nn.Module],
+) -> None:
+    """Weight and norms fit together: U(-1/8, 1/8) of 64 inputs, of the seed alone."""
+    weights = []
+    for _ in range(2):
+        layer = normalise(nn.Linear(64, 200))
+        split_net.initialise_parameters(layer, make_generator(3, "net"))
+        layer(torch.zeros(1, 64))
+        weights.append(layer.weight.detach().clone())
+    assert torch.equal(*weights)
+    assert weights[0].abs().max() <= 1 / 8
+    assert weights[0].std().item() == pytest.approx(1 / 8 / 3**0.5, rel=0.02)
 
 
 def test_what_cannot_be_folded_is_refused() -> None:

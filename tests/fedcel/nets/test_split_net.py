@@ -1,16 +1,21 @@
 """Split nets: shapes, bounds, and what is refused."""
 
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from torchvision.models import SwinTransformer
 
+from fedcel.data import Images
 from fedcel.errors import NetError
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import build_net
+from fedcel.runs import read_run
 from fedcel.seeding import make_generator
-from fedcel.settings import NetSettings
+from fedcel.settings import DataSettings, NetSettings, parse_settings
+from sims.engines.simulate import simulate
 
 
 def with_batch_norm(shape: object, classes: int, net: NetSettings) -> tuple[nn.Module, nn.Module]:
@@ -104,9 +109,13 @@ def test_layers_of_any_kind_are_drawn_from_the_seed() -> None:
         ("cnn", (1, 30, 30), "sides must divide by 4"),
         ("vgg11", (1, 28, 32), "images are 28x32, sides must divide by 8; set data.size"),
         ("vgg11", (1, 40, 32), "net.features is 64, must be a multiple of 80, the 10x8 .* 640"),
-        (f"{__name__}:tied", (1, 4, 4), "the head's parameter 'weight', too"),
+        (f"{__name__}:tied", (1, 4, 4), "the head's parameter 'weight', 'bias', too"),
         (f"{__name__}:with_batch_norm", (1, 4, 4), "BatchNorm1d.*use nn.GroupNorm"),
-        (f"{__name__}:with_dropout", (1, 4, 4), "Dropout: it draws from global random state"),
+        (
+            f"{__name__}:with_dropout",
+            (1, 4, 4),
+            "encoder.1. .Dropout.: draws from global random state",
+        ),
         (f"{__name__}:too_small", (1, 4, 4), "does not fit images of shape"),
         (f"{__name__}:not_a_pair", (1, 4, 4), r"gave .* unpack|must return \(encoder, head\)"),
         ("math:pi", (1, 4, 4), "cannot be called"),
@@ -118,6 +127,115 @@ def test_what_cannot_be_split_is_refused(name: str, shape: tuple[int, ...], mess
     """With the reason and the remedy."""
     with pytest.raises(NetError, match=message):
         build_net(NetSettings(name=name), shape, 3, make_generator(0, "net"))
+
+
+def with_two_faults(shape: object, classes: int, net: NetSettings) -> tuple[nn.Module, nn.Module]:
+    """Build a net with BatchNorm and dropout, whose head shares a layer."""
+    last = nn.Linear(classes, classes)
+    norm = nn.BatchNorm1d(classes)
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, classes), norm, nn.Dropout(), last), last
+
+
+def test_all_faults_of_a_net_are_said_at_once() -> None:
+    """One line each, so that one run finds them all."""
+    with pytest.raises(NetError) as refusal:
+        build_net(
+            NetSettings(name=f"{__name__}:with_two_faults"), (1, 4, 4), 3, make_generator(0, "net")
+        )
+    lines = str(refusal.value).splitlines()
+    assert len(lines) == 3
+    for line, words in zip(lines, ("'encoder.2'", "'encoder.3'", "'weight', 'bias'"), strict=True):
+        assert words in line
+
+
+def in_place(shape: object, classes: int, net: NetSettings) -> tuple[nn.Module, nn.Module]:
+    """Build an encoder that works in place."""
+    first = nn.Threshold(0.6, 0.0, inplace=True)
+    return nn.Sequential(first, nn.Flatten(), nn.Linear(16, 5)), nn.Linear(5, classes)
+
+
+def test_an_encoder_that_works_in_place_changes_no_image() -> None:
+    """It is trained on images that many rounds share."""
+    net = build_net(
+        NetSettings(name=f"{__name__}:in_place"), (1, 4, 4), 3, make_generator(0, "net")
+    )
+    x = torch.rand(3, 1, 4, 4)
+    before = x.clone()
+    first = net.encode(x)
+    assert torch.equal(x, before) and torch.equal(net.encode(x), first)
+
+
+class Tables(nn.Module):
+    """Normalises by constants, and counts its calls if it is asked to."""
+
+    def __init__(self, *, counts: bool) -> None:
+        super().__init__()
+        self.counts = counts
+        self.register_buffer("mean", torch.tensor([0.5]))
+        self.register_buffer("calls", torch.tensor(0))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return normalised images."""
+        if self.counts:
+            self.calls = self.calls + 1
+        return (images - self.get_buffer("mean")).flatten(1)
+
+
+def constant(shape: object, classes: int, net: NetSettings) -> tuple[nn.Module, nn.Module]:
+    """Build an encoder with constant buffers."""
+    return nn.Sequential(Tables(counts=False), nn.Linear(16, 4)), nn.Linear(4, classes)
+
+
+def counting(shape: object, classes: int, net: NetSettings) -> tuple[nn.Module, nn.Module]:
+    """Build an encoder with a buffer that moves."""
+    return nn.Sequential(Tables(counts=True), nn.Linear(16, 4)), nn.Linear(4, classes)
+
+
+def swin(shape: object, classes: int, net: NetSettings) -> tuple[nn.Module, nn.Module]:
+    """Build torchvision's transformer with shifted windows, whose dropout is off."""
+    trunk = SwinTransformer([4, 4], 12, [2], [2], [2, 2], stochastic_depth_prob=0.0, num_classes=8)
+    return nn.Sequential(trunk, nn.Sigmoid()), nn.Linear(8, classes)
+
+
+def test_constant_buffers_are_no_fault_and_others_are() -> None:
+    """Means of channels and tables of positions are built with the net, and stay."""
+    for name, shape in (("constant", (1, 4, 4)), ("swin", (3, 16, 16))):
+        net = build_net(NetSettings(name=f"{__name__}:{name}"), shape, 3, make_generator(0, "net"))
+        before = net.encode(torch.ones(2, *shape))
+        given = {key: value.clone() for key, value in net.device_parameters().items()}
+        net.load_device_parameters(given)
+        assert torch.equal(net.encode(torch.ones(2, *shape)), before)
+    with pytest.raises(NetError, match=r"buffer 'encoder.0.calls' is changed by a forward pass"):
+        build_net(NetSettings(name=f"{__name__}:counting"), (1, 4, 4), 3, make_generator(0, "net"))
+
+
+@pytest.mark.parametrize("engine", ["loop", "batched"])
+def test_a_transformer_is_trained(tmp_path: Path, engine: str) -> None:
+    """Its tables follow it through an engine and a run folder."""
+    settings = parse_settings(
+        {
+            "net.name": f"{__name__}:swin",
+            "data.size": 16,
+            "data.source": f"{__name__}:colours",
+            "data.validation": 10,
+            "data.auxiliary": 10,
+            "data.test": 20,
+            "clients": 2,
+            "rounds": 2,
+            "local.steps": 2,
+            "temperature": 0.0,
+            "engine": engine,
+        }
+    )
+    simulate(settings, tmp_path / "run")
+    run = read_run(tmp_path / "run")
+    assert run.flat.net.encode(run.splits.test.x).shape == (20, 8)
+
+
+def colours(data: DataSettings) -> tuple[Images, None]:
+    """Return images of noise."""
+    x = torch.rand(80, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    return Images(x, torch.arange(80) % 4), None
 
 
 def vgg(**more: object) -> NetSettings:

@@ -7,7 +7,6 @@ from fedcel.data import Images
 from fedcel.federation.local_update import (
     ClientRound,
     LocalUpdate,
-    StepCorrections,
     local_updates,
 )
 from fedcel.losses.cel import State
@@ -19,7 +18,7 @@ from fedcel.settings import LocalSettings, NetSettings
 from tests.fedcel.elsewhere import ELSEWHERE, Elsewhere
 from tests.fedcel.nets.test_device import CLASSES, FEATURES, LOSSES, SHAPE, build
 
-PLAN = RoundPlan(0.1, 1.0, 1.0, 0.1, 0.1, 0.01, False, 1.0, shared_noise=0.01, clip=1.0)
+PLAN = RoundPlan(0.1, 1.0, 1.0, 0.1, 0.1, 0.01, False, 1.0, clip=1.0)
 LOCAL = LocalSettings(steps=6, batch_size=12, augment="affine-flip", balance=True)
 
 
@@ -29,18 +28,18 @@ def train(losses: Losses, device: torch.device, name: str = "mlp") -> list[Local
     flat = FlatNet(split_net.build_net(net, SHAPE, CLASSES, make_generator(0, "net")))
     received = flat.vector.clone()
     flat = flat if device == CPU else flat.copy_to(device)
-    corrections = StepCorrections(torch.zeros_like(received), torch.ones_like(received))
+    variate = torch.zeros_like(received)
     stacked = StackedNet(flat, 3)
     states: list[State | None] = [None, None, None]
     for number in (1, 2):
-        clients = [begin(k, number, losses, states[k], corrections) for k in range(3)]
+        clients = [begin(k, number, losses, states[k], variate) for k in range(3)]
         updates = local_updates(flat, stacked, received, clients, local=LOCAL, refresh_every=1)
         states = [update.state for update in updates]
     return updates
 
 
 def begin(
-    client: int, number: int, losses: Losses, state: State | None, corrections: StepCorrections
+    client: int, number: int, losses: Losses, state: State | None, variate: torch.Tensor
 ) -> ClientRound:
     """Return what a client brings to a round; it keeps its state from the first to the second."""
     x = torch.rand(24, *SHAPE, generator=make_generator(client, "x"))
@@ -50,7 +49,7 @@ def begin(
         lambda purpose: make_generator(number, purpose, client=client),
         losses,
         state,
-        corrections,
+        variate,
     )
 
 

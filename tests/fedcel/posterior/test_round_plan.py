@@ -4,8 +4,6 @@ import pytest
 
 from fedcel.errors import SettingsError
 from fedcel.posterior.round_plan import (
-    cycle_position,
-    is_sampling,
     loss_ramp,
     noise_variance,
     plan_round,
@@ -56,15 +54,6 @@ def test_heat_and_freeze_begin_with_sampling() -> None:
     assert burn_in_rounds(parse_settings({"rounds": 100, "chain.burn-in": 0.55})) == 55
 
 
-def test_the_patent_codes_prior_pulls_as_its_docstring_says() -> None:
-    """The product eta kappa is sqrt(eta/(2 N T)): 60 % of a round of 40 steps at N = 997."""
-    kappa = prior_pull(PriorSettings(mode="patent-code"), 1.0, 40, 997)
-    assert kappa == pytest.approx((1 / (2 * 997)) ** 0.5)
-    assert 1 - (1 - kappa) ** 40 == pytest.approx(0.6, abs=0.005)
-    halved = prior_pull(PriorSettings(mode="patent-code"), 0.5, 40, 997, temperature=2.0)
-    assert 0.5 * halved == pytest.approx((0.5 / (2 * 997 * 2)) ** 0.5)
-
-
 def test_shares_are_unbiased_over_the_draw() -> None:
     """Everybody: N_k/N. A part: K/m times that, so that the mean over all draws is N_k/N."""
     examples = {0: 10, 1: 30, 2: 60}
@@ -112,27 +101,6 @@ def test_a_burn_in_too_short_to_fall_in_samples_at_the_last_rate(
     assert rates == pytest.approx([1.0] * burn_in + [0.05] * (10 - burn_in))
 
 
-def test_cycles_explore_without_noise_and_sample_late() -> None:
-    """Six cycles in 100 rounds: each begins at the full step, wherever a double would round it."""
-    raw = {"local.schedule": "cyclical", "local.cycles": 6, "local.explore": 0.5}
-    s = parse_settings({"rounds": 100, "chain.burn-in": 0.0, "chain.scope": "full", **raw})
-    ways = [cycle_position(s, number) for number in range(1, 101)]
-    assert ways[0] == ways[50] == 0.0
-    assert step_size(s, 51) == step_size(s, 1) == 1.0
-    assert [is_sampling(s, number) for number in range(1, 101)] == [way >= 0.5 for way in ways]
-    for number in (1, 10, 51, 60):
-        assert (plan_round(s, number, 0.1, 1000).noise > 0) == is_sampling(s, number)
-
-
-def test_heat_can_be_annealed_in_burn_in() -> None:
-    """From `chain.heat` of the temperature to all of it, linearly."""
-    s = parse_settings(
-        {"rounds": 100, "chain.burn-in": 0.8, "chain.anneal": True, "chain.heat": 0.2}
-    )
-    heats = [plan_round(s, number, 0.1, 1000).temperature for number in (20, 40, 80, 81)]
-    assert heats == pytest.approx([0.4, 0.6, 1.0, 1.0])
-
-
 def test_steps_that_would_overshoot_are_refused() -> None:
     """The prior at 0 and the pull of FedProx count, too."""
     with pytest.raises(SettingsError, match="would overshoot"):
@@ -161,23 +129,12 @@ def test_fixed_prior_is_the_gaussians_gradient_per_example() -> None:
         prior_pull(PriorSettings(mode="fixed", width=0.01), 1.0, 5, 100)
 
 
-def test_a_width_that_is_a_deviation_pulls_far_less() -> None:
-    """The noise's standard deviation as a variance: 1/(N sqrt(2 eta T/N))."""
-    pull = prior_pull(PriorSettings(mode="patent-code"), 0.02, 5, 100, temperature=1.0)
-    assert pull == pytest.approx(1 / (100 * 0.02))
-    assert pull < prior_pull(PriorSettings(mode="fixed", width=0.02), 0.02, 5, 100)
-
-
 def test_the_noise_grows_as_the_share_falls() -> None:
-    """2 eta T/(N w_k): halving w_k doubles the variance; shared noise knows no share."""
-    base, _ = noise_variance(rate=0.1, temperature=2.0, total=100, weight=1.0)
+    """2 eta T/(N w_k): halving w_k doubles the variance."""
+    base = noise_variance(rate=0.1, temperature=2.0, total=100, weight=1.0)
     assert base == pytest.approx(0.004)
-    half, _ = noise_variance(rate=0.1, temperature=2.0, total=100, weight=0.5)
+    half = noise_variance(rate=0.1, temperature=2.0, total=100, weight=0.5)
     assert half == pytest.approx(2 * base)
-    own_part, shared_part = noise_variance(
-        rate=0.1, temperature=2.0, total=100, weight=0.5, shared=0.6
-    )
-    assert (own_part, shared_part) == pytest.approx((0.64 * half, 0.36 * base))
 
 
 def test_moving_prior_is_compensated() -> None:
@@ -186,5 +143,5 @@ def test_moving_prior_is_compensated() -> None:
     assert temperature_ratio(0.1, 2.0, 1) == 1
     ratio = temperature_ratio(0.1, 1.0, 20)
     assert ratio == pytest.approx((1 + 0.9**20) / 1.9)
-    cooled, _ = noise_variance(rate=0.1, temperature=1.0, total=10, weight=1.0, kappa=1.0, steps=20)
+    cooled = noise_variance(rate=0.1, temperature=1.0, total=10, weight=1.0, kappa=1.0, steps=20)
     assert cooled == pytest.approx(0.02 / ratio)

@@ -66,13 +66,6 @@ def test_temperature_scales_the_variance(temperature: float) -> None:
     assert variance == pytest.approx(temperature / (1 - RATE / 2), rel=0.03)
 
 
-def test_shared_noise_leaves_the_posterior() -> None:
-    """Rho .8: most noise is the same on all clients, and the variance what it was."""
-    error, variance = measured(gaussian(60, 5, **{"local.shared-noise": 0.8}), 20, 2)
-    assert abs(error) < 0.03
-    assert variance == pytest.approx(1 / (1 - RATE / 2), rel=0.03)
-
-
 def stationary(beta: float, gain: float, damped: bool, steps: int = 2) -> float:
     """Return the exact variance of (w, m) over the posterior's, both moved by one mean delta."""
     q = (1 - RATE) ** steps
@@ -245,13 +238,3 @@ def test_the_split_among_clients_changes_nothing() -> None:
         assert torch.allclose(samples.std(0), sd, rtol=0.05)  # eta lambda/4 of it are the step's
     narrow = by_n_alone(federation).sample(60, 8).double().reshape(-1, 3).std(0)
     assert (narrow < 0.4 * sd).all()  # by 16 clients: a quarter
-
-
-def test_a_preconditioner_leaves_the_posterior() -> None:
-    """Learnt in burn-in, fixed while sampling; the small step's variance is the posterior's."""
-    more = {"local.precondition": "rms", "chain.burn-in": 0.3, "chain.heat": 1.0}
-    federation, _ = regression(200, 1, chains=1500, **more)
-    exact, sd = posterior(federation)
-    samples = federation.sample(90, 6).double().reshape(-1, 3)
-    assert ((samples.mean(0) - exact).abs() / sd).max() < 0.03
-    assert torch.allclose(samples.std(0), sd, rtol=0.05)

@@ -16,10 +16,10 @@ from flwr.supercore.task_identity import TaskIdentity
 from torch import Tensor
 
 from clients import make_client_app
-from fedcel.federation import client_update, init_server_state, server_round, server_state
+from fedcel.federation import client_update, init_server_state, server_round
 from fedcel.federation.aggregation import renormalise_weights
 from fedcel.nets.flat_net import to_arrays
-from fedcel.posterior import plan_round, select_clients
+from fedcel.posterior import select_clients
 from strategies import PosteriorStrategy
 from strategies.node_registry import NodeRegistry
 from tests.fedcel.posterior.truth import (
@@ -41,12 +41,10 @@ TOTAL, RATE, STEPS, DRAWN = sum(COUNTS), 0.1, 5, 3
 SHARES = {k: n / TOTAL for k, n in enumerate(COUNTS)}
 
 
-def federation(
-    rounds: int, per_round: int = 0, control: str = "none", steps: int = STEPS, shared: float = 0.0
-) -> Federation:
+def federation(rounds: int, per_round: int = 0, control: str = "none") -> Federation:
     """Return six unequal clients, all (0) or some of them in a round."""
-    more = {"clients-per-round": per_round, "local.control": control, "local.shared-noise": shared}
-    s = settings(rounds, steps, RATE, len(COUNTS), **more)
+    more = {"clients-per-round": per_round, "local.control": control}
+    s = settings(rounds, STEPS, RATE, len(COUNTS), **more)
     return unequal(COUNTS, 2200, s, seed=2)
 
 
@@ -209,11 +207,11 @@ class Nodes:
             yield used, self.strategy.state.model
 
 
-def missed_by_lost(rounds: int, patch: pytest.MonkeyPatch, **more: float) -> tuple[float, float]:
+def missed_by_lost(rounds: int, patch: pytest.MonkeyPatch) -> tuple[float, float]:
     """Return by how much the strategy's chains miss the exact law given who answered."""
     for name in ("_task_id", "_run_id", "_node_id"):  # Flower asks which task makes a message
         patch.setattr(TaskIdentity, name, 1)
-    population = federation(rounds, **more)
+    population = federation(rounds)
     installed(population, patch)
     used, models = zip(*Nodes(population).models(), strict=True)
     laws = moments(
@@ -230,33 +228,6 @@ def test_lost_clients_make_a_shorter_step_at_the_right_heat(
     mean, covariance = missed_by_lost(70, monkeypatch)
     assert mean < 0.03
     assert covariance < 0.03
-
-
-def test_shared_noise_is_topped_up_for_lost_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nine tenths of the deviation alike: the same law; without the server's part too cold."""
-    mean, covariance = missed_by_lost(90, monkeypatch, steps=1, shared=0.9)
-    assert mean < 0.03
-    assert covariance < 0.03
-    unchanged = lambda s, state, delta, **_: delta  # noqa: E731
-    monkeypatch.setattr(server_round, "restore_shared_noise", unchanged)
-    assert missed_by_lost(40, monkeypatch, steps=1, shared=0.9)[1] > 0.15
-
-
-@pytest.mark.parametrize("pull", [0.0, 0.6])
-def test_the_top_up_is_that_of_a_whole_round(pull: float) -> None:
-    """Share s of the weight: s of a round's shared noise in all, with a moving prior too."""
-    mode = {"prior.mode": "consistent", "prior.pull": pull} if pull else {}
-    s = settings(3, 5, RATE, 4, **{"local.shared-noise": 0.9, **mode})
-    plan = plan_round(s, 1, 1.0, TOTAL)
-    round_noise = sum((1 - plan.rate * plan.pull) ** (2 * step) for step in range(5))
-    state, share = init_server_state(torch.zeros(200_000)), 0.7
-    added = server_state.restore_shared_noise(s, state, state.model, share=share, plan=plan)
-    variance = plan.shared_noise**2 * round_noise
-    assert float(added.square().mean()) == pytest.approx((share - share**2) * variance, rel=0.02)
-    assert torch.equal(
-        server_state.restore_shared_noise(s, state, state.model, share=1.0, plan=plan),
-        state.model,
-    )
 
 
 def test_making_up_for_lost_clients_would_heat(monkeypatch: pytest.MonkeyPatch) -> None:

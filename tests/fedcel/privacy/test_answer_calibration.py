@@ -271,3 +271,51 @@ def test_references_that_do_not_fit_are_refused() -> None:
         fit_calibration(mechanism, logits, torch.tensor([0]))
     with pytest.raises(ValueError, match="go from 0 to 3, must be from 0 to 2"):
         fit_calibration(mechanism, logits, torch.tensor([0, 3]))
+
+
+@pytest.mark.parametrize("make", [LabelOnly, Laplace, Gaussian])
+def test_what_scikit_learn_gives_is_taken_or_refused_with_a_remedy(
+    make: type[LabelOnly] | type[Laplace] | type[Gaussian],
+) -> None:
+    """A binary decision function (N,), and labels that are names; the remedies help."""
+    decision = np.array([2.0, -1.0, 0.5, -3.0])
+    names = np.array(["yes", "no", "yes", "no"])
+    mechanism = make(epsilon=4.0, classes=2)
+    places = np.searchsorted(np.array(["no", "yes"]), names)
+    rows = np.column_stack([-decision / 2, decision / 2])
+    with pytest.raises(ValueError, match="column_stack"):
+        fit_calibration(mechanism, decision, places)
+    with pytest.raises(ValueError, match="column_stack"):
+        mechanism.answer(decision)
+    with pytest.raises(ValueError, match="searchsorted"):
+        fit_calibration(mechanism, rows, names)
+    for bad in (np.array([0.5, 1, 0, 1]), np.eye(2)[places]):
+        with pytest.raises(ValueError, match="one whole number an image"):
+            fit_calibration(mechanism, rows, bad)
+    calibration = fit_calibration(mechanism, rows, places)
+    probabilities = calibration.probabilities(mechanism.answer(rows))
+    assert probabilities.sum(1) == pytest.approx(1)
+    for epsilon in ("4", None, True):
+        with pytest.raises(ValueError, match="epsilon is "):
+            make(epsilon=epsilon, classes=2)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="there are '2' classes"):
+        make(epsilon=4.0, classes="2")  # type: ignore[arg-type]
+
+
+def test_arrays_of_any_kind_are_read_and_left_as_they_are() -> None:
+    """Read-only, of the other order of bytes, of unsigned labels; under another default dtype."""
+    rows = np.array([[2.0, -1.0], [0.5, 3.0]])
+    odd = rows.astype(rows.dtype.newbyteorder())
+    odd.flags.writeable = False
+    labels = np.array([0, 1], dtype=np.uint8)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float16)
+    try:
+        for mechanism in (LabelOnly(4.0, 2), Laplace(4.0, 2), Gaussian(4.0, 2)):
+            calibration = fit_calibration(mechanism, odd, labels)
+            answers = mechanism.answer(odd)
+            assert answers.dtype == np.float64
+            assert calibration.probabilities(answers).shape == (2, 2)
+    finally:
+        torch.set_default_dtype(before)
+    assert (odd == rows).all()

@@ -1,35 +1,87 @@
-"""A client's own folder."""
+"""A client's own folder: the state that a round starts from, and no other."""
 
 from pathlib import Path
 
+import pytest
 import torch
 
-from fedcel.runs import ClientStateFolder
+from fedcel.errors import RunError
+from fedcel.losses.cel import State
+from fedcel.runs import ClientStateFolder, StoredState, keep_state, load_state
+
+NOBODY = StoredState(0, None)
 
 
-def test_the_newest_state_from_before_a_round_is_read(tmp_path: Path) -> None:
-    """Two are kept; a repeated round reads the one before it, not its own."""
+def make_state(value: float) -> State:
+    """Return a state of one number."""
+    return {"a": torch.tensor([value])}
+
+
+def list_rounds(folder: Path) -> list[int]:
+    """Return the rounds whose states are there."""
+    return sorted(int(path.stem) for path in folder.iterdir())
+
+
+def test_the_state_of_the_round_that_is_expected_is_read(tmp_path: Path) -> None:
+    """Neither an older one nor a newer one takes its place; 0 is none."""
     folder = ClientStateFolder(tmp_path)
-    for number in (3, 5, 8):
-        folder.write_state(number, {"a": torch.tensor([float(number)])})
-    assert sorted(path.stem for path in tmp_path.iterdir()) == ["000005", "000008"]
-    for number, expected in ((9, 8.0), (8, 5.0), (6, 5.0)):
-        state = folder.read_state(number)
-        assert state is not None
-        assert state["a"].item() == expected
-    assert folder.read_state(5) is None
+    folder.write_state(3, make_state(3.0), 0)
+    folder.write_state(5, make_state(5.0), 3)
+    assert load_state(folder, 9, 3).round == 3
+    assert load_state(folder, 9, 4) == load_state(folder, 9, 0) == NOBODY
+    assert load_state(folder, 9, 5).state == make_state(5.0)
+    with pytest.raises(RunError, match=r"000004.safetensors is missing: .* share the run folder"):
+        folder.require_state(9, 4)
 
 
-def test_later_states_of_another_run_are_deleted_where_a_folder_is_reused(tmp_path: Path) -> None:
-    """Else a new run would read what an earlier one wrote after its rounds."""
-    ClientStateFolder(tmp_path).write_state(8, {"a": torch.ones(1)})
-    ClientStateFolder(tmp_path, is_reused=True).write_state(2, {"a": torch.zeros(1)})
-    assert [path.stem for path in tmp_path.iterdir()] == ["000002"]
+def test_without_an_expectation_it_is_the_newest(tmp_path: Path) -> None:
+    """In a run that an earlier version began; a repeated round does not read its own."""
+    folder = ClientStateFolder(tmp_path)
+    folder.write_state(3, make_state(3.0), 0)
+    folder.write_state(5, make_state(5.0), 3)
+    assert [load_state(folder, number, None).round for number in (9, 5, 3)] == [5, 3, 0]
+
+
+def test_what_a_round_started_from_stays_however_often_it_is_repeated(tmp_path: Path) -> None:
+    """Rounds whose update is left out start from the state before them; all others go."""
+    folder = ClientStateFolder(tmp_path)
+    assert keep_state(folder, 1, make_state(1.0), NOBODY) == 1
+    for number in (2, 3, 4):
+        start = load_state(folder, number, 1)
+        assert start.round == 1
+        assert keep_state(folder, number, make_state(float(number)), start) == number
+    assert list_rounds(tmp_path) == [1, 4]
+
+
+def test_states_of_another_run_are_deleted(tmp_path: Path) -> None:
+    """Where a folder is used once more: with the first state that is written."""
+    ClientStateFolder(tmp_path).write_state(8, make_state(8.0), 7)
+    keep_state(ClientStateFolder(tmp_path), 2, make_state(2.0), NOBODY)
+    assert list_rounds(tmp_path) == [2]
+
+
+def test_a_diverged_round_leaves_the_state_before_it(tmp_path: Path) -> None:
+    """And the client starts from that the next time."""
+    folder = ClientStateFolder(tmp_path)
+    folder.write_state(3, make_state(3.0), 0)
+    start = load_state(folder, 4, 3)
+    assert keep_state(folder, 4, make_state(torch.nan), start) == 3
+    assert list_rounds(tmp_path) == [3]
+
+
+def test_noisy_updates_do_not_tell_how_the_training_went(tmp_path: Path) -> None:
+    """Whether it diverged, and whether there was a state: what is returned is the round."""
+    folder = ClientStateFolder(tmp_path)
+    start = NOBODY
+    for number, state in ((1, {}), (2, make_state(2.0)), (3, make_state(torch.inf))):
+        assert keep_state(folder, number, state, start, is_noisy=True) == number
+        start = load_state(folder, number + 1, number)
+    assert start == (3, make_state(2.0))
 
 
 def test_a_client_without_a_folder_has_no_state(tmp_path: Path) -> None:
     """None, so that statistics are computed afresh; what is empty is not written."""
     folder = ClientStateFolder(tmp_path / "nowhere")
-    folder.write_state(1, {})
-    assert folder.read_state(2) is None
+    assert keep_state(folder, 1, {}, NOBODY) == 0
+    assert load_state(folder, 2, None) == NOBODY
     assert not (tmp_path / "nowhere").exists()

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -26,10 +27,10 @@ with hold_folder(Path(sys.argv[1])):
 """
 
 
-def start_holder(folder: Path) -> "subprocess.Popen[str]":
+def start_holder(folder: Path, program: str = HOLDER) -> "subprocess.Popen[str]":
     """Start a process that holds a folder; return it once it does."""
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(folder)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", program, str(folder)], stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None and process.stdout.readline() == "held\n"
     return process
@@ -95,3 +96,29 @@ def test_a_disk_without_locks_is_written_to_with_a_warning(
     monkeypatch.setattr(fcntl, "flock", refuse)
     with pytest.warns(UserWarning, match="cannot be locked"), hold_folder(tmp_path):
         assert not list(tmp_path.iterdir())
+
+
+ENDING_HOLDER = """
+import os, sys, time
+from pathlib import Path
+from fedcel.runs import hold_folder
+with hold_folder(Path(sys.argv[1])):
+    if os.fork() == 0:  # has the lock, too, as the system has it until a killed process is gone
+        time.sleep(2)
+        os._exit(0)
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_holder_that_was_killed_is_waited_for(tmp_path: Path) -> None:
+    """A scheduler kills a run and starts it again at once: it goes on, and says what it awaits."""
+    folder = tmp_path / "run"
+    with start_holder(folder, ENDING_HOLDER) as process:
+        process.kill()
+        begin = time.monotonic()
+        with (
+            pytest.warns(UserWarning, match=f"waiting for process {process.pid}, which was killed"),
+            hold_folder(folder),
+        ):
+            assert 1 < time.monotonic() - begin < 15

@@ -33,6 +33,7 @@ def test_round_trip_through_tables_and_flat_keys() -> None:
         ({"seed": [1, 2]}, r"seed is \[1, 2\]; settings are scalars"),
         ({"cel": 3}, "unknown setting 'cel'"),
         ({"defence.name": "nopeak"}, "nearest: 'nopeek'"),
+        ({"data.path": "photos\udcff"}, r"data.path is 'photos.udcff', must be of characters that"),
         ({"defence.noise": 0}, "defence.noise is 0, must be finite and above 0"),
     ],
 )

@@ -50,16 +50,11 @@ def test_unwise_settings_warn() -> None:
         ({"strategy.upload": "weights"}, "'posterior' aggregates 'delta'"),
         ({"strategy.damped": False}, "times as hot"),
         ({"strategy.proximal": 0.1}, "cools the chain"),
-        ({"temperature": 0, "prior.mode": "patent-code"}, "its width is that of the noise"),
-        ({"local.control": "stale", "clients-per-round": 2}, "other clients'"),
-        ({"local.shared-noise": 0.5, "clients-per-round": 2}, "do not add up to 1"),
         ({"local.balance": True, "chain.scope": "full"}, "sample another posterior"),
         (
             {"cel.kind": "plain", "cel.momentum": 0.5, "chain.scope": "full"},
             "cel.momentum is 0.5 and chain.scope 'full' above temperature 0",
         ),
-        ({"local.precondition": "rms", "chain.burn-in": 0}, "learns in burn-in alone"),
-        ({"local.schedule": "cyclical"}, "less than one whole cycle"),
         ({"chain.stop": True}, "needs 100 effective samples"),
         ({"chain.stop": True, "temperature": 0, "rounds": 999}, "no chain whose convergence"),
         ({"temperature": float("inf")}, "infinite"),
@@ -134,8 +129,7 @@ WEIGHTS = STOCK | {"strategy.name": "a:b"}
     ("raw", "message"),
     [
         (STEERED | {"cel.penalty": "channel"}, "only the penalty 'log' has a threshold"),
-        (STEERED | {"cel.kind": "mutual-information"}, "use no penalty"),
-        (STEERED | {"cel.kind": "cluster", "cel.form": "mixture"}, "use no penalty"),
+        (STEERED | {"cel.kind": "mutual-information"}, "uses no penalty"),
         (
             STEERED | {"cel.target": "accuracy", "cel.goal": 1.0},
             "cel.goal is 1, must be .* below 1",
@@ -150,11 +144,6 @@ def test_what_the_server_cannot_steer_is_refused(raw: dict[str, object], message
         parse_settings(raw)
     if "strategy.upload" not in raw:
         parse_settings(raw | {"cel.kind": "none"})
-
-
-def test_a_form_that_the_kind_does_not_read_is_no_obstacle() -> None:
-    """Only clusters have a form."""
-    assert parse_settings(STEERED | {"cel.form": "mixture"}).cel.target == "spread"
 
 
 @pytest.mark.parametrize(

@@ -50,11 +50,6 @@ LOSSES: dict[str, Case] = {
         lambda: build_penalty(CelSettings(kind="plain", penalty="log"), 0.0, 4),
         "net.noise is 0.0, must be above 0 for cel.penalty 'log'",
     ),
-    "clusters": (
-        {"cel.kind": "cluster", "cel.form": "mixture", "net.noise": 0.0},
-        lambda: Cluster(linear_penalty, "batch-share", 3, clusters=2, form="mixture"),
-        "net.noise is 0.0, must be above 0 for cel.form 'mixture'",
-    ),
     "information": (
         {"cel.kind": "mutual-information", "net.noise": 0.0},
         lambda: MutualInformation(0.0, "batch-share", 3),

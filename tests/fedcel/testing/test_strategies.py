@@ -58,9 +58,3 @@ class TestTrimmed(Built):
         "strategy.aggregation": "trimmed",
         "strategy.trim": 0.3,
     }
-
-
-class TestPreconditioned(Built):
-    """Step sizes that the server learns in burn-in."""
-
-    extra_settings: ClassVar[dict[str, Any]] = {"local.precondition": "rms"}

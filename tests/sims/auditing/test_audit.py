@@ -1,14 +1,18 @@
 """`fedcel audit` on encoders and images of every kind, as a user types it."""
 
 import json
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import Tensor, nn
 
 import fedcel
+from fedcel.attacks import Decoder
 from fedcel.data import load_splits
 from fedcel.errors import DataError
 from fedcel.runs import run_folder
@@ -45,6 +49,91 @@ def test_attacks_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     page = (tmp_path / "report.html").read_text()
     assert page.count("data:image/png;base64,") == 2  # originals and one attack
     assert "bits beyond the label" in page and "Gaussian noise of standard deviation 0.1" in page
+
+
+def test_an_interrupted_audit_keeps_what_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the second attack: bits and first attack are in the file, the bits printed; exit 130."""
+    words = ["audit", ENCODER, "--data", "digits", "--noise", "0.1", "--images", "60"]
+    words += ["--targets", "20", "--attacks", "kernel-ridge,decoder", "--budget", "0.05"]
+    assert main([*words, "--out", str(tmp_path / "whole")]) == 0
+    whole = json.loads((tmp_path / "whole" / "audit.json").read_text())
+    assert "attacks-missing" not in whole
+
+    def interrupt(*_: object, **__: object) -> None:
+        record = json.loads((tmp_path / "cut" / "audit.json").read_text())
+        assert record["attacks"].keys() == {"kernel-ridge"}
+        raise KeyboardInterrupt
+
+    capsys.readouterr()
+    monkeypatch.setattr(Decoder, "reconstruct", interrupt)
+    assert main([*words, "--out", str(tmp_path / "cut")]) == 130
+    output, error = capsys.readouterr()
+    path = tmp_path / "cut" / "audit.json"
+    assert error.endswith(f"fedcel: interrupted; what was found until then is kept in {path}\n")
+    assert "bits about the image" in output
+    record = json.loads(path.read_text())
+    assert record.pop("attacks-missing") == ["decoder"]
+    assert record["leak"] == whole["leak"]
+    assert record["attacks"] == {"kernel-ridge": whole["attacks"]["kernel-ridge"]}
+    assert not (tmp_path / "cut" / "report.html").exists()
+
+
+def test_attacks_find_alone_what_they_find_together() -> None:
+    """One call of `invert` each, so that each is kept: the numbers are those of one call."""
+    images, _ = draw_images(DataSettings(), 60)
+    names = ("kernel-ridge", "decoder")
+    plan = AuditPlan(model=ENCODER, data="digits", noise=0.1, images=60, targets=20, attacks=names)
+    audit = audit_encoder(replace(plan, budget=0.05))
+    together = fedcel.invert(
+        test_load_encoder.ENCODER,
+        images.x[:20],
+        images.y[:20],
+        auxiliary=images.x[20:],
+        auxiliary_labels=images.y[20:],
+        noise=0.1,
+        attacks=names,
+        budget=0.05,
+    )
+    assert audit.inversion is not None
+    assert audit.inversion.to_dict() == together.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--noise", "nan"], "--noise is nan"),
+        (["--noise", "inf"], "--noise is inf"),
+        (["--noise", "1", "--dropout", "nan"], "--dropout is nan"),
+        (["--noise", "1", "--budget", "0"], "--budget is 0"),
+        (["--noise", "1", "--std", "0"], "--std has 0"),
+        (["--noise", "1", "--attacks", "decoder,decodr"], "decodr"),
+        (["--noise", "1", "--attacks", "optimal"], "'optimal', which rebuilds nothing"),
+    ],
+)
+def test_options_are_checked_before_anything_is_read(
+    words: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The encoder is not looked for: it may take minutes to load, and images to read."""
+    assert main(["audit", "nowhere:at_all", "--data", "digits", *words]) == 2
+    assert reason in capsys.readouterr().err
+
+
+def test_one_image_a_class_is_told_in_bits_about_the_image(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Lines, bar and table lead with what there is; no bits beyond labels that occur once."""
+    images, _ = draw_images(DataSettings(), 20)
+    np.savez(tmp_path / "faces.npz", x_train=images.x.numpy(), y_train=np.arange(20))
+    words = ["--noise", "0.001", *BITS, "--out", str(tmp_path / "audit")]
+    assert main(["audit", ENCODER, "--data", str(tmp_path / "faces.npz"), *words]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("One message tells the best possible attacker 4.32 ± 0.01 of 4.32 bits")
+    assert "each label occurs once" in said
+    page = (tmp_path / "audit" / "report.html").read_text()
+    assert "4.32 of 4.3 bits" in page
+    assert "<th>bits beyond the label" not in page and "0.00 of 0.0" not in page
 
 
 def test_a_run_is_audited_with_its_own_noise(tmp_path: Path) -> None:
@@ -120,6 +209,93 @@ def test_wrong_words_are_refused_in_a_line(
     assert reason in error and "Traceback" not in error
 
 
+BLIND = nn.Sequential(
+    nn.Conv2d(1, 2, 3), nn.Sequential(nn.BatchNorm2d(2, track_running_stats=False))
+)
+
+
+class Lost(nn.Module):
+    """Raises what nobody foresaw."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Look a layer up that is not there."""
+        return {"layer": images}["layers"]
+
+
+LOST = Lost()
+
+
+class Threshold(nn.Module):
+    """Works in place, or on a copy of its own."""
+
+    def __init__(self, *, copies: bool) -> None:
+        super().__init__()
+        self.copies = copies
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the bright pixels."""
+        if self.copies:
+            images = images.clone()
+        images[images < 0.6] = 0
+        return images.flatten(1)
+
+
+IN_PLACE, ON_COPY = Threshold(copies=False), Threshold(copies=True)
+
+
+@pytest.mark.parametrize(
+    ("model", "words", "reason"),
+    [
+        ("BLIND", [], "layer '1.0' (BatchNorm2d) has no running statistics: features depend on"),
+        ("ENCODER", ["--attacks", "decoder,decodr"], "did you mean 'decoder'"),
+        ("ENCODER", ["--attacks", "optimal"], "rebuilds nothing"),
+        ("ENCODER", ["--std", "0"], "must be above 0"),
+        ("ENCODER", ["--output", "pooled"], "--output is 'pooled'"),
+        ("ENCODER", [], "refuses images (2, 3, 9, 9) of torch.float32: RuntimeError: "),
+        ("LOST", [], "KeyError: 'layers' ("),
+    ],
+)
+def test_faults_are_found_before_the_images_are_read(
+    model: str,
+    words: list[str],
+    reason: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """By the encoder alone, or by two pictures of many: the third is none and is never met."""
+    side = 8 if model == "ENCODER" and words else 9
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (side, side)).save(tmp_path / name / "0.png")
+    Image.new("RGB", (side, side)).save(tmp_path / "a" / "1.png")
+    (tmp_path / "b" / "2.png").write_bytes(b"no picture")
+    if model == "ENCODER" and "--output" in words:
+        words = [*words, "--grey"]
+    reference = ENCODER if model == "ENCODER" else f"{__name__}:{model}"
+    assert main(["audit", reference, "--data", str(tmp_path), "--noise", "1", *words]) == 2
+    error = capsys.readouterr().err
+    assert reason in error and "Traceback" not in error
+
+
+def test_an_encoder_that_works_in_place_is_attacked_as_one_on_a_copy() -> None:
+    """Its targets stay as they are: attacks are scored against them."""
+    audits = [
+        audit_encoder(
+            AuditPlan(
+                model=f"{__name__}:{name}",
+                data="digits",
+                noise=0.1,
+                images=60,
+                targets=20,
+                attacks=["kernel-ridge"],
+            )
+        )
+        for name in ("IN_PLACE", "ON_COPY")
+    ]
+    records = [{**audit.to_json(), "model": "", "encoder": ""} for audit in audits]
+    assert records[0] == records[1]
+
+
 def test_a_path_says_what_reads_it(tmp_path: Path) -> None:
     """Folders by what is in them, files by their ending, sources by their name."""
     pictures = np.random.default_rng(0).integers(0, 255, (6, 8, 8), dtype=np.uint8)
@@ -148,6 +324,16 @@ def test_a_path_says_what_reads_it(tmp_path: Path) -> None:
     (tmp_path / "odd.txt").touch()
     with pytest.raises(DataError, match="is a file of none of the kinds"):
         find_source(str(tmp_path / "odd.txt"))
+    for path, message in (
+        ("C:\\photos", "is no folder, file or source of images"),
+        ("C:photos", "is no folder, file or source of images"),
+        ("../photos:old/", "is no folder, file or source of images"),
+        ("https://example.org/a:b", "is an address, and nothing is downloaded; fetch"),
+        ("photos\udcff", "must be of characters that UTF-8 has; rename"),
+        ("x" * 300, "is no folder, file or source of images"),
+    ):
+        with pytest.raises(DataError, match=message):
+            find_source(path)
     source, path = find_source(str(tmp_path / "pictures"))
     assert len(draw_images(DataSettings(source=source, path=path), 4)[0].y) == 4
 
@@ -168,3 +354,25 @@ def test_images_of_a_test_part_are_taken(tmp_path: Path) -> None:
     assert "test part" in note and "no test part" in draw_images(DataSettings(), 9)[1]
     assert len(drawn.y) == len(splits.test.y)
     assert (drawn.x.sum((1, 2, 3)).sort()[0] == splits.test.x.sum((1, 2, 3)).sort()[0]).all()
+
+
+def test_labels_are_numbered_by_the_audit_itself(tmp_path: Path) -> None:
+    """A sample of a thousand classes has gaps: which images are alike is all that is asked."""
+    x, y = load_splits(DataSettings(), 8, 0).training
+    odd = np.array([994, 3, 2_000_000_000])[y.numpy() % 3]
+    np.savez(tmp_path / "own.npz", x_train=x.numpy(), y_train=odd, z=odd)
+    images, note = draw_images(DataSettings(source="npz", path=str(tmp_path / "own.npz")), 50)
+    assert sorted(set(images.y.tolist())) == [0, 1, 2]
+    assert note.endswith("Of the source: arrays that are left out: z.")
+
+
+def test_a_name_that_is_no_text_ends_no_audit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Bytes that are no UTF-8, as other systems leave them: they are escaped on the page."""
+    pixels = np.random.default_rng(0).integers(0, 255, (12, 8, 8), dtype=np.uint8)
+    path = tmp_path / os.fsdecode(b"caf\xe9.npz")
+    np.savez(path, x_train=pixels, y_train=np.arange(12) % 2)
+    words = ["audit", ENCODER, "--data", str(path), "--noise", "1", *BITS]
+    assert main([*words, "--out", str(tmp_path / "out")]) == 0, capsys.readouterr().err
+    assert r"caf\udce9.npz" in (tmp_path / "out" / "report.html").read_text()

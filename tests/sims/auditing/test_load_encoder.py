@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import fedcel
 from fedcel.errors import NetError, PluginError, RefusedImagesError
-from fedcel.nets import call_encoder
+from fedcel.nets import call_encoder, encode_images
 from sims.auditing.load_encoder import AdaptedEncoder, load_encoder
 from sims.commands.onnx_export import convert_encoder
 
@@ -62,6 +62,77 @@ def test_an_onnx_file(tmp_path: Path) -> None:
     torch.testing.assert_close(call_encoder(loaded.encode, IMAGES), ENCODER(IMAGES).detach())
     with pytest.raises(NetError, match=r"refuses images \(7, 3, 9, 9\)"):
         loaded.encode(torch.rand(7, 3, 9, 9))
+
+
+@pytest.mark.parametrize("limits", [{"max": 4}, {"min": 3, "max": 4}, {"min": 3}])
+def test_a_program_gets_a_batch_that_it_takes(tmp_path: Path, limits: dict[str, int]) -> None:
+    """Of more images than its largest batch, of fewer than its least, and of one alone."""
+    path, example = tmp_path / "encoder.pt2", torch.rand(4, 1, 8, 8)
+    shapes = ({0: torch.export.Dim("batch", **limits)},)
+    torch.export.save(torch.export.export(ENCODER, (example,), dynamic_shapes=shapes), path)
+    encode = load_encoder(str(path)).encode
+    torch.testing.assert_close(encode_images(encode, IMAGES), ENCODER(IMAGES).detach())
+    torch.testing.assert_close(encode_images(encode, IMAGES[:1]), ENCODER(IMAGES[:1]).detach())
+
+
+def write_onnx(path: Path, kind: str, shape: list[int | str] | None) -> Path:
+    """Write an ONNX file that gives the images' values as floating numbers, flat."""
+    from onnx import TensorProto, helper, save
+
+    nodes = [helper.make_node("Cast", ["images"], ["values"], to=TensorProto.FLOAT)]
+    nodes.append(helper.make_node("Flatten", ["values"], ["z"]))
+    images = helper.make_tensor_value_info("images", TensorProto.DataType.Value(kind), shape)
+    z = helper.make_tensor_value_info("z", TensorProto.FLOAT, None)
+    opset = [helper.make_opsetid("", 17)]
+    model = helper.make_model(helper.make_graph(nodes, "g", [images], [z]), opset_imports=opset)
+    model.ir_version = 8
+    save(model, path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "words", "order", "scale"),
+    [
+        ("FLOAT", None, "", (0, 1, 2, 3), 1),
+        ("DOUBLE", ["N", 3, 4, 5], "", (0, 1, 2, 3), 1),
+        ("FLOAT16", ["N", 3, 4, 5], "", (0, 1, 2, 3), 1),
+        ("UINT8", [2, 3, 4, 5], ", which takes bytes", (0, 1, 2, 3), 255),
+        ("FLOAT", ["N", 4, 5, 3], ", which takes channels last", (0, 2, 3, 1), 1),
+        (
+            "UINT8",
+            ["N", "H", "W", 3],
+            ", which takes bytes, which takes channels last",
+            (0, 2, 3, 1),
+            255,
+        ),
+    ],
+)
+def test_an_onnx_file_gets_images_in_its_form(
+    tmp_path: Path,
+    kind: str,
+    shape: list[int | str] | None,
+    words: str,
+    order: tuple[int, ...],
+    scale: int,
+) -> None:
+    """Its type, its order, its batch; the description says so. 8 bits are exact in each."""
+    path = write_onnx(tmp_path / "encoder.onnx", kind, shape)
+    loaded = load_encoder(str(path))
+    images = torch.arange(7 * 60).remainder(256).view(7, 3, 4, 5) / 255
+    expected = (images * scale).permute(order).flatten(1)
+    features = encode_images(loaded.encode, images)
+    torch.testing.assert_close(features, expected, atol=5e-4, rtol=0)
+    assert loaded.description == f"ONNX file {path}{words}"
+
+
+def test_other_types_of_an_onnx_file_are_refused(tmp_path: Path) -> None:
+    """With those that are taken; images that are no bytes likewise."""
+    path = write_onnx(tmp_path / "encoder.onnx", "INT64", ["N", 3, 4, 5])
+    with pytest.raises(NetError, match=r"takes tensor\(int64\), must take tensor\(float\)"):
+        load_encoder(str(path))
+    write_onnx(path, "UINT8", ["N", 3, 4, 5])
+    with pytest.raises(NetError, match="pixels are in .*; leave --mean and --std out"):
+        call_encoder(load_encoder(str(path)).encode, torch.rand(2, 3, 4, 5) - 0.5)
 
 
 @pytest.mark.parametrize(

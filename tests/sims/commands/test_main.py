@@ -1,5 +1,6 @@
 """The command line, as a user meets it: exit codes, one clear message, no traceback."""
 
+import errno
 import importlib
 import json
 import os
@@ -119,6 +120,8 @@ def test_a_file_is_no_folder(
     for place in (tmp_path / "file", tmp_path / "file" / "below"):
         message = refused([command, "digits", "--out", str(place)], capsys)
         assert f"but {tmp_path / 'file'} is a file; name a folder" in message
+    odd = refused([command, "digits", "--out", f"{tmp_path}/a\udcff"], capsys)
+    assert "a\\udcff', must be of characters that UTF-8 has" in odd
 
 
 def test_resume_needs_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
@@ -316,3 +319,27 @@ def test_a_reader_that_leaves_is_no_failure() -> None:
     with os.fdopen(writer, "wb") as closed:
         done = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, check=False)
     assert (done.returncode, done.stderr) == (1, b"")
+
+
+@pytest.mark.parametrize("command", ["simulate", "audit"])
+def test_a_place_that_takes_nothing_is_refused_before_the_work(
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A full disk, a name of other bytes than UTF-8: told at once, in a line."""
+    words = {
+        "simulate": ["simulate", "digits", *QUICK],
+        "audit": ["audit", "nowhere:at_all", "--data", "digits", "--noise", "1"],
+    }[command]
+    name = os.fsdecode(b"caf\xe9")
+    assert "whose bytes are no UTF-8" in refused([*words, "--out", str(tmp_path / name)], capsys)
+
+    def fill(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("sims.commands.options.TemporaryFile", fill)
+    message = refused([*words, "--out", str(tmp_path / "new" / "run")], capsys)
+    assert f"but {tmp_path} cannot be written into (No space left on device)" in message
+    assert not list(tmp_path.iterdir())

@@ -70,7 +70,7 @@ def test_what_cannot_be_computed_at_once_is_said_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Mixtures are fitted one client at a time: to the loop's bits, and the result says so."""
-    change = {"cel.form": "mixture", "rounds": 4}
+    change = {"cel.clustering": "diagonal", "rounds": 4}
     batched = run(tmp_path / "batched", engine="batched", **change)
     told = capsys.readouterr()
     assert (told.out + told.err).count("trained one after the other: cel.kind 'cluster'") == 1
@@ -91,7 +91,7 @@ LARGE = "tests.bench.batched:large_images"
         ({"net.width": 9000}, "loop"),
         ({"net.name": "strided"}, "batched"),
         ({"net.name": "strided", "data.source": LARGE}, "loop"),
-        ({"cel.kind": "cluster", "cel.form": "mixture"}, "loop"),
+        ({"cel.kind": "cluster", "cel.clustering": "diagonal"}, "loop"),
         ({"strategy.name": "flwr.serverapp.strategy:FedAvg"}, "loop"),
         ({"engine": "batched", "net.name": "strided"}, "batched"),
     ],

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from PIL import Image
+from torch import Tensor, nn
 
-from fedcel.errors import FailedError, PluginError
+from fedcel.errors import DataError, FailedError, NetError, PluginError
 from fedcel.losses.cel import Plain, State, Stateless, Term
-from fedcel.settings import parse_settings
+from fedcel.settings import NetSettings, parse_settings
 from sims.commands.main import main
 from sims.engines.simulate import check_parts, simulate
 from tests.sims.small import CLUSTERED
@@ -126,3 +127,26 @@ def test_built_in_parts_need_no_door(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedcel.plugins.check_contract", refuse)
     monkeypatch.setattr("strategies.check_strategy.check_contract", refuse)
     check_parts(parse_settings(CLUSTERED))
+
+
+def forgetful_net(shape: object, classes: int, net: NetSettings) -> tuple[nn.Module, nn.Module]:
+    """Build a net with dropout, and BatchNorm in its head."""
+    encoder = nn.Sequential(nn.Flatten(), nn.LazyLinear(4), nn.Dropout(0.5))
+    return encoder, nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, classes))
+
+
+def test_layers_of_a_net_are_refused_before_the_images_are_read(tmp_path: Path) -> None:
+    """All of them, after two pictures of many: the third is none and is never met."""
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        for number in range(2):
+            Image.new("RGB", (8, 8), number).save(tmp_path / name / f"{number}.png")
+    (tmp_path / "b" / "2.png").write_bytes(b"no picture")
+    data = {"data.source": "image-folder", "data.path": str(tmp_path)}
+    own = {"net.name": f"{__name__}:forgetful_net"}
+    with pytest.raises(NetError, match=r"'head.0' \(BatchNorm1d\)(.|\n)*'encoder.2' \(Dropout\)"):
+        check_parts(parse_settings({**data, **own}))
+    with pytest.raises(DataError, match="1 of 5 pictures cannot be used"):
+        check_parts(parse_settings(data))
+    with pytest.raises(PluginError, match="no 'forgetful_nets'"):
+        check_parts(parse_settings({**data, "net.name": f"{__name__}:forgetful_nets"}))

@@ -49,9 +49,6 @@ class StopHereError(Exception):
     """Stands for the moment a process ends."""
 
 
-STALE = {"cel.kind": "none", "local.control": "stale", "chain.burn-in": 0.4, "chain.thin": 1}
-
-
 @pytest.mark.parametrize(
     ("moment", "change"),
     [
@@ -60,9 +57,9 @@ STALE = {"cel.kind": "none", "local.control": "stale", "chain.burn-in": 0.4, "ch
         (5, {}),
         (3, STEERED),
         (3, FOLLOWING),
-        (4, STALE),
+        (4, {"cel.kind": "none", "local.control": "fresh", "chain.burn-in": 0.4}),
         (5, {"cel.kind": "none", "chain.burn-in": 0.3}),  # samples on either side of the stop
-        (3, {"local.precondition": "rms", "chain.heat": 1.0}),
+        (3, {"chain.heat": 1.0}),
         (4, {"defence.name": "ceb", "cel.kind": "none"}),
         (3, {"defence.name": "learned-noise"}),
     ],
@@ -136,3 +133,44 @@ def test_a_run_folder_is_never_overwritten_and_resumes_only_with_its_own_setting
         simulate(parse_settings(CLUSTERED | {"seed": 5}), folder, resume=True)
     with pytest.raises(RunError, match="is not a folder"):
         simulate(settings, tmp_path / "nowhere", resume=True)
+
+
+@pytest.mark.parametrize("engine", ["loop", "batched", "processes"])
+def test_a_client_s_state_that_is_missing_is_an_error(tmp_path: Path, engine: str) -> None:
+    """An older one in its place would give another model, and nobody would know."""
+    settings, folder = parse_settings(CLUSTERED | {"engine": engine}), tmp_path / "run"
+    run_folder.create_run(folder, settings)
+
+    def tell(event: dict[str, object]) -> None:
+        if event["round"] == 4:
+            raise StopHereError
+
+    with pytest.raises(StopHereError):
+        local.train_locally(settings, folder, tell)
+    state = folder / "state" / "partition-000001" / "000004.safetensors"
+    assert state.with_name("000003.safetensors").exists()
+    state.unlink()
+    with pytest.raises(RunError, match=r"000004.safetensors is missing: .* round 5 starts"):
+        simulate(settings, folder, resume=True)
+
+
+def test_a_run_that_an_earlier_version_began_goes_on_with_the_newest_states(
+    tmp_path: Path,
+) -> None:
+    """It did not write whose state each client starts from."""
+    whole = run(tmp_path / "whole")
+    settings, part = parse_settings(CLUSTERED), tmp_path / "part"
+    run_folder.create_run(part, settings)
+
+    def tell(event: dict[str, object]) -> None:
+        if event["round"] == 3:
+            raise StopHereError
+
+    with pytest.raises(StopHereError):
+        local.train_locally(settings, part, tell)
+    path = part / "state" / "server.safetensors"
+    tensors, metadata = read_tensors(path)
+    assert metadata.pop("state-rounds") == '{"0": 3, "1": 3, "2": 3}'
+    write_tensors(path, tensors, metadata)
+    simulate(settings, part, resume=True)
+    assert torch.equal(model(whole), model(part))

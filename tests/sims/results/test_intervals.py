@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from fedcel.metrics import NORMAL_QUANTILE
 from sims.results.attack_results import attack_vector_name
 from sims.results.intervals import (
-    NORMAL,
     REPLICATES,
     crossed_interval,
     estimate,
@@ -87,7 +87,7 @@ def test_the_parts_add_as_variances() -> None:
     seeds = [1.0, 2.0, 3.0]
     alone = estimate(seeds)
     assert alone.half is not None
-    images = [1.0, 1.0 + 4 / 3 * alone.half / NORMAL * 2**0.5]
+    images = [1.0, 1.0 + 4 / 3 * alone.half / NORMAL_QUANTILE * 2**0.5]
     found = crossed_interval(seeds, images)
     assert found.half == pytest.approx(5 / 3 * alone.half)
     assert crossed_interval(seeds) == alone

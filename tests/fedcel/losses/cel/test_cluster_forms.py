@@ -1,4 +1,4 @@
-"""Forms of the loss of clusters: a penalty of each, Gaussian mixtures."""
+"""Forms of the loss of clusters, and Gaussian mixtures."""
 
 from dataclasses import replace
 from functools import partial
@@ -7,73 +7,40 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
-from fedcel.errors import DivergedError, SettingsError
+from fedcel.errors import DivergedError
 from fedcel.losses.cel import build_cel
 from fedcel.losses.cel.cluster import Cluster
+from fedcel.losses.cel.spread_penalties import linear_penalty, log_penalty
 from fedcel.losses.protocol import ConditionalEntropy, split_features
-from fedcel.losses.cel.spread_penalties import channel_penalty, linear_penalty, log_penalty
 from fedcel.settings import CelSettings
 from fedcel.testing import CELContract
 from tests.fedcel.losses.cel.clusters import LABELS, POINTS, blobs, cluster, fresh
 
 
-class TestPerCluster(CELContract):
-    """The contract, with a penalty of each cluster."""
-
-    def build(self) -> ConditionalEntropy:
-        """Return the form per cluster."""
-        penalty = partial(channel_penalty, features=4, sigma=0.5)
-        return Cluster(penalty, "mean-present", 3, clusters=2, form="per-cluster")
-
-
 class TestDiagonal(CELContract):
-    """The contract, with the information of diagonal Gaussian mixtures."""
+    """The contract, with diagonal Gaussian mixtures."""
 
     def build(self) -> ConditionalEntropy:
-        """Return the form mixture."""
-        return Cluster(
-            linear_penalty,
-            "batch-share",
-            3,
-            clusters=2,
-            form="mixture",
-            clustering="diagonal",
-            sigma=0.5,
-        )
+        """Return the loss."""
+        return Cluster(linear_penalty, "batch-share", 3, clusters=2, clustering="diagonal")
 
 
 class TestFull(CELContract):
-    """The contract, with the information of full Gaussian mixtures, outliers seeded anew."""
+    """The contract, with full Gaussian mixtures, outliers seeded anew."""
 
     def build(self) -> ConditionalEntropy:
-        """Return the form mixture."""
-        return Cluster(
-            linear_penalty,
-            "batch-share",
-            3,
-            clusters=2,
-            form="mixture",
-            clustering="full",
-            outlier=2.0,
-            sigma=0.5,
-        )
+        """Return the loss."""
+        return Cluster(linear_penalty, "batch-share", 3, clusters=2, clustering="full", outlier=2.0)
 
 
 MODES = [
     cluster(2),
     cluster(2, original=True),
-    Cluster(partial(log_penalty, threshold=0.1), "none", 3, clusters=2, form="per-cluster"),
+    Cluster(partial(log_penalty, threshold=0.1), "none", 3, clusters=2),
     *[
         Cluster(linear_penalty, "batch-share", 3, clusters=2, clustering=kind)
         for kind in ("diagonal", "full")
-    ],
-    *[
-        Cluster(
-            linear_penalty, "batch-share", 3, clusters=2, form="mixture", clustering=kind, sigma=0.3
-        )
-        for kind in ("k-means", "diagonal", "full")
     ],
 ]
 
@@ -93,50 +60,14 @@ def test_gradcheck(mine: Cluster) -> None:
     st.integers(0, 2**32 - 1), st.floats(0.1, 10), st.sampled_from(["k-means", "diagonal", "full"])
 )
 def test_scaling(seed: int, scale: float, clustering: str) -> None:
-    """Features s times as large: a spread s^2 times as large; information alike with s sigma."""
+    """Features s times as large: a spread s^2 times as large."""
     z, y = torch.randn(30, 3, generator=fresh(seed)).double(), torch.arange(30) % 3
-    for form, power in (("renormalised", 2), ("mixture", 0)):
-        mine = Cluster(
-            linear_penalty,
-            "batch-share",
-            3,
-            clusters=2,
-            form=form,
-            clustering=clustering,
-            sigma=0.3,
-        )
-        wide = replace(mine, sigma=0.3 * scale)
-        one = mine.loss(mine.refresh(None, split_features(z, y), fresh()), z, y).loss
-        two = wide.loss(
-            wide.refresh(None, split_features(scale * z, y), fresh()), scale * z, y
-        ).loss
-        torch.testing.assert_close(two, scale**power * one, rtol=1e-4, atol=1e-9)
-
-
-def two_groups() -> tuple[Tensor, Tensor, Cluster]:
-    """Return six points of one class, a 4 + 2 split with spreads 1 and 4, and their loss."""
-    z = torch.tensor([[-1.0, 0], [1, 0], [-1, 0], [1, 0], [50, -2], [50, 2]]).double()
-    return z, torch.zeros(6, dtype=torch.long), cluster(2, classes=1)
-
-
-def test_forms_by_hand() -> None:
-    """Spreads 1 and 4 along one axis each: the penalty inside the sum, and the information."""
-    z, y, mine = two_groups()
-    sigma, third = 0.5, torch.tensor([2 / 3, 1 / 3]).double()
-    spreads = torch.tensor([1, 4]).double()
-    state = mine.refresh(None, split_features(z, y), fresh())
-    inside = replace(
-        mine, penalty=partial(channel_penalty, features=2, sigma=sigma), form="per-cluster"
+    mine = Cluster(linear_penalty, "batch-share", 3, clusters=2, clustering=clustering)
+    one, two = (
+        mine.loss(mine.refresh(None, split_features(x, y), fresh()), x, y).loss
+        for x in (z, scale * z)
     )
-    hand = third @ torch.log1p(spreads / (2 * sigma**2))
-    torch.testing.assert_close(inside.loss(state, z, y).loss, hand)
-    hand = third @ (torch.log1p(spreads / sigma**2) / 2 - third.log())
-    for clustering in ("k-means", "diagonal", "full"):
-        mixed = replace(mine, form="mixture", clustering=clustering, sigma=sigma)
-        state = mixed.refresh(None, split_features(z, y), fresh())
-        torch.testing.assert_close(mixed.loss(state, z, y).loss, hand)
-        alone = mixed.loss(state, z[:4], y[:4]).loss
-        torch.testing.assert_close(alone, torch.tensor(5.0).double().log() / 2)
+    torch.testing.assert_close(two, scale**2 * one, rtol=1e-4, atol=1e-9)
 
 
 @pytest.mark.parametrize("clustering", ["diagonal", "full"])
@@ -145,7 +76,7 @@ def test_mixtures_see_shapes(clustering: str) -> None:
     z = torch.randn(200, 2, generator=fresh(2)).double() * torch.tensor([4.0, 0.1])
     z[:, 1] += torch.arange(200) % 2
     y = torch.zeros(200, dtype=torch.long)
-    mine = Cluster(linear_penalty, "none", 1, clusters=2, clustering=clustering, sigma=0.1)
+    mine = Cluster(linear_penalty, "none", 1, clusters=2, clustering=clustering)
     start = {
         "centres": torch.tensor([[[0, 0], [0, 1]]]).double(),
         "weights": torch.full((1, 2), 0.5).double(),
@@ -191,12 +122,6 @@ def test_features_that_are_no_numbers(mine: Cluster) -> None:
             mine.loss(state, broken, LABELS)
 
 
-def test_fields_at_odds() -> None:
-    """The form mixture needs noise."""
-    with pytest.raises(SettingsError, match="net.noise is 0.0"):
-        Cluster(linear_penalty, "none", 3, clusters=2, form="mixture")
-
-
 def test_settings_reach_the_loss() -> None:
     """Each key has its field."""
     cel = CelSettings(
@@ -204,7 +129,7 @@ def test_settings_reach_the_loss() -> None:
         penalty="linear",
         share="none",
         clusters=4,
-        form="mixture",
+        form="original",
         clustering="full",
         reservoir=77,
         outlier=3.0,
@@ -214,13 +139,12 @@ def test_settings_reach_the_loss() -> None:
         "none",
         6,
         clusters=4,
-        form="mixture",
+        form="original",
         clustering="full",
         reservoir=77,
         outlier=3.0,
-        sigma=0.2,
     )
     assert build_cel(cel, 0.2, 5, 6) == mine
-    changed = cel.model_copy(update={"form": "original", "outlier": "none"})
-    wanted = replace(mine, form="original", outlier=None)
+    changed = cel.model_copy(update={"form": "renormalised", "outlier": "none"})
+    wanted = replace(mine, form="renormalised", outlier=None)
     assert build_cel(changed, 0.2, 5, 6) == wanted

@@ -98,7 +98,7 @@ def test_collapse_warns_when_measured(attention: Attention) -> None:
     """Five members, one with all the weight: a share of .2."""
     z, y, state = example(8, count=15)
     state = {**state, "theta": (1e4 * state["theta"].detach()).requires_grad_()}
-    with pytest.warns(UserWarning, match=rf"below 0\.[23] .*{attention}.*cel\.attention 'floor'"):
+    with pytest.warns(UserWarning, match=rf"below 0\.[23] .*{attention}.*attention 'floor'"):
         gated(attention).loss(state, z, y)
     gated(attention).loss(state, z, y, measure=False)
     gated(attention).loss(state, z[:1], y[:1])  # no class to speak of: a share of 0, no warning

@@ -2,14 +2,17 @@
 
 import inspect
 import io
+import math
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from copy import deepcopy
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from fedcel.errors import SettingsError
+from fedcel.errors import DivergedError, SettingsError
 from fedcel.losses import Batch, Losses
 from fedcel.losses.cel import (
     CELModule,
@@ -25,6 +28,7 @@ from fedcel.losses.composite import add_losses, refresh_losses, start_losses, st
 from fedcel.seeding import make_generator
 from fedcel.settings import CelSettings, Settings, parse_settings
 from tests.fedcel.elsewhere import ELSEWHERE, Elsewhere
+from tests.fedcel.test_torch_state import STATES
 
 KINDS: list[type[CELModule]] = [PlainCEL, ClusterCEL, GatedCEL, HybridCEL, MutualInformationCEL]
 NAMES = ["plain", "cluster", "gated", "hybrid", "mutual-information"]
@@ -288,10 +292,10 @@ def refusals() -> Iterator[tuple[Callable[[], object], str]]:
     yield lambda: HybridCEL(classes=3)(Z, Y), "call refresh"
     yield lambda: PlainCEL(classes=0), "classes is 0"
     yield lambda: PlainCEL(classes=3, pool="max"), "pool"  # type: ignore[arg-type]
-    yield lambda: PlainCEL(classes=3, noise=0.0), "net.noise is 0.0, must be above 0"
-    yield lambda: MutualInformationCEL(classes=3, noise=0.0), "net.noise is 0.0, must be above 0"
+    yield lambda: PlainCEL(classes=3, noise=0.0), "^noise is 0.0, must be above 0"
+    yield lambda: MutualInformationCEL(classes=3, noise=0.0), "^noise is 0.0, must be above 0"
     yield lambda: PlainCEL(classes=3, penalty="square"), "penalty"  # type: ignore[arg-type]
-    yield lambda: HybridCEL(classes=3, clusters=1), "cel.clusters is 1"
+    yield lambda: HybridCEL(classes=3, clusters=1), "^clusters is 1, HybridCEL"
     yield lambda: GatedCEL(classes=3, floor=2.0), "floor"
     yield lambda: GatedCEL(classes=3, attention_step="sgd"), "attention.step"  # type: ignore[arg-type]
     yield lambda: HybridCEL(classes=3, attention_step="sgd"), "attention.step"  # type: ignore[arg-type]
@@ -322,3 +326,128 @@ def test_errors_of_options_are_those_of_settings() -> None:
     """One class of error for what a setting may not be."""
     with pytest.raises(SettingsError):
         ClusterCEL(classes=3, outlier=-1.0)
+
+
+EMPTY = [
+    (PlainCEL, {}),
+    (ClusterCEL, {}),
+    (ClusterCEL, {"clusters": 3, "share": "none"}),
+    (ClusterCEL, {"clusters": 2, "form": "mixture"}),
+    (ClusterCEL, {"clusters": 2, "form": "per-cluster"}),
+    (ClusterCEL, {"clusters": 2, "clustering": "full"}),
+    (ClusterCEL, {"clusters": 2, "outlier": 1.5, "outlier_rule": "truncate"}),
+    (GatedCEL, {}),
+    (HybridCEL, {"clusters": 2}),
+    (MutualInformationCEL, {}),
+]
+"""Every way in which a module's loss is computed."""
+
+
+@pytest.mark.parametrize(("kind", "options"), EMPTY, ids=str)
+@pytest.mark.parametrize("count", [0, 1], ids=["empty", "one"])
+def test_a_batch_without_a_pair_has_a_finite_loss_with_a_gradient(
+    kind: type[CELModule], options: dict[str, Any], count: int
+) -> None:
+    """Of none it is 0, as module and as function; a filter in one's own loop may leave none."""
+    generator = torch.Generator().manual_seed(0)
+    features, labels = torch.rand(60, 8, generator=generator), torch.arange(60) % 4
+    cel = kind(classes=4, **options)
+    cel.refresh(features, labels)
+    z = torch.rand(count, 8, generator=generator, requires_grad=True)
+    loss = cel(z, labels[:count])
+    loss.backward()
+    assert loss.isfinite()
+    assert z.grad is not None and z.grad.isfinite().all()
+    assert count or loss.item() == 0
+    assert all(math.isfinite(value) for value in cel.measure(z, labels[:count]).values())
+    function, state = cel._build(8), cel._state()
+    for measure in (False, True):
+        assert torch.equal(function.loss(state, z, labels[:count], measure).loss, loss)
+
+
+@pytest.mark.parametrize("kind", [PlainCEL, ClusterCEL, GatedCEL, HybridCEL])
+def test_no_global_mode_of_torch_decides(kind: type[CELModule]) -> None:
+    """Validation under `inference_mode` in between, or a float64 default, leaves all as it was."""
+    generator = torch.Generator().manual_seed(0)
+    features, labels = torch.rand(60, 8, generator=generator), torch.arange(60) % 4
+
+    def descend(cel: CELModule) -> Tensor:
+        z = features[:16].clone().requires_grad_()
+        cel(z, labels[:16]).backward()
+        assert z.grad is not None
+        return z.grad
+
+    plain, watched = kind(classes=4), kind(classes=4)
+    plain.refresh(features, labels)
+    with torch.inference_mode():
+        watched.refresh(features, labels)
+    torch.testing.assert_close(descend(watched), descend(plain))
+    with torch.inference_mode():
+        watched(features[:16], labels[:16])
+    torch.testing.assert_close(descend(watched), descend(plain))
+    torch.set_default_dtype(torch.float64)
+    try:
+        watched = kind(classes=4)
+        watched.refresh(features, labels)
+        gradient = descend(watched)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    plain = kind(classes=4)
+    plain.refresh(features, labels)
+    torch.testing.assert_close(gradient, descend(plain))
+
+
+def test_many_classes_take_no_square_of_their_number() -> None:
+    """A million: a table of classes by classes would be four terabytes."""
+    cel = PlainCEL(classes=10**6)
+    z = torch.rand(4, 3, requires_grad=True)
+    assert cel(z, torch.tensor([7, 7, 999_999, 7])).item() > 0
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: ClusterCEL(classes=4, penalty="root"), "^penalty is 'root', must be 'linear'"),  # type: ignore[arg-type]
+        (lambda: ClusterCEL(classes=4, outlier_rule="cut"), "^outlier_rule is 'cut', must be"),  # type: ignore[arg-type]
+        (lambda: PlainCEL(classes=4, noise=0.0), "^noise is 0.0, .* or penalty 'linear'$"),
+        (lambda: MutualInformationCEL(classes=4, noise=0.0), "^noise is 0.0, .* or PlainCEL$"),
+        (lambda: PlainCEL(classes=2.5), r"^classes is 2.5, must be a whole number"),  # type: ignore[arg-type]
+    ],
+    ids=["choice", "rule", "noise", "kind", "classes"],
+)
+def test_errors_name_arguments_not_settings_of_a_run(
+    make: Callable[[], CELModule], words: str
+) -> None:
+    """Whoever has a loop of one's own has no settings."""
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+def test_features_that_ran_away_are_told_in_the_words_of_a_loop() -> None:
+    """It has a learning rate, and no `local.rate`."""
+    cel = ClusterCEL(classes=2)
+    cel.refresh(torch.rand(20, 3), torch.arange(20) % 2)
+    with pytest.raises(DivergedError, match="ran away; lower the learning rate$"):
+        cel(torch.full((4, 3), torch.nan), torch.tensor([0, 1, 0, 1]))
+
+
+@pytest.mark.parametrize(("kind", "name"), CASES)
+@pytest.mark.parametrize("state", STATES[:3])  # a device decides where labels are
+def test_losses_do_not_depend_on_the_state_of_pytorch(
+    state: Callable[[], AbstractContextManager[object]], kind: type[CELModule], name: str
+) -> None:
+    """Made and refreshed under any, they train on outside, and their gradients are the same."""
+    z, y = points()
+    usual = kind(classes=3, noise=0.4)
+    usual.refresh(z, y)
+    with state():
+        cel = kind(classes=3, noise=0.4)
+        cel.refresh(z.clone(), y.clone())
+        value = cel(z.clone(), y)
+    assert float(value.detach()) == pytest.approx(float(usual(z, y).detach()))
+    for _ in range(2):
+        for got, expected in zip(gradient(cel, z, y), gradient(usual, z, y), strict=True):
+            assert torch.equal(got, expected)
+        cel.refresh(z, y)
+        usual.refresh(z, y)
+    assert all(t.dtype == usual.state_dict()[k].dtype for k, t in cel.state_dict().items())

@@ -22,6 +22,18 @@ def edit_tables(address: str, statement: str, *, is_allowed: bool = False) -> No
         db.execute(statement)
 
 
+def make_older(address: str, version: int) -> None:
+    """Take from a ledger what its tables have only since the formats after `version`."""
+    is_file = not address.startswith("postgresql:")
+    if version == 1:
+        edit_tables(address, "ALTER TABLE log DROP COLUMN answer")
+    for column in ("digest", "delta"):
+        edit_tables(address, f"ALTER TABLE accounts DROP COLUMN {column}")
+    edit_tables(address, "DROP INDEX by_answer")
+    mark = "PRAGMA user_version =" if is_file else "UPDATE ledger SET format ="
+    edit_tables(address, f"{mark} {version}")
+
+
 def edit_file(path: str, statement: str, *, is_allowed: bool) -> None:
     """Run a statement on a file of SQLite."""
     db = sqlite3.connect(path, isolation_level=None)

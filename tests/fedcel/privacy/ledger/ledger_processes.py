@@ -163,10 +163,21 @@ def small(folder: Path) -> object:
                 booked += len(replies)
             except LedgerError as error:
                 reason = str(error)
+        probes = [describe_probe(ledger)]
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        probes.append(describe_probe(ledger))
         pay(ledger, [charge("later")])
     with Ledger.open(path) as ledger:
-        return [reason, booked, ledger.balance("ann").spent, ledger.verify()]
+        return [reason, booked, ledger.balance("ann").spent, ledger.verify(), probes]
+
+
+def describe_probe(ledger: Ledger) -> str:
+    """Return why nothing could be charged now."""
+    try:
+        ledger.probe()
+    except LedgerError as error:
+        return str(error)
+    return ""
 
 
 def read_only(folder: Path) -> object:

@@ -15,7 +15,7 @@ from fedcel.privacy.ledger import MICRO, Balance, Charge, Ledger, Receipt, Refus
 from fedcel.privacy.ledger.database import LedgerDatabase
 from fedcel.privacy.ledger.ledger import LogEntry, WriteTransaction, audit_ledger, link_entry
 from tests.fedcel.privacy.ledger.charges import charge, fresh, pay, repeated
-from tests.fedcel.privacy.ledger.edits import edit_tables
+from tests.fedcel.privacy.ledger.edits import edit_tables, make_older
 
 
 def test_a_charge_by_hand(ledger: Ledger) -> None:
@@ -107,6 +107,15 @@ def test_a_model_version_has_a_budget_over_all_clients(ledger: Ledger) -> None:
     assert pay(ledger, [charge("e")]) == [Refusal("model-budget", -MICRO)]
 
 
+def test_a_probe_changes_nothing(ledger: Ledger) -> None:
+    """It writes, and another connection goes on beside it."""
+    with Ledger.open(ledger.address) as other:
+        before = ledger.rows()
+        ledger.probe()
+        other.probe()
+        assert other.rows() == before
+
+
 def test_strangers_are_refused(ledger: Ledger) -> None:
     """Known is who was granted something, be it nothing."""
     assert pay(ledger, [charge("a", client="eve")]) == [Refusal("unknown-client", 0)]
@@ -123,6 +132,12 @@ def test_strangers_are_refused(ledger: Ledger) -> None:
         (charge("a")._replace(delta=float("nan")), "delta is nan"),
         (charge("a")._replace(message=b"short"), "holds 5 bytes"),
         (charge("", "x"), "must not be empty"),
+        (charge("a\0"), "without NUL"),
+        (charge("a", client="\ud800"), "that UTF-8 can write"),
+        (charge("a")._replace(epsilon=1.5), "epsilon is 1.5, must be a whole number"),
+        (charge("a")._replace(epsilon="4"), "epsilon is '4', must be a whole number"),
+        (charge("a", epsilon=2**62), "epsilon is 4611686018427387904 micro"),
+        (charge("a")._replace(delta="0.5"), "delta is '0.5'"),
     ],
 )
 def test_a_malformed_charge_stops_its_group(ledger: Ledger, bad: Charge, message: str) -> None:
@@ -130,6 +145,33 @@ def test_a_malformed_charge_stops_its_group(ledger: Ledger, bad: Charge, message
     with pytest.raises(ValueError, match=message):
         pay(ledger, [charge("fine"), bad])
     assert ledger.balance("ann").spent == 0
+
+
+def test_numbers_of_any_kind_are_booked_as_plain_ones(ledger: Ledger) -> None:
+    """NumPy's, and a negative zero, which no database keeps: its row would read as edited."""
+    odd = charge("a")._replace(epsilon=np.int64(5), delta=-0.0)
+    assert pay(ledger, [odd]) == [fresh("a", 3 * MICRO - 5)]
+    ledger.grant("ann", np.int32(5))
+    assert pay(ledger, [charge("b")._replace(delta=np.float32(0.001))]) == [fresh("b", 2 * MICRO)]
+    assert ledger.verify() == []
+
+
+@pytest.mark.parametrize("name", ["", "a\0", "\ud800"])
+def test_names_that_no_database_keeps_are_refused(ledger: Ledger, name: str) -> None:
+    """Of clients and of models, before anything is written."""
+    for method in (ledger.grant, ledger.admit, ledger.limit):
+        with pytest.raises(ValueError, match="(client|model) is "):
+            method(name, 5)
+
+
+def test_no_number_of_clients_makes_a_model_spend_more_than_can_be_counted(ledger: Ledger) -> None:
+    """Each has a budget of nearly 2^62; the third charge would not fit into 64 bits."""
+    for client in ("bob", "cat", "dan"):
+        ledger.grant(client, 2**62 - 1)
+    price = 2**61 + 2**60
+    replies = pay(ledger, [charge(name, client=name, epsilon=price) for name in ("bob", "cat")])
+    assert isinstance(replies[0], Receipt)
+    assert replies[1] == Refusal("model-budget", 2**60)
 
 
 def test_one_answer_a_charge(ledger: Ledger) -> None:
@@ -242,8 +284,8 @@ EDITS = {
     "UPDATE log SET answer = NULL WHERE position = 2": "row 2: edited",
     "UPDATE log SET link = zeroblob(32) WHERE position = 2": "row 3: edited",
     "DELETE FROM log WHERE position = 2": "row 2 to 2: missing",
-    "DELETE FROM log WHERE position > 1": "client 'ann': holds (3000000, 1000001)",
-    "UPDATE accounts SET spent = 0 WHERE scope = 'client'": "client 'ann': holds (3000000, 0)",
+    "DELETE FROM log WHERE position > 1": "client 'ann': holds (3000000, 1000001,",
+    "UPDATE accounts SET spent = 0 WHERE scope = 'client'": "client 'ann': holds (3000000, 0,",
     "UPDATE accounts SET allowed = 9000000 WHERE scope = 'client'": "client 'ann': holds (9000000",
     "UPDATE accounts SET allowed = 9 WHERE scope = 'model'": "model 'v1': holds (9",
     "INSERT INTO answers VALUES ('z', x'00')": "the answer to 'z' is not the one",
@@ -279,9 +321,7 @@ def write_older(address: str) -> None:
             db.execute("INSERT INTO answers VALUES (?, ?)", ("a", b"old"))
 
         ledger.db.transact(write, writing=True)
-    edit_tables(address, "ALTER TABLE log DROP COLUMN answer")
-    is_file = not address.startswith("postgresql:")
-    edit_tables(address, "PRAGMA user_version = 1" if is_file else "UPDATE ledger SET format = 1")
+    make_older(address, 1)
 
 
 def test_a_ledger_of_an_older_format_goes_on(address: str, tmp_path: Path) -> None:
@@ -311,13 +351,29 @@ def test_a_ledger_of_an_older_format_goes_on(address: str, tmp_path: Path) -> No
     ],
 )
 def test_an_edit_of_an_older_answer_is_found(address: str, edit: str, problem: str) -> None:
-    """The database itself refuses it; with that off, `verify` finds it."""
+    """The database itself refuses it; with that off, it is not told, and `verify` finds it."""
     write_older(address)
     with pytest.raises(Exception, match="append-only"):
         edit_tables(address, edit)
+    Ledger.open(address).close()
     edit_tables(address, edit, is_allowed=True)
     with Ledger.open(address) as ledger:
         assert any(problem in text for text in ledger.verify())
+        with pytest.raises(LedgerError, match="the answer to 'a' is not what was written"):
+            pay(ledger, [charge("a")])
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_older_ledger_that_was_changed_stays_as_it_is(address: str, version: int) -> None:
+    """New digests would say that it were sound; whoever opens it is told what is wrong."""
+    write_older(address)
+    if version == 2:
+        Ledger.open(address).close()
+        make_older(address, 2)
+    edit_tables(address, "UPDATE accounts SET spent = 0 WHERE scope = 'client'")
+    for _ in range(2):
+        with pytest.raises(LedgerError, match=r"client 'ann': holds \(3000000, 0, "):
+            Ledger.open(address)
 
 
 class UndoneError(Exception):

@@ -44,7 +44,8 @@ def test_the_last_micro_epsilon_is_won_once(outcomes: dict[str, Any]) -> None:
 
 def test_a_full_disk(outcomes: dict[str, Any]) -> None:
     """The charge is refused with the reason, what was booked stays, and space is used again."""
-    reason, booked, spent, problems = outcomes["small"]
+    reason, booked, spent, problems, probes = outcomes["small"]
+    assert "check its space" in probes[0] and not probes[1]  # the probe finds it, and its end
     assert "check its space" in reason
     assert booked > 64
     assert (spent, problems) == (booked + 1, [])

@@ -19,12 +19,12 @@ def test_files_that_are_no_ledger_are_left_alone(tmp_path: Path) -> None:
     foreign.close()
     Ledger.open(tmp_path / "later").close()
     later = sqlite3.connect(tmp_path / "later")
-    later.execute("PRAGMA user_version = 3")
+    later.execute("PRAGMA user_version = 4")
     later.close()
     for name, reason in (
         ("text", "no ledger, or damaged"),
         ("other", "another program's"),
-        ("later", "format is 3, this version reads 2"),
+        ("later", "format is 4, this version reads 3"),
         (".", "cannot be opened"),
         ("missing/ledger", "check that its folder exists"),
     ):

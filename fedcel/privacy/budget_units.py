@@ -1,0 +1,93 @@
+"""Units in which budgets are counted: whole numbers, so that sums are exact.
+
+Epsilon is counted in millionths, delta in attos (1e-18). A float counts as the decimal that it
+prints as: 0.1 is one tenth, for a budget as for a price, so that 1.0 pays for ten answers of 0.1.
+What is finer than a unit is rounded up in a price and down in a budget: nothing is undercharged.
+"""
+
+import math
+from decimal import Decimal
+from fractions import Fraction
+from functools import lru_cache
+from numbers import Real
+
+MICRO = 1_000_000
+"""Micro-epsilons in one epsilon."""
+MAX_MICRO = 2**62
+"""No budget or price is as large: far from a database's largest integer, also after an addition."""
+ATTO = 10**18
+"""Atto-deltas in a delta of 1."""
+
+
+def read_decimal(name: str, number: float | Decimal | Fraction) -> Fraction:
+    """Return the decimal that a number prints as, exactly.
+
+    Args:
+        name: What the message calls it.
+        number: Any real number; NumPy's of fewer digits count as the float that they equal.
+
+    Raises:
+        ValueError: It is no number, or not finite.
+    """
+    if isinstance(number, Real | Decimal) and not isinstance(number, bool):
+        try:
+            if isinstance(number, int | Fraction | Decimal):
+                return Fraction(number)
+            return Fraction(repr(float(number)))
+        except (ValueError, OverflowError):  # NaN, infinity
+            pass
+    raise ValueError(f"{name} is {number!r}, must be a finite number; give one such as 0.5")
+
+
+def to_micro_epsilon(epsilon: float | Decimal | Fraction) -> int:
+    """Convert the price of an answer to what the ledger counts.
+
+    Args:
+        epsilon: Privacy loss, in nats.
+
+    Returns:
+        Millionths of it, rounded up.
+
+    Raises:
+        ValueError: It is no number, 0 or less, or more than can be counted.
+    """
+    return _check_micro("epsilon", epsilon, math.ceil(read_decimal("epsilon", epsilon) * MICRO))
+
+
+def to_granted_micro(budget: float | Decimal | Fraction, name: str = "epsilon") -> int:
+    """Convert a budget to what the ledger counts.
+
+    Args:
+        budget: Epsilon that may be spent, in nats.
+        name: What the message calls it.
+
+    Returns:
+        Millionths of it, rounded down: never more than was given.
+
+    Raises:
+        ValueError: It is no number, less than a millionth, or more than can be counted.
+    """
+    return _check_micro(name, budget, math.floor(read_decimal(name, budget) * MICRO))
+
+
+@lru_cache(maxsize=1024)
+def to_atto_delta(delta: float) -> int:
+    """Convert a delta to what the ledger adds up.
+
+    Args:
+        delta: Chance by which epsilon may be exceeded.
+
+    Returns:
+        Attos (1e-18) of it, rounded up.
+
+    Raises:
+        ValueError: It is no finite number.
+    """
+    return math.ceil(read_decimal("delta", delta) * ATTO)
+
+
+def _check_micro(name: str, value: object, micro: int) -> int:
+    """Return an amount that can be counted; ValueError on another."""
+    if not 0 < micro < MAX_MICRO:
+        raise ValueError(f"{name} is {value}, must be at least 1e-06 and below 4.6e12")
+    return micro

@@ -1,0 +1,173 @@
+"""Parameters with `requires_grad=False` never move: not by gradients, nor by any noise."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fedcel.errors import NetError, PluginError
+from fedcel.federation import (
+    ClientUpdate,
+    Rejection,
+    RoundRequest,
+    ServerState,
+    begin_round,
+    build_workspace_net,
+    finish_round,
+    init_server_state,
+    select_client_images,
+    update_client,
+    update_clients,
+)
+from fedcel.federation.server_state import compute_preconditioner
+from fedcel.settings import Settings, parse_settings
+from tests.fedcel.federation.test_batched_update import compare
+
+HERE = __name__
+BASE = {
+    "clients": 4,
+    "rounds": 10,
+    "temperature": 1.0,
+    "chain.scope": "full",
+    "chain.burn-in": 0.1,
+    "cel.kind": "cluster",
+    "cel.warm-up": 0,
+    "cel.ramp": 0.0,
+    "local.steps": 3,
+    "data.train": 300,
+    "net.name": f"{HERE}:make_net",
+}
+FROZEN = 64 * 16 + 16
+"""Values of the first layer."""
+
+
+def make_net(shape: tuple[int, ...], classes: int, net: object) -> tuple[nn.Module, nn.Module]:
+    """Make a net whose first layer is frozen."""
+    first = nn.Linear(64, 16).requires_grad_(False)
+    encoder = nn.Sequential(nn.Flatten(), first, nn.ReLU(), nn.Linear(16, 8), nn.Sigmoid())
+    return encoder, nn.Linear(8, classes)
+
+
+def make_frozen_head(
+    shape: tuple[int, ...], classes: int, net: object
+) -> tuple[nn.Module, nn.Module]:
+    """Make a net whose head is frozen."""
+    encoder, head = make_net(shape, classes, net)
+    return encoder, head.requires_grad_(False)
+
+
+def make_frozen_net(
+    shape: tuple[int, ...], classes: int, net: object
+) -> tuple[nn.Module, nn.Module]:
+    """Make a net of which nothing is trained."""
+    encoder, head = make_net(shape, classes, net)
+    return encoder.requires_grad_(False), head.requires_grad_(False)
+
+
+def train(settings: Settings, request: RoundRequest, *, at_once: bool) -> Iterator[ClientUpdate]:
+    """Train the clients of a round by either of the two ways."""
+    if at_once:
+        return update_clients(
+            settings,
+            request.weights,
+            request.inputs,
+            read_state=lambda client: None,
+            fall_back=pytest.fail,
+        )
+    return (update_client(settings, k, w, request.inputs) for k, w in request.weights.items())
+
+
+def begin(settings: Settings) -> tuple[ServerState, RoundRequest]:
+    """Begin the second round of a run, in which the chain is sampled."""
+    flat = build_workspace_net(settings)
+    state = init_server_state(flat.vector, settings, flat.net, 10)._replace(round=1)
+    examples = {k: len(select_client_images(settings, k).y) for k in range(settings.clients)}
+    return state, begin_round(settings, state, examples)
+
+
+@pytest.mark.parametrize("at_once", [False, True], ids=["one", "at once"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"local.shared-noise": 0.5, "prior.mode": "fixed"},
+        {"local.clip": 0.1, "prior.scale": 1.0},
+        {"local.sampler": "tests.fedcel.federation.test_batched_update:make_heavy"},
+        {"update.clip": 1.0, "update.noise": 1.0, "temperature": 0.0},
+    ],
+    ids=["plain", "priors", "clip", "sampler", "update noise"],
+)
+def test_frozen_parameters_stay_on_clients_and_server(
+    change: dict[str, Any], at_once: bool
+) -> None:
+    """Their deltas are exactly 0, every other parameter moves; so it is in the next model."""
+    settings = parse_settings(BASE | change)
+    state, request = begin(settings)
+    updates = list(train(settings, request, at_once=at_once))
+    for update in updates:
+        assert not update.delta[:FROZEN].any()
+        assert update.delta[FROZEN:].all()
+    cut = build_workspace_net(settings).cut
+    following, _ = finish_round(settings, state, request, updates[:3], cut=cut, used=[0, 1, 2])
+    assert torch.equal(following.model[:FROZEN], state.model[:FROZEN])
+    assert not torch.equal(following.model[FROZEN:], state.model[FROZEN:])
+
+
+def test_shared_noise_that_is_restored_spares_frozen_parameters() -> None:
+    """Where a client was left out, the server draws the noise that is missing."""
+    settings = parse_settings(BASE | {"local.shared-noise": 0.5})
+    state, request = begin(settings)
+    updates = list(train(settings, request, at_once=False))[:3]
+    following, _ = finish_round(
+        settings,
+        state,
+        request,
+        updates,
+        cut=build_workspace_net(settings).cut,
+        used=[0, 1, 2],
+        rejected=[Rejection(3, "no reply")],
+    )
+    assert torch.equal(following.model[:FROZEN], state.model[:FROZEN])
+
+
+def test_step_sizes_are_of_what_is_trained() -> None:
+    """Their mean over the trained parameters is 1; the squares of frozen ones are all 0."""
+    settings = parse_settings(BASE | {"local.precondition": "rms", "chain.burn-in": 0.5})
+    state, request = begin(settings)
+    updates = train(settings, request, at_once=False)
+    cut = build_workspace_net(settings).cut
+    following, _ = finish_round(settings, state, request, updates, cut=cut)
+    scale = compute_preconditioner(following)
+    assert scale is not None
+    assert scale[FROZEN:].mean().item() == pytest.approx(1.0, abs=1e-5)
+    assert not scale[:FROZEN].any()
+
+
+def test_clients_at_once_are_those_one_by_one() -> None:
+    """Without update noise, which has no seed."""
+    change = {"net.name": f"{HERE}:make_net", "temperature": 1.0, "chain.scope": "full"}
+    assert compare({**change, "chain.burn-in": 0.1, "cel.ramp": 0.0}, first=4) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"net.name": f"{HERE}:make_frozen_net"}, "must be trained; all have requires_grad=False"),
+        ({"net.name": f"{HERE}:make_frozen_head", "chain.scope": "head"}, "parameters of the head"),
+    ],
+    ids=["net", "head"],
+)
+def test_a_net_without_a_trained_parameter_is_refused(change: dict[str, Any], line: str) -> None:
+    """Before anything is trained; so is a frozen head that a chain is to sample."""
+    with pytest.raises((NetError, PluginError), match=line):
+        build_workspace_net(parse_settings(BASE | change))
+
+
+def test_a_frozen_head_is_allowed_where_the_encoder_is_trained() -> None:
+    """The whole net is the chain's then."""
+    settings = parse_settings(BASE | {"net.name": f"{HERE}:make_frozen_head"})
+    _, request = begin(settings)
+    (update, *_) = train(settings, request, at_once=False)
+    assert update.delta.count_nonzero() == 16 * 8 + 8

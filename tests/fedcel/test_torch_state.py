@@ -1,0 +1,64 @@
+"""Results do not depend on what a caller switched off in PyTorch."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import pytest
+import torch
+
+from fedcel.torch_state import usual_torch_state
+
+
+@contextmanager
+def float64_default() -> Iterator[None]:
+    """Make float64 the default type."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@contextmanager
+def other_device() -> Iterator[None]:
+    """Make a device without memory the default."""
+    with torch.device("meta"):
+        yield
+
+
+STATES: list[Callable[[], AbstractContextManager[object]]] = [
+    torch.no_grad,
+    torch.inference_mode,
+    float64_default,
+    other_device,
+]
+"""What a caller may have switched before calling a library."""
+
+
+def describe_state() -> tuple[object, ...]:
+    """Return all of it."""
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.get_default_dtype(),
+        torch.get_default_device(),
+    )
+
+
+USUAL = (True, False, torch.float32, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_the_usual_state_inside_and_the_callers_own_after(
+    state: Callable[[], AbstractContextManager[object]],
+) -> None:
+    """As a context and as a decorator, after an error too."""
+    with state():
+        own = describe_state()
+        assert own != USUAL
+        with usual_torch_state():
+            assert describe_state() == USUAL
+        assert usual_torch_state()(describe_state)() == USUAL
+        with pytest.raises(KeyError), usual_torch_state():
+            raise KeyError
+        assert describe_state() == own

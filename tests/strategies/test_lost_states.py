@@ -1,0 +1,168 @@
+"""A client starts from the state of its last round, or it is told that it could not."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import Context, Error, Message
+from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
+
+from clients import make_client_app
+from fedcel.errors import RoundError
+from fedcel.federation import record_names
+from fedcel.files import read_json, read_tensors
+from fedcel.runs import create_run, partition_folder
+from fedcel.settings import Settings, parse_settings
+from sims.engines.in_memory_grid import InMemoryGrid, allow_messages
+from strategies.server_app import train_over_grid
+
+GATED: dict[str, Any] = {
+    "engine": "loop",
+    "clients": 3,
+    "rounds": 4,
+    "local.steps": 3,
+    "net.width": 16,
+    "net.features": 8,
+    "temperature": 0.0,
+    "cel.kind": "gated",
+    "cel.warm-up": 0,
+    "cel.ramp": 0.01,
+    "data.test": 100,
+    "privacy.epsilons": "4",
+}
+STOCK: dict[str, Any] = {
+    "prior.mode": "none",
+    "strategy.momentum": 0.0,
+    "strategy.upload": "weights",
+    "strategy.name": "flwr.serverapp.strategy:FedAvg",
+    "chain.scope": "full",
+}
+MOVED = 1
+"""The client whose node is another from round 3 on."""
+Move = Callable[[Context], None]
+
+
+def forget(context: Context) -> None:
+    """Leave the node as it is started elsewhere: without any state."""
+    context.state.clear()
+
+
+def make_app(settings: Settings, root: Path | None, moves: dict[int, Move]) -> ClientApp:
+    """Return our ClientApp; before some rounds something befalls the node of a client."""
+    inner, outer = make_client_app(settings, root), ClientApp()
+    outer.query(record_names.COUNT_QUERY)(inner)
+    outer.evaluate()(inner)
+
+    @outer.train()
+    def train(message: Message, context: Context) -> Message:
+        number = int(message.content["config"][record_names.ROUND])
+        if context.node_config["partition-id"] == MOVED and number in moves:
+            moves[number](context)
+        return inner(message, context)
+
+    return outer
+
+
+def train(
+    folder: Path,
+    moves: dict[int, Move] | None = None,
+    *,
+    measure: bool = False,
+    root: Path | None = None,
+    grid: type[InMemoryGrid] = InMemoryGrid,
+    **change: Any,
+) -> tuple[torch.Tensor, list[dict[str, Any]]]:
+    """Return model and rounds of a federation of nodes."""
+    settings = parse_settings(GATED | change)
+    create_run(folder, settings)
+    with allow_messages():
+        nodes = grid(make_app(settings, root, moves or {}), settings.clients)
+        train_over_grid(nodes, settings, folder, lambda event: None, measure=measure)
+    lines = (folder / "events.jsonl").read_text().splitlines()
+    model = read_tensors(folder / "model.safetensors")[0]["model"]
+    return model, [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize("change", [{}, STOCK], ids=["ours", "stock"])
+def test_a_node_that_moved_without_its_state_is_told(
+    tmp_path: Path, change: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the log, its round and the result; an undisturbed run says nothing."""
+    undisturbed, rounds = train(tmp_path / "whole", **change)
+    assert not any("lost-states" in event for event in rounds)
+    assert "began afresh" not in caplog.text
+    model, rounds = train(tmp_path / "moved", {3: forget}, measure=True, **change)
+    assert not torch.equal(model, undisturbed)
+    assert [event.get("lost-states") for event in rounds] == [None, None, [MOVED], None]
+    assert caplog.text.count("Client 1 began afresh: its node has not the losses' state") == 1
+    result: Any = read_json(tmp_path / "moved" / "result.json")
+    assert result["lost-states"] == 1
+
+
+def test_a_state_of_an_older_round_is_not_taken(tmp_path: Path) -> None:
+    """A node that comes back with what it had two rounds ago begins afresh, as one with nothing."""
+    older: dict[str, Any] = {}
+
+    def note(context: Context) -> None:
+        older.update({k: v for k, v in context.state.items() if k.startswith(record_names.STATE)})
+
+    def restore(context: Context) -> None:
+        context.state.clear()
+        context.state.update(older)
+
+    model, rounds = train(tmp_path / "old", {2: note, 4: restore})
+    assert rounds[-1]["lost-states"] == [MOVED]
+    assert torch.equal(model, train(tmp_path / "none", {4: forget})[0])
+
+
+def test_a_client_that_was_left_out_starts_from_the_state_before(tmp_path: Path) -> None:
+    """An update that came too late is in no model; what its round learned is in no state, too."""
+
+    def fail(context: Context) -> None:
+        raise RuntimeError("no network")
+
+    class LateGrid(InMemoryGrid):
+        """Puts an error in the place of a reply: its client has trained."""
+
+        def _deliver(self, message: Message) -> str:
+            key = super()._deliver(message)
+            config = message.content.config_records[record_names.CONFIG]
+            is_moved = message.metadata.dst_node_id == list(self.contexts)[MOVED]
+            if (
+                is_moved
+                and config[record_names.ROUND] == 2
+                and "delta" in self.replies[key].content
+            ):
+                error = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "no network")
+                self.replies[key] = Message(error, reply_to=message)
+            return key
+
+    failed, _ = train(tmp_path / "failed", {2: fail})
+    late, rounds = train(tmp_path / "late", grid=LateGrid)
+    assert [len(event["rejected"]) for event in rounds] == [0, 1, 0, 0]
+    assert torch.equal(failed, late)
+
+
+@pytest.mark.parametrize("change", [{}, STOCK], ids=["ours", "stock"])
+def test_in_a_simulation_a_lost_state_is_an_error_with_its_remedy(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    """Of machines that share no run folder: the round ends with the reason."""
+    root = tmp_path / "run" / "state"
+
+    def lose(context: Context) -> None:
+        shutil.rmtree(partition_folder(root, MOVED))
+
+    with pytest.raises(RoundError, match=r"000002.safetensors is missing: .*let all share the run"):
+        train(tmp_path / "run", {3: lose}, root=root, **change, **{"strategy.least-share": 1.0})
+
+
+def test_losses_without_a_state_need_none(tmp_path: Path) -> None:
+    """Nothing is kept, so that nothing can be lost."""
+    _, rounds = train(tmp_path / "run", {3: forget}, **{"cel.kind": "plain"})
+    assert not any("lost-states" in event for event in rounds)

@@ -1,0 +1,122 @@
+"""A working folder whose modules have the names of fedcel's, and of what fedcel is made of."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from sims.commands.main import GROUPS
+from tests.sims.small import QUICK
+from tests.system.services import stored
+
+ROOT = Path(__file__).parents[2]
+NAMES = ("clients", "strategies", "fedcel", "torch", "json", "typer", "logging")
+SETTINGS = [f"--set={key}={value}" for key, value in QUICK.items()]
+COMMAND = str(Path(sys.executable).with_name("fedcel"))
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+LOOP = ["--engine", "loop", *SETTINGS]
+PROGRAM = """
+import sys
+sys.path.insert(0, {root!r})
+from sims.commands.main import main
+for words in {commands!r}:
+    assert main([*words, "--help"]) == 0, words
+"""
+OWN_PART = """
+from fedcel.losses.cel import Plain, Stateless
+
+class Own(Stateless):
+    def __init__(self, *arguments):
+        self.plain = Plain(lambda v: v, "batch-share", 10)
+
+    def loss(self, state, z, y, measure=True):
+        return self.plain.loss(state, z, y, measure)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Modules and packages that end whoever imports them, and a part of a user's own."""
+    for name in NAMES:
+        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name} of the working folder')")
+    for name in ("sims", "fedcel"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(f"raise SystemExit('{name}/')")
+    (tmp_path / "ownpart.py").write_text(OWN_PART)
+    return tmp_path
+
+
+def run(folder: Path, *words: str) -> str:
+    """Run the installed command in the folder; returns what it printed, its errors at the end."""
+    done = subprocess.run(
+        [COMMAND, *words],
+        cwd=folder,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-2000:]
+    return done.stdout + done.stderr
+
+
+def test_every_command_finds_its_own_modules(folder: Path) -> None:
+    """Of all commands the help, as each loads it."""
+    commands = [[name] for group in GROUPS.values() for name in group] + [["ledger"]]
+    program = folder / "elsewhere" / "program.py"
+    program.parent.mkdir()
+    program.write_text(PROGRAM.format(root=str(ROOT), commands=commands))
+    done = subprocess.run(
+        [sys.executable, str(program)], cwd=folder, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_the_module_is_the_command(folder: Path) -> None:
+    """`python -m sims` puts the working folder in front, and fedcel behind."""
+    shutil.rmtree(folder / "sims")  # which Python itself would run
+    words = [sys.executable, "-m", "sims", "simulate", "digits", "--out", "run", *LOOP]
+    words += ["--set", "cel.kind=ownpart:Own"]
+    done = subprocess.run(words, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_a_run_is_trained_attacked_and_reported(folder: Path) -> None:
+    """With a part from that folder; then all that work on a run, and processes of a bench."""
+    run(folder, "simulate", "digits", "--out", "run", *LOOP, "--set", "cel.kind=ownpart:Own")
+    assert 'kind = "ownpart:Own"' in (folder / "run" / "settings.toml").read_text()
+    run(folder, "attack", "run", "--set", "attack.names=kernel-ridge")
+    run(folder, "report", "run")
+    run(folder, "audit", "run", "--data", "digits", "--attacks", "none", "--out", "audit")
+    assert json.loads((folder / "audit" / "audit.json").read_text())["leak"]
+    run(folder, "bench", "digits", "--jobs", "2", "--out", "bench", *LOOP, "--set=bench.seeds=0")
+
+
+def test_a_service_answers(folder: Path) -> None:
+    """Its process of the ledger is another interpreter."""
+    stored(folder / "run", **{"net.noise": 2.0})
+    words = [COMMAND, "serve", "run", "--port", "0", "--allow-chance"]
+    with subprocess.Popen(
+        words, cwd=folder, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True
+    ) as server:
+        try:
+            assert server.stdout
+            lines = iter(server.stdout.readline, "")
+            address = next(line.split()[-1] for line in lines if line.startswith("serving "))
+            assert httpx.get(f"{address}/readyz").status_code == 200
+        finally:
+            server.send_signal(signal.SIGTERM)
+
+
+@pytest.mark.long
+def test_processes_of_ray_train(folder: Path) -> None:
+    """Ray puts the working folder in front of what its processes look for modules in."""
+    words = ["--engine", "ray", *SETTINGS, "--set", "cel.kind=ownpart:Own"]
+    run(folder, "simulate", "digits", "--out", "run", *words)
+    assert '"rejected": [{' not in (folder / "run" / "events.jsonl").read_text()
