@@ -65,9 +65,7 @@ def mean_half_width(
     return min(hypot(student, UNSEEN_EVENTS * rare), max(mean - low, high - mean, 0.0))
 
 
-def sample_half_width(
-    values: Float[Tensor, " N"], *, low: float | int, high: float | int
-) -> float:
+def sample_half_width(values: Float[Tensor, " N"], *, low: float | int, high: float | int) -> float:
     """Compute the half width of the interval of the mean of a sample.
 
     Args:
