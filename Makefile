@@ -22,7 +22,7 @@ export FLWR_DISABLE_UPDATE_CHECK = 1
 	$(BIN)/python -m pip install --quiet build/wheel/*.whl
 	cd build && ../$(BIN)/python ../tests/system/base_install.py
 	$(BIN)/python -m pip install --quiet "$$(echo build/wheel/*.whl)[simulation]"
-	cd build && ../$(BIN)/fedcel simulate digits --engine loop --out wheel/run \
+	cd build && ../$(BIN)/fedcel simulate digits --engine local --out wheel/run \
 		--set rounds=3 --set chain.burn-in=0.6
 	touch $@
 

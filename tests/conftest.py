@@ -9,6 +9,7 @@ os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 # Ray's workers yield to everything else by default: beside other tests they would hardly run.
 os.environ.setdefault("RAY_worker_niceness", "0")
 
+import jaxtyping
 import pytest
 import torch
 from hypothesis import settings
@@ -28,6 +29,12 @@ def postgres() -> Iterator[PostgresServer]:
     """Yield a server of PostgreSQL; tests of it are skipped where it is not installed."""
     with serve_postgres() as server:
         yield server
+
+
+@pytest.fixture
+def unchecked_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let calls of wrong types reach the code, also where the types of every call are checked."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 @pytest.fixture(autouse=True)

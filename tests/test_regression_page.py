@@ -17,7 +17,7 @@ def test_the_number_is_nearer_than_the_mean(
 ) -> None:
     """Of the variant of the page's command; who answers with the mean is 67 off."""
     assert "fedcel simulate diabetes --variant cluster --set cel.weight=0.1" in PAGE
-    cells = list_cells(read_scenario("diabetes"), {"engine": "batched", "seed": 0})
+    cells = list_cells(read_scenario("diabetes"), {"engine": "local", "seed": 0})
     (cell,) = (one for one in cells if one.variant.name == "cluster" and one.strength == 0.1)
     monkeypatch.chdir(tmp_path)
     simulate(cell.settings, Path("runs/diabetes"))

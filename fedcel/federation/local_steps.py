@@ -402,8 +402,8 @@ def draw_round(
     return RoundDraws(
         _stack_rows(labels),
         (_stack_rows(parts) for parts in zip(*batches, strict=True)),
-        None if masks[0] is None else _stack_rows(masks).to(device),
-        None if noises[0] is None else _stack_rows(noises).to(device),
+        _stack_draws(masks, device),
+        _stack_draws(noises, device),
         [-(-len(client.images.y) // size) for client in clients],
     )
 
@@ -411,6 +411,12 @@ def draw_round(
 def _stack_rows(rows: Sequence[Tensor]) -> Tensor:
     """Return the clients' tensors as one, without a copy where there is one client."""
     return rows[0].unsqueeze(0) if len(rows) == 1 else torch.stack(list(rows))
+
+
+def _stack_draws(rows: Sequence[Tensor | None], device: torch.device) -> Tensor | None:
+    """Return the clients' draws as one, None where the cut draws none."""
+    drawn = [row for row in rows if row is not None]
+    return _stack_rows(drawn).to(device) if drawn else None
 
 
 def _make_context(

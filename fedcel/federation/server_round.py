@@ -19,7 +19,8 @@ from fedcel.federation.aggregation import (
     weighted_sum,
 )
 from fedcel.federation.client_metrics import declare_metrics, summarise_metrics
-from fedcel.federation.client_update import ClientUpdate, RoundInputs
+from fedcel.federation.client_update import RoundInputs
+from fedcel.federation.local_steps import ClientUpdate
 from fedcel.federation.robust_aggregation import combine_deltas
 from fedcel.federation.server_state import (
     ServerState,

@@ -40,7 +40,13 @@ def share_interval(share: float, count: int) -> tuple[float, float]:
 
 
 def mean_half_width(
-    mean: float, variance: float, freedom: float, *, low: float, high: float, rare: float
+    mean: float,
+    variance: float,
+    freedom: float | int,
+    *,
+    low: float | int,
+    high: float | int,
+    rare: float | int,
 ) -> float:
     """Compute the half width of the interval of a mean of independent values.
 
@@ -59,7 +65,7 @@ def mean_half_width(
     return min(hypot(student, UNSEEN_EVENTS * rare), max(mean - low, high - mean, 0.0))
 
 
-def sample_half_width(values: Float[Tensor, " N"], *, low: float, high: float) -> float:
+def sample_half_width(values: Float[Tensor, " N"], *, low: float | int, high: float | int) -> float:
     """Compute the half width of the interval of the mean of a sample.
 
     Args:

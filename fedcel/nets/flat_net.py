@@ -60,7 +60,7 @@ class FlatNet:
         self.gradients = torch.zeros_like(self.vectors)
         rows = zip(parameters.items(), torch.split(self.vectors, sizes, 1), strict=True)
         if count == 1:
-            self._leaves = list(parameters.values())
+            self._leaves: list[Tensor] = list(parameters.values())
             for (_, parameter), values in rows:
                 values.copy_(parameter.detach().view(1, -1))
                 parameter.data = values.view(parameter.shape)

@@ -188,7 +188,7 @@ class LangevinContext(NamedTuple):
 
     Attributes:
         plan: The round's constants; clients differ in the noise only.
-        moving: The part of a net's vector that moves; positions, where single parameters are frozen.
+        moving: The part of a net's vector that moves; positions, where parameters are frozen.
         received: The model that the round starts from.
         control_variate: Against the drift of clients (Karimireddy et al., ICML 2020, eq. 3).
         noise: Standard deviation of each client's noise per step.

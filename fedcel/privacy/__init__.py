@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         score_answers,
         score_probabilities,
     )
+    from fedcel.privacy.budget_units import to_granted_micro, to_micro_epsilon
     from fedcel.privacy.clip import clip_rows
     from fedcel.privacy.composition import compose_exactly, compose_prices
     from fedcel.privacy.empirical_bounds import (
@@ -83,11 +84,14 @@ __all__ = [
     "score_answers",
     "score_options",
     "score_probabilities",
+    "to_granted_micro",
+    "to_micro_epsilon",
 ]
 
 _MODULES = (
     "sensitivity",  # first what needs no tensors
     "epsilon_range",
+    "budget_units",
     "answer_calibration",
     "answer_options",
     "answer_utility",

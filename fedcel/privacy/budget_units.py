@@ -39,11 +39,12 @@ def read_decimal(name: str, number: float | Decimal | Fraction) -> Fraction:
     raise ValueError(f"{name} is {number!r}, must be a finite number; give one such as 0.5")
 
 
-def to_micro_epsilon(epsilon: float | Decimal | Fraction) -> int:
+def to_micro_epsilon(epsilon: float | Decimal | Fraction, name: str = "epsilon") -> int:
     """Convert the price of an answer to what the ledger counts.
 
     Args:
         epsilon: Privacy loss, in nats.
+        name: What the message calls it.
 
     Returns:
         Millionths of it, rounded up.
@@ -51,7 +52,7 @@ def to_micro_epsilon(epsilon: float | Decimal | Fraction) -> int:
     Raises:
         ValueError: It is no number, 0 or less, or more than can be counted.
     """
-    return _check_micro("epsilon", epsilon, math.ceil(read_decimal("epsilon", epsilon) * MICRO))
+    return _check_micro(name, epsilon, math.ceil(read_decimal(name, epsilon) * MICRO))
 
 
 def to_granted_micro(budget: float | Decimal | Fraction, name: str = "epsilon") -> int:

@@ -132,6 +132,7 @@ def has_begun(settings: Settings, folder: str | Path) -> bool:
         "engine": settings.engine,
         "bits_every": settings.bits_every,
         "strategy": written.strategy.model_copy(update=least),
+        "local": written.local.model_copy(update={"at_once": settings.local.at_once}),
     }
     if written.model_copy(update=allowed) != settings:
         raise RunError(f"{folder} was made with other settings; resume it with its own")

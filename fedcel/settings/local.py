@@ -31,6 +31,9 @@ class LocalSettings(Group):
     rate_end: float = Field(
         0.05, gt=0, le=1, description="Eta at the end of the cosine, as a share of local.rate."
     )
+    at_once: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+        "auto", description="Clients that the engine local trains at once at most; auto: chosen."
+    )
     clip: Positive | Off = Field(
         "none", description="Largest L2 norm of a step's gradient; clipping changes the target."
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from warnings import warn
 
 from pydantic import ValidationError
 
@@ -10,6 +11,8 @@ from fedcel.settings.run_settings import Settings, check_settings
 from fedcel.settings.settings_reference import describe_settings
 
 Scalar = str | int | float | bool
+FORMER_ENGINES = ("loop", "batched", "processes")
+"""Names of engines in version 0.2: all of them the engine `local` now."""
 
 
 def flatten_settings(tree: Mapping[str, object], prefix: str = "") -> dict[str, Scalar]:
@@ -56,7 +59,7 @@ def parse_settings(raw: Mapping[str, object]) -> Settings:
     Raises:
         SettingsError: One line a problem: what, its value, what is allowed, the nearest name.
     """
-    flat = flatten_settings(raw)
+    flat = _rename_engine(flatten_settings(raw))
     known_keys = [key for key, *_ in describe_settings()]
     for key in sorted(flat.keys() - set(known_keys)):
         near = get_close_matches(key, known_keys, 1, cutoff=0)
@@ -73,6 +76,19 @@ def parse_settings(raw: Mapping[str, object]) -> Settings:
         raise SettingsError(_describe_problems(error, known_keys)) from None
     check_settings(settings)
     return settings
+
+
+def _rename_engine(flat: dict[str, Scalar]) -> dict[str, Scalar]:
+    """Return settings with an engine's name of version 0.2 replaced, with a warning."""
+    name = flat.get("engine")
+    if name not in FORMER_ENGINES:
+        return flat
+    renamed = flat | {"engine": "local"}
+    if name != "batched":
+        renamed.setdefault("local.at-once", 1)
+    settings = ", ".join(f"{key} {renamed[key]!r}" for key in ("engine", "local.at-once") if key in renamed)
+    warn(f"engine {name!r} is now {settings}; the old name goes with the next version", stacklevel=4)
+    return renamed
 
 
 LIMITS = {

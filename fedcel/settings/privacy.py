@@ -5,7 +5,13 @@ from typing import Annotated
 from pydantic import Field
 
 from fedcel.errors import SettingsError
-from fedcel.privacy import ClipKind, check_epsilon, noise_sensitivity
+from fedcel.privacy import (
+    ClipKind,
+    check_epsilon,
+    noise_sensitivity,
+    to_granted_micro,
+    to_micro_epsilon,
+)
 from fedcel.settings.group_base import (
     Fraction,
     Group,
@@ -83,7 +89,14 @@ def is_clip_unused(privacy: PrivacySettings) -> bool:
 
 def check_privacy(privacy: PrivacySettings) -> None:
     """Refuse a budget for not even one answer, and a sensitivity that nothing enforces."""
-    if privacy.mechanism != "none" and privacy.budget < privacy.epsilon:
+    try:
+        budget, price = (
+            to_granted_micro(privacy.budget, "privacy.budget"),
+            to_micro_epsilon(privacy.epsilon, "privacy.epsilon"),
+        )
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
+    if privacy.mechanism != "none" and budget < price:
         raise SettingsError(
             f"privacy.budget is {privacy.budget:g}, must be at least privacy.epsilon "
             f"({privacy.epsilon:g}), or not one question is answered; raise it"

@@ -39,9 +39,9 @@ class Settings(BaseModel):
     clients_per_round: int = Field(
         0, ge=0, description="Clients drawn at random each round; 0 takes all of them."
     )
-    engine: Literal["ray", "loop", "batched", "processes", "auto"] = Field(
+    engine: Literal["ray", "local", "auto"] = Field(
         "ray",
-        description="ray: Flower; loop: clients in turn; batched: at once; processes; auto.",
+        description="ray: Flower on Ray; local: this process; auto: local, or ray for max-norm.",
     )
     temperature: float = Field(
         1.0, ge=0, description="Temperature of the chain after burn-in; 1 is the posterior, 0 SGD."
@@ -280,15 +280,10 @@ def check_engine(settings: Settings) -> None:
     strategy = settings.strategy
     engine = settings.engine
     is_own = strategy.name == OWN_STRATEGY
-    if engine != "ray" and is_own and strategy.max_norm != "none":
+    if engine == "local" and is_own and strategy.max_norm != "none":
         raise SettingsError(
             f"strategy.max-norm is {strategy.max_norm:g} and engine {engine!r}, whose "
             f"{OWN_STRATEGY!r} trusts its own clients; set engine to 'ray'"
-        )
-    if engine == "processes" and not is_own:
-        raise SettingsError(
-            f"engine is 'processes' and strategy.name {strategy.name!r}: only {OWN_STRATEGY!r} "
-            "runs in several processes; set engine to 'loop' or 'ray'"
         )
 
 

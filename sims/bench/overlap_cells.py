@@ -21,6 +21,7 @@ from fedcel.errors import FailedError, FedcelError
 from sims.attacking import attack_run, print_contradictions
 from sims.bench.run_cell import CellOutcome, measure_cost, train_cell, wrap_error
 from sims.bench.scenario import Cell
+from sims.engines.choose_engine import choose_engine
 from sims.engines.process_pool import KILLED, open_pool
 from sims.progress import show_steps
 from sims.results import RESULT_FILE, lacking_settings
@@ -138,7 +139,7 @@ def _overlap(cells: Sequence[Cell], folder: Path) -> Generator[CellOutcome, None
 def share_ray(cells: Sequence[Cell], folder: Path) -> Iterator[None]:
     """Keep one Ray for the trainings on it within the block, if there are any."""
     needs_ray = any(
-        cell.settings.engine == "ray" and not (folder / "runs" / cell.name / RESULT_FILE).exists()
+        choose_engine(cell.settings) == "ray" and not (folder / "runs" / cell.name / RESULT_FILE).exists()
         for cell in cells
     )
     if not needs_ray:

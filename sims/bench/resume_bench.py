@@ -10,7 +10,7 @@ from sims.bench.run_cell import describe_differences, describe_list, find_differ
 from sims.bench.scenario import Cell, Scenario, list_points
 from sims.results import BENCH_FILE, FAILED_FILE, RESULT_FILE, BenchRow, FailedCell, read_records
 
-MAY_DIFFER = ("seed", "engine")
+MAY_DIFFER = ("seed", "engine", "local.at-once")
 """What runs that one mean is of may differ in; any engine goes on with another's run."""
 
 

@@ -23,6 +23,7 @@ from sims.bench.run_cell import (
     is_finished,
 )
 from sims.bench.scenario import Cell, Scenario, is_anchored, refuse_fixed_sweeps
+from sims.engines.choose_engine import choose_engine
 from sims.engines.process_pool import run_items, time_call
 from sims.engines.simulate import print_data_notes
 from sims.progress import estimate_left, print_line
@@ -69,10 +70,9 @@ def run_bench(scenario: Scenario, cells: list[Cell], folder: str | Path, jobs: i
     """
     folder = Path(folder)
     refuse_fixed_sweeps(cells)
-    engines = sorted({cell.settings.engine for cell in cells} - {"loop", "batched", "auto"})
-    if jobs > 1 and engines:
+    if jobs > 1 and any(choose_engine(cell.settings) == "ray" for cell in cells):
         raise SettingsError(
-            f"--jobs is {jobs}: engine {engines[0]!r} is parallel itself; add --engine loop"
+            f"--jobs is {jobs}: engine 'ray' is parallel itself; add --engine local"
         )
     missing = [cell for cell in cells if not is_finished(folder / "runs" / cell.name, cell)]
     resume_bench.refuse_foreign(scenario, cells, folder)
@@ -125,7 +125,7 @@ def finish_cells(
     """Train and attack the missing cells; return why those that failed did, in their order."""
     failed: dict[str, FedcelError] = {}
     seconds: list[float] = []
-    if jobs == 1 and any(cell.settings.engine == "ray" for cell in missing):
+    if jobs == 1 and any(choose_engine(cell.settings) == "ray" for cell in missing):
         outcomes = overlap_cells(missing, folder)
     else:
         task = partial(time_call, partial(attempt_cell, folder=folder))

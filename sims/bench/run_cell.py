@@ -68,7 +68,7 @@ def find_differences(trained: Settings, requested: Settings) -> Differences:
     Any engine goes on with another's run, and how often the leak is measured changes no model.
     """
     old, new = (flatten_settings(dump_settings(settings)) for settings in (trained, requested))
-    keys = new.keys() - {"engine", "bits-every"}
+    keys = new.keys() - {"engine", "local.at-once", "bits-every"}
     return {key: (old[key], new[key]) for key in new if key in keys and old[key] != new[key]}
 
 

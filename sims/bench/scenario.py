@@ -143,18 +143,17 @@ def read_scenario(name: str) -> Scenario:
 
 
 def choose_default_engine(scenario: Scenario, overrides: Mapping[str, Scalar]) -> Scenario:
-    """Let a scenario that names no engine be trained by the fastest that trains it alike.
+    """Let a scenario that names no engine be trained by the engine `auto`.
 
     Args:
         scenario: What is compared.
         overrides: Settings in the place of the scenario's, by their keys.
 
     Returns:
-        The scenario, its engine `auto`; as it was where an engine is named, or `strategy.max-norm`
-        is set, which the engine `ray` alone obeys.
+        The scenario; as it was where an engine is named.
     """
     tables = (scenario.settings, overrides, *(variant.settings for variant in scenario.variants))
-    if any(table.keys() & {"engine", "strategy.max-norm"} for table in tables):
+    if any("engine" in table for table in tables):
         return scenario
     return scenario._replace(settings={**scenario.settings, "engine": "auto"})
 

@@ -260,7 +260,7 @@ def compare_calibration(
 ) -> str:
     """Train what is missing of a scenario; write the scores, return the table.
 
-    The engine is `loop` where neither the scenario nor an override names another.
+    The engine is `local` where neither the scenario nor an override names another.
 
     Args:
         name: The scenario's name or path.
@@ -278,7 +278,7 @@ def compare_calibration(
     shift_by_name = parse_shifts(shifts)
     plan, settings = scenario.override_seeds(scenario.read_scenario(name), dict(overrides))
     if "engine" not in plan.settings | settings:
-        settings["engine"] = "loop"
+        settings["engine"] = "local"
     cells = scenario.list_cells(plan, settings)
     refuse_unknown(against, dict.fromkeys(variant.name for variant in group_cells(cells, out)))
     strangers = None if outside == "none" else foreign_settings(outside, outside_path)

@@ -17,7 +17,7 @@ from sims.overrides import parse_overrides
 
 EXAMPLES = (
     "fedcel bench digits --out runs/demo",
-    "fedcel bench defences --engine loop --jobs 2",
+    "fedcel bench defences --engine local --jobs 2",
 )
 
 

@@ -14,7 +14,7 @@ from fedcel.errors import SettingsError, replace_unwritable
 
 PROBE_BYTES = 2**20
 """Written to see whether there is room at all."""
-Engine = Literal["ray", "loop", "batched", "processes", "auto"]
+Engine = Literal["ray", "local", "auto", "loop", "batched", "processes"]  # former names last
 
 Scenario = Annotated[
     str,
@@ -49,7 +49,9 @@ Assignments = Annotated[
 EngineChoice = Annotated[
     Engine | None,
     typer.Option(
-        help="What trains the clients; default: the setting `engine`.", show_default=False
+        metavar="[ray|local|auto]",
+        help="What trains the clients; default: the setting `engine`.",
+        show_default=False,
     ),
 ]
 ServerPort = Annotated[

@@ -19,9 +19,9 @@ from sims.commands.options import (
 from sims.overrides import parse_overrides
 
 EXAMPLES = (
-    "fedcel simulate digits --engine loop",
-    "fedcel simulate digits --engine loop --live",
-    "fedcel simulate digits --engine loop --track tensorboard",
+    "fedcel simulate digits --engine local",
+    "fedcel simulate digits --engine local --live",
+    "fedcel simulate digits --engine local --track tensorboard",
     "fedcel simulate digits --variant cluster --set cel.weight=1",
     "fedcel simulate runs/old/settings.toml --out runs/again",
 )

@@ -1,4 +1,4 @@
-"""Which engine trains a run that leaves the choice: one client at a time, or many at once."""
+"""Engine of a run that leaves the choice, and the clients that it trains at once."""
 
 from torch import nn
 
@@ -23,25 +23,42 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d)
 
 
 def choose_engine(settings: Settings) -> str:
-    """Choose the engine of a run, by what `tests.bench.batched` and `tests.bench.gpu` measured.
+    """Choose the engine of a run.
 
     Args:
         settings: The run's settings.
 
     Returns:
-        Its engine; in the place of `auto` the faster of `loop` and `batched`.
+        `ray` or `local`; for `auto` the first where `strategy.max-norm` needs it.
     """
     if settings.engine != "auto":
         return settings.engine
-    if settings.strategy.name != OWN_STRATEGY or find_obstacle(settings):
-        return "loop"
+    strategy = settings.strategy
+    return "ray" if strategy.name == OWN_STRATEGY and strategy.max_norm != "none" else "local"
+
+
+def choose_clients_at_once(settings: Settings) -> int:
+    """Choose how many clients the engine `local` trains at once.
+
+    By what `tests.bench.batched` and `tests.bench.gpu` measured.
+
+    Args:
+        settings: The run's settings.
+
+    Returns:
+        `local.at-once`, as far as losses allow; for `auto` the faster of one and as many as fit.
+    """
+    chosen = settings.local.at_once
+    if chosen != "auto" or find_obstacle(settings):
+        return 1 if chosen == "auto" else chosen
     clients = settings.clients_per_round or settings.clients
-    if min(clients, count_clients_at_once(settings)) < FEWEST_CLIENTS:
-        return "loop"
+    fitting = count_clients_at_once(settings)
+    if min(clients, fitting) < FEWEST_CLIENTS:
+        return 1
     flat = build_workspace_net(settings)
     if fastest_device(flat.net) != CPU:
-        return "loop" if len(flat.vector) > LARGEST_DEVICE_NET else "batched"
+        return 1 if len(flat.vector) > LARGEST_DEVICE_NET else fitting
     pixels = select_client_images(settings, 0).x.shape[-2:].numel()
     convolves = any(isinstance(layer, CONVOLUTIONS) for layer in flat.net.modules())
     is_slower = len(flat.vector) > LARGEST_NET or (convolves and pixels > LARGEST_CONVOLVED)
-    return "loop" if is_slower else "batched"
+    return 1 if is_slower else fitting

@@ -429,7 +429,7 @@ def use_client_processes() -> Iterator[None]:
     if not issubclass(getattr(raybackend, CHOICE, object), backend.Backend):
         raise FailedError(
             f"Flower {flwr.__version__} has no {raybackend.__name__}.{CHOICE}, which the Ray "
-            "engine replaces; use --engine processes, or a Flower that fedcel was tested with"
+            "engine replaces; use --engine local, or a Flower that fedcel was tested with"
         )
     earlier = getattr(raybackend, CHOICE)
     by_name = getattr(backend, "supported_backends", {})  # of Flower 1.41 and before

@@ -1,4 +1,4 @@
-"""The local engine: clients trained by function calls, in this process or in several."""
+"""The local engine: clients trained by function calls in this process."""
 
 import time
 from pathlib import Path
@@ -8,7 +8,9 @@ import torch
 from fedcel.data import load_splits
 from fedcel.runs import EventCallback, ServerRun, evaluate_run, read_run, write_evaluation
 from fedcel.settings import OWN_STRATEGY, Settings
-from sims.engines.client_trainers import open_trainer
+from sims import progress
+from sims.engines.choose_engine import choose_clients_at_once
+from sims.engines.client_trainers import LocalTrainer
 
 
 def train_locally(
@@ -40,11 +42,16 @@ def train_locally(
     splits = load_splits(settings.data, settings.clients, settings.seed)
     run = ServerRun(folder, settings, splits, show_round, resume=resume)
     examples = dict(enumerate(splits.client_sizes))
-    with open_trainer(settings, folder / "state") as trainer:
-        while not run.is_over:
-            run.play_round(trainer, examples)
+    at_once = choose_clients_at_once(settings)
+    trainer = LocalTrainer(settings, folder / "state", at_once, _print_obstacle)
+    while not run.is_over:
+        run.play_round(trainer, examples)
     run.close()
     if measure:
         evaluation = evaluate_run(read_run(folder), time.perf_counter() - begin)
-        result = evaluation.result | {"engine": trainer.engine}
+        result = evaluation.result | {"engine": "local", "clients-at-once": trainer.at_once}
         write_evaluation(folder, evaluation._replace(result=result))
+
+
+def _print_obstacle(reason: str) -> None:
+    progress.print_line(f"clients are trained one after the other: {reason}")

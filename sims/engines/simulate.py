@@ -11,6 +11,7 @@ from fedcel.settings import OWN_STRATEGY, DataSettings, Settings
 from fedcel.torch_state import usual_torch_state
 from sims import progress
 from sims.engines import local
+from sims.engines.choose_engine import choose_engine
 
 
 @usual_torch_state()
@@ -26,9 +27,8 @@ def simulate(
     """Train a federation of simulated clients into a run folder, and measure the result.
 
     Args:
-        settings: The run's settings; `engine` says what carries the clients: `loop` (this process),
-            `batched` (many clients at once in it), `auto` (the faster of these), `processes` (one
-            a core) or `ray` (Flower's simulation).
+        settings: The run's settings; `engine` says what trains the clients: `ray` (Flower's
+            simulation), `local` (this process) or `auto`.
         folder: Where; it must not exist, or be empty. A run that is refused leaves no folder.
         resume: Go on after the last complete round of the run that is there.
         title: Is shown beside the progress.
@@ -41,7 +41,7 @@ def simulate(
         FedcelError: A part that the settings name cannot be built, or the training failed.
     """
     folder = Path(folder)
-    if settings.engine == "ray":
+    if choose_engine(settings) == "ray":
         from sims.engines.ray import check_ray_environment
 
         check_ray_environment()
@@ -127,7 +127,7 @@ def train_on_engine(
         FedcelError: The training failed; FailedError names a part of the user's own that did.
     """
     with blame_own_parts(settings):
-        if settings.engine == "ray":
+        if choose_engine(settings) == "ray":
             from sims.engines.ray import train_on_ray  # needs Flower, which the others do not
 
             train_on_ray(settings, folder, show_round, resume=resume)

@@ -33,7 +33,7 @@ from sims.progress import print_line
 from sims.report.figures import COLOURS, FAINT, INK, LINES, MARKERS
 
 COMMON: dict[str, Scalar] = {
-    "engine": "loop",
+    "engine": "local",
     "clients": 8,
     "rounds": 40,
     "local.steps": 40,

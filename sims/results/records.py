@@ -151,7 +151,9 @@ class RunResult(RunMeasures, PredictorScores):
     data_notes: tuple[str, ...] = ()
     """What was done to the images; none where nothing was."""
     engine: str | None = None
-    """Which trained the clients, of those that need no Flower; older runs do not say it."""
+    """Engine that trained the clients where it needs no Flower; absent in older runs."""
+    clients_at_once: int | None = None
+    """Clients that it trained at once, at most."""
     versions: dict[str, str] = Field(default_factory=dict)
     seconds: Number = None
 

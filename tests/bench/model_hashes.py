@@ -32,7 +32,7 @@ def hash_model(checkout: Path, settings: dict[str, object]) -> str:
     environment = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as place:
         out = Path(place) / "run"
-        command = [sys.executable, "-m", "sims", "simulate", "digits", "--engine", "loop"]
+        command = [sys.executable, "-m", "sims", "simulate", "digits", "--engine", "local"]
         subprocess.run(
             [*command, "--out", str(out), *words],
             cwd=checkout,

@@ -51,7 +51,7 @@ def main() -> None:
     else:
         line(f"{STEPS} Langevin steps, 1 M parameters", "posteriors.sgmcmc.sgld", ours(), other)
     for name, width in (("0.1 M", 64), ("1 M", 600)):
-        s = parse_settings({**CONVOLUTIONS, "engine": "loop", "net.width": width})
+        s = parse_settings({**CONVOLUTIONS, "engine": "local", "net.width": width})
         rows(f"a round of 4 clients, CNN, {name} parameters", s, 9)
         with TemporaryDirectory() as place, a_round(s, place) as one, spread(s, place) as many:
             title = f"a round of 4 clients, CNN, {name} parameters, one process a core"

@@ -93,7 +93,7 @@ def main() -> None:
 def one(change: dict[str, str | int | float]) -> list[float]:
     """Return the figures of one run, in the order of COLUMNS."""
     torch.set_num_threads(1)
-    settings = parse_settings({"engine": "loop", **BASE, **change})
+    settings = parse_settings({"engine": "local", **BASE, **change})
     ends, processor = [time.perf_counter()], [time.process_time()]
 
     def end_round(event: object) -> None:

@@ -23,7 +23,7 @@ from sims.engines import local
 COMMON = {
     "clients": 8,
     "rounds": 60,
-    "engine": "batched",
+    "engine": "local",
     "temperature": 0.0,
     "local.steps": 40,
     "local.augment": "affine",
@@ -71,7 +71,7 @@ def measure(changes: Mapping[str, object], seed: int) -> dict[str, object]:
         "bits-beyond-label": leak.bits_beyond_label,
         "last-weight": events[-1]["cel-weight"],
         "images": len(y),
-        "engine": "batched",
+        "engine": "local",
     }
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from fedcel.settings import Scalar
 
 CLUSTERED: dict[str, Any] = {
-    "engine": "loop",
+    "engine": "local",
     "clients": 3,
     "rounds": 6,
     "local.steps": 4,
@@ -18,7 +18,7 @@ CLUSTERED: dict[str, Any] = {
 """Three clients with class centres, a chain of two models."""
 
 SAMPLED: dict[str, Scalar] = {
-    "engine": "loop",
+    "engine": "local",
     "clients": 2,
     "rounds": 8,
     "local.steps": 10,
@@ -29,7 +29,7 @@ SAMPLED: dict[str, Scalar] = {
 """Two clients without a loss, a chain of a few models."""
 
 QUICK: dict[str, Scalar] = {
-    "engine": "loop",
+    "engine": "local",
     "rounds": 5,
     "local.steps": 3,
     "cel.warm-up": 1,

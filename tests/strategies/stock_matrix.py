@@ -15,7 +15,7 @@ from fedcel.settings import parse_settings
 from strategies.server_app import train_over_grid
 
 STOCK: dict[str, Any] = {
-    "engine": "loop",
+    "engine": "local",
     "clients": 8,
     "rounds": 2,
     "local.steps": 4,

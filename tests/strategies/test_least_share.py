@@ -17,7 +17,7 @@ from sims.engines.in_memory_grid import InMemoryGrid, allow_messages
 from strategies.server_app import train_over_grid
 
 SMALL: dict[str, Any] = {
-    "engine": "loop",
+    "engine": "local",
     "clients": 4,
     "rounds": 3,
     "local.steps": 2,

@@ -22,7 +22,7 @@ from sims.engines.in_memory_grid import InMemoryGrid, allow_messages
 from strategies.server_app import train_over_grid
 
 GATED: dict[str, Any] = {
-    "engine": "loop",
+    "engine": "local",
     "clients": 3,
     "rounds": 4,
     "local.steps": 3,

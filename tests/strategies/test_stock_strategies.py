@@ -148,7 +148,7 @@ def test_our_strategy_trains_plain_numpy_clients(tmp_path: Path, plain: Any) -> 
     flower, client_fn = plain
     settings = parse_settings({**dict.fromkeys(["temperature", "strategy.momentum"], 0.0),
     "clients": NODES,
-                      "rounds": 1, "chain.burn-in": 1.0, "engine": "loop"})  # fmt: skip
+                      "rounds": 1, "chain.burn-in": 1.0, "engine": "local"})  # fmt: skip
     folder, first = tmp_path / "run", begun(settings)
     run_folder.create_run(folder, settings)
     with allow_messages():
@@ -169,7 +169,7 @@ def test_our_strategy_says_that_no_legacy_client_app_answers(
     monkeypatch.setattr(node_registry, "WAIT_SECONDS", 0.0)
     _, client_fn = plain
     settings = parse_settings(
-        {"clients": NODES, "rounds": 1, "chain.burn-in": 1.0, "engine": "loop"}
+        {"clients": NODES, "rounds": 1, "chain.burn-in": 1.0, "engine": "local"}
     )
     run_folder.create_run(tmp_path / "run", settings)
     grid = InMemoryGrid(legacy(client_fn), NODES)

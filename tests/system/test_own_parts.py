@@ -82,7 +82,7 @@ def flat(table: dict[str, Any]) -> dict[str, Any]:
 
 def test_all_own_parts_train_and_attack_together(installed: Installed) -> None:
     """One run in one process, then the own attack: every part left its mark in the files."""
-    command(installed, "simulate", "scenario.toml", "--engine", "loop", "--out", "run")
+    command(installed, "simulate", "scenario.toml", "--engine", "local", "--out", "run")
     run = installed.source / "run"
     settings = flat(tomllib.loads((run / "settings.toml").read_text()))
     assert {key: settings[key] for key in KINDS} == KINDS

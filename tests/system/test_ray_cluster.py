@@ -116,7 +116,7 @@ def test_a_lost_machine_changes_no_bit(
     finally:
         killer.join()
         second.wait(60)
-    simulate(parse_settings({**raw, "engine": "loop"}), tmp_path / "loop")
+    simulate(parse_settings({**raw, "engine": "local"}), tmp_path / "loop")
     assert '"rejected": [{' not in (tmp_path / "ray" / "events.jsonl").read_text()
     one, two = ((tmp_path / e / "model.safetensors").read_bytes() for e in ("loop", "ray"))
     assert one == two

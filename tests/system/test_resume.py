@@ -24,7 +24,7 @@ SETTINGS: dict[str, str | int | float] = {
     "clients-per-round": 2,
     "local.control": "fresh",
     "rounds": 16,
-    "engine": "loop",
+    "engine": "local",
     "local.steps": 4,
     "cel.kind": "cluster",
     "cel.refresh": "round",

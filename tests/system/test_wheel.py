@@ -44,7 +44,7 @@ def test_a_wheel_is_whole_and_runs(tmp_path: Path) -> None:
     install = [sys.executable, "-m", "pip", "install", "--no-deps", "--quiet", "--target"]
     subprocess.run([*install, str(place), str(wheel)], check=True)
     run = tmp_path / "run"
-    given = ["--engine", "loop", "--set", "rounds=3", "--set", "chain.burn-in=0.6"]
+    given = ["--engine", "local", "--set", "rounds=3", "--set", "chain.burn-in=0.6"]
     python(tmp_path, place, "-m", "sims", "simulate", "digits", *given, "--out", str(run))
     assert (run / "report.html").exists()
     found = python(tmp_path, place, "-c", "import sims; print(sims.__file__)")

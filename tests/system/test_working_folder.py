@@ -20,7 +20,7 @@ NAMES = ("clients", "strategies", "fedcel", "torch", "json", "typer", "logging")
 SETTINGS = [f"--set={key}={value}" for key, value in QUICK.items()]
 COMMAND = str(Path(sys.executable).with_name("fedcel"))
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
-LOOP = ["--engine", "loop", *SETTINGS]
+LOOP = ["--engine", "local", *SETTINGS]
 PROGRAM = """
 import sys
 sys.path.insert(0, {root!r})

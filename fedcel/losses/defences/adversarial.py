@@ -89,7 +89,7 @@ class Adversarial:
         parts = torch.split(theta, [n for i, o in layers for n in (i * o, o)], -1)
         x = smashed
         for k, (inputs, outputs) in enumerate(layers):
-            weight = parts[2 * k].unflatten(-1, (outputs, inputs))
+            weight = parts[2 * k].view(*theta.shape[:-1], outputs, inputs)
             x = x @ weight.mT + parts[2 * k + 1].unsqueeze(-2)
             x = x.sigmoid() if k == len(layers) - 1 else x.relu()
         return x

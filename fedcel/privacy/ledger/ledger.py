@@ -532,14 +532,14 @@ class WriteTransaction:
     def _read_accounts(self, keys: set[AccountKey]) -> None:
         """Read accounts that are about to be asked for."""
         for part in split_parts(sorted(keys)):
-            known = read_accounts(
+            stored = read_accounts(
                 self.db,
                 f"WITH asked (scope, name) AS (VALUES {mark_rows(part)})",
                 "asked CROSS JOIN accounts WHERE accounts.scope = asked.scope "
                 "AND accounts.name = asked.name",
                 flatten_rows(part),
             )
-            self._accounts |= dict.fromkeys(part) | known
+            self._accounts |= dict.fromkeys(part) | stored
         if None in self._accounts.values():
             read_accounts(self.db)  # none of them may be missing because its name was damaged
 
@@ -668,7 +668,7 @@ def check_links(db: LedgerDatabase) -> Iterator[LogRow]:
 
 def read_checked(
     db: LedgerDatabase,
-    rest: str,
+    condition: str,
     parameters: Sequence[object] = (),
     *,
     begin: str = "",
@@ -676,13 +676,13 @@ def read_checked(
 ) -> Iterator[LogRow]:
     """Yield rows of the log, each checked by the link before it.
 
-    The statement is `begin`, the selection from `source`, then `rest`. LedgerError at a row that is
-    not what was written.
+    The statement is `begin`, the selection from `source`, then `condition`. LedgerError at a row
+    that is not what was written.
     """
     columns = ", ".join(f"log.{column}" for column in LOG_COLUMNS)
     for position, *entry, link, previous_link in db.execute(
         f"{begin} SELECT {columns}, before.link FROM {source} "
-        f"LEFT JOIN log AS before ON before.position = log.position - 1 {rest}",
+        f"LEFT JOIN log AS before ON before.position = log.position - 1 {condition}",
         parameters,
     ).fetchall():
         row = LogRow(position, LogEntry(*entry), link)

@@ -153,6 +153,7 @@ def draw_labels(stream: np.random.Generator, count: int) -> object:
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("unchecked_types")
 def test_odd_labels_are_numbered_or_refused(tmp_path: Path) -> None:
     """In each door: bits, attributes and archives; the memory stays flat."""
     stream = np.random.default_rng(1)

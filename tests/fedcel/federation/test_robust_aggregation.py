@@ -230,7 +230,7 @@ def test_what_would_undo_a_rule_is_refused(raw: dict[str, object], reason: str) 
 @pytest.mark.parametrize("name", ["mean", "median"])
 def test_the_loop_steps_by_the_rule(name: str, tmp_path: Path) -> None:
     """To the bit what the rule makes of the clients' own deltas."""
-    raw = {"engine": "loop", "clients": 3, "local.steps": 2, "temperature": 0.0}
+    raw = {"engine": "local", "clients": 3, "local.steps": 2, "temperature": 0.0}
     s = parse_settings({**raw, "strategy.momentum": 0.0, "strategy.aggregation": name})
     flat, splits = client_update.build_workspace_net(s), load_splits(s.data, s.clients, s.seed)
     examples = {client: len(part.y) for client, part in enumerate(splits.clients)}

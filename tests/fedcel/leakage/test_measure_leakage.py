@@ -168,7 +168,9 @@ def measure_all(z: Tensor) -> list[float]:
     stream = [torch.Generator().manual_seed(0) for _ in range(3)]
     scenes = z.reshape(20, 3, -1)
     return [
-        measure_leakage(features=z, labels=y, noise=0.3, feature_range=(-9, 9)).information_bits,
+        measure_leakage(
+            features=z, labels=y, noise=0.3, feature_range=(-9.0, 9.0)
+        ).information_bits,
         measure_leakage(features=z, labels=y, noise=0.3, dropout=0.2).information_half_width,
         measure_attribute_leakage(features=z, attributes=y, noise=0.3).bits,
         image_leak(z, y, 3, noise=noise, generator=stream[0], dropout=0.1).information,

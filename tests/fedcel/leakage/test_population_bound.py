@@ -258,7 +258,7 @@ def test_warns_of_images_that_are_rare_and_tell_most(rare: int, known: int) -> N
     if known:
         features = torch.cat([draw_rare(rare, 0).mean, draw_rare(known, 1).mean])
         assert "Warning: a few of these images do" in str(
-            measure_leakage(features=features, noise=1)
+            measure_leakage(features=features, noise=1.0)
         )
 
 

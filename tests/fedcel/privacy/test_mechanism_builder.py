@@ -143,6 +143,8 @@ def test_a_stated_sensitivity_must_be_enforced(kind: str) -> None:
             "privacy.sensitivity is 0, must be .* above 0, or .none",
         ),
         ({"privacy.budget": 3.0}, r"budget is 3, must be at least privacy.epsilon \(4\)"),
+        ({"privacy.budget": 1e300}, r"privacy.budget is 1e\+300, must be .* below 4.6e12"),
+        ({"privacy.budget": 1e-7}, r"privacy.budget is 1e-07, must be at least 1e-06"),
         ({"privacy.mechanism": "laplcae"}, "nearest: 'laplace'"),
         ({"privacy.delta": 1.0}, "privacy.delta is 1.0"),
     ],

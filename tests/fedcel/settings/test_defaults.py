@@ -29,7 +29,7 @@ def test_two_rounds_of_training(setting: dict[str, str], tmp_path: Path) -> None
     """With what the default leaves to be decided, on the way to a finished run."""
     from sims.engines.simulate import simulate
 
-    small = {"rounds": 5, "cel.warm-up": 1, "local.steps": 2, "engine": "loop"}
+    small = {"rounds": 5, "cel.warm-up": 1, "local.steps": 2, "engine": "local"}
     simulate(parse_settings({**setting, **small}), tmp_path / "run")
     assert (tmp_path / "run" / "result.json").exists()
 

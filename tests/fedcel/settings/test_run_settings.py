@@ -61,7 +61,7 @@ def test_unwise_settings_warn() -> None:
         ({**STOCK, "temperature": 1}, "set temperature to 0"),
         ({**STOCK, "chain.scope": "head"}, "set chain.scope to 'full'"),
         ({**STOCK, "prior.scale": 1.0}, "how many examples there are"),
-        ({"strategy.max-norm": 1.0, "engine": "loop"}, "trusts its own clients"),
+        ({"strategy.max-norm": 1.0, "engine": "local"}, "trusts its own clients"),
         ({"defence.strength": 0.1}, "defence.strength is 0.1, defence.name 'none': name one"),
         (
             {"defence.name": "noise", "defence.strength": 0.0},

@@ -17,7 +17,7 @@ from sims.engines.simulate import simulate
 from tests.clients.serving import Running, made_run, running
 
 QUICK: dict[str, Scalar] = {
-    "engine": "loop",
+    "engine": "local",
     "clients": 4,
     "rounds": 5,
     "local.steps": 5,

@@ -161,7 +161,7 @@ def test_a_run_that_learned_nothing_is_no_private_one(
 ) -> None:
     """Its folder says so; so does the audit, and `privacy` recommends nothing."""
     folder = str(tmp_path / "run")
-    words = ["--engine", "loop", "--set", "rounds=2", "--set", "local.rate=0.0001"]
+    words = ["--engine", "local", "--set", "rounds=2", "--set", "local.rate=0.0001"]
     assert main(["simulate", "digits", *words, "--set", "temperature=0", "--out", folder]) == 0
     capsys.readouterr()
     assert main(["audit", folder, "--data", "digits", *BITS]) == 0

@@ -122,7 +122,7 @@ def test_an_error_ends_the_other_processes(tmp_path: Path) -> None:
 def test_ctrl_c_ends_the_other_processes(tmp_path: Path) -> None:
     """SIGINT to the first process alone: exit 130 at once, and no cell goes on."""
     out = tmp_path / "b"
-    command = [sys.executable, "-m", "sims", "bench", "digits", "--engine", "loop", "--jobs", "2"]
+    command = [sys.executable, "-m", "sims", "bench", "digits", "--engine", "local", "--jobs", "2"]
     command += ["--set", "rounds=100000", "--out", str(out)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT)
     limit = time.monotonic() + 300
@@ -335,7 +335,7 @@ def test_a_sweep_is_anchored_where_the_first_undefended_row_is(tmp_path: Path) -
         "settings = { cel = { kind = 'plain' } }\n"
         "[[variant]]\nname = 'c'\nstrength-key = 'net.noise'\nstrengths = '0.5'\n"
     )
-    found = scenario.list_cells(scenario.read_scenario(str(path)), {"engine": "loop"})
+    found = scenario.list_cells(scenario.read_scenario(str(path)), {"engine": "local"})
     for cell in found:
         place = tmp_path / "runs" / cell.name
         attacked(place, [], cell.settings.attack)

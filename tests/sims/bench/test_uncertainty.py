@@ -19,7 +19,7 @@ from sims.bench.shifted_images import parse_shifts
 from sims.results.records import UncertaintyRow
 
 RAW: dict[str, Any] = {
-    "engine": "loop",
+    "engine": "local",
     "clients": 2,
     "rounds": 6,
     "local.steps": 10,

@@ -24,7 +24,7 @@ from sims.engines import local
 
 def trained(folder: Path, scope: str) -> Path:
     """Return a run of three short rounds that keeps samples."""
-    given = {"clients": 3, "rounds": 3, "local.steps": 3, "chain.burn-in": 0.3, "engine": "loop"}
+    given = {"clients": 3, "rounds": 3, "local.steps": 3, "chain.burn-in": 0.3, "engine": "local"}
     settings = parse_settings({**given, "chain.thin": 1, "chain.scope": scope})
     run_folder.create_run(folder, settings)
     local.train_locally(settings, folder, lambda _: None, measure=False)
@@ -81,7 +81,7 @@ def test_a_run_of_whole_nets_is_refused(tmp_path: Path, capsys: pytest.CaptureFi
 
 def learned(folder: Path, shape: str) -> run_folder.Run:
     """Return a run whose noise was learned for a few steps."""
-    given = {"clients": 3, "rounds": 8, "local.steps": 5, "engine": "loop", "temperature": 0.0}
+    given = {"clients": 3, "rounds": 8, "local.steps": 5, "engine": "local", "temperature": 0.0}
     shaped = {"defence.name": "learned-noise", "net.noise-shape": shape, "defence.strength": 0.1}
     settings = parse_settings({**given, **shaped, "cel.warm-up": 0, "cel.ramp": 0.2})
     run_folder.create_run(folder, settings)

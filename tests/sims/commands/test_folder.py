@@ -9,7 +9,7 @@ from PIL import Image
 from fedcel.files import read_json
 from sims.commands.main import main
 
-QUICK = ["--engine", "loop", "--set", "rounds=5", "--set", "local.steps=3"]
+QUICK = ["--engine", "local", "--set", "rounds=5", "--set", "local.steps=3"]
 QUICK += ["--set", "cel.warm-up=1", "--set", "privacy.epsilons=4", "--set", "clients=2"]
 DONE = (
     "images: 33 of 3 classes from 9x7 to 120x80 pixels, resized to 32x32",

@@ -97,7 +97,7 @@ def test_a_failure_that_may_pass_names_what_goes_on(
 def test_ctrl_c_saves_complete_rounds_and_resume_ends_the_run(tmp_path: Path) -> None:
     """A real process, a real SIGINT: exit 130, how to go on, and going on works."""
     run = tmp_path / "run"
-    command = [sys.executable, "-m", "sims", "simulate", "digits", "--engine", "loop"]
+    command = [sys.executable, "-m", "sims", "simulate", "digits", "--engine", "local"]
     command += ["--set", "rounds=3000", "--out", str(run)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT)
     events = run / "events.jsonl"
@@ -187,7 +187,7 @@ class Ending(Stateless):
 def test_a_training_that_ends_without_a_word_is_not_done(tmp_path: Path) -> None:
     """A part of a user's own that ends the process with 0: exit 1, a line, how to go on."""
     (tmp_path / "ending.py").write_text(ENDING)
-    words = ["simulate", "digits", "--engine", "loop", "--set", "cel.kind=ending:Ending"]
+    words = ["simulate", "digits", "--engine", "local", "--set", "cel.kind=ending:Ending"]
     words += ["--out", "a run"]
     done = subprocess.run(
         [sys.executable, "-m", "sims", *words],
@@ -200,6 +200,6 @@ def test_a_training_that_ends_without_a_word_is_not_done(tmp_path: Path) -> None
     assert done.returncode == 1 and not (tmp_path / "a run" / "result.json").exists()
     assert done.stderr.endswith(
         "fedcel: its process ended without a word (exit status 0): a library or a part of your own "
-        "ended it; complete rounds are saved, go on: fedcel simulate digits --engine loop "
+        "ended it; complete rounds are saved, go on: fedcel simulate digits --engine local "
         "--set cel.kind=ending:Ending --out 'a run' --resume\n"
     )

@@ -27,7 +27,7 @@ from sims.commands.main import GROUPS, main
 from sims.results import read_attack_rows
 
 ROOT = Path(__file__).parents[3]
-QUICK = ["--engine", "loop", "--set", "rounds=5", "--set", "local.steps=3"]
+QUICK = ["--engine", "local", "--set", "rounds=5", "--set", "local.steps=3"]
 QUICK += ["--set", "cel.warm-up=1"]
 QUICK += ["--set", "privacy.epsilons=4", "--set", "attack.seeds=1", "--set", "attack.budget=0.05"]
 
@@ -63,7 +63,7 @@ def test_wrong_settings(
     setting: str, words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """What, its value, what is allowed."""
-    out = ["--out", str(tmp_path / "run"), "--engine", "loop"]
+    out = ["--out", str(tmp_path / "run"), "--engine", "local"]
     assert words in refused(["simulate", "digits", *out, "--set", setting], capsys)
     assert not (tmp_path / "run").exists()
 
@@ -150,7 +150,7 @@ def test_wrong_data_folders(
     if damage == "text":
         (folder / "train-images-idx3-ubyte").write_text("these are no images")
     keys = ["--set", "data.source=idx", "--set", f"data.path={folder}"]
-    out = ["--out", str(tmp_path / "run"), "--engine", "loop"]
+    out = ["--out", str(tmp_path / "run"), "--engine", "local"]
     assert words in refused(["simulate", "digits", *out, *keys], capsys)
 
 
@@ -166,7 +166,7 @@ def test_batch_norm_is_refused(
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    keys = ["--set", "net.name=ownnet:build", "--engine", "loop", "--out", "run"]
+    keys = ["--set", "net.name=ownnet:build", "--engine", "local", "--out", "run"]
     assert "nn.GroupNorm" in refused(["simulate", "digits", *keys], capsys)
 
 

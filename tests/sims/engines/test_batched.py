@@ -37,7 +37,7 @@ def test_many_clients_at_once_give_the_loop_s_model(tmp_path: Path) -> None:
 
 def test_a_batched_run_goes_on_as_a_loop_run(tmp_path: Path) -> None:
     """Its clients' states are on the disk as any engine leaves them."""
-    settings = parse_settings(CLUSTERED | {"engine": "batched"})
+    settings = parse_settings(CLUSTERED | {"engine": "local"})
     whole = run(tmp_path / "whole")
     part = tmp_path / "part"
 
@@ -49,7 +49,7 @@ def test_a_batched_run_goes_on_as_a_loop_run(tmp_path: Path) -> None:
         patch.setattr("sims.progress.show_rounds", lambda title, total: _Shown(stop))
         with pytest.raises(KeyboardInterrupt):
             simulate(settings, part)
-    simulate(settings.model_copy(update={"engine": "loop"}), part, resume=True)
+    simulate(settings.model_copy(update={"engine": "local"}), part, resume=True)
     torch.testing.assert_close(model(whole), model(part), rtol=0, atol=1e-5)
 
 
@@ -93,7 +93,7 @@ LARGE = "tests.bench.batched:large_images"
         ({"net.name": "strided", "data.source": LARGE}, "loop"),
         ({"cel.kind": "cluster", "cel.clustering": "diagonal"}, "loop"),
         ({"strategy.name": "flwr.serverapp.strategy:FedAvg"}, "loop"),
-        ({"engine": "batched", "net.name": "strided"}, "batched"),
+        ({"engine": "local", "net.name": "strided"}, "batched"),
     ],
     ids=[
         *("many", "few", "few a round", "large", "no room", "small convolutions", "convolutions"),
@@ -140,7 +140,7 @@ def test_a_bench_takes_the_fastest_engine_unless_one_is_named() -> None:
     assert scenario.choose_default_engine(demo, {}).settings["engine"] == "ray"
     other = scenario.read_scenario("defences")
     assert scenario.choose_default_engine(other, {}).settings["engine"] == "auto"
-    for overrides in ({"engine": "loop"}, {"strategy.max-norm": 1.0}):
+    for overrides in ({"engine": "local"}, {"strategy.max-norm": 1.0}):
         assert "engine" not in scenario.choose_default_engine(other, overrides).settings
     with pytest.raises(SettingsError, match="set engine to 'ray'"):
         parse_settings({"engine": "auto", "strategy.max-norm": 1.0})

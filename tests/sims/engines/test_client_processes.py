@@ -191,7 +191,7 @@ def test_another_flower_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> N
     """Where Flower's simulation no longer makes its backend of this name, nothing would be ours."""
     monkeypatch.delattr(raybackend, client_processes.CHOICE)
     with (
-        pytest.raises(FailedError, match="has no flwr.*raybackend.RayBackend.*--engine processes"),
+        pytest.raises(FailedError, match="has no flwr.*raybackend.RayBackend.*--engine local"),
         client_processes.use_client_processes(),
     ):
         pass

@@ -70,7 +70,7 @@ def test_the_threshold_is_the_same_in_both_engines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        {"engine": "batched"},
+        {"engine": "local"},
         {"strategy.name": "strategies:PosteriorStrategy"},
         pytest.param({"engine": "ray"}, marks=pytest.mark.long),
     ],

@@ -57,7 +57,7 @@ def is_descendant(process: int, ancestor: int) -> bool:
 def test_a_run_is_not_resumed_beside_the_process_that_trains_it(tmp_path: Path) -> None:
     """Real processes: the second ends with 2, the first goes on; killed, it is resumed at once."""
     out = tmp_path / "run"
-    words = [sys.executable, "-m", "sims", "simulate", "digits", "--engine", "loop"]
+    words = [sys.executable, "-m", "sims", "simulate", "digits", "--engine", "local"]
     words += ["--set", "rounds=4000", "--out", str(out)]
     with subprocess.Popen(words, stderr=subprocess.DEVNULL) as first:
         try:

@@ -93,7 +93,7 @@ def test_the_command_line_says_it_in_a_line(
         assignments = [f"--set={key}={str(value).lower()}" for key, value in change.items()]
         scenario = tmp_path / "scenario.toml"
         scenario.write_text('title = "small"\n')
-        arguments = ["simulate", str(scenario), "--out", str(tmp_path / name), "--engine", "loop"]
+        arguments = ["simulate", str(scenario), "--out", str(tmp_path / name), "--engine", "local"]
         filtered = [a for a in assignments if not a.startswith(("--set=engine", "--set=cel.kind"))]
         kind = f"--set=cel.kind={__name__}:{name}"
         assert main([*arguments, *filtered, kind]) == status

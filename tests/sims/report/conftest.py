@@ -144,7 +144,7 @@ def make_bench(tmp_path: Path) -> Make:
                      "bits-beyond-label": moved[1], "information-bits": cell[1] + 3.3,
                      "identification-optimal": cell[2], "attacks": [attack_of(cell[3])],
                      "certificate-bits": cell[1] + 4, "train-step-ratio": 1.21,
-                     "run": run, "engine": "loop", "noise": 0.3}
+                     "run": run, "engine": "local", "noise": 0.3}
                 )  # fmt: skip
         (tmp_path / "bench.json").write_text(json.dumps(rows))
         (tmp_path / "scenario.toml").write_text('title = "Digits: what leaks"\n[settings]\n')

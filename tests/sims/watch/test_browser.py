@@ -38,7 +38,7 @@ raise SystemExit(main(sys.argv[1:]))
 """
 """The command, which waits after rounds 2 and 4 until they are seen; figures are left out."""
 QUICK = {
-    "engine": "loop",
+    "engine": "local",
     "rounds": 8,
     "clients": 3,
     "local.steps": 3,

@@ -404,6 +404,7 @@ def test_many_classes_take_no_square_of_their_number() -> None:
     assert cel(z, torch.tensor([7, 7, 999_999, 7])).item() > 0
 
 
+@pytest.mark.usefixtures("unchecked_types")
 @pytest.mark.parametrize(
     ("make", "words"),
     [

@@ -6,7 +6,7 @@ from tests.fedcel.privacy.ledger.flipped_bytes import flip_bytes
 
 
 def test_a_changed_byte_is_harmless_or_refused(tmp_path: Path) -> None:
-    """Of 250: each use gives what the sound ledger gives, or a LedgerError; both ends occur."""
-    ends = flip_bytes(tmp_path, 250, seed=0)
+    """Of 600: each use gives what the sound ledger gives, or a LedgerError; both ends occur."""
+    ends = flip_bytes(tmp_path, 600, seed=0)
     assert ends["verify: sound; refused: nothing"] > 50
     assert sum(times for end, times in ends.items() if "verify: sound" not in end) > 50
