@@ -86,8 +86,12 @@ def _rename_engine(flat: dict[str, Scalar]) -> dict[str, Scalar]:
     renamed = flat | {"engine": "local"}
     if name != "batched":
         renamed.setdefault("local.at-once", 1)
-    settings = ", ".join(f"{key} {renamed[key]!r}" for key in ("engine", "local.at-once") if key in renamed)
-    warn(f"engine {name!r} is now {settings}; the old name goes with the next version", stacklevel=4)
+    settings = ", ".join(
+        f"{key} {renamed[key]!r}" for key in ("engine", "local.at-once") if key in renamed
+    )
+    warn(
+        f"engine {name!r} is now {settings}; the old name goes with the next version", stacklevel=4
+    )
     return renamed
 
 

@@ -139,7 +139,8 @@ def _overlap(cells: Sequence[Cell], folder: Path) -> Generator[CellOutcome, None
 def share_ray(cells: Sequence[Cell], folder: Path) -> Iterator[None]:
     """Keep one Ray for the trainings on it within the block, if there are any."""
     needs_ray = any(
-        choose_engine(cell.settings) == "ray" and not (folder / "runs" / cell.name / RESULT_FILE).exists()
+        choose_engine(cell.settings) == "ray"
+        and not (folder / "runs" / cell.name / RESULT_FILE).exists()
         for cell in cells
     )
     if not needs_ray:
