@@ -47,6 +47,10 @@ class ClientRound(NamedTuple):
     state: State | None = None
     control_variate: Float[Tensor, " P"] | None = None
 
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
+
 
 class ClientUpdate(NamedTuple):
     """What a client's round gives. Of this only the state stays with the client.
@@ -89,6 +93,10 @@ class RoundDraws(NamedTuple):
     cut_noise: Float[Tensor, "K steps b D"] | None
     epoch_steps: list[int]
 
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
+
 
 class StepState(NamedTuple):
     """State that a step hands on to the next, besides the parameters.
@@ -104,6 +112,10 @@ class StepState(NamedTuple):
     sampler: State
     means: dict[str, Float[Tensor, "K E"]]
 
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
+
 
 class StepMeasures(NamedTuple):
     """Measurements of a step; metrics of the terms in the last step only."""
@@ -111,6 +123,10 @@ class StepMeasures(NamedTuple):
     potential: Float[Tensor, " K"]
     langevin: LangevinMeasures
     metrics: Mapping[str, Float[Tensor, " K"]]
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
 
 @use_full_precision()

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedcel.errors import DivergedError
+from fedcel.errors import DivergedError, StackingError
 from fedcel.losses.defences.protocol import Defence, LawDefence
 from fedcel.losses.protocol import (
     ConditionalEntropy,
@@ -117,12 +117,18 @@ class LossTerm(ABC):
             return [state]
         return [select_row(state, k) for k in range(count)]
 
+    def call(self, loss: Callable[..., Term], state: State, *rows: object) -> Term:
+        """Call a loss on the batches of several clients, or on that of a single one.
 
-def _call_on_row(loss: Callable[..., Term], state: State, *rows: object) -> Term:
-    """Compute the term of a single client by a loss that knows one client only."""
-    term = loss(state, *(row[0] if isinstance(row, Tensor) else row for row in rows))
-    metrics = {name: value.unsqueeze(0) for name, value in term.metrics.items()}
-    return Term(term.loss.unsqueeze(0), metrics)
+        A stack of one would be computed by other kernels, whose sums differ in the last bit.
+        """
+        if self.takes_stacks and len(next(row for row in rows if isinstance(row, Tensor))) > 1:
+            return loss(state, *rows)
+        if self.takes_stacks:
+            state = {name: tensor.squeeze(0) for name, tensor in state.items()}
+        term = loss(state, *(row.squeeze(0) if isinstance(row, Tensor) else row for row in rows))
+        metrics = {name: value.unsqueeze(0) for name, value in term.metrics.items()}
+        return Term(term.loss.unsqueeze(0), metrics)
 
 
 @final
@@ -167,10 +173,7 @@ class CELTerm(LossTerm):
         self, state: State, z: Float[Tensor, "K B D"], y: Int[Tensor, "K B"], measure: bool
     ) -> Term:
         """Compute the loss of whitened features."""
-        z = pool_positions(z, self.positions)
-        if self.takes_stacks:
-            return self.loss.loss(state, z, y, measure)
-        return _call_on_row(self.loss.loss, state, z, y, measure)
+        return self.call(self.loss.loss, state, pool_positions(z, self.positions), y, measure)
 
     def update(self, state: State, batch: Batch) -> State:
         """Move what the loss learns; see `LossTerm.update`."""
@@ -227,13 +230,14 @@ class DefenceTerm(LossTerm):
 
     def evaluate(self, state: State, batch: Batch, measure: bool) -> Term:
         """Compute the loss of what is sent; see `LossTerm.evaluate`."""
-        if isinstance(self.loss, LawDefence):
+        loss = self.loss
+        if isinstance(loss, LawDefence):
             scale = torch.ones_like(batch.z) if batch.noise_scale is None else batch.noise_scale
-            return self.loss.law_loss(state, batch.z, scale, y=batch.y, measure=measure)
-        seen = batch.x, batch.z, batch.smashed, measure
-        if self.takes_stacks:
-            return self.loss.loss(state, *seen)
-        return _call_on_row(self.loss.loss, state, *seen)
+            return self.call(
+                lambda state, z, scale, y: loss.law_loss(state, z, scale, y=y, measure=measure),
+                *(state, batch.z, scale, batch.y),
+            )
+        return self.call(loss.loss, state, batch.x, batch.z, batch.smashed, measure)
 
     def update(self, state: State, batch: Batch) -> State:
         """Move what the loss learns; see `LossTerm.update`."""
@@ -292,6 +296,21 @@ class WeightedTerm(NamedTuple):
         return Term(clipped, metrics)
 
 
+def find_single_term(terms: Sequence[WeightedTerm]) -> str | None:
+    """Name a term that keeps clients from being computed at once.
+
+    Args:
+        terms: Those of a round.
+
+    Returns:
+        A reason, None where there is none.
+    """
+    for weighted in terms:
+        if not weighted.term.takes_stacks:
+            return f"{weighted.source.name} takes one client's batch at a time"
+    return None
+
+
 States = dict[str, State]
 """The state of each term that acts, of all clients, by the term's name."""
 
@@ -312,7 +331,13 @@ def start_terms(
 
     Returns:
         The state of each term.
+
+    Raises:
+        StackingError: There are several clients, and a term computes a single one.
     """
+    obstacle = find_single_term(terms)
+    if obstacle and len(stored) > 1:
+        raise StackingError(obstacle)
     return {
         weighted.name: weighted.term.start(
             [select_state(state, weighted.name) for state in stored], read_features, streams

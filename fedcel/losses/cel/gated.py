@@ -204,8 +204,6 @@ class Gated(StackedEntropy):
         """
         hidden = self.hidden_size
         if state is not None:
-            if state["theta"].requires_grad:
-                return state
             size = (2 * self.features + 1) * hidden
             return adam.resume_state(state, size, "attention", "net.features or cel.hidden")
         layers = [(2 * hidden * self.features, self.features), (hidden, hidden)]

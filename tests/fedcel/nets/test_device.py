@@ -1,26 +1,22 @@
 """Training on a GPU, stood in for by a device that mixes with no other; who uses one."""
 
-import sys
-
 import pytest
 import torch
 from torch import nn
 
 from fedcel.data import Images
-from fedcel.federation.local_update import LocalUpdate, local_update
-from fedcel.losses import cel
-from fedcel.losses.protocol import ConditionalEntropy
-from fedcel.losses.composite import Losses
+from fedcel.federation import ClientUpdate, build_client_nets, client_update
+from fedcel.losses import CELTerm, DefenceTerm, GradientRule, WeightedTerm, cel
 from fedcel.losses.defences import Adversarial, NoPeek
-from fedcel.nets import split_net
+from fedcel.losses.protocol import ConditionalEntropy
+from fedcel.nets import FlatNet, split_net
 from fedcel.nets.device import CPU, fastest_device, place_state, use_full_precision
-from fedcel.nets.flat_net import FlatNet
-from fedcel.posterior.round_plan import RoundPlan
+from fedcel.posterior import RoundPlan
 from fedcel.seeding import make_generator
-from fedcel.settings import CelSettings, LocalSettings, NetSettings
+from fedcel.settings import CelSettings, LocalSettings, NetSettings, parse_settings
 from tests.fedcel.elsewhere import ELSEWHERE, Elsewhere, pretended
+from tests.fedcel.train_one import train_one
 
-training = sys.modules[local_update.__module__]
 SHAPE, CLASSES, FEATURES = (1, 8, 8), 3, 6
 NET = NetSettings(name="strided", features=FEATURES, width=9, noise=0.3)
 PLAN = RoundPlan(0.1, 1.0, 1.0, 0.1, 0.1, 0.01, False, 1.0, clip=1.0)
@@ -58,28 +54,42 @@ def test_the_stand_in_refuses_what_a_gpu_refuses() -> None:
         assert (far * number)[torch.tensor([0])].tolist() == [2]
 
 
-def update(extra: Losses, plan: RoundPlan = PLAN) -> LocalUpdate:
-    """Return one client's round of a convolutional net, everything on that can be."""
-    flat = FlatNet(split_net.build_net(NET, SHAPE, CLASSES, make_generator(0, "net")))
+def weighted_cel(name: str, clip: float | None = 1.0) -> WeightedTerm:
+    """Return a loss as a term of weight 1."""
+    return WeightedTerm("cel", CELTerm(build(name)), 1.0, GradientRule(clip))
+
+
+def build_flat() -> FlatNet:
+    """Return a convolutional net."""
+    return FlatNet(split_net.build_net(NET, SHAPE, CLASSES, make_generator(0, "net")))
+
+
+def make_images() -> Images:
+    """Return a client's images."""
     stream = make_generator(1, "data")
-    x, y = torch.rand(24, *SHAPE, generator=stream), torch.arange(24) % CLASSES
+    return Images(torch.rand(24, *SHAPE, generator=stream), torch.arange(24) % CLASSES)
+
+
+def update(
+    *terms: WeightedTerm, device: torch.device = CPU, plan: RoundPlan = PLAN
+) -> ClientUpdate:
+    """Return one client's round of a convolutional net, everything on that can be."""
+    flat = build_flat()
     received = flat.vector.clone()
-    local = LocalSettings(steps=6, batch_size=12, augment="affine-flip", balance=True)
-    return local_update(
-        flat,
+    return train_one(
+        flat if device == CPU else flat.copy_to(device),
         received,
-        Images(x, y),
+        make_images(),
         plan=plan,
-        local=local,
+        local=LocalSettings(steps=6, batch_size=12, augment="affine-flip", balance=True),
         streams=lambda p: make_generator(3, p),
-        losses=extra,
-        state=None,
+        terms=terms,
         refresh_every=1,
         control_variate=torch.zeros_like(received),
     )
 
 
-def same(here: LocalUpdate, there: LocalUpdate) -> None:
+def same(here: ClientUpdate, there: ClientUpdate) -> None:
     """The whole of a round is on the processor, every number alike."""
     assert there.delta.device == CPU
     assert torch.equal(here.delta, there.delta)
@@ -93,50 +103,66 @@ def same(here: LocalUpdate, there: LocalUpdate) -> None:
 
 @pytest.mark.filterwarnings("ignore:attention-share")
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_round_elsewhere_comes_back_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_elsewhere_comes_back_whole(name: str) -> None:
     """No operation takes tensors of two devices; the processor has the same to the bit."""
-    extra = Losses(cel=build(name), cel_weight=1.0, clip=1.0)
-    here = update(extra)
-    with pretended(monkeypatch, training):
-        there = update(extra)
-    same(here, there)
+    here = update(weighted_cel(name))
+    with Elsewhere():
+        same(here, update(weighted_cel(name), device=ELSEWHERE))
 
 
 @pytest.mark.parametrize(
     "defence", [NoPeek(), Adversarial(SHAPE, FEATURES, 5, 0.01)], ids=["nopeek", "adversarial"]
 )
-def test_defences_elsewhere(defence: NoPeek | Adversarial, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_defences_elsewhere(defence: NoPeek | Adversarial) -> None:
     """The same of them."""
-    extra = Losses(defence=defence, defence_weight=1.0)
-    here = update(extra)
-    with pretended(monkeypatch, training):
-        same(here, update(extra))
+    term = WeightedTerm("defence", DefenceTerm(defence), 1.0)
+    here = update(term)
+    with Elsewhere():
+        same(here, update(term, device=ELSEWHERE))
 
 
-def test_a_frozen_encoder_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frozen_encoder_elsewhere() -> None:
     """Images are encoded there once, the head alone moves."""
     plan = PLAN._replace(is_encoder_frozen=True)
-    here = update(Losses(), plan)
-    with pretended(monkeypatch, training):
-        same(here, update(Losses(), plan))
+    here = update(plan=plan)
+    with Elsewhere():
+        same(here, update(plan=plan, device=ELSEWHERE))
 
 
-def test_the_model_is_where_the_round_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_is_where_the_round_ended() -> None:
     """On another device too, here a second net on the processor; whatever was in the workspace."""
-    flat = FlatNet(split_net.build_net(NET, SHAPE, CLASSES, make_generator(0, "net")))
+    flat = build_flat()
     received = flat.vector.clone()
-    x, y = torch.rand(24, *SHAPE, generator=make_generator(1, "x")), torch.arange(24) % CLASSES
     rest = {
         "plan": PLAN,
         "local": LocalSettings(steps=3),
         "streams": lambda p: make_generator(3, p),
     }
-    here = local_update(flat, received, Images(x, y), **rest)
-    monkeypatch.setattr(training, "fastest_device", lambda net: torch.device("cpu", 0))
-    there = local_update(flat, received, Images(x, y), **rest)
+    here = train_one(flat, received, make_images(), **rest)
+    other = flat.copy_to(torch.device("cpu", 0))
+    other.load(torch.full_like(received, torch.nan))
+    there = train_one(other, received, make_images(), **rest)
     assert torch.equal(here.delta, there.delta)
     assert torch.equal(here.model, there.model)
     assert torch.equal(here.model - received, here.delta)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_clients_train_where_pytorch_finds_a_gpu(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their nets are made there, with memory of their own; without one they are here."""
+    settings = parse_settings({"net.name": "cnn", "seed": count})
+    build_client_nets.cache_clear()
+    with pretended(monkeypatch, client_update):
+        there = build_client_nets(settings, count)
+        assert there.vectors.device == ELSEWHERE
+        assert there.gradients.device == ELSEWHERE
+        assert there.vectors.shape[0] == count
+    build_client_nets.cache_clear()
+    here = build_client_nets(settings, count)
+    assert here.vectors.device == CPU
+    assert here.vectors.shape == there.vectors.shape
 
 
 def test_dense_nets_stay_on_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,9 +198,8 @@ def test_full_precision_puts_the_flags_back() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no GPU here")
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_gpu_takes_the_same_steps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_takes_the_same_steps(name: str) -> None:
     """Up to the order of sums; only where there is one."""
-    extra = Losses(cel=build(name), cel_weight=1.0)
-    there = update(extra)
-    monkeypatch.setattr(training, "fastest_device", lambda net: CPU)
-    torch.testing.assert_close(there.delta, update(extra).delta, atol=1e-4, rtol=1e-3)
+    here = update(weighted_cel(name, None))
+    there = update(weighted_cel(name, None), device=torch.device("cuda"))
+    torch.testing.assert_close(there.delta, here.delta, atol=1e-4, rtol=1e-3)

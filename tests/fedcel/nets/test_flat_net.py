@@ -1,16 +1,59 @@
-"""Flat parameters."""
+"""Flat parameters of one net or of copies for several clients, each of which is the net itself."""
+
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
-from fedcel.errors import NetError
-from fedcel.nets.cut import Cut
-from fedcel.nets.flat_net import FlatNet, to_arrays, to_vector
-from fedcel.nets.split_net import SplitNet, build_net
+from fedcel.errors import NetError, StackingError
+from fedcel.nets import Cut, FlatNet, SplitNet, build_net, to_arrays, to_vector
 from fedcel.seeding import make_generator
 from fedcel.settings import NetSettings
+
+CLIENTS, IMAGES = 3, 5
+
+
+class Scaled(nn.Linear):
+    """A linear layer that is more than one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return twice the map."""
+        return 2 * super().forward(x)
+
+
+class Smoothed(nn.Linear):
+    """A head with a potential of its own."""
+
+    def potential(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Return the cross-entropy, and a little of the weights."""
+        return cross_entropy(logits, y) + 0.1 * self.weight.square().sum()
+
+
+def repeated() -> nn.Module:
+    """One activation in two places."""
+    bend = nn.Tanh()
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 6), bend, nn.Linear(6, 6), bend)
+
+
+HALVES: dict[str, Callable[[], nn.Module]] = {
+    "dense": lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, 9), nn.ReLU(), nn.Linear(9, 6)),
+    "no bias": lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, 6, bias=False), nn.Sigmoid()),
+    "subclass": lambda: nn.Sequential(nn.Flatten(), Scaled(16, 6)),
+    "repeated": repeated,
+    "rows": lambda: nn.Sequential(nn.Linear(4, 3), nn.GELU(), nn.Flatten(), nn.Linear(12, 6)),
+    "convolution": lambda: nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 6)
+    ),
+}
+
+
+def make_net(half: str = "dense", head: type[nn.Linear] = nn.Linear) -> SplitNet:
+    """Return a small net cut behind one of the encoders."""
+    torch.manual_seed(0)
+    return SplitNet(HALVES[half](), head(6, 4), Cut(0.1), 6)
 
 
 def test_vector_and_gradient_are_the_nets_own() -> None:
@@ -22,11 +65,115 @@ def test_vector_and_gradient_are_the_nets_own() -> None:
     x = torch.rand(2, 1, 2, 2)
     assert not flat.net.answer(flat.net.encode(x)).any()
     flat.load(torch.full_like(flat.vector, 0.1))
-    flat.net.answer(flat.net.encode(x)).square().sum().backward()
-    by_hand = torch.cat([p.grad.flatten() for p in flat.net.parameters() if p.grad is not None])
-    assert torch.equal(flat.gradient, by_hand)
-    assert flat.gradient.any()
+    loss = flat.net.answer(flat.net.encode(x)).square().sum()
+    by_hand = torch.autograd.grad(loss, list(flat.net.parameters()), retain_graph=True)
+    flat.backward(loss.unsqueeze(0))
+    assert torch.equal(flat.gradients[0], torch.cat([part.flatten() for part in by_hand]))
+    assert flat.gradients.any()
     assert flat.cut == sum(p.numel() for p in flat.net.encoder.parameters())
+    assert torch.equal(flat.vectors, flat.vector[None])
+
+
+@pytest.mark.parametrize("count", [1, CLIENTS])
+@pytest.mark.parametrize("head", [nn.Linear, Smoothed], ids=["cross-entropy", "own potential"])
+@pytest.mark.parametrize("name", HALVES)
+def test_each_row_computes_what_the_net_would(
+    name: str, head: type[nn.Linear], count: int
+) -> None:
+    """Features, logits, potential and gradient; a second pass does not add to the first."""
+    net, nets = make_net(name, head), FlatNet(make_net(name, head), count)
+    vectors = torch.randn(count, nets.vectors.shape[1]) / 3
+    x, y = torch.rand(count, IMAGES, 1, 4, 4), torch.randint(0, 4, (count, IMAGES))
+    nets.load(vectors)
+    for _ in range(2):
+        z = nets.encode(x)
+        logits = nets.answer(z)
+        potentials = nets.potential(logits, y)
+        nets.backward(potentials)
+    for k in range(count):
+        nn.utils.vector_to_parameters(vectors[k], net.parameters())
+        own_z = net.encode(x[k])
+        own_logits = net.answer(own_z)
+        potential = net.potential(own_logits, y[k])
+        own_gradient = torch.autograd.grad(potential, list(net.parameters()))
+        torch.testing.assert_close(z[k], own_z)
+        torch.testing.assert_close(logits[k], own_logits)
+        torch.testing.assert_close(potentials[k], potential)
+        by_hand = torch.cat([part.flatten() for part in own_gradient])
+        torch.testing.assert_close(nets.gradients[k], by_hand)
+        assert by_hand.abs().max() > 0
+
+
+def test_copies_leave_the_net_as_it_is_and_one_takes_it_over() -> None:
+    """Of one copy the parameters are views of its row; `load` gives a vector to every copy."""
+    net = make_net()
+    before = nn.utils.parameters_to_vector(net.parameters()).detach().clone()
+    nets = FlatNet(net, CLIENTS)
+    nets.load(torch.ones_like(before))
+    assert torch.equal(nets.vectors, torch.ones(CLIENTS, len(before)))
+    assert torch.equal(nn.utils.parameters_to_vector(net.parameters()), before)
+    flat = FlatNet(net)
+    assert torch.equal(flat.vector, before)
+    flat.load(torch.ones_like(before))
+    assert nn.utils.parameters_to_vector(net.parameters()).eq(1).all()
+    assert (nets.count, flat.count) == (CLIENTS, 1)
+
+
+@pytest.mark.parametrize("count", [1, CLIENTS])
+def test_a_copy_elsewhere_has_memory_of_its_own(count: int) -> None:
+    """Of a single one the values, too; the first stays as it is."""
+    flat = FlatNet(make_net())
+    before = flat.vector.clone()
+    copies = flat.copy_to(torch.device("cpu"), count)
+    assert copies.vectors.shape == (count, len(before))
+    if count == 1:
+        assert torch.equal(copies.vector, before)
+    copies.load(torch.zeros_like(before))
+    copies.backward(copies.answer(copies.encode(torch.ones(count, 2, 1, 4, 4))).sum((1, 2)))
+    assert torch.equal(flat.vector, before)
+    assert copies.gradients.any()
+    assert not flat.gradients.any()
+
+
+@pytest.mark.parametrize("count", [1, CLIENTS])
+def test_a_head_alone_has_the_only_gradient(count: int) -> None:
+    """Features that are given leave the encoder's gradient at 0, whatever it was before."""
+    nets = FlatNet(make_net(), count)
+    nets.load(torch.randn_like(nets.vector) / 3)
+    y = torch.randint(0, 4, (count, IMAGES))
+    encoded = nets.encode(torch.rand(count, IMAGES, 1, 4, 4))
+    for z, has_encoder in ((encoded, True), (torch.rand(count, IMAGES, 6), False)):
+        nets.backward(nets.potential(nets.answer(z), y))
+        assert nets.gradients[:, : nets.cut].any() == has_encoder
+        assert nets.gradients[:, nets.cut :].any()
+
+
+@pytest.mark.parametrize("count", [1, CLIENTS])
+def test_what_is_frozen_gathers_no_gradient(count: int) -> None:
+    """A parameter with `requires_grad=False` stays so in every copy."""
+    net = make_net()
+    next(net.encoder.parameters()).requires_grad_(False)
+    nets = FlatNet(net, count)
+    nets.load(torch.randn_like(nets.vector) / 3)
+    nets.backward(nets.answer(nets.encode(torch.rand(count, 2, 1, 4, 4))).sum((1, 2)))
+    frozen = 16 * 9
+    assert not nets.gradients[:, :frozen].any()
+    assert nets.gradients[:, frozen : nets.cut].any()
+
+
+@pytest.mark.parametrize("is_within", [True, False], ids=["in a half", "of both halves"])
+def test_layers_that_share_parameters_are_refused(is_within: bool) -> None:
+    """Under a second name there is no row for them; a single copy has the net's own."""
+    shared = nn.Linear(16, 16)
+    layers = [shared, nn.ReLU(), shared] if is_within else [shared]
+    head = nn.Linear(16, 4) if is_within else shared
+    net = SplitNet(nn.Sequential(nn.Flatten(), *layers), head, Cut(0.1), 16)
+    with pytest.raises(StackingError, match="share parameters"):
+        FlatNet(net, CLIENTS)
+    x = torch.rand(2, 1, 4, 4)
+    expected = net.answer(net.encode(x)).detach().clone()
+    flat = FlatNet(net)
+    assert torch.equal(flat.answer(flat.encode(x[None]))[0], expected)
 
 
 def test_arrays_round_trip_and_are_copies() -> None:
@@ -40,6 +187,10 @@ def test_arrays_round_trip_and_are_copies() -> None:
 
 
 def test_a_net_without_parameters_is_refused() -> None:
-    """There is nothing to average."""
+    """There is nothing to average; nor is there one vector of several dtypes."""
     with pytest.raises(NetError, match="needs parameters"):
         FlatNet(SplitNet(nn.Flatten(), nn.Identity(), Cut(0.1), 4))
+    mixed = make_net()
+    mixed.head.double()
+    with pytest.raises(NetError, match="all of one dtype"):
+        FlatNet(mixed)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedcel.nets import Cut, FlatNet, NoiseScale, NoiseScales, SplitNet, StackedNet, build_net
+from fedcel.nets import Cut, FlatNet, NoiseScale, NoiseScales, SplitNet, build_net
 from fedcel.settings import NetSettings
 
 SHAPE = (1, 4, 4)
@@ -159,8 +159,8 @@ def test_the_gradient_of_a_message(shape: str) -> None:
         flat.load(vector)
         return net.add_noise(net.encode(x), stream(7)).square().sum()
 
-    flat.backward(loss(start))
-    gradient = flat.gradient[: flat.cut].clone()
+    flat.backward(loss(start).unsqueeze(0))
+    gradient = flat.gradients[0, : flat.cut].clone()
     assert (gradient[-5:] != 0).all()
     for place in [0, flat.cut // 2, *range(flat.cut - 5, flat.cut)]:
         shift = torch.zeros_like(start)
@@ -173,19 +173,18 @@ def test_the_gradient_of_a_message(shape: str) -> None:
 @pytest.mark.parametrize("shape", ["feature", "image"])
 def test_several_clients_at_once(shape: str) -> None:
     """Each has the scale of its own parameters."""
-    flat = FlatNet(make_net(shape))
-    stacked = StackedNet(flat, 3)
+    flat, nets = FlatNet(make_net(shape)), FlatNet(make_net(shape), 3)
     vectors = torch.randn(3, len(flat.vector), generator=stream())
-    stacked.vector.copy_(vectors)
+    nets.load(vectors)
     z = torch.rand(3, 6, 5, generator=stream(1))
-    together = stacked.net.scale_noise(z)
+    together = nets.scale_noise(z)
     assert together is not None
     for row, vector in enumerate(vectors):
         flat.load(vector)
         alone = flat.net.scale_noise(z[row])
         assert alone is not None
         torch.testing.assert_close(together[row], alone)
-        torch.testing.assert_close(stacked.net.whiten(z)[row], flat.net.whiten(z[row]))
+        torch.testing.assert_close(nets.whiten(z)[row], flat.net.whiten(z[row]))
 
 
 def test_several_encoders_in_a_row() -> None:

@@ -209,9 +209,9 @@ def test_constant_buffers_are_no_fault_and_others_are() -> None:
         build_net(NetSettings(name=f"{__name__}:counting"), (1, 4, 4), 3, make_generator(0, "net"))
 
 
-@pytest.mark.parametrize("engine", ["loop", "batched"])
-def test_a_transformer_is_trained(tmp_path: Path, engine: str) -> None:
-    """Its tables follow it through an engine and a run folder."""
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_a_transformer_is_trained(tmp_path: Path, at_once: int) -> None:
+    """Its tables follow it through an engine and a run folder, of clients at once as well."""
     settings = parse_settings(
         {
             "net.name": f"{__name__}:swin",
@@ -224,7 +224,8 @@ def test_a_transformer_is_trained(tmp_path: Path, engine: str) -> None:
             "rounds": 2,
             "local.steps": 2,
             "temperature": 0.0,
-            "engine": engine,
+            "engine": "local",
+            "local.at-once": at_once,
         }
     )
     simulate(settings, tmp_path / "run")

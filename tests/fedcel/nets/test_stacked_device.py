@@ -4,50 +4,44 @@ import pytest
 import torch
 
 from fedcel.data import Images
-from fedcel.federation.local_update import (
-    ClientRound,
-    LocalUpdate,
-    local_updates,
-)
+from fedcel.federation import ClientRound, ClientUpdate, train_clients
+from fedcel.losses import WeightedTerm
 from fedcel.losses.cel import State
-from fedcel.losses.composite import Losses
-from fedcel.nets import CPU, FlatNet, StackedNet, split_net
-from fedcel.posterior.round_plan import RoundPlan
+from fedcel.nets import CPU, FlatNet, split_net
+from fedcel.posterior import RoundPlan
 from fedcel.seeding import make_generator
 from fedcel.settings import LocalSettings, NetSettings
 from tests.fedcel.elsewhere import ELSEWHERE, Elsewhere
-from tests.fedcel.nets.test_device import CLASSES, FEATURES, LOSSES, SHAPE, build
+from tests.fedcel.nets.test_device import CLASSES, FEATURES, LOSSES, SHAPE, weighted_cel
 
 PLAN = RoundPlan(0.1, 1.0, 1.0, 0.1, 0.1, 0.01, False, 1.0, clip=1.0)
 LOCAL = LocalSettings(steps=6, batch_size=12, augment="affine-flip", balance=True)
 
 
-def train(losses: Losses, device: torch.device, name: str = "mlp") -> list[LocalUpdate]:
+def train(term: WeightedTerm, device: torch.device, name: str = "mlp") -> list[ClientUpdate]:
     """Return the second of two rounds of three clients at once, everything on that can be."""
     net = NetSettings(name=name, features=FEATURES, width=9, noise=0.3)
     flat = FlatNet(split_net.build_net(net, SHAPE, CLASSES, make_generator(0, "net")))
     received = flat.vector.clone()
-    flat = flat if device == CPU else flat.copy_to(device)
+    nets = FlatNet(flat.net, 3) if device == CPU else flat.copy_to(device, 3)
     variate = torch.zeros_like(received)
-    stacked = StackedNet(flat, 3)
     states: list[State | None] = [None, None, None]
     for number in (1, 2):
-        clients = [begin(k, number, losses, states[k], variate) for k in range(3)]
-        updates = local_updates(flat, stacked, received, clients, local=LOCAL, refresh_every=1)
+        clients = [begin(k, number, states[k], variate) for k in range(3)]
+        updates = train_clients(
+            nets, received, clients, local=LOCAL, terms=[term], refresh_every=1
+        )
         states = [update.state for update in updates]
     return updates
 
 
-def begin(
-    client: int, number: int, losses: Losses, state: State | None, variate: torch.Tensor
-) -> ClientRound:
+def begin(client: int, number: int, state: State | None, variate: torch.Tensor) -> ClientRound:
     """Return what a client brings to a round; it keeps its state from the first to the second."""
     x = torch.rand(24, *SHAPE, generator=make_generator(client, "x"))
     return ClientRound(
         Images(x, torch.arange(24) % 3),
         PLAN._replace(noise=0.01 * (client + 1)),
         lambda purpose: make_generator(number, purpose, client=client),
-        losses,
         state,
         variate,
     )
@@ -57,16 +51,16 @@ def begin(
 @pytest.mark.parametrize("name", LOSSES)
 def test_clients_at_once_elsewhere_come_back_whole(name: str) -> None:
     """No operation takes tensors of two devices; the processor has the same to rounding."""
-    losses = Losses(cel=build(name), cel_weight=1.0, clip=1.0)
-    here = train(losses, CPU)
+    here = train(weighted_cel(name), CPU)
     with Elsewhere():
-        there = train(losses, ELSEWHERE)
+        there = train(weighted_cel(name), ELSEWHERE)
     assert len(here) == len(there) == 3
     for expected, actual in zip(here, there, strict=True):
         assert actual.delta.device == CPU
         torch.testing.assert_close(actual.delta, expected.delta, rtol=0, atol=1e-6)
         assert expected.delta.abs().max() > 1e-3
         assert actual.metrics == pytest.approx(expected.metrics, abs=1e-5)
+        assert actual.state.keys() == expected.state.keys()
         assert all(tensor.device == CPU for tensor in actual.state.values())
 
 
@@ -76,8 +70,8 @@ def test_clients_at_once_elsewhere_come_back_whole(name: str) -> None:
 @pytest.mark.parametrize("name", LOSSES)
 def test_clients_at_once_on_a_gpu_are_those_of_the_processor(name: str, net: str) -> None:
     """The same draws, sums in another order."""
-    losses = Losses(cel=build(name), cel_weight=1.0)
+    term = weighted_cel(name, None)
     for expected, actual in zip(
-        train(losses, CPU, net), train(losses, torch.device("cuda"), net), strict=True
+        train(term, CPU, net), train(term, torch.device("cuda"), net), strict=True
     ):
         torch.testing.assert_close(actual.delta, expected.delta, rtol=0, atol=1e-4)

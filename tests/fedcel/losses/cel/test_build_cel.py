@@ -71,7 +71,9 @@ def test_no_attention_before_the_loss_acts(kind: str) -> None:
     has_theta = []
     for number in range(1, 5):
         inputs = client_update.RoundInputs(number, model, 997)
-        update = client_update.update_client(settings, 0, 0.1, inputs, state=state)
+        (update,) = client_update.update_clients(
+            settings, {0: 0.1}, inputs, read_state=lambda client, known=state: known
+        )
         state = update.state
         has_theta.append(any(name.endswith("theta") for name in state))
     assert has_theta[:2] == [False, False]

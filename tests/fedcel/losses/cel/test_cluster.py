@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fedcel.errors import DataError, SettingsError
 from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.protocol import ConditionalEntropy, StackedFeatures, split_features
+from fedcel.losses.protocol import ConditionalEntropy, split_features
 from fedcel.losses.cel.spread_penalties import linear_penalty, log_penalty
 from fedcel.testing import CELContract
 from tests.fedcel.losses.cel.clusters import LABELS, POINTS, blobs, cluster, fresh
@@ -228,30 +228,3 @@ def test_refusals() -> None:
     wide = Cluster(linear_penalty, "none", 3, clusters=3, clustering="full")
     with pytest.raises(SettingsError, match="150994944 values, must be at most 134217728"):
         wide.refresh(None, split_features(torch.zeros(3, 4096), torch.arange(3)), fresh())
-
-
-@pytest.mark.parametrize("clusters", [1, 3])
-def test_clients_are_refreshed_at_once_as_each_alone(clusters: int) -> None:
-    """From their last centres, of unequal sizes, one without a class; what is drawn is not."""
-    loss, stream = cluster(clusters), fresh(1)
-    labels = [torch.arange(40) % 3, torch.arange(25) % 2, torch.arange(60) % 3]
-    first = [torch.randn(len(y), 4, generator=stream) for y in labels]
-    moved = [z + 0.3 * torch.randn(len(z), 4, generator=stream) for z in first]
-    states, alone = [], []
-    for z, later, y in zip(first, moved, labels, strict=True):
-        states.append(loss.refresh(None, split_features(z, y), fresh(2)))
-        alone.append(loss.refresh(states[-1], split_features(later, y), fresh(3)))
-    stacked = {name: torch.stack([state[name] for state in states]) for name in states[0]}
-    client = torch.arange(3).repeat_interleave(torch.tensor([len(y) for y in labels]))
-    examples = StackedFeatures(torch.cat(moved), torch.cat(labels), client)
-    at_once = loss.refresh_stack(stacked, lambda: examples)
-    assert at_once is not None
-    for k, state in enumerate(alone):
-        for name, tensor in state.items():
-            torch.testing.assert_close(at_once[name][k], tensor, rtol=0, atol=1e-5)
-    for other in (replace(loss, outlier=2.0), replace(loss, reservoir=5), cluster(clusters + 1)):
-        assert other.refresh_stack(stacked, lambda: examples) is None
-    unknown = stacked | {"weights": torch.zeros_like(stacked["weights"])}
-    assert loss.refresh_stack(unknown, lambda: examples) is None
-    assert loss.refresh_stack({}, lambda: examples) is None
-    assert loss.refresh_stack(stacked, lambda: None) is None

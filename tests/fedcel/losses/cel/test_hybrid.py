@@ -12,6 +12,7 @@ from fedcel.losses.protocol import ConditionalEntropy, split_features
 from fedcel.losses.cel.spread_penalties import linear_penalty
 from fedcel.named_tensors import add_prefix, select_prefix
 from fedcel.testing import CELContract
+from tests.fedcel.losses.cel.readers import read_clients
 
 
 def hybrid(clusters: int, features: int = 4, classes: int = 3) -> Hybrid:
@@ -87,8 +88,8 @@ def test_starts_are_drawn_in_proportion_to_the_attention() -> None:
     assert alpha.max() > 2 * alpha.min()
     generator, hits = fresh(7), torch.zeros(4)
     for _ in range(1000):
-        (start, _), _ = mine._draw_members(theta, split_features(z, y, 3), generator)
-        hits += (z == start).all(1)
+        starts = mine._draw_members(theta[None], read_clients((z, y), size=3), [generator])
+        hits += (z == starts.z[0]).all(1)
     assert ((hits - 1000 * alpha).square() / (1000 * alpha)).sum() < 21.1
 
 

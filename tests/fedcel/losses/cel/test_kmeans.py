@@ -53,7 +53,7 @@ def test_seeds_are_different_members_of_the_class(seed: int) -> None:
     kept = torch.zeros_like(wanted)
     kept[1, 0] = wanted[1, 0]
     start = torch.full((4, 4, 3), 7.0).double()
-    seeds = seed_centres(ClusteringProblem(z, y, wanted, fresh(seed)), start, kept)
+    seeds = seed_centres(ClusteringProblem(z, y, wanted, [fresh(seed)]), start, kept)
     assert seeds[1, 0].tolist() == seeds[:, 3].flatten()[:3].tolist() == [7, 7, 7]
     for c in y.unique().tolist():
         new = seeds[c][wanted[c] & ~kept[c]]
@@ -69,7 +69,7 @@ def test_lloyd_never_gets_worse(seed: int) -> None:
     z, y = drawn(seed)
     usable = torch.ones(4, 2, dtype=torch.bool)
     start = torch.randn(4, 2, 3, generator=fresh(seed)).double()
-    clusters = run_lloyd(ClusteringProblem(z, y, usable, fresh()), start)
+    clusters = run_lloyd(ClusteringProblem(z, y, usable, [fresh()]), start)
     before = y.bincount(centre_distances(z, y, start).amin(1))
     assert (y.bincount(clusters.distances) <= before + 1e-9).all()
     for s in clusters.slots.unique().tolist():
@@ -85,7 +85,7 @@ def test_wide_data_are_found_through_the_projection() -> None:
     z -= z.mean(0)
     y = torch.zeros(60, dtype=torch.long)
     for seed in range(20):
-        clusters = find_clusters(ClusteringProblem(z, y, every, fresh(seed)), None, every, None)
+        clusters = find_clusters(ClusteringProblem(z, y, every, [fresh(seed)]), None, every, None)
         assert len(set(clusters.slots[:3].tolist())) == 3
         assert torch.equal(clusters.slots, clusters.slots[:3].repeat(20))
 
@@ -95,8 +95,8 @@ def test_outliers_are_seeded_anew() -> None:
     z = torch.tensor([-0.1] * 5 + [0.1] * 5 + [6.0] * 5 + [14.0] * 5).double()[:, None]
     y = torch.zeros(20, dtype=torch.long)
     start = torch.tensor([[[-0.1], [0.1], [10.0]]]).double()
-    stuck = find_clusters(ClusteringProblem(z, y, every, fresh()), start, every, None)
-    free = find_clusters(ClusteringProblem(z, y, every, fresh()), start, every, 3.0)
+    stuck = find_clusters(ClusteringProblem(z, y, every, [fresh()]), start, every, None)
+    free = find_clusters(ClusteringProblem(z, y, every, [fresh()]), start, every, 3.0)
     assert abs(float(stuck.distances.sum()) - 160) < 1e-6
     assert abs(float(free.distances.sum()) - 0.1) < 1e-6
 
@@ -108,7 +108,7 @@ def test_outliers_never_make_it_worse(seed: int, factor: float) -> None:
     z, y = drawn(seed)
     wanted = torch.ones(4, 3, dtype=torch.bool) & (y.bincount(minlength=4) > 2)[:, None]
     with_, without = (
-        find_clusters(ClusteringProblem(z, y, wanted, fresh(seed)), None, wanted, outlier)
+        find_clusters(ClusteringProblem(z, y, wanted, [fresh(seed)]), None, wanted, outlier)
         for outlier in (factor, None)
     )
     assert (y.bincount(with_.distances) <= y.bincount(without.distances) + 1e-9).all()

@@ -8,11 +8,21 @@ from torch import Tensor, nn
 
 from fedcel.errors import NetError, SettingsError
 from fedcel.federation import build_workspace_net, init_server_state
-from fedcel.federation.client_update import build_client_losses
-from fedcel.losses.cel import ClusterCEL, PooledFeatures, State, build_cel, split_features
-from fedcel.losses.cel.plain import Plain
-from fedcel.losses.protocol import ConditionalEntropy
-from fedcel.losses.cel.spread_penalties import THRESHOLD_SHARE, linear_penalty
+from fedcel.federation import build_terms
+from fedcel.losses import CELTerm
+from fedcel.losses.cel import (
+    THRESHOLD_SHARE,
+    ClusterCEL,
+    ConditionalEntropy,
+    FeatureBatches,
+    Plain,
+    StackedFeatures,
+    State,
+    Term,
+    build_cel,
+    linear_penalty,
+    split_features,
+)
 from fedcel.nets import build_net
 from fedcel.settings import CelSettings, NetSettings, parse_settings
 from fedcel.testing import CELContract
@@ -21,12 +31,41 @@ HERE = __name__
 RAW = {"net.name": f"{HERE}:make_net", "net.features": 12, "cel.kind": "plain", "cel.pool": "mean"}
 
 
+class Pooled:
+    """One client's term of channels' means, in the words of a loss."""
+
+    def __init__(self, term: CELTerm) -> None:
+        self.term = term
+
+    def refresh(
+        self, state: State | None, batches: FeatureBatches, generator: torch.Generator
+    ) -> State:
+        """Return the statistics that a round starts with."""
+        joined = self.term.start(
+            [state],
+            lambda: (StackedFeatures(z, y, torch.zeros_like(y)) for z, y in batches()),
+            [lambda purpose: generator],
+        )
+        (own,) = self.term.part(joined, 1)
+        return own
+
+    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
+        """Return the loss of one batch."""
+        joined = self.term.join([state])
+        value, metrics = self.term.evaluate_features(joined, z[None], y[None], measure)
+        return Term(value[0], {name: part[0] for name, part in metrics.items()})
+
+    def step(self, state: State, z: Tensor, y: Tensor) -> State:
+        """Return the state: these losses learn nothing."""
+        return state
+
+
 class TestPooled(CELContract):
     """The contract, of the means of two positions each."""
 
     def build(self) -> ConditionalEntropy:
         """Return the pooled plain loss."""
-        return PooledFeatures(Plain(linear_penalty, "batch-share", 3), 2)
+        return Pooled(CELTerm(Plain(linear_penalty, "batch-share", 3), 2))
 
 
 class Convolution(nn.Sequential):
@@ -68,7 +107,7 @@ def test_it_is_the_modules_loss_of_maps_to_the_bit() -> None:
     cel = ClusterCEL(classes=3, clusters=2, pool="mean")
     inner = build_cel(CelSettings(kind="cluster", clusters=2), 0.3, 3, 3)
     assert inner is not None
-    pooled = PooledFeatures(inner, 4)
+    pooled = Pooled(CELTerm(inner, 4))
     cel.refresh(z, y, torch.Generator().manual_seed(3))
     state = pooled.refresh(None, split_features(z.flatten(1), y), torch.Generator().manual_seed(3))
     assert torch.equal(pooled.loss(state, z.flatten(1), y).loss, cel(z, y))
@@ -93,10 +132,13 @@ def test_a_clients_loss_and_its_threshold_see_the_channels() -> None:
     settings = parse_settings(RAW | steered)
     flat = build_workspace_net(settings)
     assert flat.net.positions == 4
-    loss = build_client_losses(settings).cel
-    assert isinstance(loss, PooledFeatures)
+    (weighted,) = build_terms(settings)
+    assert isinstance(weighted.term, CELTerm)
+    assert weighted.term.positions == 4
     z, y = maps()
-    state: State = loss.refresh(None, split_features(z.flatten(1), y), torch.Generator())
+    state = Pooled(weighted.term).refresh(
+        None, split_features(z.flatten(1), y), torch.Generator()
+    )
     assert state["centres"].shape == (10, 1, 3)
     control = init_server_state(flat.vector, settings, flat.net).threshold
     assert control is not None
@@ -123,6 +165,6 @@ def test_features_without_positions_are_refused_at_the_door(name: str) -> None:
 def test_an_encoder_that_says_nothing_is_refused_when_it_is_built() -> None:
     """A user's own; so is one whose positions do not divide its features."""
     with pytest.raises(SettingsError, match="the encoder has no `positions` above 1"):
-        build_client_losses(parse_settings(RAW | {"net.name": f"{HERE}:make_dense"}))
+        build_terms(parse_settings(RAW | {"net.name": f"{HERE}:make_dense"}))
     with pytest.raises(NetError, match="`positions` is 5, must be a divisor of its 12 features"):
         build_workspace_net(parse_settings(RAW | {"net.name": f"{HERE}:make_wrong"}))

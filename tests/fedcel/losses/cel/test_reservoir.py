@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from fedcel.errors import DataError, DivergedError
-from fedcel.losses.protocol import split_features
 from fedcel.losses.cel.reservoir import sample_reservoir
+from tests.fedcel.losses.cel.readers import read_clients
 
 
 def fresh(seed: int = 0) -> torch.Generator:
@@ -22,7 +22,7 @@ def test_small_classes_are_whole_and_draw_nothing() -> None:
     """Sorted by class, in their order; the generator is where it was."""
     y, stream = torch.tensor([2, 0, 2, 0, 2]), fresh()
     z = torch.arange(5.0)[:, None]
-    reservoir = sample_reservoir(split_features(z, y, 2), 4, 3, stream)
+    reservoir = sample_reservoir(read_clients((z, y), size=2), 4, 3, [stream])
     assert reservoir.z[:, 0].tolist() == [1, 3, 0, 2, 4]
     assert reservoir.y.tolist() == [0, 0, 2, 2, 2]
     assert reservoir.counts.tolist() == [2, 0, 3, 0]
@@ -40,13 +40,13 @@ def test_members(seed: int, labels: list[int], size: int, piece: int) -> None:
     """Counts are exact, min(n_c, size) different members are kept, cuts change nothing."""
     y = torch.tensor(labels)
     z = torch.arange(float(len(y)))[:, None]
-    reservoir = sample_reservoir(split_features(z, y, piece), 4, size, fresh(seed))
+    reservoir = sample_reservoir(read_clients((z, y), size=piece), 4, size, [fresh(seed)])
     assert torch.equal(reservoir.counts, y.bincount(minlength=4))
     assert torch.equal(reservoir.y.bincount(minlength=4), reservoir.counts.clamp_max(size))
     assert torch.equal(y[reservoir.z[:, 0].long()], reservoir.y)
     assert len(reservoir.z.unique()) == len(reservoir.z)
     assert torch.equal(
-        reservoir.z, sample_reservoir(split_features(z, y, 60), 4, size, fresh(seed)).z
+        reservoir.z, sample_reservoir(read_clients((z, y), size=60), 4, size, [fresh(seed)]).z
     )
 
 
@@ -56,7 +56,7 @@ def test_every_subset_is_equally_likely(piece: int) -> None:
     z, y = torch.arange(12.0)[:, None], torch.arange(12) % 2
     stream, tally = fresh(1), Counter[tuple[float, ...]]()
     for _ in range(600):
-        reservoir = sample_reservoir(split_features(z, y, piece), 2, 2, stream)
+        reservoir = sample_reservoir(read_clients((z, y), size=piece), 2, 2, [stream])
         tally[tuple(sorted(reservoir.z[reservoir.y == 0, 0].tolist()))] += 1
     assert len(tally) == 15
     assert sum((n - 40) ** 2 / 40 for n in tally.values()) < chi2.ppf(0.999, 14)
@@ -65,12 +65,41 @@ def test_every_subset_is_equally_likely(piece: int) -> None:
 def test_refusals() -> None:
     """No examples, labels that are no class, features that are no numbers."""
     z, y = torch.zeros(4, 2), torch.arange(4)
+    with pytest.raises(DataError, match="a client has 0 examples"):
+        sample_reservoir(read_clients((z, y), (z[:0], y[:0])), 4, 2, [fresh(), fresh(1)])
     with pytest.raises(DataError, match="0 examples"):
-        sample_reservoir(split_features(z[:0], y[:0]), 4, 2, fresh())
+        sample_reservoir(read_clients((z[:0], y[:0])), 4, 2, [fresh()])
     for wrong in (y + 1, y - 1):
         with pytest.raises(DataError, match="must be in 0..3"):
-            sample_reservoir(split_features(z, wrong), 4, 2, fresh())
+            sample_reservoir(read_clients((z, wrong)), 4, 2, [fresh()])
     for value in (torch.nan, torch.inf, -torch.inf):
         z[2, 1] = value
         with pytest.raises(DivergedError, match=r"class 2: .* 1 of 4 .*lower local.rate"):
-            sample_reservoir(split_features(z, y), 4, 2, fresh())
+            sample_reservoir(read_clients((z, y)), 4, 2, [fresh()])
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.integers(0, 2**31),
+    st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=40), min_size=1, max_size=4),
+    st.integers(1, 9),
+    st.integers(1, 45),
+)
+def test_clients_at_once_have_the_sample_of_each_alone(
+    seed: int, labels: list[list[int]], size: int, piece: int
+) -> None:
+    """To the bit, and their generators end where they would; class c of client k is 3 k + c."""
+    clients = [
+        (torch.randn(len(own), 2, generator=fresh(seed + k)), torch.tensor(own))
+        for k, own in enumerate(labels)
+    ]
+    together = [fresh(seed + k) for k in range(len(clients))]
+    joint = sample_reservoir(read_clients(*clients, size=piece), 3, size, together)
+    for k, client in enumerate(clients):
+        stream = fresh(seed + k)
+        alone = sample_reservoir(read_clients(client), 3, size, [stream])
+        is_own = torch.div(joint.y, 3, rounding_mode="floor") == k
+        assert torch.equal(joint.z[is_own], alone.z)
+        assert torch.equal(joint.y[is_own] - 3 * k, alone.y)
+        assert torch.equal(joint.counts[3 * k : 3 * k + 3], alone.counts)
+        assert torch.equal(together[k].get_state(), stream.get_state())

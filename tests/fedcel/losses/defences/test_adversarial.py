@@ -10,9 +10,8 @@ from torch.nn.functional import mse_loss
 from fedcel.attacks.decoder_networks import build_decoder_network
 from fedcel.data import Images
 from fedcel.errors import NetError, SettingsError
-from fedcel.federation.local_update import local_update
 from fedcel.leakage import SmashedData, optimal_leak
-from fedcel.losses.composite import Losses
+from fedcel.losses import DefenceTerm, WeightedTerm
 from fedcel.losses.defences.adversarial import Adversarial
 from fedcel.losses.defences.protocol import Defence
 from fedcel.nets import split_net
@@ -22,6 +21,7 @@ from fedcel.posterior.round_plan import RoundPlan
 from fedcel.seeding import make_generator
 from fedcel.settings import LocalSettings, NetSettings
 from fedcel.testing import DefenceContract
+from tests.fedcel.train_one import train_one
 
 SHAPE = (1, 4, 4)
 
@@ -157,18 +157,17 @@ def trained(weight: float) -> FlatNet:
             NetSettings(features=4, width=16), SHAPE, 2, make_generator(1, "net"), cut=Cut(0.03)
         )
     )
-    defence = Adversarial(SHAPE, 4, 32, 0.01) if weight else None
+    term = WeightedTerm("defence", DefenceTerm(Adversarial(SHAPE, 4, 32, 0.01)), weight)
     plan = RoundPlan(0.3, 0.0, weight, 0.0, 0.0, 0.0, False, 0.0)
     local = LocalSettings(steps=700, batch_size=32)
-    losses = Losses(defence=defence, defence_weight=weight)
-    local_update(
+    train_one(
         flat,
         flat.vector.clone(),
         Images(x, y),
         plan=plan,
         local=local,
         streams=lambda p: make_generator(1, p),
-        losses=losses,
+        terms=[term] if weight else [],
     )
     return flat
 

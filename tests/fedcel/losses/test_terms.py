@@ -1,0 +1,590 @@
+"""Terms beside the potential: names, weights, the clip, passes of their own, one client and K."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from fedcel.errors import StackingError
+from fedcel.federation import client_step
+from fedcel.federation.local_steps import StepState
+from fedcel.losses import Batch, CELTerm, DefenceTerm, GradientRule, WeightedTerm, select_state
+from fedcel.losses.cel import Gated, Plain, linear_penalty
+from fedcel.losses.defences import Adversarial, InformationBottleneck, LearnedNoise, NoPeek
+from fedcel.losses.defences.protocol import Defence, LawDefence
+from fedcel.losses.protocol import (
+    ConditionalEntropy,
+    FeatureBatches,
+    FeatureReader,
+    StackedFeatures,
+    State,
+    Term,
+)
+from fedcel.losses.terms import JOINT, States, TermSource, part_states, start_terms
+from fedcel.nets import Cut, FlatNet, SplitNet
+from fedcel.posterior import LangevinContext, RoundPlan, build_sampler
+from fedcel.settings import LocalSettings
+
+PLAIN = Plain(linear_penalty, "batch-share", 3)
+GATED = Gated(
+    linear_penalty, "batch-share", 3, 4, attention="ascend", floor=0.5, hidden=5, rate=0.1
+)
+ADVERSARY = Adversarial((1, 4, 4), 4, 5, 0.01)
+
+
+def streams(purpose: str) -> torch.Generator:
+    """Return a generator of each purpose."""
+    return torch.Generator().manual_seed(sum(map(ord, purpose)))
+
+
+def batch(seed: int = 1, count: int = 9, clients: int = 1) -> Batch:
+    """Return a batch whose z is a leaf and whose message is z and noise."""
+    stream = torch.Generator().manual_seed(seed)
+    x = torch.rand(clients, count, 1, 4, 4, generator=stream)
+    z = torch.randn(clients, count, 4, generator=stream).requires_grad_()
+    smashed = z + 0.1 * torch.randn(clients, count, 4, generator=stream)
+    return Batch(x, z, smashed, (torch.arange(count) % 3).expand(clients, -1))
+
+
+def make_reader(clients: int = 1) -> FeatureReader:
+    """Return what reads the features of clients, in two pieces."""
+    z, y = batch(2, 24, clients).z.detach(), torch.arange(24) % 3
+
+    def read() -> Iterator[StackedFeatures]:
+        for part, labels in zip(torch.split(z, 16, 1), torch.split(y, 16), strict=True):
+            size = len(labels)
+            client = torch.arange(clients).repeat_interleave(size)
+            yield StackedFeatures(part.flatten(0, 1), labels.repeat(clients), client)
+
+    return read
+
+
+def of_cel(
+    loss: ConditionalEntropy, weight: float = 1.0, rule: GradientRule = JOINT
+) -> WeightedTerm:
+    """Return a conditional entropy loss as a term."""
+    return WeightedTerm("cel", CELTerm(loss), weight, rule)
+
+
+def of_defence(
+    loss: Defence | LawDefence, weight: float = 1.0, rule: GradientRule = JOINT
+) -> WeightedTerm:
+    """Return a defence as a term."""
+    return WeightedTerm("defence", DefenceTerm(loss), weight, rule)
+
+
+BOTH = [of_cel(GATED, 0.5), of_defence(ADVERSARY, 2.0)]
+
+
+def start(terms: Sequence[WeightedTerm], stored: State | None = None) -> States:
+    """Return the states that one client's round begins with."""
+    return start_terms(terms, [stored], make_reader(), [streams])
+
+
+def store(terms: Sequence[WeightedTerm], states: States, stored: State | None = None) -> State:
+    """Return what the client keeps."""
+    (kept,) = part_states(terms, states, [stored])
+    return kept
+
+
+def add(
+    terms: Sequence[WeightedTerm], states: States, own: Batch, measure: bool = False
+) -> Term:
+    """Return the sum of the terms, as a step adds them, and all metrics."""
+    values = [weighted.evaluate(states[weighted.name], own, measure) for weighted in terms]
+    metrics = {name: number for value in values for name, number in value.metrics.items()}
+    return Term(torch.stack([value.loss for value in values]).sum(0), metrics)
+
+
+def slope(terms: Sequence[WeightedTerm], states: States, own: Batch) -> Tensor:
+    """Return the gradient at z of what is added, that at theta left in place."""
+    own.z.grad = None
+    torch.autograd.backward(add(terms, states, own).loss.sum())
+    assert own.z.grad is not None
+    return own.z.grad
+
+
+def test_nothing_acts() -> None:
+    """No state; what a client has of terms that do not act stays."""
+    assert start([]) == {}
+    assert store([], {}) == {}
+    kept = {"cel.theta": torch.ones(2)}
+    assert store([], {}, kept) == kept
+
+
+def test_parts_share_a_state_by_prefix() -> None:
+    """Both have a theta of their own; joining and parting loses nothing."""
+    states = start(BOTH)
+    state = store(BOTH, states)
+    cel, defence = select_state(state, "cel"), select_state(state, "defence")
+    assert cel is not None and defence is not None
+    assert {f"cel.{n}" for n in cel} | {f"defence.{n}" for n in defence} == state.keys()
+    for name, part in states.items():
+        assert part.keys() == (select_state(state, name) or {}).keys()
+        assert all(torch.equal(part[own][0], state[f"{name}.{own}"]) for own in part)
+    assert all(cel[name] is state[f"cel.{name}"] for name in cel)
+    again = start(BOTH, state)
+    assert all(
+        torch.equal(tensor, again[term][name])
+        for term, part in states.items()
+        for name, tensor in part.items()
+    )
+    assert select_state(state, "other") is None
+    assert select_state(None, "cel") is None
+
+
+def test_a_stored_tensor_that_a_term_lacks_now_is_dropped() -> None:
+    """Of a term that acts nothing old stays beside the new; of others all does."""
+    stored = {"cel.old": torch.ones(1), "celery": torch.ones(2), "defence.m": torch.ones(3)}
+    kept = store([of_cel(PLAIN)], {"cel": {}}, stored)
+    assert kept.keys() == {"celery", "defence.m"}
+    assert stored.keys() == {"cel.old", "celery", "defence.m"}
+
+
+def test_weighted_sum() -> None:
+    """Value, gradient and metrics are those of the parts."""
+    own, both = batch(), [of_cel(PLAIN, 0.5), of_defence(NoPeek(), 2.0)]
+    states = start(both)
+    term = add(both, states, own, measure=True)
+    cel = PLAIN.loss({}, own.z, own.y)
+    defence = NoPeek().loss({}, own.x, own.z, own.smashed)
+    want = 0.5 * cel.loss + 2.0 * defence.loss
+    torch.testing.assert_close(term.loss, want)
+    assert term.metrics.keys() == cel.metrics.keys() | defence.metrics.keys()
+    for one, two in zip(
+        torch.autograd.grad(term.loss.sum(), own.z, retain_graph=True),
+        torch.autograd.grad(want.sum(), own.z),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, two)
+    assert not add(both, states, own).metrics
+
+
+@pytest.mark.parametrize("cel", [PLAIN, GATED])
+def test_a_loose_clip_changes_nothing(cel: ConditionalEntropy) -> None:
+    """A bound of 1e9: value to the bit, gradients at z and at theta 1e-6 apart."""
+    free, bound = [of_cel(cel, 0.5)], [of_cel(cel, 0.5, GradientRule(1e9))]
+    states = start(free)
+    slopes, thetas = [], []
+    for terms in (free, bound):
+        own = start(terms, store(free, states))
+        slopes.append(slope(terms, own, batch()).clone())
+        thetas.append([t.grad for t in own["cel"].values() if t.requires_grad])
+    assert len(thetas[0]) == (cel is GATED)
+    torch.testing.assert_close(slopes[1], slopes[0], rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(thetas[1], thetas[0], rtol=1e-6, atol=0)
+    values = [add(terms, states, batch()).loss for terms in (free, bound)]
+    assert torch.equal(values[0], values[1])
+
+
+def test_clip_bounds_each_row_and_keeps_its_direction() -> None:
+    """Shorter rows pass; theta's gradient and the value are those without; the rest is not cut."""
+    free, bound = [of_cel(GATED)], [of_cel(GATED, 1.0, GradientRule(0.2))]
+    begin = start(free)
+    one, two = (start(free, store(free, begin)) for _ in range(2))
+    whole, cut = slope(free, one, batch()), slope(bound, two, batch())
+    norms, short = whole.norm(dim=-1), cut.norm(dim=-1)
+    assert norms.min() < 0.2 < norms.max()
+    torch.testing.assert_close(short, norms.clamp_max(0.2))
+    torch.testing.assert_close(cut / short[..., None], whole / norms[..., None])
+    assert one["cel"]["theta"].grad is not None
+    torch.testing.assert_close(one["cel"]["theta"].grad, two["cel"]["theta"].grad)
+    added = [add(terms, begin, batch()).loss for terms in (free, bound)]
+    assert torch.equal(added[0], added[1])
+    rival = of_defence(NoPeek(), 3.0)
+    alone = slope([rival], {"defence": {}}, batch())
+    torch.testing.assert_close(
+        slope([*bound, rival], begin | {"defence": {}}, batch()) - alone, cut
+    )
+
+
+def test_clip_is_of_the_weighted_loss() -> None:
+    """A weight so small that no row reaches the bound leaves all as they are."""
+    free, bound = [of_cel(PLAIN, 1e-3)], [of_cel(PLAIN, 1e-3, GradientRule(0.2))]
+    torch.testing.assert_close(
+        slope(bound, {"cel": {}}, batch()), slope(free, {"cel": {}}, batch())
+    )
+
+
+def test_clip_without_a_signal() -> None:
+    """No class with 2 members: exactly 0, and a gradient of 0 wherever there is one."""
+    own = Batch(*(part[:, :3] for part in batch()[:4]))
+    term = add([of_cel(PLAIN, 1.0, GradientRule(0.1))], {"cel": {}}, own, measure=True)
+    torch.autograd.backward(term.loss.sum() + 0 * own.z.sum())
+    assert term.loss == 0
+
+
+def test_one_backward_moves_both_parts() -> None:
+    """The cross-entropy's gradient adds up with the parts'; both thetas step, once."""
+    own, states = batch(), start(BOTH)
+    added = add(BOTH, states, own)
+    (alone,) = torch.autograd.grad(added.loss.sum(), own.z, retain_graph=True)
+    for part in states.values():
+        part["theta"].grad = None
+    head = torch.randn(4, 3, generator=torch.Generator().manual_seed(4))
+    loss = cross_entropy((own.smashed @ head)[0], own.y[0])
+    (base,) = torch.autograd.grad(loss, own.z, retain_graph=True)
+    torch.autograd.backward(loss + added.loss.sum())
+    torch.testing.assert_close(own.z.grad, alone + base)
+    for weighted in BOTH:
+        before = states[weighted.name]
+        after = weighted.term.update(before, own)
+        assert after.keys() == before.keys()
+        assert not torch.equal(after["theta"], before["theta"])
+        assert after["theta"].grad is None
+        assert after["t"].tolist() == [1]
+
+
+def test_a_part_that_does_not_act_keeps_its_state() -> None:
+    """Through start, refresh and step, the very same tensors."""
+    state = store(BOTH, start(BOTH))
+    for acting, prefix in ((BOTH[1:], "cel."), (BOTH[:1], "defence.")):
+        later = start(acting, state)
+        for weighted in acting:
+            name, term = weighted.name, weighted.term
+            later[name] = term.refresh(later[name], make_reader(), [streams], 7)
+        torch.autograd.backward(add(acting, later, batch()).loss.sum())
+        later = {w.name: w.term.update(later[w.name], batch()) for w in acting}
+        kept = store(acting, later, state)
+        assert kept.keys() == state.keys()
+        for name in state:
+            assert (kept[name] is state[name]) == name.startswith(prefix), name
+
+
+@dataclass(frozen=True)
+class Counting:
+    """A loss whose state is the number that its generator draws, and how often it was."""
+
+    def refresh(
+        self, state: State | None, batches: FeatureBatches, generator: torch.Generator
+    ) -> State:
+        """Return a fresh draw and one more call."""
+        calls = torch.zeros(()) if state is None else state["calls"]
+        return {"draw": torch.rand((), generator=generator), "calls": calls + 1}
+
+    loss = PLAIN.loss
+    step = PLAIN.step
+
+
+def test_each_refresh_draws_anew() -> None:
+    """The step's number names the stream; the state of the last one is handed on."""
+    counting = of_cel(Counting())
+    first = start([counting])["cel"]
+    second, other = (
+        counting.term.refresh(first, make_reader(), [streams], step) for step in (5, 6)
+    )
+    assert len({float(s["draw"]) for s in (first, second, other)}) == 3
+    assert second["calls"] == 2
+    expected = {0: first, 5: second, 6: other}
+    for step, state in expected.items():
+        assert state["draw"] == torch.rand((), generator=streams(f"refresh-{step}"))
+
+
+def test_a_loss_sees_features_in_units_of_their_noise() -> None:
+    """A rival of the law sees features and scales themselves; both reach the scale."""
+    plain = batch()
+    stream = torch.Generator().manual_seed(3)
+    scale = (torch.rand(1, 9, 4, generator=stream) + 0.5).requires_grad_()
+    scaled = plain._replace(noise_scale=scale)
+    spread = add([of_cel(PLAIN, 2.0)], {"cel": {}}, scaled).loss
+    expected = 2.0 * PLAIN.loss({}, plain.z / scale, plain.y).loss
+    torch.testing.assert_close(spread, expected)
+    slopes = torch.autograd.grad(spread.sum(), [plain.z, scale])
+    for slope_of_mine, slope_expected in zip(
+        slopes, torch.autograd.grad(expected.sum(), [plain.z, scale]), strict=True
+    ):
+        torch.testing.assert_close(slope_of_mine, slope_expected)
+    reward = add([of_defence(LearnedNoise(), 0.5)], {"defence": {}}, scaled).loss
+    torch.testing.assert_close(reward, -0.5 * scale.log().sum(-1).mean(-1))
+    bottleneck = InformationBottleneck(4, 3, 0.1, 0.0, 1.0, 0.01)
+    state = bottleneck.refresh(None, torch.Generator())
+    rival = of_defence(bottleneck)
+    for mine, factor in ((scaled, scale), (plain, torch.ones(1, 9, 4))):
+        bound = add([rival], start([rival], {f"defence.{n}": t for n, t in state.items()}), mine)
+        theirs = bottleneck.law_loss(state, plain.z[0], factor[0], y=plain.y[0]).loss
+        torch.testing.assert_close(bound.loss, theirs.unsqueeze(0))
+
+
+def test_a_clip_holds_at_features_in_units_of_their_noise() -> None:
+    """The scale gets its part of the clipped gradient."""
+    plain = batch()
+    scale = torch.full((1, 9, 4), 2.0, requires_grad=True)
+    scaled = plain._replace(noise_scale=scale)
+    terms = [of_cel(PLAIN, 50.0, GradientRule(0.01))]
+    torch.autograd.backward(add(terms, {"cel": {}}, scaled).loss.sum())
+    assert plain.z.grad is not None
+    assert scale.grad is not None
+    torch.testing.assert_close(plain.z.grad.norm(dim=-1), torch.full((1, 9), 0.005))
+    torch.testing.assert_close(scale.grad, -plain.z.grad * plain.z.detach() / 2)
+
+
+@dataclass(frozen=True)
+class Watching:
+    """A loss and a defence that know one client only, and note the shapes that they are shown."""
+
+    seen: list[tuple[object, ...]] = field(default_factory=list)
+
+    def refresh(self, state: State | None, *inputs: object) -> State:
+        """Note the features, if there are any, and return a weight that learns."""
+        if len(inputs) == 2:
+            self.seen.append(("refresh", *((tuple(z.shape), len(y)) for z, y in inputs[0]())))  # type: ignore[operator]
+        weight = torch.ones(4) if state is None else state["weight"].detach() + 1
+        return {"weight": weight.clone().requires_grad_()}
+
+    def loss(self, state: State, *inputs: object) -> Term:
+        """Note what is there; the value is a weighted mean of the features."""
+        *tensors, measure = inputs
+        self.seen.append((*(tuple(part.shape) for part in tensors), measure))  # type: ignore[attr-defined]
+        z = tensors[0] if len(tensors) == 2 else tensors[1]
+        value = (z * state["weight"]).mean()  # type: ignore[operator]
+        return Term(value, {"mean": value.detach()} if measure else {})
+
+    def step(self, state: State, *inputs: Tensor) -> State:
+        """Take a step of gradient descent."""
+        self.seen.append(("step", *(tuple(part.shape) for part in inputs)))
+        moved = state["weight"].detach() - state["weight"].grad
+        return {"weight": moved.requires_grad_()}
+
+
+def test_a_loss_of_one_client_sees_no_row_of_clients() -> None:
+    """Features, labels, images and states are the client's own; value and metrics get the row."""
+    for make, shown, of_step in (
+        (of_cel, [(9, 4), (9,)], [(9, 4), (9,)]),
+        (of_defence, [(9, 1, 4, 4), (9, 4), (9, 4)], []),
+    ):
+        own, watching = batch(), Watching()
+        weighted = make(watching, 0.5)  # type: ignore[operator]
+        assert not weighted.term.takes_stacks
+        stored = {f"{weighted.name}.weight": torch.ones(4), "other": torch.ones(1)}
+        states = start([weighted], stored)
+        assert torch.equal(states[weighted.name]["weight"], torch.full((4,), 2.0))
+        term = add([weighted], states, own, measure=True)
+        torch.testing.assert_close(term.loss, own.z.mean().detach().reshape(1) * 2 * 0.5)
+        torch.testing.assert_close(term.metrics, {"mean": own.z.mean().detach().reshape(1) * 2})
+        torch.autograd.backward(term.loss.sum())
+        torch.testing.assert_close(own.z.grad, torch.full((1, 9, 4), 2 * 0.5 / 36))
+        after = weighted.term.update(states[weighted.name], own)
+        kept = store([weighted], {weighted.name: after}, stored)
+        assert kept.keys() == stored.keys()
+        expected = 2 - 0.5 * own.z.detach().sum((0, 1)) / 36
+        torch.testing.assert_close(kept[f"{weighted.name}.weight"].detach(), expected)
+        assert add([weighted], states, own).metrics == {}
+        pieces = [("refresh", ((16, 4), 16), ((8, 4), 8))] if make is of_cel else []
+        assert watching.seen == [
+            *pieces,
+            (*shown, True),
+            ("step", *of_step),
+            (*shown, False),
+        ]
+
+
+class Lawful:
+    """A loss of the law of what is sent that knows one client only."""
+
+    def refresh(self, state: State | None, generator: torch.Generator) -> State:
+        """Return no state."""
+        return {}
+
+    def law_loss(
+        self, state: State, z: Tensor, scale: Tensor, *, y: Tensor, measure: bool = True
+    ) -> Term:
+        """Return the mean over images of a sum over features."""
+        assert (z.shape, scale.shape, y.shape) == ((9, 4), (9, 4), (9,))
+        value = (z * scale).sum(1).mean()
+        return Term(value, {"mean": value.detach()} if measure else {})
+
+    def step(self, state: State) -> State:
+        """Return the state."""
+        return state
+
+
+def test_a_law_of_one_client_sees_no_row_of_clients() -> None:
+    """With a learned scale and without, as any other loss."""
+    own = batch()
+    for scale in (None, torch.full((1, 9, 4), 3.0)):
+        term = add([of_defence(Lawful(), 0.5)], {"defence": {}}, own._replace(noise_scale=scale))
+        expected = (3.0 if scale is not None else 1.0) * 0.5 * own.z.sum(-1).mean(-1)
+        torch.testing.assert_close(term.loss, expected)
+
+
+@pytest.mark.parametrize("make", [of_cel, of_defence])
+def test_a_loss_of_one_client_is_refused_for_several(make: object) -> None:
+    """Else the first client's loss would train them all."""
+    weighted = make(Watching())._replace(source=TermSource("mine"))  # type: ignore[operator]
+    with pytest.raises(StackingError, match="^mine takes one client's batch at a time"):
+        start_terms([weighted], [None, None], make_reader(2), [streams, streams])
+
+
+@pytest.mark.parametrize("clip", [None, 0.05])
+def test_several_clients_are_each_of_them(clip: float | None) -> None:
+    """Value, metrics, gradients and next states of a stack are those of each client alone."""
+    terms = [of_cel(GATED, 0.5, GradientRule(clip)), of_defence(ADVERSARY, 2.0)]
+    own, reader = batch(clients=3), make_reader(3)
+
+    def stream_of(client: int) -> object:
+        return lambda purpose: streams(f"{purpose} {client}")
+
+    states = start_terms(terms, [None] * 3, reader, [stream_of(k) for k in range(3)])  # type: ignore[misc]
+    together = add(terms, states, own, measure=True)
+    torch.autograd.backward(together.loss.sum())
+    after = {w.name: w.term.update(states[w.name], own) for w in terms}
+    kept = part_states(terms, after, [None] * 3)
+    for k in range(3):
+
+        def read_own(k: int = k) -> Iterator[StackedFeatures]:
+            for z, y, client in reader():
+                mine = client == k
+                yield StackedFeatures(z[mine], y[mine], torch.zeros_like(client[mine]))
+
+        parts = (part[k : k + 1].detach() for part in own[:3])
+        x, z, smashed = parts
+        leaf = z.clone().requires_grad_()
+        alone = Batch(x, leaf, leaf + (smashed - z), own.y[k : k + 1])
+        mine = start_terms(terms, [None], read_own, [stream_of(k)])  # type: ignore[list-item]
+        term = add(terms, mine, alone, measure=True)
+        torch.autograd.backward(term.loss.sum())
+        torch.testing.assert_close(together.loss[k], term.loss[0])
+        for name, value in term.metrics.items():
+            torch.testing.assert_close(together.metrics[name][k], value[0])
+        assert own.z.grad is not None
+        torch.testing.assert_close(own.z.grad[k], leaf.grad[0])  # type: ignore[index]
+        own_after = {w.name: w.term.update(mine[w.name], alone) for w in terms}
+        for name, tensor in store(terms, own_after).items():
+            torch.testing.assert_close(kept[k][name], tensor)
+    assert not torch.equal(kept[0]["cel.theta"], kept[1]["cel.theta"])
+
+
+RULES = {
+    "joint": (JOINT, JOINT),
+    "own passes": (GradientRule(None, True), GradientRule(None, True)),
+    "means": (GradientRule(None, True, 0.5), GradientRule(None, True, 0.9)),
+    "a mean and none": (GradientRule(None, True, 0.7), GradientRule(None, True)),
+    "none and a mean": (GradientRule(None, True), GradientRule(None, True, 0.7)),
+    "a mean and joint": (GradientRule(None, True, 0.7), JOINT),
+    "joint and a mean": (JOINT, GradientRule(None, True, 0.7)),
+}
+"""How the gradients of two terms reach the parameters."""
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("name", RULES)
+def test_rules_of_two_terms_by_hand(name: str, count: int) -> None:
+    """Three steps: each term's running mean, from its first gradient, at the encoder alone."""
+    rules = RULES[name]
+    terms = [of_cel(PLAIN, 0.5, rules[0]), of_defence(NoPeek(), 2.0, rules[1])]
+    net = SplitNet(
+        nn.Sequential(nn.Flatten(), nn.Linear(16, 4), nn.Tanh()), nn.Linear(4, 3), Cut(0.0), 4
+    ).double()
+    nets = FlatNet(net, 2) if count == 2 else FlatNet(net)
+    nets.load(torch.randn(*nets.vectors.shape, generator=streams("vectors")).double() / 2)
+    plan = RoundPlan(0.3, 1.0, 1.0, 0.0, 0.0, 0.0, False, 0.0)
+    generators = [torch.Generator() for _ in range(count)]
+    context = LangevinContext(
+        plan=plan,
+        moving=slice(None),
+        received=nets.vector.clone(),
+        control_variate=None,
+        noise=[0.0] * count,
+        streams=generators,
+        noise_buffer=torch.empty_like(nets.vector),
+        sampler=build_sampler(LocalSettings()),
+    )
+    draws = [batch(seed, clients=count) for seed in range(3)]
+    vectors = nets.vectors.clone()
+    state = StepState({"cel": {}, "defence": {}}, {}, {})
+    for own in draws:
+        z = nets.encode(own.x.double())
+        state, _ = client_step(
+            nets, state, Batch(own.x.double(), z, z, own.y), terms=terms, context=context
+        )
+    for k, vector in enumerate(vectors):
+        expected = step_by_hand(net, vector, k, draws, terms, nets.cut)
+        torch.testing.assert_close(nets.vectors[k], expected)
+        assert (nets.vectors[k] - vector).abs().max() > 0.01
+    assert state.means.keys() == {w.name for w in terms if w.rule.momentum}
+
+
+def step_by_hand(
+    net: SplitNet,
+    vector: Tensor,
+    client: int,
+    draws: Sequence[Batch],
+    terms: Sequence[WeightedTerm],
+    cut: int,
+) -> Tensor:
+    """Return one client's parameters after plain gradient descent, each gradient by itself."""
+    w, means = vector.clone(), [None, None]
+    for own in draws:
+        leaf = w.clone().requires_grad_()
+        sizes = [parameter.numel() for parameter in net.parameters()]
+        weight, bias, head_weight, head_bias = torch.split(leaf, sizes)
+        x, y = own.x[client].double(), own.y[client]
+        z = (x.flatten(1) @ weight.view(4, 16).T + bias).tanh()
+        potential = cross_entropy(z @ head_weight.view(3, 4).T + head_bias, y)
+        losses = 0.5 * PLAIN.loss({}, z, y).loss, 2.0 * NoPeek().loss({}, x, z, z).loss
+        (total,) = torch.autograd.grad(potential, leaf, retain_graph=True)
+        for position, (loss, weighted) in enumerate(zip(losses, terms, strict=True)):
+            (gradient,) = torch.autograd.grad(loss, leaf, retain_graph=True)
+            before, momentum = means[position], weighted.rule.momentum
+            if before is not None:
+                gradient = (1 - momentum) * gradient + momentum * before
+            means[position] = gradient if momentum else None  # type: ignore[call-overload]
+            assert not gradient[cut:].any()
+            total = total + gradient
+        w = w - 0.3 * total
+    return w
+
+
+def test_a_pass_of_its_own_reaches_the_encoder_alone() -> None:
+    """Also of a term whose gradient reaches the head; joint it moves the head, too."""
+    nets = FlatNet(
+        SplitNet(nn.Sequential(nn.Flatten(), nn.Linear(16, 4)), nn.Linear(4, 3), Cut(0.0), 4)
+    )
+
+    @dataclass(frozen=True)
+    class Confident:
+        """A loss of the head's answers."""
+
+        takes_stacks = True
+
+        def refresh(self, state: State | None, generator: torch.Generator) -> State:
+            """Return no state."""
+            return {}
+
+        def loss(self, state: State, x: Tensor, z: Tensor, smashed: Tensor, measure: bool) -> Term:
+            """Return the answers' mean square."""
+            return Term(nets.answer(smashed).square().mean((-2, -1)), {})
+
+        def step(self, state: State) -> State:
+            """Return the state."""
+            return state
+
+    gradients = {}
+    own = batch()
+    for case, rule in (("none", None), ("joint", JOINT), ("own", GradientRule(None, True))):
+        terms = [] if rule is None else [of_defence(Confident(), 1.0, rule)]
+        before = nets.vectors.clone()
+        z = nets.encode(own.x)
+        context = LangevinContext(
+            plan=RoundPlan(1.0, 1.0, 1.0, 0.0, 0.0, 0.0, False, 0.0),
+            moving=slice(None),
+            received=nets.vector.clone(),
+            control_variate=None,
+            noise=[0.0],
+            streams=[torch.Generator()],
+            noise_buffer=torch.empty_like(nets.vector),
+            sampler=build_sampler(LocalSettings()),
+        )
+        states = StepState({"defence": {}}, {}, {})
+        client_step(nets, states, Batch(own.x, z, z, own.y), terms=terms, context=context)
+        gradients[case] = nets.gradients[0].clone()
+        torch.testing.assert_close(nets.vectors, before - nets.gradients)
+        nets.load(before)
+    cut = nets.cut
+    torch.testing.assert_close(gradients["own"][:cut], gradients["joint"][:cut])
+    assert torch.equal(gradients["own"][cut:], gradients["none"][cut:])
+    assert not torch.allclose(gradients["joint"][cut:], gradients["none"][cut:])
+    assert not torch.allclose(gradients["joint"][:cut], gradients["none"][:cut])
