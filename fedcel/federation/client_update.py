@@ -41,7 +41,6 @@ from fedcel.losses import (
     select_state,
 )
 from fedcel.losses.cel import State
-from fedcel.losses.terms import find_single_term
 from fedcel.nets import CPU, FlatNet, build_net, fastest_device
 from fedcel.own_parts import blame_own_parts
 from fedcel.posterior import (
@@ -257,7 +256,10 @@ def find_obstacle(settings: Settings) -> str | None:
     Returns:
         A reason, None where nothing is known; a user's own net shows it when it is tried.
     """
-    return find_single_term(build_terms(settings))
+    for weighted in build_terms(settings):
+        if not weighted.term.takes_stacks:
+            return f"{weighted.source.name} takes one client's batch at a time"
+    return None
 
 
 def count_clients_at_once(settings: Settings) -> int:

@@ -9,9 +9,16 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fedcel.data import Images, augment_images
-from fedcel.losses import Batch, Streams, WeightedTerm
+from fedcel.losses import (
+    Batch,
+    States,
+    Streams,
+    WeightedTerm,
+    part_states,
+    refuse_undefined_terms,
+    start_terms,
+)
 from fedcel.losses.cel import StackedFeatures, State
-from fedcel.losses.terms import States, part_states, refuse_undefined_terms, start_terms
 from fedcel.nets import CPU, FlatNet, place_state, use_full_precision
 from fedcel.posterior import (
     LangevinContext,

@@ -13,10 +13,14 @@ from fedcel.losses.terms import (
     DefenceTerm,
     GradientRule,
     LossTerm,
+    States,
     Streams,
     TermSource,
     WeightedTerm,
+    part_states,
+    refuse_undefined_terms,
     select_state,
+    start_terms,
 )
 
 __all__ = [
@@ -25,13 +29,17 @@ __all__ = [
     "DefenceTerm",
     "GradientRule",
     "LossTerm",
+    "States",
     "Streams",
     "TermSource",
     "WeightedTerm",
     "evaluate_term",
+    "part_states",
+    "refuse_undefined_terms",
     "require_state",
     "require_term",
     "require_unchanged",
     "select_state",
+    "start_terms",
     "store_state",
 ]

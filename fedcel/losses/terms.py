@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedcel.errors import DivergedError, StackingError
+from fedcel.errors import DivergedError
 from fedcel.losses.defences.protocol import Defence, LawDefence
 from fedcel.losses.protocol import (
     ConditionalEntropy,
@@ -152,8 +152,8 @@ class CELTerm(LossTerm):
         streams: Sequence[Streams],
     ) -> State:
         """Compute the statistics before the first step; see `LossTerm.start`."""
-        known = [state for state in states if state is not None]
-        return self._refresh(self.join(known) if known else None, read_features, streams, step=0)
+        stored = [state for state in states if state is not None]
+        return self._refresh(self.join(stored) if stored else None, read_features, streams, step=0)
 
     def refresh(
         self,
@@ -296,21 +296,6 @@ class WeightedTerm(NamedTuple):
         return Term(clipped, metrics)
 
 
-def find_single_term(terms: Sequence[WeightedTerm]) -> str | None:
-    """Name a term that keeps clients from being computed at once.
-
-    Args:
-        terms: Those of a round.
-
-    Returns:
-        A reason, None where there is none.
-    """
-    for weighted in terms:
-        if not weighted.term.takes_stacks:
-            return f"{weighted.source.name} takes one client's batch at a time"
-    return None
-
-
 States = dict[str, State]
 """The state of each term that acts, of all clients, by the term's name."""
 
@@ -331,13 +316,7 @@ def start_terms(
 
     Returns:
         The state of each term.
-
-    Raises:
-        StackingError: There are several clients, and a term computes a single one.
     """
-    obstacle = find_single_term(terms)
-    if obstacle and len(stored) > 1:
-        raise StackingError(obstacle)
     return {
         weighted.name: weighted.term.start(
             [select_state(state, weighted.name) for state in stored], read_features, streams
@@ -349,15 +328,24 @@ def start_terms(
 def part_states(
     terms: Sequence[WeightedTerm], states: States, stored: Sequence[State | None]
 ) -> list[State]:
-    """Return what each client keeps: the states of terms that acted, what it had of others."""
-    kept = [dict(state or {}) for state in stored]
+    """Part the states into what each client keeps: those of terms that acted, its own of others.
+
+    Args:
+        terms: Those that acted in the round.
+        states: The state of each term.
+        stored: What each client kept of its last round, None before its first.
+
+    Returns:
+        Each client's state.
+    """
+    after = [dict(state or {}) for state in stored]
     for weighted in terms:
         parts = weighted.term.part(states[weighted.name], len(stored))
-        for state, part in zip(kept, parts, strict=True):
+        for state, part in zip(after, parts, strict=True):
             for name in select_prefix(state, f"{weighted.name}."):
                 del state[f"{weighted.name}.{name}"]
             state |= add_prefix(f"{weighted.name}.", part)
-    return kept
+    return after
 
 
 def select_state(state: State | None, name: str) -> State | None:

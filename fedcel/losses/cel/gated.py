@@ -208,8 +208,7 @@ class Gated(StackedEntropy):
             return adam.resume_state(state, size, "attention", "net.features or cel.hidden")
         layers = [(2 * hidden * self.features, self.features), (hidden, hidden)]
         dtype = self._feature_dtype(read_features)
-        drawn = [adam.draw_state(layers, generator, dtype) for generator in generators]
-        return stack_states(drawn)
+        return stack_states([adam.draw_state(layers, stream, dtype) for stream in generators])
 
     def _feature_dtype(self, read_features: FeatureReader) -> torch.dtype:
         for z, *_ in read_features():

@@ -96,8 +96,8 @@ class Hybrid(StackedEntropy):
             normal = functional.layer_norm(piece_z, piece_z.shape[1:])
             counts = client.bincount(minlength=len(generators)).tolist()
             parts = [
-                self._draw_times(own_theta, part, own)
-                for own_theta, part, own in zip(
+                self._draw_times(own_theta, part, stream)
+                for own_theta, part, stream in zip(
                     theta.to(piece_z.dtype), torch.split(normal, counts), generators, strict=True
                 )
             ]

@@ -153,8 +153,8 @@ def _fit_cold(problem: ClusteringProblem) -> ClassClusters:
     if features > PROJECTED_FEATURES:
         shape = features, PROJECTED_FEATURES
         parts = [
-            part @ (torch.randn(shape, generator=own, dtype=z.dtype) / sqrt(PROJECTED_FEATURES))
-            for part, own in zip(problem.split_clients(z), generators, strict=True)
+            part @ (torch.randn(shape, generator=stream, dtype=z.dtype) / sqrt(PROJECTED_FEATURES))
+            for part, stream in zip(problem.split_clients(z), generators, strict=True)
         ]
         narrow = problem._replace(z=torch.cat(parts))
     blank = z.new_zeros(*active.shape, narrow.z.shape[1])
@@ -209,11 +209,11 @@ def _draw_candidates(
     # The first of exponential clocks to ring is a draw in proportion to their rates.
     clocks = torch.ones_like(rates)
     are_wanted = is_wanted.view(len(problem.generators), -1).any(1).tolist()
-    for part, own, draws in zip(
+    for part, stream, draws in zip(
         problem.split_clients(clocks), problem.generators, are_wanted, strict=True
     ):
         if draws:
-            part.exponential_(generator=own)
+            part.exponential_(generator=stream)
     clocks /= rates
     chosen = torch.zeros(classes, trials, dtype=torch.long)
     first = 0

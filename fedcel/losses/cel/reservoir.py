@@ -79,8 +79,8 @@ def sample_reservoir(
             draws = client[late].bincount(minlength=len(generators)).tolist()
             u = torch.cat(
                 [
-                    torch.rand(count, generator=own, dtype=torch.float64)
-                    for count, own in zip(draws, generators, strict=True)
+                    torch.rand(count, generator=stream, dtype=torch.float64)
+                    for count, stream in zip(draws, generators, strict=True)
                 ]
             )
             place = (u * (arrival[late] + 1)).long()

@@ -8,10 +8,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedcel.errors import StackingError
 from fedcel.federation import client_step
 from fedcel.federation.local_steps import StepState
-from fedcel.losses import Batch, CELTerm, DefenceTerm, GradientRule, WeightedTerm, select_state
+from fedcel.losses import (
+    Batch,
+    CELTerm,
+    DefenceTerm,
+    GradientRule,
+    States,
+    WeightedTerm,
+    part_states,
+    select_state,
+    start_terms,
+)
 from fedcel.losses.cel import Gated, Plain, linear_penalty
 from fedcel.losses.defences import Adversarial, InformationBottleneck, LearnedNoise, NoPeek
 from fedcel.losses.defences.protocol import Defence, LawDefence
@@ -23,7 +32,7 @@ from fedcel.losses.protocol import (
     State,
     Term,
 )
-from fedcel.losses.terms import JOINT, States, TermSource, part_states, start_terms
+from fedcel.losses.terms import JOINT
 from fedcel.nets import Cut, FlatNet, SplitNet
 from fedcel.posterior import LangevinContext, RoundPlan, build_sampler
 from fedcel.settings import LocalSettings
@@ -90,9 +99,7 @@ def store(terms: Sequence[WeightedTerm], states: States, stored: State | None = 
     return kept
 
 
-def add(
-    terms: Sequence[WeightedTerm], states: States, own: Batch, measure: bool = False
-) -> Term:
+def add(terms: Sequence[WeightedTerm], states: States, own: Batch, measure: bool = False) -> Term:
     """Return the sum of the terms, as a step adds them, and all metrics."""
     values = [weighted.evaluate(states[weighted.name], own, measure) for weighted in terms]
     metrics = {name: number for value in values for name, number in value.metrics.items()}
@@ -410,14 +417,6 @@ def test_a_law_of_one_client_sees_no_row_of_clients() -> None:
         torch.testing.assert_close(term.loss, expected)
 
 
-@pytest.mark.parametrize("make", [of_cel, of_defence])
-def test_a_loss_of_one_client_is_refused_for_several(make: object) -> None:
-    """Else the first client's loss would train them all."""
-    weighted = make(Watching())._replace(source=TermSource("mine"))  # type: ignore[operator]
-    with pytest.raises(StackingError, match="^mine takes one client's batch at a time"):
-        start_terms([weighted], [None, None], make_reader(2), [streams, streams])
-
-
 @pytest.mark.parametrize("clip", [None, 0.05])
 def test_several_clients_are_each_of_them(clip: float | None) -> None:
     """Value, metrics, gradients and next states of a stack are those of each client alone."""
@@ -540,9 +539,8 @@ def step_by_hand(
 
 def test_a_pass_of_its_own_reaches_the_encoder_alone() -> None:
     """Also of a term whose gradient reaches the head; joint it moves the head, too."""
-    nets = FlatNet(
-        SplitNet(nn.Sequential(nn.Flatten(), nn.Linear(16, 4)), nn.Linear(4, 3), Cut(0.0), 4)
-    )
+    net = SplitNet(nn.Sequential(nn.Flatten(), nn.Linear(16, 4)), nn.Linear(4, 3), Cut(0.0), 4)
+    nets = FlatNet(net)
 
     @dataclass(frozen=True)
     class Confident:
@@ -556,7 +554,7 @@ def test_a_pass_of_its_own_reaches_the_encoder_alone() -> None:
 
         def loss(self, state: State, x: Tensor, z: Tensor, smashed: Tensor, measure: bool) -> Term:
             """Return the answers' mean square."""
-            return Term(nets.answer(smashed).square().mean((-2, -1)), {})
+            return Term(net.answer(smashed).square().mean(), {})
 
         def step(self, state: State) -> State:
             """Return the state."""

@@ -77,9 +77,7 @@ def test_vector_and_gradient_are_the_nets_own() -> None:
 @pytest.mark.parametrize("count", [1, CLIENTS])
 @pytest.mark.parametrize("head", [nn.Linear, Smoothed], ids=["cross-entropy", "own potential"])
 @pytest.mark.parametrize("name", HALVES)
-def test_each_row_computes_what_the_net_would(
-    name: str, head: type[nn.Linear], count: int
-) -> None:
+def test_each_row_computes_what_the_net_would(name: str, head: type[nn.Linear], count: int) -> None:
     """Features, logits, potential and gradient; a second pass does not add to the first."""
     net, nets = make_net(name, head), FlatNet(make_net(name, head), count)
     vectors = torch.randn(count, nets.vectors.shape[1]) / 3

@@ -28,9 +28,7 @@ def train(term: WeightedTerm, device: torch.device, name: str = "mlp") -> list[C
     states: list[State | None] = [None, None, None]
     for number in (1, 2):
         clients = [begin(k, number, states[k], variate) for k in range(3)]
-        updates = train_clients(
-            nets, received, clients, local=LOCAL, terms=[term], refresh_every=1
-        )
+        updates = train_clients(nets, received, clients, local=LOCAL, terms=[term], refresh_every=1)
         states = [update.state for update in updates]
     return updates
 

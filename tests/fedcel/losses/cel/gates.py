@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from fedcel.losses.cel.gated import Gated
-from fedcel.losses.protocol import State, split_features
 from fedcel.losses.cel.spread_penalties import linear_penalty
+from fedcel.losses.protocol import State, split_features
 from fedcel.settings import Attention
 
 MODES: list[Attention] = ["ascend", "minimise", "detach", "floor"]

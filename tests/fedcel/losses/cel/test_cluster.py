@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from fedcel.errors import DataError, SettingsError
 from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.protocol import ConditionalEntropy, split_features
 from fedcel.losses.cel.spread_penalties import linear_penalty, log_penalty
+from fedcel.losses.protocol import ConditionalEntropy, split_features
 from fedcel.testing import CELContract
 from tests.fedcel.losses.cel.clusters import LABELS, POINTS, blobs, cluster, fresh
 

@@ -14,8 +14,8 @@ from fedcel.losses.cel.class_spread import (
 )
 from fedcel.losses.cel.gated import attention_scores, attention_weights
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.protocol import ConditionalEntropy, split_features
 from fedcel.losses.cel.spread_penalties import class_shares, linear_penalty, log_penalty
+from fedcel.losses.protocol import ConditionalEntropy, split_features
 from fedcel.settings import Attention
 from fedcel.testing import CELContract
 from tests.fedcel.losses.cel.gates import MODES, example, gated, slopes

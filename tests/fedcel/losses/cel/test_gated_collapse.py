@@ -11,8 +11,8 @@ from torch import Tensor
 from fedcel.errors import SettingsError
 from fedcel.losses.cel.gated import attention_scores
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.protocol import split_features
 from fedcel.losses.cel.spread_penalties import linear_penalty
+from fedcel.losses.protocol import split_features
 from fedcel.settings import Attention
 from tests.fedcel.losses.cel.gates import MODES, example, gated, slopes
 

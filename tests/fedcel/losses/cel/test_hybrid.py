@@ -8,8 +8,8 @@ from fedcel.losses.cel.class_spread import class_members
 from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.cel.gated import Gated, attention_scores, attention_weights
 from fedcel.losses.cel.hybrid import Hybrid, first_of_each_class
-from fedcel.losses.protocol import ConditionalEntropy, split_features
 from fedcel.losses.cel.spread_penalties import linear_penalty
+from fedcel.losses.protocol import ConditionalEntropy, split_features
 from fedcel.named_tensors import add_prefix, select_prefix
 from fedcel.testing import CELContract
 from tests.fedcel.losses.cel.readers import read_clients

@@ -9,8 +9,8 @@ from torch import Tensor
 from fedcel.losses.cel import mixture
 from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.cel.mixture import Mixture, fit_mixture, log_joint, mixture_of_members
-from fedcel.losses.protocol import split_features
 from fedcel.losses.cel.spread_penalties import linear_penalty
+from fedcel.losses.protocol import split_features
 
 KINDS = pytest.mark.parametrize("full", [False, True])
 

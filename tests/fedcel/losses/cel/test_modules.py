@@ -22,7 +22,6 @@ from fedcel.losses.cel import (
     MutualInformationCEL,
     PlainCEL,
     build_cel,
-    split_features,
 )
 from fedcel.seeding import make_generator
 from fedcel.settings import CelSettings, Settings, parse_settings

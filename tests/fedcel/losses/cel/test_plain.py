@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.protocol import ConditionalEntropy, split_features
 from fedcel.losses.cel.spread_penalties import channel_penalty, linear_penalty
+from fedcel.losses.protocol import ConditionalEntropy, split_features
 from fedcel.testing import CELContract
 
 PLAIN = Plain(linear_penalty, "batch-share", 3)

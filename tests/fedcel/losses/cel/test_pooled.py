@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fedcel.errors import NetError, SettingsError
-from fedcel.federation import build_workspace_net, init_server_state
-from fedcel.federation import build_terms
+from fedcel.federation import build_terms, build_workspace_net, init_server_state
 from fedcel.losses import CELTerm
 from fedcel.losses.cel import (
     THRESHOLD_SHARE,
@@ -136,9 +135,7 @@ def test_a_clients_loss_and_its_threshold_see_the_channels() -> None:
     assert isinstance(weighted.term, CELTerm)
     assert weighted.term.positions == 4
     z, y = maps()
-    state = Pooled(weighted.term).refresh(
-        None, split_features(z.flatten(1), y), torch.Generator()
-    )
+    state = Pooled(weighted.term).refresh(None, split_features(z.flatten(1), y), torch.Generator())
     assert state["centres"].shape == (10, 1, 3)
     control = init_server_state(flat.vector, settings, flat.net).threshold
     assert control is not None

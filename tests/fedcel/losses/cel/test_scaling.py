@@ -13,8 +13,8 @@ from fedcel.losses.cel.gated import Gated
 from fedcel.losses.cel.hybrid import Hybrid
 from fedcel.losses.cel.mutual_information import MutualInformation
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.protocol import ConditionalEntropy, split_features
 from fedcel.losses.cel.spread_penalties import channel_penalty, linear_penalty
+from fedcel.losses.protocol import ConditionalEntropy, split_features
 from fedcel.settings import Attention
 
 ATTENTIONS = get_args(Attention)

@@ -9,8 +9,8 @@ from torch import Tensor
 from fedcel.errors import SettingsError
 from fedcel.losses.cel import ClusterCEL, HybridCEL
 from fedcel.losses.cel.cluster import Cluster
-from fedcel.losses.protocol import ConditionalEntropy, State, split_features
 from fedcel.losses.cel.spread_penalties import linear_penalty
+from fedcel.losses.protocol import ConditionalEntropy, State, split_features
 from fedcel.settings import parse_settings
 from fedcel.testing import CELContract
 from tests.fedcel.losses.cel.clusters import fresh

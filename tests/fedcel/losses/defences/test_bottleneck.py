@@ -12,8 +12,8 @@ from torch.distributions import Normal, kl_divergence
 
 from fedcel.errors import NetError, SettingsError
 from fedcel.leakage import SmashedData, optimal_leak
-from fedcel.losses.protocol import State
 from fedcel.losses.defences import InformationBottleneck, LawDefence, gaussian_divergence
+from fedcel.losses.protocol import State
 from fedcel.nets import Cut, SplitNet
 
 SIGMA = 0.4

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from fedcel.errors import PluginError, SettingsError
 from fedcel.losses import defences
-from fedcel.losses.protocol import State, Term
 from fedcel.losses.defences import (
     Adversarial,
     Defence,
@@ -18,6 +17,7 @@ from fedcel.losses.defences import (
     NoPeek,
 )
 from fedcel.losses.defences.build_defence import DEFENCE_BUILDERS
+from fedcel.losses.protocol import State, Term
 from fedcel.nets import split_net
 from fedcel.nets.cut import Cut
 from fedcel.settings import DEFENCES, Settings, parse_settings

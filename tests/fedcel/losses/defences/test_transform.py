@@ -11,8 +11,8 @@ from fedcel.errors import PluginError
 from fedcel.federation import init_net
 from fedcel.leakage import SmashedData
 from fedcel.losses import defences
-from fedcel.losses.protocol import State, Term
 from fedcel.losses.defences import Defence
+from fedcel.losses.protocol import State, Term
 from fedcel.settings import Settings, parse_settings
 
 SHAPE = (1, 8, 8)
