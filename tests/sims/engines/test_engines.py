@@ -19,7 +19,6 @@ from sims.engines.simulate import simulate
 from tests.sims.small import CLUSTERED
 from tests.sims.trained import FOLLOWING, STEERED, events, model, run
 
-
 ONE_BY_ONE = {"local.at-once": 1}
 
 
