@@ -90,7 +90,7 @@ def _rename_engine(flat: dict[str, Scalar]) -> dict[str, Scalar]:
         f"{key} {renamed[key]!r}" for key in ("engine", "local.at-once") if key in renamed
     )
     warn(
-        f"engine {name!r} is now {settings}; the old name goes with the next version", stacklevel=4
+        f"engine {name!r} is now {settings}; the old name goes with the next version", stacklevel=3
     )
     return renamed
 

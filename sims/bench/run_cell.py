@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Sequence
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import NamedTuple
 
@@ -146,8 +145,6 @@ def wrap_error(error: Exception) -> FedcelError:
 
     A user's exception may not come through a pipe between processes.
     """
-    if isinstance(error, BrokenProcessPool):  # of an engine that trains clients in processes
-        return FailedError(KILLED)
     if isinstance(error, FedcelError):
         kinds = (k for k in type(error).__mro__ if issubclass(k, FedcelError))
         return next(k for k in kinds if k.__module__ == FedcelError.__module__)(str(error))

@@ -23,6 +23,7 @@ from fedcel.runs import Run, posterior_samples, run_folder
 from fedcel.seeding import make_generator
 from fedcel.settings import Scalar, Settings, parse_settings
 from sims.bench import scenario
+from sims.bench.run_cell import find_differences
 from sims.bench.scenario import Cell
 from sims.bench.shifted_images import Shift, parse_shifts
 from sims.engines import local
@@ -58,7 +59,7 @@ def train_cell(cell: Cell, folder: Path) -> str:
     """
     place = folder / cell.name
     if (place / "model.safetensors").exists():
-        if run_folder.read_settings(place) != cell.settings:
+        if find_differences(run_folder.read_settings(place), cell.settings):
             raise RunError(f"{place} was made with other settings; choose another --out")
         return cell.name
     torch.set_num_threads(1)
@@ -260,7 +261,7 @@ def compare_calibration(
 ) -> str:
     """Train what is missing of a scenario; write the scores, return the table.
 
-    The engine is `local` where neither the scenario nor an override names another.
+    The engine is `local`, also where it would be `auto`.
 
     Args:
         name: The scenario's name or path.
@@ -277,7 +278,7 @@ def compare_calibration(
     """
     shift_by_name = parse_shifts(shifts)
     plan, settings = scenario.override_seeds(scenario.read_scenario(name), dict(overrides))
-    if "engine" not in plan.settings | settings:
+    if (plan.settings | settings).get("engine", "auto") == "auto":
         settings["engine"] = "local"
     cells = scenario.list_cells(plan, settings)
     refuse_unknown(against, dict.fromkeys(variant.name for variant in group_cells(cells, out)))

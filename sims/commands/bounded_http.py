@@ -120,8 +120,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 break
             piece = bytes(self._unparsed[:PIECE_BYTES])
             del self._unparsed[:PIECE_BYTES]
-            self._head_bytes += len(piece)
             super().data_received(piece)
+            self._head_bytes += len(piece)  # afterwards: a message that begins in it counts anew
         if self.transport.is_closing():
             self._unparsed.clear()
         elif self._unparsed:

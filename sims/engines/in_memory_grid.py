@@ -30,7 +30,7 @@ def train_in_memory(
     resume: bool = False,
     measure: bool = True,
 ) -> None:
-    """Train into the run folder by the strategy of the settings; `measure` as in the loop engine.
+    """Train into the run folder by the strategy of the settings; `measure` as in `train_locally`.
 
     It is the ServerApp's own code and the ClientApp's, so that Ray would give the same model.
     """

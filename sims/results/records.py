@@ -107,6 +107,8 @@ class RunMeasures(MeasuredLeak):
     candidates: int | None = None
     within_class_spread: Number = None
     answer_bits: Number = None
+    clients_at_once: int | None = None
+    """Clients that the engine `local` trained at once, at most."""
     bits_cap: Number = None
     identification_candidates: int | None = None
     label_only_identification: Number = None
@@ -152,8 +154,6 @@ class RunResult(RunMeasures, PredictorScores):
     """What was done to the images; none where nothing was."""
     engine: str | None = None
     """Engine that trained the clients where it needs no Flower; absent in older runs."""
-    clients_at_once: int | None = None
-    """Clients that it trained at once, at most."""
     versions: dict[str, str] = Field(default_factory=dict)
     seconds: Number = None
 

@@ -80,7 +80,7 @@ def prepare_searches(
         raise SettingsError(f"{scenario.path}: no [[variant]] to tune; add one for each row")
     if not scenario.tune.ranges:
         raise SettingsError(f"{scenario.path}: [tune] names no ranges, such as local.rate")
-    fixed = overrides | {"engine": "auto"}
+    fixed = overrides | {"engine": "local"}
     plans = [plan_search(scenario, variant, fixed) for variant in scenario.variants]
     if all(plan.defended for plan in plans):
         raise SettingsError(

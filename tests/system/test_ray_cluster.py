@@ -18,6 +18,8 @@ from fedcel.settings import DataSettings, parse_settings
 from sims.engines.simulate import simulate
 
 ROOT = Path(__file__).parents[2]
+ONE_BY_ONE = {"local.at-once": 1}
+"""So that this process gives the bits of Ray's."""
 MARK = "FEDCEL_TEST_CLUSTER"
 """In the environment of the cluster's processes alone: the file that shows that they worked."""
 
@@ -65,16 +67,17 @@ def reached(port: int, node: subprocess.Popen[bytes]) -> None:
 def test_clients_train_on_the_cluster_of_ray_address(
     cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its processes read the images; the model is the loop's to the bit."""
+    """Its processes read the images; the model is the local engine's to the bit."""
     monkeypatch.setenv("RAY_ADDRESS", cluster)
     raw = {"data.source": f"{__name__}:images", "clients": 2, "rounds": 2, "local.steps": 2}
-    for engine in ("loop", "ray"):
+    raw |= ONE_BY_ONE
+    for engine in ("local", "ray"):
         assert not (tmp_path / "mark").exists()
         simulate(
             parse_settings({**raw, "engine": engine, "privacy.epsilons": "4"}), tmp_path / engine
         )
     assert (tmp_path / "mark").exists()
-    one, two = ((tmp_path / e / "model.safetensors").read_bytes() for e in ("loop", "ray"))
+    one, two = ((tmp_path / e / "model.safetensors").read_bytes() for e in ("local", "ray"))
     assert one == two
 
 
@@ -116,7 +119,7 @@ def test_a_lost_machine_changes_no_bit(
     finally:
         killer.join()
         second.wait(60)
-    simulate(parse_settings({**raw, "engine": "local"}), tmp_path / "loop")
+    simulate(parse_settings({**raw, **ONE_BY_ONE, "engine": "local"}), tmp_path / "local")
     assert '"rejected": [{' not in (tmp_path / "ray" / "events.jsonl").read_text()
-    one, two = ((tmp_path / e / "model.safetensors").read_bytes() for e in ("loop", "ray"))
+    one, two = ((tmp_path / e / "model.safetensors").read_bytes() for e in ("local", "ray"))
     assert one == two

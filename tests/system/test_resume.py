@@ -74,7 +74,7 @@ def files(folder: Path) -> dict[str, object]:
 
 @pytest.mark.parametrize("kills", [3, pytest.param(KILLS, marks=pytest.mark.long)])
 def test_kills_change_nothing(tmp_path: Path, kills: int) -> None:
-    """Loop engine, kills at random moments of any round: model, chain, state, events to the bit."""
+    """This engine, kills at random moments of any round: model, chain, state, events to the bit."""
     settings = parse_settings({**SETTINGS, "rounds": 10 * kills})
     alone, troubled = tmp_path / "alone", tmp_path / "troubled"
     for folder in (alone, troubled):

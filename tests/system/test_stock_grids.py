@@ -60,7 +60,7 @@ def test_ray_gives_the_bits_of_one_process(tmp_path: Path) -> None:
             backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
         )
     print_outcomes(outcomes)
-    assert list_differences(outcomes, train_in_memory(tmp_path / "loop", **change)) == []
+    assert list_differences(outcomes, train_in_memory(tmp_path / "local", **change)) == []
 
 
 @contextmanager
@@ -122,5 +122,5 @@ def test_a_deployment_gives_the_bits_of_one_process(
         )
     outcomes = json.loads((out / "outcomes.json").read_text())
     print_outcomes(outcomes)
-    loop = train_in_memory(tmp_path / "loop", clients=NODES, rounds=ROUNDS)
-    assert list_differences(outcomes, loop) == []
+    local = train_in_memory(tmp_path / "local", clients=NODES, rounds=ROUNDS)
+    assert list_differences(outcomes, local) == []

@@ -20,7 +20,7 @@ NAMES = ("clients", "strategies", "fedcel", "torch", "json", "typer", "logging")
 SETTINGS = [f"--set={key}={value}" for key, value in QUICK.items()]
 COMMAND = str(Path(sys.executable).with_name("fedcel"))
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
-LOOP = ["--engine", "local", *SETTINGS]
+LOCAL = ["--engine", "local", *SETTINGS]
 PROGRAM = """
 import sys
 sys.path.insert(0, {root!r})
@@ -81,7 +81,7 @@ def test_every_command_finds_its_own_modules(folder: Path) -> None:
 def test_the_module_is_the_command(folder: Path) -> None:
     """`python -m sims` puts the working folder in front, and fedcel behind."""
     shutil.rmtree(folder / "sims")  # which Python itself would run
-    words = [sys.executable, "-m", "sims", "simulate", "digits", "--out", "run", *LOOP]
+    words = [sys.executable, "-m", "sims", "simulate", "digits", "--out", "run", *LOCAL]
     words += ["--set", "cel.kind=ownpart:Own"]
     done = subprocess.run(words, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -89,13 +89,13 @@ def test_the_module_is_the_command(folder: Path) -> None:
 
 def test_a_run_is_trained_attacked_and_reported(folder: Path) -> None:
     """With a part from that folder; then all that work on a run, and processes of a bench."""
-    run(folder, "simulate", "digits", "--out", "run", *LOOP, "--set", "cel.kind=ownpart:Own")
+    run(folder, "simulate", "digits", "--out", "run", *LOCAL, "--set", "cel.kind=ownpart:Own")
     assert 'kind = "ownpart:Own"' in (folder / "run" / "settings.toml").read_text()
     run(folder, "attack", "run", "--set", "attack.names=kernel-ridge")
     run(folder, "report", "run")
     run(folder, "audit", "run", "--data", "digits", "--attacks", "none", "--out", "audit")
     assert json.loads((folder / "audit" / "audit.json").read_text())["leak"]
-    run(folder, "bench", "digits", "--jobs", "2", "--out", "bench", *LOOP, "--set=bench.seeds=0")
+    run(folder, "bench", "digits", "--jobs", "2", "--out", "bench", *LOCAL, "--set=bench.seeds=0")
 
 
 def test_a_service_answers(folder: Path) -> None:

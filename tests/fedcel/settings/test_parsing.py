@@ -43,6 +43,34 @@ def test_refusals_name_value_limit_and_remedy(raw: dict[str, object], message: s
         parse_settings(raw)
 
 
+@pytest.mark.parametrize(
+    ("name", "at_once", "words"),
+    [
+        ("loop", 1, "engine 'loop' is now engine 'local', local.at-once 1;"),
+        ("batched", "auto", "engine 'batched' is now engine 'local';"),
+        ("processes", 1, "engine 'processes' is now engine 'local', local.at-once 1;"),
+    ],
+)
+def test_an_engine_s_former_name_is_read_with_what_to_write_now(
+    name: str, at_once: int | str, words: str
+) -> None:
+    """What is set beside it stays; the warning is about the caller's line."""
+    with pytest.warns(UserWarning, match=words) as told:
+        settings = parse_settings({"engine": name})
+    assert [warning.filename for warning in told] == [__file__]
+    assert (settings.engine, settings.local.at_once) == ("local", at_once)
+    with pytest.warns(UserWarning, match="engine 'local', local.at-once 4;"):
+        settings = parse_settings({"engine": name, "local": {"at-once": 4}})
+    assert settings == parse_settings({"engine": "local", "local.at-once": 4})
+
+
+@pytest.mark.parametrize("number", [0, -1, 2.5, "many"])
+def test_clients_at_once_are_counted(number: object) -> None:
+    """A number from 1, or the word."""
+    with pytest.raises(SettingsError, match="local.at-once is .*, must be .*'auto'"):
+        parse_settings({"local.at-once": number})
+
+
 def test_settings_are_frozen_and_hashable() -> None:
     """They are keys of caches."""
     s = Settings()

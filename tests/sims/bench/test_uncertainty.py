@@ -75,6 +75,9 @@ def test_members_are_one_line_and_strangers_are_told_apart(tmp_path: Path) -> No
     assert lines[0].startswith("| variant | accuracy")
     assert lines[2].endswith("| 2 |")
     assert lines[3].endswith("| 1 |")
+    change = {"temperature": 0.0, "engine": "auto", "local.at-once": 1}
+    same_model = made[0]._replace(settings=parse_settings(RAW | change))
+    assert uncertainty.train_cell(same_model, tmp_path) == made[0].name
     other = made[0]._replace(settings=parse_settings(RAW | {"temperature": 0.0, "rounds": 7}))
     with pytest.raises(RunError, match="made with other settings"):
         uncertainty.train_cell(other, tmp_path)

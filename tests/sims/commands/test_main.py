@@ -85,8 +85,47 @@ def test_counts_start_at_one(words: list[str], capsys: pytest.CaptureFixture[str
     assert "is not in the range x>=1" in refused(words, capsys)
 
 
+@pytest.mark.filterwarnings("always:engine")
+@pytest.mark.parametrize("name", ["loop", "batched", "processes"])
+def test_an_engine_s_former_name_trains_with_a_warning(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On the command line, by --set and in the settings of an older run, which goes on."""
+    run, again = tmp_path / "run", tmp_path / "again"
+
+    def train(*words: str) -> None:
+        assert main(["simulate", *words]) == 0
+        assert f"warning: engine '{name}' is now engine 'local'" in capsys.readouterr().err
+
+    small = ["--set", "data.test=120", "--set", "clients=2"]
+    train("digits", "--out", str(run), *QUICK, *small, "--engine", name)
+    text = (run / "settings.toml").read_text()
+    assert 'engine = "local"' in text
+    older = "".join(line for line in text.splitlines(True) if not line.startswith("at-once = "))
+    (run / "settings.toml").write_text(older.replace('engine = "local"', f'engine = "{name}"'))
+    (run / "result.json").unlink()
+    train("digits", "--out", str(run), *QUICK, *small, "--resume")
+    assert json.loads((run / "result.json").read_text())["engine"] == "local"
+    train(str(run / "settings.toml"), "--out", str(again))
+
+
+def test_a_former_name_is_told_in_a_line(tmp_path: Path) -> None:
+    """Once, with what to write; the help shows none of them."""
+    out = ["--out", str(tmp_path / "run"), *QUICK, "--set", "engine=loop", "--engine", "loop"]
+    command = [sys.executable, "-m", "sims", "simulate", "digits", *out]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+    told = [line for line in done.stderr.splitlines() if line.startswith("warning: engine")]
+    assert told == [
+        "warning: engine 'loop' is now engine 'local', local.at-once 1; the old name goes with "
+        "the next version"
+    ]
+    command = [sys.executable, "-m", "sims", "simulate", "--help"]
+    text = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout
+    assert "[ray|local|auto]" in text and "batched" not in text
+
+
 def test_tune_has_no_engine(capsys: pytest.CaptureFixture[str]) -> None:
-    """It always takes the faster of loop and batched."""
+    """It always trains in this process."""
     assert "--engine" in refused(["tune", "digits", "--engine", "ray"], capsys)
 
 
@@ -334,7 +373,9 @@ def test_a_place_that_takes_nothing_is_refused_before_the_work(
         "audit": ["audit", "nowhere:at_all", "--data", "digits", "--noise", "1"],
     }[command]
     name = os.fsdecode(b"caf\xe9")
-    assert "whose bytes are no UTF-8" in refused([*words, "--out", str(tmp_path / name)], capsys)
+    assert "must be of characters that UTF-8 has" in refused(
+        [*words, "--out", str(tmp_path / name)], capsys
+    )
 
     def fill(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

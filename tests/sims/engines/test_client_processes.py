@@ -101,16 +101,16 @@ def one_ray() -> Iterator[Processes]:
     assert client_processes.list_ray_processes() == []
 
 
-def test_ray_gives_the_result_of_the_loop(tmp_path: Path, one_ray: Processes) -> None:
+def test_ray_gives_the_result_of_the_local_engine(tmp_path: Path, one_ray: Processes) -> None:
     """Real Ray workers, cluster CEL, a drawn part of the clients, Langevin noise at the end."""
     change = {"clients-per-round": 2, "clients": 4}
-    loop = run(tmp_path / "loop", **change)
+    local = run(tmp_path / "local", **change, **{"local.at-once": 1})
     on_ray = run(tmp_path / "ray", engine="ray", **change)
     assert client_processes.list_ray_processes() == one_ray
-    torch.testing.assert_close(model(loop), model(on_ray), rtol=0, atol=1e-6)
-    for name in (loop, on_ray):
+    torch.testing.assert_close(model(local), model(on_ray), rtol=0, atol=1e-6)
+    for name in (local, on_ray):
         assert run_folder.open_chain(name, parse_settings(CLUSTERED)).list_rounds() == [6]
-    results: list[Any] = [read_json(folder / "result.json") for folder in (loop, on_ray)]
+    results: list[Any] = [read_json(folder / "result.json") for folder in (local, on_ray)]
     for key in ("accuracy", "bits-beyond-label", "identification-optimal", "certificate-bits"):
         assert results[0][key] == pytest.approx(results[1][key], abs=1e-4), key
 
@@ -134,7 +134,7 @@ def test_killed_processes_change_no_bit(
     assert "worker died" not in caplog.text and "(raylet)" not in "".join(capfd.readouterr())
     assert [event["rejected"] for event in events(disturbed)] == [[]] * 4
     assert client_processes.list_ray_processes() == one_ray
-    calm = run(tmp_path / "loop", **change)
+    calm = run(tmp_path / "calm", **change, **{"local.at-once": 1})
     assert model(disturbed).equal(model(calm))
     kept = [
         {path.relative_to(folder): path.read_bytes() for path in folder.rglob("partition-*/*")}

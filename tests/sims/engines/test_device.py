@@ -1,6 +1,5 @@
 """A whole run on a second device: a federation of convolutional nets, and attacks on it."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,7 @@ import pytest
 import torch
 
 from fedcel.attacks import AttackRow, averaging, gan_decoder, inversion_training
-from fedcel.federation import local_update
+from fedcel.federation import client_update
 from fedcel.files import read_json
 from sims.attacking import attack_run
 from tests.fedcel.elsewhere import pretended
@@ -38,8 +37,7 @@ def attacked(folder: Path) -> list[dict[str, Any]]:
 def test_a_run_elsewhere_is_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Model, rounds and result to the bit; attacks' scores up to what an order of sums changes."""
     on_cpu = attacked(tmp_path / "here")
-    training = sys.modules[local_update.__module__]
-    with pretended(monkeypatch, training, inversion_training, gan_decoder, averaging):
+    with pretended(monkeypatch, client_update, inversion_training, gan_decoder, averaging):
         elsewhere = attacked(tmp_path / "there")
     cpu_folder, other_folder = tmp_path / "here", tmp_path / "there"
     assert torch.equal(model(cpu_folder), model(other_folder))

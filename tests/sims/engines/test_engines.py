@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,46 +14,35 @@ from fedcel.federation import begin_round, client_update, init_server_state
 from fedcel.files import read_json
 from fedcel.runs import run_folder
 from fedcel.settings import parse_settings
-from sims.engines.client_trainers import PooledTrainer, SequentialTrainer
+from sims.engines.client_trainers import LocalTrainer
 from sims.engines.simulate import simulate
 from tests.sims.small import CLUSTERED
 from tests.sims.trained import FOLLOWING, STEERED, events, model, run
 
-
-def test_several_processes_give_the_loop_s_model_to_the_bit(tmp_path: Path) -> None:
-    """Deltas are added up in the same order; a client's state follows it to any process."""
-    change = {**STEERED, "local.control": "fresh", "rounds": 8}
-    loop = run(tmp_path / "loop", **change)
-    processes = run(tmp_path / "processes", engine="processes", **change)
-    assert torch.equal(model(loop), model(processes))
-    assert read_json(loop / "result.json").keys() == read_json(processes / "result.json").keys()
-    for expected, actual in zip(events(loop), events(processes), strict=True):
-        assert {k: v for k, v in expected.items() if k != "seconds"} == {
-            k: v for k, v in actual.items() if k != "seconds"
-        }
+ONE_BY_ONE = {"local.at-once": 1}
 
 
-def test_a_pool_yields_gradients_in_order_and_errors_by_name(tmp_path: Path) -> None:
-    """More clients than wait at once; a client that is not there is its own error."""
+def test_gradients_come_in_order_and_errors_by_name(tmp_path: Path) -> None:
+    """A client that is not there is its own error."""
     s = parse_settings(CLUSTERED | {"clients": 6})
     examples = {client: len(client_update.select_client_images(s, client).y) for client in range(6)}
     state = init_server_state(client_update.build_workspace_net(s).vector)
     request = begin_round(s, state, examples)
-    with ThreadPoolExecutor(1) as executor:
-        pool = PooledTrainer(s, tmp_path, executor, 1)
-        pooled = list(pool.compute_gradients(request))
-        with pytest.raises(DataError, match="partition-id is 9"):
-            list(pool.compute_gradients(request._replace(weights={9: 1.0})))
-    local = list(SequentialTrainer(s, tmp_path).compute_gradients(request))
-    assert [client for client, _ in pooled] == [client for client, _ in local] == list(range(6))
-    assert all(torch.equal(a, b) for (_, a), (_, b) in zip(pooled, local, strict=True))
-    assert not torch.equal(pooled[0][1], pooled[1][1])
+    trainer = LocalTrainer(s, tmp_path)
+    gradients = list(trainer.compute_gradients(request))
+    with pytest.raises(DataError, match="partition-id is 9"):
+        list(trainer.compute_gradients(request._replace(weights={9: 1.0})))
+    assert [client for client, _ in gradients] == list(range(6))
+    for client, gradient in gradients:
+        alone = client_update.compute_client_gradient(s, client, request.inputs.model, 1)
+        assert torch.equal(gradient, alone)
+    assert not torch.equal(gradients[0][1], gradients[1][1])
 
 
 @pytest.mark.long
 def test_the_threshold_is_the_same_in_both_engines(tmp_path: Path) -> None:
     """It moves from round to round, and the encoder with it."""
-    folders = [run(tmp_path / "loop", **STEERED), run(tmp_path / "ray", engine="ray", **STEERED)]
+    folders = [run(tmp_path / "local", **STEERED), run(tmp_path / "ray", engine="ray", **STEERED)]
     logs = [events(folder) for folder in folders]
     for expected, actual in zip(*logs, strict=True):
         assert expected.keys() == actual.keys()
@@ -70,17 +58,20 @@ def test_the_threshold_is_the_same_in_both_engines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        {"engine": "local"},
+        {"local.at-once": 3},
         {"strategy.name": "strategies:PosteriorStrategy"},
         pytest.param({"engine": "ray"}, marks=pytest.mark.long),
     ],
-    ids=["batched", "messages", "ray"],
+    ids=["at once", "messages", "ray"],
 )
 def test_a_weight_that_follows_a_spread_is_the_same_on_all_engines(
     tmp_path: Path, other: dict[str, Any]
 ) -> None:
     """It moves after each round and stays in the chain; it is another than the ramp, and acts."""
-    folders = [run(tmp_path / "loop", **FOLLOWING), run(tmp_path / "other", **FOLLOWING, **other)]
+    folders = [
+        run(tmp_path / "alone", **FOLLOWING, **ONE_BY_ONE),
+        run(tmp_path / "other", **FOLLOWING | ONE_BY_ONE | other),
+    ]
     weights = [[event["cel-weight"] for event in events(folder)] for folder in folders]
     assert weights[0] == pytest.approx(weights[1], abs=1e-5)
     assert weights[0][0] == 0
@@ -219,7 +210,8 @@ def test_what_a_caller_switched_off_changes_no_run(
     change = {"rounds": 2, "cel.warm-up": 0, "cel.kind": "gated"}
     expected = model(run(tmp_path / "plain", **change))
     client_update.build_workspace_net.cache_clear()
-    client_update.build_client_losses.cache_clear()
+    client_update.build_client_nets.cache_clear()
+    client_update.build_terms.cache_clear()
     with mode():
         folder = run(tmp_path / "mode", **change)
     assert torch.equal(model(folder), expected)

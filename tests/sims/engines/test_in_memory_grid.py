@@ -1,4 +1,4 @@
-"""The loop engine runs any strategy: the code of ServerApp and ClientApp without processes."""
+"""The local engine runs any strategy: the code of ServerApp and ClientApp without processes."""
 
 from pathlib import Path
 from typing import Any
@@ -48,11 +48,11 @@ def model(folder: Path) -> torch.Tensor:
     return read_tensors(folder / "model.safetensors")[0]["model"]
 
 
-def test_the_built_in_strategy_by_import_string_is_the_loop_engine_to_the_bit(
+def test_the_built_in_strategy_by_import_string_is_the_local_engine_to_the_bit(
     tmp_path: Path,
 ) -> None:
     """Messages, checks and records in between change no bit; nor does a stop after round 3."""
-    loop, messages = run(tmp_path / "loop"), tmp_path / "own"
+    calls, messages = run(tmp_path / "calls", **{"local.at-once": 1}), tmp_path / "own"
     settings = parse_settings(CLUSTERED | {"strategy.name": "strategies:PosteriorStrategy"})
     run_folder.create_run(messages, settings)
 
@@ -63,8 +63,8 @@ def test_the_built_in_strategy_by_import_string_is_the_loop_engine_to_the_bit(
     with pytest.raises(KeyboardInterrupt):
         local.train_locally(settings, messages, tell)
     simulate(settings, messages, resume=True)
-    assert torch.equal(model(loop), model(messages))
-    results: list[Any] = [read_json(folder / "result.json") for folder in (loop, messages)]
+    assert torch.equal(model(calls), model(messages))
+    results: list[Any] = [read_json(folder / "result.json") for folder in (calls, messages)]
     assert results[0]["bits-beyond-label"] == results[1]["bits-beyond-label"]
 
 

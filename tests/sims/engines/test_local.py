@@ -22,7 +22,7 @@ simulate(parse_settings(raw), Path(sys.argv[1]))
 """
 
 
-def test_a_loop_run_needs_neither_flower_nor_ray(tmp_path: Path) -> None:
+def test_a_local_run_needs_neither_flower_nor_ray(tmp_path: Path) -> None:
     """Training and evaluation, versions included, where neither is installed."""
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "run")]
     process = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -103,13 +103,14 @@ def test_the_command_line_says_it_in_a_line(
         assert (f"{Path(__file__).name}, line" in error) == ("(nan)" not in words)
 
 
-def test_a_part_that_fails_in_another_process_is_named(tmp_path: Path) -> None:
-    """With round and client, though the traceback stays there."""
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_a_part_that_fails_in_a_round_is_named(at_once: int, tmp_path: Path) -> None:
+    """With round and client, and the line of the user's."""
     words = (
         r"round \d+, client \d+: cel.kind '.*:Bounded' failed: LookupError: a real batch \(.*py, "
     )
     with pytest.raises(FailedError, match=words):
-        simulate(settings("Bounded", engine="processes"), tmp_path / "run")
+        simulate(settings("Bounded", **{"local.at-once": at_once}), tmp_path / "run")
 
 
 def test_under_flower_the_reason_names_the_part(tmp_path: Path) -> None:

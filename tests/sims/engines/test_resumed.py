@@ -135,10 +135,10 @@ def test_a_run_folder_is_never_overwritten_and_resumes_only_with_its_own_setting
         simulate(settings, tmp_path / "nowhere", resume=True)
 
 
-@pytest.mark.parametrize("engine", ["loop", "batched", "processes"])
-def test_a_client_s_state_that_is_missing_is_an_error(tmp_path: Path, engine: str) -> None:
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_a_client_s_state_that_is_missing_is_an_error(tmp_path: Path, at_once: int) -> None:
     """An older one in its place would give another model, and nobody would know."""
-    settings, folder = parse_settings(CLUSTERED | {"engine": engine}), tmp_path / "run"
+    settings, folder = parse_settings(CLUSTERED | {"local.at-once": at_once}), tmp_path / "run"
     run_folder.create_run(folder, settings)
 
     def tell(event: dict[str, object]) -> None:

@@ -67,6 +67,7 @@ def fresh_data() -> Iterator[None]:
         ("clients = 3", "clients = 3\ntune = { cel = { clusters = '1..4' } }", "clusters"),
         ("clients = 3", "clients = 3\ncel = { kind = 'plain', warm-up = 0 }", "add one without"),
         (TEXT[TEXT.index("[[variant]]") :], "", r"no \[\[variant\]\]"),
+        ("clients = 3", "clients = 3\nstrategy = { max-norm = 1.0 }", "max-norm is 1 and engine"),
         (
             "clients = 3",
             "clients = 3\ndata = { validation = 3 }",
@@ -151,7 +152,7 @@ def test_what_is_written_is_what_was_trained(
     tune.write_scenario(tuned(read(tmp_path, DEFENDED_FIRST), 3, {}), tmp_path / "tuned.toml")
     assert all(float(f"{s.local.rate:.4g}") == s.local.rate for s in seen)
     found = scenario.list_cells(
-        scenario.read_scenario(str(tmp_path / "tuned.toml")), {"engine": "auto"}
+        scenario.read_scenario(str(tmp_path / "tuned.toml")), {"engine": "local"}
     )
     assert all(cell.settings in seen for cell in found)
     assert found[0].settings.cel.weight == 0.123456789
@@ -166,7 +167,7 @@ def test_overrides_are_written_too(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     tune.write_scenario(table, tmp_path / "tuned.toml")
     plan = scenario.read_scenario(str(tmp_path / "tuned.toml"))
     assert plan.variants[1].settings.keys() == {"local.rate"}
-    found = scenario.list_cells(plan, {"engine": "auto"})
+    found = scenario.list_cells(plan, {"engine": "local"})
     assert [cell.settings.clients for cell in found] == [5, 5]
     assert all(cell.settings in seen for cell in found)
     with pytest.raises(SettingsError, match="are at odds"):
