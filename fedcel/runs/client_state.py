@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from fedcel.errors import RunError
 from fedcel.files import read_tensors, write_tensors
 from fedcel.losses.cel import State
+from fedcel.short_repr import summarise_record
 
 
 @runtime_checkable
@@ -31,6 +32,10 @@ class StoredState(NamedTuple):
     round: int
     """After which it was written; 0: the client starts without one."""
     state: State | None
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
 
 def load_state(memory: ClientMemory, number: int, expected: int | None) -> StoredState:

@@ -334,7 +334,9 @@ def test_a_place_that_takes_nothing_is_refused_before_the_work(
         "audit": ["audit", "nowhere:at_all", "--data", "digits", "--noise", "1"],
     }[command]
     name = os.fsdecode(b"caf\xe9")
-    assert "whose bytes are no UTF-8" in refused([*words, "--out", str(tmp_path / name)], capsys)
+    assert "must be of characters that UTF-8 has" in refused(
+        [*words, "--out", str(tmp_path / name)], capsys
+    )
 
     def fill(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
