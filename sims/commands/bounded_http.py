@@ -44,6 +44,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     _answered_cycle: RequestResponseCycle | None = None
     """Request under way; `cycle` is the last one that came."""
     _head_bytes = 0
+    _piece_size = 0
     _unsent: float = math.inf
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -62,8 +63,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._restart_header_timer()
 
     def on_message_begin(self) -> None:
-        """Count a head from its first byte."""
-        self._head_bytes = 0
+        """Count a head from the piece that it begins in."""
+        self._head_bytes = self._piece_size
         super().on_message_begin()
 
     def on_body(self, body: bytes) -> None:
@@ -120,8 +121,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 break
             piece = bytes(self._unparsed[:PIECE_BYTES])
             del self._unparsed[:PIECE_BYTES]
+            self._piece_size = len(piece)
+            self._head_bytes += self._piece_size
             super().data_received(piece)
-            self._head_bytes += len(piece)  # afterwards: a message that begins in it counts anew
         if self.transport.is_closing():
             self._unparsed.clear()
         elif self._unparsed:

@@ -366,13 +366,15 @@ def test_labels_are_numbered_by_the_audit_itself(tmp_path: Path) -> None:
     assert note.endswith("Of the source: arrays that are left out: z.")
 
 
-def test_a_name_that_is_no_text_ends_no_audit(
+def test_a_name_that_is_no_text_is_refused_before_the_work(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Bytes that are no UTF-8, as other systems leave them: they are escaped on the page."""
+    """Bytes that are no UTF-8, as other systems leave them: exit 2, a line, nothing written."""
     pixels = np.random.default_rng(0).integers(0, 255, (12, 8, 8), dtype=np.uint8)
     path = tmp_path / os.fsdecode(b"caf\xe9.npz")
     np.savez(path, x_train=pixels, y_train=np.arange(12) % 2)
     words = ["audit", ENCODER, "--data", str(path), "--noise", "1", *BITS]
-    assert main([*words, "--out", str(tmp_path / "out")]) == 0, capsys.readouterr().err
-    assert r"caf\udce9.npz" in (tmp_path / "out" / "report.html").read_text()
+    assert main([*words, "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert "must be of characters that UTF-8 has; rename the file or folder" in error
+    assert not (tmp_path / "out" / "audit.json").exists()
