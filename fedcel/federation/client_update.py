@@ -27,6 +27,7 @@ from fedcel.federation.local_steps import (
     ClientUpdate,
     compute_full_gradient,
     count_batch_images,
+    name_obstacle,
     train_clients,
 )
 from fedcel.losses import (
@@ -256,10 +257,7 @@ def find_obstacle(settings: Settings) -> str | None:
     Returns:
         A reason, None where nothing is known; a user's own net shows it when it is tried.
     """
-    for weighted in build_terms(settings):
-        if not weighted.term.takes_stacks:
-            return f"{weighted.source.name} takes one client's batch at a time"
-    return None
+    return name_obstacle(build_terms(settings))
 
 
 def count_clients_at_once(settings: Settings) -> int:

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fedcel.data import Images, augment_images
+from fedcel.errors import StackingError
 from fedcel.losses import Batch, Streams, WeightedTerm
 from fedcel.losses.cel import StackedFeatures, State
 from fedcel.losses.terms import States, part_states, refuse_undefined_terms, start_terms
@@ -150,6 +151,8 @@ def train_clients(
     References:
         Welling and Teh, ICML 2011, eq. 4.
     """
+    if nets.count > 1 and (reason := name_obstacle(terms)):
+        raise StackingError(reason)
     device = nets.vectors.device
     received = received.to(device)
     plan, streams = clients[0].plan, [client.streams for client in clients]
@@ -196,6 +199,21 @@ def train_clients(
         ClientUpdate(model - before, model, state, metrics)
         for model, state, metrics in zip(models, kept, summarise_measures(measures), strict=True)
     ]
+
+
+def name_obstacle(terms: Sequence[WeightedTerm]) -> str | None:
+    """Name a term that keeps clients from being computed at once.
+
+    Args:
+        terms: Those of the settings, or of a round.
+
+    Returns:
+        A reason, None where all take several clients.
+    """
+    for weighted in terms:
+        if not weighted.term.takes_stacks:
+            return f"{weighted.source.name} takes one client's batch at a time"
+    return None
 
 
 def client_step(
