@@ -99,7 +99,7 @@ def has_bound(plan: RoundPlan, noise: list[float], sampler: Sampler) -> bool:
 
 
 def test_what_has_no_bound() -> None:
-    """No noise of a single client, gradients sent as they are, a user's sampler: nothing is said."""
+    """A client without noise, gradients sent as they are, a user's sampler: nothing is said."""
     own = OwnSampler(PartName("local.sampler", "own:sampler", "SamplerContract"), Langevin())
     assert has_bound(PLAN, [NOISE, NOISE], Langevin())
     assert not has_bound(PLAN, [NOISE, 0.0], Langevin())

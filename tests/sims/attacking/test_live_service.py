@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from fedcel.errors import RunError, ServiceError, SettingsError
-from fedcel.privacy.ledger.ledger import MICRO, Ledger
+from fedcel.privacy.budget_units import MICRO
+from fedcel.privacy.ledger.ledger import Ledger
 from fedcel.runs import run_folder
 from fedcel.settings import AttackSettings, Scalar, parse_settings
 from sims.attacking.live_service import ServiceAddress, attack_service
