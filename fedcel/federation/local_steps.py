@@ -371,7 +371,7 @@ class FeatureReading:
 
 
 def _fill_up(
-    rows: Sequence[Float[Tensor, "n ..."]], is_image: Bool[Tensor, "K p"], device: torch.device
+    rows: Sequence[Float[Tensor, "_ ..."]], is_image: Bool[Tensor, "K p"], device: torch.device
 ) -> tuple[Float[Tensor, "K p ..."], Bool[Tensor, "K p"]]:
     """Return images of K clients in one tensor, filled up with zeros, and which are some."""
     if len(rows) == 1:
