@@ -194,10 +194,12 @@ def train_clients(
     if terms and len(clients) == 1 and not nets.vector.isfinite().all():
         take_steps(inspect=True)  # once more, with a look at the terms before each step
     models, before = nets.vectors.detach().to(CPU, copy=True), received.cpu()
-    kept = part_states(terms, _place_states(states, CPU), stored)
+    client_states = part_states(terms, _place_states(states, CPU), stored)
     return [
         ClientUpdate(model - before, model, state, metrics)
-        for model, state, metrics in zip(models, kept, summarise_measures(measures), strict=True)
+        for model, state, metrics in zip(
+            models, client_states, summarise_measures(measures), strict=True
+        )
     ]
 
 
@@ -433,8 +435,8 @@ def _stack_rows(rows: Sequence[Tensor]) -> Tensor:
 
 def _stack_draws(rows: Sequence[Tensor | None], device: torch.device) -> Tensor | None:
     """Return the clients' draws as one, None where the cut draws none."""
-    drawn = [row for row in rows if row is not None]
-    return _stack_rows(drawn).to(device) if drawn else None
+    tensors = [row for row in rows if row is not None]
+    return _stack_rows(tensors).to(device) if tensors else None
 
 
 def _make_context(

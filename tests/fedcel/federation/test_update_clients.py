@@ -392,7 +392,9 @@ def train_strong(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     flat = FlatNet(deepcopy(workspace.net).to(dtype))
     clients = []
     for client, weight in request.weights.items():
-        prepared = client_update.prepare_client(settings, client, weight, request.inputs, None)
+        prepared = client_update.prepare_client(
+            settings, client, weight, request.inputs, state=None
+        )
         x, y = prepared.images
         clients.append(prepared._replace(images=Images(x.to(dtype), y)))
     received = request.inputs.model.to(dtype)

@@ -68,8 +68,8 @@ class Federation:
         """
         prepare = client_update.prepare_client
 
-        def change(s: Settings, client: int, *rest: Any) -> ClientRound:
-            prepared = prepare(s, client, *rest)
+        def change(s: Settings, client: int, *rest: Any, **state: Any) -> ClientRound:
+            prepared = prepare(s, client, *rest, **state)
             return prepared._replace(plan=self.change(prepared.plan, client))
 
         with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch_client:
