@@ -27,6 +27,7 @@ from fedcel.federation.local_steps import (
     ClientUpdate,
     compute_full_gradient,
     count_batch_images,
+    name_obstacle,
     train_clients,
 )
 from fedcel.losses import (
@@ -256,10 +257,7 @@ def find_obstacle(settings: Settings) -> str | None:
     Returns:
         A reason, None where nothing is known; a user's own net shows it when it is tried.
     """
-    for weighted in build_terms(settings):
-        if not weighted.term.takes_stacks:
-            return f"{weighted.source.name} takes one client's batch at a time"
-    return None
+    return name_obstacle(build_terms(settings))
 
 
 def count_clients_at_once(settings: Settings) -> int:
@@ -311,7 +309,7 @@ def update_clients(
             `protect_update` for what a client with noisy updates tells of it.
     """
     terms, trained = _plan_terms(settings, inputs)
-    train = partial(_train_batch, settings, weights, inputs, terms)
+    train = partial(_train_batch, settings, weights, inputs, terms=terms)
     remaining, obstacle = iter(weights), None
 
     @usual_torch_state()
@@ -319,11 +317,13 @@ def update_clients(
         nonlocal obstacle
         states = {client: read_state(client) for client in window}
         updates = {}
-        for batch in _group_clients(settings, window, states, terms, inputs, at_once=at_once):
+        for batch in _group_clients(
+            settings, window, states, terms=terms, inputs=inputs, at_once=at_once
+        ):
             together: list[ClientUpdate] = []
             if len(batch) > 1 and obstacle is None:
                 try:
-                    together = train(batch, states)
+                    together = train(batch, states=states)
                 except DivergedError:
                     pass  # is raised again where it is one client's
                 except Exception as error:  # the same, where it is no obstacle
@@ -337,9 +337,9 @@ def update_clients(
                     )
             for client in batch:
                 if client not in updates:
-                    alone = partial(train, [client], states)
+                    alone = partial(train, [client], states=states)
                     updates[client] = _train_alone(
-                        settings, client, inputs, alone, states[client], trained=trained
+                        settings, client, inputs, alone, state=states[client], trained=trained
                     )
         return updates
 
@@ -366,8 +366,8 @@ def _train_alone(
     client: int,
     inputs: RoundInputs,
     train: Callable[[], list[ClientUpdate]],
-    state: State | None,
     *,
+    state: State | None,
     trained: Int[Tensor, " M"] | None,
 ) -> ClientUpdate:
     """Train one client, and name it in what it raises."""
@@ -384,9 +384,9 @@ def _group_clients(
     settings: Settings,
     clients: Sequence[int],
     states: Mapping[int, State | None],
+    *,
     terms: Sequence[WeightedTerm],
     inputs: RoundInputs,
-    *,
     at_once: int,
 ) -> Iterator[list[int]]:
     """Yield clients whose batches are equally large and who all, or none, have a state."""
@@ -398,8 +398,8 @@ def _group_clients(
     for client in clients:
         labels = select_client_images(settings, client).y
         size = count_batch_images(labels, settings.local, is_encoder_frozen=is_frozen)
-        known = [select_state(states[client], term.name) is not None for term in terms]
-        groups.setdefault((size, *known), []).append(client)
+        has_states = [select_state(states[client], term.name) is not None for term in terms]
+        groups.setdefault((size, *has_states), []).append(client)
     for group in groups.values():
         for piece in torch.tensor(group).tensor_split(-(-len(group) // at_once)):
             yield piece.tolist()
@@ -409,8 +409,9 @@ def _train_batch(
     settings: Settings,
     weights: Mapping[int, float],
     inputs: RoundInputs,
-    terms: Sequence[WeightedTerm],
     clients: Sequence[int],
+    *,
+    terms: Sequence[WeightedTerm],
     states: Mapping[int, State | None],
 ) -> list[ClientUpdate]:
     """Train clients at once, without a look at what may leave them."""
@@ -418,7 +419,7 @@ def _train_batch(
         build_client_nets(settings, len(clients)),
         inputs.model,
         [
-            prepare_client(settings, client, weights[client], inputs, states[client])
+            prepare_client(settings, client, weights[client], inputs, state=states[client])
             for client in clients
         ],
         local=settings.local,
@@ -428,7 +429,7 @@ def _train_batch(
 
 
 def prepare_client(
-    settings: Settings, client: int, weight: float, inputs: RoundInputs, state: State | None
+    settings: Settings, client: int, weight: float, inputs: RoundInputs, *, state: State | None
 ) -> ClientRound:
     """Gather what a client's round needs.
 

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fedcel.data import Images, augment_images
+from fedcel.errors import StackingError
 from fedcel.losses import (
     Batch,
     States,
@@ -173,6 +174,8 @@ def train_clients(
     References:
         Welling and Teh, ICML 2011, eq. 4.
     """
+    if nets.count > 1 and (reason := name_obstacle(terms)):
+        raise StackingError(reason)
     device = nets.vectors.device
     received = received.to(device)
     plan, streams = clients[0].plan, [client.streams for client in clients]
@@ -214,11 +217,28 @@ def train_clients(
     if terms and len(clients) == 1 and not nets.vector.isfinite().all():
         take_steps(inspect=True)  # once more, with a look at the terms before each step
     models, before = nets.vectors.detach().to(CPU, copy=True), received.cpu()
-    kept = part_states(terms, _place_states(states, CPU), stored)
+    client_states = part_states(terms, _place_states(states, CPU), stored)
     return [
         ClientUpdate(model - before, model, state, metrics)
-        for model, state, metrics in zip(models, kept, summarise_measures(measures), strict=True)
+        for model, state, metrics in zip(
+            models, client_states, summarise_measures(measures), strict=True
+        )
     ]
+
+
+def name_obstacle(terms: Sequence[WeightedTerm]) -> str | None:
+    """Name a term that keeps clients from being computed at once.
+
+    Args:
+        terms: Those of the settings, or of a round.
+
+    Returns:
+        A reason, None where all take several clients.
+    """
+    for weighted in terms:
+        if not weighted.term.takes_stacks:
+            return f"{weighted.source.name} takes one client's batch at a time"
+    return None
 
 
 def client_step(
@@ -376,7 +396,7 @@ class FeatureReading:
 
 
 def _fill_up(
-    rows: Sequence[Float[Tensor, "n ..."]], is_image: Bool[Tensor, "K p"], device: torch.device
+    rows: Sequence[Float[Tensor, "_ ..."]], is_image: Bool[Tensor, "K p"], device: torch.device
 ) -> tuple[Float[Tensor, "K p ..."], Bool[Tensor, "K p"]]:
     """Return images of K clients in one tensor, filled up with zeros, and which are some."""
     if len(rows) == 1:
@@ -438,8 +458,8 @@ def _stack_rows(rows: Sequence[Tensor]) -> Tensor:
 
 def _stack_draws(rows: Sequence[Tensor | None], device: torch.device) -> Tensor | None:
     """Return the clients' draws as one, None where the cut draws none."""
-    drawn = [row for row in rows if row is not None]
-    return _stack_rows(drawn).to(device) if drawn else None
+    tensors = [row for row in rows if row is not None]
+    return _stack_rows(tensors).to(device) if tensors else None
 
 
 def _make_context(

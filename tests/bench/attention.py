@@ -13,8 +13,8 @@ from torch.nn.functional import layer_norm
 from fedcel.losses.cel.gated import Gated
 from fedcel.losses.cel.mutual_information import MutualInformation
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.protocol import ConditionalEntropy, State, split_features
 from fedcel.losses.cel.spread_penalties import Penalty, channel_penalty
+from fedcel.losses.protocol import ConditionalEntropy, State, split_features
 from tests.bench.ratios import line
 
 Pair = tuple[str, str, Callable[[], None], Callable[[], None]]

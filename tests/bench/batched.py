@@ -18,12 +18,13 @@ import torch
 
 from fedcel.data import Images, load_splits
 from fedcel.federation import (
+    ClientUpdate,
     RoundRequest,
     begin_round,
     build_workspace_net,
+    count_clients_at_once,
     finish_round,
     init_server_state,
-    update_client,
     update_clients,
 )
 from fedcel.losses.cel import State
@@ -50,7 +51,7 @@ def main() -> None:
             what = f"{clients} clients at once, CEL {kind}"
             if kind == "none":
                 line(what, "bare in-place loop", at_once(settings), bare(settings), clients)
-            line(what, "loop engine", at_once(settings), one_by_one(settings), clients)
+            line(what, "one after the other", at_once(settings), one_by_one(settings), clients)
     compare_with_ray()
     compare_choices()
     print("\n| a round of 32 at once | against | costs | quartiles | ms a client |")
@@ -65,7 +66,7 @@ def compare_with_ray(clients: int = 100, rounds: int = 6) -> None:
     """Print how long a round and a whole run take on Ray, in wall time, beside here."""
     what = f"{clients} clients at once, CEL plain, wall time"
     change = {"rounds": rounds, "chain.burn-in": 1.0}
-    here = time_rounds(configure(clients, "plain", engine="batched", **change))
+    here = time_rounds(configure(clients, "plain", engine="local", **change))
     ray = configure(clients, "plain", engine="ray", **change)
     compared = {"the Ray engine": time_rounds(ray)}
     with leave_flower_as_it_is():
@@ -112,7 +113,7 @@ def compare_choices() -> None:
         for kind in ("none", "cluster"):
             settings = configure(clients, kind, **change)
             work = at_once(settings), one_by_one(settings)
-            line(f"{what}, CEL {kind}", "loop engine", *work, clients, pairs=5)
+            line(f"{what}, CEL {kind}", "one after the other", *work, clients, pairs=5)
 
 
 def time_rounds(settings: Settings) -> list[float]:
@@ -165,40 +166,42 @@ def draw_images(count: int, side: int) -> Images:
     return Images(x, torch.randint(0, 10, (count,), generator=stream))
 
 
-def begin(settings: Settings) -> tuple[RoundRequest, Callable[[object], None]]:
+def begin(settings: Settings) -> tuple[RoundRequest, Callable[[Iterator[ClientUpdate]], None]]:
     """Return what is asked in round 1, and what makes the next model of the updates."""
     parts = load_splits(settings.data, settings.clients, settings.seed).clients
     flat = build_workspace_net(settings)
     state = init_server_state(flat.vector)
     request = begin_round(settings, state, {k: len(part.y) for k, part in enumerate(parts)})
 
-    def finish(updates: object) -> None:
-        finish_round(settings, state, request, updates, cut=flat.cut)  # type: ignore[arg-type]
+    def finish(updates: Iterator[ClientUpdate]) -> None:
+        finish_round(settings, state, request, updates, cut=flat.cut)
 
     return request, finish
 
 
 def one_by_one(settings: Settings) -> Work:
     """Return a round of clients one after the other, that keep their states."""
-    request, finish = begin(settings)
-    states: dict[int, State] = {}
-
-    def train(client: int, weight: float) -> object:
-        update = update_client(settings, client, weight, request.inputs, state=states.get(client))
-        states[client] = update.state
-        return update
-
-    return lambda: finish(train(*pair) for pair in request.weights.items())
+    return train_round(settings, 1)
 
 
 def at_once(settings: Settings) -> Work:
-    """Return a round of the same clients at once."""
+    """Return a round of the same clients at once, as many as fit."""
+    return train_round(settings, count_clients_at_once(settings))
+
+
+def train_round(settings: Settings, count: int) -> Work:
+    """Return a round of clients, so many at once."""
     request, finish = begin(settings)
     states: dict[int, State] = {}
 
-    def train() -> object:
+    def train() -> Iterator[ClientUpdate]:
         updates = update_clients(
-            settings, request.weights, request.inputs, read_state=states.get, fall_back=refuse
+            settings,
+            request.weights,
+            request.inputs,
+            read_state=states.get,
+            at_once=count,
+            report_obstacle=refuse,
         )
         for client, update in zip(request.weights, updates, strict=True):
             states[client] = update.state

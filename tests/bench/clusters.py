@@ -13,8 +13,8 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from torch import Tensor
 
 from fedcel.losses.cel.cluster import Cluster
-from fedcel.losses.protocol import FeatureBatches, State, split_features
 from fedcel.losses.cel.spread_penalties import linear_penalty
+from fedcel.losses.protocol import FeatureBatches, State, split_features
 from tests.bench.ratios import line
 
 CLASSES, CLUSTERS, FEATURES = 10, 5, 4096

@@ -29,9 +29,10 @@ def main() -> None:
     """Train twice, kill, compare."""
     rounds, pause = (int(word) for word in (sys.argv[1:] + DEFAULTS[len(sys.argv) - 1 :])[:2])
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as place:
-        disturbed, calm = Path(place) / "ray", Path(place) / "loop"
+        disturbed, calm = Path(place) / "ray", Path(place) / "local"
         running, undisturbed = (
-            start(folder, engine, rounds) for folder, engine in ((disturbed, "ray"), (calm, "loop"))
+            start(folder, engine, rounds)
+            for folder, engine in ((disturbed, "ray"), (calm, "local"))
         )
         print("| minute | round | left out so far | memory MiB | killed |\n|---|---|---|---|---|")
         begin, kills, last = time.monotonic(), 0, -1
@@ -60,6 +61,7 @@ def start(folder: Path, engine: str, rounds: int) -> subprocess.Popen[bytes]:
     """Start a training of longer rounds than the demo's."""
     words = [sys.executable, "-m", "sims", "simulate", "digits", "--variant", "cluster"]
     steps = ["--set", f"rounds={rounds}", "--set", "local.steps=100"]
+    steps += ["--set", "local.at-once=1"]  # to the bit as on Ray
     with folder.with_suffix(".log").open("wb") as log:
         return subprocess.Popen(
             [*words, *steps, "--engine", engine, "--out", str(folder)], stdout=log, stderr=log

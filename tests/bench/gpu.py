@@ -29,7 +29,6 @@ from fedcel.nets import CPU, SplitNet
 from fedcel.settings import Settings
 from tests.bench.batched import EACH, Work, at_once, configure, draw_images, one_by_one
 
-local_update = sys.modules["fedcel.federation.local_update"]
 TURNS = 3
 GPU = torch.device("cuda")
 LOSSES = ("none", "cluster", "gated", "mutual-information")
@@ -41,7 +40,7 @@ SMALL, GREY, COLOUR = (f"tests.bench.gpu:{name}_images" for name in ("small", "g
 class Place(NamedTuple):
     """Where work is done, and how."""
 
-    engine: str
+    is_at_once: bool
     device: torch.device
     threads: int = 1
 
@@ -74,16 +73,15 @@ def list_rounds() -> Iterator[Case]:
     """Yield rounds of clients: many with a small dense net, few with convolutions."""
     all_cores = torch.get_num_threads()
     places = tuple(
-        Place("batched", device, threads)
-        for device, threads in ((CPU, 1), (CPU, all_cores), (GPU, 1))
+        Place(True, device, threads) for device, threads in ((CPU, 1), (CPU, all_cores), (GPU, 1))
     )
     for clients, losses in ((100, LOSSES), (1000, ("none", "gated"))):
         for loss in losses:
             settings = configure(clients, loss, **{"data.source": SMALL})
             yield make_round("MLP, 8x8", settings, places)
     places = (
-        *(Place("loop", CPU), Place("loop", CPU, all_cores)),
-        *(Place("loop", GPU), Place("batched", GPU)),
+        *(Place(False, CPU), Place(False, CPU, all_cores)),
+        *(Place(False, GPU), Place(True, GPU)),
     )
     for clients, losses in ((4, LOSSES), (32, ("none", "mutual-information"))):
         for loss in losses:
@@ -98,7 +96,7 @@ def make_round(what: str, settings: Settings, places: tuple[Place, ...]) -> Case
     """Return a round of these settings."""
 
     def build(place: Place) -> Work:
-        return {"loop": one_by_one, "batched": at_once}[place.engine](settings)
+        return at_once(settings) if place.is_at_once else one_by_one(settings)
 
     parameters = len(build_workspace_net(settings).vector)
     name = f"{what}, {parameters} parameters"
@@ -107,7 +105,7 @@ def make_round(what: str, settings: Settings, places: tuple[Place, ...]) -> Case
 
 def list_decoders() -> Iterator[Case]:
     """Yield the training of decoders."""
-    places = (Place("", CPU), Place("", CPU, torch.get_num_threads()), Place("", GPU))
+    places = (Place(False, CPU), Place(False, CPU, torch.get_num_threads()), Place(False, GPU))
     for what, source in (("28x28", GREY), ("3x32x32", COLOUR)):
         settings = configure(4, "none", **{"data.source": source, "net.name": "strided"})
         images, _ = grey_images(None) if source == GREY else colour_images(None)
@@ -148,7 +146,7 @@ def measure(case: Case) -> Iterator[dict[str, object]]:
             "what": case.what,
             "loss": case.loss,
             "clients": case.clients,
-            "engine": place.engine,
+            "at-once": place.is_at_once,
             "place": str(place),
             "milliseconds": round(1000 * statistics.median(taken), 1),
             "times-as-fast": round(middle, 2),
@@ -165,9 +163,9 @@ def stay_at(place: Place) -> Iterator[None]:
     """Compute at a place, whatever the net."""
     before = torch.get_num_threads()
     torch.set_num_threads(place.threads)
-    client_update.build_stacked_nets.cache_clear()
+    client_update.build_client_nets.cache_clear()
     with ExitStack() as stack:
-        for module in (client_update, local_update, inversion_training):
+        for module in (client_update, inversion_training):
             stack.enter_context(patch.object(module, "fastest_device", lambda net: place.device))
         yield
     torch.set_num_threads(before)

@@ -21,7 +21,7 @@ from fedcel.files import write_json
 from fedcel.nets import FlatNet
 from fedcel.seeding import make_generator
 from sims.bench.scenario import Cell, list_cells, override_seeds, read_scenario
-from sims.engines.client_trainers import SequentialTrainer
+from sims.engines.client_trainers import LocalTrainer
 from sims.progress import print_line
 
 ROUNDS, SEEDS, BATCH = (1, 5, 10, 24), "0,1,2", 32
@@ -37,7 +37,7 @@ def measure_rounds(cell: Cell) -> list[dict[str, object]]:
     server = init_server_state(flat.vector.clone())
     examples = {client: len(part.y) for client, part in enumerate(splits.clients)}
     with TemporaryDirectory() as folder:
-        clients = SequentialTrainer(s, Path(folder))
+        clients = LocalTrainer(s, Path(folder))
         for number in range(1, max(ROUNDS) + 1):
             if number in ROUNDS:
                 flat.load(server.model)

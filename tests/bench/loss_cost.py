@@ -20,8 +20,8 @@ from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.cel.gated import Gated
 from fedcel.losses.cel.mutual_information import MutualInformation
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.protocol import ConditionalEntropy, State, split_features
 from fedcel.losses.cel.spread_penalties import channel_penalty
+from fedcel.losses.protocol import ConditionalEntropy, State, split_features
 
 CLASSES, SIGMA, EXAMPLES, TURNS, CALLS = 10, 0.3, 640, 9, 20
 LOSSES = ("plain", "cluster", "gated", "mutual-information")

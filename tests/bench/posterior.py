@@ -1,30 +1,27 @@
 """The chain's costs: `python -m tests.bench.posterior` prints a table and a profile.
 
 The Langevin step beside that of `posteriors` (optional: pip install posteriors) for the same
-update, rounds of the loop engine beside bare loops, writing and reading the chain.
+update, rounds of the local engine beside bare loops, writing and reading the chain.
 """
 
 import cProfile
 import pstats
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor, nn
 
-from fedcel.data import Images, load_splits
-from fedcel.federation import begin_round, client_update, finish_round, init_server_state
+from fedcel.data import Images
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_net import FlatNet
 from fedcel.nets.split_net import SplitNet
 from fedcel.posterior.chain import Chain
 from fedcel.posterior.langevin_step import Langevin, LangevinContext, langevin_step
 from fedcel.posterior.round_plan import RoundPlan
-from fedcel.settings import Settings, parse_settings
-from sims.engines.client_trainers import open_trainer
+from fedcel.settings import parse_settings
 from tests.bench.ratios import engine, line, rows
 
 STEPS = 20
@@ -53,29 +50,10 @@ def main() -> None:
     for name, width in (("0.1 M", 64), ("1 M", 600)):
         s = parse_settings({**CONVOLUTIONS, "engine": "local", "net.width": width})
         rows(f"a round of 4 clients, CNN, {name} parameters", s, 9)
-        with TemporaryDirectory() as place, a_round(s, place) as one, spread(s, place) as many:
-            title = f"a round of 4 clients, CNN, {name} parameters, one process a core"
-            line(title, "loop engine", many, one, 9)
     with TemporaryDirectory() as place:
         write, read = chain(Path(place))
         line("writing a sample of 1 M parameters", "reading 16 of them", write, read)
     profile()
-
-
-@contextmanager
-def a_round(settings: Settings, place: str) -> Iterator[Callable[[], object]]:
-    """Hand out one round of the settings' engine, its processes started."""
-    parts = load_splits(settings.data, settings.clients, settings.seed).clients
-    examples = {client: len(part.y) for client, part in enumerate(parts)}
-    flat = client_update.build_workspace_net(settings)
-    request = begin_round(settings, server := init_server_state(flat.vector), examples)
-    with open_trainer(settings, Path(place) / settings.engine) as clients:
-        yield lambda: finish_round(settings, server, request, clients.train(request), cut=flat.cut)
-
-
-def spread(settings: Settings, place: str) -> AbstractContextManager[Callable[[], object]]:
-    """Hand out one round of the engine with one process a core."""
-    return a_round(settings.model_copy(update={"engine": "processes"}), place)
 
 
 def colours(data: object) -> tuple[Images, None]:
@@ -101,7 +79,8 @@ def ours() -> Callable[[], None]:
         slice(None),
         received=flat.vector.clone(),
         control_variate=None,
-        client_stream=stream,
+        noise=[noise],
+        streams=[stream],
         noise_buffer=torch.empty_like(flat.vector),
         sampler=Langevin(),
     )
@@ -109,9 +88,9 @@ def ours() -> Callable[[], None]:
 
     def work() -> None:
         for _ in range(STEPS):
-            flat.gradient.zero_()
             pairs = zip(flat.net.parameters(), slopes, strict=True)
-            torch.stack([(p * slope).sum() for p, slope in pairs]).sum().backward()
+            loss = torch.stack([(p * slope).sum() for p, slope in pairs]).sum()
+            flat.backward(loss.unsqueeze(0))
             langevin_step(flat, context, {})
 
     return work

@@ -14,8 +14,16 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from fedcel.data import load_splits
-from fedcel.federation import begin_round, client_update, finish_round, init_net, init_server_state
-from fedcel.federation.local_update import draw_batches
+from fedcel.federation import (
+    RoundInputs,
+    begin_round,
+    build_workspace_net,
+    finish_round,
+    init_net,
+    init_server_state,
+    update_clients,
+)
+from fedcel.federation.local_steps import draw_batches
 from fedcel.posterior import round_plan
 from fedcel.seeding import make_generator
 from fedcel.settings import Settings, dump_settings, flatten_settings, parse_settings
@@ -37,7 +45,7 @@ def main() -> None:
     for kind in ("plain", "cluster", "gated"):
         s = parse_settings({**MLP, "cel.kind": kind})
         line(f"a client's round, CEL {kind}", "cross-entropy alone", client(s), client(digits))
-    line("the same small run on Ray", "loop engine", whole("ray"), whole("loop"), pairs=3)
+    line("the same small run on Ray", "engine local", whole("ray"), whole("local"), pairs=3)
 
 
 def rows(what: str, settings: Settings, pairs: int = PAIRS) -> None:
@@ -70,18 +78,15 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def engine(settings: Settings, number: int = 1) -> Callable[[], None]:
-    """Return round `number` of the loop engine: local updates, mean, sliding average."""
+    """Return round `number` of clients in turn: local updates, mean, sliding average."""
     parts = load_splits(settings.data, settings.clients, settings.seed).clients
     examples = {k: len(part.y) for k, part in enumerate(parts)}
-    flat = client_update.build_workspace_net(settings)
+    flat = build_workspace_net(settings)
     state = init_server_state(flat.vector)._replace(round=number - 1)
     request = begin_round(settings, state, examples)
 
     def work() -> None:
-        updates = (
-            client_update.update_client(settings, client, weight, request.inputs)
-            for client, weight in request.weights.items()
-        )
+        updates = update_clients(settings, request.weights, request.inputs)
         finish_round(settings, state, request, updates, cut=flat.cut)
 
     return work
@@ -127,19 +132,19 @@ def bare(settings: Settings, number: int = 1) -> Callable[[], None]:
 
 def client(settings: Settings) -> Callable[[], None]:
     """Return one client's round with the loss fully on."""
-    flat = client_update.build_workspace_net(settings)
-    inputs = client_update.RoundInputs(70, flat.vector.clone(), 997)
-    state = client_update.update_client(settings, 0, 0.1, inputs).state
+    flat = build_workspace_net(settings)
+    inputs = RoundInputs(70, flat.vector.clone(), 997)
+    (first,) = update_clients(settings, {0: 0.1}, inputs)
 
     def work() -> None:
-        client_update.update_client(settings, 0, 0.1, inputs, state=state)
+        list(update_clients(settings, {0: 0.1}, inputs, read_state=lambda client: first.state))
 
     return work
 
 
 def whole(name: str) -> Callable[[], None]:
     """Return a whole run of 30 rounds, start-up and measurement included."""
-    settings = parse_settings({**MLP, "engine": name, "rounds": 30})
+    settings = parse_settings({**MLP, "engine": name, "local.at-once": 1, "rounds": 30})
 
     def work() -> None:
         with TemporaryDirectory() as place:

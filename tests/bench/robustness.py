@@ -29,7 +29,7 @@ from fedcel.metrics import calibration
 from fedcel.posterior.predict import predict
 from fedcel.seeding import make_generator
 from fedcel.settings import Settings, parse_settings
-from sims.engines.client_trainers import SequentialTrainer
+from sims.engines.client_trainers import LocalTrainer
 from sims.engines.process_pool import run_items
 from sims.progress import print_line
 from sims.report.table import format_interval, format_markdown, make_table
@@ -72,7 +72,7 @@ class Case(NamedTuple):
 
 
 def train_with_hostile(
-    clients: SequentialTrainer, request: RoundRequest, who: frozenset[int], change: Change | None
+    clients: LocalTrainer, request: RoundRequest, who: frozenset[int], change: Change | None
 ) -> Iterator[ClientUpdate]:
     """Yield each client's update, the hostile ones' made by an attack of all honest deltas."""
     updates = dict(zip(request.weights, clients.train(request), strict=True))
@@ -111,7 +111,7 @@ def trained(case: Case) -> tuple[Case, float]:
         TemporaryDirectory() as folder,
         patch.object(client_update, "select_client_images", images),
     ):
-        clients = SequentialTrainer(s, Path(folder))
+        clients = LocalTrainer(s, Path(folder))
         for _ in range(s.rounds):
             request = begin_round(s, server, examples)
             updates = train_with_hostile(clients, request, who, change)

@@ -1,10 +1,11 @@
 """Time and memory against clients, parameters and samples: `python -m tests.bench.scale`.
 
-Each point is a process of its own on the loop engine, 100 clients a round, `cluster` CEL, whose
-state a client keeps; images are random numbers, a load and not a task. With `--ray` also 1 000 to
-10 000 virtual SuperNodes, with `--million` a million clients, at once as many as the engine `auto`
-takes. Printed: seconds and seconds of processor time up to the end of round 1, seconds a round
-(median of those after the first two), the process's peak memory, what lies on the disk.
+Each point is a process of its own on the engine `local`, one client after the other, 100 clients a
+round, `cluster` CEL, whose state a client keeps; images are random numbers, a load and not a task.
+With `--ray` also 1 000 to 10 000 virtual SuperNodes, with `--million` a million clients, at once as
+many as `local.at-once` auto takes. Printed: seconds and seconds of processor time up to the end of
+round 1, seconds a round (median of those after the first two), the process's peak memory, what lies
+on the disk.
 """
 
 import json
@@ -61,7 +62,7 @@ MILLION: list[tuple[str, dict[str, str | int | float]]] = [
     (
         "1 000 000 clients",
         {
-            "engine": "auto",
+            "local.at-once": "auto",
             "clients": 1_000_000,
             "rounds": 6,
             "data.source": "tests.bench.scale:many_images",
@@ -93,7 +94,7 @@ def main() -> None:
 def one(change: dict[str, str | int | float]) -> list[float]:
     """Return the figures of one run, in the order of COLUMNS."""
     torch.set_num_threads(1)
-    settings = parse_settings({"engine": "local", **BASE, **change})
+    settings = parse_settings({"engine": "local", "local.at-once": 1, **BASE, **change})
     ends, processor = [time.perf_counter()], [time.process_time()]
 
     def end_round(event: object) -> None:

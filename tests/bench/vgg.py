@@ -13,8 +13,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedcel.losses.cel import Cluster, Gated
-from fedcel.losses.protocol import split_features
 from fedcel.losses.cel.spread_penalties import channel_penalty
+from fedcel.losses.protocol import split_features
 from tests.bench.attention import CLASSES, SIGMA, slope
 from tests.bench.ratios import line
 

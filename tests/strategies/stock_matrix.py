@@ -78,12 +78,12 @@ def train_all(grid: Grid, folder: Path, **change: Any) -> dict[str, str]:
     return outcomes
 
 
-def list_differences(outcomes: dict[str, str], loop: dict[str, str]) -> list[str]:
-    """Return the names that neither end as on the loop engine nor may end otherwise."""
+def list_differences(outcomes: dict[str, str], local: dict[str, str]) -> list[str]:
+    """Return the names that neither end as on the local engine nor may end otherwise."""
     return [
         name
         for name in strategy.__all__
-        if outcomes[name] != loop[name] and (name in REFUSED or is_repeatable(name))
+        if outcomes[name] != local[name] and (name in REFUSED or is_repeatable(name))
     ]
 
 

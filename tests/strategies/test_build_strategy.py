@@ -236,7 +236,6 @@ ADAPTIVE_DP = "DifferentialPrivacyClientSideAdaptiveClipping"
         ("FedAvg", {"update.clip": 1.0}, "update.clip"),
         ("FedAvg", {"update.noise": 1.0}, "update.noise"),
         ("FedAvg", {"chain.stop": True}, "chain.stop"),
-        ("FedAvg", {"engine": "processes"}, "processes"),
     ],
     ids=str,
 )

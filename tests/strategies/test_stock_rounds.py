@@ -213,12 +213,12 @@ def test_clients_are_drawn_by_seed_and_round(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["FedAvg", "FedAdam", "Krum"])
 def test_neither_node_ids_nor_the_order_of_arrival_change_a_bit(tmp_path: Path, name: str) -> None:
-    """Random ids and shuffled replies, as on Ray, give the model of the loop engine."""
+    """Random ids and shuffled replies, as on Ray, give the model of the local engine."""
     raw = {"strategy.name": f"flwr.serverapp.strategy:{name}", "clients-per-round": 5}
-    loop = train(tmp_path / "loop", **raw)
+    local = train(tmp_path / "local", **raw)
     for number in range(2):
         shuffled = train(tmp_path / f"shuffled-{number}", grid=ShuffledGrid, **raw)
-        assert torch.equal(loop, shuffled)
+        assert torch.equal(local, shuffled)
 
 
 def test_replies_are_aggregated_by_partition(tmp_path: Path) -> None:
@@ -244,13 +244,13 @@ def test_the_programs_own_random_numbers_go_on_as_if_nothing_was_drawn(tmp_path:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["FedAvg", "FedAdam"])
-def test_ray_and_loop_draw_and_average_alike_to_the_bit(tmp_path: Path, name: str) -> None:
+def test_ray_and_local_draw_and_average_alike_to_the_bit(tmp_path: Path, name: str) -> None:
     """With clients drawn, and by an adaptive strategy, which would enlarge any difference."""
     raw = {**STOCK, **DRAWN, "strategy.name": f"flwr.serverapp.strategy:{name}"}
-    for engine in ("loop", "ray"):
+    for engine in ("local", "ray"):
         simulate(parse_settings({**raw, "engine": engine}), tmp_path / engine)
-    loop, ray = (read_tensors(tmp_path / e / "model.safetensors")[0] for e in ("loop", "ray"))
-    assert torch.equal(loop["model"], ray["model"])
+    local, ray = (read_tensors(tmp_path / e / "model.safetensors")[0] for e in ("local", "ray"))
+    assert torch.equal(local["model"], ray["model"])
 
 
 def test_a_run_that_may_not_repeat_says_so(

@@ -13,7 +13,6 @@ from fedcel.federation import (
     ClientUpdate,
     RoundInputs,
     build_workspace_net,
-    update_client,
 )
 from fedcel.federation.aggregation import largest_weight_metric
 from fedcel.files import read_json
@@ -22,6 +21,7 @@ from fedcel.runs import run_folder
 from fedcel.settings import parse_settings
 from sims.engines import local
 from sims.engines.simulate import simulate
+from tests.fedcel.federation.one_client import update_one
 from tests.sims.small import CLUSTERED
 
 QUIET: dict[str, object] = {
@@ -45,7 +45,7 @@ STOCK: dict[str, object] = {
 def update(**change: object) -> ClientUpdate:
     """Return one client's first update."""
     s = parse_settings(QUIET | change)
-    return update_client(s, 0, 1.0, RoundInputs(1, build_workspace_net(s).vector.clone(), 1000))
+    return update_one(s, 0, 1.0, RoundInputs(1, build_workspace_net(s).vector.clone(), 1000))
 
 
 def test_the_update_is_clipped_and_noisy_and_says_nothing_else() -> None:
@@ -104,13 +104,13 @@ def test_a_failure_is_not_told() -> None:
     evil[: 2 * 64] = 3e38
     open_one = parse_settings(QUIET | {"cel.warm-up": 0, "update.noise": 0.0})
     with pytest.raises(FedcelError):
-        update_client(open_one, 0, 1.0, RoundInputs(2, evil, 1000))
+        update_one(open_one, 0, 1.0, RoundInputs(2, evil, 1000))
     with pytest.warns(UserWarning, match="counts as 0"):
-        sent = update_client(s, 0, 1.0, RoundInputs(2, evil, 1000))
+        sent = update_one(s, 0, 1.0, RoundInputs(2, evil, 1000))
     assert sent.metrics == sent.state == {}
     state = {"centres": torch.ones(2)}
     with pytest.warns(UserWarning, match="counts as 0"):
-        sent = update_client(s, 0, 1.0, RoundInputs(2, evil, 1000), state=state)
+        sent = update_one(s, 0, 1.0, RoundInputs(2, evil, 1000), state=state)
     assert sent.state == state
     assert float(sent.delta.norm()) == pytest.approx(0.05 * sent.delta.numel() ** 0.5, rel=0.05)
 

@@ -4,6 +4,7 @@ import torch
 
 from fedcel.federation import client_update
 from fedcel.settings import parse_settings
+from tests.fedcel.federation.one_client import update_one
 
 
 def test_a_small_client_gives_its_gradient_under_a_narrow_prior() -> None:
@@ -22,10 +23,10 @@ def test_an_update_depends_on_no_workspace() -> None:
     s = parse_settings({"cel.kind": "cluster", "cel.warm-up": 0, "local.steps": 3})
     flat = client_update.build_workspace_net(s)
     inputs = client_update.RoundInputs(20, flat.vector.clone(), 1000)
-    first = client_update.update_client(s, 0, 0.1, inputs)
+    first = update_one(s, 0, 0.1, inputs)
     flat.vector.fill_(torch.nan)
-    flat.gradient.fill_(torch.nan)
-    second = client_update.update_client(s, 0, 0.1, inputs)
+    flat.gradients.fill_(torch.nan)
+    second = update_one(s, 0, 0.1, inputs)
     assert torch.equal(first.delta, second.delta)
     assert first.state.keys() == second.state.keys()
     assert all(torch.equal(first.state[name], second.state[name]) for name in first.state)

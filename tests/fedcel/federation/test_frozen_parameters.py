@@ -10,7 +10,6 @@ from torch import nn
 from fedcel.errors import NetError, PluginError
 from fedcel.federation import (
     ClientUpdate,
-    Rejection,
     RoundRequest,
     ServerState,
     begin_round,
@@ -18,12 +17,10 @@ from fedcel.federation import (
     finish_round,
     init_server_state,
     select_client_images,
-    update_client,
     update_clients,
 )
-from fedcel.federation.server_state import compute_preconditioner
 from fedcel.settings import Settings, parse_settings
-from tests.fedcel.federation.test_batched_update import compare
+from tests.fedcel.federation.test_update_clients import compare
 
 HERE = __name__
 BASE = {
@@ -68,21 +65,19 @@ def make_frozen_net(
 
 def train(settings: Settings, request: RoundRequest, *, at_once: bool) -> Iterator[ClientUpdate]:
     """Train the clients of a round by either of the two ways."""
-    if at_once:
-        return update_clients(
-            settings,
-            request.weights,
-            request.inputs,
-            read_state=lambda client: None,
-            fall_back=pytest.fail,
-        )
-    return (update_client(settings, k, w, request.inputs) for k, w in request.weights.items())
+    return update_clients(
+        settings,
+        request.weights,
+        request.inputs,
+        at_once=settings.clients if at_once else 1,
+        report_obstacle=pytest.fail,
+    )
 
 
 def begin(settings: Settings) -> tuple[ServerState, RoundRequest]:
     """Begin the second round of a run, in which the chain is sampled."""
     flat = build_workspace_net(settings)
-    state = init_server_state(flat.vector, settings, flat.net, 10)._replace(round=1)
+    state = init_server_state(flat.vector, settings, flat.net)._replace(round=1)
     examples = {k: len(select_client_images(settings, k).y) for k in range(settings.clients)}
     return state, begin_round(settings, state, examples)
 
@@ -92,9 +87,9 @@ def begin(settings: Settings) -> tuple[ServerState, RoundRequest]:
     "change",
     [
         {},
-        {"local.shared-noise": 0.5, "prior.mode": "fixed"},
+        {"prior.mode": "fixed"},
         {"local.clip": 0.1, "prior.scale": 1.0},
-        {"local.sampler": "tests.fedcel.federation.test_batched_update:make_heavy"},
+        {"local.sampler": "tests.fedcel.federation.test_update_clients:make_heavy"},
         {"update.clip": 1.0, "update.noise": 1.0, "temperature": 0.0},
     ],
     ids=["plain", "priors", "clip", "sampler", "update noise"],
@@ -113,36 +108,6 @@ def test_frozen_parameters_stay_on_clients_and_server(
     following, _ = finish_round(settings, state, request, updates[:3], cut=cut, used=[0, 1, 2])
     assert torch.equal(following.model[:FROZEN], state.model[:FROZEN])
     assert not torch.equal(following.model[FROZEN:], state.model[FROZEN:])
-
-
-def test_shared_noise_that_is_restored_spares_frozen_parameters() -> None:
-    """Where a client was left out, the server draws the noise that is missing."""
-    settings = parse_settings(BASE | {"local.shared-noise": 0.5})
-    state, request = begin(settings)
-    updates = list(train(settings, request, at_once=False))[:3]
-    following, _ = finish_round(
-        settings,
-        state,
-        request,
-        updates,
-        cut=build_workspace_net(settings).cut,
-        used=[0, 1, 2],
-        rejected=[Rejection(3, "no reply")],
-    )
-    assert torch.equal(following.model[:FROZEN], state.model[:FROZEN])
-
-
-def test_step_sizes_are_of_what_is_trained() -> None:
-    """Their mean over the trained parameters is 1; the squares of frozen ones are all 0."""
-    settings = parse_settings(BASE | {"local.precondition": "rms", "chain.burn-in": 0.5})
-    state, request = begin(settings)
-    updates = train(settings, request, at_once=False)
-    cut = build_workspace_net(settings).cut
-    following, _ = finish_round(settings, state, request, updates, cut=cut)
-    scale = compute_preconditioner(following)
-    assert scale is not None
-    assert scale[FROZEN:].mean().item() == pytest.approx(1.0, abs=1e-5)
-    assert not scale[:FROZEN].any()
 
 
 def test_clients_at_once_are_those_one_by_one() -> None:

@@ -1,18 +1,13 @@
 """Steps without noise draw none, and rounds without a loss compute nothing of it."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
-from fedcel.federation import (
-    RoundInputs,
-    build_workspace_net,
-    client_update,
-    update_client,
-    update_clients,
-)
+from fedcel.federation import RoundInputs, build_workspace_net, client_update, update_clients
 from fedcel.losses.cel import Cluster, Gated, Hybrid, MutualInformation, Plain
 from fedcel.settings import Settings, parse_settings
 
@@ -35,25 +30,18 @@ NOISE = ("cut", "langevin")
 Train = Callable[[Settings, int], None]
 
 
-def train_in_turn(settings: Settings, number: int) -> None:
-    """Train a round's clients one after the other."""
-    inputs = RoundInputs(number, build_workspace_net(settings).vector.clone(), 1000)
-    for client in range(settings.clients):
-        update_client(settings, client, 0.25, inputs)
-
-
-def train_clients(settings: Settings, number: int) -> None:
-    """Train them at once."""
+def train_clients(settings: Settings, number: int, at_once: int) -> None:
+    """Train a round's clients, so many at once."""
     inputs = RoundInputs(number, build_workspace_net(settings).vector.clone(), 1000)
     weights = dict.fromkeys(range(settings.clients), 0.25)
-    list(
-        update_clients(
-            settings, weights, inputs, read_state=lambda client: None, fall_back=pytest.fail
-        )
-    )
+    list(update_clients(settings, weights, inputs, at_once=at_once, report_obstacle=pytest.fail))
 
 
-ENGINES = pytest.mark.parametrize("train", [train_in_turn, train_clients], ids=["loop", "batched"])
+WAYS = pytest.mark.parametrize(
+    "train",
+    [partial(train_clients, at_once=1), partial(train_clients, at_once=4)],
+    ids=["one by one", "at once"],
+)
 
 
 def list_drawn(
@@ -77,7 +65,7 @@ def list_drawn(
     }
 
 
-@ENGINES
+@WAYS
 @pytest.mark.filterwarnings("ignore:net.noise is 0")
 @pytest.mark.parametrize("kind", ["none", "plain", "cluster"])
 def test_without_noise_no_noise_is_drawn(
@@ -90,7 +78,7 @@ def test_without_noise_no_noise_is_drawn(
     assert drawn.isdisjoint(NOISE)
 
 
-@ENGINES
+@WAYS
 def test_with_noise_it_is_drawn(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the cut in every round, of a Langevin step in sampling rounds alone."""
     settings = parse_settings(BASE | {"cel.kind": "none", "temperature": 1.0})
@@ -120,7 +108,7 @@ def count_calls(
     return calls
 
 
-@ENGINES
+@WAYS
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_loss_that_does_not_act_computes_nothing(
     train: Train, kind: str, monkeypatch: pytest.MonkeyPatch

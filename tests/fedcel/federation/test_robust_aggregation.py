@@ -24,7 +24,7 @@ from fedcel.federation.robust_aggregation import (
     trimmed_mean,
 )
 from fedcel.settings import StrategySettings, parse_settings
-from sims.engines.client_trainers import SequentialTrainer
+from sims.engines.client_trainers import LocalTrainer
 
 RULES = ["clipped", "median", "trimmed", "krum", "multi-krum", "geometric-median"]
 SEEDS = st.integers(0, 2**32 - 1)
@@ -228,13 +228,13 @@ def test_what_would_undo_a_rule_is_refused(raw: dict[str, object], reason: str) 
 
 
 @pytest.mark.parametrize("name", ["mean", "median"])
-def test_the_loop_steps_by_the_rule(name: str, tmp_path: Path) -> None:
+def test_the_local_engine_steps_by_the_rule(name: str, tmp_path: Path) -> None:
     """To the bit what the rule makes of the clients' own deltas."""
     raw = {"engine": "local", "clients": 3, "local.steps": 2, "temperature": 0.0}
     s = parse_settings({**raw, "strategy.momentum": 0.0, "strategy.aggregation": name})
     flat, splits = client_update.build_workspace_net(s), load_splits(s.data, s.clients, s.seed)
     examples = {client: len(part.y) for client, part in enumerate(splits.clients)}
-    state, clients = init_server_state(flat.vector), SequentialTrainer(s, tmp_path)
+    state, clients = init_server_state(flat.vector), LocalTrainer(s, tmp_path)
     request = begin_round(s, state, examples)
     after, _ = finish_round(s, state, request, clients.train(request), cut=flat.cut)
     deltas = [update.delta for update in clients.train(request)]

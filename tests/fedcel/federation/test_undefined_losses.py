@@ -11,6 +11,7 @@ from fedcel.federation import client_update
 from fedcel.losses.cel import Plain, State, Stateless, Term
 from fedcel.losses.defences import NoPeek
 from fedcel.settings import parse_settings
+from tests.fedcel.federation.one_client import update_one
 
 RAW: dict[str, Any] = {
     "clients": 2,
@@ -26,10 +27,10 @@ RAW: dict[str, Any] = {
 def update(state: State | None = None, **raw: Any) -> client_update.ClientUpdate:
     """Return what client 1 makes of round 3."""
     settings = parse_settings(RAW | raw)
-    client_update.build_client_losses.cache_clear()
+    client_update.build_terms.cache_clear()
     model = client_update.build_workspace_net(settings).vector.clone()
     inputs = client_update.RoundInputs(3, model, 997)
-    return client_update.update_client(settings, 1, 0.5, inputs, state=state)
+    return update_one(settings, 1, 0.5, inputs, state=state)
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
@@ -105,7 +106,7 @@ def test_what_an_own_net_raises_in_training_is_named(monkeypatch: pytest.MonkeyP
     def fail(self: object, images: Tensor) -> Tensor:
         return test_net_contract.Crashing()(images)
 
-    monkeypatch.setattr("fedcel.nets.SplitNet.encode", fail)
+    monkeypatch.setattr("fedcel.nets.FlatNet.encode", fail)
     with pytest.raises(FailedError, match="net.name .*:sound' failed: KeyError: 'layer seven'"):
         update(**name)
 

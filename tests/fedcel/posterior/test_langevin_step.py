@@ -5,7 +5,6 @@ import torch
 
 from fedcel.data import Images
 from fedcel.errors import PluginError, SettingsError
-from fedcel.federation.local_update import local_update
 from fedcel.losses.protocol import State
 from fedcel.nets import split_net
 from fedcel.nets.cut import Cut
@@ -15,6 +14,7 @@ from fedcel.posterior.protocol import NoiseAdder
 from fedcel.posterior.round_plan import RoundPlan
 from fedcel.seeding import make_generator
 from fedcel.settings import LocalSettings, NetSettings, parse_settings
+from tests.fedcel.federation.one_client import train_one
 
 PLAN = RoundPlan(0.3, 0.0, 0.0, 0.0, 0.0, 0.02, False, 1.0, steps=4)
 
@@ -54,7 +54,7 @@ def delta(name: str, plan: RoundPlan = PLAN) -> torch.Tensor:
     local = LocalSettings(sampler=name, steps=4, batch_size=6)
     streams = lambda purpose: make_generator(3, purpose)  # noqa: E731
     labels = torch.arange(12) % 3
-    return local_update(
+    return train_one(
         flat, flat.vector.clone(), Images(x, labels), plan=plan, local=local, streams=streams
     ).delta
 

@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from fedcel.data import Images
-from fedcel.federation.local_update import local_update
-from fedcel.posterior import has_information_bound, step_information
-from fedcel.posterior.round_plan import RoundPlan
+from fedcel.plugins import PartName
+from fedcel.posterior import LangevinContext, RoundPlan, Sampler, step_information
+from fedcel.posterior.langevin_step import Langevin, OwnSampler, has_information_bound
 from fedcel.seeding import make_generator
 from fedcel.settings import LocalSettings
+from tests.fedcel.federation.one_client import train_one
 from tests.fedcel.posterior.truth import lines, settings
 
 RATE, STEPS, NOISE, PULL = 0.1, 8, 0.05, 0.7
@@ -23,7 +24,7 @@ def measure_bound(target: float, plan: RoundPlan = PLAN) -> float:
     federation = lines(
         [torch.ones(5, 1)], [torch.full((5, 1), target)], CHAINS, settings(1, STEPS, RATE, 1)
     )
-    update = local_update(
+    update = train_one(
         federation.flat,
         torch.zeros(CHAINS),
         Images(*federation.parts[0]),
@@ -84,16 +85,25 @@ def test_a_moving_prior_barely_helps() -> None:
 def test_several_clients() -> None:
     """|eta g|^2 / (2 v) by hand, each client with its own noise."""
     gradient = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
-    plans = [PLAN._replace(rate=0.5, noise=noise) for noise in (1.0, 2.0)]
-    actual = step_information(gradient, plans)
+    actual = step_information(gradient, 0.5, [1.0, 2.0])
     torch.testing.assert_close(actual, torch.tensor([0.125 * 5, 0.125 * 25 / 4]).double())
-    assert step_information(gradient[0], plans[:1]).item() == pytest.approx(0.125 * 5)
+    assert step_information(gradient[:1], 0.5, [1.0]).item() == pytest.approx(0.125 * 5)
+
+
+def has_bound(plan: RoundPlan, noise: list[float], sampler: Sampler) -> bool:
+    """Return whether a step of clients of two parameters says anything."""
+    streams = [torch.Generator().manual_seed(k) for k in range(len(noise))]
+    received, buffer = torch.zeros(2), torch.empty(2)
+    context = LangevinContext(plan, slice(None), received, None, noise, streams, buffer, sampler)
+    return has_information_bound(context)
 
 
 def test_what_has_no_bound() -> None:
-    """No noise, gradients sent as they are, a user's sampler: nothing is said."""
-    assert has_information_bound(PLAN, is_plain_sampler=True)
-    assert not has_information_bound(PLAN, is_plain_sampler=False)
-    assert not has_information_bound(PLAN._replace(control="fresh"), is_plain_sampler=True)
+    """A client without noise, gradients sent as they are, a user's sampler: nothing is said."""
+    own = OwnSampler(PartName("local.sampler", "own:sampler", "SamplerContract"), Langevin())
+    assert has_bound(PLAN, [NOISE, NOISE], Langevin())
+    assert not has_bound(PLAN, [NOISE, 0.0], Langevin())
+    assert not has_bound(PLAN, [NOISE, NOISE], own)
+    assert not has_bound(PLAN._replace(control="fresh"), [NOISE, NOISE], Langevin())
     with pytest.raises(KeyError, match="update-information"):
         measure_bound(0.3, PLAN._replace(noise=0.0))

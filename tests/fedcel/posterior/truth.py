@@ -1,4 +1,4 @@
-"""Many chains at once through the client and the loop engine, on losses that can be solved.
+"""Many chains at once through the client and the local engine, on losses that can be solved.
 
 An image holds a design row of d values and its target, or one target for each of C chains; the
 head's weights are (C, d), one chain a row, and the potential adds up the chains' squared errors, so
@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -18,20 +17,18 @@ from torch import Tensor, nn
 
 from fedcel.data import Images
 from fedcel.federation import (
-    ClientUpdate,
+    ClientRound,
     ServerState,
     client_update,
     init_server_state,
     play_round,
 )
-from fedcel.losses.composite import NO_LOSSES
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_net import FlatNet
 from fedcel.nets.split_net import SplitNet
 from fedcel.posterior.round_plan import RoundPlan
 from fedcel.settings import Settings, parse_settings
-from sims.engines import client_trainers
-from sims.engines.client_trainers import SequentialTrainer
+from sims.engines.client_trainers import LocalTrainer
 
 Change = Callable[[RoundPlan, int], RoundPlan]
 
@@ -69,16 +66,15 @@ class Federation:
 
         Only the images, the net and, where `change` makes a plan wrong, the plan are the test's.
         """
-        plan_client, update_client = client_update.plan_client, client_update.update_client
+        prepare = client_update.prepare_client
 
-        def wrong(s: Settings, client: int, *rest: Any, **state: Any) -> ClientUpdate:
-            changed = lambda *asked: self.change(plan_client(*asked), client)  # noqa: E731
-            with patch.object(client_update, "plan_client", changed):
-                return update_client(s, client, *rest, **state)
+        def change(s: Settings, client: int, *rest: Any, **state: Any) -> ClientRound:
+            prepared = prepare(s, client, *rest, **state)
+            return prepared._replace(plan=self.change(prepared.plan, client))
 
         with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch_client:
             installed(self, patch_client)
-            patch_client.setattr(client_trainers, "update_client", wrong)
+            patch_client.setattr(client_update, "prepare_client", change)
             for state in looped(self, Path(folder)):
                 yield state.model.clone()
 
@@ -140,15 +136,16 @@ def installed(federation: Federation, patch: pytest.MonkeyPatch) -> None:
         "select_client_images",
         lambda settings, client: Images(*federation.parts[client]),
     )
-    patch.setattr(client_update, "build_client_losses", lambda settings, threshold=None: NO_LOSSES)
+    patch.setattr(client_update, "build_terms", lambda settings, threshold=None: ())
     patch.setattr(client_update, "build_workspace_net", lambda settings: federation.flat)
+    patch.setattr(client_update, "build_client_nets", lambda settings, count: federation.flat)
 
 
 def looped(federation: Federation, folder: Path) -> Iterator[ServerState]:
-    """Yield the server's state after each round of the loop engine; needs `installed`."""
+    """Yield the server's state after each round of the local engine; needs `installed`."""
     s, state = federation.settings, init_server_state(federation.flat.vector)
     examples = {k: len(y) for k, (_, y) in enumerate(federation.parts)}
-    trainer = SequentialTrainer(s, folder)
+    trainer = LocalTrainer(s, folder)
     for _ in range(s.rounds):
         state, _ = play_round(s, state, examples, trainer, cut=federation.flat.cut)
         yield state

@@ -53,11 +53,9 @@ def trained(folder: Path, **more: object) -> Run:
     for _ in range(150):
         rows = torch.randint(len(y), (64,), generator=stream)
         message = flat.net.add_noise(flat.net.encode(x[rows]), stream)
-        flat.gradient.zero_()
-        torch.autograd.backward(
-            torch.nn.functional.cross_entropy(flat.net.answer(message), y[rows])
-        )
-        flat.vector.sub_(flat.gradient)
+        loss = torch.nn.functional.cross_entropy(flat.net.answer(message), y[rows])
+        flat.backward(loss.unsqueeze(0))
+        flat.vector.sub_(flat.gradients[0])
     last = flat.vector.clone()
     second = last + 0.01 * torch.randn(len(last), generator=stream)
     return Run(folder, settings, splits, flat, last, [last, second])

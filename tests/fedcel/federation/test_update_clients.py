@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -15,20 +16,22 @@ from fedcel.federation import (
     RoundRequest,
     ServerState,
     add_mean_gradient,
-    batched_update,
     begin_round,
+    build_terms,
     build_workspace_net,
     client_update,
     compute_client_gradient,
+    count_clients_at_once,
+    find_obstacle,
     finish_round,
     init_server_state,
     select_client_images,
-    update_client,
+    train_clients,
     update_clients,
+    weigh_terms,
 )
-from fedcel.federation.local_update import local_update, local_updates
 from fedcel.losses.cel import State, Term
-from fedcel.nets import FlatNet, StackedNet
+from fedcel.nets import FlatNet
 from fedcel.settings import Settings, parse_settings
 
 BASE = {
@@ -57,7 +60,7 @@ HERE = __name__
 
 
 class Uneven:
-    """A loss of one's own that decides by a number, which no batched computation allows."""
+    """A loss of one's own, which knows one client only."""
 
     def refresh(self, state: State | None, batches: Any, generator: torch.Generator) -> State:
         """Keep nothing."""
@@ -66,20 +69,12 @@ class Uneven:
     def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
         """Return the features' mean square, unless it is large."""
         square = z.square().mean()
-        return Term(square if square.item() < 1e6 else 0 * square, {})
+        value = square if square.item() < 1e6 else 0 * square
+        return Term(value, {"square": square.detach()} if measure else {})
 
     def step(self, state: State, z: Tensor, y: Tensor) -> State:
         """Learn nothing."""
         return state
-
-
-class Even(Uneven):
-    """The same, without a look at numbers."""
-
-    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
-        """Return the features' mean square."""
-        square = z.square().mean()
-        return Term(square, {"square": square.detach()} if measure else {})
 
 
 class Heavy:
@@ -97,13 +92,8 @@ class Heavy:
         return {"v": velocity}
 
 
-def make_even(*_: object) -> Even:
-    """Make the loss that can be computed for several clients at once."""
-    return Even()
-
-
 def make_uneven(*_: object) -> Uneven:
-    """Make the loss that cannot."""
+    """Make the loss that cannot be computed for several clients at once."""
     return Uneven()
 
 
@@ -132,6 +122,41 @@ def make_strange_net(
     return encoder, nn.Linear(16, classes, bias=False)
 
 
+class Choosing(Halves):
+    """The same, if a number is small, which no batched computation allows to ask."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the image, unless inputs are large."""
+        image = super().forward(x)
+        return image if x.sum().item() < 1e6 else 0 * image
+
+
+class Tied(nn.Module):
+    """Two layers that share their parameters."""
+
+    def __init__(self, values: int) -> None:
+        super().__init__()
+        self.first = self.second = nn.Linear(values, values)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what both make of x."""
+        output: Tensor = self.second(self.first(x).tanh())
+        return output
+
+
+def make_choosing_net(
+    shape: tuple[int, ...], classes: int, net: object
+) -> tuple[nn.Module, nn.Module]:
+    """Make a net that looks at numbers."""
+    encoder = nn.Sequential(nn.Flatten(), Choosing(64, 16), nn.Softsign())
+    return encoder, nn.Linear(16, classes)
+
+
+def make_tied_net(shape: tuple[int, ...], classes: int, net: object) -> tuple[nn.Module, nn.Module]:
+    """Make a net with shared parameters."""
+    return nn.Sequential(nn.Flatten(), Tied(64), nn.Softsign()), nn.Linear(64, classes)
+
+
 def ask(settings: Settings, state: ServerState) -> RoundRequest:
     """Return what the server asks next."""
     examples = {k: len(select_client_images(settings, k).y) for k in range(settings.clients)}
@@ -143,27 +168,31 @@ def ask(settings: Settings, state: ServerState) -> RoundRequest:
     return add_mean_gradient(request, gradients)
 
 
-def compare(change: Mapping[str, Any], first: int = 1, rounds: int = 2) -> list[str]:
+def compare(
+    change: Mapping[str, Any], first: int = 1, rounds: int = 2, at_once: int | None = None
+) -> list[str]:
     """Train both ways from the same models and states; return why clients came one by one."""
     settings = parse_settings({**BASE, **change})
+    at_once = at_once or count_clients_at_once(settings)
+    assert at_once > 1
     flat = build_workspace_net(settings)
     server = init_server_state(flat.vector, settings, flat.net)._replace(round=first - 1)
     states: dict[int, State] = {}
     reasons: list[str] = []
     for _ in range(rounds):
         request = ask(settings, server)
-        singly = [
-            update_client(settings, k, weight, request.inputs, state=states.get(k))
-            for k, weight in request.weights.items()
-        ]
-        at_once = update_clients(
-            settings,
-            request.weights,
-            request.inputs,
-            read_state=states.get,
-            fall_back=reasons.append,
-        )
-        for expected, actual in zip(singly, at_once, strict=True):
+        given = settings, request.weights, request.inputs
+        singly = list(update_clients(*given, read_state=states.get))
+        with patch.object(client_update, "train_clients", wraps=train_clients) as trained:
+            together = list(
+                update_clients(
+                    *given, read_state=states.get, at_once=at_once, report_obstacle=reasons.append
+                )
+            )
+        sizes = {len(call.args[2]) for call in trained.call_args_list}
+        assert max(sizes) <= at_once
+        assert reasons or max(sizes) > 1
+        for expected, actual in zip(singly, together, strict=True):
             assert_alike(expected, actual)
         states = {k: update.state for k, update in zip(request.weights, singly, strict=True)}
         server, _ = finish_round(settings, server, request, singly, cut=flat.cut, classes=10)
@@ -198,6 +227,8 @@ def assert_alike(expected: ClientUpdate, actual: ClientUpdate) -> None:
             "cel.outlier": 1.1,
             "cel.outlier-rule": "truncate",
         },
+        {"cel.kind": "cluster", "cel.clusters": 2, "cel.clustering": "diagonal"},
+        {"cel.kind": "cluster", "cel.clusters": 2, "cel.clustering": "full"},
         {"cel.kind": "gated"},
         {"cel.kind": "gated", "cel.attention": "floor", "cel.entropy": 0.1},
         {"cel.kind": "gated", "cel.attention": "detach"},
@@ -213,7 +244,6 @@ def assert_alike(expected: ClientUpdate, actual: ClientUpdate) -> None:
             "cel.clusters": 2,
             "cel.pool": "mean",
         },
-        {"cel.kind": f"{HERE}:make_even"},
         {"defence.name": "nopeek"},
         {"defence.name": "adversarial", "defence.width": 16},
         {"defence.name": "dropout", "defence.strength": 0.3},
@@ -255,7 +285,7 @@ def test_sampling_clients_draw_the_same_noise_at_once(change: dict[str, Any]) ->
 
 def test_clients_of_unequal_size_are_trained_in_their_order() -> None:
     """Some hold less than a batch; those of equal batches come together, one alone."""
-    change = {"data.alpha": 0.5, "local.batch-size": 40, "clients": 9, "data.train": 200}
+    change = {"data.alpha": 0.5, "local.batch-size": 40, "clients": 9, "data.train": 400}
     settings = parse_settings({**BASE, **change})
     sizes = {min(40, len(select_client_images(settings, k).y)) for k in range(9)}
     assert len(sizes) > 3
@@ -265,26 +295,38 @@ def test_clients_of_unequal_size_are_trained_in_their_order() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"cel.kind": "cluster", "cel.clustering": "diagonal"}, "cel.kind 'cluster'"),
-        ({"cel.kind": f"{HERE}:make_uneven"}, "make_uneven"),
+        ({"cel.kind": f"{HERE}:make_uneven"}, "make_uneven' takes one client's batch at a time"),
+        ({"net.name": f"{HERE}:make_choosing_net"}, ".item()"),
+        ({"net.name": f"{HERE}:make_tied_net"}, "share parameters"),
     ],
-    ids=["diagonal", "own"],
+    ids=["loss", "net", "shared parameters"],
 )
 def test_what_cannot_be_computed_at_once_is_named(change: dict[str, Any], reason: str) -> None:
     """The updates are then those of one client after the other, and somebody is told why."""
-    reasons = compare(change, rounds=1)
+    reasons = compare(change, rounds=1, at_once=5)
     assert len(reasons) == 1
     assert reason in reasons[0]
 
 
-def train_clients(settings: Settings, request: RoundRequest) -> Iterator[ClientUpdate]:
+def test_an_obstacle_that_is_known_leaves_clients_one_by_one() -> None:
+    """A loss of one's own is named before anything is trained; built-in ones are no obstacle."""
+    own = parse_settings({**BASE, "cel.kind": f"{HERE}:make_uneven"})
+    reason = find_obstacle(own)
+    assert reason is not None and "make_uneven" in reason
+    assert count_clients_at_once(own) == 1
+    built_in = parse_settings({**BASE, "cel.kind": "cluster", "defence.name": "adversarial"})
+    assert find_obstacle(built_in) is None
+    assert count_clients_at_once(built_in) > 1
+
+
+def train_together(settings: Settings, request: RoundRequest) -> Iterator[ClientUpdate]:
     """Train all clients of a first round at once; it is a failure where that cannot be."""
     return update_clients(
         settings,
         request.weights,
         request.inputs,
-        read_state=lambda client: None,
-        fall_back=pytest.fail,
+        at_once=settings.clients,
+        report_obstacle=pytest.fail,
     )
 
 
@@ -293,8 +335,8 @@ def test_clients_that_diverge_are_what_they_are_alone() -> None:
     """Their updates are not finite, to the bit as those of one client after the other."""
     settings = parse_settings({**BASE, "net.bound": "none", "local.rate": 1e12})
     request = ask(settings, init_server_state(build_workspace_net(settings).vector))
-    singly = [update_client(settings, k, w, request.inputs) for k, w in request.weights.items()]
-    at_once = train_clients(settings, request)
+    singly = update_clients(settings, request.weights, request.inputs)
+    at_once = train_together(settings, request)
     for expected, actual in zip(singly, at_once, strict=True):
         assert not expected.delta.isfinite().all()
         torch.testing.assert_close(actual.delta, expected.delta, rtol=0, atol=0, equal_nan=True)
@@ -307,7 +349,7 @@ def test_features_that_ran_away_stop_the_client_that_has_them() -> None:
         {**BASE, "cel.kind": "cluster", "net.bound": "none", "local.rate": 1e12}
     )
     request = ask(settings, init_server_state(build_workspace_net(settings).vector))
-    at_once = train_clients(settings, request)
+    at_once = train_together(settings, request)
     with pytest.raises(DivergedError, match="round 1, client 0: class"):
         list(at_once)
 
@@ -316,11 +358,11 @@ def test_large_nets_leave_room_for_fewer_clients(monkeypatch: pytest.MonkeyPatch
     """As many as their parameters fit, never none; batches of any size give the same."""
     settings = parse_settings({**BASE, "clients": 7})
     size = len(build_workspace_net(settings).vector)
-    monkeypatch.setattr(batched_update, "PARAMETERS_AT_ONCE", 3 * size + 1)
-    assert batched_update.count_clients_at_once(settings) == 3
+    monkeypatch.setattr(client_update, "PARAMETERS_AT_ONCE", 3 * size + 1)
+    assert count_clients_at_once(settings) == 3
     assert compare({"clients": 7, "cel.kind": "plain"}, rounds=1) == []
-    monkeypatch.setattr(batched_update, "PARAMETERS_AT_ONCE", 1)
-    assert batched_update.count_clients_at_once(settings) == 1
+    monkeypatch.setattr(client_update, "PARAMETERS_AT_ONCE", 1)
+    assert count_clients_at_once(settings) == 1
 
 
 STRONG = {
@@ -342,48 +384,32 @@ def test_a_strong_loss_is_equal_step_by_step() -> None:
     assert compare({**STRONG, "local.steps": 1}, rounds=3) == []
 
 
-def measure_gap(dtype: torch.dtype) -> float:
-    """Measure how far clients at once end from those one by one after a round of 40 steps."""
+def train_strong(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return the deltas (K, P) of a round of 40 steps, of clients at once and one by one."""
     settings = parse_settings({**BASE, **STRONG, "local.steps": 40})
     workspace = build_workspace_net(settings)
     request = ask(settings, init_server_state(workspace.vector.clone()))
     flat = FlatNet(deepcopy(workspace.net).to(dtype))
-    losses = client_update.build_client_losses(settings)
-    rounds = []
+    clients = []
     for client, weight in request.weights.items():
-        client_round, _ = client_update.prepare_client(
-            settings, client, weight, request.inputs, losses=losses, state=None
+        prepared = client_update.prepare_client(
+            settings, client, weight, request.inputs, state=None
         )
-        x, y = client_round.images
-        rounds.append(client_round._replace(images=Images(x.to(dtype), y)))
+        x, y = prepared.images
+        clients.append(prepared._replace(images=Images(x.to(dtype), y)))
     received = request.inputs.model.to(dtype)
-    at_once = local_updates(
-        flat,
-        StackedNet(flat, len(rounds)),
-        received,
-        rounds,
-        local=settings.local,
-        refresh_every=1,
-    )
-    gap = 0.0
-    for client_round, update in zip(rounds, at_once, strict=True):
-        images, plan, streams, acting, _, _ = client_round
-        single = local_update(
-            flat,
-            received,
-            images,
-            plan=plan,
-            local=settings.local,
-            streams=streams,
-            losses=acting,
-            refresh_every=1,
-        )
-        assert single.delta.dtype == dtype
-        gap = max(gap, float((update.delta - single.delta).abs().max()))
-    return gap
+    terms = weigh_terms(build_terms(settings), clients[0].plan)
+    given: dict[str, Any] = {"local": settings.local, "terms": terms, "refresh_every": 1}
+    at_once = train_clients(FlatNet(flat.net, len(clients)), received, clients, **given)
+    singly = [train_clients(flat, received, [client], **given)[0] for client in clients]
+    deltas = [torch.stack([update.delta for update in updates]) for updates in (at_once, singly)]
+    assert deltas[0].dtype == deltas[1].dtype == dtype
+    return deltas[0], deltas[1]
 
 
 def test_a_strong_loss_is_equal_over_a_round_in_double_precision() -> None:
     """What single precision makes of the same round is its rounding, multiplied by 40 steps."""
-    assert measure_gap(torch.float64) < 1e-8
-    assert measure_gap(torch.float32) > 1e-2
+    at_once, singly = train_strong(torch.float64)
+    torch.testing.assert_close(at_once, singly, rtol=0, atol=1e-8)
+    for rounded in train_strong(torch.float32):
+        assert (rounded - singly).abs().max() > 1e-2

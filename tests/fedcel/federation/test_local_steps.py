@@ -1,8 +1,7 @@
-"""The local update against arithmetic written out by hand."""
+"""The local steps against arithmetic written out by hand."""
 
 import math
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -13,22 +12,19 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedcel.data import Images
-from fedcel.federation.local_update import (
-    LocalUpdate,
-    draw_batches,
-    encode_in_pieces,
-    local_update,
-)
+from fedcel.federation import ClientUpdate, local_steps
+from fedcel.federation.local_steps import FeatureReading, draw_batches
+from fedcel.losses import CELTerm, DefenceTerm, GradientRule, WeightedTerm
 from fedcel.losses.cel.gated import Gated
-from fedcel.losses.protocol import State, Stateless, Term
 from fedcel.losses.cel.spread_penalties import linear_penalty
-from fedcel.losses.composite import NO_LOSSES, Losses
-from fedcel.losses.defences import Adversarial, NoPeek
+from fedcel.losses.defences import Adversarial, Defence, NoPeek
+from fedcel.losses.protocol import ConditionalEntropy, State, Stateless, Term
 from fedcel.nets import split_net
 from fedcel.nets.flat_net import FlatNet
 from fedcel.posterior.round_plan import RoundPlan
 from fedcel.seeding import make_generator
 from fedcel.settings import Attention, LocalSettings, NetSettings
+from tests.fedcel.federation.one_client import train_one
 from tests.fedcel.test_torch_state import STATES
 
 PLAIN = RoundPlan(0.3, 0.0, 0.0, 0.0, 0.0, 0.0, False, 0.0)
@@ -52,9 +48,19 @@ def data(examples: int = 12) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.rand(examples, 1, 4, 4, generator=stream), torch.arange(examples) % 3
 
 
-def update(plan: RoundPlan, received: torch.Tensor, examples: int = 12) -> LocalUpdate:
+def defend(defence: Defence, weight: float) -> WeightedTerm:
+    """Return a defence's term."""
+    return WeightedTerm("defence", DefenceTerm(defence), weight)
+
+
+def weigh_cel(loss: ConditionalEntropy, rule: GradientRule) -> WeightedTerm:
+    """Return a conditional entropy loss's term, of weight 0.7."""
+    return WeightedTerm("cel", CELTerm(loss), 0.7, rule)
+
+
+def update(plan: RoundPlan, received: torch.Tensor, examples: int = 12) -> ClientUpdate:
     """Return one local update."""
-    return local_update(
+    return train_one(
         flat_net(), received, Images(*data(examples)), plan=plan, local=LOCAL, streams=streams
     )
 
@@ -91,7 +97,7 @@ def test_the_scale_of_the_noise_is_trained_with_the_encoder(shape: str) -> None:
         nn.init.normal_(one.noise_scale.bias, generator=make_generator(5, "scale"))
     received = FlatNet(flat).vector.clone()
     x, y = data()
-    update = local_update(
+    update = train_one(
         FlatNet(flat), received, Images(x, y), plan=PLAIN, local=LOCAL, streams=streams
     )
     optimiser = torch.optim.SGD(net.parameters(), lr=PLAIN.rate)
@@ -106,7 +112,7 @@ def test_the_scale_of_the_noise_is_trained_with_the_encoder(shape: str) -> None:
     torch.testing.assert_close(update.model, after, rtol=0, atol=1e-6)
     moved = update.delta[FlatNet(flat).cut - 6 : FlatNet(flat).cut]
     assert moved.abs().max() > 1e-4
-    ((features, _),) = encode_in_pieces(FlatNet(flat), Images(x, y))()
+    ((features, _, _),) = FeatureReading(FlatNet(flat), [Images(x, y)]).read()
     z = flat.encode(x)
     torch.testing.assert_close(features, (z / flat.scale_noise(z)).detach())
 
@@ -119,7 +125,7 @@ def test_depends_on_its_arguments_alone() -> None:
     used = flat_net()
     used.load(torch.ones_like(received))
     plan = PLAIN._replace(noise=0.01)
-    second = local_update(
+    second = train_one(
         used, received, Images(*data()), plan=plan, local=LOCAL, streams=streams
     ).delta
     assert torch.equal(first, second)
@@ -129,7 +135,7 @@ def test_langevin_noise_has_the_planned_deviation() -> None:
     """With a vanishing rate the delta is the sum of `steps` noises; 40 clients, within 5 %."""
     plan, received = PLAIN._replace(rate=1e-12, noise=0.02), flat_net().vector.clone()
     deltas = [
-        local_update(
+        train_one(
             flat_net(),
             received,
             Images(*data()),
@@ -148,7 +154,7 @@ def test_priors_pull_towards_the_received_model_and_zero() -> None:
     received = flat_net().vector.clone()
     one_step, images = LocalSettings(steps=1, batch_size=5), Images(*data())
     base, decayed, pulled = (
-        local_update(flat_net(), received, images, plan=plan, local=one_step, streams=streams).delta
+        train_one(flat_net(), received, images, plan=plan, local=one_step, streams=streams).delta
         for plan in (PLAIN, PLAIN._replace(decay=0.5), PLAIN._replace(pull=0.5))
     )
     torch.testing.assert_close(decayed - base, -0.3 * 0.5 * received, atol=1e-6, rtol=1e-5)
@@ -243,11 +249,11 @@ class Watching:
 def watched(local: LocalSettings, y: torch.Tensor | None = None) -> list[torch.Tensor]:
     """Return the images that each step of a round sees."""
     watching, (x, own) = Watching([]), data()
-    losses = Losses(defence=watching, defence_weight=1.0)
+    terms = [defend(watching, 1.0)]
     received = flat_net().vector.clone()
     y = own if y is None else y
-    local_update(
-        flat_net(), received, Images(x, y), plan=PLAIN, local=local, streams=streams, losses=losses
+    train_one(
+        flat_net(), received, Images(x, y), plan=PLAIN, local=local, streams=streams, terms=terms
     )
     return watching.seen
 
@@ -278,17 +284,17 @@ def test_gathering_in_pieces_gives_each_step_its_batch(monkeypatch: pytest.Monke
     """However many steps are gathered at once."""
     local = LocalSettings(steps=7, batch_size=5)
     at_once = watched(local)
-    monkeypatch.setattr(sys.modules[local_update.__module__], "_VALUES_AT_ONCE", 2 * 5 * 16)
+    monkeypatch.setattr(local_steps, "_VALUES_AT_ONCE", 2 * 5 * 16)
     assert all(torch.equal(a, b) for a, b in zip(watched(local), at_once, strict=True))
 
 
 def test_metrics_are_of_the_last_step() -> None:
     """Measured once a round."""
     x, y = data()
-    losses = Losses(defence=Watching([]), defence_weight=1.0)
+    terms = [defend(Watching([]), 1.0)]
     received = flat_net().vector.clone()
-    result = local_update(
-        flat_net(), received, Images(x, y), plan=PLAIN, local=LOCAL, streams=streams, losses=losses
+    result = train_one(
+        flat_net(), received, Images(x, y), plan=PLAIN, local=LOCAL, streams=streams, terms=terms
     )
     last = x[draw_batches(y, LOCAL, streams("batch"))[-1]]
     assert result.metrics["watched"] == pytest.approx(last.mean().item())
@@ -297,32 +303,32 @@ def test_metrics_are_of_the_last_step() -> None:
 def test_losses_move_the_encoder_and_an_idle_state_is_kept() -> None:
     """Two rounds with the adversary, one without: the decoder waits, to the bit."""
     x, y = data()
-    acting = Losses(defence=Adversarial((1, 4, 4), 6, 5, 0.01), defence_weight=3.0)
+    acting = [defend(Adversarial((1, 4, 4), 6, 5, 0.01), 3.0)]
     received = flat_net().vector.clone()
-    first = local_update(
-        flat_net(), received, Images(x, y), plan=PLAIN, local=LOCAL, streams=streams, losses=acting
+    first = train_one(
+        flat_net(), received, Images(x, y), plan=PLAIN, local=LOCAL, streams=streams, terms=acting
     )
-    again = local_update(
+    again = train_one(
         flat_net(),
         received,
         Images(x, y),
         plan=PLAIN,
         local=LOCAL,
         streams=streams,
-        losses=acting,
+        terms=acting,
         state=first.state,
     )
     assert not torch.equal(first.delta, update(PLAIN, received).delta)
     assert int(again.state["defence.t"]) == 2 * LOCAL.steps
     assert not torch.equal(again.state["defence.theta"], first.state["defence.theta"])
-    idle = local_update(
+    idle = train_one(
         flat_net(),
         received,
         Images(x, y),
         plan=PLAIN._replace(is_encoder_frozen=True),
         local=LOCAL,
         streams=streams,
-        losses=NO_LOSSES,
+        terms=(),
         state=again.state,
     )
     assert idle.state.keys() == again.state.keys()
@@ -332,21 +338,21 @@ def test_losses_move_the_encoder_and_an_idle_state_is_kept() -> None:
 def test_a_round_from_a_packed_state_gives_the_same_bits() -> None:
     """As a client that was stopped in between."""
     x, y = data()
-    acting = Losses(defence=Adversarial((1, 4, 4), 6, 5, 0.01), defence_weight=3.0)
+    acting = [defend(Adversarial((1, 4, 4), 6, 5, 0.01), 3.0)]
     received = flat_net().vector.clone()
-    first = local_update(
-        flat_net(), received, Images(x, y), plan=PLAIN, local=LOCAL, streams=streams, losses=acting
+    first = train_one(
+        flat_net(), received, Images(x, y), plan=PLAIN, local=LOCAL, streams=streams, terms=acting
     )
     packed = {name: torch.from_numpy(t.detach().numpy().copy()) for name, t in first.state.items()}
     unpacked, second = (
-        local_update(
+        train_one(
             flat_net(),
             received,
             Images(x, y),
             plan=PLAIN,
             local=LOCAL,
             streams=streams,
-            losses=acting,
+            terms=acting,
             state=state,
         )
         for state in (first.state, packed)
@@ -356,19 +362,19 @@ def test_a_round_from_a_packed_state_gives_the_same_bits() -> None:
     assert unpacked.metrics == second.metrics
 
 
-def train_by(losses: Losses, dtype: torch.dtype = torch.float64) -> LocalUpdate:
-    """Return a round of a net in double precision under these losses."""
+def train_by(terms: Sequence[WeightedTerm], dtype: torch.dtype = torch.float64) -> ClientUpdate:
+    """Return a round of a net in double precision under these terms."""
     net = NetSettings(features=6, width=9, noise=0.1)
     flat = FlatNet(split_net.build_net(net, (1, 4, 4), 3, make_generator(0, "net")).to(dtype))
     x, y = data()
-    return local_update(
+    return train_one(
         flat,
         flat.vector.clone(),
         Images(x.to(dtype), y),
         plan=PLAIN,
         local=LOCAL,
         streams=streams,
-        losses=losses,
+        terms=terms,
     )
 
 
@@ -379,11 +385,14 @@ def test_two_backward_passes_are_one(attention: Attention, clip: float | None) -
     cel = Gated(
         linear_penalty, "batch-share", 3, 6, attention=attention, floor=0.5, hidden=5, rate=0.1
     )
-    one = Losses(cel, 0.7, NoPeek(), 0.2, clip=clip)
-    first, second = train_by(one), train_by(one._replace(has_two_passes=True))
+    defence = defend(NoPeek(), 0.2)
+    first, second = (
+        train_by([weigh_cel(cel, GradientRule(clip, has_own_pass)), defence])
+        for has_own_pass in (False, True)
+    )
     assert first.delta.dtype == torch.float64
     torch.testing.assert_close(second.model, first.model, rtol=0, atol=1e-12)
-    assert not torch.equal(first.model, train_by(one._replace(cel=None)).model)
+    assert not torch.equal(first.model, train_by([defence]).model)
     for name, tensor in first.state.items():
         torch.testing.assert_close(second.state[name], tensor, rtol=0, atol=1e-12)
     assert second.metrics == pytest.approx(first.metrics, abs=1e-12)
@@ -401,8 +410,7 @@ class Alternating(Stateless):
 @pytest.mark.parametrize("momentum", [0.0, 0.8])
 def test_the_encoder_follows_the_mean_of_the_losses_gradient(momentum: float) -> None:
     """Autograd by hand: the mean starts with the first step; the head has its own gradient."""
-    losses = Losses(Alternating(), 0.7, has_two_passes=True, cel_momentum=momentum)
-    update = train_by(losses)
+    update = train_by([weigh_cel(Alternating(), GradientRule(None, True, momentum))])
     settings = NetSettings(features=6, width=9, noise=0.1)
     net = split_net.build_net(settings, (1, 4, 4), 3, make_generator(0, "net")).double()
     x, y = data()
@@ -437,7 +445,7 @@ def test_a_round_does_not_depend_on_the_state_of_pytorch(
     """Whatever a caller switched off: the same bits."""
     received, images = flat_net().vector.clone(), Images(*data())
     arguments: dict[str, Any] = {"plan": PLAIN, "local": LOCAL, "streams": streams}
-    usual = local_update(flat_net(), received, images, **arguments)
+    usual = train_one(flat_net(), received, images, **arguments)
     flat = flat_net()
     with state():
-        assert torch.equal(local_update(flat, received, images, **arguments).delta, usual.delta)
+        assert torch.equal(train_one(flat, received, images, **arguments).delta, usual.delta)
