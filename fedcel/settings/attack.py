@@ -11,7 +11,7 @@ class AttackSettings(Group):
     """Who attacks, and with what."""
 
     names: str = Field(
-        "optimal,decoder,kernel-ridge,logit-inversion",
+        "optimal,decoder,kernel-ridge",
         description="Attacks or import strings; NAME*M sees M independent answers to each target.",
     )
     knowledge: Literal["held-out", "training-size"] = Field(

@@ -61,7 +61,7 @@ class StrategySettings(Group):
     upload: Literal["delta", "weights"] = Field(
         "delta", description="What a client sends; stock strategies of Flower average weights."
     )
-    momentum: float = Field(0.5, ge=0, lt=1, description="Beta of the sliding average of deltas.")
+    momentum: float = Field(0.0, ge=0, lt=1, description="Beta of the sliding average of deltas.")
     damped: bool = Field(
         True, description="m <- beta m + (1-beta) D; false: + D, Flower's FedAvgM, never sampling."
     )
