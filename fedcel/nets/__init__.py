@@ -1,5 +1,12 @@
 """Split networks: encoder, cut and head; their parameters as one vector; what they cost."""
 
+from fedcel.nets.build_net import (
+    NET_BUILDERS,
+    build_net,
+    build_noise_scale,
+    check_layers,
+    initialise_parameters,
+)
 from fedcel.nets.copy_module import copy_module
 from fedcel.nets.cut import Cut, apply_noise
 from fedcel.nets.device import CPU, fastest_device, place_state, use_full_precision
@@ -19,14 +26,7 @@ from fedcel.nets.net_contract import NET_CHECKS, NetCase
 from fedcel.nets.net_faults import find_batch_layers, find_layer_faults, name_layers
 from fedcel.nets.noise_scale import NoiseScale, NoiseScales, whiten_features
 from fedcel.nets.pretrained import fold_batch_norms, keep_parameters
-from fedcel.nets.split_net import (
-    NET_BUILDERS,
-    SplitNet,
-    build_net,
-    build_noise_scale,
-    check_layers,
-    initialise_parameters,
-)
+from fedcel.nets.split_net import SplitNet
 
 __all__ = [
     "CPU",

@@ -31,7 +31,7 @@ from fedcel.attacks.score_card import class_means, identification_rate, mse
 from fedcel.data.images import Images
 from fedcel.errors import DataError
 from fedcel.leakage import FREE_QUERIES, SmashedData, optimal_leak
-from fedcel.nets.split_net import build_net
+from fedcel.nets.build_net import build_net
 from fedcel.settings import NetSettings
 from fedcel.testing.attacks import (
     AttackContract,

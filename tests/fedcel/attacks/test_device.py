@@ -18,9 +18,10 @@ from fedcel.attacks.rmle import RMLE
 from fedcel.attacks.score_card import mse
 from fedcel.data.images import Images
 from fedcel.leakage import SmashedData
+from fedcel.nets.build_net import build_strided
 from fedcel.nets.cut import Cut
 from fedcel.nets.device import CPU, fastest_device
-from fedcel.nets.split_net import SplitNet, build_strided
+from fedcel.nets.split_net import SplitNet
 from fedcel.settings import NetSettings
 from tests.fedcel.elsewhere import ELSEWHERE, pretended
 

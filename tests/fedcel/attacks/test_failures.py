@@ -11,7 +11,7 @@ from fedcel.attacks.runner import run_attacks
 from fedcel.data.images import Images
 from fedcel.errors import DataError, ServiceError
 from fedcel.leakage import Observation, SmashedData
-from fedcel.nets.split_net import build_net
+from fedcel.nets.build_net import build_net
 from fedcel.settings import AttackSettings, NetSettings
 from fedcel.testing.attacks import LinearObservation, load_digit_targets
 

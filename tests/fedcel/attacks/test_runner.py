@@ -12,7 +12,7 @@ from fedcel.attacks.runner import AttackOutcome, run_attacks
 from fedcel.data.images import Images
 from fedcel.errors import DataError, PluginError, SettingsError
 from fedcel.leakage import FIRST_LAYER, UPDATE, Observation, SmashedData
-from fedcel.nets.split_net import build_net
+from fedcel.nets.build_net import build_net
 from fedcel.settings import AttackSettings, NetSettings
 from fedcel.testing.attacks import LinearObservation, load_digit_targets
 

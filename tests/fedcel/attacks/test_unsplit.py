@@ -9,8 +9,9 @@ from torch import nn
 from fedcel.attacks.protocol import Attack
 from fedcel.attacks.unsplit import UnSplit
 from fedcel.leakage import Observation, SmashedData
+from fedcel.nets.build_net import initialise_parameters
 from fedcel.nets.cut import Cut
-from fedcel.nets.split_net import SplitNet, initialise_parameters
+from fedcel.nets.split_net import SplitNet
 from fedcel.testing.attacks import AttackContract, LinearObservation, load_digit_targets
 
 

@@ -19,7 +19,7 @@ from fedcel.losses.cel.gated import Gated
 from fedcel.losses.cel.spread_penalties import linear_penalty
 from fedcel.losses.defences import Adversarial, Defence, NoPeek
 from fedcel.losses.protocol import ConditionalEntropy, State, Stateless, Term
-from fedcel.nets import split_net
+from fedcel.nets import build_net
 from fedcel.nets.flat_net import FlatNet
 from fedcel.posterior.round_plan import RoundPlan
 from fedcel.seeding import make_generator
@@ -39,7 +39,7 @@ def streams(purpose: str) -> torch.Generator:
 def flat_net(sigma: float = 0.1) -> FlatNet:
     """Return a small split net."""
     net = NetSettings(features=6, width=9, noise=sigma)
-    return FlatNet(split_net.build_net(net, (1, 4, 4), 3, make_generator(0, "net")))
+    return FlatNet(build_net(net, (1, 4, 4), 3, make_generator(0, "net")))
 
 
 def data(examples: int = 12) -> tuple[torch.Tensor, torch.Tensor]:
@@ -69,7 +69,7 @@ def test_without_noise_prior_and_loss_it_is_plain_sgd_to_the_bit() -> None:
     """A module, torch's own SGD and the same batches and cut noise give the same bits."""
     received = flat_net().vector.clone()
     delta = update(PLAIN, received).delta
-    net = split_net.build_net(
+    net = build_net(
         NetSettings(features=6, width=9, noise=0.1), (1, 4, 4), 3, make_generator(0, "net")
     )
     optimiser = torch.optim.SGD(net.parameters(), lr=PLAIN.rate)
@@ -90,9 +90,7 @@ def test_without_noise_prior_and_loss_it_is_plain_sgd_to_the_bit() -> None:
 def test_the_scale_of_the_noise_is_trained_with_the_encoder(shape: str) -> None:
     """Torch's own SGD on the message z + sigma s xi gives the same, the statistics are whitened."""
     settings = NetSettings(features=6, width=9, noise=0.5, noise_shape=shape)
-    flat, net = (
-        split_net.build_net(settings, (1, 4, 4), 3, make_generator(0, "net")) for _ in range(2)
-    )
+    flat, net = (build_net(settings, (1, 4, 4), 3, make_generator(0, "net")) for _ in range(2))
     for one in (flat, net):
         nn.init.normal_(one.noise_scale.bias, generator=make_generator(5, "scale"))
     received = FlatNet(flat).vector.clone()
@@ -365,7 +363,7 @@ def test_a_round_from_a_packed_state_gives_the_same_bits() -> None:
 def train_by(terms: Sequence[WeightedTerm], dtype: torch.dtype = torch.float64) -> ClientUpdate:
     """Return a round of a net in double precision under these terms."""
     net = NetSettings(features=6, width=9, noise=0.1)
-    flat = FlatNet(split_net.build_net(net, (1, 4, 4), 3, make_generator(0, "net")).to(dtype))
+    flat = FlatNet(build_net(net, (1, 4, 4), 3, make_generator(0, "net")).to(dtype))
     x, y = data()
     return train_one(
         flat,
@@ -412,7 +410,7 @@ def test_the_encoder_follows_the_mean_of_the_losses_gradient(momentum: float) ->
     """Autograd by hand: the mean starts with the first step; the head has its own gradient."""
     update = train_by([weigh_cel(Alternating(), GradientRule(None, True, momentum))])
     settings = NetSettings(features=6, width=9, noise=0.1)
-    net = split_net.build_net(settings, (1, 4, 4), 3, make_generator(0, "net")).double()
+    net = build_net(settings, (1, 4, 4), 3, make_generator(0, "net")).double()
     x, y = data()
     batches = draw_batches(y, LOCAL, streams("batch"))
     assert len({int(y[batch].sum()) % 2 for batch in batches}) == 2

@@ -9,7 +9,7 @@ from fedcel.federation import ClientUpdate, build_client_nets, client_update
 from fedcel.losses import CELTerm, DefenceTerm, GradientRule, WeightedTerm, cel
 from fedcel.losses.defences import Adversarial, NoPeek
 from fedcel.losses.protocol import ConditionalEntropy
-from fedcel.nets import FlatNet, split_net
+from fedcel.nets import FlatNet, build_net
 from fedcel.nets.device import CPU, fastest_device, place_state, use_full_precision
 from fedcel.posterior import RoundPlan
 from fedcel.seeding import make_generator
@@ -61,7 +61,7 @@ def weighted_cel(name: str, clip: float | None = 1.0) -> WeightedTerm:
 
 def build_flat() -> FlatNet:
     """Return a convolutional net."""
-    return FlatNet(split_net.build_net(NET, SHAPE, CLASSES, make_generator(0, "net")))
+    return FlatNet(build_net(NET, SHAPE, CLASSES, make_generator(0, "net")))
 
 
 def make_images() -> Images:

@@ -3,8 +3,8 @@
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from fedcel.nets.build_net import build_net
 from fedcel.nets.inference_cost import InferenceCost, measure_cost
-from fedcel.nets.split_net import build_net
 from fedcel.settings import NetSettings
 
 

@@ -13,7 +13,7 @@ from torchvision.models import resnet18, shufflenet_v2_x0_5
 from torchvision.ops import FrozenBatchNorm2d
 
 from fedcel.errors import NetError
-from fedcel.nets import split_net
+from fedcel.nets import build_net, initialise_parameters
 from fedcel.nets.pretrained import fold_batch_norms, keep_parameters
 from fedcel.seeding import make_generator
 from fedcel.settings import NetSettings
@@ -86,16 +86,14 @@ def test_a_folded_net_answers_as_before() -> None:
 def test_a_split_net_keeps_pretrained_parameters() -> None:
     """Built by import string: the encoder is the pretrained one, the head is drawn by the seed."""
     net = NetSettings(name=f"{__name__}:backbone", features=16)
-    one, two = (
-        split_net.build_net(net, (3, 64, 64), 4, make_generator(seed, "net")) for seed in (0, 1)
-    )
+    one, two = (build_net(net, (3, 64, 64), 4, make_generator(seed, "net")) for seed in (0, 1))
     given = Backbone(16).state_dict()
     for built in (one, two):
         assert all(torch.equal(value, given[k]) for k, value in built.encoder.state_dict().items())
     assert not torch.equal(one.head.weight, two.head.weight)  # type: ignore[arg-type]
     bare = nn.Sequential(nn.Linear(4, 4))
     was = bare[0].weight.clone()
-    split_net.initialise_parameters(keep_parameters(bare), make_generator(0, "net"))
+    initialise_parameters(keep_parameters(bare), make_generator(0, "net"))
     assert torch.equal(bare[0].weight, was)
 
 
@@ -107,9 +105,7 @@ def test_a_trunk_of_a_file_is_kept_and_what_follows_it_is_drawn(
     torch.save(trained(resnet18()).state_dict(), weights)
     monkeypatch.setattr(sys.modules[__name__], "WEIGHTS", weights)
     net = NetSettings(name=f"{__name__}:resnet", features=16)
-    one, two = (
-        split_net.build_net(net, (3, 64, 64), 4, make_generator(seed, "net")) for seed in (0, 1)
-    )
+    one, two = (build_net(net, (3, 64, 64), 4, make_generator(seed, "net")) for seed in (0, 1))
     drawn = two.encoder.state_dict()
     changed = {k for k, v in one.encoder.state_dict().items() if not torch.equal(v, drawn[k])}
     assert changed == {"1.weight", "1.bias"}
@@ -237,7 +233,7 @@ def test_norms_of_weights_are_drawn_as_those_of_plain_layers(
     weights = []
     for _ in range(2):
         layer = normalise(nn.Linear(64, 200))
-        split_net.initialise_parameters(layer, make_generator(3, "net"))
+        initialise_parameters(layer, make_generator(3, "net"))
         layer(torch.zeros(1, 64))
         weights.append(layer.weight.detach().clone())
     assert torch.equal(*weights)

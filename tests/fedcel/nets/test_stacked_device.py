@@ -7,7 +7,7 @@ from fedcel.data import Images
 from fedcel.federation import ClientRound, ClientUpdate, train_clients
 from fedcel.losses import WeightedTerm
 from fedcel.losses.cel import State
-from fedcel.nets import CPU, FlatNet, split_net
+from fedcel.nets import CPU, FlatNet, build_net
 from fedcel.posterior import RoundPlan
 from fedcel.seeding import make_generator
 from fedcel.settings import LocalSettings, NetSettings
@@ -21,7 +21,7 @@ LOCAL = LocalSettings(steps=6, batch_size=12, augment="affine-flip", balance=Tru
 def train(term: WeightedTerm, device: torch.device, name: str = "mlp") -> list[ClientUpdate]:
     """Return the second of two rounds of three clients at once, everything on that can be."""
     net = NetSettings(name=name, features=FEATURES, width=9, noise=0.3)
-    flat = FlatNet(split_net.build_net(net, SHAPE, CLASSES, make_generator(0, "net")))
+    flat = FlatNet(build_net(net, SHAPE, CLASSES, make_generator(0, "net")))
     received = flat.vector.clone()
     nets = FlatNet(flat.net, 3) if device == CPU else flat.copy_to(device, 3)
     variate = torch.zeros_like(received)

@@ -6,7 +6,7 @@ import torch
 from fedcel.data import Images
 from fedcel.errors import PluginError, SettingsError
 from fedcel.losses.protocol import State
-from fedcel.nets import split_net
+from fedcel.nets import build_net
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_net import FlatNet
 from fedcel.posterior import build_sampler
@@ -47,7 +47,7 @@ class Counting:
 
 def delta(name: str, plan: RoundPlan = PLAN) -> torch.Tensor:
     """Return the update of a round of four steps."""
-    net = split_net.build_net(
+    net = build_net(
         NetSettings(features=6, width=9), (1, 4, 4), 3, make_generator(0, "net"), cut=Cut()
     )
     flat, x = FlatNet(net), torch.rand(12, 1, 4, 4, generator=make_generator(1, "x"))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedcel.nets import split_net
+from fedcel.nets import build_net
 from fedcel.nets.flat_net import FlatNet
 from fedcel.posterior.predict import Prediction, build_device_net, predict
 from fedcel.seeding import make_generator
@@ -14,7 +14,7 @@ X = torch.rand(5, 1, 4, 4, generator=torch.Generator().manual_seed(0))
 
 def chain(scope: str) -> tuple[FlatNet, list[torch.Tensor]]:
     """Return a net and three samples, of the head alone or of everything."""
-    net = split_net.build_net(
+    net = build_net(
         NetSettings(features=6, width=9, noise=0.2), (1, 4, 4), 3, make_generator(0, "net")
     )
     flat = FlatNet(net)

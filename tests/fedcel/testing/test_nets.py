@@ -1,6 +1,6 @@
 """Every built-in net holds the contract of nets."""
 
-from fedcel.nets.split_net import NET_BUILDERS
+from fedcel.nets.build_net import NET_BUILDERS
 from fedcel.settings import NetSettings
 from fedcel.testing.nets import NetContract
 

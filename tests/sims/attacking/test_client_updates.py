@@ -15,9 +15,9 @@ from fedcel.attacks.score_card import class_means, mean_image, mse, order_batche
 from fedcel.data import Images
 from fedcel.errors import DataError, SettingsError
 from fedcel.leakage import FIRST_LAYER, ObservationFirstLayer, ObservationUpdate
+from fedcel.nets.build_net import build_net
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_net import FlatNet
-from fedcel.nets.split_net import build_net
 from fedcel.posterior.round_plan import plan_round
 from fedcel.settings import (
     AttackSettings,

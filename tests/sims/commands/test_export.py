@@ -10,7 +10,7 @@ import torch
 import fedcel
 from clients.service import load_served
 from fedcel.errors import NetError, SettingsError
-from fedcel.nets import SplitNet, split_net
+from fedcel.nets import SplitNet, build_net
 from fedcel.posterior import build_device_net
 from fedcel.runs import posterior_samples, run_folder
 from fedcel.seeding import make_generator
@@ -65,7 +65,7 @@ def test_an_exported_encoder_is_the_runs(
 )
 def test_every_net_can_be_exported(net: NetSettings, shape: tuple[int, ...]) -> None:
     """Equal features in the other runtime."""
-    encoder = split_net.build_net(net, shape, 10, make_generator(0, "net")).encoder.eval()
+    encoder = build_net(net, shape, 10, make_generator(0, "net")).encoder.eval()
     images = torch.rand(3, *shape, generator=make_generator(0, "images"))
     found = features(convert_encoder(encoder, shape).SerializeToString(), images)
     torch.testing.assert_close(found, encoder(images).detach(), rtol=0, atol=1e-5)

@@ -14,7 +14,7 @@ from fedcel.leakage import SmashedData, optimal_leak
 from fedcel.losses import DefenceTerm, WeightedTerm
 from fedcel.losses.defences.adversarial import Adversarial
 from fedcel.losses.defences.protocol import Defence
-from fedcel.nets import split_net
+from fedcel.nets import build_net
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_net import FlatNet
 from fedcel.posterior.round_plan import RoundPlan
@@ -153,7 +153,7 @@ def trained(weight: float) -> FlatNet:
     """Return a small net trained on the strokes, with the adversary in the loss or without."""
     x, y = strokes(7, 256)
     flat = FlatNet(
-        split_net.build_net(
+        build_net(
             NetSettings(features=4, width=16), SHAPE, 2, make_generator(1, "net"), cut=Cut(0.03)
         )
     )

@@ -18,7 +18,7 @@ from fedcel.losses.defences import (
 )
 from fedcel.losses.defences.build_defence import DEFENCE_BUILDERS
 from fedcel.losses.protocol import State, Term
-from fedcel.nets import split_net
+from fedcel.nets import build_net
 from fedcel.nets.cut import Cut
 from fedcel.settings import DEFENCES, Settings, parse_settings
 
@@ -109,7 +109,7 @@ def test_the_adversary_is_of_the_settings_and_the_images() -> None:
 def test_a_bottleneck_narrows_the_net_that_is_built() -> None:
     """Messages of as many values as the strength says, from the encoder on."""
     s = named("bottleneck", 3.0)
-    net = split_net.build_net(
+    net = build_net(
         defences.defended_net_settings(s), SHAPE, 10, torch.Generator(), cut=defences.build_cut(s)
     )
     assert net.features == 3
@@ -166,7 +166,7 @@ def test_noise_is_learned_where_the_defence_needs_it(
 ) -> None:
     """The net that is built has the scale, with the limit of the settings."""
     s = parse_settings({"defence.name": name, "net.noise-limit": 3.0, **keys})
-    net = split_net.build_net(
+    net = build_net(
         defences.defended_net_settings(s), SHAPE, 10, torch.Generator(), cut=defences.build_cut(s)
     )
     scale = net.noise_scale

@@ -10,8 +10,8 @@ from torchvision.models import SwinTransformer
 
 from fedcel.data import Images
 from fedcel.errors import NetError
+from fedcel.nets.build_net import build_net
 from fedcel.nets.cut import Cut
-from fedcel.nets.split_net import build_net
 from fedcel.runs import read_run
 from fedcel.seeding import make_generator
 from fedcel.settings import DataSettings, NetSettings, parse_settings
