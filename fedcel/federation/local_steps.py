@@ -263,7 +263,7 @@ def client_step(
     Returns:
         The next state, and measurements.
     """
-    potential = nets.potential(nets.answer(batch.smashed), batch.y)
+    potential = nets.potential(batch.smashed, batch.y)
     values = [weighted.evaluate(state.terms[weighted.name], batch, measure) for weighted in terms]
     joint, separate = potential, []
     for weighted, value in zip(terms, values, strict=True):
@@ -324,11 +324,11 @@ def pass_cut(
     """Encode a step's inputs, unless they are features already, and add the cut's noise."""
     z = inputs if is_encoder_frozen else nets.encode(inputs)
     scale = nets.scale_noise(z)
-    smashed = z if draws.mask is None else z * draws.mask[:, step]
+    smashed = z if draws.mask is None else z * draws.mask.select(1, step)
     if draws.cut_noise is not None:
-        noise = draws.cut_noise[:, step]
+        noise = draws.cut_noise.select(1, step)
         smashed = smashed + (noise if scale is None else noise * scale)
-    return Batch(inputs, z, smashed, draws.labels[:, step], scale)
+    return Batch(inputs, z, smashed, draws.labels.select(1, step), scale)
 
 
 class FeatureReading:

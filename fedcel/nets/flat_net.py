@@ -79,10 +79,16 @@ class FlatNet:
             if net.noise_scale is not None:
                 scale_parameters = select_prefix(stacked, "noise_scale.")
                 self._scale = stack_noise_scale(net.noise_scale, scale_parameters)
-        self._targets = [
+        gradients = [
             part.view(leaf.shape)
             for part, leaf in zip(torch.split(self.gradients, sizes, 1), self._leaves, strict=True)
         ]
+        self._copied: list[tuple[Tensor, Tensor]] = []
+        if count > 1:  # whose parts of the rows are no layout that autograd adds up in quickly
+            self._copied = list(zip(self._leaves, gradients, strict=True))
+        else:
+            for leaf, gradient in zip(self._leaves, gradients, strict=True):
+                leaf.grad = gradient
 
     @property
     def vector(self) -> Float[Tensor, " P"]:
@@ -131,11 +137,13 @@ class FlatNet:
         return self._answer(smashed)
 
     def potential(
-        self, logits: Float[Tensor, "K b C"], y: Int[Tensor, "K b"]
+        self, smashed: Float[Tensor, "K b D"], y: Int[Tensor, "K b"]
     ) -> Float[Tensor, " K"]:
-        """Compute each client's mean negative log-likelihood, in nats."""
+        """Compute each client's mean negative log-likelihood of its head's answers, in nats."""
         if self.count == 1:
-            return self.net.potential(logits[0], y[0]).unsqueeze(0)
+            logits = self.net.answer(smashed.squeeze(0))
+            return self.net.potential(logits, y.squeeze(0)).unsqueeze(0)
+        logits = self.answer(smashed)
         if self.net.potential is cross_entropy:
             losses = cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none")
             return losses.view(y.shape).mean(1)
@@ -149,12 +157,14 @@ class FlatNet:
             losses: One for each client.
             retain_graph: Whether another loss of the same batch follows.
         """
+        if not self._copied:
+            self.gradients.zero_()
         torch.autograd.backward(losses, torch.ones_like(losses), retain_graph=retain_graph)
-        for leaf, target in zip(self._leaves, self._targets, strict=True):
+        for leaf, gradient in self._copied:
             if leaf.grad is None:
-                target.zero_()
+                gradient.zero_()
             else:
-                target.copy_(leaf.grad)
+                gradient.copy_(leaf.grad)
                 leaf.grad = None
 
 

@@ -310,8 +310,9 @@ def has_information_bound(context: LangevinContext) -> bool:
 
 def add_noise(context: LangevinContext, target: Float[Tensor, "K M"], scale: float) -> None:
     """Add `scale` times a fresh draw of a step's noise to the rows of all clients."""
-    for row, deviation, stream in zip(target, context.noise, context.streams, strict=True):
-        add_row_noise(context.noise_buffer, row, deviation * scale, stream)
+    for k, deviation in enumerate(context.noise):
+        if deviation:
+            add_row_noise(context.noise_buffer, target[k], deviation * scale, context.streams[k])
 
 
 def add_row_noise(

@@ -34,7 +34,6 @@ def test_default_is_cheap() -> None:
         None,
         "decoder",
         "kernel-ridge",
-        "logit-inversion",
     ]
 
 

@@ -86,7 +86,7 @@ def test_each_row_computes_what_the_net_would(name: str, head: type[nn.Linear], 
     for _ in range(2):
         z = nets.encode(x)
         logits = nets.answer(z)
-        potentials = nets.potential(logits, y)
+        potentials = nets.potential(z, y)
         nets.backward(potentials)
     for k in range(count):
         nn.utils.vector_to_parameters(vectors[k], net.parameters())
@@ -141,7 +141,7 @@ def test_a_head_alone_has_the_only_gradient(count: int) -> None:
     y = torch.randint(0, 4, (count, IMAGES))
     encoded = nets.encode(torch.rand(count, IMAGES, 1, 4, 4))
     for z, has_encoder in ((encoded, True), (torch.rand(count, IMAGES, 6), False)):
-        nets.backward(nets.potential(nets.answer(z), y))
+        nets.backward(nets.potential(z, y))
         assert nets.gradients[:, : nets.cut].any() == has_encoder
         assert nets.gradients[:, nets.cut :].any()
 

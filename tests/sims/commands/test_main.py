@@ -236,7 +236,6 @@ def test_simulate_attack_report_in_turn(capsys: pytest.CaptureFixture[str], tmp_
         "optimal",
         "decoder",
         "kernel-ridge",
-        "logit-inversion",
     }
     assert {row.seed for row in rows} == {0, 1}
     capsys.readouterr()
