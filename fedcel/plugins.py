@@ -89,18 +89,18 @@ def find_breaks(
         case: What they are called with.
 
     Returns:
-        The lines, and the first other error, which may follow from one of them; None: no other.
+        The lines; where there are none, another error that a check ended with, None: no error.
     """
     broken: list[ContractError] = []
-    failure: Exception | None = None
     for check in checks:
         try:
             check(case)
         except ContractError as error:
             broken.append(error)
         except Exception as error:
-            failure = failure or error
-    return broken, failure
+            if not broken:  # it may follow from the line before
+                return [], error
+    return broken, None
 
 
 @contextmanager
@@ -170,11 +170,11 @@ def load_object(ref: str) -> object:
 def _describe_hidden(path: str) -> str:
     """Describe which file of the working folder another module of its name hides; or nothing."""
     name = path.partition(".")[0]
-    own = PathFinder.find_spec(name, [str(Path.cwd())])
-    found = find_spec(name)
-    if own is None or found is None or own.origin in (None, found.origin):
+    user_spec = PathFinder.find_spec(name, [str(Path.cwd())])
+    loaded_spec = find_spec(name)
+    if user_spec is None or loaded_spec is None or user_spec.origin in (None, loaded_spec.origin):
         return ""
-    return f"; {found.origin} of the same name hides {own.origin}: rename yours"
+    return f"; {loaded_spec.origin} of the same name hides {user_spec.origin}: rename yours"
 
 
 def make_part(setting: str, ref: str, *arguments: object) -> object:

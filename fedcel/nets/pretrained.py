@@ -31,6 +31,7 @@ EXTREME_IMAGES = 2
 TRIAL_SIDES = (32, 64, 224, 28, 8)  # of images that a net is tried with where none are given
 
 Fusible = nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear
+Maker = Fusible | _ConvTransposeNd
 
 
 @usual_torch_state()
@@ -120,13 +121,12 @@ def match_layers(
 
     def note_call(layer: nn.Module, inputs: tuple[object, ...], output: object) -> None:
         calls[layer] += 1
-        if isinstance(layer, Fusible | _ConvTransposeNd):
+        if isinstance(layer, Maker):
             makers[id(output)] = layer, output
         elif inputs and id(inputs[0]) in makers:
             sources[layer] = makers[id(inputs[0])][0]
 
-    makes = Fusible | _ConvTransposeNd
-    watched = [part for part in module.modules() if isinstance(part, makes)]
+    watched = [part for part in module.modules() if isinstance(part, Maker)]
     hooks = [part.register_forward_hook(note_call) for part in [*watched, *norms.values()]]
     try:
         call_encoder(module, images)

@@ -176,7 +176,7 @@ class ClientStateFolder:
         return self._folder / f"{number:06d}.safetensors"
 
 
-def missing_states_error(paths: Sequence[Path], number: int) -> RunError:
+def missing_states_error(paths: Sequence[str | Path], number: int) -> RunError:
     """Make the error that names all files of states that a round starts from and that are gone.
 
     Args:
