@@ -4,6 +4,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from fedcel.errors import (
@@ -69,6 +72,25 @@ def check_contract(part: PartName, checks: Iterable[Callable[[Case], None]], cas
     Raises:
         PluginError: A line does not hold, or the part raised something.
     """
+    broken, failure = find_breaks(checks, case)
+    if broken:
+        raise PluginError(part.describe_break("; ".join(map(str, broken)))) from broken[0]
+    if failure:
+        raise PluginError(part.describe_failure(failure)) from failure
+
+
+def find_breaks(
+    checks: Iterable[Callable[[Case], None]], case: Case
+) -> tuple[list[ContractError], Exception | None]:
+    """Find all lines of a contract that a part breaks.
+
+    Args:
+        checks: Functions that raise ContractError where a line does not hold.
+        case: What they are called with.
+
+    Returns:
+        The lines; where there are none, another error that a check ended with, None: no error.
+    """
     broken: list[ContractError] = []
     for check in checks:
         try:
@@ -77,9 +99,8 @@ def check_contract(part: PartName, checks: Iterable[Callable[[Case], None]], cas
             broken.append(error)
         except Exception as error:
             if not broken:  # it may follow from the line before
-                raise PluginError(part.describe_failure(error)) from error
-    if broken:
-        raise PluginError(part.describe_break("; ".join(map(str, broken)))) from broken[0]
+                return [], error
+    return broken, None
 
 
 @contextmanager
@@ -123,9 +144,8 @@ def load_object(ref: str) -> object:
     except Exception as error:
         if isinstance(error, ModuleNotFoundError):
             if f"{path}.".startswith(f"{error.name}."):
-                raise PluginError(
-                    f"{ref!r}: no module {error.name!r}; install its package"
-                ) from error
+                remedy = _describe_hidden(path) or "; install its package"
+                raise PluginError(f"{ref!r}: no module {error.name!r}{remedy}") from error
             if missing := missing_extra_error(error.name or ""):
                 raise missing from error
         origin = describe_module_origin(error, path)
@@ -136,7 +156,7 @@ def load_object(ref: str) -> object:
     if name not in objects:
         nearest = get_close_matches(name, objects, 1)
         hint = f"; did you mean {nearest[0]!r}?" if nearest else f"; look for its name in {path}"
-        raise PluginError(f"{ref!r}: no {name!r}{hint}")
+        raise PluginError(f"{ref!r}: no {name!r}{_describe_hidden(path) or hint}")
     loaded = objects[name]
     for attribute in attributes:
         if not hasattr(loaded, attribute):
@@ -145,6 +165,16 @@ def load_object(ref: str) -> object:
             raise PluginError(f"{ref!r}: {type(loaded).__name__} has no {attribute!r}{hint}")
         loaded = getattr(loaded, attribute)
     return loaded
+
+
+def _describe_hidden(path: str) -> str:
+    """Describe which file of the working folder another module of its name hides; or nothing."""
+    name = path.partition(".")[0]
+    user_spec = PathFinder.find_spec(name, [str(Path.cwd())])
+    loaded_spec = find_spec(name)
+    if user_spec is None or loaded_spec is None or user_spec.origin in (None, loaded_spec.origin):
+        return ""
+    return f"; {loaded_spec.origin} of the same name hides {user_spec.origin}: rename yours"
 
 
 def make_part(setting: str, ref: str, *arguments: object) -> object:

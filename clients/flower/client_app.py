@@ -240,7 +240,9 @@ def choose_memory(context: Context, client: int, root: str | Path | None) -> Cli
         client: Its partition.
         root: One folder for each partition is below this one; None: it is in the context.
     """
-    return ClientStateFolder(partition_folder(root, client)) if root else ContextMemory(context)
+    if not root:
+        return ContextMemory(context)
+    return ClientStateFolder(partition_folder(root, client), client)
 
 
 def open_state_folder(context: Context, config: Mapping[str, Scalar]) -> ClientStateFolder | None:
@@ -257,7 +259,7 @@ def open_state_folder(context: Context, config: Mapping[str, Scalar]) -> ClientS
         out = str(config.get(record_names.OUT, UNSET))
     owner = f"{out}\n{read_partition(context)}"
     run = sha256(owner.encode()).hexdigest()[:16]
-    return ClientStateFolder(Path(str(path)) / f"run-{run}")
+    return ClientStateFolder(Path(str(path)) / f"run-{run}", read_partition(context))
 
 
 def check_state_path(context: Context) -> None:

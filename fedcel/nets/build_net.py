@@ -270,8 +270,18 @@ def _check_own_net(
     def build(seed: int) -> SplitNet:
         return _assemble_net(net, shape, classes, torch.Generator().manual_seed(seed))
 
-    build(1)  # what cannot be averaged or does not fit is refused in words of its own
-    plugins.check_contract(part, NET_CHECKS, NetCase(build, shape, classes))
+    first = build(1)  # what does not fit at all is refused at once
+    faults = find_structure_faults(first.encoder, first.head)
+    with torch.no_grad():
+        answers = first.answer(first.encode(torch.full((2, *shape), 0.5)))
+    if answers.shape[1] != classes:
+        faults.append(f"the head returned {tuple(answers.shape)}, must be (B, {classes})")
+    case = NetCase(build, shape, answers.shape[1])
+    if not faults:
+        plugins.check_contract(part, NET_CHECKS, case)
+        return
+    reasons = "\n".join([*faults, *map(str, plugins.find_breaks(NET_CHECKS, case)[0])])
+    raise NetError(f"{part}: {reasons}; {part.describe_remedy()}")
 
 
 def _assemble_net(
@@ -282,16 +292,16 @@ def _assemble_net(
     *,
     cut: Cut | None = None,
 ) -> SplitNet:
-    """Return encoder, cut and head in one; NetError where they cannot be trained."""
+    """Return encoder, cut and head in one; NetError where they cannot be computed."""
     with torch.random.fork_rng(devices=[]):  # layers draw their first values from the global state
         torch.manual_seed(generator.initial_seed())
         if builder := NET_BUILDERS.get(net.name):
             encoder, head = builder(shape, classes, net)
-            features = _check_net(encoder, head, shape, classes)
+            features = _check_net(encoder, head, shape)
             positions = prod(feature_map_size(shape, net)) if net.name == "vgg11" else 1
         else:
             encoder, head = _call_own_builder(net, shape, classes)
-            features = _check_own_parts(encoder, head, shape, classes, part=_name_own_net(net))
+            features = _check_own_parts(encoder, head, shape, part=_name_own_net(net))
             positions = _read_positions(encoder, features)
     scale = build_noise_scale(net, features)
     split_net = SplitNet(
@@ -356,17 +366,20 @@ def _check_own_parts(
     encoder: nn.Module,
     head: nn.Module,
     shape: tuple[int, ...],
-    classes: int,
     *,
     part: plugins.PartName,
 ) -> int:
-    """Return D as `_check_net`, whose errors it lets name the user's net."""
+    """Return D as `_check_net`, whose errors it lets name the user's net and its other faults."""
+    if faults := find_structure_faults(encoder, head):  # in evaluation the rest can be checked, too
+        encoder.eval(), head.eval()
     try:
-        return _check_net(encoder, head, shape, classes)
+        return _check_net(encoder, head, shape)
     except NetError as error:
-        raise NetError(f"{part}: {error}; {part.describe_remedy()}") from error
+        reasons = "\n".join([*faults, str(error)])
+        raise NetError(f"{part}: {reasons}; {part.describe_remedy()}") from error
     except Exception as error:
-        raise NetError(part.describe_failure(error)) from error
+        reasons = "\n".join([*faults, part.describe_failure(error)])
+        raise NetError(reasons) from error
 
 
 def initialise_parameters(module: nn.Module, generator: torch.Generator) -> None:
@@ -407,8 +420,16 @@ def _draw_normalised_weight(
             layer.weight = weight  # taken apart by the parametrization
 
 
-def _check_net(encoder: nn.Module, head: nn.Module, shape: tuple[int, ...], classes: int) -> int:
-    """Return D; NetError lists all faults of layers, else says what is wrong with the values."""
+def find_structure_faults(encoder: nn.Module, head: nn.Module) -> list[str]:
+    """Find all layers and shared parameters that cannot be trained in a federation.
+
+    Args:
+        encoder: Images to features.
+        head: Features to logits.
+
+    Returns:
+        A sentence for each kind of fault; none where all is well.
+    """
     faults = find_layer_faults({"encoder": encoder, "head": head})
     shared = {*encoder.parameters()} & {*head.parameters()}
     if names := [name for name, parameter in head.named_parameters() if parameter in shared]:
@@ -416,8 +437,11 @@ def _check_net(encoder: nn.Module, head: nn.Module, shape: tuple[int, ...], clas
             f"the encoder has the head's parameter {', '.join(map(repr, names))}, too, which could "
             "not be frozen without it; give each its own"
         )
-    if faults:
-        raise NetError("\n".join(faults))
+    return faults
+
+
+def _check_net(encoder: nn.Module, head: nn.Module, shape: tuple[int, ...]) -> int:
+    """Return D; NetError says what is wrong with the values."""
     before = copy_buffers(encoder, head)
     try:
         with torch.no_grad():
@@ -433,8 +457,8 @@ def _check_net(encoder: nn.Module, head: nn.Module, shape: tuple[int, ...], clas
             f"buffer {', '.join(map(repr, moved))} is changed by a forward pass, and is not "
             "trained or averaged; leave it as it is, or make it a parameter"
         )
-    if logits.shape != (2, classes):
-        raise NetError(f"the head returned {tuple(logits.shape)}, must be (B, {classes})")
+    if logits.dim() != 2 or len(logits) != 2:
+        raise NetError(f"the head returned {tuple(logits.shape)}, must be (B, classes)")
     return int(z.shape[1])
 
 

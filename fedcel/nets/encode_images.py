@@ -80,8 +80,8 @@ def _check_features(
     if gap > limit:  # NaN is refused by who needs finite features
         raise NetError(
             f"the encoder gives features that differ by {gap:.2g} when it is asked twice: it draws "
-            "random numbers; give it without its noise or dropout, whose law is asked for "
-            "apart"
+            "random numbers, or keeps something from call to call; give it without its noise or "
+            "dropout, whose law is asked for apart, and without what it counts or keeps"
         )
     if len(images) == 1:
         return

@@ -2,10 +2,12 @@
 
 import warnings
 from collections import Counter
+from typing import cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvTransposeNd
 from torch.nn.utils.fusion import fuse_conv_bn_weights, fuse_linear_bn_weights
 from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
 from torch.nn.utils.weight_norm import WeightNorm, remove_weight_norm
@@ -22,9 +24,14 @@ SAME_ANSWERS = 1e-3
 """Answers that differ by more after folding, as a share of their size, are others."""
 DEAD_SPREAD = 1e-3
 """Answers to images that differ by less, as a share of their size, say nothing of the image."""
+LEAST_SIZE = 0.1
+"""Smaller answers count as of this size: a layer behind them takes them for constant."""
+EXTREME_IMAGES = 2
+"""Of the images that are made, the first are black and white, to which a dead net may react."""
 TRIAL_SIDES = (32, 64, 224, 28, 8)  # of images that a net is tried with where none are given
 
 Fusible = nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear
+Maker = Fusible | _ConvTransposeNd
 
 
 @usual_torch_state()
@@ -53,6 +60,7 @@ def fold_batch_norms(module: nn.Module, images: Float[Tensor, "B ..."] | None = 
     if not norms:
         return keep_parameters(folded)
     with torch.no_grad():
+        first_usual = EXTREME_IMAGES if images is None else 0
         images = make_images(folded) if images is None else images
         before = call_encoder(folded, images)
         layers = match_layers(folded, norms, images)
@@ -61,6 +69,7 @@ def fold_batch_norms(module: nn.Module, images: Float[Tensor, "B ..."] | None = 
             replace_layer(folded, norms[name], nn.Identity())
         after = call_encoder(folded, images)
     compare_answers(before, after)
+    warn_of_dead_net(before[first_usual:])
     return keep_parameters(folded)
 
 
@@ -90,7 +99,7 @@ def make_images(module: nn.Module) -> Float[Tensor, "B ..."]:
     generator = torch.Generator().manual_seed(0)
     for shape in shapes:
         images = torch.rand(4, *shape, generator=generator).to(parameter)
-        images[0], images[1] = 0.0, 1.0
+        images[:EXTREME_IMAGES] = torch.tensor([0.0, 1.0]).to(images).view(-1, *[1] * len(shape))
         try:
             call_encoder(module, images)
         except NetError:
@@ -107,17 +116,17 @@ def match_layers(
 ) -> dict[str, Fusible]:
     """Return the layer before each BatchNorm; NetError names all that have none of their own."""
     calls: Counter[nn.Module] = Counter()
-    makers: dict[int, tuple[Fusible, object]] = {}  # by the tensor made, which is kept alive
-    sources: dict[nn.Module, Fusible] = {}
+    makers: dict[int, tuple[nn.Module, object]] = {}  # by the tensor made, which is kept alive
+    sources: dict[nn.Module, nn.Module] = {}
 
     def note_call(layer: nn.Module, inputs: tuple[object, ...], output: object) -> None:
         calls[layer] += 1
-        if isinstance(layer, Fusible):
+        if isinstance(layer, Maker):
             makers[id(output)] = layer, output
         elif inputs and id(inputs[0]) in makers:
             sources[layer] = makers[id(inputs[0])][0]
 
-    watched = [part for part in module.modules() if isinstance(part, Fusible)]
+    watched = [part for part in module.modules() if isinstance(part, Maker)]
     hooks = [part.register_forward_hook(note_call) for part in [*watched, *norms.values()]]
     try:
         call_encoder(module, images)
@@ -135,6 +144,11 @@ def match_layers(
             faults.append(f"BatchNorm {name!r} is not called")
         elif source is None:
             faults.append(f"BatchNorm {name!r} follows no convolution or linear layer of its own")
+        elif not isinstance(source, Fusible):
+            faults.append(
+                f"BatchNorm {name!r} follows {names[source]!r}, a transposed convolution, which is "
+                "not folded"
+            )
         elif shared or list(sources.values()).count(source) > 1:
             faults.append(
                 f"BatchNorm {name!r} after {names[source]!r}: "
@@ -146,7 +160,7 @@ def match_layers(
             f"{'; '.join(faults[:MAX_NAMED])}{more}; take out what is not called, replace the "
             "others by nn.GroupNorm and train on"
         )
-    return {name: sources[norm] for name, norm in norms.items()}
+    return {name: cast("Fusible", sources[norm]) for name, norm in norms.items()}
 
 
 def fuse_layers(layer: Fusible, norm: nn.Module) -> Fusible:
@@ -173,7 +187,7 @@ def replace_layer(module: nn.Module, layer: nn.Module, by: nn.Module) -> None:
 
 
 def compare_answers(before: Float[Tensor, "B D"], after: Float[Tensor, "B D"]) -> None:
-    """Refuse a folded net that answers otherwise, and warn of one that says nothing of images."""
+    """Refuse a folded net that answers otherwise."""
     size = float(before.abs().max())
     gap = float((before - after).abs().max())
     if not gap <= SAME_ANSWERS * size:
@@ -182,10 +196,15 @@ def compare_answers(before: Float[Tensor, "B D"], after: Float[Tensor, "B D"]) -
             "layer's output is used beside its BatchNorm, or a BatchNorm does more than its kind: "
             "replace it by nn.GroupNorm and train on"
         )
-    spread = float((before - before[:1]).abs().max())
-    if spread <= DEAD_SPREAD * size:
+
+
+def warn_of_dead_net(answers: Float[Tensor, "B D"]) -> None:
+    """Warn of a net whose answers say nothing of images."""
+    size = float(answers.abs().max())
+    spread = float((answers - answers[:1]).abs().max())
+    if spread <= DEAD_SPREAD * max(size, LEAST_SIZE):
         warnings.warn(
-            f"the net says nothing of an image: answers to {len(before)} images differ by "
+            f"the net says nothing of an image: answers to {len(answers)} images differ by "
             f"{spread:.2g} of {size:.2g}; its BatchNorms may hold no statistics of a training: "
             "load its weights before folding",
             stacklevel=4,

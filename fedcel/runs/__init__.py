@@ -6,6 +6,7 @@ from fedcel.runs.client_state import (
     StoredState,
     keep_state,
     load_state,
+    missing_states_error,
     partition_folder,
 )
 from fedcel.runs.evaluation import (
@@ -59,6 +60,7 @@ __all__ = [
     "keep_state",
     "list_versions",
     "load_state",
+    "missing_states_error",
     "open_run",
     "parse_run_settings",
     "partition_folder",

@@ -1,5 +1,6 @@
 """What a client keeps from round to round, in a folder of its own."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -86,10 +87,11 @@ class ClientStateFolder:
 
     Args:
         folder: This client's own folder; it need not exist.
+        client: Its partition, from 0, which is kept in each file; None: nobody asks.
     """
 
-    def __init__(self, folder: str | Path) -> None:
-        self._folder = Path(folder)
+    def __init__(self, folder: str | Path, client: int | None = None) -> None:
+        self._folder, self._client = Path(folder), client
 
     def find_newest(self, number: int) -> int:
         """Return the newest round before `number` whose state is there, 0 where there is none."""
@@ -106,10 +108,19 @@ class ClientStateFolder:
             The state, None where it is not there.
 
         Raises:
-            RunError: The file is damaged.
+            RunError: The file is damaged, or says that it is of another round or client.
         """
         path = self._path(number)
-        return read_tensors(path)[0] if path.exists() else None
+        if not path.exists():
+            return None
+        state, metadata = read_tensors(path)
+        for key, value in self._describe(number).items():
+            if (stated := metadata.get(key, value)) != value:  # version 0.2 states neither
+                raise RunError(
+                    f"{path} is of {key} {stated}, must be of {key} {value}: another file is in "
+                    "its place; put the right one back, or start the run anew"
+                )
+        return state
 
     def write_state(self, number: int, state: State, before: int) -> None:
         """Write the state after a round, and delete all others but one.
@@ -119,7 +130,7 @@ class ClientStateFolder:
             state: Tensors by name.
             before: The round whose state stays.
         """
-        write_tensors(self._path(number), state)
+        write_tensors(self._path(number), state, self._describe(number))
         for path in self._folder.glob("*.safetensors"):
             if int(path.stem) not in (number, before):
                 path.unlink(missing_ok=True)
@@ -130,14 +141,21 @@ class ClientStateFolder:
         Raises:
             RunError: It is not there; another would give another model.
         """
-        start = load_state(self, number, expected)
-        if expected is not None and start.round != expected:
-            raise RunError(
-                f"{self._path(expected)} is missing: the losses' state after round {expected}, "
-                f"from which round {number} starts; put it back, or on several machines let all "
-                "share the run folder, else start the run anew"
-            )
-        return start
+        if missing := self.find_missing(expected):
+            raise missing_states_error([missing], number)
+        return load_state(self, number, expected)
+
+    def find_missing(self, expected: int | None) -> Path | None:
+        """Find the file that is to be there and is not.
+
+        Args:
+            expected: The round whose state is to be there, 0: none; None: nobody knows.
+
+        Returns:
+            The file; None where all is well.
+        """
+        path = self._path(expected or 0)
+        return path if expected and not path.exists() else None
 
     def delete_after(self, number: int) -> None:
         """Delete the states of later rounds.
@@ -149,8 +167,31 @@ class ClientStateFolder:
             if int(path.stem) > number:
                 path.unlink(missing_ok=True)
 
+    def _describe(self, number: int) -> dict[str, str]:
+        """Return what a file says of itself."""
+        client = {} if self._client is None else {"client": str(self._client)}
+        return {"round": str(number), **client}
+
     def _path(self, number: int) -> Path:
         return self._folder / f"{number:06d}.safetensors"
+
+
+def missing_states_error(paths: Sequence[str | Path], number: int) -> RunError:
+    """Make the error that names all files of states that a round starts from and that are gone.
+
+    Args:
+        paths: The files, one or more.
+        number: The round.
+
+    Returns:
+        The error, to be raised.
+    """
+    names = ", ".join(map(str, paths))
+    is_or_are = "is missing: the losses' state" if len(paths) == 1 else "are missing: the states"
+    return RunError(
+        f"{names} {is_or_are} from which round {number} starts; put back what is missing, or on "
+        "several machines let all share the run folder, else start the run anew"
+    )
 
 
 def partition_folder(root: str | Path, client: int) -> Path:

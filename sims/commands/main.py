@@ -4,6 +4,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from functools import cache
 from importlib.metadata import version
 from typing import Annotated
 
@@ -124,7 +125,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     print_in_any_encoding()
     append_working_folder()  # a user's own parts may lie beside the scenario
-    warnings.showwarning = lambda message, *_, **__: print_error(f"warning: {message}")
+    print_once = cache(print_error)  # settings are read more than once
+    warnings.showwarning = lambda message, *_, **__: print_once(f"warning: {message}")
     try:
         status = int(app(words, prog_name="fedcel", obj=words, standalone_mode=False) or 0)
         sys.stdout.flush()  # a reader that has gone, a full disk: told here, not at the very end

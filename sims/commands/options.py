@@ -111,7 +111,9 @@ def check_folder(out: Path) -> None:
         SettingsError: A file is in its place, nothing can be written there, or its name is no text.
     """
     if str(out) != replace_unwritable(str(out)):
-        raise SettingsError(f"--out is {str(out)!r}, must be of characters that UTF-8 has")
+        raise SettingsError(
+            f"--out is {str(out)!r}, must be of characters that UTF-8 has; name another"
+        )
     existing = next(path for path in (out, *out.absolute().parents) if path.exists())
     if not existing.is_dir():
         raise SettingsError(

@@ -13,7 +13,13 @@ from fedcel.federation import (
     update_clients,
 )
 from fedcel.losses.cel import State
-from fedcel.runs import ClientStateFolder, StoredState, keep_state, partition_folder
+from fedcel.runs import (
+    ClientStateFolder,
+    StoredState,
+    keep_state,
+    missing_states_error,
+    partition_folder,
+)
 from fedcel.settings import Settings
 
 _STATES_IN_MEMORY = 256
@@ -26,6 +32,17 @@ class ClientStates:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._states: dict[int, StoredState] = {}
+
+    def require_all(self, request: RoundRequest) -> None:
+        """Refuse a round, before it begins, whose clients' states are not all there; RunError."""
+        missing = [
+            path
+            for client in request.weights
+            if client not in self._states
+            and (path := self._open(client).find_missing(request.state_rounds.get(client)))
+        ]
+        if missing:
+            raise missing_states_error(missing, request.inputs.round_number)
 
     def load_state(self, client: int, request: RoundRequest) -> StoredState:
         """Return the state that a client starts a round from; RunError where it is not there."""
@@ -48,7 +65,7 @@ class ClientStates:
         return update._replace(state={}, state_round=written)
 
     def _open(self, client: int) -> ClientStateFolder:
-        return ClientStateFolder(partition_folder(self._folder, client))
+        return ClientStateFolder(partition_folder(self._folder, client), client)
 
 
 class LocalTrainer:
@@ -84,6 +101,7 @@ class LocalTrainer:
     def train(self, request: RoundRequest) -> Iterator[ClientUpdate]:
         """Yield each client's update; its state is kept for its next round."""
         starts: dict[int, StoredState] = {}
+        self._states.require_all(request)
 
         def read_state(client: int) -> State | None:
             starts[client] = self._states.load_state(client, request)

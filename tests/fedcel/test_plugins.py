@@ -49,6 +49,18 @@ def fail(*arguments: object) -> object:
     raise LookupError("no table")
 
 
+@pytest.mark.parametrize("ref", ["clients:build", "clients.mine:build"])
+def test_a_file_that_another_module_hides_is_named(
+    ref: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user's own `clients.py` has the name of a package of fedcel's."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "clients.py").write_text("def build(): ...\n")
+    words = r"__init__.py of the same name hides .*/clients.py: rename yours"
+    with pytest.raises(PluginError, match=words):
+        load_object(ref)
+
+
 def test_what_a_part_raises_when_made_is_refused() -> None:
     """Any error, with its line."""
     with pytest.raises(PluginError, match=r"called with \(int\), failed: LookupError: .*py"):

@@ -148,6 +148,39 @@ def test_all_faults_of_a_net_are_said_at_once() -> None:
         assert words in line
 
 
+class Whitened(nn.Module):
+    """Normalises features by the batch."""
+
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        """Return z of unit variance."""
+        return z / (z.std(0, correction=0) + 1)
+
+
+def with_faulty_values(
+    shape: object, classes: int, net: NetSettings
+) -> tuple[nn.Module, nn.Module]:
+    """Build a net with dropout whose images depend on each other, and with a class too many."""
+    linear = nn.Linear(16, 4)
+    encoder = nn.Sequential(nn.Flatten(), nn.Dropout(), linear, Whitened())
+    return encoder, nn.Linear(4, classes + 1)
+
+
+def test_faults_of_layers_and_values_are_said_at_once() -> None:
+    """What the layers are, what the head returns, and what the contract says of the features."""
+    with pytest.raises(NetError) as refusal:
+        build_net(
+            NetSettings(name=f"{__name__}:with_faulty_values"),
+            (1, 4, 4),
+            3,
+            make_generator(0, "net"),
+        )
+    lines = str(refusal.value).splitlines()
+    for line, words in zip(
+        lines, ("'encoder.1' (Dropout)", "must be (B, 3)", "each image by itself"), strict=True
+    ):
+        assert words in line
+
+
 def in_place(shape: object, classes: int, net: NetSettings) -> tuple[nn.Module, nn.Module]:
     """Build an encoder that works in place."""
     first = nn.Threshold(0.6, 0.0, inplace=True)

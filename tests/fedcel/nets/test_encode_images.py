@@ -147,6 +147,13 @@ def test_features_of_the_batch_are_refused_and_random_ones_by_their_name(
         encode_images(encoder, IMAGES)
 
 
+def test_an_encoder_that_counts_its_calls_is_not_only_told_of_random_numbers() -> None:
+    """It keeps something from call to call."""
+    calls = iter(range(9))
+    with pytest.raises(NetError, match="or keeps something from call to call; .* what it counts"):
+        encode_images(lambda images: make_map(images) + next(calls), IMAGES)
+
+
 def test_image_by_image_a_batch_does_not_matter() -> None:
     """The remedy that the refusal names: a device encodes its images one after the other."""
 

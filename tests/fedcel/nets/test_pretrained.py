@@ -221,8 +221,27 @@ def test_a_dead_net_is_told() -> None:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         net = shufflenet_v2_x0_5(weights=None)
-    with pytest.warns(UserWarning, match="says nothing of an image: answers to 4 images differ"):
+    with pytest.warns(UserWarning, match="says nothing of an image: answers to 2 images differ"):
         fold_batch_norms(net)
+    net.fc = nn.Identity()
+    with pytest.warns(UserWarning, match="differ by .*e-0[56] of"):
+        fold_batch_norms(net)
+
+
+def test_a_net_that_tells_only_black_from_white_is_told() -> None:
+    """Of usual images its answers are the same."""
+    net = trained(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten()))
+    net.append(Extremes())
+    with pytest.warns(UserWarning, match="answers to 2 images differ by 0 of"):
+        fold_batch_norms(net)
+
+
+class Extremes(nn.Module):
+    """Tells images of one colour from all others."""
+
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        """Return 1 for those, 0 for others."""
+        return (z[:, :9].std(1, keepdim=True) < 1e-4).to(z)
 
 
 @pytest.mark.parametrize("normalise", [old_weight_norm, parametrizations.weight_norm])
@@ -245,6 +264,11 @@ def test_what_cannot_be_folded_is_refused() -> None:
     """A BatchNorm of the images, one after a shared layer, one without statistics."""
     first = nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d(3, 4, 3))
     blind = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, track_running_stats=False))
-    for net, words in ((first, "follows no convolution"), (blind, "no running statistics")):
+    transposed = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ConvTranspose2d(4, 4, 3), nn.BatchNorm2d(4))
+    for net, words in (
+        (first, "follows no convolution"),
+        (blind, "no running statistics"),
+        (transposed, "'2' follows '1', a transposed convolution, which is not folded"),
+    ):
         with pytest.raises(NetError, match=words):
             fold_batch_norms(net)

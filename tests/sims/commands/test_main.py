@@ -109,6 +109,15 @@ def test_an_engine_s_former_name_trains_with_a_warning(
     train(str(run / "settings.toml"), "--out", str(again))
 
 
+@pytest.mark.filterwarnings("default:local.augment and chain.scope")
+def test_a_warning_is_printed_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Settings are read several times in a run."""
+    words = ["local.augment=affine", "chain.scope=full", "data.test=120", "clients=2"]
+    more = [word for value in words for word in ("--set", value)]
+    assert main(["simulate", "digits", "--out", str(tmp_path / "run"), *QUICK, *more]) == 0
+    assert capsys.readouterr().err.count("warning: local.augment and chain.scope 'full'") == 1
+
+
 def test_a_former_name_is_told_in_a_line(tmp_path: Path) -> None:
     """Once, with what to write; the help shows none of them."""
     out = ["--out", str(tmp_path / "run"), *QUICK, "--set", "engine=loop", "--engine", "loop"]
@@ -160,7 +169,7 @@ def test_a_file_is_no_folder(
         message = refused([command, "digits", "--out", str(place)], capsys)
         assert f"but {tmp_path / 'file'} is a file; name a folder" in message
     odd = refused([command, "digits", "--out", f"{tmp_path}/a\udcff"], capsys)
-    assert "a\\udcff', must be of characters that UTF-8 has" in odd
+    assert "a\\udcff', must be of characters that UTF-8 has; name another" in odd
 
 
 def test_resume_needs_a_folder(capsys: pytest.CaptureFixture[str]) -> None:

@@ -135,23 +135,55 @@ def test_a_run_folder_is_never_overwritten_and_resumes_only_with_its_own_setting
         simulate(settings, tmp_path / "nowhere", resume=True)
 
 
-@pytest.mark.parametrize("at_once", [1, 3])
-def test_a_client_s_state_that_is_missing_is_an_error(tmp_path: Path, at_once: int) -> None:
-    """An older one in its place would give another model, and nobody would know."""
-    settings, folder = parse_settings(CLUSTERED | {"local.at-once": at_once}), tmp_path / "run"
+def stop_after(number: int, folder: Path, **change: Any) -> Settings:
+    """Train until after a round, and return the settings; `folder` can be gone on with."""
+    settings = parse_settings(CLUSTERED | change)
     run_folder.create_run(folder, settings)
 
     def tell(event: dict[str, object]) -> None:
-        if event["round"] == 4:
+        if event["round"] == number:
             raise StopHereError
 
     with pytest.raises(StopHereError):
         local.train_locally(settings, folder, tell)
-    state = folder / "state" / "partition-000001" / "000004.safetensors"
-    assert state.with_name("000003.safetensors").exists()
-    state.unlink()
-    with pytest.raises(RunError, match=r"000004.safetensors is missing: .* round 5 starts"):
-        simulate(settings, folder, resume=True)
+    return settings
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_clients_states_that_are_missing_are_one_error(tmp_path: Path, at_once: int) -> None:
+    """An older one in its place would give another model, and nobody would know."""
+    folder = tmp_path / "run"
+    settings = stop_after(4, folder, **{"local.at-once": at_once})
+    for client, words in ((1, "000004.safetensors is missing: .* round 5 starts"), (0, "are miss")):
+        state = folder / "state" / f"partition-00000{client}" / "000004.safetensors"
+        assert state.with_name("000003.safetensors").exists()
+        state.unlink()
+        with pytest.raises(RunError, match=words) as refusal:
+            simulate(settings, folder, resume=True)
+    assert str(refusal.value).count("000004.safetensors") == 2
+
+
+@pytest.mark.parametrize(
+    ("copied", "words"),
+    [
+        ("partition-000001/000003", "is of round 3, must be of round 4: another file"),
+        ("partition-000002/000004", "is of client 2, must be of client 1: another file"),
+    ],
+    ids=["older", "of another client"],
+)
+def test_another_state_in_the_place_of_a_client_s_is_an_error(
+    tmp_path: Path, copied: str, words: str
+) -> None:
+    """It would give another model without a word; a file that states neither is taken."""
+    settings = stop_after(4, tmp_path / "run")
+    root = tmp_path / "run" / "state"
+    state = root / "partition-000001" / "000004.safetensors"
+    tensors, _ = read_tensors(state)
+    state.write_bytes((root / f"{copied}.safetensors").read_bytes())
+    with pytest.raises(RunError, match=words):
+        simulate(settings, tmp_path / "run", resume=True)
+    write_tensors(state, tensors)
+    simulate(settings, tmp_path / "run", resume=True)
 
 
 def test_a_run_that_an_earlier_version_began_goes_on_with_the_newest_states(
@@ -159,15 +191,8 @@ def test_a_run_that_an_earlier_version_began_goes_on_with_the_newest_states(
 ) -> None:
     """It did not write whose state each client starts from."""
     whole = run(tmp_path / "whole")
-    settings, part = parse_settings(CLUSTERED), tmp_path / "part"
-    run_folder.create_run(part, settings)
-
-    def tell(event: dict[str, object]) -> None:
-        if event["round"] == 3:
-            raise StopHereError
-
-    with pytest.raises(StopHereError):
-        local.train_locally(settings, part, tell)
+    part = tmp_path / "part"
+    settings = stop_after(3, part)
     path = part / "state" / "server.safetensors"
     tensors, metadata = read_tensors(path)
     assert metadata.pop("state-rounds") == '{"0": 3, "1": 3, "2": 3}'
