@@ -1,5 +1,6 @@
 """Every error that a user's input can cause, and how to describe one that nobody foresaw."""
 
+import re
 from collections.abc import Container
 from traceback import extract_tb, walk_tb
 from unicodedata import category
@@ -7,6 +8,7 @@ from unicodedata import category
 SHOWN_FRAMES = 2  # of a traceback: where an error rose, and who called
 MAX_TEXT = 2000  # characters of an error that reach a log or another machine
 MAX_REASON = 400  # characters of another library's error that are shown inside one of ours
+MEMORY_WORDS = re.compile(r"out of memory|allocate memory|bad.alloc", re.IGNORECASE)
 _STEERING = ("Cc", "Cf", "Cs", "Zl", "Zp")
 """Unicode's categories of characters that are not shown but do something."""
 _OWN_PACKAGES = ("fedcel", "sims", "clients", "strategies", "torch", "torchvision", "onnxruntime")
@@ -90,6 +92,11 @@ class SpentError(ServiceError):
 
 class LedgerError(FailedError):
     """The ledger cannot be opened, read or written; no answer may leave."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Say whether an error is one of memory; PyTorch and ONNX Runtime have no class for all."""
+    return isinstance(error, MemoryError) or bool(MEMORY_WORDS.search(str(error)))
 
 
 def describe_unforeseen(error: BaseException) -> str:

@@ -26,6 +26,7 @@ from rich.text import Text
 
 from fedcel.attacks import AttackListener
 from fedcel.errors import escape_controls
+from fedcel.progress import listen_to_progress
 from fedcel.runs import Event, EventCallback
 
 LINE_SECONDS = 10.0  # between two lines where there is no terminal
@@ -131,6 +132,24 @@ def show_steps(activity: str, *, has_start_up: bool = False) -> Iterator[ShowSte
             bar.update(task, completed=finished, total=total or None, state=shown)
 
         yield move_bar
+
+
+@contextmanager
+def show_parts(activity: str, parts: str) -> Iterator[None]:
+    """Show how much of the work inside is done, as the library tells.
+
+    Args:
+        activity: Stands before each line.
+        parts: The noun of what is counted.
+    """
+    with show_steps(activity) as show_step:
+
+        def show_part(finished: int, total: int) -> None:
+            counted = total if finished < total else 0  # nobody counts what follows the last one
+            show_step(finished, counted, f"{finished} of {total} {parts}")
+
+        with listen_to_progress(show_part):
+            yield
 
 
 @contextmanager

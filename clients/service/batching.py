@@ -34,7 +34,8 @@ class Batcher(Generic[Item, Result]):
     the event loop finds no more.
     """
 
-    _loop: asyncio.AbstractEventLoop
+    loop: asyncio.AbstractEventLoop
+    """In which it was started, and all else happens."""
 
     def __init__(
         self,
@@ -62,7 +63,7 @@ class Batcher(Generic[Item, Result]):
 
     async def start(self) -> None:
         """Begin to work on what is submitted."""
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._idle.set()
 
     def count_waiting(self) -> int:
@@ -73,7 +74,7 @@ class Batcher(Generic[Item, Result]):
         """Return the item's result; FullError at once where there is no room."""
         if self._is_closed or len(self._waiting) >= self.max_waiting:
             raise FullError
-        future: asyncio.Future[Result] = self._loop.create_future()
+        future: asyncio.Future[Result] = self.loop.create_future()
         self._waiting.append((item, future))
         self._idle.clear()
         self._begin_if_due()
@@ -92,24 +93,24 @@ class Batcher(Generic[Item, Result]):
         if len(self._waiting) >= self._enough or self._is_closed:
             self._begin()
         elif self._timer is None and not self._under_way:
-            self._deadline = self._loop.time() + MAX_LINGER_SECONDS
+            self._deadline = self.loop.time() + MAX_LINGER_SECONDS
             self._linger()
 
     def _linger(self) -> None:
         """Wait as long as more come."""
         self._lingering = len(self._waiting)
         if self.at_once > 1:  # a process that has nothing to do waits for what is there already
-            self._timer = self._loop.call_soon(self._begin_if_alone)
+            self._timer = self.loop.call_soon(self._begin_if_alone)
         else:
-            self._timer = self._loop.call_later(LINGER_SECONDS, self._linger_again)
+            self._timer = self.loop.call_later(LINGER_SECONDS, self._linger_again)
 
     def _linger_again(self) -> None:
         """Wait once more: a busy loop may not have looked for what came since."""
-        self._timer = self._loop.call_later(LINGER_SECONDS, self._begin_if_alone)
+        self._timer = self.loop.call_later(LINGER_SECONDS, self._begin_if_alone)
 
     def _begin_if_alone(self) -> None:
         """Begin a batch where no more came."""
-        if len(self._waiting) > self._lingering and self._loop.time() < self._deadline:
+        if len(self._waiting) > self._lingering and self.loop.time() < self._deadline:
             self._linger()
         else:
             self._begin()
@@ -122,7 +123,7 @@ class Batcher(Generic[Item, Result]):
         size = min(len(self._waiting), self.max_batch)
         batch = [self._waiting.popleft() for _ in range(size)]
         self._size_under_way += size
-        self._under_way.add(self._loop.create_task(self._work_on(batch)))
+        self._under_way.add(self.loop.create_task(self._work_on(batch)))
 
     async def _work_on(self, batch: list[tuple[Item, asyncio.Future[Result]]]) -> None:
         """Have a batch worked on, tell the submitters, and begin the next batch."""

@@ -108,6 +108,7 @@ class PrivacyMiddleware:
         self.read = read
         self.max_bytes = max_bytes
         self.rates = RateLimiter(rate, time.monotonic)
+        self._thread = ThreadPoolExecutor(1, "fedcel-answers")
         self._batcher: Batcher[LogitQuery, PrivateAnswer | Refusal] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -196,16 +197,17 @@ class PrivacyMiddleware:
 
     async def _charge(self, query: LogitQuery) -> PrivateAnswer:
         """Return the paid answer; ProblemError says why there is none."""
-        if self._batcher is None:
-            thread = ThreadPoolExecutor(1, "fedcel-answers")
-            self._batcher = Batcher(
-                lambda queries: run_in_thread(thread, self.layer.answer_together, queries),
+        batcher = self._batcher
+        if batcher is None or batcher.loop is not asyncio.get_running_loop():
+            # A test client without a lifespan has a loop for each request.
+            self._batcher = batcher = Batcher(
+                lambda queries: run_in_thread(self._thread, self.layer.answer_together, queries),
                 max_batch=MAX_BATCH,
                 max_waiting=MAX_WAITING,
             )
-            await self._batcher.start()
+            await batcher.start()
         try:
-            reply = await self._batcher.submit(query)
+            reply = await batcher.submit(query)
         except FullError:
             raise ProblemError(
                 ProblemKind.BUSY, "Ask again with the same id.", retry_after=1.0

@@ -15,6 +15,7 @@ from fedcel.data.first_images import show_first_images
 from fedcel.data.images import fit_to_settings, scale_bytes
 from fedcel.errors import DataError, describe_unforeseen
 from fedcel.extras import import_optional
+from fedcel.progress import tell_progress
 from fedcel.settings import DataSettings
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ def decode_pictures(
     changes = Counter[str]()
     first_name, top_level = "", 0
     for place, (name, file) in enumerate(files):
+        tell_progress(place, count)
         try:
             picture = _decode_file(file, data)
         except PictureFaultError as fault:
@@ -148,7 +150,7 @@ def decode_pictures(
         raise DataError(
             f"{len(unequal)} of {count} pictures differ in size from {first_name} of "
             f"{format_size(sizes[0])} (width x height): {_join_first(unequal)}; set data.size "
-            "(of `fedcel audit` --size) to the side, such as 32, to which all are resized"
+            "to the side, such as 32, to which all are resized"
         )
     if x.shape[1] == 1:
         del changes["grey"]

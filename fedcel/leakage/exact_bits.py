@@ -13,6 +13,7 @@ from fedcel.leakage.identification import identification
 from fedcel.leakage.observation import NOISELESS, Observation
 from fedcel.leakage.observation_law import Law, find_law
 from fedcel.metrics import mean_half_width, sample_half_width
+from fedcel.progress import tell_progress
 from fedcel.short_repr import summarise_record
 
 MessageSampler = Callable[[Int[Tensor, " Q"], torch.Generator], Float[Tensor, "Q F"]]
@@ -190,6 +191,7 @@ def average_messages(
     """
     senders = torch.arange(count).repeat(draws)
     means, squares = torch.zeros(2, 3, count, dtype=torch.float64)
+    finished = 0
     for senders_chunk in torch.split(senders, max(1, pairs_at_once // count)):
         observed = sample(senders_chunk, generator)
         if not observed.isfinite().all():
@@ -197,6 +199,8 @@ def average_messages(
         scores = score(law(observed), senders_chunk).cpu()
         means.index_add_(1, senders_chunk, scores)
         squares.index_add_(1, senders_chunk, scores.square())
+        finished += len(senders_chunk)
+        tell_progress(finished, len(senders))
     return means / draws, squares / draws  # at the end: shares of what is sure sum to 1
 
 

@@ -38,7 +38,7 @@ from fedcel.nets import Encoder, encode_images
 from fedcel.seeding import make_generator
 from fedcel.tensors import ArrayLike, check_features, count_alike, to_labels, to_tensor
 
-PAIRS_AT_ONCE = 4_000_000  # of a message and an image in memory: 32 MB, several times
+PAIRS_AT_ONCE = 2**19  # of a message and an image in memory; after so many, progress is told
 MIN_DRAWS = 2  # of noise, for each image: one would give no error
 LARGE_TABLE = 2**18  # values from which a certificate is looked for fast
 EQUAL_SHARE = 1e-3  # of their size by which features that are equal to the eye differ

@@ -17,6 +17,7 @@ from fedcel.errors import (
     RefusedImagesError,
     describe_unforeseen,
     describe_user_origin,
+    is_out_of_memory,
     shorten_text,
 )
 from fedcel.nets.net_faults import find_batch_layers, name_layers
@@ -204,12 +205,12 @@ def call_encoder(encoder: Encoder, images: Shaped[Tensor, "B ..."]) -> Float[Ten
         output = encoder(images.clone())
     except FedcelError:
         raise
-    except (MemoryError, torch.OutOfMemoryError) as error:
-        raise NetError(
-            f"memory is too small to encode images {tuple(images.shape)} at once; encode fewer at "
-            "once, or smaller ones"
-        ) from error
     except Exception as error:
+        if is_out_of_memory(error):
+            raise NetError(
+                f"memory is too small to encode images {tuple(images.shape)} at once; encode fewer "
+                "at once, or smaller ones"
+            ) from error
         origin = describe_user_origin(error)
         raise RefusedImagesError(
             f"the encoder refuses images {tuple(images.shape)} of {images.dtype}: "

@@ -1,5 +1,6 @@
 """Audit an encoder: exact bits, bounds, and what attacks rebuild."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedcel.attacks import Inversion, copy_differentiable, invert, parse_attacks
-from fedcel.data import Images, check_first_images
+from fedcel.data import SOURCES, Images, check_first_images
 from fedcel.errors import (
     DataError,
     FedcelError,
@@ -32,10 +33,12 @@ from sims.auditing.load_encoder import (
     Normalisation,
     load_encoder,
 )
-from sims.progress import show_attacks, show_steps, show_waiting
+from sims.progress import show_attacks, show_parts, show_steps, show_waiting
 
 AUDIT_FILE = "audit.json"
 PAGE_FILE = "report.html"
+SETTING = re.compile(r"(?<![\w./])data\.(?=(label-column|size|grey)\b(?![./]\w))")
+"""Leads a setting that is an option of the command, in messages of the library."""
 MIN_IMAGES = 4  # two targets, and as many images of the attacker's own
 
 
@@ -57,6 +60,7 @@ class AuditPlan:
         mean: What is subtracted from each channel, or from all; none: what a module of timm states,
             else 0.
         deviation: What each channel, or all, are divided by then; none: as stated, else 1.
+        label_column: Column of the labels, of a Hugging Face data set; none: the only one.
         outputs: Names or places of the encoder's outputs that leave the device; none: all of them.
         budget: Multiple of each attack's default effort.
         seed: Draws images, noise and attacks.
@@ -73,6 +77,7 @@ class AuditPlan:
     grey: bool = False
     mean: Sequence[float] = ()
     deviation: Sequence[float] = ()
+    label_column: str = "none"
     outputs: Sequence[str] = ()
     budget: float = 1.0
     seed: int = 0
@@ -148,12 +153,13 @@ def audit_encoder(plan: AuditPlan, keep: Callable[[Audit], None] = lambda _: Non
     normalisation = choose_normalisation(plan, encoder)
     encode = AdaptedEncoder(encoder.encode, normalisation, plan.outputs)
     with explain_options():
-        reading = show_steps(f"reading the images of {plan.data}")
+        reading = show_parts(f"reading the images of {plan.data}", "pictures")
         with reading, check_first_images(partial(try_encoder, encode)):
             images, note = read_images(plan, encoder)
         features = encode_with_progress(encode, images)
-        with show_steps(
-            f"measuring the bits of {len(images.y)} images, {features.shape[1]} features each"
+        with show_parts(
+            f"measuring the bits of {len(images.y)} images, {features.shape[1]} features each",
+            "messages",
         ):
             leak = measure_leakage(
                 features=features,
@@ -211,7 +217,11 @@ def check_plan(plan: AuditPlan) -> None:
                     f"--attacks has {name!r}, which rebuilds nothing: the bits are measured "
                     "anyway; leave it out, or give none in the place of all attacks"
                 )
-    find_source(plan.data)
+    source, _ = find_source(plan.data)
+    if plan.label_column != "none" and source in SOURCES and source != "huggingface":
+        raise SettingsError(
+            f"--label-column is {plan.label_column!r}, and {plan.data} has no columns; leave it out"
+        )
 
 
 def encode_with_progress(encode: AdaptedEncoder, images: Images) -> Float[Tensor, "M D"]:
@@ -236,6 +246,7 @@ def explain_options() -> Iterator[None]:
     """Name the command's options where a library that knows none refuses something.
 
     Raises:
+        DataError: The images cannot be read.
         NetError: The encoder refuses the images.
         SettingsError: A number is not allowed.
     """
@@ -243,9 +254,11 @@ def explain_options() -> Iterator[None]:
         yield
     except RefusedImagesError as error:
         raise NetError(
-            f"{error}; --size, --grey and --mean change them, --mean 0,0,0 makes three channels of "
-            "a grey image"
+            f"{error}; --size and --grey make images of other sizes and of one channel, "
+            "--mean 0,0,0 three channels of a grey image"
         ) from error
+    except DataError as error:
+        raise DataError(SETTING.sub("--", str(error))) from error
     except FedcelError:
         raise
     except ValueError as error:
@@ -343,7 +356,14 @@ def read_images(plan: AuditPlan, encoder: LoadedEncoder) -> tuple[Images, str]:
         DataError: They are too few to attack.
     """
     source, path = find_source(plan.data)
-    data = DataSettings(source=source, path=path, size=plan.size, grey=plan.grey, seed=plan.seed)
+    data = DataSettings(
+        source=source,
+        path=path,
+        label_column=plan.label_column,
+        size=plan.size,
+        grey=plan.grey,
+        seed=plan.seed,
+    )
     images, note = draw_images(data, plan.images, trained_on=encoder.training)
     if len(images.y) < MIN_IMAGES:
         raise DataError(

@@ -19,6 +19,7 @@ from fedcel.errors import (
     RefusedImagesError,
     describe_unforeseen,
     describe_user_origin,
+    is_out_of_memory,
     shorten_text,
 )
 from fedcel.extras import import_optional
@@ -181,7 +182,7 @@ def load_from_export(path: Path) -> LoadedEncoder:
     if len(examples) != 1:
         raise NetError(f"{path} takes {len(examples)} inputs, must take images alone")
     (example,) = examples
-    form = InputForm(example.dtype, is_channels_last(example.shape))
+    form = read_form(path, example.dtype, example.shape)
     least, most = find_batch_sizes(example.shape, program.range_constraints)
     encode = FixedBatches(ConvertedImages(module, form), least, most)
     return LoadedEncoder(encode, f"torch.export file {path}{form}")
@@ -218,12 +219,14 @@ def load_from_onnx(path: Path) -> LoadedEncoder:
             f"{path} takes {inputs[0].type}, must take {', '.join(ONNX_TYPES)}; put a Cast in "
             "front of its first node"
         )
-    form = InputForm(ONNX_TYPES[inputs[0].type], is_channels_last(shape))
+    form = read_form(path, ONNX_TYPES[inputs[0].type], shape)
 
     def encode(images: Tensor) -> dict[str, object]:
         try:
             values = session.run(outputs, {name: images.detach().cpu().numpy()})
         except Exception as error:
+            if is_out_of_memory(error):
+                raise
             reason = shorten_text(describe_unforeseen(error), MAX_REASON)
             raise RefusedImagesError(
                 f"{path} refuses images {tuple(images.shape)}, takes {list(shape)}: {reason}"
@@ -254,9 +257,19 @@ def load_from_onnx(path: Path) -> LoadedEncoder:
     )
 
 
-def is_channels_last(shape: Sequence[object]) -> bool:
-    """Tell whether an input of a stated shape takes images as (N, H, W, C)."""
-    return len(shape) == 4 and shape[3] in CHANNELS and shape[1] not in CHANNELS
+def read_form(path: Path, dtype: torch.dtype, shape: Sequence[object]) -> "InputForm":
+    """Read the form in which an input of a stated shape takes images; () where none is stated.
+
+    Raises:
+        NetError: It takes no images.
+    """
+    if len(shape) not in (0, 2, 4):
+        raise NetError(
+            f"{path} takes {list(shape)}, must take images (N, C, H, W), (N, H, W, C) or, flat, "
+            "(N, C*H*W); put a Reshape in front of its first node"
+        )
+    is_last = len(shape) == 4 and shape[3] in CHANNELS and shape[1] not in CHANNELS
+    return InputForm(dtype, is_last, len(shape) == 2)
 
 
 class InputForm(NamedTuple):
@@ -264,11 +277,13 @@ class InputForm(NamedTuple):
 
     dtype: torch.dtype
     is_channels_last: bool
+    is_flat: bool
 
     def __str__(self) -> str:
         """Describe what is done to images; empty where nothing is."""
         changes = ["which takes bytes"] if self.dtype == torch.uint8 else []
         changes += ["which takes channels last"] if self.is_channels_last else []
+        changes += ["which takes images made flat, channel by channel"] if self.is_flat else []
         return "".join(f", {change}" for change in changes)
 
     def convert(self, images: Float[Tensor, "B C H W"]) -> Shaped[Tensor, "B ..."]:
@@ -287,6 +302,8 @@ class InputForm(NamedTuple):
             images = (images * 255).round()
         if self.is_channels_last:
             images = images.movedim(1, -1).contiguous()
+        if self.is_flat:
+            images = images.flatten(1)
         return images.to(self.dtype)
 
 

@@ -80,6 +80,15 @@ def audit_command(
             show_default=False,
         ),
     ] = "",
+    label_column: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Column of the labels, of a Hugging Face data set; default: the only one of "
+            "classes, else of whole numbers.",
+            show_default=False,
+        ),
+    ] = "none",
     output: Annotated[
         str,
         typer.Option(
@@ -116,6 +125,7 @@ def audit_command(
         grey=grey,
         mean=parse_numbers("--mean", mean),
         deviation=parse_numbers("--std", std),
+        label_column=label_column,
         outputs=tuple(name.strip() for name in output.split(",") if name.strip()),
         budget=budget,
         seed=seed,

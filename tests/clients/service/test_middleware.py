@@ -66,9 +66,6 @@ class Server:
                     sent = {key: value for key, value in fields.items() if value}
                     posts.append(client.post(path, content=content, headers=sent))
                 replies = await asyncio.gather(*posts)
-            if self.app._batcher:
-                await self.app._batcher.close()
-                self.app._batcher = None  # of this event loop
             return list(replies)
 
         return asyncio.run(send_all())
@@ -104,6 +101,12 @@ def test_only_the_private_answer_leaves(server: Server) -> None:
     assert {first.json()["fresh"], again.json()["fresh"]} == {True, False}
     assert SECRET not in first.text and first.headers["cache-control"] == "no-store"
     assert server.spent == 4
+
+
+def test_each_request_may_have_an_event_loop_of_its_own(server: Server) -> None:
+    """As under a test client without a lifespan, where each ends with its request."""
+    assert [server.ask(content)[0].status_code for content in (b"1", b"2", b"3")] == [200] * 3
+    assert server.spent == 12
 
 
 def test_the_application_sees_what_decides_the_answer_and_no_key(server: Server) -> None:

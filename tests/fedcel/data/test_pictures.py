@@ -156,7 +156,7 @@ def test_sizes_that_differ_are_all_named(tmp_path: Path) -> None:
         Image.fromarray(GREY).resize((4, 5 + (number > 0))).save(tmp_path / f"{number}.png")
     with pytest.raises(DataError, match=r"8 of 9 pictures differ in size from 0.png of 4x5") as got:
         decode([tmp_path / f"{number}.png" for number in range(9)])
-    assert "5.png of 4x6; and 3 more; set data.size (of `fedcel audit` --size)" in str(got.value)
+    assert "5.png of 4x6; and 3 more; set data.size to the side" in str(got.value)
     assert "6.png" not in str(got.value)
 
 

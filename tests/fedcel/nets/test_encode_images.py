@@ -184,6 +184,26 @@ def test_whatever_an_encoder_raises_is_named_with_its_line(error: Exception) -> 
         encode_images(nn.Sequential(nn.Flatten(), Calling(encode)), IMAGES)
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+        RuntimeError("CUDA out of memory. Tried to allocate 9 GiB"),
+        RuntimeError("Failed to allocate memory for requested buffer of size 9"),
+    ],
+)
+def test_memory_that_is_too_small_is_no_refusal_of_the_images(error: Exception) -> None:
+    """Of whatever type the error is: other images would fail likewise."""
+
+    def encode(images: Tensor) -> Tensor:
+        raise error
+
+    with pytest.raises(NetError, match="memory is too small") as raised:
+        encode_images(encode, IMAGES)
+    assert not isinstance(raised.value, RefusedImagesError)
+
+
 class Calling(nn.Module):
     """Calls a function."""
 

@@ -2,10 +2,14 @@
 
 import json
 import os
+import re
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
@@ -17,6 +21,7 @@ from fedcel.data import load_splits
 from fedcel.errors import DataError
 from fedcel.runs import run_folder
 from fedcel.settings import DataSettings, parse_settings
+from sims import progress
 from sims.auditing import AuditPlan, audit_encoder
 from sims.auditing.find_images import draw_images, find_source
 from sims.commands.main import main
@@ -183,6 +188,53 @@ def test_a_backbone_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         model="backbone:Encoder", data="digits", noise=0.5, size=32, images=60, attacks=()
     )
     assert audit_encoder(plan).leak.candidates == 60
+
+
+def test_the_columns_of_a_table_are_chosen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the command's own option, which the refusal of two columns of numbers names."""
+    pixels = np.random.default_rng(0).integers(0, 255, (12, 8, 8), dtype=np.uint8)
+    encoded = [BytesIO() for _ in pixels]
+    for file, picture in zip(encoded, pixels, strict=True):
+        Image.fromarray(picture).save(file, "png")
+    pictures = [file.getvalue() for file in encoded]
+    columns = {"image": pictures, "digit": [k % 3 for k in range(12)], "age": list(range(12))}
+    path = tmp_path / "table.parquet"
+    pq.write_table(pa.table(columns), path)
+    words = ["audit", ENCODER, "--noise", "0.01", *BITS]
+    assert main([*words, "--data", str(path)]) == 2
+    assert "set --label-column to its name" in capsys.readouterr().err
+    assert main([*words, "--data", str(path), "--label-column", "digit"]) == 0
+    assert "of 2.00 bits about the image" in capsys.readouterr().out
+    assert main([*words, "--data", "digits", "--label-column", "digit"]) == 2
+    assert "'digit', and digits has no columns; leave it out" in capsys.readouterr().err
+
+
+def test_images_of_many_sizes_are_told_the_option(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Other commands have the setting of the same name."""
+    for number in range(6):
+        (tmp_path / str(number % 2)).mkdir(exist_ok=True)
+        Image.new("L", (8, 8 + number // 4)).save(tmp_path / str(number % 2) / f"{number}.png")
+    assert main(["audit", ENCODER, "--data", str(tmp_path), "--noise", "1", *BITS]) == 2
+    assert "set --size to the side, such as 32" in capsys.readouterr().err
+
+
+def test_each_part_that_takes_long_says_how_much_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And how long the others take: of reading, and of the messages that are drawn."""
+    pixels = np.random.default_rng(0).integers(0, 255, (600, 8, 8), dtype=np.uint8)
+    for number, picture in enumerate(pixels):
+        (tmp_path / str(number % 2)).mkdir(exist_ok=True)
+        Image.fromarray(picture).save(tmp_path / str(number % 2) / f"{number}.png")
+    monkeypatch.setattr(progress, "LINE_SECONDS", -1)
+    assert main(["audit", ENCODER, "--data", str(tmp_path), "--noise", "1", *BITS]) == 0
+    said = capsys.readouterr().err
+    assert re.search(r"reading the images of .*: 300 of 600 pictures, about \d+ s left", said)
+    assert re.search(r"measuring the bits .*: \d+ of \d+ messages, about \d+ s left", said)
 
 
 def test_an_unknown_noise_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

@@ -105,6 +105,7 @@ def write_onnx(path: Path, kind: str, shape: list[int | str] | None) -> Path:
             (0, 2, 3, 1),
             255,
         ),
+        ("FLOAT", ["N", 60], ", which takes images made flat, channel by channel", (0, 1, 2, 3), 1),
     ],
 )
 def test_an_onnx_file_gets_images_in_its_form(
@@ -129,6 +130,9 @@ def test_other_types_of_an_onnx_file_are_refused(tmp_path: Path) -> None:
     """With those that are taken; images that are no bytes likewise."""
     path = write_onnx(tmp_path / "encoder.onnx", "INT64", ["N", 3, 4, 5])
     with pytest.raises(NetError, match=r"takes tensor\(int64\), must take tensor\(float\)"):
+        load_encoder(str(path))
+    write_onnx(path, "FLOAT", ["N", 4, 5])
+    with pytest.raises(NetError, match=r"takes \['N', 4, 5\], must take images \(N, C, H, W\)"):
         load_encoder(str(path))
     write_onnx(path, "UINT8", ["N", 3, 4, 5])
     with pytest.raises(NetError, match="pixels are in .*; leave --mean and --std out"):

@@ -1,0 +1,34 @@
+"""Progress of a long work, told to whoever listens."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+ProgressListener = Callable[[int, int], None]
+"""Takes how many parts of the work under way are done, and how many there are."""
+
+_LISTENER: ContextVar[ProgressListener | None] = ContextVar("progress_listener", default=None)
+
+
+@contextmanager
+def listen_to_progress(listener: ProgressListener) -> Iterator[None]:
+    """Have the work inside tell how much of it is done.
+
+    Args:
+        listener: Is called after each part.
+
+    Yields:
+        Nothing.
+    """
+    token = _LISTENER.set(listener)
+    try:
+        yield
+    finally:
+        _LISTENER.reset(token)
+
+
+def tell_progress(finished: int, total: int) -> None:
+    """Tell the listener, if there is one, how many parts are done of how many."""
+    listener = _LISTENER.get()
+    if listener is not None:
+        listener(finished, total)
