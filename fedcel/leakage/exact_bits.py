@@ -284,7 +284,8 @@ def score_messages(
 ) -> Float[Tensor, "2 3 Q"]:
     """Return chance of identification, log2 posterior of the own image, and within its class.
 
-    Beside them their squares, of the posterior as expected by itself: see `expect_square`. NetError where an image could not have sent its own message: it was encoded to other bits.
+    Beside them their squares, of the posterior as expected by itself: see `expect_square`.
+    NetError where an image could not have sent its own message: it was encoded to other bits.
     """
     own_log_prob = log_prob.gather(1, senders[:, None])[:, 0]
     if not own_log_prob.isfinite().all():

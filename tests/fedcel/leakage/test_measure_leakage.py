@@ -189,6 +189,8 @@ def test_global_settings_and_gradients_change_nothing() -> None:
         assert measure_all(z.clone()) == wanted
     with elsewhere_float64():
         assert measure_all(z) == wanted
+    with torch.autocast("cpu", torch.bfloat16), torch.device("meta"), np.errstate(all="raise"):
+        assert measure_all(z) == wanted
     assert measure_all(z.clone().requires_grad_()) == wanted
     assert measure_all(z.half()) == pytest.approx(wanted, abs=0.01)
     assert torch.equal(z, kept)
@@ -450,7 +452,22 @@ REFUSALS = [
     ({"accuracy_count": 9}, "accuracy_count is 9 without accuracy"),
     ({"accuracy": 0.9, "labels": None}, "labels are missing"),
     ({"accuracy": 0.9, "labels": LABELS * 0}, "labels are all of one class"),
-    ({"logits": FEATURES[:, :2]}, r"logits are of shape \(60, 2\), must be \(60, 3\)"),
+    ({"logits": FEATURES[:, :2]}, r"logits are of shape \(60, 2\) and labels go up to 2"),
+    (
+        {"labels": LABELS + 2 * 10**9, "logits": FEATURES},
+        r"must be \(60, C\), column c for label c: number .*unique",
+    ),
+    ({"dropout": "0.3"}, "dropout is '0.3', must be a float, at least 0 and below 1"),
+    ({"accuracy": "0.9"}, "accuracy is '0.9', must be a float"),
+    ({"accuracy": 0.9, "accuracy_count": 2.5}, "accuracy_count is 2.5, must be 1 or more, a whole"),
+    ({"draws": "9"}, "draws is '9', must be 2 or more, a whole number"),
+    ({"draws": 2.5}, "draws is 2.5, must be 2 or more, a whole number"),
+    ({"candidates": "5"}, "candidates is '5', must be 2 or more, a whole number"),
+    ({"candidates": 2.5}, "candidates is 2.5, must be 2 or more, a whole number"),
+    ({"batch_size": "8"}, "batch_size is '8', must be 1 or more, a whole number"),
+    ({"seed": "1"}, "seed is '1', must be a whole number"),
+    ({"feature_range": "0,1"}, "feature_range are str, must be a tensor or an array of numbers"),
+    ({"feature_range": (0, 1, 2)}, r"feature_range is \(0, 1, 2\), must be two finite numbers"),
     ({"logits": FEATURES * torch.nan}, "logits hold NaN"),
 ]
 
