@@ -10,6 +10,7 @@ from torch import Tensor
 from fedcel.leakage.exact_bits import noise_half_width, score_messages
 from fedcel.leakage.feature_messages import FeatureMessages, disturb_features, disturb_unevenly
 from fedcel.metrics.intervals import UNSEEN_EVENTS
+from fedcel.torch_state import usual_torch_state
 
 MIN_DRAWS = 2  # one would give no error
 MAX_TERMS = 6_000_000  # likelihoods of a feature, where messages have no common mean: 50 ms
@@ -35,6 +36,7 @@ class ImageLeak(NamedTuple):
     cap_beyond_label: float
 
 
+@usual_torch_state()
 def image_leak(
     features: Float[Tensor, "M D"],
     labels: Int[Tensor, " M"],
