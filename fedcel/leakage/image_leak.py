@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedcel.leakage.exact_bits import noise_half_width, score_messages
 from fedcel.leakage.feature_messages import FeatureMessages, disturb_features, disturb_unevenly
-from fedcel.metrics.intervals import UNSEEN_EVENTS
+from fedcel.metrics import UNSEEN_EVENTS
 from fedcel.torch_state import usual_torch_state
 
 MIN_DRAWS = 2  # one would give no error
