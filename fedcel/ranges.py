@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from numbers import Real
+from numbers import Integral, Real
 from typing import NamedTuple
 
 
@@ -21,4 +21,14 @@ class Range(NamedTuple):
 
 
 POSITIVE = Range("finite and above 0", lambda value: 0 < value < math.inf)
+CHANCE = Range("at least 0 and below 1", lambda value: 0 <= value < 1)
+SHARE = Range("in [0, 1]: a share, not percent", lambda value: 0 <= value <= 1)
 FRACTION = Range("above 0 and below 1", lambda value: 0 < value < 1)
+
+
+def check_whole(name: str, value: int, least: int | None = None, remedy: str = "") -> None:
+    """Refuse what is no whole number, or below the least: ValueError."""
+    is_whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not is_whole or (least is not None and value < least):
+        limit = "" if least is None else f"{least} or more, "
+        raise ValueError(f"{name} is {value!r}, must be {limit}a whole number{remedy}")

@@ -71,16 +71,17 @@ def to_labels(values: object, count: int, name: str = "labels") -> Int[Tensor, "
     try:
         labels = to_tensor(values, name)
     except ValueError as error:
-        remedy = "of words or objects numpy.unique(..., return_inverse=True)[1] makes numbers"
-        raise ValueError(f"{error}; {remedy}") from error
+        remedy = "numpy.unique(..., return_inverse=True)[1] makes numbers"
+        raise ValueError(f"{error}; of words or objects {remedy}") from error
     if tuple(labels.shape) != (count,):
         raise ValueError(
             f"{name} are of shape {tuple(labels.shape)}, must be ({count},): one for each image"
         )
     if labels.dtype.is_floating_point or labels.dtype.is_complex or labels.dtype == torch.bool:
+        library = "torch" if isinstance(values, Tensor) else "numpy"
         raise ValueError(
-            f"{name} are of type {labels.dtype}, must be whole numbers from 0; convert them, "
-            "for one with labels.long()"
+            f"{name} are of type {labels.dtype}, must be whole numbers from 0; "
+            f"{library}.unique(..., return_inverse=True)[1] makes one of each value"
         )
     numbers = labels.long()  # PyTorch has no least number of unsigned ones
     if count and (low := int(numbers.min())) < 0:

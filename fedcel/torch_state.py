@@ -1,8 +1,9 @@
-"""Independence of PyTorch's global state: what a caller switched off is on again inside."""
+"""Independence of global state: what a caller switched in PyTorch or NumPy is usual inside."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+import numpy as np
 import torch
 
 
@@ -10,7 +11,8 @@ import torch
 def usual_torch_state() -> Iterator[None]:
     """Compute with gradients, outside inference mode, by default in float32 on the processor.
 
-    A decorator, too: `@usual_torch_state()`. The caller's state is back afterwards.
+    Without mixed precision, and with NumPy's usual warnings in the place of errors. A decorator,
+    too: `@usual_torch_state()`. The caller's state is back afterwards.
 
     Yields:
         Nothing.
@@ -21,6 +23,9 @@ def usual_torch_state() -> Iterator[None]:
         with ExitStack() as stack:
             stack.enter_context(torch.inference_mode(False))
             stack.enter_context(torch.enable_grad())
+            stack.enter_context(np.errstate(all="warn", under="ignore"))
+            for device_type in filter(torch.is_autocast_enabled, ("cpu", "cuda")):
+                stack.enter_context(torch.autocast(device_type, enabled=False))
             if torch.get_default_device().type != "cpu":  # a mode that slows every operation down
                 stack.enter_context(torch.device("cpu"))
             yield

@@ -43,6 +43,7 @@ from fedcel.nets import (
     encode_images,
     switch_to_evaluation,
 )
+from fedcel.ranges import check_whole
 from fedcel.settings import AttackSettings
 from fedcel.short_repr import summarise_record
 from fedcel.tensors import ArrayLike, check_features, number_labels, to_labels, to_tensor
@@ -187,6 +188,7 @@ def invert(
             own images, or an attack needs what is not there.
     """
     require_extra("attacks")
+    check_whole("seed", seed)
     if isinstance(attacks, str):
         raise ValueError(f"attacks is {attacks!r}, must be a list of names: [{attacks!r}]")
     if (labels is None) != (auxiliary_labels is None):
@@ -223,7 +225,8 @@ def invert(
             attack_count=len(chosen),
         )
         surface = choose_surface(attack, observation)
-        images = reconstruct_targets(attack, surface, target_images, task, attack_seed=0)
+        with torch.random.fork_rng(devices=[]):  # fresh layers draw from the caller's stream
+            images = reconstruct_targets(attack, surface, target_images, task, attack_seed=0)
         rebuilt[attack.name] = images
         scores[attack.name] = score_reconstructions(
             images, target_images, auxiliary_images, candidates

@@ -13,6 +13,7 @@ from fedcel.leakage.exact_bits import (
     average_messages,
     bits_half_width,
     default_draws,
+    expect_square,
     noise_half_width,
 )
 from fedcel.leakage.observation import NOISELESS, Observation
@@ -111,7 +112,7 @@ def measure_attribute(
     count = len(labels)
     shares = attribute_shares(labels, attributes)
 
-    def score(log_prob: Float[Tensor, "Q M"], senders: Int[Tensor, " Q"]) -> Float[Tensor, "3 Q"]:
+    def score(log_prob: Float[Tensor, "Q M"], senders: Int[Tensor, " Q"]) -> Float[Tensor, "2 3 Q"]:
         return score_attribute(log_prob, senders, labels, attributes)
 
     means, squares = average_messages(
@@ -146,8 +147,8 @@ def score_attribute(
     senders: Int[Tensor, " Q"],
     labels: Int[Tensor, " M"],
     attributes: Int[Tensor, " M"],
-) -> Float[Tensor, "3 Q"]:
-    """Return three scores of each message, all of them given the label.
+) -> Float[Tensor, "2 3 Q"]:
+    """Return three scores of each message, all of them given the label, and their squares.
 
     log2 of the own attribute's probability, the largest probability, and whether an attacker names
     it who knows all candidates but the sender.
@@ -170,7 +171,9 @@ def score_attribute(
     guess = guess.masked_fill(counts.isneginf(), -torch.inf)
     ties = torch.eq(guess, guess.amax(1, keepdim=True)).double()
     hit = ties.gather(1, own_attribute)[:, 0] / ties.sum(1)
-    return torch.stack([own_log, log_posterior.amax(1).exp(), hit])
+    scores = torch.stack([own_log, log_posterior.amax(1).exp(), hit])
+    squares = torch.stack([expect_square(log_posterior), *scores[1:].square()])
+    return torch.stack([scores, squares])
 
 
 def sum_by_attribute(

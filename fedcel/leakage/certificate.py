@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcel.errors import NetError
+from fedcel.torch_state import usual_torch_state
 
 CLUSTERS = (1, 2, 5, 10, 20)
 """Numbers of groups that are tried for all images together."""
@@ -48,6 +49,7 @@ class Certificate(NamedTuple):
     """Groups of the partition that gave `bits`."""
 
 
+@usual_torch_state()
 def certificate(
     z: Float[Tensor, "M D"],
     y: Int[Tensor, " M"],

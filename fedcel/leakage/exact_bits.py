@@ -1,7 +1,7 @@
 """The optimal identification attacker: the noise law is known, so Bayes' rule is the attack."""
 
 from collections.abc import Callable
-from math import ceil, inf, log, log2
+from math import ceil, log, log2
 from typing import NamedTuple
 
 import torch
@@ -18,13 +18,14 @@ from fedcel.short_repr import summarise_record
 
 MessageSampler = Callable[[Int[Tensor, " Q"], torch.Generator], Float[Tensor, "Q F"]]
 """Draws one message of each of the images at these positions."""
-MessageScore = Callable[[Float[Tensor, "Q M"], Int[Tensor, " Q"]], Float[Tensor, "3 Q"]]
-"""Three scores of messages, by log p(message | image) of all pairs and who sent each."""
+MessageScore = Callable[[Float[Tensor, "Q M"], Int[Tensor, " Q"]], Float[Tensor, "2 3 Q"]]
+"""Three scores of messages, by log p(message | image) of all pairs and who sent each, and what
+their squares are expected to be, given the messages."""
 
 PAIRS_AT_ONCE = 16_000_000  # entries of log p(observed | image) in memory
 MIN_DRAWS = 8  # of noise, for each image
 MIN_MESSAGES = 3200  # with fewer, Monte Carlo error can push bits above the certificate
-MISLED_BITS = 3.0  # that a message which looks like another image's costs: 2 nats, Mills' ratio
+LEAST_LOG = -750.0  # nats, whose exponential is 0
 
 
 class OptimalLeak(NamedTuple):
@@ -152,7 +153,7 @@ def average_scores(
     NetError where a message is not finite.
     """
 
-    def score(log_prob: Float[Tensor, "Q M"], senders: Int[Tensor, " Q"]) -> Float[Tensor, "3 Q"]:
+    def score(log_prob: Float[Tensor, "Q M"], senders: Int[Tensor, " Q"]) -> Float[Tensor, "2 3 Q"]:
         own_column, classes = senders.to(log_prob.device), labels.to(log_prob.device)
         same_class = classes[own_column, None] == classes
         return score_messages(log_prob, own_column, same_class, candidates)
@@ -177,31 +178,44 @@ def average_messages(
     Args:
         sample: Draws a message of each of the images at these positions.
         law: log p(message | image) of all pairs.
-        score: Three scores of each message.
+        score: Three scores of each message, and their expected squares.
         generator: Draws the noise.
         count: M, the images.
         draws: Messages of each.
         pairs_at_once: Pairs of a message and an image in memory.
 
     Returns:
-        Means and mean squares, (3, M) each, on the processor.
+        Means and mean squares, (3, M) each, on the processor; see `raise_squares`.
 
     Raises:
         NetError: A message is not finite.
     """
     senders = torch.arange(count).repeat(draws)
-    means, squares = torch.zeros(2, 3, count, dtype=torch.float64)
+    means, squares, expected = torch.zeros(3, 3, count, dtype=torch.float64)
     finished = 0
     for senders_chunk in torch.split(senders, max(1, pairs_at_once // count)):
         observed = sample(senders_chunk, generator)
         if not observed.isfinite().all():
             raise NetError("a message holds NaN or infinity; check the images and the encoder")
-        scores = score(law(observed), senders_chunk).cpu()
+        scores, expected_squares = score(law(observed), senders_chunk).cpu()
         means.index_add_(1, senders_chunk, scores)
         squares.index_add_(1, senders_chunk, scores.square())
+        expected.index_add_(1, senders_chunk, expected_squares)
         finished += len(senders_chunk)
         tell_progress(finished, len(senders))
-    return means / draws, squares / draws  # at the end: shares of what is sure sum to 1
+    # Divided at the end: shares of what is sure sum to 1.
+    return means / draws, raise_squares(squares / draws, expected / draws)
+
+
+def raise_squares(
+    squares: Float[Tensor, "*S M"], expected: Float[Tensor, "*S M"]
+) -> Float[Tensor, "*S M"]:
+    """Add to mean squares what the posterior expects more on average over images.
+
+    What rarely misleads is expected before it occurs: the messages that it would look like, those
+    of other images, are as many as it costs bits.
+    """
+    return squares + (expected - squares).mean(-1, keepdim=True).clamp_min(0)
 
 
 def default_draws(count: int) -> int:
@@ -217,12 +231,11 @@ def bits_half_width(
 ) -> float:
     """Return the half width of bits over the noise, from logs of the own image's posterior.
 
-    `caps`: all bits there are of each image. A message that misleads costs as much, or more where
-    the noise is Gaussian and the images are few.
+    `squares` are those of `raise_squares`, so that what no message of any image showed costs no
+    more than `caps`, all bits there are of each image.
     """
-    largest = float(caps.max())
-    reach = max(largest, MISLED_BITS) if largest > 0 else 0.0
-    return noise_half_width(means, squares, draws, low=-float(caps.mean()), high=0.0, reach=reach)
+    low, reach = -float(caps.mean()), float(caps.max())
+    return noise_half_width(means, squares, draws, low=low, high=0.0, reach=reach)
 
 
 def noise_half_width(
@@ -255,7 +268,8 @@ def noise_half_width(
     # Rounding leaves a little below 0 where all draws of an image are the same.
     variances = (squares - means.square()).clamp_min(0) * draws / (draws - 1)
     total, count = float(variances.sum()), len(means)
-    freedom = total**2 * (draws + 1) / float(variances.square().sum()) if total else inf
+    shares = variances / total if total else torch.ones(1)
+    freedom = (draws + 1) / float(shares.square().sum())
     return mean_half_width(
         float(means.mean()),
         total / draws / count**2,
@@ -271,9 +285,10 @@ def score_messages(
     senders: Int[Tensor, " Q"],
     same_class: Bool[Tensor, "Q M"],
     candidates: int,
-) -> Float[Tensor, "3 Q"]:
+) -> Float[Tensor, "2 3 Q"]:
     """Return chance of identification, log2 posterior of the own image, and within its class.
 
+    Beside them their squares, of the posterior as expected by itself: see `expect_square`.
     NetError where an image could not have sent its own message: it was encoded to other bits.
     """
     own_log_prob = log_prob.gather(1, senders[:, None])[:, 0]
@@ -282,7 +297,19 @@ def score_messages(
             "a message is impossible for the image that sent it: the encoder gives other bits in "
             "batches of other sizes; add noise to the features, or take more candidates"
         )
-    same_class_log_prob = log_prob.masked_fill(~same_class, -torch.inf)
-    information = (own_log_prob - log_prob.logsumexp(1)) / log(2)
-    beyond = (own_log_prob - same_class_log_prob.logsumexp(1)) / log(2)
-    return torch.stack([identification(log_prob, senders, candidates), information, beyond])
+    hits = identification(log_prob, senders, candidates)
+    scores, squares = [hits], [hits.square()]
+    for possible in (log_prob, log_prob.masked_fill(~same_class, -torch.inf)):
+        total = possible.logsumexp(1)
+        scores.append((own_log_prob - total) / log(2))
+        squares.append(expect_square(possible - total[:, None]))
+    return torch.stack([torch.stack(scores), torch.stack(squares)])
+
+
+def expect_square(log_posterior: Float[Tensor, "Q M"]) -> Float[Tensor, " Q"]:
+    """Return the mean of log2(posterior)^2 over who may have sent each message, by the posterior.
+
+    Over messages of all images its mean is that of the own image's square.
+    """
+    nats = log_posterior.clamp_min(LEAST_LOG)
+    return torch.einsum("qm,qm->q", nats.exp(), nats.square()) / log(2) ** 2

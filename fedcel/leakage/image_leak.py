@@ -1,14 +1,16 @@
 """What messages of one image tell of it: `measure_leakage` for a single image, fast."""
 
-from math import log2
+from math import e, log2
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedcel.leakage.exact_bits import bits_half_width, score_messages
+from fedcel.leakage.exact_bits import noise_half_width, score_messages
 from fedcel.leakage.feature_messages import FeatureMessages, disturb_features, disturb_unevenly
+from fedcel.metrics import UNSEEN_EVENTS
+from fedcel.torch_state import usual_torch_state
 
 MIN_DRAWS = 2  # one would give no error
 MAX_TERMS = 6_000_000  # likelihoods of a feature, where messages have no common mean: 50 ms
@@ -34,6 +36,7 @@ class ImageLeak(NamedTuple):
     cap_beyond_label: float
 
 
+@usual_torch_state()
 def image_leak(
     features: Float[Tensor, "M D"],
     labels: Int[Tensor, " M"],
@@ -95,14 +98,16 @@ def image_leak(
     log_prob = draw_log_prob(channel, sender, generator, draws=draws, messages=messages)
     is_alike = labels.eq(labels[sender]).expand(draws, count)
     senders = torch.full((draws,), sender)
-    _, information, beyond = score_messages(log_prob, senders, is_alike, 1)
+    _, information, beyond = score_messages(log_prob, senders, is_alike, 1)[0]
     alike = int(is_alike[0].sum())
     widths = [
-        bits_half_width(
+        noise_half_width(
             scores.mean()[None],
             scores.square().mean()[None],
             draws,
-            torch.tensor([log2(rivals)], dtype=torch.float64),
+            low=-log2(rivals),
+            high=0.0,
+            reach=reach_bits(rivals, draws),
         )
         for scores, rivals in ((information, count), (beyond, alike))
     ]
@@ -114,6 +119,15 @@ def image_leak(
         cap=log2(count),
         cap_beyond_label=log2(alike),
     )
+
+
+def reach_bits(rivals: int, draws: int) -> float:
+    """Return what an event that no message of one image showed costs at most, whatever the law.
+
+    Its posterior is below e with chance rivals e at most, so that an event of chance p costs
+    log2(rivals / p) + log2(e) bits on average; p is that of one that is missing in so many draws.
+    """
+    return log2(max(1.0, rivals * draws / UNSEEN_EVENTS) * e) if rivals > 1 else 0.0
 
 
 def draw_log_prob(

@@ -35,8 +35,10 @@ from fedcel.leakage.population_bound import (
 )
 from fedcel.metrics import chance_accuracy, is_at_chance
 from fedcel.nets import Encoder, encode_images
+from fedcel.ranges import CHANCE, SHARE, check_whole
 from fedcel.seeding import make_generator
 from fedcel.tensors import ArrayLike, check_features, count_alike, to_labels, to_tensor
+from fedcel.torch_state import usual_torch_state
 
 PAIRS_AT_ONCE = 2**19  # of a message and an image in memory; after so many, progress is told
 MIN_DRAWS = 2  # of noise, for each image: one would give no error
@@ -51,6 +53,7 @@ Noise = float | Sequence[float] | NDArray[np.generic] | Tensor | NoiseFunction
 """Standard deviation of Gaussian noise: one for all features, one a feature, or of each image."""
 
 
+@usual_torch_state()
 def measure_leakage(
     encoder: Encoder | None = None,
     images: ArrayLike | None = None,
@@ -131,7 +134,7 @@ def measure_leakage(
     table = read_features(encoder, images, features, batch_size)
     count = len(table)
     y = None if labels is None else to_labels(labels, count)
-    check_numbers(candidates=candidates, draws=draws)
+    check_numbers(candidates=candidates, draws=draws, seed=seed)
     sigma = None if log_prob or sampler else read_noise(noise, dropout, table)
     messages = choose_messages(table, sigma, dropout, (noise, log_prob, sampler))
     share_right = read_accuracy(accuracy, accuracy_count, logits, y)
@@ -210,6 +213,7 @@ def measure_leakage(
     )
 
 
+@usual_torch_state()
 def measure_attribute_leakage(
     encoder: Encoder | None = None,
     images: ArrayLike | None = None,
@@ -261,7 +265,7 @@ def measure_attribute_leakage(
         raise ValueError("attributes are missing: a whole number from 0 for each image")
     values = to_labels(attributes, count, "attributes")
     y = torch.zeros(count, dtype=torch.long) if labels is None else to_labels(labels, count)
-    check_numbers(candidates=2, draws=draws)
+    check_numbers(candidates=2, draws=draws, seed=seed)
     sigma = None if log_prob or sampler else read_noise(noise, dropout, table)
     messages = choose_messages(table, sigma, dropout, (noise, log_prob, sampler))
     if draws is None:
@@ -291,8 +295,7 @@ def read_features(
             f"{'missing' if images is None else 'given'}, features are "
             f"{'missing' if features is None else 'given'}"
         )
-    if batch_size < 1:
-        raise ValueError(f"batch_size is {batch_size}, must be 1 or more; leave it out for 256")
+    check_whole("batch_size", batch_size, 1, "; leave it out for 256")
     if features is not None:
         table = to_tensor(features, "features")
     elif encoder is not None:
@@ -310,12 +313,12 @@ def read_features(
     return table.double()
 
 
-def check_numbers(*, candidates: int, draws: int | None) -> None:
-    """Raise ValueError where a number of images or draws is too small."""
-    if candidates < 2:
-        raise ValueError(f"candidates is {candidates}, must be 2 or more; leave it out for 100")
-    if draws is not None and draws < MIN_DRAWS:
-        raise ValueError(f"draws is {draws}, must be 2 or more for an error; leave it out")
+def check_numbers(*, candidates: int, draws: int | None, seed: int) -> None:
+    """Raise ValueError where a number of images or draws is too small, or one is not whole."""
+    check_whole("candidates", candidates, 2, "; leave it out for 100")
+    if draws is not None:
+        check_whole("draws", draws, MIN_DRAWS, " for an error; leave it out")
+    check_whole("seed", seed)
 
 
 def read_noise(
@@ -339,8 +342,7 @@ def read_noise(
             "noise is missing: the standard deviation of the Gaussian noise that is added to the "
             "features, 0.0 for none; or give log_prob and sampler of a law of your own"
         )
-    if not 0 <= dropout < 1:
-        raise ValueError(f"dropout is {dropout}, must be at least 0 and below 1")
+    CHANCE.check("dropout", dropout)
     if callable(noise):
         with torch.no_grad():
             noise = noise(table.float())
@@ -408,12 +410,11 @@ def read_accuracy(
         raise ValueError("labels are all of one class: no accuracy shows that anything was learned")
     if logits is not None:
         return measure_accuracy(to_tensor(logits, "logits"), labels)
-    if accuracy is None or not 0 <= accuracy <= 1:
-        raise ValueError(f"accuracy is {accuracy}, must be in [0, 1]: a share, not percent")
+    share = 0.0 if accuracy is None else accuracy
+    SHARE.check("accuracy", share)
     total = len(labels) if accuracy_count is None else accuracy_count
-    if total < 1:
-        raise ValueError(f"accuracy_count is {total}, must be 1 or more")
-    return float(accuracy), total
+    check_whole("accuracy_count", total, 1)
+    return float(share), total
 
 
 def measure_accuracy(logits: Float[Tensor, "M K"], labels: Int[Tensor, " M"]) -> tuple[float, int]:
@@ -421,8 +422,9 @@ def measure_accuracy(logits: Float[Tensor, "M K"], labels: Int[Tensor, " M"]) ->
     classes = int(labels.max()) + 1
     if logits.dim() != 2 or len(logits) != len(labels) or logits.shape[1] < classes:
         raise ValueError(
-            f"logits are of shape {tuple(logits.shape)}, must be ({len(labels)}, {classes}) or "
-            "wider: one row for each image, one column for each class"
+            f"logits are of shape {tuple(logits.shape)} and labels go up to {classes - 1}; must be "
+            f"({len(labels)}, C), column c for label c: number the labels as the columns, for one "
+            "with torch.unique(torch.as_tensor(labels), return_inverse=True)[1]"
         )
     if not logits.isfinite().all():
         raise ValueError("logits hold NaN or infinity, must be finite: check the head")
@@ -512,11 +514,12 @@ def bound_unseen(
     """Return what unseen images leak at most; None where there is no noise, or too few images."""
     limits = None
     if feature_range is not None:
-        low, high = feature_range
-        if not -inf < low < high < inf:
+        ends = to_tensor(feature_range, "feature_range").double().flatten().tolist()
+        if len(ends) != 2 or not -inf < ends[0] < ends[1] < inf:
             raise ValueError(
-                f"feature_range is ({low}, {high}), must be two finite numbers, the smaller first"
+                f"feature_range is {feature_range!r}, must be two finite numbers, the smaller first"
             )
+        low, high = ends
         limits = FeatureRange((low + high) / 2, (high - low) ** 2 / 4)
     if sigma is None or reference_sigma is None or not (sigma > 0).all():
         return None

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from fedcel.metrics import sample_half_width
 from fedcel.ranges import POSITIVE
+from fedcel.torch_state import usual_torch_state
 
 
 class SequenceLeak(NamedTuple):
@@ -37,6 +38,7 @@ class SequenceLeak(NamedTuple):
     """Mean over subjects of log2(subjects of the same class): all of it."""
 
 
+@usual_torch_state()
 def measure_sequences(
     features: Float[Tensor, "S A D"],
     labels: Int[Tensor, " S"],

@@ -14,6 +14,7 @@ from fedcel.metrics.calibration import (
 from fedcel.metrics.chance import chance_accuracy, is_at_chance
 from fedcel.metrics.intervals import (
     NORMAL_QUANTILE,
+    UNSEEN_EVENTS,
     mean_half_width,
     sample_half_width,
     share_interval,
@@ -22,6 +23,7 @@ from fedcel.metrics.spread import between_group_spread, within_class_spread
 
 __all__ = [
     "NORMAL_QUANTILE",
+    "UNSEEN_EVENTS",
     "accuracy",
     "auroc",
     "bald",

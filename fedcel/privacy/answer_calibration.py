@@ -89,6 +89,8 @@ def fit_calibration(
     classes = None if labels is None else read_labels(to_tensor(labels))
     if rows is not None and classes is not None and len(rows) != len(classes):
         raise ValueError(f"{len(rows)} reference rows have {len(classes)} labels, must be as many")
+    if rows is not None and not len(rows):
+        raise ValueError("there are 0 reference rows, must be 1 or more; or give none for all sure")
     if isinstance(mechanism, LabelOnly):
         return _count_labels(mechanism, rows, classes)
     if isinstance(mechanism, KnownLaw):

@@ -24,7 +24,7 @@ def read_decimal(name: str, number: float | Decimal | Fraction) -> Fraction:
 
     Args:
         name: What the message calls it.
-        number: Any real number; NumPy's of fewer digits count as the float that they equal.
+        number: Any real number; NumPy's of fewer digits count as what they print as, too.
 
     Raises:
         ValueError: It is no number, or not finite.
@@ -33,7 +33,7 @@ def read_decimal(name: str, number: float | Decimal | Fraction) -> Fraction:
         try:
             if isinstance(number, int | Fraction | Decimal):
                 return Fraction(number)
-            return Fraction(repr(float(number)))
+            return Fraction(str(number))
         except (ValueError, OverflowError):  # NaN, infinity
             pass
     raise ValueError(f"{name} is {number!r}, must be a finite number; give one such as 0.5")

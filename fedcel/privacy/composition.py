@@ -15,7 +15,7 @@ from fedcel.privacy.epsilon_range import check_epsilon
 from fedcel.privacy.gaussian_calibration import least_epsilon
 from fedcel.privacy.noise_mechanisms import Gaussian
 from fedcel.privacy.protocol import Mechanism
-from fedcel.ranges import FRACTION
+from fedcel.ranges import CHANCE, FRACTION, check_whole
 
 SMALLEST_STEP = 1e-4
 """Step of the grid of losses of several prices, in nats; coarser where the losses reach far."""
@@ -56,10 +56,8 @@ def compose_basic(epsilon: float, delta: float, count: int) -> Composition:
         Dwork and Roth, 2014, theorem 3.16.
     """
     check_epsilon(epsilon)
-    if not 0 <= delta < 1:
-        raise ValueError(f"delta is {delta}, must be in [0, 1)")
-    if count < 1:
-        raise ValueError(f"count is {count}, must be 1 or more answers")
+    CHANCE.check("delta", delta)
+    check_whole("count", count, 1)
     together = [float(count * read_decimal("price", price)) for price in (epsilon, delta)]
     return Composition("basic", count, *together)
 

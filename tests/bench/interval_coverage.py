@@ -15,8 +15,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.leakage.exact_bits import bits_half_width, noise_half_width, score_messages
-from fedcel.leakage.feature_messages import disturb_features
+from fedcel.leakage.exact_bits import (
+    bits_half_width,
+    noise_half_width,
+    raise_squares,
+    score_messages,
+)
+from fedcel.leakage.feature_messages import (
+    FeatureMessages,
+    disturb_features,
+    disturb_unevenly,
+)
 
 SEEDS = 1000
 POOL = 400_000  # messages of all images together
@@ -62,14 +71,41 @@ def main() -> None:
 def measure_coverage(
     count: int, sigma: float, draws: int | None, seeds: int
 ) -> dict[str, Coverage]:
-    """Return by measure how often the interval of its mean held the truth.
+    """Measure the coverage of messages of equal noise.
 
     Two images lie at 0 and 4 and are of one class, more are Gaussian in four directions.
     """
     stream = torch.Generator().manual_seed(count)
     points = torch.tensor([[0.0], [4.0]]) if count == 2 else torch.randn(count, 4, generator=stream)
     labels = torch.zeros(2) if count == 2 else torch.arange(count) % CLASSES
-    pool = draw_scores(points.double(), labels, sigma, stream)
+    noise = torch.full((points.shape[1],), sigma, dtype=torch.float64)
+    messages = disturb_features(points.double(), noise, 0.0)
+    return cover_truth(messages, labels, draws, seeds, stream)
+
+
+def measure_rare_coverage(dropout: float | None, seeds: int) -> dict[str, Coverage]:
+    """Measure the coverage of two images one of which rarely looks exactly like the other.
+
+    Dropped at times without noise; or, dropout None, with noise of 1 and of .001.
+    """
+    points = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+    if dropout is None:
+        messages = disturb_unevenly(points, torch.tensor([[1.0], [0.001]], dtype=torch.float64))
+    else:
+        messages = disturb_features(points, torch.zeros(1, dtype=torch.float64), dropout)
+    return cover_truth(messages, torch.zeros(2), None, seeds, torch.Generator().manual_seed(2))
+
+
+def cover_truth(
+    messages: FeatureMessages,
+    labels: Tensor,
+    draws: int | None,
+    seeds: int,
+    stream: torch.Generator,
+) -> dict[str, Coverage]:
+    """Return by measure how often the interval of its mean held the truth."""
+    count = len(labels)
+    pool, squares_pool = draw_scores(messages, labels, stream)
     draws = draws or 3200 // count
     picked = torch.randint(pool.shape[2], (seeds, count, draws), generator=stream)
     caps = torch.full((count,), log2(count)), (labels[:, None] == labels).sum(1).double().log2()
@@ -79,7 +115,9 @@ def measure_coverage(
         ideal = 1.96 * float((pool[place].var(1).mean() / (count * draws)).sqrt())
         sample = pool[place].expand(seeds, -1, -1).gather(2, picked)
         gaps = (sample.mean((1, 2)) - truth).abs()
-        means, squares = sample.mean(2), sample.square().mean(2)
+        means = sample.mean(2)
+        expected = squares_pool[place].expand(seeds, -1, -1).gather(2, picked).mean(2)
+        squares = raise_squares(sample.square().mean(2), expected)
         widths = torch.tensor(
             [
                 bits_half_width(*pair, draws, caps[place - 1])
@@ -99,19 +137,17 @@ def measure_coverage(
 
 
 def draw_scores(
-    points: Float[Tensor, "M D"], labels: Tensor, sigma: float, stream: torch.Generator
-) -> Float[Tensor, "3 M n"]:
-    """Return the three scores of many messages of each image."""
-    count = len(points)
-    noise = torch.full((points.shape[1],), sigma, dtype=torch.float64)
-    messages = disturb_features(points, noise, 0.0)
+    messages: FeatureMessages, labels: Tensor, stream: torch.Generator
+) -> Float[Tensor, "2 3 M n"]:
+    """Return the three scores of many messages of each image, and their expected squares."""
+    count = len(labels)
     scores = []
     for sender in range(count):
         senders = torch.full((POOL // count,), sender)
         log_prob = messages.law(messages.sample(senders, stream))
         is_alike = labels.eq(labels[sender]).expand(len(senders), -1)
         scores.append(score_messages(log_prob, senders, is_alike, 100))
-    return torch.stack(scores, 1)
+    return torch.stack(scores, 2)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
+import numpy as np
 import pytest
 import torch
 
@@ -26,11 +27,19 @@ def other_device() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def mixed_precision() -> Iterator[None]:
+    """Compute products in bfloat16, and make NumPy's warnings errors."""
+    with torch.autocast("cpu", torch.bfloat16), np.errstate(all="raise"):
+        yield
+
+
 STATES: list[Callable[[], AbstractContextManager[object]]] = [
     torch.no_grad,
     torch.inference_mode,
     float64_default,
     other_device,
+    mixed_precision,
 ]
 """What a caller may have switched before calling a library."""
 
@@ -42,10 +51,12 @@ def describe_state() -> tuple[object, ...]:
         torch.is_inference_mode_enabled(),
         torch.get_default_dtype(),
         torch.get_default_device(),
+        torch.is_autocast_enabled("cpu"),
+        np.geterr(),
     )
 
 
-USUAL = (True, False, torch.float32, torch.device("cpu"))
+USUAL = (True, False, torch.float32, torch.device("cpu"), False, np.geterr())
 
 
 @pytest.mark.parametrize("state", STATES)

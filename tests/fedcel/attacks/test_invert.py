@@ -196,7 +196,9 @@ def test_attacks_do_not_depend_on_the_state_of_pytorch(
         "budget": 0.01,
     }
     encoder = make_encoder()
+    stream = torch.random.get_rng_state()
     usual = invert(encoder, TARGETS[:4], **options)  # type: ignore[arg-type]
+    assert torch.equal(torch.random.get_rng_state(), stream)
     with state():
         again = invert(encoder, TARGETS[:4], **options)  # type: ignore[arg-type]
     for name, images in usual.reconstructions.items():

@@ -90,10 +90,11 @@ def test_without_noise_all_of_it_and_nothing() -> None:
 def test_scores_by_hand() -> None:
     """Chances 1/2, 1/4, 1/4 of three images of one label, and one of another label."""
     chances = torch.tensor([[0.5, 0.25, 0.25, 0.9]]).log()
-    scores = score_attribute(
+    scores, squares = score_attribute(
         chances, torch.tensor([1]), torch.tensor([0, 0, 0, 1]), torch.tensor([0, 1, 1, 1])
     )
     assert scores[:, 0].tolist() == pytest.approx([log2(0.5), 0.5, 0.0])
+    assert squares[:, 0].tolist() == pytest.approx([1.0, 0.25, 0.0])  # both attributes 1/2
     shares = attribute_shares(torch.tensor([0, 0, 0, 1]), torch.tensor([0, 1, 1, 1]))
     assert shares[0].tolist() == pytest.approx([1 / 3, 2 / 3])
     assert shares[3].tolist() == [0, 1]

@@ -163,9 +163,18 @@ def test_a_limit_above_all_there_is_says_so() -> None:
 
 
 def measure_all(z: Tensor) -> list[float]:
+    """Return a number of every measure."""
+    y = torch.arange(60) % 3
+    stream = torch.Generator().manual_seed(0)
+    leak = optimal_leak(PIXELS, z[:, None, None, :], y, stream)
+    return [*measure_features(z), leak.information_noise_half_width]
+
+
+def measure_features(z: Tensor) -> list[float]:
     """Return a number of every measure of features."""
-    y, noise = torch.arange(60) % 3, torch.full((z.shape[1],), 0.3, dtype=torch.float32)
-    stream = [torch.Generator().manual_seed(0) for _ in range(3)]
+    y = torch.arange(60, device="cpu") % 3
+    noise = torch.full((z.shape[1],), 0.3, dtype=torch.float32, device="cpu")
+    stream = [torch.Generator("cpu").manual_seed(0) for _ in range(2)]
     scenes = z.reshape(20, 3, -1)
     return [
         measure_leakage(
@@ -174,8 +183,7 @@ def measure_all(z: Tensor) -> list[float]:
         measure_leakage(features=z, labels=y, noise=0.3, dropout=0.2).information_half_width,
         measure_attribute_leakage(features=z, attributes=y, noise=0.3).bits,
         image_leak(z, y, 3, noise=noise, generator=stream[0], dropout=0.1).information,
-        optimal_leak(PIXELS, z[:, None, None, :], y, stream[1]).information_noise_half_width,
-        measure_sequences(scenes, y[:20], 0.3, stream[2], lengths=[2])[0].bits,
+        measure_sequences(scenes, y[:20], 0.3, stream[1], lengths=[2])[0].bits,
         certificate(z, y, 0.3, 10).bits,
     ]
 
@@ -189,6 +197,8 @@ def test_global_settings_and_gradients_change_nothing() -> None:
         assert measure_all(z.clone()) == wanted
     with elsewhere_float64():
         assert measure_all(z) == wanted
+    with torch.autocast("cpu", torch.bfloat16), torch.device("meta"), np.errstate(all="raise"):
+        assert measure_features(z) == wanted[:-1]
     assert measure_all(z.clone().requires_grad_()) == wanted
     assert measure_all(z.half()) == pytest.approx(wanted, abs=0.01)
     assert torch.equal(z, kept)
@@ -450,7 +460,22 @@ REFUSALS = [
     ({"accuracy_count": 9}, "accuracy_count is 9 without accuracy"),
     ({"accuracy": 0.9, "labels": None}, "labels are missing"),
     ({"accuracy": 0.9, "labels": LABELS * 0}, "labels are all of one class"),
-    ({"logits": FEATURES[:, :2]}, r"logits are of shape \(60, 2\), must be \(60, 3\)"),
+    ({"logits": FEATURES[:, :2]}, r"logits are of shape \(60, 2\) and labels go up to 2"),
+    (
+        {"labels": LABELS + 2 * 10**9, "logits": FEATURES},
+        r"must be \(60, C\), column c for label c: number .*unique",
+    ),
+    ({"dropout": "0.3"}, "dropout is '0.3', must be a float, at least 0 and below 1"),
+    ({"accuracy": "0.9"}, "accuracy is '0.9', must be a float"),
+    ({"accuracy": 0.9, "accuracy_count": 2.5}, "accuracy_count is 2.5, must be 1 or more, a whole"),
+    ({"draws": "9"}, "draws is '9', must be 2 or more, a whole number"),
+    ({"draws": 2.5}, "draws is 2.5, must be 2 or more, a whole number"),
+    ({"candidates": "5"}, "candidates is '5', must be 2 or more, a whole number"),
+    ({"candidates": 2.5}, "candidates is 2.5, must be 2 or more, a whole number"),
+    ({"batch_size": "8"}, "batch_size is '8', must be 1 or more, a whole number"),
+    ({"seed": "1"}, "seed is '1', must be a whole number"),
+    ({"feature_range": "0,1"}, "feature_range are str, must be a tensor or an array of numbers"),
+    ({"feature_range": (0, 1, 2)}, r"feature_range is \(0, 1, 2\), must be two finite numbers"),
     ({"logits": FEATURES * torch.nan}, "logits hold NaN"),
 ]
 

@@ -269,6 +269,9 @@ def test_references_that_do_not_fit_are_refused() -> None:
         fit_calibration(mechanism, logits)
     with pytest.raises(ValueError, match="2 reference rows have 1 labels"):
         fit_calibration(mechanism, logits, torch.tensor([0]))
+    for known in (mechanism, Laplace(1.0, 3)):
+        with pytest.raises(ValueError, match="there are 0 reference rows, must be 1 or more"):
+            fit_calibration(known, logits[:0], torch.zeros(0, dtype=torch.long))
     with pytest.raises(ValueError, match="go from 0 to 3, must be from 0 to 2"):
         fit_calibration(mechanism, logits, torch.tensor([0, 3]))
 

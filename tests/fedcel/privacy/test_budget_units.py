@@ -30,7 +30,8 @@ from tests.fedcel.privacy.ledger.charges import charge, pay
         (4, 4_000_000, 4_000_000),
         (1.0000001, 1_000_001, 1_000_000),
         (np.float64(0.7), 700_000, 700_000),
-        (np.float32(0.1), 100_001, 100_000),  # it is a little more than one tenth
+        (np.float32(0.1), 100_000, 100_000),  # a little more than one tenth, and prints as it
+        (np.float16(0.3), 300_000, 300_000),
         (np.int32(3), 3_000_000, 3_000_000),
         (Decimal("0.1"), 100_000, 100_000),
         (Fraction(1, 3), 333_334, 333_333),

@@ -105,7 +105,8 @@ def test_impossible_numbers_are_refused() -> None:
     for bad in (-0.1, 1.0, nan):
         with pytest.raises(ValueError, match="delta is"):
             compose_basic(1.0, bad, 1)
-    with pytest.raises(ValueError, match="count is 0"):
-        compose_basic(1.0, 0.0, 0)
+    for bad in (0, "3", 2.5):
+        with pytest.raises(ValueError, match=f"count is {bad!r}, must be 1 or more"):
+            compose_basic(1.0, 0.0, bad)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"delta is 0\.0, must be above 0"):
         compose_exactly(LAPLACE, 1, 0.0)
