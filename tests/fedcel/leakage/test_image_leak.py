@@ -75,7 +75,7 @@ def test_numbers_out_of_range_are_refused(change: dict[str, int], reason: str) -
 
 def test_an_interval_holds_what_a_rare_message_costs() -> None:
     """A one that is dropped once in a thousand looks like the zero, which costs ten bits."""
-    p, z, y = 0.001, torch.tensor([[0.0], [1.0]]), torch.zeros(2)
+    p, z, y = 0.001, torch.tensor([[0.0], [1.0]]), torch.zeros(2).long()
     truth = 1 + p * log2(p / (1 + p))
     held = 0
     for seed in range(200):

@@ -480,6 +480,7 @@ REFUSALS = [
 ]
 
 
+@pytest.mark.usefixtures("unchecked_types")
 @pytest.mark.parametrize(("arguments", "message"), REFUSALS)
 def test_bad_input_is_refused(arguments: dict[str, object], message: str) -> None:
     """ValueError: what it is, and what is allowed."""
