@@ -33,9 +33,9 @@ class Leakage:
     candidates: int
     """M, the images that the bits are about."""
     cap_bits: float
-    """log2 M: all of it."""
+    """log2 M, all of it."""
     cap_beyond_label: float | None
-    """Mean over images of log2(images of the same class): all that is beyond the label."""
+    """Mean over images of log2(images of the same class), all that is beyond the label."""
     identification_candidates: int
     """Among how many images the right one is picked."""
     identification_by_label: float | None
