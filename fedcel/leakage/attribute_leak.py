@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedcel.leakage.exact_bits import (
+    LEAST_LOG,
     PAIRS_AT_ONCE,
     MessageSampler,
     average_messages,
@@ -172,7 +173,8 @@ def score_attribute(
     ties = torch.eq(guess, guess.amax(1, keepdim=True)).double()
     hit = ties.gather(1, own_attribute)[:, 0] / ties.sum(1)
     scores = torch.stack([own_log, log_posterior.amax(1).exp(), hit])
-    squares = torch.stack([expect_square(log_posterior), *scores[1:].square()])
+    nats = log_posterior.clamp_min(LEAST_LOG)
+    squares = torch.stack([expect_square(nats.exp(), nats), *scores[1:].square()])
     return torch.stack([scores, squares])
 
 

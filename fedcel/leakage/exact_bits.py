@@ -298,18 +298,34 @@ def score_messages(
             "batches of other sizes; add noise to the features, or take more candidates"
         )
     hits = identification(log_prob, senders, candidates)
-    scores, squares = [hits], [hits.square()]
-    for possible in (log_prob, log_prob.masked_fill(~same_class, -torch.inf)):
-        total = possible.logsumexp(1)
-        scores.append((own_log_prob - total) / log(2))
-        squares.append(expect_square(possible - total[:, None]))
-    return torch.stack([torch.stack(scores), torch.stack(squares)])
+    peaks = log_prob.amax(1, keepdim=True)
+    shifted = (log_prob - peaks).clamp_min_(LEAST_LOG)
+    shares = shifted.exp()
+    sums = shares.sum(1, keepdim=True)
+    shares.div_(sums)
+    totals = peaks + sums.log()
+    class_totals = log_prob.masked_fill(~same_class, -torch.inf).logsumexp(1, keepdim=True)
+    least_share = torch.finfo(log_prob.dtype).tiny  # of a class: below it, no square is expected
+    class_shares = (class_totals - totals).exp()[:, 0].clamp_min(least_share)
+    nats = shifted.sub_(totals - peaks)
+    squares = expect_square(shares, nats)
+    class_squares = expect_square(shares.mul_(same_class), nats.sub_(class_totals - totals))
+    bits = (own_log_prob - torch.cat([totals, class_totals], 1).T) / log(2)
+    return torch.stack(
+        [
+            torch.stack([hits, *bits]),
+            torch.stack([hits.square(), squares, class_squares / class_shares]),
+        ]
+    )
 
 
-def expect_square(log_posterior: Float[Tensor, "Q M"]) -> Float[Tensor, " Q"]:
+def expect_square(shares: Float[Tensor, "Q M"], nats: Float[Tensor, "Q M"]) -> Float[Tensor, " Q"]:
     """Return the mean of log2(posterior)^2 over who may have sent each message, by the posterior.
 
     Over messages of all images its mean is that of the own image's square.
+
+    Args:
+        shares: The posterior.
+        nats: Its logarithms.
     """
-    nats = log_posterior.clamp_min(LEAST_LOG)
-    return torch.einsum("qm,qm->q", nats.exp(), nats.square()) / log(2) ** 2
+    return torch.einsum("qm,qm->q", shares * nats, nats) / log(2) ** 2
