@@ -114,10 +114,10 @@ def gaussian_log_prob(
     under noise that is very small beside the features, pairs that matter are computed from
     differences.
     """
-    squares = features.square().sum(1) / -2
-    log_prob = torch.addmm(squares, observed, features.T)
-    log_prob -= observed.square().sum(1, keepdim=True) / 2
-    largest = float(features.norm(dim=1).max() + observed.norm(dim=1).max())
+    lengths, observed_lengths = features.norm(dim=1), observed.norm(dim=1, keepdim=True)
+    log_prob = torch.addmm(lengths.square() / -2, observed, features.T)
+    log_prob -= observed_lengths.square() / 2
+    largest = float(lengths.max() + observed_lengths.max())
     rounding = UNIT_ROUNDING * largest**2
     if rounding > MAX_ROUNDING:
         nearest = log_prob.amax(1, keepdim=True)
