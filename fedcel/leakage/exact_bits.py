@@ -15,6 +15,7 @@ from fedcel.leakage.observation_law import Law, find_law
 from fedcel.metrics import mean_half_width, sample_half_width
 from fedcel.progress import tell_progress
 from fedcel.short_repr import summarise_record
+from fedcel.tensors import count_alike
 
 MessageSampler = Callable[[Int[Tensor, " Q"], torch.Generator], Float[Tensor, "Q F"]]
 """Draws one message of each of the images at these positions."""
@@ -116,7 +117,7 @@ def optimal_leak(
         candidates=identification_candidates,
     )
     cap_all = torch.full((count,), log2(count), dtype=torch.float64)
-    cap_beyond = (labels[:, None] == labels).sum(1).double().log2()
+    cap_beyond = count_alike(labels).double().log2()
     identified = means[0]
     information = means[1] + log2(count)
     beyond = means[2] + cap_beyond
