@@ -25,7 +25,8 @@ KILLED = 128  # plus a signal's number: a shell's status of what the signal ende
 SAME_INTERRUPT_SECONDS = 0.5
 """A terminal sends Ctrl-C to both processes, and the one that waits sends it on."""
 LOOK_SECONDS = 0.5
-"""Between two looks at the process that works, where the system does not say when it ends."""
+"""Longest wait for an event. Python handles a signal between two waits: one that arrives as a wait
+begins is handled after it, and not every system says when a process ends."""
 RAYS_WAYS = (1, -signal.SIGABRT)
 """How Ray ends a process whose node or head is gone; other ends have other causes."""
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -198,9 +199,8 @@ def _wait(process: int, channel: socket.socket, observed: _Observations) -> int:
     if handle is not None:
         poller.register(handle, select.POLLIN)
     pending = b""
-    timeout = LOOK_SECONDS * 1000 if handle is None else None
     while True:
-        ready = {place for place, _ in poller.poll(timeout)}
+        ready = {place for place, _ in poller.poll(LOOK_SECONDS * 1000)}
         ended, wait_status = os.waitpid(process, os.WNOHANG)
         if ended:
             ready |= {place for place, _ in poller.poll(0)}

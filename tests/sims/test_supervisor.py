@@ -34,8 +34,8 @@ except KeyboardInterrupt:
     supervisor.say_status(130)
     sys.exit(130)
 """
-WAIT = "print(os.getpid(), flush=True); time.sleep(60)"
-"""Work that does not end."""
+WAIT = "print(os.getpid(), flush=True); [time.sleep(.02) for _ in range(3000)]"
+"""A minute of work; in short sleeps, as a signal that arrives as one begins waits for its end."""
 DEPENDENT = """
 other = subprocess.Popen(["sleep", "60"])
 supervisor.say_dependencies([(other.pid, "Ray's raylet")])
