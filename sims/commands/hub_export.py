@@ -76,7 +76,7 @@ def make_model_card(run: Run, result: RunResult, name: str) -> str:
     learned = find_noise_shape(run.settings) != "one"
     noise = "noise of learned size" if learned else f"noise of standard deviation {cut.sigma:g}"
     return render_template(
-        "model_card.md.jinja",
+        "commands/model_card.md.jinja",
         title=name,
         run=run,
         result=result,

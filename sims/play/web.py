@@ -41,7 +41,7 @@ def create_app(playground: Playground, hosts: Sequence[str] | None) -> FastAPI:
 
     @app.get("/")
     async def send_page() -> Response:
-        return make_page("playground.html.jinja", state=await compute(playground.describe))
+        return make_page("play/playground.html.jinja", state=await compute(playground.describe))
 
     @app.get("/api/state")
     async def send_state() -> dict[str, Any]:

@@ -27,7 +27,7 @@ def render_audit(leak: Leakage, inversion: Inversion | None, title: str, conditi
     cap = leak.cap_beyond_label if leak.has_classes else leak.cap_bits
     strips = [] if inversion is None else make_strips(inversion)
     return render_template(
-        "audit.html.jinja",
+        "report/audit.html.jinja",
         title=title,
         conditions=conditions,
         lines=str(leak).splitlines(),

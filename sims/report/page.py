@@ -187,7 +187,7 @@ def render_page(
         return [Plot(FIGURE_LABELS[n], inline_svg(plots[n])) for n in names if n in plots]
 
     return render_template(
-        "page.html.jinja",
+        "report/page.html.jinja",
         book=book,
         verdict=verdict,
         sentence=describe_in_one_sentence(verdict),

@@ -1,6 +1,6 @@
 """A table: how numbers become cells, and how a table is drawn.
 
-The page draws it as HTML (`grid` in page.html.jinja), documents have it as Markdown, papers as
+The page draws it as HTML (`grid` in grid.html.jinja), documents have it as Markdown, papers as
 LaTeX, a terminal as columns.
 """
 

@@ -1,20 +1,13 @@
-"""Templates of pages: every text from files is escaped."""
+"""Templates of pages, beside the code that fills them: every text from files is escaped."""
 
-from importlib import resources
-
-from jinja2 import Environment, FunctionLoader, StrictUndefined
-
-
-def read_template(name: str) -> str:
-    """Return a template that lies beside this file."""
-    return resources.files("sims.report").joinpath(name).read_text(encoding="utf-8")
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 
 def render_template(name: str, **values: object) -> str:
     """Return the page that a template makes of values.
 
     Args:
-        name: Of the file.
+        name: Of the file within `sims`, as `report/report.html.jinja`.
         values: By the names that the template has for them.
 
     Returns:
@@ -22,7 +15,7 @@ def render_template(name: str, **values: object) -> str:
     """
     environment = Environment(
         autoescape=True,
-        loader=FunctionLoader(read_template),
+        loader=PackageLoader("sims", "."),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

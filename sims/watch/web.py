@@ -104,7 +104,7 @@ def create_app(following: Following, hosts: Sequence[str] | None) -> FastAPI:
     @app.get("/")
     async def send_page(run: str | None = None) -> Response:
         state = await describe(run)
-        return make_page("watch.html.jinja", state=state, run=run)
+        return make_page("watch/watch.html.jinja", state=state, run=run)
 
     @app.get("/api/state")
     async def send_state(run: str | None = None) -> Response:
