@@ -46,7 +46,7 @@ def override_group(settings: "Settings", values: "Mapping[str, Scalar]", group: 
     Raises:
         SettingsError: A value is of another group, which a finished run keeps.
     """
-    from fedcel.settings import dump_settings, flatten_settings, parse_settings
+    from fedcel.settings import dump_settings, parse_settings
 
     for key in values:
         if not key.startswith(f"{group}."):
@@ -54,4 +54,4 @@ def override_group(settings: "Settings", values: "Mapping[str, Scalar]", group: 
                 f"--set {key}: a finished run keeps it; only {group}.* can change, see "
                 f"`fedcel settings {group}`"
             )
-    return parse_settings({**flatten_settings(dump_settings(settings)), **values})
+    return parse_settings(dump_settings(settings), values)

@@ -10,7 +10,7 @@ from functools import partial
 import click
 import typer
 
-from fedcel.settings import describe_settings
+from fedcel.settings import describe_kind, describe_settings
 from sims.bench import scenario
 from sims.commands.main import app
 from sims.reproduce import describe_hours, format_command_table, read_data, read_tables
@@ -32,14 +32,16 @@ def escape_cell(text: str) -> str:
 def list_settings() -> Iterator[str]:
     """Return a section a group of settings, a row a key."""
     group = ""
-    for key, default, description, kind in describe_settings():
+    for key, default, description, words, kinds in describe_settings():
         first = key.partition(".")[0] if "." in key else "run"
         if first != group:
             group = first
             yield f"\n## {group}\n\n| setting | default | takes | what it does |\n|---|---|---|---|"
         value = str(default).lower() if isinstance(default, bool) else str(default)
         shown = f"`{value}`" if value else MISSING
-        yield f"| `{key}` | {shown} | {escape_cell(kind)} | {escape_cell(description)} |"
+        of_kinds = f" Of {', '.join(map(describe_kind, kinds))}." if kinds else ""
+        sentence = escape_cell(f"{description}{of_kinds}")
+        yield f"| `{key}` | {shown} | {escape_cell(words)} | {sentence} |"
 
 
 def list_commands() -> Iterator[str]:

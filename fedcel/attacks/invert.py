@@ -44,7 +44,7 @@ from fedcel.nets import (
     switch_to_evaluation,
 )
 from fedcel.ranges import check_whole
-from fedcel.settings import AttackSettings
+from fedcel.settings.attack import AttackSettings
 from fedcel.short_repr import summarise_record
 from fedcel.tensors import ArrayLike, check_features, number_labels, to_labels, to_tensor
 from fedcel.torch_state import usual_torch_state

@@ -42,7 +42,7 @@ from fedcel.leakage import (
 )
 from fedcel.runs import per_image
 from fedcel.seeding import make_generator
-from fedcel.settings import AttackSettings
+from fedcel.settings.attack import AttackSettings
 from fedcel.short_repr import summarise_record
 
 COPY_DISTANCE = 1.5 / 255  # root mean square of pixels' differences below which two images are one

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from fedcel.data.data_settings import DataSettings
 from fedcel.data.images import Images, scale_bytes
 from fedcel.errors import DataError
-from fedcel.settings import DataSettings
 
 SHAPE = (3, 32, 32)
 PIXELS = 3 * 32 * 32

@@ -13,11 +13,11 @@ import datasets
 import pyarrow.parquet
 import torch
 
+from fedcel.data.data_settings import DataSettings
 from fedcel.data.image_folder import number_names
 from fedcel.data.images import Images, SourceParts, name_unreadable
 from fedcel.data.pictures import PictureFile, decode_pictures, describe_pictures
 from fedcel.errors import DataError, describe_unforeseen, escape_controls
-from fedcel.settings import DataSettings
 
 FILE_KINDS = {".parquet": "parquet", ".arrow": "arrow"}
 """Ends of single files that are read, and what reads each."""

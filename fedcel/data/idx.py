@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedcel.data.data_settings import DataSettings
 from fedcel.data.images import Images, scale_bytes
 from fedcel.errors import DataError, describe_unforeseen
-from fedcel.settings import DataSettings
 
 UNSIGNED_BYTES = 0x08
 MAX_RATIO = 1032  # bytes that a byte of gzip can stand for

@@ -6,10 +6,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from fedcel.data.data_settings import DataSettings
 from fedcel.data.images import Images, Labels, SourceParts
 from fedcel.data.pictures import MAX_NAMED, PictureTally, decode_pictures, describe_pictures
 from fedcel.errors import DataError, escape_controls
-from fedcel.settings import DataSettings
 
 SYSTEM_NAMES = {"thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx", "@eadir"}
 """What systems leave in folders of pictures, in lower case; names with a dot in front likewise."""

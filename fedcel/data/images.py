@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from fedcel.data.data_settings import DataSettings
 from fedcel.errors import DataError, describe_unforeseen
-from fedcel.settings import DataSettings
 from fedcel.short_repr import summarise_record
 
 Labels = Int[Tensor, " _"]

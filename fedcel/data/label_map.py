@@ -2,9 +2,9 @@
 
 import torch
 
+from fedcel.data.data_settings import DataSettings
 from fedcel.data.images import Images, Labels
 from fedcel.errors import DataError
-from fedcel.settings import DataSettings
 
 OWN, PARITY = "own", "parity"
 

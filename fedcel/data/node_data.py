@@ -7,11 +7,11 @@ from pathlib import Path
 from pydantic import Field
 
 from fedcel.data import cifar, idx, image_folder, npz
+from fedcel.data.data_settings import DataSettings
 from fedcel.data.images import Images, SourceParts, check_labels, name_unreadable, prepare_images
 from fedcel.data.label_map import count_task_classes, map_images
 from fedcel.data.sources import SOURCES, call_source, describe_fit
 from fedcel.errors import DataError, escape_controls
-from fedcel.settings import DataSettings
 
 
 class NodeDataSettings(DataSettings):

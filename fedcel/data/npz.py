@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedcel.data.data_settings import DataSettings
 from fedcel.data.images import Images, SourceParts, scale_bytes
 from fedcel.errors import DataError, describe_unforeseen, escape_controls
-from fedcel.settings import DataSettings
 from fedcel.tensors import to_labels
 
 CHANNELS = (1, 3)

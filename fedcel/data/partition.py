@@ -13,9 +13,9 @@ from jaxtyping import Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedcel.data.data_settings import DataSettings
 from fedcel.data.shares import Shares
 from fedcel.errors import DataError
-from fedcel.settings import DataSettings
 
 DRAWS = 11
 """Draws of a Dirichlet distribution until every client has an image, at most."""

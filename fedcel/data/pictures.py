@@ -11,12 +11,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fedcel.data.data_settings import DataSettings
 from fedcel.data.first_images import show_first_images
 from fedcel.data.images import fit_to_settings, scale_bytes
 from fedcel.errors import DataError, describe_unforeseen
 from fedcel.extras import import_optional
 from fedcel.progress import tell_progress
-from fedcel.settings import DataSettings
 
 if TYPE_CHECKING:
     import PIL.Image

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedcel import plugins
 from fedcel.data import cifar, idx, image_folder, npz
+from fedcel.data.data_settings import DataSettings
 from fedcel.data.images import (
     Images,
     Labels,
@@ -22,7 +23,6 @@ from fedcel.data.images import (
 )
 from fedcel.data.pictures import PictureTally, describe_pictures
 from fedcel.errors import DataError, FedcelError
-from fedcel.settings import DataSettings
 from fedcel.short_repr import summarise_record
 from fedcel.tensors import number_labels
 

@@ -2,7 +2,7 @@
 
 from typing import Literal, NamedTuple
 
-from fedcel.settings import DataSettings
+from fedcel.data.data_settings import DataSettings
 
 
 class SplitSizes(NamedTuple):

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from fedcel.data.data_settings import DataSettings
 from fedcel.data.images import Images, Labels
 from fedcel.data.label_map import OWN, count_task_classes, map_images
 from fedcel.data.node_data import NodeDataSettings, load_node_images
@@ -18,7 +19,6 @@ from fedcel.data.sources import SourceData, read_source
 from fedcel.data.split_sizes import SplitSizes, choose_sizes
 from fedcel.errors import DataError
 from fedcel.seeding import make_generator, stream_seed
-from fedcel.settings import DataSettings
 from fedcel.short_repr import summarise_record
 
 

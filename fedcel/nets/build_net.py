@@ -18,10 +18,10 @@ from fedcel.nets.cut import Cut
 from fedcel.nets.gaussian_head import GaussianHead
 from fedcel.nets.net_contract import NET_CHECKS, NetCase
 from fedcel.nets.net_faults import find_layer_faults
+from fedcel.nets.net_settings import NetSettings
 from fedcel.nets.noise_scale import NoiseScale
 from fedcel.nets.pretrained import PRETRAINED_MARK
 from fedcel.nets.split_net import SplitNet
-from fedcel.settings import NetSettings
 
 Builder = Callable[[tuple[int, ...], int, NetSettings], tuple[nn.Module, nn.Module]]
 """(shape of an image, classes, settings) -> (encoder, head)."""

@@ -13,7 +13,7 @@ import torch
 from fedcel.errors import SettingsError
 from fedcel.losses.cel import ramp_weight
 from fedcel.seeding import make_generator
-from fedcel.settings import PriorSettings, Settings, burn_in_rounds
+from fedcel.settings import Settings, burn_in_rounds
 
 
 class RoundPlan(NamedTuple):
@@ -132,27 +132,6 @@ def loss_ramp(settings: Settings, number: int) -> float:
     return cel.end * step_size(settings, number) / settings.local.rate
 
 
-def prior_pull(prior: PriorSettings, rate: float, steps: int, total: int) -> float:
-    """Compute kappa, the pull per unit step towards the received model.
-
-    `fixed`: 1/(N s^2), the gradient of -log N(w_received, s^2 I) per example.
-    `consistent`: a round of `steps` steps goes back the share r: (1 - eta kappa)^steps = 1 - r.
-    SettingsError when a prior is so narrow that a step would overshoot (eta kappa >= 1).
-    """
-    if prior.mode == "none":
-        return 0.0
-    if prior.mode == "consistent":
-        return (1 - float((1 - prior.pull) ** (1 / steps))) / rate
-    kappa = 1 / (total * prior.width**2)
-    if rate * kappa >= 1:
-        raise SettingsError(
-            f"prior.mode is {prior.mode!r}, prior.width {prior.width}: eta*kappa is "
-            f"{rate * kappa:.3g}, must be below 1; use mode 'fixed' with a width of at least "
-            f"{(rate / total) ** 0.5:.3g}, or a smaller local.rate"
-        )
-    return kappa
-
-
 def temperature_ratio(rate: float, kappa: float, steps: int) -> float:
     """Compute T_eff/T = (1 + q^steps)/(1 + q), q = 1 - eta kappa, of a prior that moves each round.
 
@@ -218,8 +197,7 @@ def plan_round(
     local, prior, strategy = settings.local, settings.prior, settings.strategy
     eta = step_size(settings, number)
     round_temperature = temperature(settings, number)
-    kappa = prior_pull(prior, eta, local.steps, total)
-    decay = 0.0 if prior.scale == "none" else 1 / (total * prior.scale**2)
+    kappa, decay = prior.pull(eta, local.steps, total), prior.decay(total)
     if eta * (kappa + decay + strategy.proximal) >= 1:
         raise SettingsError(
             f"eta {eta:g} times prior.scale's {decay:.3g}, the received model's {kappa:.3g} and "
@@ -231,7 +209,7 @@ def plan_round(
         temperature=round_temperature,
         total=total,
         weight=weight,
-        kappa=kappa if prior.compensate else 0.0,
+        kappa=kappa if prior.compensates_cooling else 0.0,
         steps=local.steps,
         gain=strategy.gain,
     )
@@ -248,7 +226,7 @@ def plan_round(
         temperature=round_temperature,
         clip=None if local.clip == "none" else local.clip,
         steps=local.steps,
-        compensates_cooling=prior.compensate,
+        compensates_cooling=prior.compensates_cooling,
         control=local.control if number > burn_in_rounds(settings) else "none",
     )
 

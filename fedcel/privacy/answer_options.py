@@ -12,7 +12,7 @@ from fedcel.privacy.answer_utility import (
     score_answers,
 )
 from fedcel.privacy.mechanism_builder import build_mechanism
-from fedcel.settings import MECHANISMS, NOISES, PrivacySettings
+from fedcel.privacy.privacy_settings import MECHANISMS, NOISES, PrivacySettings
 
 VALIDATION_ANSWERS = 4000
 """Answers by which an option is chosen, so that its noise does not choose."""

@@ -15,8 +15,8 @@ from fedcel.metrics import calibration, sample_half_width
 from fedcel.privacy.answer_calibration import AnswerCalibration, fit_calibration
 from fedcel.privacy.clip import clip_rows
 from fedcel.privacy.mechanism_builder import build_mechanism
+from fedcel.privacy.privacy_settings import PrivacySettings
 from fedcel.privacy.protocol import Mechanism
-from fedcel.settings import PrivacySettings
 from fedcel.short_repr import summarise_record
 
 

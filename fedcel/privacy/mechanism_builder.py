@@ -19,8 +19,8 @@ from fedcel.privacy.discrete_laplace import GridNoise
 from fedcel.privacy.label_only import LabelOnly
 from fedcel.privacy.mechanism_contract import MECHANISM_CHECKS, MechanismCase
 from fedcel.privacy.noise_mechanisms import Gaussian, Laplace
+from fedcel.privacy.privacy_settings import NOISES, PrivacySettings, check_private
 from fedcel.privacy.protocol import Mechanism
-from fedcel.settings import NOISES, PrivacySettings, check_private
 
 
 def build_mechanism(privacy: PrivacySettings, classes: int) -> Mechanism:

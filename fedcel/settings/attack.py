@@ -4,10 +4,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from fedcel.settings.group_base import Group, Positive
+from fedcel.options import Options, Positive
 
 
-class AttackSettings(Group):
+class AttackSettings(Options):
     """Who attacks, and with what."""
 
     names: str = Field(

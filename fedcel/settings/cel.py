@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from fedcel.errors import SettingsError
-from fedcel.settings.group_base import Group, Off, Positive, part_name, part_words
+from fedcel.options import Off, Options, Positive, part_name, part_words
 
 Attention = Literal["ascend", "minimise", "detach", "floor"]
 """Who moves the attention of the gated loss."""
@@ -30,7 +30,7 @@ InformationBound = Literal["upper", "lower"]
 CEL_KINDS = ("none", "plain", "cluster", "gated", "hybrid", "mutual-information")
 
 
-class CelSettings(Group):
+class CelSettings(Options):
     """The conditional entropy loss."""
 
     kind: Annotated[str, part_name(CEL_KINDS), part_words(CEL_KINDS)] = Field(

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from fedcel.settings.group_base import Group
+from fedcel.options import Options
 
 MIN_ESS = 100.0
 """Effective samples below which a chain is not said to have converged."""
@@ -12,7 +12,7 @@ MIN_SAMPLED_ROUNDS = 20
 """Sampled rounds below which nothing is said of a chain."""
 
 
-class ChainSettings(Group):
+class ChainSettings(Options):
     """Which global models are kept as posterior samples."""
 
     scope: Literal["head", "full"] = Field(

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from fedcel.errors import SettingsError
-from fedcel.settings.group_base import Group, Positive, part_name, part_words
+from fedcel.options import Options, Positive, part_name, part_words
 
 DEFENCES = (
     "none",
@@ -34,7 +34,7 @@ USUAL_STRENGTHS = {
 """Strengths of `auto`; a weight of 1 for all other defences."""
 
 
-class DefenceSettings(Group):
+class DefenceSettings(Options):
     """A rival defence, alone or beside the conditional entropy loss."""
 
     name: Annotated[str, part_name(DEFENCES), part_words(DEFENCES)] = Field(

@@ -4,12 +4,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fedcel.settings.group_base import Group, Off, Positive, part_name, part_words
+from fedcel.options import Off, Options, Positive, part_name, part_words
 
 SAMPLERS = ("langevin",)
 
 
-class LocalSettings(Group):
+class LocalSettings(Options):
     """What a client does in a round."""
 
     sampler: Annotated[str, part_name(SAMPLERS), part_words(SAMPLERS)] = Field(

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from fedcel.errors import SettingsError
 from fedcel.settings.run_settings import Settings, check_settings
-from fedcel.settings.settings_reference import describe_settings
+from fedcel.settings.settings_reference import SELECTORS, describe_settings
 
 Scalar = str | int | float | bool
 FORMER_ENGINES = ("loop", "batched", "processes")
@@ -42,7 +42,7 @@ def flatten_settings(tree: Mapping[str, object], prefix: str = "") -> dict[str, 
     return flat
 
 
-def parse_settings(raw: Mapping[str, object]) -> Settings:
+def parse_settings(*layers: Mapping[str, object]) -> Settings:
     """Check the settings of a run.
 
     Example:
@@ -51,7 +51,8 @@ def parse_settings(raw: Mapping[str, object]) -> Settings:
         ('cluster', 8)
 
     Args:
-        raw: Nested tables as in a TOML file, or flat dotted keys. What is left out has its default.
+        layers: Nested tables as in a TOML file, or flat dotted keys; a later layer wins. What is
+            left out has its default.
 
     Returns:
         The settings of a run, all of them.
@@ -59,8 +60,8 @@ def parse_settings(raw: Mapping[str, object]) -> Settings:
     Raises:
         SettingsError: One line a problem: what, its value, what is allowed, the nearest name.
     """
-    flat = _rename_engine(flatten_settings(raw))
-    known_keys = [key for key, *_ in describe_settings()]
+    flat = _rename_engine(merge_layers(*layers))
+    known_keys = [setting.key for setting in describe_settings()]
     for key in sorted(flat.keys() - set(known_keys)):
         near = get_close_matches(key, known_keys, 1, cutoff=0)
         raise SettingsError(f"unknown setting {key!r}; did you mean {near[0]!r}?")
@@ -76,6 +77,54 @@ def parse_settings(raw: Mapping[str, object]) -> Settings:
         raise SettingsError(_describe_problems(error, known_keys)) from None
     check_settings(settings)
     return settings
+
+
+def merge_layers(*layers: Mapping[str, object]) -> dict[str, Scalar]:
+    """Merge layers of settings into one.
+
+    A layer that selects another kind of a part drops what earlier layers say of kinds that they
+    had: `cel.clusters` of a scenario ends where a variant sets `cel.kind` to `plain`.
+
+    Args:
+        layers: As of `parse_settings`.
+
+    Returns:
+        Values by dotted key, unchecked.
+
+    Raises:
+        SettingsError: A value is no scalar.
+    """
+    merged: dict[str, Scalar] = {}
+    for layer in layers:
+        flat = flatten_settings(layer)
+        inherited = {key: value for key, value in merged.items() if key not in flat}
+        selecting = {key: value for key, value in flat.items() if key in SELECTORS}
+        merged = drop_foreign_keys(inherited, selecting) | flat
+    return merged
+
+
+def drop_foreign_keys(
+    flat: Mapping[str, Scalar], selecting: Mapping[str, Scalar]
+) -> dict[str, Scalar]:
+    """Drop the keys that the selected kinds do not have, and other kinds do.
+
+    Args:
+        flat: Values by dotted key.
+        selecting: Names of kinds by the keys that select them.
+
+    Returns:
+        The values that stay.
+    """
+    foreign: set[str] = set()
+    for selector, name in selecting.items():
+        family = SELECTORS[selector]
+        try:
+            kind = family.find_kind(name)
+        except SettingsError:
+            continue  # is refused where it is parsed
+        own = {str(field.alias) for field in kind.model_fields.values()}
+        foreign |= {f"{family.table}.{key}" for key in family.list_keys().keys() - own}
+    return {key: value for key, value in flat.items() if key not in foreign}
 
 
 def _rename_engine(flat: dict[str, Scalar]) -> dict[str, Scalar]:
@@ -118,12 +167,18 @@ def _describe_problems(error: ValidationError, known_keys: Sequence[str]) -> str
         key = ".".join(part for part in problem["loc"] if isinstance(part, str) and part in names)
         context = problem.get("ctx", {})
         words = problem["msg"].removeprefix("Input should be ")
+        if isinstance(context.get("error"), SettingsError):  # a rule between fields
+            limits.setdefault(str(context["error"]), [])
+            continue
         if "error" in context:  # of a validator of this project
             words = str(context["error"]).removeprefix("must be ")
         elif problem["type"] in LIMITS:
             words = LIMITS[problem["type"]].format(**context)
         limits.setdefault(f"{key} is {problem['input']!r}", []).append(words)
-    return "\n".join(f"{value}, must be {', or '.join(words)}" for value, words in limits.items())
+    return "\n".join(
+        f"{value}, must be {', or '.join(words)}" if words else value
+        for value, words in limits.items()
+    )
 
 
 def dump_settings(settings: Settings) -> dict[str, object]:
@@ -135,4 +190,4 @@ def dump_settings(settings: Settings) -> dict[str, object]:
     Returns:
         Nested tables with kebab-case keys, which `parse_settings` reads back unchanged.
     """
-    return settings.model_dump(by_alias=True)
+    return settings.model_dump(by_alias=True, serialize_as_any=True)

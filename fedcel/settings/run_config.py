@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 
 from fedcel.errors import SettingsError
-from fedcel.settings.parsing import dump_settings, flatten_settings, parse_settings
+from fedcel.settings.parsing import parse_settings
 from fedcel.settings.run_settings import Settings
+from fedcel.settings.settings_reference import SELECTORS, describe_settings
 
 UNSET = "none"
 CONNECTED_NODES = "nodes"
@@ -46,7 +47,7 @@ def parse_run_config(config: Mapping[str, object], clients: int | None = None) -
                 f"clients is {CONNECTED_NODES!r}, and the message does not say how many there are"
             )
         flat["clients"] = clients
-    defaults = flatten_settings(dump_settings(Settings()))
+    defaults = {setting.key: setting.default for setting in describe_settings()}
     for name, key in _FLOWER_NAMES.items():
         if (value := flat.pop(name, UNSET)) == UNSET:
             continue
@@ -54,4 +55,8 @@ def parse_run_config(config: Mapping[str, object], clients: int | None = None) -
         if current not in (defaults[key], value):
             raise SettingsError(f"{name} is {value!r} and {key} {current!r}; give one of them")
         flat[key] = value
-    return parse_settings(flat)
+    # The app declares the keys of every kind: those that are at their default were not given.
+    declared = {key: value for key, value in flat.items() if value == defaults.get(key)}
+    kinds = {key: flat.get(key, defaults[key]) for key in SELECTORS}
+    given = {key: value for key, value in flat.items() if key not in declared}
+    return parse_settings(declared, kinds | given)

@@ -8,17 +8,17 @@ from warnings import warn
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from fedcel.data.data_settings import CLASS_SOURCES, DataSettings
 from fedcel.errors import SettingsError
+from fedcel.nets.net_settings import NetSettings
+from fedcel.options import to_kebab
+from fedcel.privacy.privacy_settings import PrivacySettings, check_privacy, is_clip_unused
 from fedcel.settings.attack import AttackSettings
 from fedcel.settings.cel import CelSettings, check_cel, check_followed_loss
 from fedcel.settings.chain import MIN_ESS, MIN_SAMPLED_ROUNDS, ChainSettings
-from fedcel.settings.data import CLASS_SOURCES, DataSettings
 from fedcel.settings.defence import LAW_DEFENCES, DefenceSettings, check_defence
-from fedcel.settings.group_base import to_kebab
 from fedcel.settings.local import LocalSettings
-from fedcel.settings.net import NetSettings
-from fedcel.settings.prior import PriorSettings
-from fedcel.settings.privacy import PrivacySettings, check_privacy, is_clip_unused
+from fedcel.settings.prior import ConsistentPrior, Prior
 from fedcel.settings.strategy import OWN_STRATEGY, StrategySettings, check_strategy
 from fedcel.settings.update import UpdateSettings, check_update
 
@@ -56,7 +56,7 @@ class Settings(BaseModel):
     defence: DefenceSettings = DefenceSettings()
     cel: CelSettings = CelSettings()
     local: LocalSettings = LocalSettings()
-    prior: PriorSettings = PriorSettings()
+    prior: Prior = ConsistentPrior()
     strategy: StrategySettings = StrategySettings()
     update: UpdateSettings = UpdateSettings()
     chain: ChainSettings = ChainSettings()
@@ -71,9 +71,10 @@ class Settings(BaseModel):
                 if value != defaults[name]:
                     yield to_kebab(name), value
                 continue
-            for key, part in value:
-                if part != getattr(defaults[name], key):
-                    yield f"{to_kebab(name)}.{to_kebab(key)}", part
+            usual = defaults[name].model_dump(by_alias=True, serialize_as_any=True)
+            for key, part in value.model_dump(by_alias=True, serialize_as_any=True).items():
+                if key not in usual or part != usual[key]:
+                    yield f"{to_kebab(name)}.{key}", part
 
     def __str__(self) -> str:
         """Show the same to `print`."""

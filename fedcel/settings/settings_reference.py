@@ -2,37 +2,100 @@
 
 from collections.abc import Iterator, Sequence
 from types import UnionType
-from typing import Annotated, Literal, Union, get_args, get_origin
+from typing import Annotated, Literal, NamedTuple, Union, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
-from fedcel.settings.group_base import Words
+from fedcel.options import Kind, Options, Words
 from fedcel.settings.run_settings import Settings
 
 TYPE_WORDS = {int: "whole number", float: "number", str: "text", bool: "true or false"}
 BOUND_SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 
 
-def describe_settings(
-    model: type[BaseModel] = Settings, prefix: str = ""
-) -> Iterator[tuple[str, object, str, str]]:
+def describe_kind(name: str) -> str:
+    """Name a kind, or those that an import string names."""
+    return "import strings" if name == ":" else name
+
+
+class Setting(NamedTuple):
+    """Reference of one setting.
+
+    Attributes:
+        key: Dotted key.
+        default: Its default.
+        description: One sentence of what it does.
+        type: Type and range in words.
+        kinds: Names of the kinds that have it, ":" for an import string; empty: it is of no kind.
+    """
+
+    key: str
+    default: object
+    description: str
+    type: str
+    kinds: tuple[str, ...] = ()
+
+
+def describe_settings(model: type[Options] | type[Settings] = Settings) -> Iterator[Setting]:
     """List every setting.
 
     Args:
-        model: The settings, or a group of them.
-        prefix: What is put before each key.
+        model: The settings, or a table of them.
 
     Yields:
-        Key, default, one sentence of what it does, type and range in words.
+        The reference of each key; one that several kinds of a part share comes once.
     """
     for field in model.model_fields.values():
-        path = f"{prefix}{field.alias}"
-        kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            yield from describe_settings(kind, f"{path}.")
+        table = field.annotation
+        if isinstance(table, type) and issubclass(table, Kind):
+            yield from _describe_kinds(table)
+        elif isinstance(table, type) and issubclass(table, Options):
+            for setting in describe_settings(table):
+                yield setting._replace(
+                    key=setting.key if "." in setting.key else f"{field.alias}.{setting.key}"
+                )
         else:
-            words = describe_type(kind, field.metadata)
-            yield path, field.default, str(field.description), words
+            yield _describe_field(str(field.alias), field)
+
+
+def _describe_kinds(family: type[Kind]) -> Iterator[Setting]:
+    """List the keys of all kinds of a part, each once."""
+    kinds_of = family.list_keys()
+    classes = (family, *family.kinds.values())
+    fields = {
+        str(field.alias): field
+        for model in reversed(classes)
+        for field in model.model_fields.values()
+    }
+    names = [name for name in family.kinds if name != ":"]
+    for key in {str(f.alias): 0 for model in classes for f in model.model_fields.values()}:
+        setting = _describe_field(f"{family.table}.{key}", fields[key])
+        if key == family.selector:
+            own = ", or package.module:object" if ":" in family.kinds else ""
+            yield setting._replace(type=", ".join(names) + own)
+        else:
+            yield setting._replace(kinds=tuple(kinds_of[key]))
+
+
+def _describe_field(key: str, field: FieldInfo) -> Setting:
+    words = describe_type(field.annotation, field.metadata)
+    return Setting(key, field.default, str(field.description), words)
+
+
+def _list_selectors(model: type[Options] | type[Settings] = Settings) -> dict[str, type[Kind]]:
+    """List the parts that come in kinds, by the key that selects the kind."""
+    selectors: dict[str, type[Kind]] = {}
+    for field in model.model_fields.values():
+        table = field.annotation
+        if isinstance(table, type) and issubclass(table, Kind):
+            selectors[f"{table.table}.{table.selector}"] = table
+        elif isinstance(table, type) and issubclass(table, Options):
+            selectors |= _list_selectors(table)
+    return selectors
+
+
+SELECTORS = _list_selectors()
+"""Parts that come in kinds, by the key that selects the kind."""
 
 
 def describe_type(annotation: object, metadata: Sequence[object] = ()) -> str:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from fedcel.errors import SettingsError
-from fedcel.settings.group_base import Group, Off, Positive, Words
+from fedcel.options import Off, Options, Positive, Words
 
 OWN_STRATEGY = "posterior"
 
@@ -47,7 +47,7 @@ Arguments = Annotated[
 ]
 
 
-class StrategySettings(Group):
+class StrategySettings(Options):
     """The server's side."""
 
     name: str = Field(

@@ -3,13 +3,13 @@
 from pydantic import Field
 
 from fedcel.errors import SettingsError
-from fedcel.settings.group_base import Group, Off, Positive
+from fedcel.options import Off, Options, Positive
 
 SMALLEST_NOISE, LARGEST_NOISE = 1e-20, 1e20
 """Range of the clip and of sigma: where single precision holds them."""
 
 
-class UpdateSettings(Group):
+class UpdateSettings(Options):
     """How an update is bounded and perturbed before it leaves its holder."""
 
     clip: Positive | Off = Field(

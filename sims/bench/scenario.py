@@ -13,10 +13,13 @@ from fedcel.files import read_toml
 from fedcel.losses import defences
 from fedcel.runs import parse_run_settings
 from fedcel.settings import (
+    SELECTORS,
     Scalar,
     Settings,
+    drop_foreign_keys,
     dump_settings,
     flatten_settings,
+    merge_layers,
     parse_settings,
 )
 
@@ -170,12 +173,35 @@ def list_cells(scenario: Scenario, overrides: dict[str, Scalar]) -> list[Cell]:
     """
     seeds = [overrides["seed"]] if "seed" in overrides else scenario.seeds
     cells = []
+    unused = set(overrides) if scenario.variants else set()
     for variant, strength in list_points(scenario):
         swept = {} if strength is None else {str(variant.strength_key): strength}
+        raw = merge_variant(scenario.settings, variant.settings | swept, overrides)
+        unused -= raw.keys()
         for seed in seeds:
-            raw = scenario.settings | variant.settings | swept | overrides | {"seed": seed}
-            cells.append(Cell(variant, strength, resolve_data_path(parse_settings(raw))))
+            settings = parse_settings(raw | {"seed": seed})
+            cells.append(Cell(variant, strength, resolve_data_path(settings)))
+    if unused:  # an error says which kinds have the key
+        parse_settings(scenario.settings, scenario.variants[0].settings, overrides)
     return cells
+
+
+def merge_variant(
+    common: Mapping[str, Scalar], own: Mapping[str, Scalar], overrides: Mapping[str, Scalar]
+) -> dict[str, Scalar]:
+    """Merge the settings of a variant; keys of kinds that it does not have are left out.
+
+    Args:
+        common: Settings of all variants.
+        own: Its own.
+        overrides: Settings in the place of both, given for all variants.
+
+    Returns:
+        Values by dotted key, unchecked.
+    """
+    merged = merge_layers(common, own, overrides)
+    kinds = {key: merged[key] for key in SELECTORS if key in merged}
+    return merge_layers(drop_foreign_keys(common, kinds), own, drop_foreign_keys(overrides, kinds))
 
 
 def list_points(scenario: Scenario) -> list[tuple[Variant, float | None]]:

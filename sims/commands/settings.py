@@ -21,18 +21,21 @@ def settings_command(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
     """List every setting: its type and range, its default, and what it does."""
-    from fedcel.settings import describe_settings
+    from fedcel.settings import describe_kind, describe_settings
 
     rows = list(describe_settings())
     if group is not None:
-        groups = dict.fromkeys(key.partition(".")[0] for key, *_ in rows)
-        rows = [row for row in rows if group in (row[0], row[0].partition(".")[0])]
+        groups = dict.fromkeys(row.key.partition(".")[0] for row in rows)
+        rows = [row for row in rows if group in (row.key, row.key.partition(".")[0])]
         if not rows:
             raise SettingsError(f"no group of settings {group!r}; there are {', '.join(groups)}")
     if as_json:
-        names = ("key", "default", "description", "type")
-        print(json.dumps([dict(zip(names, row, strict=True)) for row in rows], indent=1))
+        print(json.dumps([row._asdict() for row in rows], indent=1))
         return
-    for key, default, description, kind in rows:
-        value = str(default).lower() if isinstance(default, bool) else default
-        print(f"{key} = {value}\n    {description}\n    Takes: {kind}.")
+    kinds: tuple[str, ...] = ()
+    for row in rows:
+        if row.kinds != kinds and row.kinds:
+            print(f"\nOf {', '.join(map(describe_kind, row.kinds))}:")
+        kinds = row.kinds
+        value = str(row.default).lower() if isinstance(row.default, bool) else row.default
+        print(f"{row.key} = {value}\n    {row.description}\n    Takes: {row.type}.")

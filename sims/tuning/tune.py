@@ -11,7 +11,7 @@ from fedcel.data import load_splits
 from fedcel.errors import SettingsError
 from fedcel.files import read_toml, write_whole
 from fedcel.settings import DataSettings, Scalar, Settings, parse_settings
-from sims.bench.scenario import Scenario, Variant
+from sims.bench.scenario import Scenario, Variant, merge_variant
 from sims.engines.process_pool import run_items, time_call
 from sims.engines.simulate import print_data_notes
 from sims.progress import estimate_left, print_line
@@ -113,7 +113,7 @@ def plan_search(scenario: Scenario, variant: Variant, fixed: FlatSettings) -> Se
     """Return a variant's search; SettingsError when its settings or ranges are not valid."""
     strength = next((s for s in variant.strengths if s), None)
     swept: FlatSettings = {} if strength is None else {str(variant.strength_key): strength}
-    base = scenario.settings | variant.settings | swept | fixed
+    base = merge_variant(scenario.settings, variant.settings | swept, fixed)
     texts = scenario.tune.ranges | variant.tune
     for key in sorted(texts.keys() & fixed.keys()):
         raise SettingsError(f"--set {key} and [tune] {key} are at odds; leave one of them out")

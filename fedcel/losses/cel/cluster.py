@@ -28,13 +28,7 @@ from fedcel.losses.cel.reservoir import check_finite, sample_reservoir
 from fedcel.losses.cel.spread_penalties import Penalty, class_shares
 from fedcel.losses.cel.state_names import check_state_names
 from fedcel.losses.protocol import FeatureReader, StackedEntropy, State, Term
-from fedcel.settings import (
-    ClassShare,
-    ClusterForm,
-    Clustering,
-    OutlierRule,
-    check_outlier_rule,
-)
+from fedcel.settings import ClassShare, ClusterForm, Clustering, OutlierRule, check_outlier_rule
 
 DEFAULT_CLUSTERS = 5
 MAX_COVARIANCE_VALUES = 2**27

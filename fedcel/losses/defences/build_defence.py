@@ -15,7 +15,8 @@ from fedcel.losses.defences.own_defence import OwnDefence
 from fedcel.losses.defences.protocol import Defence, LawDefence, Transform
 from fedcel.losses.defences.transform import append_transform
 from fedcel.nets import Cut, SplitNet
-from fedcel.settings import NetSettings, Settings, check_schedule, cut_sigma, find_noise_shape
+from fedcel.nets.net_settings import NetSettings
+from fedcel.settings import Settings, check_schedule, cut_sigma, find_noise_shape
 
 
 def defended_net_settings(settings: Settings) -> NetSettings:

@@ -7,13 +7,12 @@ from fedcel.posterior.round_plan import (
     loss_ramp,
     noise_variance,
     plan_round,
-    prior_pull,
     select_clients,
     step_size,
     temperature_ratio,
     weigh_clients,
 )
-from fedcel.settings import PriorSettings, burn_in_rounds, parse_settings
+from fedcel.settings import ConsistentPrior, FixedPrior, NoPrior, burn_in_rounds, parse_settings
 
 S = parse_settings(
     {
@@ -117,16 +116,16 @@ def test_steps_that_would_overshoot_are_refused() -> None:
 def test_consistent_prior_goes_back_the_stated_share_of_a_round() -> None:
     """(1 - eta kappa)^tau = 1 - r, whatever eta and tau."""
     for rate, steps in ((0.1, 1), (0.03, 20)):
-        kappa = prior_pull(PriorSettings(mode="consistent", pull=0.25), rate, steps, 1000)
+        kappa = ConsistentPrior(share=0.25).pull(rate, steps, 1000)
         assert (1 - rate * kappa) ** steps == pytest.approx(0.75)
 
 
 def test_fixed_prior_is_the_gaussians_gradient_per_example() -> None:
     """1/(N s^2); none is 0; one that overshoots is refused with the remedy."""
-    assert prior_pull(PriorSettings(mode="fixed", width=0.5), 0.1, 5, 100) == pytest.approx(0.04)
-    assert prior_pull(PriorSettings(mode="none"), 0.1, 5, 100) == 0
+    assert FixedPrior(width=0.5).pull(0.1, 5, 100) == pytest.approx(0.04)
+    assert NoPrior().pull(0.1, 5, 100) == 0
     with pytest.raises(SettingsError, match=r"prior.width 0.01.*at least"):
-        prior_pull(PriorSettings(mode="fixed", width=0.01), 1.0, 5, 100)
+        FixedPrior(width=0.01).pull(1.0, 5, 100)
 
 
 def test_the_noise_grows_as_the_share_falls() -> None:

@@ -234,4 +234,4 @@ def test_the_prior_pulls_as_in_a_round_of_the_attacked_steps(tmp_path: Path) -> 
     plan = client_uploads(run, AttackSettings(names="first-layer", local_steps=2)).plan
     assert run.settings.local.steps != 2
     back = 1 - (1 - plan.rate * plan.pull) ** 2
-    assert back == pytest.approx(run.settings.prior.pull)
+    assert back == pytest.approx(run.settings.prior.share)

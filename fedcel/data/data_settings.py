@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fedcel.settings.group_base import Group, Positive
+from fedcel.options import Options, Positive
 
 ImageCount = Annotated[int, Field(ge=2)] | Literal["auto"]
 """How many images: a number, or a share of those that there are."""
@@ -12,7 +12,7 @@ CLASS_SOURCES = ("digits", "idx", "cifar", "image-folder", "huggingface")
 """Sources whose labels are classes without an order, never bins of a number."""
 
 
-class DataSettings(Group):
+class DataSettings(Options):
     """Where images come from and who holds which."""
 
     source: str = Field(

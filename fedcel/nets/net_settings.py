@@ -4,10 +4,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from fedcel.settings.group_base import Group
+from fedcel.options import Options
 
 
-class NetSettings(Group):
+class NetSettings(Options):
     """The split network."""
 
     name: str = Field("mlp", description="mlp, cnn, strided, vgg11, or 'package.module:object'.")

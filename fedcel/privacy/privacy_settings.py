@@ -5,6 +5,15 @@ from typing import Annotated
 from pydantic import Field
 
 from fedcel.errors import SettingsError
+from fedcel.options import (
+    Fraction,
+    Off,
+    Options,
+    Positive,
+    PositiveList,
+    part_name,
+    part_words,
+)
 from fedcel.privacy import (
     ClipKind,
     check_epsilon,
@@ -12,22 +21,13 @@ from fedcel.privacy import (
     to_granted_micro,
     to_micro_epsilon,
 )
-from fedcel.settings.group_base import (
-    Fraction,
-    Group,
-    Off,
-    Positive,
-    PositiveList,
-    part_name,
-    part_words,
-)
 
 NOISES = ("laplace", "discrete-laplace", "gaussian")
 """Mechanisms that add noise in proportion to a sensitivity."""
 MECHANISMS = (*NOISES, "label-only", "none")
 
 
-class PrivacySettings(Group):
+class PrivacySettings(Options):
     """How served logits are perturbed."""
 
     mechanism: Annotated[str, part_name(MECHANISMS), part_words(MECHANISMS)] = Field(

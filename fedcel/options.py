@@ -1,0 +1,251 @@
+"""Options: frozen objects whose fields are the keys of a settings table.
+
+A part that comes in kinds has one class a kind. Its fields are the keys of that kind, its rules
+stand in it, and it computes what the kind computes.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+from pydantic_core import PydanticUndefined
+
+from fedcel.errors import SettingsError, replace_unwritable
+from fedcel.ranges import FRACTION, POSITIVE, Range
+
+Off = Literal["none"]
+
+
+class Words(NamedTuple):
+    """What a setting takes, in plain words, where its type does not say it."""
+
+    words: str
+
+
+def to_kebab(name: str) -> str:
+    """Return the TOML spelling of a Python name."""
+    return name.replace("_", "-")
+
+
+def parse_numbers(text: str) -> str:
+    """Return a comma-separated list of numbers as it is; ValueError unless all are positive."""
+    try:
+        values = [float(part) for part in text.split(",")]
+    except ValueError:
+        values = []
+    if not values or not all(map(POSITIVE.holds, values)):
+        raise ValueError(f"must be numbers, separated by commas, each {POSITIVE.words}")
+    return text
+
+
+def within(limits: Range) -> AfterValidator:
+    """Return a validator that takes the numbers of a range."""
+
+    def check(value: float) -> float:
+        if limits.holds(value):
+            return value
+        raise ValueError(f"must be {limits.words}")
+
+    return AfterValidator(check)
+
+
+def part_name(names: tuple[str, ...]) -> AfterValidator:
+    """Return a validator that takes these names or an import string."""
+
+    def check(name: str) -> str:
+        if name in names or ":" in name:
+            return name
+        near = get_close_matches(name, names, 1, cutoff=0)[0]
+        raise ValueError(
+            f"must be one of {', '.join(names)} or 'package.module:object'; nearest: {near!r}"
+        )
+
+    return AfterValidator(check)
+
+
+def part_words(names: tuple[str, ...]) -> Words:
+    """Return in plain words what `part_name` takes."""
+    return Words(f"{', '.join(names)}, or package.module:object")
+
+
+PositiveList = Annotated[str, AfterValidator(parse_numbers), Words("numbers > 0, comma-separated")]
+Positive = Annotated[float, within(POSITIVE), Words("number > 0")]
+Fraction = Annotated[float, within(FRACTION), Words("number > 0 and < 1")]
+
+
+class Options(BaseModel):
+    """Frozen table of settings; unknown keys are refused.
+
+    A field whose class is a `Kind` of the same table shares the table: its keys stand among the
+    others, and the kind is selected by the field's own key.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        alias_generator=to_kebab,
+        populate_by_name=True,
+        coerce_numbers_to_str=True,  # a list of one number is read as a number
+    )
+
+    @field_validator("*")
+    @classmethod
+    def refuse_unwritable(cls, value: object) -> object:
+        """Refuse text that no file of a run can hold; ValueError."""
+        if isinstance(value, str) and value != replace_unwritable(value):
+            raise ValueError("must be of characters that UTF-8 has; rename the file or folder")
+        return value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_parts(cls, raw: object) -> object:
+        """Move the keys of a part that shares this table into a table of its own."""
+        if not isinstance(raw, Mapping):
+            return raw
+        table = dict(raw)
+        for name, part in cls.list_parts():
+            given = table.get(name)
+            if isinstance(given, Kind):
+                continue
+            keys = part.list_keys()
+            table[name] = {key: table.pop(key) for key in [*table] if key in keys}
+        return table
+
+    @model_serializer(mode="wrap")
+    def _flatten_parts(self, serialise: SerializerFunctionWrapHandler) -> dict[str, object]:
+        """Write the keys of a part that shares this table among the others."""
+        table: dict[str, object] = {}
+        parts = {name for name, _ in self.list_parts()}
+        for key, value in serialise(self).items():
+            table |= value if key in parts else {key: value}
+        return table
+
+    @classmethod
+    def list_parts(cls) -> "Iterator[tuple[str, type[Kind]]]":
+        """List the parts that share this table, by the key that selects each."""
+        for field in cls.model_fields.values():
+            part = field.annotation
+            if isinstance(part, type) and issubclass(part, Kind) and part.shares_table:
+                yield str(field.alias), part
+
+
+class Kind(Options):
+    """Base of a part that comes in kinds, each a subclass of its own.
+
+    Example:
+        >>> class Prior(Kind, table="prior", selector="mode"):
+        ...     mode: str = Field("fixed", description="Prior at the received model.")
+        >>> class FixedPrior(Prior):
+        ...     mode: Literal["fixed"] = "fixed"
+        ...     width: Positive = Field(1.0, description="Standard deviation.")
+        >>> Prior.model_validate({"mode": "fixed", "width": 2}).width
+        2.0
+
+    The class of parts that import strings name is made with `is_imported=True`.
+
+    Attributes:
+        table: Name of the settings table, for messages.
+        selector: Key that names the kind; its default is that of the base class.
+        shares_table: Whether the keys stand in the table of the object that holds the part.
+        kinds: Class of each kind, by its name.
+    """
+
+    table: ClassVar[str]
+    selector: ClassVar[str]
+    shares_table: ClassVar[bool] = False
+    kinds: ClassVar[dict[str, type[Any]]]
+
+    def __init_subclass__(
+        cls,
+        *,
+        table: str | None = None,
+        selector: str = "kind",
+        shares_table: bool = False,
+        is_imported: bool = False,
+        **more: Any,
+    ) -> None:
+        """Begin a family of kinds, where a table is named."""
+        super().__init_subclass__(**more)
+        if table is not None:
+            cls.table, cls.selector, cls.kinds = table, selector, {}
+            cls.shares_table = shares_table
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, *, is_imported: bool = False, **_: Any) -> None:
+        """Register a kind by the names that its selector may have."""
+        names = get_args(cls.model_fields[cls.selector].annotation)
+        for name in (":",) if is_imported else names:
+            cls.kinds[name] = cls
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _select_kind(cls, raw: object, build: Callable[[object], Self]) -> Self:
+        """Build the class of the kind that a table names."""
+        if not isinstance(raw, Mapping) or cls in cls.kinds.values():
+            return build(raw)
+        chosen = cls.find_kind(raw.get(cls.selector, cls.default_kind()))
+        cls._refuse_keys_of_others(chosen, raw)
+        selected: Self = chosen.model_validate({cls.selector: cls.default_kind(), **raw})
+        return selected
+
+    @property
+    def kind_name(self) -> str:
+        """Name of the kind, or the import string."""
+        return str(getattr(self, self.selector))
+
+    @classmethod
+    def default_kind(cls) -> str:
+        """Name of the kind where none is given."""
+        return str(cls.model_fields[cls.selector].default)
+
+    @classmethod
+    def find_kind(cls, name: object) -> type[Any]:
+        """Find the class of a kind; ValueError names those that there are."""
+        key = ":" if isinstance(name, str) and ":" in name else str(name)
+        if key in cls.kinds:
+            return cls.kinds[key]
+        names = [known for known in cls.kinds if known != ":"]
+        own = " or 'package.module:object'" if ":" in cls.kinds else ""
+        near = get_close_matches(str(name), names, 1, cutoff=0)[0]
+        raise SettingsError(
+            f"{cls.table}.{cls.selector} is {name!r}, must be one of {', '.join(names)}{own}; "
+            f"nearest: {near!r}"
+        )
+
+    @classmethod
+    def list_keys(cls) -> dict[str, list[str]]:
+        """List the keys of all kinds, each with the names of the kinds that have it."""
+        kinds_of: dict[str, list[str]] = {}
+        for name, kind in cls.kinds.items():
+            for field in kind.model_fields.values():
+                kinds_of.setdefault(str(field.alias), []).append(name)
+        return kinds_of
+
+    @classmethod
+    def _refuse_keys_of_others(cls, chosen: type["Kind"], raw: Mapping[str, object]) -> None:
+        """Refuse keys that only other kinds have; SettingsError names these kinds."""
+        own = {str(field.alias) for field in chosen.model_fields.values()}
+        for key, kinds in cls.list_keys().items():
+            if key in raw and key not in own:
+                selector, name = f"{cls.table}.{cls.selector}", raw.get(cls.selector)
+                value = cls.default_kind() if name is None else name
+                names = " or ".join(repr(name) for name in kinds)
+                raise SettingsError(
+                    f"{cls.table}.{key} is of {selector} {names}, and {selector} is {value!r}, "
+                    f"which has no such key; remove it, or set {selector}"
+                )
+
+
+def default_of(model: type[BaseModel], alias: str) -> object:
+    """Find the default of a key of one class."""
+    field = next(field for field in model.model_fields.values() if field.alias == alias)
+    return None if field.default is PydanticUndefined else field.default

@@ -1,0 +1,83 @@
+"""Tables of options, and parts that come in kinds."""
+
+from typing import Literal
+
+import pytest
+from pydantic import Field
+
+from fedcel.errors import SettingsError
+from fedcel.options import Kind, Options, Positive
+from fedcel.settings import drop_foreign_keys, dump_settings, merge_layers, parse_settings
+
+
+class Partition(Kind, table="data", selector="partition", shares_table=True):
+    """Family of kinds whose keys stand among those of its owner."""
+
+    partition: str = Field("iid", description="Kind.")
+
+
+class Even(Partition):
+    """Kind without an option."""
+
+    partition: Literal["iid"] = "iid"
+
+
+class Skewed(Partition):
+    """Kind with an option."""
+
+    partition: Literal["dirichlet"] = "dirichlet"
+    alpha: Positive = Field(0.5, description="Concentration.")
+
+
+class OwnPartition(Partition, is_imported=True):
+    """Kind of import strings."""
+
+
+class Table(Options):
+    """Owner."""
+
+    train: int = 0
+    partition: Partition = Even()
+
+
+def test_the_selected_kind_is_built_from_the_owners_table() -> None:
+    """And is written back into it."""
+    raw = {"train": 3, "partition": "dirichlet", "alpha": 2.0}
+    table = Table.model_validate(raw)
+    assert table.partition == Skewed(alpha=2.0)
+    assert table.model_dump(by_alias=True, serialize_as_any=True) == raw
+    assert Table(partition=Skewed(alpha=2.0)).partition == table.partition
+    assert Table.model_validate({}) == Table()
+    own = Table.model_validate({"partition": "mine:deal"}).partition
+    assert isinstance(own, OwnPartition) and own.kind_name == "mine:deal"
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (
+            {"alpha": 1.0},
+            "data.alpha is of data.partition 'dirichlet', and data.partition is 'iid'",
+        ),
+        ({"partition": "dirichlt"}, "must be one of iid, dirichlet or 'package.module:object'"),
+        ({"partition": "dirichlet", "alpha": -1.0}, "finite and above 0"),
+        ({"partition": "iid", "beta": 1.0}, "Extra inputs"),
+    ],
+)
+def test_what_a_kind_does_not_have_is_refused(raw: dict[str, object], message: str) -> None:
+    """With the kinds that have it."""
+    with pytest.raises(ValueError, match=message):
+        Table.model_validate(raw)
+
+
+def test_a_later_layer_with_another_kind_ends_the_options_of_the_first() -> None:
+    """But not what it says itself, and not the options that both kinds have."""
+    fixed = {"prior.mode": "fixed", "prior.width": 2.0, "prior.compensate": False}
+    merged = merge_layers(fixed, {"prior": {"mode": "consistent", "pull": 0.2}})
+    assert merged == {"prior.mode": "consistent", "prior.pull": 0.2, "prior.compensate": False}
+    assert drop_foreign_keys(fixed, {"prior.mode": "none"}) == {"prior.mode": "fixed"}
+    assert drop_foreign_keys(fixed, {"prior.mode": "unknown"}) == fixed
+    with pytest.raises(SettingsError, match="prior.width is of prior.mode 'fixed'"):
+        parse_settings(fixed, {"prior.mode": "consistent", "prior.width": 1.0})
+    settings = parse_settings(fixed)
+    assert parse_settings(dump_settings(settings)) == settings
