@@ -1,12 +1,11 @@
 """The device's side of a service: encode, measure the leak, add keyed noise, ask."""
 
-from clients.device.conversation import PrivatePrediction
-from clients.device.device import Device, describe_law
+from clients.device.conversation import MeasuredVersion, PrivatePrediction
+from clients.device.device import Device, DeviceBuilder, ImageOwner, describe_law
 from clients.device.keyed_noise import load_device_key
 from clients.device.message_groups import GroupCharge, MessageGroups
-from clients.device.renewal import DeviceBuilder, MeasuredVersion
 from clients.device.sent_messages import SentMessages
-from clients.device.split_client import AsyncSplitClient, ImageOwner, SplitClient
+from clients.device.split_client import AsyncSplitClient, SplitClient
 
 __all__ = [
     "AsyncSplitClient",

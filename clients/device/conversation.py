@@ -1,24 +1,26 @@
-"""What a device says to a service and how it takes the replies; no socket in here.
+"""Conversations of a device with a service: state in, request out; no socket in here.
 
-Both clients, in a thread and in an event loop, carry on the same conversations.
+Each is a generator that yields what to do next. The clients for threads and for event loops do it.
 """
 
 import math
 import secrets
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float
 from pydantic import BaseModel, ValidationError
-from torch import Tensor, nn
+from torch import Tensor
 
-from clients import service_messages
+from clients.device.device import Device, DeviceBuilder, PreparedMessage
 from clients.device.encoder import MAX_ENCODER_BYTES, read_encoder
 from clients.device.message_groups import GroupCharge
-from fedcel.errors import ModelVersionError, ServiceError, SpentError
-from fedcel.nets import SplitNet
+from clients.service_messages import Answer, Budget, ExpectedCard, ModelCard, ProblemBody
+from fedcel.errors import LeakError, ModelVersionError, ServiceError, SpentError
 from fedcel.short_repr import summarise_record
 
 MAX_REPLY_BYTES = 2**20  # of any reply but an encoder
@@ -40,13 +42,14 @@ Content = TypeVar("Content", bound=BaseModel)
 
 
 class HttpRequest(NamedTuple):
-    """A request to make; at most `limit` bytes of reply are read."""
+    """A request to make, whose `HttpReply` is sent in, or None where no reply came."""
 
     method: str
     path: str
     headers: dict[str, str]
     content: bytes = b""
     limit: int = MAX_REPLY_BYTES
+    """Bytes of reply that are read, at most."""
 
 
 class Pause(NamedTuple):
@@ -55,16 +58,27 @@ class Pause(NamedTuple):
     seconds: float
 
 
+class Compute(NamedTuple):
+    """Work that takes the processor for long, whose result is sent in."""
+
+    work: Callable[[], object]
+
+
+class TakeTurn(NamedTuple):
+    """A conversation of which a client carries on one at a time, whose result is sent in."""
+
+    conversation: "Conversation[Any]"
+
+
 class HttpReply(NamedTuple):
-    """What came back."""
+    """Reply to a request."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
 
 
-Conversation = Generator[HttpRequest | Pause, HttpReply | None, Result]
-"""It yields what to do and is sent the reply, None where no reply came."""
+Conversation = Generator[HttpRequest | Pause | Compute | TakeTurn, Any, Result]
 
 
 class Uncertainty(NamedTuple):
@@ -91,11 +105,147 @@ class PrivatePrediction(NamedTuple):
     leaked_bits: float
     """Bits beyond the label that all messages of this device may have told the service."""
     group: GroupCharge | None = None
-    """What was assumed about nearly equal images, and what they may have told together."""
+    """Group of nearly equal images that the message was charged to."""
 
     def __repr__(self) -> str:
         """Return a line; tensors by their shapes."""
         return summarise_record(self)
+
+
+class MeasuredVersion(NamedTuple):
+    """A model version that may be asked: its encoder passed the owner's measurement."""
+
+    card: ModelCard
+    device: Device
+
+
+class ServiceClient:
+    """State of a service's client, and its conversations; a transport carries them on.
+
+    An encoder is fetched and measured before an image is encoded with it, the first one and those
+    that replace it.
+    """
+
+    version: MeasuredVersion
+    """Model version that is asked."""
+
+    def __init__(
+        self, key: str, builder: DeviceBuilder, encoder_file: str | Path | None, *, renew: bool
+    ) -> None:
+        self._key = key
+        self._builder = builder
+        self._encoder_file = encoder_file
+        self._renews_encoder = renew
+        self._ended: MeasuredVersion | None = None
+        """Version that the service refuses and nothing may replace: no message is sent in vain."""
+        self._refusals: dict[tuple[str, float, float], str] = {}
+        """Why encoders were refused: a leak near the limit must not pass at the tenth try."""
+
+    @property
+    def card(self) -> ModelCard:
+        """Return the card of the model version that is asked."""
+        return self.version.card
+
+    @property
+    def device(self) -> Device:
+        """Return what makes messages for the model version that is asked."""
+        return self.version.device
+
+    @property
+    def claimed_answers(self) -> ExpectedCard | None:
+        """Return what the service claims that its answers are worth; None where it says nothing.
+
+        Nothing on the device checks it. The leak, in `device.leak`, is measured here.
+        """
+        return self.card.expected
+
+    def _connect(self) -> Conversation[None]:
+        card = yield from self._read(ModelCard, "/v1/model")
+        self.version = yield from self._measure_version(card, None)
+
+    def _read_budget(self) -> Conversation[Budget]:
+        return self._read(Budget, "/v1/budget")
+
+    def _ask(
+        self, image: Float[Tensor, "C H W"], uncertainty: bool, group: str | None
+    ) -> Conversation[PrivatePrediction]:
+        version = self.version  # another conversation may renew it meanwhile
+        if version is self._ended:
+            version = yield TakeTurn(self._renew(version, may_be_back=True))
+        message = version.device.prepare(image, group)
+        try:
+            return (yield from self._query(version, message, uncertainty))
+        except ModelVersionError:
+            if not self._renews_encoder:
+                raise
+        version = yield TakeTurn(self._renew(version))
+        message = version.device.prepare(image, group, encoded_before=message)
+        return (yield from self._query(version, message, uncertainty))
+
+    def _query(
+        self, version: MeasuredVersion, message: PreparedMessage, uncertainty: bool
+    ) -> Conversation[PrivatePrediction]:
+        card, leaked_bits = version.card, version.device.leaked_bits
+        request = build_query(self._key, card.model, message.content, uncertainty=uncertainty)
+        return request_prediction(request, card.classes, leaked_bits, message.charge)
+
+    def _renew(
+        self, refused: MeasuredVersion, *, may_be_back: bool = False
+    ) -> Conversation[MeasuredVersion]:
+        """Return what replaced a version, for the same images, classes and price.
+
+        The first of many conversations fetches and measures it. ServiceError where it is something
+        else, LeakError where its encoder leaks too much, now or before.
+        """
+        if self.version is not refused:
+            return self.version
+        self._ended = refused
+        card = yield from self._read(ModelCard, "/v1/model")
+        if not (may_be_back and card.model == refused.card.model):
+            check_successor(refused.card, card)
+            if reason := self._refusals.get(identify_encoder(card)):
+                raise LeakError(reason)
+            self.version = yield from self._measure_version(card, refused)
+        self._ended = None
+        return self.version
+
+    def _measure_version(
+        self, card: ModelCard, replaced: MeasuredVersion | None
+    ) -> Conversation[MeasuredVersion]:
+        """Return a card's model with a device of its own; the encoder may be in a file."""
+        if self._encoder_file is not None:
+            data = Path(self._encoder_file).read_bytes()
+        else:
+            size = card.encoder.bytes
+            if size > MAX_ENCODER_BYTES:
+                raise ServiceError(f"the encoder has {size} bytes, at most {MAX_ENCODER_BYTES}")
+            data = (yield from send_with_retries(self._build_read("/v1/encoder", size))).body
+        version: MeasuredVersion = yield Compute(partial(self._measure, card, data, replaced))
+        return version
+
+    def _measure(
+        self, card: ModelCard, data: bytes, replaced: MeasuredVersion | None
+    ) -> MeasuredVersion:
+        """Build and measure an encoder; LeakError where it leaks too much.
+
+        The device takes over the key and the record of what was sent, so that limits of all
+        messages hold across versions.
+        """
+        net = read_encoder(card, data, self._builder.encoder)
+        try:
+            device = self._builder.build_device(card, net)
+        except LeakError as error:
+            self._refusals[identify_encoder(card)] = f"model {card.model}: {error}"
+            raise
+        if replaced is not None:
+            device = replace(device, key=replaced.device.key, sent=replaced.device.sent)
+        return MeasuredVersion(card, device)
+
+    def _read(self, kind: type[Content], path: str) -> Conversation[Content]:
+        return parse_reply(kind, (yield from send_with_retries(self._build_read(path))))
+
+    def _build_read(self, path: str, limit: int = MAX_REPLY_BYTES) -> HttpRequest:
+        return HttpRequest("GET", path, {"Authorization": f"Bearer {self._key}"}, limit=limit)
 
 
 def send_with_retries(request: HttpRequest) -> Conversation[HttpReply]:
@@ -109,7 +259,7 @@ def send_with_retries(request: HttpRequest) -> Conversation[HttpReply]:
     refusals = 0
     paused = 0.0
     while True:
-        reply = yield request
+        reply: HttpReply | None = yield request
         if reply and reply.status == 200:
             return reply
         if reply and reply.status not in RETRIED_STATUSES:
@@ -134,9 +284,9 @@ def choose_pause(attempt: int, reply: HttpReply | None) -> float:
 
 
 def describe_refusal(reply: HttpReply) -> ServiceError:
-    """Return what a refusal says."""
+    """Return a refusal as an error."""
     try:
-        problem = service_messages.ProblemBody.model_validate_json(reply.body)
+        problem = ProblemBody.model_validate_json(reply.body)
     except ValidationError:
         return ServiceError(f"the service answered {reply.status}")
     remaining = "" if problem.remaining is None else f" (epsilon left: {problem.remaining:g})"
@@ -152,35 +302,6 @@ def parse_reply(kind: type[Content], reply: HttpReply) -> Content:
         raise ServiceError(
             f"the reply is no {kind.__name__}: {error.error_count()} problems{VERSION_HINT}"
         ) from None
-
-
-def request_card(key: str) -> Conversation[service_messages.ModelCard]:
-    """Return the served model's card."""
-    request = HttpRequest("GET", "/v1/model", {"Authorization": f"Bearer {key}"})
-    return parse_reply(service_messages.ModelCard, (yield from send_with_retries(request)))
-
-
-def request_encoder(
-    key: str,
-    card: service_messages.ModelCard,
-    own_encoder: nn.Module | None,
-    encoder_file: str | Path | None = None,
-) -> Conversation[SplitNet]:
-    """Return the device's half of a card's model, of a file where there is one."""
-    if encoder_file is not None:
-        return read_encoder(card, Path(encoder_file).read_bytes(), own_encoder)
-    size = card.encoder.bytes
-    if size > MAX_ENCODER_BYTES:
-        raise ServiceError(f"the encoder has {size} bytes, at most {MAX_ENCODER_BYTES}")
-    headers = {"Authorization": f"Bearer {key}"}
-    reply = yield from send_with_retries(HttpRequest("GET", "/v1/encoder", headers, limit=size))
-    return read_encoder(card, reply.body, own_encoder)
-
-
-def request_budget(key: str) -> Conversation[service_messages.Budget]:
-    """Return the client's account."""
-    request = HttpRequest("GET", "/v1/budget", {"Authorization": f"Bearer {key}"})
-    return parse_reply(service_messages.Budget, (yield from send_with_retries(request)))
 
 
 def build_query(key: str, version: str, message: bytes, *, uncertainty: bool) -> HttpRequest:
@@ -199,7 +320,7 @@ def request_prediction(
     request: HttpRequest, classes: int, leaked_bits: float, charge: GroupCharge | None = None
 ) -> Conversation[PrivatePrediction]:
     """Return the answer to a query."""
-    answer = parse_reply(service_messages.Answer, (yield from send_with_retries(request)))
+    answer = parse_reply(Answer, (yield from send_with_retries(request)))
     counts = {len(answer.values), len(answer.probabilities)}
     if counts != {classes} or not 0 <= answer.label < classes:
         raise ServiceError(
@@ -225,3 +346,30 @@ def request_prediction(
         leaked_bits=leaked_bits,
         group=charge,
     )
+
+
+def identify_encoder(card: ModelCard) -> tuple[str, float, float]:
+    """Return what a leak depends on: an encoder's digest and its cut."""
+    return card.encoder.sha256, card.sigma, card.dropout
+
+
+def check_successor(current: ModelCard, newer: ModelCard) -> None:
+    """Refuse a version that the client's owner has to agree to: ServiceError."""
+    if newer.model == current.model:
+        raise ServiceError(
+            f"the service refuses model {current.model}, but its /v1/model states it; several "
+            "services behind one address may differ for a while, ask again later"
+        )
+    if (newer.shape, newer.classes) != (current.shape, current.classes):
+        raise ServiceError(
+            f"model {newer.model} is served now, with images {newer.shape} and {newer.classes} "
+            f"classes, so far {current.shape} and {current.classes}; connect anew to ask it"
+        )
+    prices = [(card.price.answer, card.price.uncertainty, card.delta) for card in (newer, current)]
+    if any(price > earlier for price, earlier in zip(*prices, strict=True)):
+        raise ServiceError(
+            f"model {newer.model} is served now, an answer costs epsilon {newer.price.answer:g} "
+            f"and {newer.price.uncertainty:g} for its uncertainty at delta {newer.delta:g}, so far "
+            f"{current.price.answer:g} and {current.price.uncertainty:g} at {current.delta:g}; "
+            "connect anew to pay it"
+        )

@@ -1,16 +1,18 @@
-"""What stays on the device: the measured encoder, its secret key, the record of what was sent."""
+"""Device of an image owner: a measured encoder, a secret key, the record of what was sent."""
 
 import hmac
 import math
+import secrets
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import NamedTuple, final
+from pathlib import Path
+from typing import NamedTuple, Protocol, final, runtime_checkable
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
+from jaxtyping import Float, Int
+from torch import Tensor, nn
 
-from clients.device.keyed_noise import compute_fingerprint, disturb_features
+from clients.device.keyed_noise import compute_fingerprint, disturb_features, load_device_key
 from clients.device.message_groups import (
     Basis,
     EarlierMessage,
@@ -19,25 +21,18 @@ from clients.device.message_groups import (
     NearDuplicatePolicy,
 )
 from clients.device.sent_messages import MARK_BYTES, SentMessages
-from clients.encoder_leak_guard import Leak
+from clients.encoder_leak_guard import Leak, LeakGuard
 from clients.service_messages import ModelCard
 from fedcel.errors import DataError, NearDuplicateError
 from fedcel.nets import SplitNet
+from fedcel.short_repr import summarise_record
 
 NEAR_SIGMAS = 1.0
 """Two images so near are told apart by one message in at most 69 % of cases: Phi(1/2)."""
 
 
 def describe_law(card: ModelCard, net: SplitNet) -> str:
-    """Describe what decides a message besides the image.
-
-    Args:
-        card: The served model's card; only the encoder's digest is used, which was checked.
-        net: The received net, with its cut.
-
-    Returns:
-        A text that differs where the encoder or the cut does.
-    """
+    """Return a text that differs where the encoder or the cut does: they decide a message."""
     return f"{card.encoder.sha256} {net.cut!r}"
 
 
@@ -53,7 +48,7 @@ class PreparedMessage(NamedTuple):
 
 
 class AssumedGroup(NamedTuple):
-    """What a message is taken to show."""
+    """Group that a message is taken to belong to."""
 
     basis: Basis
     group: bytes
@@ -99,21 +94,10 @@ class Device:
         return self.sent.total_bits
 
     def build_message(self, image: Float[Tensor, "C H W"], group: str | None = None) -> bytes:
-        """Encode an image, add the noise of this device to it, and count the message.
-
-        Args:
-            image: The image, (C, H, W) in [0, 1].
-            group: Name of the scene or person that it shows; None: the nearest earlier message of
-                this process decides.
+        """Encode an image, add this device's noise, count the message; see `prepare`.
 
         Returns:
             D values of float32, little-endian; the same image gives the same bytes.
-
-        Raises:
-            DataError: Another shape, or values outside [0, 1].
-            LeakLimitError: All messages together, or those of the group, would tell more than the
-                limit.
-            NearDuplicateError: The image is nearly an earlier one, and such are refused.
         """
         return self.prepare(image, group).content
 
@@ -124,11 +108,12 @@ class Device:
         *,
         encoded_before: PreparedMessage | None = None,
     ) -> PreparedMessage:
-        """Build a message, and say what was assumed of it and charged.
+        """Build a message, and charge it to its group.
 
         Args:
-            image: As `build_message`.
-            group: As `build_message`.
+            image: The image, (C, H, W) in [0, 1].
+            group: Name of the scene or person that it shows; None: the nearest earlier message of
+                this process decides.
             encoded_before: The message of the same image that left before, by the encoder of an
                 earlier model version: both are charged to one group.
 
@@ -136,9 +121,10 @@ class Device:
             The message and its charge.
 
         Raises:
-            DataError: As `build_message`.
-            LeakLimitError: As `build_message`.
-            NearDuplicateError: As `build_message`.
+            DataError: Another shape, or values outside [0, 1].
+            LeakLimitError: All messages together, or those of the group, would tell more than the
+                limit.
+            NearDuplicateError: The image is nearly an earlier one, and such are refused.
         """
         if tuple(image.shape) != self.shape or not ((image >= 0) & (image <= 1)).all():
             raise DataError(
@@ -155,7 +141,9 @@ class Device:
                 f"the message exceeds +-{self.max_value:g} or is undefined; use a bounded encoder"
             )
         content = smashed.numpy().astype("<f4").tobytes()
-        features = self._in_units_of_noise(z[0], noise_scale)
+        features = None  # in units of the noise
+        if sigma := self.net.cut.sigma:
+            features = z[0] / (sigma if noise_scale is None else sigma * noise_scale)
         before = None if encoded_before is None else encoded_before.group
         assumed = self._assume_group(fingerprint, features, group, before)
         if assumed.basis in ("caller", "nearest") and assumed.earlier is not None:
@@ -165,8 +153,7 @@ class Device:
                     "its answer, or allow near-duplicates"
                 )
             if self.near_duplicates == "reuse":
-                charge = self._describe(assumed)
-                return PreparedMessage(assumed.earlier.content, charge, assumed.group)
+                return self._charge(assumed.earlier.content, assumed)
         self.sent.add(
             fingerprint,
             self.leak.upper,
@@ -176,15 +163,7 @@ class Device:
         )
         if assumed.basis != "repeat" and features is not None:
             self.groups.remember(EarlierMessage(features, assumed.group, content))
-        return PreparedMessage(content, self._describe(assumed), assumed.group)
-
-    def _in_units_of_noise(
-        self, z: Float[Tensor, " D"], scale: Float[Tensor, " D"] | None
-    ) -> Float[Tensor, " D"] | None:
-        """Return features over the standard deviation of their noise; None without noise."""
-        if not self.net.cut.sigma:
-            return None
-        return z / (self.net.cut.sigma * (torch.ones_like(z) if scale is None else scale))
+        return self._charge(content, assumed)
 
     def _assume_group(
         self,
@@ -193,7 +172,6 @@ class Device:
         name: str | None,
         before: bytes | None,
     ) -> AssumedGroup:
-        """Say which group a message belongs to, and on what grounds."""
         nearest = None if features is None else self.groups.find_nearest(features)
         distance = None if nearest is None else nearest[1]
         if (earlier_group := self.sent.find_group(fingerprint)) is not None:
@@ -207,7 +185,88 @@ class Device:
             return AssumedGroup("nearest", nearest[0].group, nearest[0], distance)
         return AssumedGroup("alone", fingerprint[:MARK_BYTES], None, distance)
 
-    def _describe(self, assumed: AssumedGroup) -> GroupCharge:
-        """Return what a group has told by now."""
+    def _charge(self, content: bytes, assumed: AssumedGroup) -> PreparedMessage:
         total = self.sent.total_of(assumed.group)
-        return GroupCharge(assumed.basis, total.messages, total.bits, assumed.distance)
+        charge = GroupCharge(assumed.basis, total.messages, total.bits, assumed.distance)
+        return PreparedMessage(content, charge, assumed.group)
+
+
+@runtime_checkable
+class DeviceBuilder(Protocol):
+    """Maker of a device out of what a service sent."""
+
+    @property
+    def encoder(self) -> nn.Module | None:
+        """Return a module of the caller's own, into which the received values go; or None."""
+        ...
+
+    def build_device(self, card: ModelCard, net: SplitNet) -> Device:
+        """Make a device, or refuse the encoder.
+
+        Args:
+            card: The served model's card.
+            net: The received encoder and cut.
+
+        Returns:
+            The device.
+
+        Raises:
+            LeakError: The encoder leaks more than is allowed.
+        """
+        ...
+
+
+@final
+@dataclass(frozen=True)
+class ImageOwner:
+    """Owner of a device: images to measure with, limits, where to keep the secret.
+
+    Args:
+        images: Images to measure with, (M, C, H, W) in [0, 1], 20 or more.
+        labels: Their classes, (M,).
+        message_limit: Bits beyond the label that one message may tell.
+        total_limit: Bits that all distinct messages together may tell.
+        state: Folder for the device's key and the marks of what was sent. Without it both last as
+            long as the process, and the same image is another message after a restart.
+        encoder: Module for the received values, where the service's net is not the project's own.
+        group_limit: Bits that all messages of nearly the same image together may tell, such as
+            frames of one scene; None: no limit of their own.
+        near_duplicates: What is done about an image that is nearly an earlier one: `count` sends it
+            and charges its group, `refuse` sends nothing, `reuse` asks with the earlier message,
+            whose answer is free.
+        near_sigmas: Images are nearly the same where their features are at most so many standard
+            deviations of the noise apart; 0: only where the caller names a group.
+    """
+
+    images: Float[Tensor, "M C H W"]
+    labels: Int[Tensor, " M"]
+    message_limit: float = 1.0
+    total_limit: float = 1000.0
+    state: str | Path | None = None
+    encoder: nn.Module | None = None
+    group_limit: float | None = None
+    near_duplicates: NearDuplicatePolicy = "count"
+    near_sigmas: float = NEAR_SIGMAS
+
+    def __repr__(self) -> str:
+        """Show no image: whatever prints this may be a log that leaves the device."""
+        return summarise_record(self)
+
+    def build_device(self, card: ModelCard, net: SplitNet) -> Device:
+        """Measure a received encoder, and make a device with it; as `DeviceBuilder` states."""
+        state = None if self.state is None else Path(self.state)
+        generator = torch.Generator().manual_seed(secrets.randbits(63))
+        leak = LeakGuard(self.message_limit).check(net, self.images, self.labels, generator)
+        return Device(
+            net=net,
+            shape=tuple(card.shape),
+            law=describe_law(card, net),
+            max_value=card.largest,
+            leak=leak,
+            limit=self.total_limit,
+            key=load_device_key(state and state / "device.key"),
+            sent=SentMessages(state and state / "sent.txt"),
+            group_limit=math.inf if self.group_limit is None else self.group_limit,
+            near_duplicates=self.near_duplicates,
+            groups=MessageGroups(self.near_sigmas),
+        )

@@ -1,4 +1,4 @@
-"""Which messages show nearly the same: frames of a scene, pictures of a person.
+"""Groups of messages that show nearly the same: frames of a scene, pictures of a person.
 
 What one message may tell is measured, and several of nearly the same image tell more: never more
 than the sum, which is what is charged to their group. The caller names the group, or the nearest
@@ -13,13 +13,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 NearDuplicatePolicy = Literal["count", "refuse", "reuse"]
-"""What is done about an image that is nearly an earlier one: it is charged to its group; nothing is
+"""Policy for an image that is nearly an earlier one: it is charged to its group; nothing is
 sent; the earlier message is sent again, whose answer is known and which tells nothing new."""
 Basis = Literal["caller", "nearest", "alone", "repeat", "encoded-anew"]
 
 
 class GroupCharge(NamedTuple):
-    """What was assumed about a message, and what its group has told with it."""
+    """Group that a message is charged to, and what that has told with it."""
 
     basis: Basis
     """Who said that it belongs to the group: the caller; the nearest earlier message; nobody, so it
@@ -75,14 +75,7 @@ class MessageGroups:
     )
 
     def find_nearest(self, features: Float[Tensor, " D"]) -> tuple[EarlierMessage, float] | None:
-        """Return the nearest earlier message and its distance, None before the first one.
-
-        Args:
-            features: In units of the noise.
-
-        Returns:
-            Message and distance.
-        """
+        """Return the nearest earlier message and its distance, None before the first one."""
         if not self.earlier:
             return None
         distances = (self._features[: len(self.earlier)] - features).norm(dim=1)

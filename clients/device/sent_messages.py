@@ -2,6 +2,7 @@
 
 import math
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from threading import Lock
 from typing import IO, NamedTuple
@@ -51,26 +52,12 @@ class SentMessages:
         return len(self._marks)
 
     def find_group(self, fingerprint: bytes) -> bytes | None:
-        """Return the group of a message that left before; None where it did not.
-
-        Args:
-            fingerprint: The message's fingerprint.
-
-        Returns:
-            Its group's fingerprint.
-        """
+        """Return the group of a message that left before; None where it did not."""
         group = self._marks.get(fingerprint[:MARK_BYTES].hex())
         return None if group is None else bytes.fromhex(group)
 
     def total_of(self, group: bytes) -> GroupTotal:
-        """Return what the messages of a group may have told together.
-
-        Args:
-            group: The group's fingerprint.
-
-        Returns:
-            Messages and bits, both 0 for a group that is not known.
-        """
+        """Return what the messages of a group may have told together."""
         return self._groups.get(group[:MARK_BYTES].hex(), GroupTotal(0, 0.0))
 
     def add(
@@ -98,39 +85,31 @@ class SentMessages:
         """
         mark = fingerprint[:MARK_BYTES].hex()
         name = (group or fingerprint)[:MARK_BYTES].hex()
-        with self._lock:
-            if self._path is None:
-                if self._is_new(mark, bits, limit, group=name, group_limit=group_limit):
-                    self._remember(mark, bits, name)
-                return
-            with lock_file(self._path) as file:
+        with self._lock, nullcontext() if self._path is None else lock_file(self._path) as file:
+            if file is not None:
                 self._read_new_lines(file)
-                if self._is_new(mark, bits, limit, group=name, group_limit=group_limit):
-                    line = f"{mark} {bits!r}" if name == mark else f"{mark} {bits!r} {name}"
-                    file.write(f"{line}\n".encode())
-                    file.flush()
-                    os.fsync(file.fileno())
-                    self._read_new_lines(file)  # counted once it is on the disk, never before
-
-    def _is_new(
-        self, mark: str, bits: float, limit: float, *, group: str, group_limit: float
-    ) -> bool:
-        """Say whether the message is new; LeakLimitError when it is, and one too many."""
-        if mark in self._marks:
-            return False
-        if self.total_bits + bits > limit:
-            raise LeakLimitError(
-                f"this message would be number {len(self) + 1}, of up to {bits:.3f} bits, "
-                f"{self.total_bits + bits:.1f} in all, the limit is {limit:g}; nothing was sent"
-            )
-        total = self._groups.get(group, GroupTotal(0, 0.0))
-        if total.bits + bits > group_limit:
-            raise LeakLimitError(
-                f"this message would be number {total.messages + 1} of nearly the same image, of "
-                f"up to {bits:.3f} bits, {total.bits + bits:.1f} of it in all, its limit is "
-                f"{group_limit:g}; nothing was sent"
-            )
-        return True
+            if mark in self._marks:
+                return
+            total = self._groups.get(name, GroupTotal(0, 0.0))
+            if self.total_bits + bits > limit:
+                raise LeakLimitError(
+                    f"this message would be number {len(self) + 1}, of up to {bits:.3f} bits, "
+                    f"{self.total_bits + bits:.1f} in all, the limit is {limit:g}; nothing was sent"
+                )
+            if total.bits + bits > group_limit:
+                raise LeakLimitError(
+                    f"this message would be number {total.messages + 1} of nearly the same image, "
+                    f"of up to {bits:.3f} bits, {total.bits + bits:.1f} of it in all, its limit is "
+                    f"{group_limit:g}; nothing was sent"
+                )
+            if file is None:
+                self._remember(mark, bits, name)
+                return
+            line = f"{mark} {bits!r}" if name == mark else f"{mark} {bits!r} {name}"
+            file.write(f"{line}\n".encode())
+            file.flush()
+            os.fsync(file.fileno())
+            self._read_new_lines(file)  # counted once it is on the disk, never before
 
     def _remember(self, mark: str, bits: float, group: str) -> None:
         self._marks[mark] = group
@@ -139,7 +118,7 @@ class SentMessages:
         self.total_bits += bits
 
     def _read_new_lines(self, file: IO[bytes]) -> None:
-        """Read what was written since the last time, by whomever."""
+        """Read what was written since the last time, by any process."""
         file.seek(self._offset)
         for line in file.read().splitlines():
             try:

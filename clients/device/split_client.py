@@ -1,115 +1,37 @@
-"""Ask a service about images that stay here: encode, add noise, ask, count what leaked."""
+"""Clients of a service for threads and for event loops: images stay here, messages leave."""
 
 import asyncio
-import math
-import secrets
 import ssl
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Self, TypeVar, final
+from typing import Self, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
-import torch
-from jaxtyping import Float, Int
-from torch import Tensor, nn
+from jaxtyping import Float
+from torch import Tensor
 
 from clients.device.conversation import (
+    Compute,
     Conversation,
     HttpReply,
     HttpRequest,
     Pause,
     PrivatePrediction,
-    build_query,
-    request_budget,
-    request_prediction,
+    ServiceClient,
+    TakeTurn,
 )
-from clients.device.device import NEAR_SIGMAS, Device, PreparedMessage, describe_law
-from clients.device.keyed_noise import load_device_key
-from clients.device.message_groups import MessageGroups, NearDuplicatePolicy
-from clients.device.renewal import DeviceBuilder, EncoderSource, MeasuredVersion
-from clients.device.sent_messages import SentMessages
-from clients.encoder_leak_guard import LeakGuard
-from clients.service_messages import LOOPBACK_HOSTS, Budget, ExpectedCard, ModelCard
-from fedcel.errors import ModelVersionError, ServiceError
-from fedcel.nets import SplitNet
-from fedcel.short_repr import summarise_record
+from clients.device.device import DeviceBuilder
+from clients.service_messages import LOOPBACK_HOSTS, Budget
+from fedcel.errors import ServiceError
 
 ATTEMPT_TIMEOUT = httpx.Timeout(30.0, connect=5.0)  # seconds
 
 Result = TypeVar("Result")
 
 
-@final
-@dataclass(frozen=True)
-class ImageOwner:
-    """What a device's owner brings: images to measure with, limits, where to keep the secret.
-
-    Args:
-        images: Images to measure with, (M, C, H, W) in [0, 1], 20 or more.
-        labels: Their classes, (M,).
-        message_limit: Bits beyond the label that one message may tell.
-        total_limit: Bits that all distinct messages together may tell.
-        state: Folder for the device's key and the marks of what was sent. Without it both last as
-            long as the process, and the same image is another message after a restart.
-        encoder: Module for the received values, where the service's net is not the project's own.
-        group_limit: Bits that all messages of nearly the same image together may tell, such as
-            frames of one scene; None: no limit of their own.
-        near_duplicates: What is done about an image that is nearly an earlier one: `count` sends it
-            and charges its group, `refuse` sends nothing, `reuse` asks with the earlier message,
-            whose answer is free.
-        near_sigmas: Images are nearly the same where their features are at most so many standard
-            deviations of the noise apart; 0: only where the caller names a group.
-    """
-
-    images: Float[Tensor, "M C H W"]
-    labels: Int[Tensor, " M"]
-    message_limit: float = 1.0
-    total_limit: float = 1000.0
-    state: str | Path | None = None
-    encoder: nn.Module | None = None
-    group_limit: float | None = None
-    near_duplicates: NearDuplicatePolicy = "count"
-    near_sigmas: float = NEAR_SIGMAS
-
-    def __repr__(self) -> str:
-        """Show no image: whatever prints this may be a log that leaves the device."""
-        return summarise_record(self)
-
-    def build_device(self, card: ModelCard, net: SplitNet) -> Device:
-        """Measure a received encoder, and make a device with it.
-
-        Args:
-            card: The served model's card.
-            net: The received encoder and cut.
-
-        Returns:
-            The device.
-
-        Raises:
-            LeakError: One message may tell more than `message_limit`, or the images cannot show it.
-        """
-        state = None if self.state is None else Path(self.state)
-        generator = torch.Generator().manual_seed(secrets.randbits(63))
-        leak = LeakGuard(self.message_limit).check(net, self.images, self.labels, generator)
-        return Device(
-            net=net,
-            shape=tuple(card.shape),
-            law=describe_law(card, net),
-            max_value=card.largest,
-            leak=leak,
-            limit=self.total_limit,
-            key=load_device_key(state and state / "device.key"),
-            sent=SentMessages(state and state / "sent.txt"),
-            group_limit=math.inf if self.group_limit is None else self.group_limit,
-            near_duplicates=self.near_duplicates,
-            groups=MessageGroups(self.near_sigmas),
-        )
-
-
-class SplitClient:
+class SplitClient(ServiceClient):
     """Asks a split-inference service; the image itself never leaves.
 
     It fetches the model's encoder and measures it at once. Use it as a context manager, or close
@@ -147,38 +69,16 @@ class SplitClient:
         encoder_file: str | Path | None = None,
         renew_encoder: bool = False,
     ) -> None:
-        self._key = key
-        self._source = EncoderSource(key, builder, encoder_file)
-        self._renews_encoder = renew_encoder
-        self._refused: MeasuredVersion | None = None
-        self._renewing = Lock()
+        super().__init__(key, builder, encoder_file, renew=renew_encoder)
+        self._turns = Lock()
         self._http = httpx.Client(
             base_url=check_url(url), verify=build_tls_context(verify), timeout=ATTEMPT_TIMEOUT
         )
         try:
-            card, net = self._carry_on(self._source.request())
-            self.version = self._source.measure(card, net)
+            self._carry_on(self._connect())
         except BaseException:
             self._http.close()
             raise
-
-    @property
-    def card(self) -> ModelCard:
-        """Return the card of the model version that is asked."""
-        return self.version.card
-
-    @property
-    def device(self) -> Device:
-        """Return what makes messages for the model version that is asked."""
-        return self.version.device
-
-    @property
-    def claimed_answers(self) -> ExpectedCard | None:
-        """Return what the service claims that its answers are worth; None where it says nothing.
-
-        Nothing on the device checks it. The leak, in `device.leak`, is measured here.
-        """
-        return self.card.expected
 
     def ask(
         self, image: Float[Tensor, "C H W"], *, uncertainty: bool = False, group: str | None = None
@@ -201,18 +101,7 @@ class SplitClient:
             ServiceError: The service says no; SpentError where a budget is spent,
                 ModelVersionError where it answers another model version.
         """
-        version = self.version  # another thread may renew it meanwhile
-        if version is self._refused:
-            version = self._renew(version, may_be_back=True)
-        message = version.device.prepare(image, group)
-        try:
-            return self._carry_on(self._query(version, message, uncertainty))
-        except ModelVersionError:
-            if not self._renews_encoder:
-                raise
-            version = self._renew(version)
-        message = version.device.prepare(image, group, encoded_before=message)
-        return self._carry_on(self._query(version, message, uncertainty))
+        return self._carry_on(self._ask(image, uncertainty, group))
 
     def budget(self) -> Budget:
         """Read the client's account.
@@ -223,7 +112,7 @@ class SplitClient:
         Raises:
             ServiceError: The service says no.
         """
-        return self._carry_on(request_budget(self._key))
+        return self._carry_on(self._read_budget())
 
     def close(self) -> None:
         """Close the connection."""
@@ -237,71 +126,45 @@ class SplitClient:
         """Close the connection."""
         self.close()
 
-    def _query(
-        self, version: MeasuredVersion, message: PreparedMessage, uncertainty: bool
-    ) -> Conversation[PrivatePrediction]:
-        return begin_query(version, self._key, message, uncertainty=uncertainty)
-
-    def _renew(self, refused: MeasuredVersion, *, may_be_back: bool = False) -> MeasuredVersion:
-        """Return what replaced a version; the first of many threads fetches and measures it.
-
-        Where nothing may replace it, later questions come here first: no message is sent in vain.
-        """
-        with self._renewing:
-            if self.version is refused:
-                self._refused = refused
-                request = self._source.request_newer(refused, may_be_back=may_be_back)
-                newer = self._carry_on(request)
-                if newer is not None:
-                    self.version = self._source.measure(*newer, refused)
-                self._refused = None
-            return self.version
-
     def _carry_on(self, conversation: Conversation[Result]) -> Result:
-        reply = None
+        outcome: object = None
         try:
             while True:
-                step, reply = conversation.send(reply), None
-                if isinstance(step, Pause):
-                    time.sleep(step.seconds)
-                else:
-                    reply = self._send(step)
+                match conversation.send(outcome):
+                    case HttpRequest() as request:
+                        outcome = self._send(request)
+                    case Pause(seconds):
+                        time.sleep(seconds)
+                    case Compute(work):
+                        outcome = work()
+                    case TakeTurn(inner):
+                        with self._turns:
+                            outcome = self._carry_on(inner)
         except StopIteration as end:
             result: Result = end.value
             return result
 
     def _send(self, request: HttpRequest) -> HttpReply | None:
+        method, path, headers, content, limit = request
         body = bytearray()
         try:
-            with self._http.stream(
-                request.method, request.path, headers=request.headers, content=request.content
-            ) as reply:
+            with self._http.stream(method, path, headers=headers, content=content) as reply:
                 for part in reply.iter_bytes():
-                    extend_body(body, part, request.limit)
+                    extend_body(body, part, limit)
                 return HttpReply(reply.status_code, reply.headers, bytes(body))
         except httpx.TransportError as error:
             refuse_untrusted(error)
             return None
 
 
-class AsyncSplitClient:
+class AsyncSplitClient(ServiceClient):
     """`SplitClient` for an event loop, where many questions may wait at once.
 
     Make it with `await AsyncSplitClient.connect(...)`; use it with `async with`, or close it.
     """
 
-    version: MeasuredVersion
-    """What is asked."""
-
-    def __init__(
-        self, http: httpx.AsyncClient, key: str, source: EncoderSource, *, renew_encoder: bool
-    ) -> None:
-        self._http = http
-        self._key = key
-        self._source = source
-        self._renews_encoder = renew_encoder
-        self._refused: MeasuredVersion | None = None
-        self._renewing = asyncio.Lock()
+    _http: httpx.AsyncClient
+    _turns: asyncio.Lock
 
     @classmethod
     async def connect(
@@ -314,99 +177,28 @@ class AsyncSplitClient:
         encoder_file: str | Path | None = None,
         renew_encoder: bool = False,
     ) -> Self:
-        """Fetch the model's encoder and measure it.
-
-        Args:
-            url: Address of the service; `http://` only for this machine.
-            key: The client's API key.
-            builder: `ImageOwner`, or another maker of devices.
-            verify: File of the authority that signed the service's certificate, or True for the
-                system's own.
-            encoder_file: As of `SplitClient`.
-            renew_encoder: As of `SplitClient`.
-
-        Returns:
-            A client of the service.
-
-        Raises:
-            ServiceError: The service cannot be reached or trusted, or says no.
-            LeakError: The encoder leaks more than is allowed.
-        """
-        http = httpx.AsyncClient(
+        """Fetch the model's encoder and measure it; arguments and errors as of `SplitClient`."""
+        client = cls(key, builder, encoder_file, renew=renew_encoder)
+        client._turns = asyncio.Lock()
+        client._http = httpx.AsyncClient(
             base_url=check_url(url), verify=build_tls_context(verify), timeout=ATTEMPT_TIMEOUT
         )
-        source = EncoderSource(key, builder, encoder_file)
-        client = cls(http, key, source, renew_encoder=renew_encoder)
         try:
-            card, net = await client._carry_on(source.request())
-            client.version = await asyncio.to_thread(source.measure, card, net)
+            await client._carry_on(client._connect())
         except BaseException:
-            await http.aclose()
+            await client.close()
             raise
         return client
-
-    @property
-    def card(self) -> ModelCard:
-        """Return the card of the model version that is asked."""
-        return self.version.card
-
-    @property
-    def device(self) -> Device:
-        """Return what makes messages for the model version that is asked."""
-        return self.version.device
-
-    @property
-    def claimed_answers(self) -> ExpectedCard | None:
-        """Return what the service claims that its answers are worth; None where it says nothing.
-
-        Nothing on the device checks it. The leak, in `device.leak`, is measured here.
-        """
-        return self.card.expected
 
     async def ask(
         self, image: Float[Tensor, "C H W"], *, uncertainty: bool = False, group: str | None = None
     ) -> PrivatePrediction:
-        """Get a private answer about an image.
-
-        Args:
-            image: The image, (C, H, W) in [0, 1].
-            uncertainty: Also ask for entropy and BALD, for their price.
-            group: Name of the scene or person that the image shows: messages of a group tell more
-                together than one does, and are metered together.
-
-        Returns:
-            The answer; the same image has the same one, and costs nothing again.
-
-        Raises:
-            LeakLimitError: All messages, or those of the group, would tell more than the limit;
-                nothing was sent. NearDuplicateError where near-duplicates are refused.
-            LeakError: The encoder of a new model version leaks more than is allowed.
-            ServiceError: The service says no; SpentError where a budget is spent,
-                ModelVersionError where it answers another model version.
-        """
-        version = self.version  # another task may renew it meanwhile
-        if version is self._refused:
-            version = await self._renew(version, may_be_back=True)
-        message = version.device.prepare(image, group)
-        try:
-            return await self._carry_on(self._query(version, message, uncertainty))
-        except ModelVersionError:
-            if not self._renews_encoder:
-                raise
-            version = await self._renew(version)
-        message = version.device.prepare(image, group, encoded_before=message)
-        return await self._carry_on(self._query(version, message, uncertainty))
+        """Get a private answer about an image; arguments and errors as of `SplitClient.ask`."""
+        return await self._carry_on(self._ask(image, uncertainty, group))
 
     async def budget(self) -> Budget:
-        """Read the client's account.
-
-        Returns:
-            What it was granted, has spent and has left, in epsilon.
-
-        Raises:
-            ServiceError: The service says no.
-        """
-        return await self._carry_on(request_budget(self._key))
+        """Read the client's account, as `SplitClient.budget` does."""
+        return await self._carry_on(self._read_budget())
 
     async def close(self) -> None:
         """Close the connection."""
@@ -420,63 +212,35 @@ class AsyncSplitClient:
         """Close the connection."""
         await self.close()
 
-    def _query(
-        self, version: MeasuredVersion, message: PreparedMessage, uncertainty: bool
-    ) -> Conversation[PrivatePrediction]:
-        return begin_query(version, self._key, message, uncertainty=uncertainty)
-
-    async def _renew(
-        self, refused: MeasuredVersion, *, may_be_back: bool = False
-    ) -> MeasuredVersion:
-        """Return what replaced a version; the first of many tasks fetches and measures it.
-
-        Where nothing may replace it, later questions come here first: no message is sent in vain.
-        """
-        async with self._renewing:
-            if self.version is refused:
-                self._refused = refused
-                request = self._source.request_newer(refused, may_be_back=may_be_back)
-                newer = await self._carry_on(request)
-                if newer is not None:
-                    measure = self._source.measure
-                    self.version = await asyncio.to_thread(measure, *newer, refused)
-                self._refused = None
-            return self.version
-
     async def _carry_on(self, conversation: Conversation[Result]) -> Result:
-        reply = None
+        outcome: object = None
         try:
             while True:
-                step, reply = conversation.send(reply), None
-                if isinstance(step, Pause):
-                    await asyncio.sleep(step.seconds)
-                else:
-                    reply = await self._send(step)
+                match conversation.send(outcome):
+                    case HttpRequest() as request:
+                        outcome = await self._send(request)
+                    case Pause(seconds):
+                        await asyncio.sleep(seconds)
+                    case Compute(work):
+                        outcome = await asyncio.to_thread(work)
+                    case TakeTurn(inner):
+                        async with self._turns:
+                            outcome = await self._carry_on(inner)
         except StopIteration as end:
             result: Result = end.value
             return result
 
     async def _send(self, request: HttpRequest) -> HttpReply | None:
+        method, path, headers, content, limit = request
         body = bytearray()
         try:
-            async with self._http.stream(
-                request.method, request.path, headers=request.headers, content=request.content
-            ) as reply:
+            async with self._http.stream(method, path, headers=headers, content=content) as reply:
                 async for part in reply.aiter_bytes():
-                    extend_body(body, part, request.limit)
+                    extend_body(body, part, limit)
                 return HttpReply(reply.status_code, reply.headers, bytes(body))
         except httpx.TransportError as error:
             refuse_untrusted(error)
             return None
-
-
-def begin_query(
-    version: MeasuredVersion, key: str, message: PreparedMessage, *, uncertainty: bool
-) -> Conversation[PrivatePrediction]:
-    """Return the conversation about a message, which was counted."""
-    card, leaked_bits = version.card, version.device.leaked_bits
-    request = build_query(key, card.model, message.content, uncertainty=uncertainty)
-    return request_prediction(request, card.classes, leaked_bits, message.charge)
 
 
 def extend_body(body: bytearray, part: bytes, limit: int) -> None:

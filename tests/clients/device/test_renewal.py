@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from clients.device import AsyncSplitClient, ImageOwner, SplitClient
+from clients.device.conversation import check_successor
 from clients.device.device import Device
-from clients.device.renewal import check_successor
 from clients.service import load_served
 from clients.service.app import build_model_card
 from clients.service.versions import ModelOffer, Reload
@@ -124,7 +124,7 @@ def test_the_limits_of_all_messages_hold_across_versions(versions: Versions) -> 
         client.ask(X[0])
         versions.replace_model(make_offer(1))
         grouped = CountingOwner(replace(OWNER, total_limit=2 * leak.upper))
-        client._source.builder = grouped
+        client._builder = grouped
         with pytest.raises(LeakLimitError, match="number 3"):
             client.ask(X[1])
     assert versions.count_requests("/v1/query") == 1
@@ -226,14 +226,14 @@ def test_a_second_change_during_a_question_is_told(
 ) -> None:
     """One renewal a question: it does not run after a service that changes for ever."""
     with SplitClient(versions.up.url, versions.up.key, OWNER, renew_encoder=True) as client:
-        measure = client._source.measure
+        measure = client._measure
 
         def measure_slowly(*arguments: object) -> object:
             version = measure(*arguments)  # type: ignore[arg-type]
             versions.replace_model(make_offer(2))
             return version
 
-        monkeypatch.setattr(client._source, "measure", measure_slowly)
+        monkeypatch.setattr(client, "_measure", measure_slowly)
         versions.replace_model(make_offer(1))
         with pytest.raises(ModelVersionError):
             client.ask(X[0])
