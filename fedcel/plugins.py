@@ -7,7 +7,8 @@ from importlib import import_module
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from types import SimpleNamespace
+from typing import NamedTuple, TypeVar, cast
 
 from fedcel.errors import (
     ContractError,
@@ -21,6 +22,7 @@ from fedcel.extras import missing_extra_error
 
 PAGE = "docs/how-to/write-own-parts.md"
 Case = TypeVar("Case")
+Part = TypeVar("Part")
 
 
 class PartName(NamedTuple):
@@ -74,7 +76,9 @@ def check_contract(part: PartName, checks: Iterable[Callable[[Case], None]], cas
     """
     broken, failure = find_breaks(checks, case)
     if broken:
-        raise PluginError(part.describe_break("; ".join(map(str, broken)))) from broken[0]
+        raise PluginError(
+            part.describe_break("; ".join(dict.fromkeys(map(str, broken))))
+        ) from broken[0]
     if failure:
         raise PluginError(part.describe_failure(failure)) from failure
 
@@ -118,6 +122,29 @@ def blame_part(part: PartName) -> Iterator[None]:
         raise
     except Exception as error:
         raise FailedError(part.describe_failure(error)) from error
+
+
+def guard_part(part: PartName, made: Part, **checks: Callable[..., object]) -> Part:
+    """Guard a user's object, so that whatever goes wrong in a run names it.
+
+    Args:
+        part: How errors name the object.
+        made: The object.
+        checks: Of each method of its protocol, what looks at a result and returns it.
+
+    Returns:
+        An object with these methods. They raise FailedError where the user's raises or returns
+        wrongly.
+    """
+
+    def guard(method: str, check: Callable[..., object]) -> Callable[..., object]:
+        def call(*arguments: object) -> object:
+            with blame_part(part):
+                return check(getattr(made, method)(*arguments))
+
+        return call
+
+    return cast(Part, SimpleNamespace(**{name: guard(name, c) for name, c in checks.items()}))
 
 
 def load_object(ref: str) -> object:

@@ -1,12 +1,6 @@
 """What training minimises beside the task: conditional entropy losses, and rival defences."""
 
-from fedcel.losses.contract import (
-    evaluate_term,
-    require_state,
-    require_term,
-    require_unchanged,
-    store_state,
-)
+from fedcel.losses.contract import require_state
 from fedcel.losses.terms import (
     Batch,
     CELTerm,
@@ -33,13 +27,9 @@ __all__ = [
     "Streams",
     "TermSource",
     "WeightedTerm",
-    "evaluate_term",
     "part_states",
     "refuse_undefined_terms",
     "require_state",
-    "require_term",
-    "require_unchanged",
     "select_state",
     "start_terms",
-    "store_state",
 ]

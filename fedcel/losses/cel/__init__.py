@@ -5,7 +5,7 @@ from fedcel.losses.cel.adaptive_weight import WeightControl
 from fedcel.losses.cel.build_cel import build_cel, build_net_cel, count_seen_features
 from fedcel.losses.cel.class_spread import class_members
 from fedcel.losses.cel.cluster import Cluster
-from fedcel.losses.cel.contract import CEL_CHECKS, CELCase
+from fedcel.losses.cel.contract import CEL_TESTS, CELCase
 from fedcel.losses.cel.gated import Gated
 from fedcel.losses.cel.hybrid import Hybrid
 from fedcel.losses.cel.modules import (
@@ -39,7 +39,7 @@ from fedcel.losses.protocol import (
 )
 
 __all__ = [
-    "CEL_CHECKS",
+    "CEL_TESTS",
     "THRESHOLD_SHARE",
     "CELCase",
     "CELModule",

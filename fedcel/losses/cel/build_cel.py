@@ -6,13 +6,13 @@ from functools import lru_cache
 from fedcel import plugins
 from fedcel.errors import PluginError, SettingsError
 from fedcel.losses.cel.cluster import Cluster
-from fedcel.losses.cel.contract import CEL_CHECKS, CELCase
+from fedcel.losses.cel.contract import CELCase
 from fedcel.losses.cel.gated import Gated
 from fedcel.losses.cel.hybrid import Hybrid
 from fedcel.losses.cel.mutual_information import MutualInformation
-from fedcel.losses.cel.own_cel import OwnCEL
 from fedcel.losses.cel.plain import Plain
 from fedcel.losses.cel.spread_penalties import Penalty, build_penalty, linear_penalty
+from fedcel.losses.contract import LOSS_CHECKS, guard_loss
 from fedcel.losses.protocol import ConditionalEntropy
 from fedcel.nets import SplitNet
 from fedcel.settings import CelSettings
@@ -100,7 +100,7 @@ def build_cel(
     fixed = {} if cel.threshold == "none" else {"threshold": 1.0}
     _check_own_cel(part, cel.model_copy(update=fixed), features, classes)
     penalty = build_penalty(cel, sigma, features)
-    return OwnCEL(part, _make_own_cel(part, cel, penalty, features=features, classes=classes))
+    return guard_loss(part, _make_own_cel(part, cel, penalty, features=features, classes=classes))
 
 
 def build_net_cel(cel: CelSettings, net: SplitNet, classes: int) -> ConditionalEntropy | None:
@@ -161,4 +161,4 @@ def _check_own_cel(part: plugins.PartName, cel: CelSettings, features: int, clas
     def build() -> ConditionalEntropy:
         return _make_own_cel(part, cel, linear_penalty, features=features, classes=classes)
 
-    plugins.check_contract(part, CEL_CHECKS, CELCase(build, features, classes))
+    plugins.check_contract(part, LOSS_CHECKS, CELCase(build, features, classes))

@@ -1,136 +1,146 @@
-"""The short form of the contract of conditional entropy losses, held before a run begins."""
+"""Contract of conditional entropy losses."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
 
-from fedcel.errors import ContractError, DivergedError
+from fedcel.errors import DataError, DivergedError
 from fedcel.losses.contract import (
-    evaluate_term,
+    HALF,
+    IMAGES,
+    LOSS_TESTS,
+    LossBatch,
+    LossCase,
     require_state,
     require_term,
-    require_unchanged,
     store_state,
 )
-from fedcel.losses.protocol import ConditionalEntropy, State, split_features
+from fedcel.losses.protocol import ConditionalEntropy, State, Term, split_features
 from fedcel.plugins import require
-from fedcel.seeding import make_twice
-
-_COUNT, _BATCH = 24, 12  # features of a client and of a batch
-_MOST_CLASSES = 3  # that occur in the features
 
 
-class CELCase(NamedTuple):
+@dataclass(frozen=True)
+class CELCase(LossCase):
     """A conditional entropy loss to hold to its contract.
 
     Attributes:
-        build: Makes the loss anew: what it keeps stands in its state alone.
-        features: D.
-        classes: C.
+        build: Makes the loss.
+        shift_invariant: Whether one number that is added to all features changes nothing.
     """
 
     build: Callable[[], ConditionalEntropy]
     features: int
     classes: int
+    shift_invariant: bool = True
+    shape: tuple[int, ...] = (1, 1, 1)
 
-    def make_features(self, seed: int) -> tuple[Float[Tensor, "N D"], Int[Tensor, " N"]]:
-        """Return normal features (24, D), and labels that go round up to three classes."""
+    def refresh(self, state: State | None, batch: LossBatch, seed: int = 3) -> State:
+        """Return the state after `refresh`; see `LossCase.refresh`."""
         generator = torch.Generator().manual_seed(seed)
-        z = torch.randn(_COUNT, self.features, generator=generator)
-        return z, torch.arange(_COUNT) % min(_MOST_CLASSES, self.classes)
-
-    def refresh(self, state: State | None, z: Tensor, y: Tensor, seed: int = 3) -> State:
-        """Return the state after `refresh` on a client's features."""
-        generator = torch.Generator().manual_seed(seed)
-        batches = split_features(z, y)
+        batches = split_features(batch.z, batch.y)
         return require_state(self.build().refresh(state, batches, generator), "refresh")
 
-    def evaluate(
-        self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"]
-    ) -> tuple[Float[Tensor, ""], Float[Tensor, "B D"]]:
-        """Return loss and gradient of a batch, after holding both to what any batch has."""
-        return evaluate_term(lambda leaf, measure: self.build().loss(state, leaf, y, measure), z)
+    def loss(self, state: State, batch: LossBatch, measure: bool = True) -> Term:
+        """Return the term of a batch, which is never below 0; see `LossCase.loss`."""
+        term = require_term(self.build().loss(state, batch.z, batch.y, measure))
+        value = term.loss.item()
+        require(not value < 0, f"the loss must be 0 or more, is {value:g}")
+        return term
 
-    def play_rounds(self, z: Tensor, y: Tensor) -> Iterator[State]:
-        """Yield the state after each of three rounds: refresh, loss, backward, step."""
-        loss, state = self.build(), None
-        for seed in range(3):
-            state = self.refresh(state, z, y, seed)
-            term = require_term(loss.loss(state, z.clone().requires_grad_(), y))
-            torch.autograd.backward(term.loss)
-            state = require_state(loss.step(state, z, y), "step")
-            yield state
+    def step(self, state: State, batch: LossBatch) -> State:
+        """Return the state after `step`; see `LossCase.step`."""
+        return require_state(self.build().step(state, batch.z, batch.y), "step")
 
 
-def _check_gradient(case: CELCase) -> None:
-    z, y = case.make_features(7)
-    (loss, gradient), (loss_again, gradient_again) = make_twice(
-        lambda: case.evaluate(case.refresh(None, z, y), z[:_BATCH], y[:_BATCH])
-    )
-    line = "of the same generator and batch must come"
-    require(torch.equal(loss, loss_again), f"the same loss {line}, another one came")
-    require(torch.equal(gradient, gradient_again), f"the same gradient {line}, another one came")
-    acts = bool(gradient.any())
-    require(acts, "features that spread within their classes must have a gradient; it is 0")
+def _check_labels(case: CELCase) -> None:
+    batch = case.make_batch(17)
+    state = case.refresh(None, batch)
+    for label in (-1, case.classes):
+        y = batch.y.clone()
+        y[5] = label
+        bad = batch._replace(y=y)
+        try:
+            case.loss(state, bad)
+        except DataError:
+            pass
+        else:
+            require(False, f"label {label} of {case.classes} classes must be refused: DataError")
+        with suppress(DataError):  # a loss that reads no statistics never sees it there
+            case.refresh(None, bad)
+        with suppress(DataError):
+            case.step(state, bad)
 
 
-def _check_inputs(case: CELCase) -> None:
-    z, y = case.make_features(13)
-    features, labels = z.clone(), y.clone()
-    state = case.refresh(None, features, labels)
-    leaf = features.clone().requires_grad_()
-
-    def run_backward() -> None:
-        torch.autograd.backward(require_term(case.build().loss(state, leaf, labels)).loss)
-
-    require_unchanged(state, run_backward)
-    case.build().step(state, features, labels)
-    is_left = torch.equal(features, z) and torch.equal(labels, y) and torch.equal(leaf, z)
-    require(is_left, "features and labels must be left as they are; they were written to")
-
-
-def _check_small_batches(case: CELCase) -> None:
-    z, y = case.make_features(10)
-    batches = {"a single class": y == 1, "one row": torch.arange(_COUNT) == 1}
-    for state in (case.refresh(None, z, y), case.refresh(None, z[y == 1], y[y == 1])):
-        for words, chosen in batches.items():
-            try:
-                case.evaluate(state, z[chosen], y[chosen])
-            except ContractError as error:
-                raise ContractError(f"on a batch of {words}: {error}") from None
+def _check_undefined_statistics(case: CELCase) -> None:
+    batch = case.make_batch(18)
+    state = case.refresh(None, batch)
+    for value in (torch.nan, torch.inf):
+        batch.z[2, 1] = value
+        with suppress(DivergedError):
+            is_hidden = bool(case.loss(state, batch).loss.isfinite())
+            require(not is_hidden, f"of {value} the loss must not be finite")
+        with suppress(DivergedError):
+            store_state(case.refresh(None, batch))
+        with suppress(DivergedError):
+            store_state(case.step(state, batch))
 
 
-def _check_undefined_features(case: CELCase) -> None:
-    z, y = case.make_features(18)
-    state = case.refresh(None, z, y)
-    z[2, 1] = torch.nan
-    with suppress(DivergedError):
-        is_hidden = bool(require_term(case.build().loss(state, z, y)).loss.isfinite())
-        require(not is_hidden, "of NaN the loss must not be finite, or a diverged run goes on")
+def _check_absent_classes(case: CELCase) -> None:
+    batch = case.make_batch(10)
+    for stored in (batch, batch.select(batch.y < 2)):
+        state = case.refresh(None, stored)
+        for chosen in (batch.y == 1, batch.y < 2, (batch.y < 2) | (torch.arange(IMAGES) == 2)):
+            loss, _ = case.evaluate(state, batch.select(chosen))
+            require(bool(loss > 0), "classes that spread must cost something beside absent ones")
 
 
-def _check_stored_state(case: CELCase) -> None:
-    z, y = case.make_features(14)
-    for state in case.play_rounds(z, y):
-        stored = store_state(state)
-        loss, gradient = case.evaluate(state, z, y)
-        loss_again, gradient_again = case.evaluate(stored, z, y)
-        is_same = torch.equal(loss, loss_again) and torch.equal(gradient, gradient_again)
-        require(is_same, "a state that was stored and read again must give the same loss")
-        names = case.refresh(stored, z, y).keys()
-        line = "`refresh` must go on from a stored state with the same names"
-        require(names == state.keys(), f"{line}; {sorted(state)} became {sorted(names)}")
+def _check_no_signal(case: CELCase) -> None:
+    batch = case.make_batch(11)
+    state = case.refresh(None, batch.select(batch.y < 2))
+    loss, gradient = case.evaluate(state, batch.select(torch.tensor([2])))
+    is_zero = not loss.any() and not gradient.any()
+    require(is_zero, "one image of a class that the client never had must cost 0, gradient 0")
 
 
-CEL_CHECKS: tuple[Callable[[CELCase], None], ...] = (
-    _check_gradient,
-    _check_inputs,
-    _check_small_batches,
-    _check_undefined_features,
-    _check_stored_state,
+def _check_equal_features(case: CELCase) -> None:
+    batch = case.make_batch(12)
+    equal = batch._replace(z=torch.full_like(batch.z, 0.3))
+    loss, _ = case.evaluate(case.refresh(None, equal), equal)
+    require(bool(loss < 1e-6), f"equal features must cost nothing, cost {loss:g}")
+
+
+def _check_shift(case: CELCase) -> None:
+    if case.shift_invariant:
+        batch = case.make_batch(9)
+        moved = batch._replace(z=batch.z + 2)
+        loss, _ = case.evaluate(case.refresh(None, batch), batch.select(HALF))
+        shifted, _ = case.evaluate(case.refresh(None, moved), moved.select(HALF))
+        is_same = torch.allclose(shifted, loss, rtol=1e-4, atol=1e-5)
+        line = "2 added to all features must change nothing, or set shift_invariant to False"
+        require(is_same, f"{line}; {loss:g} became {shifted:g}")
+
+
+def _check_weight(case: CELCase) -> None:
+    batch = case.make_batch(15)
+    batch = batch._replace(z=batch.z.double().requires_grad_())
+    state = case.refresh(None, batch._replace(z=batch.z.detach()))
+    inner = batch._replace(z=batch.z.clone())  # like an encoder's: no leaf
+    (weighted,) = torch.autograd.grad(0.3 * case.loss(state, inner).loss, batch.z)
+    (plain,) = torch.autograd.grad(case.loss(state, batch).loss, batch.z)
+    is_same = torch.allclose(weighted, 0.3 * plain, rtol=1e-12, atol=1e-12)
+    require(is_same, "the gradient of a weighted loss must be the weighted gradient")
+
+
+CEL_TESTS: tuple[Callable[[CELCase], None], ...] = (
+    *LOSS_TESTS,
+    _check_labels,
+    _check_undefined_statistics,
+    _check_absent_classes,
+    _check_no_signal,
+    _check_equal_features,
+    _check_shift,
+    _check_weight,
 )
-"""Each raises ContractError where a line of the contract does not hold."""
+"""All, in tests of 4 features and 3 classes under a penalty that is not flat."""

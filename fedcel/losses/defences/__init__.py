@@ -9,10 +9,9 @@ from fedcel.losses.defences.build_defence import (
     defended_net_settings,
 )
 from fedcel.losses.defences.contract import (
-    DEFENCE_CHECKS,
-    TRANSFORM_CHECKS,
+    DEFENCE_TESTS,
+    TRANSFORM_TESTS,
     DefenceCase,
-    SentBatch,
     TransformCase,
 )
 from fedcel.losses.defences.learned_noise import LearnedNoise
@@ -21,8 +20,8 @@ from fedcel.losses.defences.protocol import Defence, LawDefence, Transform
 from fedcel.losses.defences.transform import append_transform
 
 __all__ = [
-    "DEFENCE_CHECKS",
-    "TRANSFORM_CHECKS",
+    "DEFENCE_TESTS",
+    "TRANSFORM_TESTS",
     "Adversarial",
     "Defence",
     "DefenceCase",
@@ -30,7 +29,6 @@ __all__ = [
     "LawDefence",
     "LearnedNoise",
     "NoPeek",
-    "SentBatch",
     "Transform",
     "TransformCase",
     "append_transform",

@@ -6,12 +6,12 @@ from math import sqrt
 
 from fedcel import plugins
 from fedcel.errors import PluginError
+from fedcel.losses.contract import LOSS_CHECKS, guard_loss
 from fedcel.losses.defences.adversarial import Adversarial
 from fedcel.losses.defences.bottleneck import InformationBottleneck
-from fedcel.losses.defences.contract import DEFENCE_CHECKS, DefenceCase
+from fedcel.losses.defences.contract import DefenceCase
 from fedcel.losses.defences.learned_noise import LearnedNoise
 from fedcel.losses.defences.nopeek import NoPeek
-from fedcel.losses.defences.own_defence import OwnDefence
 from fedcel.losses.defences.protocol import Defence, LawDefence, Transform
 from fedcel.losses.defences.transform import append_transform
 from fedcel.nets import Cut, SplitNet
@@ -121,7 +121,7 @@ def build_defence(
     check_schedule(settings, "defence.name", name)
     part = plugins.PartName("defence.name", name, "DefenceContract")
     _check_own_defence(part, settings, shape)
-    return OwnDefence(part, defence)
+    return guard_loss(part, defence)
 
 
 @lru_cache(maxsize=16)
@@ -134,7 +134,7 @@ def _check_own_defence(part: plugins.PartName, settings: Settings, shape: tuple[
         return defence
 
     case = DefenceCase(build, shape, settings.net.features)
-    plugins.check_contract(part, DEFENCE_CHECKS, case)
+    plugins.check_contract(part, LOSS_CHECKS, case)
 
 
 def _load_defence(settings: Settings, shape: tuple[int, ...]) -> Defence | Transform:
