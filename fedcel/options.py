@@ -6,13 +6,12 @@ stand in it, and it computes what the kind computes.
 
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
-    SerializerFunctionWrapHandler,
     field_validator,
     model_serializer,
     model_validator,
@@ -121,7 +120,7 @@ class Options(BaseModel):
         return table
 
     @model_serializer(mode="wrap")
-    def _flatten_parts(self, serialise: SerializerFunctionWrapHandler) -> dict[str, object]:
+    def _flatten_parts(self, serialise: Callable[[object], dict[str, Any]]) -> dict[str, object]:
         """Write the keys of a part that shares this table among the others."""
         table: dict[str, object] = {}
         parts = {name for name, _ in self.list_parts()}
@@ -188,13 +187,13 @@ class Kind(Options):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _select_kind(cls, raw: object, build: Callable[[object], Self]) -> Self:
+    def _select_kind(cls, raw: object, build: Callable[[object], "Kind"]) -> "Kind":
         """Build the class of the kind that a table names."""
         if not isinstance(raw, Mapping) or cls in cls.kinds.values():
             return build(raw)
         chosen = cls.find_kind(raw.get(cls.selector, cls.default_kind()))
         cls._refuse_keys_of_others(chosen, raw)
-        selected: Self = chosen.model_validate({cls.selector: cls.default_kind(), **raw})
+        selected: Kind = chosen.model_validate({cls.selector: cls.default_kind(), **raw})
         return selected
 
     @property
