@@ -38,8 +38,6 @@ class RoundPlan(NamedTuple):
     clip: float | None = None
     """The largest norm of a step's gradient."""
     steps: int = 1
-    compensates_cooling: bool = True
-    """Whether the noise makes up for the moving prior's cooling."""
     control: str = "none"
     """The control variate of this round."""
 
@@ -47,16 +45,6 @@ class RoundPlan(NamedTuple):
     def cel_acts(self) -> bool:
         """Say whether the conditional entropy loss has an encoder to act on and a weight."""
         return self.cel_weight > 0 and not self.is_encoder_frozen
-
-    @property
-    def nominal_temperature(self) -> float:
-        """Return the temperature that the added noise alone gives, in the limit of a small step.
-
-        Minibatches, clients drawn at random and large steps add heat of their own.
-        """
-        if self.compensates_cooling:
-            return self.temperature
-        return self.temperature * temperature_ratio(self.rate, self.pull, self.steps)
 
 
 def step_size(settings: Settings, number: int) -> float:
@@ -209,7 +197,7 @@ def plan_round(
         temperature=round_temperature,
         total=total,
         weight=weight,
-        kappa=kappa if prior.compensates_cooling else 0.0,
+        kappa=kappa,
         steps=local.steps,
         gain=strategy.gain,
     )
@@ -226,7 +214,6 @@ def plan_round(
         temperature=round_temperature,
         clip=None if local.clip == "none" else local.clip,
         steps=local.steps,
-        compensates_cooling=prior.compensates_cooling,
         control=local.control if number > burn_in_rounds(settings) else "none",
     )
 

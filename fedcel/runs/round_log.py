@@ -111,7 +111,6 @@ def describe_round(
         "rate": plan.rate,
         "temperature": plan.temperature,
         "cel-weight": plan.cel_weight,
-        "nominal-temperature": plan.nominal_temperature,
         "pull": plan.rate * plan.pull,
         "seconds": seconds,
     }

@@ -34,6 +34,9 @@ from fedcel.settings import Settings
 BITS_IMAGES = 400
 """Validation images at most, of which the leak is measured during training."""
 
+PROBES = 16
+"""Validation images whose logits a chain is diagnosed on, the first so many."""
+
 EventCallback = Callable[[Event], None]
 """Shows a round's event to people."""
 
@@ -204,7 +207,7 @@ def score_model(
     with torch.no_grad():
         z = flat.net.encode(x)
         logits = flat.net.answer(flat.net.add_noise(z, stream))
-        probes = flat.net.answer(z[: settings.chain.probes])
+        probes = flat.net.answer(z[:PROBES])
     if not logits.isfinite().all():
         raise DivergedError(
             f"the model's answers are not finite after round {state.round}; lower local.rate "

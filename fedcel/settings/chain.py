@@ -28,7 +28,4 @@ class ChainSettings(Options):
     stop: bool = Field(
         False, description="Stop once nothing speaks against convergence, before `rounds`."
     )
-    probes: int = Field(
-        16, ge=1, description="Validation images whose logits the chain is diagnosed on."
-    )
     samples: int = Field(16, ge=1, description="Samples kept at most; the oldest goes first.")

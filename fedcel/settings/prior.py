@@ -33,11 +33,6 @@ class Prior(Kind, table="prior", selector="mode"):
         """Compute the pull per unit step towards 0: 1/(N s0^2)."""
         return 0.0 if self.scale == "none" else 1 / (total * self.scale**2)
 
-    @property
-    def compensates_cooling(self) -> bool:
-        """Whether the noise makes up for what a prior that moves with the chain cools it."""
-        return True
-
 
 class NoPrior(Prior):
     """No prior at the received model."""
@@ -45,20 +40,7 @@ class NoPrior(Prior):
     mode: Literal["none"] = "none"
 
 
-class _MovingPrior(Prior):
-    """Prior whose centre follows the chain, round by round."""
-
-    compensate: bool = Field(
-        True, description="Raise the noise by what a prior that moves with the chain cools it."
-    )
-
-    @property
-    def compensates_cooling(self) -> bool:
-        """Whether the noise makes up for what the prior cools the chain."""
-        return self.compensate
-
-
-class FixedPrior(_MovingPrior):
+class FixedPrior(Prior):
     """Prior of a fixed width."""
 
     mode: Literal["fixed"] = "fixed"
@@ -81,7 +63,7 @@ class FixedPrior(_MovingPrior):
         return kappa
 
 
-class ConsistentPrior(_MovingPrior):
+class ConsistentPrior(Prior):
     """Prior that pulls each round back by the same share, whatever its steps."""
 
     mode: Literal["consistent"] = "consistent"

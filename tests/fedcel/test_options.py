@@ -72,10 +72,11 @@ def test_what_a_kind_does_not_have_is_refused(raw: dict[str, object], message: s
 
 def test_a_later_layer_with_another_kind_ends_the_options_of_the_first() -> None:
     """But not what it says itself, and not the options that both kinds have."""
-    fixed = {"prior.mode": "fixed", "prior.width": 2.0, "prior.compensate": False}
+    fixed = {"prior.mode": "fixed", "prior.width": 2.0, "prior.scale": 3.0}
     merged = merge_layers(fixed, {"prior": {"mode": "consistent", "pull": 0.2}})
-    assert merged == {"prior.mode": "consistent", "prior.pull": 0.2, "prior.compensate": False}
-    assert drop_foreign_keys(fixed, {"prior.mode": "none"}) == {"prior.mode": "fixed"}
+    assert merged == {"prior.mode": "consistent", "prior.pull": 0.2, "prior.scale": 3.0}
+    stays = {"prior.mode": "fixed", "prior.scale": 3.0}
+    assert drop_foreign_keys(fixed, {"prior.mode": "none"}) == stays
     assert drop_foreign_keys(fixed, {"prior.mode": "unknown"}) == fixed
     with pytest.raises(SettingsError, match="prior.width is of prior.mode 'fixed'"):
         parse_settings(fixed, {"prior.mode": "consistent", "prior.width": 1.0})

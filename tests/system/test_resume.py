@@ -32,7 +32,6 @@ SETTINGS: dict[str, str | int | float] = {
     "chain.burn-in": 0.5,
     "chain.thin": 5,
     "chain.samples": 8,
-    "chain.probes": 8,
 }
 
 
