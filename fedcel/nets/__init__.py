@@ -22,7 +22,7 @@ from fedcel.nets.encode_images import (
 from fedcel.nets.flat_net import FlatNet, to_arrays, to_vector
 from fedcel.nets.gaussian_head import GaussianHead
 from fedcel.nets.inference_cost import InferenceCost, measure_cost
-from fedcel.nets.net_contract import NET_CHECKS, NetCase
+from fedcel.nets.net_contract import NET_TESTS, NetCase
 from fedcel.nets.net_faults import find_batch_layers, find_layer_faults, name_layers
 from fedcel.nets.noise_scale import NoiseScale, NoiseScales, whiten_features
 from fedcel.nets.pretrained import fold_batch_norms, keep_parameters
@@ -31,7 +31,7 @@ from fedcel.nets.split_net import SplitNet
 __all__ = [
     "CPU",
     "NET_BUILDERS",
-    "NET_CHECKS",
+    "NET_TESTS",
     "Cut",
     "Encoder",
     "FlatNet",

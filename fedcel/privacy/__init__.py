@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from fedcel.privacy.epsilon_range import check_epsilon
     from fedcel.privacy.label_only import LabelOnly
     from fedcel.privacy.mechanism_builder import build_mechanism, private_logits
-    from fedcel.privacy.mechanism_contract import MECHANISM_CHECKS, MechanismCase
+    from fedcel.privacy.mechanism_contract import MECHANISM_TESTS, MechanismCase
     from fedcel.privacy.noise_mechanisms import Gaussian, Laplace, perturb_rows
     from fedcel.privacy.protocol import KnownLaw, Mechanism
     from fedcel.privacy.sensitivity import ClipKind, clip_sensitivity, noise_sensitivity
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "MECHANISM_CHECKS",
+    "MECHANISM_TESTS",
     "AnswerCalibration",
     "AnswerOption",
     "AnswerScore",

@@ -1,4 +1,4 @@
-"""The short form of the contract of mechanisms, held before a run begins."""
+"""Contract of mechanisms of private answers."""
 
 import math
 from collections.abc import Callable
@@ -10,8 +10,12 @@ from torch import Tensor
 
 from fedcel.errors import ContractError
 from fedcel.plugins import require
+from fedcel.privacy.empirical_bounds import measure_epsilon
 from fedcel.privacy.protocol import Mechanism
 from fedcel.seeding import make_twice
+
+ANSWERS = 10_000  # drawn about each of two inputs
+CONFIDENCE = 1 - 1e-6  # at 95 % a valid mechanism would be called invalid once in some forty runs
 
 
 class MechanismCase(NamedTuple):
@@ -26,7 +30,7 @@ class MechanismCase(NamedTuple):
     classes: int
 
     def answer(self, logits: Float[Tensor, "B C"]) -> Float[Tensor, "B C"]:
-        """Return the answers to logits, after a look at their shape and values."""
+        """Return the answers to logits, after checking their shape and values."""
         before = logits.clone()
         answer = self.build().answer(logits)
         line = "`answer` must return one finite row for each row of logits"
@@ -38,8 +42,16 @@ class MechanismCase(NamedTuple):
         return answer
 
 
+def extreme_pairs(classes: int = 3) -> Float[Tensor, "pairs 2 C"]:
+    """Return pairs of logits that clips leave as far apart as they may be."""
+    first, second = 1e3 * torch.eye(classes, dtype=torch.float64)[:2]
+    return torch.stack([torch.stack([first, -first]), torch.stack([first, second])])
+
+
 def _check_description(case: MechanismCase) -> None:
     mechanism, again = case.build(), case.build()
+    lacks = "it must have name, epsilon, delta, protects, unit and answer"
+    require(isinstance(mechanism, Mechanism), f"{lacks}; {type(mechanism).__name__} lacks some")
     epsilon, delta = mechanism.epsilon, mechanism.delta
     for name, value in (("epsilon", epsilon), ("delta", delta)):
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -65,11 +77,15 @@ def _check_undefined_logits(case: MechanismCase) -> None:
     for bad in (math.nan, math.inf):
         logits = torch.zeros(2, case.classes)
         logits[1, 0] = bad
-        try:
-            case.build().answer(logits)
-        except ValueError:
-            continue
-        require(False, f"logits with {bad} must be refused with a ValueError; they were answered")
+        _require_refusal(case, logits, f"logits with {bad}")
+
+
+def _require_refusal(case: MechanismCase, logits: Float[Tensor, "B C"], words: str) -> None:
+    try:
+        case.build().answer(logits)
+    except ValueError:
+        return
+    require(False, f"{words} must be refused with a ValueError; they were answered")
 
 
 def _check_noise(case: MechanismCase) -> None:
@@ -82,10 +98,44 @@ def _check_noise(case: MechanismCase) -> None:
         ) from None
 
 
-MECHANISM_CHECKS: tuple[Callable[[MechanismCase], None], ...] = (
+def _check_sentence(case: MechanismCase) -> None:
+    protects = case.build().protects
+    line = "protects must be a sentence, which pages and the service's answers show"
+    require(protects.endswith("."), f"{line}; {protects!r:.60} has no full stop")
+
+
+def _check_classes(case: MechanismCase) -> None:
+    for classes in (case.classes - 1, case.classes + 1):
+        words = f"logits of {classes} classes, not {case.classes}, on which the cost may depend,"
+        _require_refusal(case, torch.zeros(2, classes), words)
+
+
+def _check_randomness(case: MechanismCase) -> None:
+    first, second = (case.answer(torch.zeros(500, case.classes)) for _ in range(2))
+    require(not torch.equal(first, second), "500 answers must differ the second time; none did")
+
+
+def _check_epsilon(case: MechanismCase) -> None:
+    for pair in extreme_pairs(case.classes):
+        mechanism = case.build()
+        measured = measure_epsilon(mechanism, pair, ANSWERS, CONFIDENCE)
+        line = f"answers must cost no more than epsilon {mechanism.epsilon:g}"
+        require(measured <= mechanism.epsilon, f"{line}; the best threshold tells {measured:g}")
+
+
+MechanismCheck = Callable[[MechanismCase], None]
+MECHANISM_CHECKS: tuple[MechanismCheck, ...] = (
     _check_description,
     _check_answers,
     _check_undefined_logits,
     _check_noise,
 )
-"""Each raises ContractError where a line of the contract does not hold."""
+"""Before a run and in tests; each raises ContractError where a line of the contract breaks."""
+MECHANISM_TESTS: tuple[MechanismCheck, ...] = (
+    *MECHANISM_CHECKS,
+    _check_sentence,
+    _check_classes,
+    _check_randomness,
+    _check_epsilon,
+)
+"""All, in tests of 3 classes and an epsilon of about 1."""

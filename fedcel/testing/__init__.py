@@ -9,13 +9,13 @@ from fedcel.lazy import export_lazily as _export_lazily
 
 if TYPE_CHECKING:
     from fedcel.testing.attacks import AttackContract as AttackContract
-    from fedcel.testing.losses import CELContract as CELContract
-    from fedcel.testing.losses import DefenceContract as DefenceContract
-    from fedcel.testing.losses import TransformContract as TransformContract
-    from fedcel.testing.mechanisms import MechanismContract as MechanismContract
-    from fedcel.testing.nets import NetContract as NetContract
     from fedcel.testing.samplers import SamplerContract as SamplerContract
     from fedcel.testing.sources import SourceContract as SourceContract
     from fedcel.testing.strategies import StrategyContract as StrategyContract
+    from fedcel.testing.suites import CELContract as CELContract
+    from fedcel.testing.suites import DefenceContract as DefenceContract
+    from fedcel.testing.suites import MechanismContract as MechanismContract
+    from fedcel.testing.suites import NetContract as NetContract
+    from fedcel.testing.suites import TransformContract as TransformContract
 else:
     __all__, __getattr__, __dir__ = _export_lazily(__name__, __file__)

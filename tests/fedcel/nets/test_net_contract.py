@@ -1,13 +1,14 @@
 """A user's net that breaks its contract is refused before a run, by its import string."""
 
+from collections.abc import Callable
 from math import prod
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from fedcel.errors import FedcelError, NetError, PluginError
-from fedcel.nets import build_net
+from fedcel.errors import ContractError, FedcelError, NetError, PluginError
+from fedcel.nets import NET_TESTS, Cut, NetCase, SplitNet, build_net, initialise_parameters
 from fedcel.settings import NetSettings
 
 Halves = tuple[nn.Module, nn.Module]
@@ -145,3 +146,58 @@ def test_a_sound_net_is_let_through() -> None:
     net = NetSettings(name=f"{__name__}:sound", features=6)
     built = build_net(net, (1, 4, 4), 3, torch.Generator().manual_seed(1))
     assert built.features == 6
+
+
+def split(encoder: nn.Module, head: nn.Module) -> SplitNet:
+    """Return a net of 6 features."""
+    return SplitNet(encoder, head, Cut(), 6)
+
+
+def linear(seed: int, *more: nn.Module, inputs: int = 16) -> SplitNet:
+    """Return a bounded net of a seed."""
+    first, second = nn.Linear(inputs, 6), nn.Linear(6, 3)
+    net = split(nn.Sequential(nn.Flatten(), first, *more, nn.Tanh()), second)
+    initialise_parameters(net, torch.Generator().manual_seed(seed))
+    return net
+
+
+def shared(seed: int) -> SplitNet:
+    """Return a net whose encoder and head have one layer in common."""
+    layer = nn.Linear(6, 6)
+    net = linear(seed, layer)
+    return split(net.encoder, nn.Sequential(layer, net.head))
+
+
+class Steep(nn.Module):
+    """Squashes all logits to about 0, with a slope."""
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Return nearly nothing."""
+        return 1e-9 * z
+
+
+class Sealed(nn.Linear):
+    """A layer whose copies share its parameters."""
+
+    def __deepcopy__(self, memo: object) -> "Sealed":
+        """Return the layer itself."""
+        return self
+
+
+TESTED: dict[str, tuple[Callable[[int], SplitNet], str]] = {
+    "other_seed": (lambda seed: linear(1), "another seed must give other parameters"),
+    "slopes": (shared, "no parameter may belong to encoder and head at once"),
+    "learning": (lambda seed: split(linear(seed).encoder, Steep()), "by a tenth"),
+    "bound": (lambda seed: split(linear(seed).encoder[:-1], nn.Linear(6, 3)), "no noise is enough"),
+    "vector": (lambda seed: split(linear(seed).encoder, Sealed(6, 3)), "a copy of the net"),
+}
+
+
+@pytest.mark.parametrize("name", TESTED)
+def test_a_line_of_tests_alone_is_broken(name: str) -> None:
+    """By a net with one fault; the same without it keeps it."""
+    (check,) = (c for c in NET_TESTS if c.__name__ == f"_check_{name}")
+    build, words = TESTED[name]
+    check(NetCase(linear, (1, 4, 4), 3))
+    with pytest.raises(ContractError, match=words):
+        check(NetCase(build, (1, 4, 4), 3))

@@ -27,7 +27,7 @@ from fedcel.privacy.answer_calibration import (
     estimate_confusions,
 )
 from fedcel.privacy.discrete_laplace import add_grid_noise
-from fedcel.testing.mechanisms import ANSWERS, CONFIDENCE, extreme_pairs
+from fedcel.privacy.mechanism_contract import ANSWERS, CONFIDENCE, extreme_pairs
 
 CLASSES = 5
 MECHANISMS = [

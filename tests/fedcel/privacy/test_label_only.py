@@ -12,8 +12,8 @@ from scipy.stats import binomtest, chisquare
 
 from fedcel.privacy import LabelOnly, Mechanism, measure_epsilon
 from fedcel.privacy.label_only import truth_chance
+from fedcel.privacy.mechanism_contract import CONFIDENCE, extreme_pairs
 from fedcel.testing import MechanismContract
-from fedcel.testing.mechanisms import CONFIDENCE, extreme_pairs
 
 ALPHA = 1e-6
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedcel.errors import PluginError
-from fedcel.privacy import build_mechanism
+from fedcel.errors import ContractError, PluginError
+from fedcel.privacy import MECHANISM_TESTS, LabelOnly, MechanismCase, build_mechanism
 from fedcel.settings import PrivacySettings
 
 
@@ -109,3 +109,43 @@ def test_a_sound_one_is_let_through() -> None:
     mechanism = build_mechanism(PrivacySettings(mechanism=f"{__name__}:Sound"), 3)
     assert isinstance(mechanism, Sound)
     assert math.isclose(mechanism.epsilon, PrivacySettings().epsilon)
+
+
+class Wordless(Sound):
+    """Says what it protects in no sentence."""
+
+    protects = "the input of one query"
+
+
+class Unsized(Sound):
+    """Answers logits of any number of classes."""
+
+    def answer(self, logits: Tensor) -> Tensor:
+        """Return a row of as many."""
+        return torch.zeros(len(logits), logits.shape[1])
+
+
+class Certain(Sound):
+    """Answers without noise."""
+
+    def answer(self, logits: Tensor) -> Tensor:
+        """Return the logits."""
+        return logits.clone()
+
+
+TESTED = {
+    "sentence": (Wordless, "'the input of one query' has no full stop"),
+    "classes": (Unsized, "logits of 2 classes, not 3, .* must be refused with a ValueError"),
+    "randomness": (Certain, "must differ the second time"),
+    "epsilon": (Certain, "no more than epsilon 1; the best threshold tells"),
+}
+
+
+@pytest.mark.parametrize("name", TESTED)
+def test_a_line_of_tests_alone_is_broken(name: str) -> None:
+    """By a mechanism with one fault; the label-only mechanism keeps it."""
+    (check,) = (c for c in MECHANISM_TESTS if c.__name__ == f"_check_{name}")
+    kind, words = TESTED[name]
+    check(MechanismCase(lambda: LabelOnly(1.0, 3), 3))
+    with pytest.raises(ContractError, match=words):
+        check(MechanismCase(lambda: kind(PrivacySettings(epsilon=1.0), 3), 3))

@@ -24,8 +24,8 @@ from fedcel.privacy import (
 )
 from fedcel.privacy.discrete_laplace import add_grid_noise
 from fedcel.privacy.gaussian_calibration import calibrate_sigma
+from fedcel.privacy.mechanism_contract import ANSWERS, CONFIDENCE, extreme_pairs
 from fedcel.testing import MechanismContract
-from fedcel.testing.mechanisms import ANSWERS, CONFIDENCE, extreme_pairs
 
 KINDS = ("clamp", "l1", "probabilities")
 ALPHA = 1e-6  # chance that a sound sampler fails the test of its law

@@ -2,7 +2,7 @@
 
 from fedcel.nets.build_net import NET_BUILDERS
 from fedcel.settings import NetSettings
-from fedcel.testing.nets import NetContract
+from fedcel.testing.suites import NetContract
 
 
 class TestMLP(NetContract):

@@ -1,4 +1,4 @@
-"""Contract suites of losses and of changes of what is sent."""
+"""Contract suites whose lines are those of `fedcel`: each is one case of `test_contract`."""
 
 from collections.abc import Callable
 
@@ -14,6 +14,9 @@ from fedcel.losses.defences import (
     Transform,
     TransformCase,
 )
+from fedcel.nets import NET_TESTS, Cut, NetCase, SplitNet, build_net
+from fedcel.privacy import MECHANISM_TESTS, Mechanism, MechanismCase
+from fedcel.settings import NetSettings
 from fedcel.testing.check_names import name_check
 
 
@@ -81,3 +84,65 @@ class TransformContract:
         """Each line of the contract."""
         z = torch.rand(7, 12, generator=torch.Generator().manual_seed(1))
         check(TransformCase(self.build(), z))
+
+
+class MechanismContract:
+    """Tests that a mechanism of private answers must pass; see `fedcel.Mechanism`.
+
+    Name your subclass `TestMine`, define `build`; pytest runs the rest.
+    """
+
+    def build(self) -> Mechanism:
+        """Make your mechanism.
+
+        Returns:
+            A mechanism for 3 classes; epsilon about 1, a delta of .05 can be measured.
+        """
+        raise NotImplementedError
+
+    @pytest.mark.parametrize("check", MECHANISM_TESTS, ids=name_check)
+    def test_contract(self, check: Callable[[MechanismCase], None]) -> None:
+        """Each line of the contract."""
+        check(MechanismCase(self.build, 3))
+
+
+class NetContract:
+    """Tests that a split network must pass.
+
+    Name your subclass `TestMine`, set `name`; pytest runs the rest.
+
+    Attributes:
+        name: Import string of your builder, as `net.name` would have it.
+        shape: Of an image, (C, H, W).
+        bounded: False for an encoder whose features may grow without limit: it may outgrow any
+            noise.
+    """
+
+    name: str
+    shape: tuple[int, int, int] = (1, 8, 8)
+    bounded = True
+
+    def settings(self) -> NetSettings:
+        """Make the settings group `net`; override it for keys beyond the name.
+
+        Returns:
+            The settings of the net.
+        """
+        return NetSettings(name=self.name, features=12, width=16)
+
+    def build(self, seed: int = 1) -> SplitNet:
+        """Build the net as a run would, without noise at the cut.
+
+        Args:
+            seed: Of the parameters.
+
+        Returns:
+            The net for 3 classes.
+        """
+        stream = torch.Generator().manual_seed(seed)
+        return build_net(self.settings(), self.shape, 3, stream, cut=Cut())
+
+    @pytest.mark.parametrize("check", NET_TESTS, ids=name_check)
+    def test_contract(self, check: Callable[[NetCase], None]) -> None:
+        """Each line of the contract."""
+        check(NetCase(self.build, self.shape, 3, self.bounded))
