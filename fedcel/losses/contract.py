@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -184,9 +185,9 @@ def guard_loss(part: PartName, loss: Loss) -> Loss:
     return guard_part(
         part,
         loss,
-        refresh=lambda state: require_state(state, "refresh"),
+        refresh=partial(require_state, method="refresh"),
         loss=require_term,
-        step=lambda state: require_state(state, "step"),
+        step=partial(require_state, method="step"),
     )
 
 

@@ -44,37 +44,6 @@ class Langevin:
         return state
 
 
-@final
-class OwnSampler:
-    """A user's sampler as training calls it: FailedError names it where it raises.
-
-    Args:
-        part: How errors name the sampler.
-        sampler: The sampler.
-    """
-
-    def __init__(self, part: plugins.PartName, sampler: Sampler) -> None:
-        self._part, self._sampler = part, sampler
-
-    def start(self, w: Float[Tensor, " M"], plan: RoundPlan) -> State:
-        """Return the sampler's state; see `Sampler.start`."""
-        with plugins.blame_part(self._part):
-            return require_state(self._sampler.start(w, plan), "start")
-
-    def step(
-        self,
-        state: State,
-        w: Float[Tensor, " M"],
-        gradient: Float[Tensor, " M"],
-        add_noise: NoiseAdder,
-        plan: RoundPlan,
-    ) -> State:
-        """Return the sampler's next state; see `Sampler.step`."""
-        with plugins.blame_part(self._part):
-            moved = self._sampler.step(state, w, gradient, add_noise, plan)
-            return require_state(moved, "step")
-
-
 def build_sampler(local: LocalSettings) -> Sampler:
     """Build the sampler that `local.sampler` names.
 
@@ -92,7 +61,13 @@ def build_sampler(local: LocalSettings) -> Sampler:
         return Langevin()
     part = plugins.PartName("local.sampler", local.sampler, "SamplerContract")
     _check_own_sampler(part, local)
-    return OwnSampler(part, _make_own_sampler(part, local))
+    return guard_sampler(part, _make_own_sampler(part, local))
+
+
+def guard_sampler(part: plugins.PartName, sampler: Sampler) -> Sampler:
+    """Guard a user's sampler; see `guard_part`."""
+    checks = {name: partial(require_state, method=name) for name in ("start", "step")}
+    return plugins.guard_part(part, sampler, **checks)
 
 
 def _make_own_sampler(part: plugins.PartName, local: LocalSettings) -> Sampler:

@@ -1,4 +1,4 @@
-"""The short form of the contract of samplers, held before a run begins."""
+"""Contract of samplers, held before a run; `SamplerContract` adds that they sample."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -69,4 +69,4 @@ def _check_noise(case: SamplerCase) -> None:
 
 
 SAMPLER_CHECKS: tuple[Callable[[SamplerCase], None], ...] = (_check_descent, _check_noise)
-"""Each raises ContractError where a line of the contract does not hold."""
+"""Before a run and in tests; each raises ContractError where a line of the contract breaks."""

@@ -1,6 +1,7 @@
-"""What every sampler must hold: through the real local update, on a posterior known exactly."""
+"""Contract of samplers: through the real local update, on a posterior known exactly."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 import torch
@@ -36,7 +37,7 @@ RATE = 0.05
 
 
 class GaussianMeans(nn.Module):
-    """The means of independent Gaussians of known precision, side by side."""
+    """Means of independent Gaussians of known precision, side by side."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +45,7 @@ class GaussianMeans(nn.Module):
 
     def forward(self, smashed: Float[Tensor, "B 1"]) -> Float[Tensor, "B M"]:
         """Return how far each value is from each mean, in deviations."""
-        return (smashed - self.w) * curvatures().sqrt()
+        return (smashed - self.w) * torch.tensor(CURVATURES).repeat_interleave(CHAINS).sqrt()
 
     @staticmethod
     def potential(gap: Float[Tensor, "B M"], labels: Tensor) -> Float[Tensor, ""]:
@@ -52,15 +53,18 @@ class GaussianMeans(nn.Module):
         return gap.square().mean(0).sum() / 2
 
 
-def curvatures() -> Float[Tensor, " M"]:
-    """Return the precision of each Gaussian."""
-    return torch.tensor(CURVATURES).repeat_interleave(CHAINS)
-
-
-def make_examples() -> list[Float[Tensor, "n 1 1 1"]]:
-    """Return the clients' examples, of different means."""
+def make_clients() -> list[Images]:
+    """Return the clients' examples, of different means; labels play no part."""
     stream = torch.Generator().manual_seed(1)
-    return [k + torch.randn(n, 1, 1, 1, generator=stream) for k, n in enumerate(COUNTS)]
+    return [
+        Images(k + torch.randn(n, 1, 1, 1, generator=stream), torch.zeros(n, dtype=torch.long))
+        for k, n in enumerate(COUNTS)
+    ]
+
+
+def find_mode() -> float:
+    """Return the mean of all examples."""
+    return float(torch.cat([client.x for client in make_clients()]).mean())
 
 
 class SamplerContract:
@@ -118,38 +122,32 @@ class SamplerContract:
         Yields:
             The server's model after each round, one value a chain (M,).
         """
-        settings = self.settings(temperature)
-        parts = make_examples()
+        settings, images, total = self.settings(temperature), make_clients(), sum(COUNTS)
         flat = FlatNet(SplitNet(nn.Flatten(), GaussianMeans(), Cut(0.0), 1))
         state = init_server_state(torch.full_like(flat.vector, start))
-        examples = dict(enumerate(COUNTS))
+        weights = weigh_clients(dict(enumerate(COUNTS)), list(range(len(COUNTS))))
         for number in range(1, ROUNDS + 1):
-            weights = weigh_clients(examples, list(examples))
             deltas = []
             for k, weight in weights.items():
-                plan = plan_round(settings, number, weight, sum(COUNTS))
-
-                def streams(purpose: str, number: int = number, k: int = k) -> torch.Generator:
-                    return make_generator(seed, purpose, number, k)
-
-                labels = torch.zeros(len(parts[k]), dtype=torch.long)
-                client = ClientRound(Images(parts[k], labels), plan, streams)
+                plan = plan_round(settings, number, weight, total)
+                streams = partial(make_generator, seed, round_number=number, client=k)
+                client = ClientRound(images[k], plan, streams)
                 (update,) = train_clients(flat, state.model, [client], local=settings.local)
                 deltas.append(update.delta)
             delta = weighted_sum(deltas, list(weights.values()))
-            whole = plan_round(settings, number, 1.0, sum(COUNTS))
+            whole = plan_round(settings, number, 1.0, total)
             state = advance_model(settings, state, delta, plan=whole, cut=0)
             yield state.model.clone()
 
     @pytest.mark.parametrize("check", SAMPLER_CHECKS, ids=name_check)
-    def test_it_passes_what_every_run_checks(self, check: Callable[[SamplerCase], None]) -> None:
-        """The short form of the contract, to which every run holds a sampler of your own."""
+    def test_contract(self, check: Callable[[SamplerCase], None]) -> None:
+        """Each line to which every run holds a sampler of your own."""
         local = self.settings(1.0).local
         check(SamplerCase(lambda: build_sampler(local), local.steps))
 
     def test_it_samples_the_posterior(self) -> None:
         """Two clients of unequal size: the mean, and T/(N lambda) at two curvatures and two T."""
-        mean = float(torch.cat(make_examples()).mean())
+        mean = find_mode()
         for temperature in (1.0, 0.25):
             models = list(self.run_chains(temperature, mean))[BURN_IN::THIN]
             chains = torch.stack(models).view(len(models), len(CURVATURES), CHAINS).double()
@@ -162,8 +160,7 @@ class SamplerContract:
     def test_without_temperature_it_finds_the_mode(self) -> None:
         """Nothing is drawn: all chains go to the mean of all examples, and to the same bits."""
         *_, last = self.run_chains(0.0)
-        steep, flat = torch.split(last, CHAINS)
-        mean = float(torch.cat(make_examples()).mean())
+        (steep, flat), mean = torch.split(last, CHAINS), find_mode()
         assert abs(float(steep[0]) - mean) < 1e-3
         assert abs(float(flat[0]) - mean) < 0.1 * abs(mean)
         assert torch.equal(steep, steep[:1].expand(CHAINS))
@@ -176,18 +173,13 @@ class SamplerContract:
 
     def test_a_frozen_encoder_stands_still(self) -> None:
         """After burn-in the head moves alone, every parameter of it; all stays finite."""
-        net = build_net(
-            *(NetSettings(features=6, width=9), (1, 4, 4), 3, torch.Generator().manual_seed(1)),
-            cut=Cut(0.1),
-        )
-        flat = FlatNet(net)
-        stream = torch.Generator().manual_seed(2)
+        net, stream = NetSettings(features=6, width=9), torch.Generator().manual_seed(1)
+        flat = FlatNet(build_net(net, (1, 4, 4), 3, stream, cut=Cut(0.1)))
         plan = RoundPlan(0.1, 0.0, 0.0, 0.0, 0.0, 0.05, True, 1.0, steps=3)
         images = Images(torch.rand(12, 1, 4, 4, generator=stream), torch.arange(12) % 3)
         local = LocalSettings(sampler=self.name, steps=3, batch_size=4)
-        client = ClientRound(images, plan, lambda purpose: make_generator(3, purpose))
+        client = ClientRound(images, plan, partial(make_generator, 3))
         (update,) = train_clients(flat, flat.vector.clone(), [client], local=local)
-        delta = update.delta
-        assert not delta[: flat.cut].any()
-        assert delta[flat.cut :].all()
-        assert delta.isfinite().all()
+        assert not update.delta[: flat.cut].any()
+        assert update.delta[flat.cut :].all()
+        assert update.delta.isfinite().all()

@@ -8,7 +8,7 @@ import torch
 from fedcel.data import Images
 from fedcel.plugins import PartName
 from fedcel.posterior import LangevinContext, RoundPlan, Sampler, step_information
-from fedcel.posterior.langevin_step import Langevin, OwnSampler, has_information_bound
+from fedcel.posterior.langevin_step import Langevin, guard_sampler, has_information_bound
 from fedcel.seeding import make_generator
 from fedcel.settings import LocalSettings
 from tests.fedcel.federation.one_client import train_one
@@ -100,7 +100,7 @@ def has_bound(plan: RoundPlan, noise: list[float], sampler: Sampler) -> bool:
 
 def test_what_has_no_bound() -> None:
     """A client without noise, gradients sent as they are, a user's sampler: nothing is said."""
-    own = OwnSampler(PartName("local.sampler", "own:sampler", "SamplerContract"), Langevin())
+    own = guard_sampler(PartName("local.sampler", "own:sampler", "SamplerContract"), Langevin())
     assert has_bound(PLAN, [NOISE, NOISE], Langevin())
     assert not has_bound(PLAN, [NOISE, 0.0], Langevin())
     assert not has_bound(PLAN, [NOISE, NOISE], own)
