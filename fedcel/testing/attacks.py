@@ -1,30 +1,27 @@
-"""What every attack that reconstructs images must hold."""
+"""Contract of attacks: short trials of reconstruction, beside what every run checks."""
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 from unittest.mock import patch
 
 import pytest
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch import Tensor
 
 from fedcel.attacks import ATTACK_CHECKS, Attack, mean_image, mse
 from fedcel.data import Images, read_source
 from fedcel.leakage import FREE_QUERIES, LOG_PROB, MEAN, NOISELESS, Observation
-from fedcel.nets import Cut, SplitNet, initialise_parameters
 from fedcel.settings import DataSettings
+from fedcel.short_repr import summarise_record
 from fedcel.testing.check_names import name_check
 
 KNOWN, TARGETS, FEATURES = 250, 60, 32
-EPOCHS = 12  # of the net to attack
 QUICK = 0.1  # share of the effort where the result does not matter
 PROGRESS = re.compile(r"(\d+)/(\d+)")
-Reconstructions = Float[Tensor, "T C H W"]
 
 
 @dataclass(frozen=True)
@@ -54,10 +51,15 @@ class LinearObservation:
         return torch.cdist(*scaled).square() / -2
 
 
+def make_stream(seed: int) -> torch.Generator:
+    """Return a generator."""
+    return torch.Generator().manual_seed(seed)
+
+
 @cache
 def projection() -> Float[Tensor, "64 32"]:
     """Return 32 orthonormal directions, always the same."""
-    square = torch.randn(64, 64, generator=torch.Generator().manual_seed(11))
+    square = torch.randn(64, 64, generator=make_stream(11))
     q: Tensor = torch.linalg.qr(square).Q
     return q[:, :FEATURES]
 
@@ -70,27 +72,22 @@ def load_digit_targets() -> tuple[Images, Images]:
     return Images(x[:KNOWN], y[:KNOWN]), Images(x[KNOWN:last], y[KNOWN:last])
 
 
-@cache
-def train_undefended(sigma: float = 0.1, layers: int = 2) -> SplitNet:
-    """Return a small net for digits, trained without a defence; never write to it.
+class AttackTrial(NamedTuple):
+    """Outcome of an attack on the targets.
 
-    Of 32 features, its encoder with one or two layers. It learned from digits that are neither the
-    attacker's nor targets.
+    Attributes:
+        images: The reconstructions (T, C, H, W).
+        lines: The lines of progress.
+        draws: State of the generator at each query.
     """
-    x, y = (part[KNOWN + TARGETS :] for part in read_source(DataSettings()).train)
-    stream = torch.Generator().manual_seed(7)
-    hidden = [nn.Linear(64, 64), nn.ReLU()] if layers == 2 else []
-    encoder = nn.Sequential(nn.Flatten(), *hidden, nn.Linear(64, FEATURES))
-    net = SplitNet(encoder, nn.Linear(FEATURES, 10), Cut(sigma), FEATURES)
-    initialise_parameters(net, stream)
-    adam = torch.optim.Adam(net.parameters(), 3e-3)
-    for _ in range(EPOCHS):
-        for part in torch.split(torch.randperm(len(y), generator=stream), 64):
-            adam.zero_grad()
-            smashed = net.add_noise(net.encode(x[part]), stream)
-            torch.autograd.backward(cross_entropy(net.answer(smashed), y[part]))
-            adam.step()
-    return net
+
+    images: Float[Tensor, "T C H W"]
+    lines: list[str]
+    draws: list[bytes]
+
+    def __repr__(self) -> str:
+        """Show shapes in place of numbers."""
+        return summarise_record(self)
 
 
 class AttackContract:
@@ -108,7 +105,7 @@ class AttackContract:
     budget = 0.3
     share = 0.25
     targets = TARGETS
-    _reconstructions: ClassVar[Reconstructions]
+    _trials: ClassVar[dict[float, AttackTrial]]
 
     def build(self) -> Attack:
         """Make your attack.
@@ -134,41 +131,44 @@ class AttackContract:
         """
         return Images(*(part[: self.targets] for part in load_digit_targets()[1]))
 
-    def run_attack(self, effort: float = 1.0, lines: list[str] | None = None) -> Reconstructions:
+    def run_attack(self, effort: float = 1.0) -> AttackTrial:
         """Run the attack on the targets.
 
         Args:
             effort: Share of the suite's budget.
-            lines: Gets a line of progress each.
 
         Returns:
-            The reconstructions (T, C, H, W).
+            What came of it.
         """
-        observation = self.observation()
-        observed = observation.sample(self.target_images().x, torch.Generator().manual_seed(5))
-        return self.build().reconstruct(
-            observation,
-            load_digit_targets()[0],
-            observed,
-            self.budget * effort,
-            torch.Generator().manual_seed(1),
-            None if lines is None else lines.append,
-        )
+        observation, lines, draws = self.observation(), list[str](), list[bytes]()
+        original = type(observation).sample
 
-    def reconstruct_targets(self) -> Reconstructions:
-        """Run the attack at full effort, once for all tests of a suite.
+        def sample(self: Observation, images: Tensor, generator: torch.Generator) -> Tensor:
+            draws.append(generator.get_state().numpy().tobytes())
+            return original(self, images, generator)
 
-        Returns:
-            The reconstructions (T, C, H, W).
-        """
+        known, budget = load_digit_targets()[0], self.budget * effort
+        copies = [part.clone() for part in known]
+        with patch.object(type(observation), "sample", sample):
+            observed = observation.sample(self.target_images().x, make_stream(5))
+            images = self.build().reconstruct(
+                observation, known, observed, budget, make_stream(1), lines.append
+            )
+        assert all(map(torch.equal, known, copies)), "the attacker's own images were written to"
+        return AttackTrial(images, lines, draws)
+
+    def try_attack(self, effort: float = 1.0) -> AttackTrial:
+        """Run the attack once for all tests of a suite; see `run_attack`."""
         suite = type(self)
-        if "_reconstructions" not in vars(suite):  # a parent's are those of another attack
-            suite._reconstructions = self.run_attack()
-        return suite._reconstructions
+        if "_trials" not in vars(suite):  # a parent's are those of another attack
+            suite._trials = {}
+        if effort not in suite._trials:
+            suite._trials[effort] = self.run_attack(effort)
+        return suite._trials[effort]
 
     @pytest.mark.parametrize("check", ATTACK_CHECKS, ids=name_check)
-    def test_it_passes_what_every_run_checks(self, check: Callable[[Attack], None]) -> None:
-        """The short form of the contract, to which every run holds an attack of your own."""
+    def test_contract(self, check: Callable[[Attack], None]) -> None:
+        """Each line to which every run holds an attack of your own."""
         check(self.build())
 
     def test_it_needs_what_is_granted(self) -> None:
@@ -179,8 +179,8 @@ class AttackContract:
 
     def test_it_returns_one_image_per_target(self) -> None:
         """Images have the targets' shape, are finite, in [0, 1], and carry no gradient."""
-        images, targets = self.reconstruct_targets(), self.target_images()
-        assert images.shape == targets.x.shape
+        images = self.try_attack().images
+        assert images.shape == self.target_images().x.shape
         assert images.isfinite().all()
         assert images.min() >= 0
         assert images.max() <= 1
@@ -190,43 +190,27 @@ class AttackContract:
         """Without a defence it must see a good deal more than the global mean image."""
         auxiliary, targets = load_digit_targets()[0], self.target_images()
         mean_error = mse(mean_image(targets.y, auxiliary), targets.x)
-        assert mse(self.reconstruct_targets(), targets.x) < self.share * mean_error
+        assert mse(self.try_attack().images, targets.x) < self.share * mean_error
 
     def test_the_same_seed_gives_the_same_images(self) -> None:
         """The same generator seed gives the same bits, and draws nothing from global streams."""
+        first = self.try_attack(QUICK).images
         before = torch.random.get_rng_state()
-        first = self.run_attack(effort=QUICK)
         torch.manual_seed(99)
-        second = self.run_attack(effort=QUICK)
+        second = self.run_attack(QUICK).images
         torch.random.set_rng_state(before)
         assert torch.equal(first, second)
 
-    def test_the_attackers_images_are_not_changed(self) -> None:
-        """The attacker's images and labels are not written to."""
-        copies = [part.clone() for part in load_digit_targets()[0]]
-        self.run_attack(effort=QUICK)
-        assert all(map(torch.equal, load_digit_targets()[0], copies))
-
     def test_each_query_draws_its_own_noise(self) -> None:
         """No generator state is used twice: what is trained on one draw knows no other."""
-        states: list[bytes] = []
-        observation = self.observation()
-        original = type(observation).sample
-
-        def sample(self: Observation, images: Tensor, generator: torch.Generator) -> Tensor:
-            states.append(generator.get_state().numpy().tobytes())
-            return original(self, images, generator)
-
-        with patch.object(type(observation), "sample", sample):
-            self.run_attack(effort=QUICK)
-        assert NOISELESS in observation.grants or len(set(states)) == len(states)
+        draws = self.try_attack(QUICK).draws
+        assert NOISELESS in self.observation().grants or len(set(draws)) == len(draws)
 
     def test_a_larger_budget_means_more_work(self) -> None:
         """Progress names the part done as k/n: the last line is at its end, the n follow budget."""
         totals = []
         for effort in (QUICK, 1.0):
-            lines: list[str] = []
-            self.run_attack(effort=effort, lines=lines)
+            lines = self.try_attack(effort).lines
             steps = [tuple(map(int, pair)) for line in lines for pair in PROGRESS.findall(line)]
             assert steps
             assert steps[-1][0] == steps[-1][1]

@@ -18,7 +18,8 @@ from fedcel.attacks.mi_face import MIFace
 from fedcel.attacks.score_card import class_means, label_accuracy, mse
 from fedcel.leakage import LOGITS
 from fedcel.nets.split_net import SplitNet
-from fedcel.testing.attacks import load_digit_targets, train_undefended
+from fedcel.testing.attacks import load_digit_targets
+from tests.fedcel.attacks.undefended import train_undefended
 
 STEPS, RATE = 1000, 0.1
 NETS = ((0.1, 1), (0.1, 2), (1.0, 2))  # noise in training, layers of the encoder

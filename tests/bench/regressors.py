@@ -31,7 +31,8 @@ from fedcel.attacks.protocol import Attack
 from fedcel.attacks.score_card import class_means, identification_rate, mse
 from fedcel.leakage import SmashedData
 from fedcel.nets.split_net import SplitNet
-from fedcel.testing.attacks import load_digit_targets, train_undefended
+from fedcel.testing.attacks import load_digit_targets
+from tests.fedcel.attacks.undefended import train_undefended
 
 NETS = ((0.1, 1), (0.1, 2), (1.0, 2))  # noise in training and in use, layers of the encoder
 DRAWS, FOLDS = 4, 5

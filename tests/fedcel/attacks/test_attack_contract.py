@@ -1,12 +1,16 @@
 """A user's attack that breaks its contract is refused before a run begins."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 from fedcel.attacks import ATTACK_CHECKS, ATTACKS, parse_attacks
 from fedcel.errors import PluginError
+from fedcel.testing.attacks import AttackContract, load_digit_targets
 
 
 @dataclass(frozen=True)
@@ -62,3 +66,114 @@ def test_built_in_attacks_hold_it(name: str) -> None:
     """What is asked of others they do."""
     for check in ATTACK_CHECKS:
         check(ATTACKS[name]())
+
+
+class Regression(Mine):
+    """Least squares on the mean of two noisy answers: as strong an attack as the suite wants."""
+
+    def reconstruct(
+        self,
+        watched: Any,
+        images: Any,
+        seen: Any,
+        effort: float,
+        chance: torch.Generator,
+        tell: Any = None,
+    ) -> Tensor:
+        """Return the reconstructions."""
+        z = (watched.sample(images.x, chance) + watched.sample(images.x, chance)) / 2
+        centre, mean = images.x.flatten(1).mean(0), z.mean(0)
+        weights = torch.linalg.lstsq(z - mean, images.x.flatten(1) - centre).solution
+        steps = int(100 * effort)
+        tell(f"step {steps}/{steps}")
+        return (centre + (seen - mean) @ weights).clamp(0, 1).view(-1, 1, 8, 8)
+
+
+class Dark(Regression):
+    """Returns values outside the images' range."""
+
+    def reconstruct(self, *arguments: Any) -> Tensor:  # type: ignore[override]
+        """Return the reconstructions shifted."""
+        return super().reconstruct(*arguments) - 1
+
+
+class Blind(Regression):
+    """Sees nothing of the targets."""
+
+    def reconstruct(self, *arguments: Any) -> Tensor:  # type: ignore[override]
+        """Return the mean image of the batch."""
+        images = super().reconstruct(*arguments)
+        return images.mean(0, keepdim=True).expand_as(images)
+
+
+class Global(Regression):
+    """Draws from torch's stream."""
+
+    def reconstruct(self, *arguments: Any) -> Tensor:  # type: ignore[override]
+        """Return the reconstructions with other noise each time."""
+        images = super().reconstruct(*arguments)
+        return (images + 0.01 * torch.rand(images.shape)).clamp(0, 1)
+
+
+class Stale(Regression):
+    """Asks twice with the same noise."""
+
+    def reconstruct(self, *arguments: Any) -> Tensor:  # type: ignore[override]
+        """Ask once more with a fresh copy of the generator."""
+        arguments[0].sample(arguments[1].x, torch.Generator().set_state(arguments[4].get_state()))
+        return super().reconstruct(*arguments)
+
+
+class Lazy(Regression):
+    """Does the same work for any budget."""
+
+    def reconstruct(self, *arguments: Any) -> Tensor:  # type: ignore[override]
+        """Ignore the budget."""
+        return super().reconstruct(*arguments[:3], 1.0, *arguments[4:])
+
+
+class Writing(Regression):
+    """Overwrites the attacker's images."""
+
+    def reconstruct(self, *arguments: Any) -> Tensor:  # type: ignore[override]
+        """Brighten an image."""
+        images = super().reconstruct(*arguments)
+        arguments[1].x[0] += 1
+        return images
+
+
+SUITE: dict[str, Callable[[], Mine]] = {
+    "it_needs_what_is_granted": lambda: Regression(needs=frozenset({"logits"})),
+    "it_returns_one_image_per_target": Dark,
+    "far_better_than_the_mean_image": Blind,
+    "the_same_seed_gives_the_same_images": Global,
+    "each_query_draws_its_own_noise": Stale,
+    "a_larger_budget_means_more_work": Lazy,
+}
+
+
+def make_suite(make: Callable[[], Mine]) -> AttackContract:
+    """Return the suite of an attack, with trials of its own."""
+
+    class Suite(AttackContract):
+        def build(self) -> Any:
+            return make()
+
+    return Suite()
+
+
+@pytest.mark.parametrize("name", SUITE)
+def test_a_line_of_the_suite_is_broken(name: str) -> None:
+    """By an attack with one fault; the regression keeps it."""
+    getattr(make_suite(Regression), f"test_{name}")()
+    with pytest.raises(AssertionError):
+        getattr(make_suite(SUITE[name]), f"test_{name}")()
+
+
+def test_an_attack_that_writes_to_its_images_is_refused() -> None:
+    """By each test that runs it."""
+    known, _ = load_digit_targets()
+    before = known.x.clone()
+    with pytest.raises(AssertionError, match="own images were written to"):
+        make_suite(Writing).run_attack()
+    known.x.copy_(before)  # other tests read them

@@ -38,7 +38,7 @@ def pixels(sigma: float, dropout: float = 0.0) -> SmashedData:
 class TestAveraging(AttackContract):
     """The decoder on the mean of four observations; its name and surface carry the mark of it."""
 
-    test_it_passes_what_every_run_checks = None  # those of attacks of one's own
+    test_contract = None  # those of attacks of one's own
 
     def build(self) -> Attack:
         """Return it."""

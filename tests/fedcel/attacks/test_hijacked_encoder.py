@@ -6,7 +6,8 @@ from fedcel.attacks.decoder import Decoder
 from fedcel.attacks.hijacked_encoder import hijack_encoder
 from fedcel.attacks.score_card import mse
 from fedcel.leakage import SmashedData, optimal_leak
-from fedcel.testing.attacks import load_digit_targets, train_undefended
+from fedcel.testing.attacks import load_digit_targets
+from tests.fedcel.attacks.undefended import train_undefended
 
 
 def stream(seed: int = 0) -> torch.Generator:

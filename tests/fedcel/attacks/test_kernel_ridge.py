@@ -26,8 +26,8 @@ from fedcel.testing.attacks import (
     AttackContract,
     LinearObservation,
     load_digit_targets,
-    train_undefended,
 )
+from tests.fedcel.attacks.undefended import train_undefended
 
 
 def stream(seed: int = 0) -> torch.Generator:

@@ -11,7 +11,8 @@ from fedcel.attacks.score_card import class_means, mse
 from fedcel.leakage import FREE_QUERIES, SmashedData
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet
-from fedcel.testing.attacks import AttackContract, load_digit_targets, train_undefended
+from fedcel.testing.attacks import AttackContract, load_digit_targets
+from tests.fedcel.attacks.undefended import train_undefended
 
 
 def stream(seed: int = 0) -> torch.Generator:

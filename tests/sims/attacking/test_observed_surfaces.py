@@ -21,13 +21,14 @@ from fedcel.nets.split_net import SplitNet
 from fedcel.posterior.predict import build_device_net
 from fedcel.privacy import build_mechanism
 from fedcel.settings import AttackSettings, Settings, parse_settings
-from fedcel.testing.attacks import FEATURES, load_digit_targets, train_undefended
+from fedcel.testing.attacks import FEATURES, load_digit_targets
 from sims.attacking.observed_surfaces import (
     PrivateLogits,
     require_known_law,
     sample_messages,
     send_messages,
 )
+from tests.fedcel.attacks.undefended import train_undefended
 
 
 def stream(seed: int = 0) -> torch.Generator:
