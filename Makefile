@@ -5,7 +5,7 @@ BIN := .venv/bin
 export FLWR_TELEMETRY_ENABLED = 0
 export FLWR_DISABLE_UPDATE_CHECK = 1
 
-.PHONY: demo test test-all check docs pages bench abuse clean
+.PHONY: demo test test-all check docs pages bench reproduce abuse clean
 
 .venv/ready: .venv/wheel
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
@@ -72,6 +72,10 @@ bench: .venv/ready
 	$(BIN)/python -m tests.bench.ledger
 	$(BIN)/python -m tests.bench.service
 	$(BIN)/python -m tests.bench.play
+
+# Published tables again, or only some: TABLES="digits temperature".
+reproduce: .venv/ready
+	$(BIN)/python docs/research/scripts/reproduce.py $(TABLES)
 
 # Service, training and ledgers killed 50 times each, 100 000 drawn requests, 20 000 damaged
 # pictures: half an hour.

@@ -12,7 +12,7 @@ import clients.flower.client_app  # noqa: F401 - before autodoc, which imports a
 import sims.bench.run_bench  # noqa: F401
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE / "extensions"))
+sys.path[:0] = [str(HERE / "extensions"), str(HERE / "research" / "scripts")]
 
 import generated_reference  # noqa: E402 - from the folder above
 import result_rows  # noqa: E402

@@ -18,7 +18,7 @@ from sims.commands.interruption import explain_hint
 from sims.commands.main import INTERRUPTED, main, report_error
 
 GRACE_SECONDS = 5.0
-SUPERVISED = {"simulate", "bench", "tune", "uncertainty", "attack", "audit", "escalate"}
+SUPERVISED = {"simulate", "bench", "tune", "attack", "audit"}
 """Commands that work long, in memory that may not be enough, with parts of a user's own."""
 
 

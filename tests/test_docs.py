@@ -16,10 +16,10 @@ import pytest
 import typer
 
 from fedcel.settings import flatten_settings, parse_settings
+from published_tables import TABLES
 from sims.bench import scenario
 from sims.commands.main import app
 from sims.overrides import parse_overrides
-from sims.reproduce import read_tables
 
 CLI = typer.main.get_command(app)
 ROOT = Path(__file__).parents[1]
@@ -30,11 +30,15 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "docs" / "tutorials").glob("*.ipynb")),
 ]
-SHELL = re.compile(r"^(?:\$ )?(?:[A-Z_]+=\S+ )?(?:\.venv/bin/)?(?=(?:fedcel|make|python -m) )")
+SHELL = re.compile(
+    r"^(?:\$ )?(?:[A-Z_]+=\S+ )?(?:\.venv/bin/)?(?=(?:fedcel|make|python -m) |python docs/)"
+)
 """What may stand before the program."""
 FENCE = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
 SPAN = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 LINK = re.compile(r"!?\[[^]]*\]\(([^)\s]+)\)")
+REMOVED = set(re.findall(r"^- `fedcel ([a-z]+)` is now", CHANGELOG.read_text(), re.MULTILINE))
+"""Commands of earlier versions, named in their changelog."""
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
@@ -73,9 +77,17 @@ def names(command: click.Command) -> set[str]:
     return found
 
 
-def parsed(words: list[str]) -> dict[str, Any]:
+def find_command(script: Path) -> click.Command | None:
+    """Return the command line of a script of docs/research, if it has one."""
+    if script.parent != ROOT / "docs" / "research" / "scripts":
+        return None
+    app = getattr(importlib.import_module(script.stem), "app", None)
+    return app and typer.main.get_command(app)
+
+
+def parsed(command: click.Command, words: list[str]) -> dict[str, Any]:
     """Return the parameters that a command line sets, by the command line's own parser."""
-    command, rest = CLI, words
+    rest = words
     while isinstance(command, click.Group):
         name, *rest = rest
         command = command.commands[name]
@@ -108,12 +120,20 @@ def test_commands_are_ones_that_run(page: Path) -> None:
             assert {word for word in words if "=" not in word} <= TARGETS
             continue
         if program == "python":
-            assert importlib.util.find_spec(words[1]), f"{page.name} runs {words[1]}"
+            path, *words = words
+            if path == "-m":
+                assert importlib.util.find_spec(words[0]), f"{page.name} runs {words[0]}"
+                continue
+            assert (ROOT / path).exists(), f"{page.name} runs {path}"
+            command = find_command(ROOT / path)
+        elif page == CHANGELOG and words[0] in REMOVED:
             continue
-        if set(words) <= known_names:
+        else:
+            command = CLI
+        if command is None or set(words) <= known_names:
             continue
         words = ["1" if word == "N" else word for word in words]
-        options = parsed(words)
+        options = parsed(command, words)
         given = parse_overrides(options.get("assignments"))
         parse_settings({key: value for key, value in given.items() if key != "bench.seeds"})
         name = options.get("scenario", "")
@@ -128,7 +148,7 @@ def test_commands_are_ones_that_run(page: Path) -> None:
 def test_commands_in_tables_are_found(tmp_path: Path) -> None:
     """Those of the published tables run, as the page shows them."""
     page = tmp_path / "reproduce.md"
-    page.write_text("\n".join(f"`{c}`" for table in read_tables() for c in table.commands))
+    page.write_text("\n".join(f"`{c}`" for table in TABLES.values() for c in table.commands))
     programs = {program for program, *_ in commands(page)}
     assert programs == {"fedcel", "make", "python"}
     test_commands_are_ones_that_run(page)

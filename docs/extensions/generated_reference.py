@@ -11,9 +11,9 @@ import click
 import typer
 
 from fedcel.settings import describe_kind, describe_settings
+from published_tables import DATA, TABLES, describe_hours, format_command_table
 from sims.bench import scenario
 from sims.commands.main import app
-from sims.reproduce import describe_hours, format_command_table, read_data, read_tables
 
 COMMENT = re.compile(r"^<!-- reference (?P<kind>[a-z-]+) -->$", re.MULTILINE)
 MISSING = "–"
@@ -91,13 +91,13 @@ def list_scenarios() -> Iterator[str]:
 def list_data() -> Iterator[str]:
     """Return a row a data set that commands of published tables need."""
     yield "| name here | what it is |\n|---|---|"
-    for name, text in read_data().items():
+    for name, text in DATA.items():
         yield f"| `{name}` | {text} |"
 
 
 def state_hours() -> Iterator[str]:
     """Return how long the published tables take."""
-    yield describe_hours(read_tables())
+    yield describe_hours(TABLES.values())
 
 
 REFERENCES: dict[str, Callable[[], Iterator[str]]] = {

@@ -25,16 +25,9 @@ from fedcel.attacks.inversion_training import Effort
 from fedcel.attacks.invert import Inversion, choose_attacks, copy_differentiable, invert
 from fedcel.attacks.kernel_ridge import KernelRidge
 from fedcel.attacks.logit_inversion import LogitInversion
-from fedcel.attacks.membership import (
-    MIN_SHADOWS,
-    MembershipScores,
-    likelihood_ratios,
-    scale_confidence,
-    score_membership,
-)
 from fedcel.attacks.mi_face import MIFace
 from fedcel.attacks.protocol import Attack, OtherClasses, Progress
-from fedcel.attacks.registry import ATTACKS, REVISION, list_entries, parse_attacks
+from fedcel.attacks.registry import ATTACKS, REVISION, parse_attacks
 from fedcel.attacks.rmle import RMLE
 from fedcel.attacks.runner import (
     FAILURE_PREFIX,
@@ -58,7 +51,6 @@ __all__ = [
     "ATTACKS",
     "ATTACK_CHECKS",
     "FAILURE_PREFIX",
-    "MIN_SHADOWS",
     "REPEAT_MARK",
     "REVISION",
     "RMLE",
@@ -84,7 +76,6 @@ __all__ = [
     "LogitInversion",
     "MIFace",
     "MeasuredLeak",
-    "MembershipScores",
     "OtherClasses",
     "Progress",
     "Rebuild",
@@ -98,14 +89,10 @@ __all__ = [
     "find_contradictions",
     "hijack_encoder",
     "invert",
-    "likelihood_ratios",
-    "list_entries",
     "mean_image",
     "mse",
     "parse_attacks",
     "run_attacks",
-    "scale_confidence",
-    "score_membership",
     "score_reconstructions",
     "set_trap_weights",
 ]

@@ -31,7 +31,7 @@ WITHOUT_IMAGES = (OPTIMAL, ATTRIBUTE)
 """Attacks that rebuild no image."""
 REVISION = 2
 """Version of the attacks: raised when one finds more with the same settings. Cells attacked by an
-earlier one are attacked again when asked for, and what `fedcel escalate` wrote is told apart."""
+earlier one are attacked again when asked for, and their rows are told apart."""
 ATTACKS: dict[str, Callable[[], Attack]] = {
     "decoder": Decoder,
     "decoder-large": partial(Decoder, "decoder-large", effort=Effort(size=LARGE_DECODER)),

@@ -1,14 +1,10 @@
 """How good predicted probabilities are, and what their uncertainty tells."""
 
-import math
-
-import scipy
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 CALIBRATION_BINS = 15  # Guo et al., ICML 2017, section 5
-MOST_TEMPERATURE = 20.0  # that probabilities are raised by; its inverse is the least
 
 
 def score_probabilities(
@@ -32,52 +28,6 @@ def score_probabilities(
         "ece": ece(probabilities, labels),
         "brier": brier(probabilities, labels),
     }
-
-
-def fit_temperature(probabilities: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> float:
-    """Fit the one number that calibrates probabilities best: p^(1/t), normalised, by their NLL.
-
-    Args:
-        probabilities: (N, C), of images that neither trained nor test the model.
-        labels: (N,).
-
-    Returns:
-        t in [0.05, 20]; above 1 the model is overconfident.
-
-    Raises:
-        ValueError: Rows are no distributions, or there are none.
-
-    References:
-        Guo et al., ICML 2017, section 4.2 (temperature scaling).
-    """
-    p = check_probabilities(probabilities).double()
-
-    def measure(log_temperature: float) -> float:
-        return nll(apply_temperature(p, math.exp(log_temperature)), labels)
-
-    bounds = -math.log(MOST_TEMPERATURE), math.log(MOST_TEMPERATURE)
-    return math.exp(scipy.optimize.minimize_scalar(measure, bounds=bounds, method="bounded").x)
-
-
-def apply_temperature(
-    probabilities: Float[Tensor, "N C"], temperature: float
-) -> Float[Tensor, "N C"]:
-    """Raise probabilities to the power 1/t and normalise them.
-
-    Args:
-        probabilities: (N, C), each row a distribution over classes.
-        temperature: t, above 0.
-
-    Returns:
-        (N, C); the most probable class stays.
-
-    Raises:
-        ValueError: The temperature is not above 0.
-    """
-    if not temperature > 0:
-        raise ValueError(f"temperature is {temperature}, must be above 0; 1 changes nothing")
-    tiny = torch.finfo(probabilities.dtype).tiny
-    return (probabilities.clamp_min(tiny).log() / temperature).softmax(1)
 
 
 def accuracy(probabilities: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> float:

@@ -1,7 +1,6 @@
 """Benches: a scenario's variants, strengths and seeds, trained, attacked and compared.
 
-What trains and attacks is imported from its module, `sims.bench.run_bench`, `.escalate` or
-`.uncertainty`: it needs more than a scenario does.
+`sims.bench.run_bench`, which trains and attacks, is imported by itself: it needs more.
 """
 
 from sims.bench.scenario import (

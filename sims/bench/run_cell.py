@@ -93,7 +93,7 @@ def suggest_attack(folder: Path, differences: Differences) -> str:
     ]
     return (
         f". Attacks are added without training again: `fedcel attack {folder} "
-        f"{shlex.join(arguments)}`, or `fedcel escalate {folder.parent.parent}` with the same --set"
+        f"{shlex.join(arguments)}`"
     )
 
 

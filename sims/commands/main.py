@@ -21,19 +21,15 @@ from sims.commands import (
     attack,
     audit,
     bench,
-    escalate,
     export,
-    membership,
     play,
     privacy,
     report,
-    reproduce,
     serve,
     settings,
     simulate,
     table,
     tune,
-    uncertainty,
     watch,
 )
 from sims.commands.interruption import CommandInterrupted, describe_disk_error, describe_exit
@@ -76,18 +72,14 @@ GROUPS: dict[str, dict[str, tuple[Callable[..., None], Sequence[str]]]] = {
         "simulate": (simulate.simulate_command, simulate.EXAMPLES),
         "bench": (bench.bench_command, bench.EXAMPLES),
         "tune": (tune.tune_command, tune.EXAMPLES),
-        "uncertainty": (uncertainty.uncertainty_command, uncertainty.EXAMPLES),
     },
     "Attack, compare, export": {
         "attack": (attack.attack_command, attack.EXAMPLES),
         "audit": (audit.audit_command, audit.EXAMPLES),
         "report": (report.report_command, report.EXAMPLES),
         "table": (table.table_command, table.EXAMPLES),
-        "membership": (membership.membership_command, membership.EXAMPLES),
-        "escalate": (escalate.escalate_command, escalate.EXAMPLES),
         "export": (export.export_command, export.EXAMPLES),
         "watch": (watch.watch_command, watch.EXAMPLES),
-        "reproduce": (reproduce.reproduce_command, reproduce.EXAMPLES),
     },
     "Serve": {
         "privacy": (privacy.privacy_command, privacy.EXAMPLES),
@@ -116,8 +108,15 @@ def add_commands() -> None:
 add_commands()
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(
+    arguments: Sequence[str] | None = None, app: typer.Typer = app, name: str = "fedcel"
+) -> int:
     """Run one command.
+
+    Args:
+        arguments: Words after the program's name; None: those of this process.
+        app: The command line.
+        name: The program's name.
 
     Returns:
         0 done, 1 the run failed, 2 the input is wrong, 130 interrupted.
@@ -128,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print_once = cache(print_error)  # settings are read more than once
     warnings.showwarning = lambda message, *_, **__: print_once(f"warning: {message}")
     try:
-        status = int(app(words, prog_name="fedcel", obj=words, standalone_mode=False) or 0)
+        status = int(app(words, prog_name=name, obj=words, standalone_mode=False) or 0)
         sys.stdout.flush()  # a reader that has gone, a full disk: told here, not at the very end
         return status
     except click.exceptions.NoArgsIsHelpError:  # the help is printed

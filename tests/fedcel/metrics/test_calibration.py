@@ -119,15 +119,3 @@ def test_auroc_counts_pairs_and_halves_of_ties() -> None:
     """Of 2 x 3 pairs, by hand: (1 + 1 + .5) + (1 + 0 + 0) of 6."""
     inside, outside = torch.tensor([0.0, 2.0, 1.0]), torch.tensor([2.0, 0.5])
     assert calibration.auroc(inside, outside) == pytest.approx(3.5 / 6)
-
-
-def test_one_temperature_undoes_overconfidence() -> None:
-    """Labels drawn of p, told as p^3: t is 3 again; what is calibrated keeps t = 1."""
-    p, _ = random_case(0, 20_000)
-    labels = torch.multinomial(p, 1, generator=torch.Generator().manual_seed(1))[:, 0]
-    sharp = calibration.apply_temperature(p, 1 / 3)
-    assert calibration.fit_temperature(sharp, labels) == pytest.approx(3, rel=0.03)
-    assert calibration.fit_temperature(p, labels) == pytest.approx(1, rel=0.03)
-    torch.testing.assert_close(calibration.apply_temperature(sharp, 3.0), p)
-    with pytest.raises(ValueError, match="temperature is 0.0, must be above 0"):
-        calibration.apply_temperature(p, 0.0)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sims.report import loss_figures
+import loss_figures
 
 
 def nets() -> loss_figures.Nets:

@@ -1,4 +1,4 @@
-"""Trained attacks at matched accuracy: which cells, once each, and what is said of them."""
+"""Trained attacks at matched accuracy: which cells, once each, and with which budgets."""
 
 import json
 import re
@@ -9,25 +9,17 @@ import pytest
 import torch
 from torch import Tensor
 
+import escalate
+from escalate import CellTask, find_worst_attacks, nearest_rows
 from fedcel.attacks import AttackOutcome
 from fedcel.errors import RunError, SettingsError
 from fedcel.runs import per_image
 from fedcel.settings import AttackSettings, Scalar
 from sims.bench import run_bench, scenario
-from sims.bench.escalate import (
-    CellTask,
-    describe_targets,
-    escalate,
-    find_entry,
-    first_attacked_seeds,
-    format_budgets,
-    hold_to_task,
-    nearest_rows,
-)
 from sims.results.attack_results import attack_vector_name, write_result
 from sims.results.bench_rows import read_bench_rows
 from sims.results.records import BenchRow
-from tests.sims.results.made import attack, make_row
+from tests.sims.results.made import make_row
 from tests.sims.small import QUICK
 
 BITS = "bits-beyond-label"
@@ -56,40 +48,22 @@ def test_the_nearest_strength_by_the_mean_over_seeds() -> None:
     rows = [row("none", None, 0.92, 0), row("none", None, 0.92, 1)]
     weak = [row("noise", 0.2, 0.93, 0), row("noise", 0.2, 0.90, 1)]
     strong = [row("noise", 0.9, 0.899, 0), row("noise", 0.9, 0.80, 1)]
-    assert nearest_rows([*rows, *weak, *strong], 2) == [*rows, *weak]
-    assert nearest_rows([*rows, *weak, *strong], 8) == [*rows, *strong]
+    assert nearest_rows([*rows, *weak, *strong], 0.02) == [*rows, *weak]
+    assert nearest_rows([*rows, *weak, *strong], 0.08) == [*rows, *strong]
 
 
 def test_the_loss_is_to_the_first_undefended_variant_as_in_tables() -> None:
     """Beside .98 two points are .96; the mean of both undefended ones would take .92."""
     rows = [row("none", None, 0.98, 0), row("wide", None, 0.90, 0, undefended=True)]
     swept = [row("noise", 0.2, 0.96, 0), row("noise", 0.9, 0.92, 0)]
-    assert nearest_rows([*rows, *swept], 2) == [*rows, swept[0]]
+    assert nearest_rows([*rows, *swept], 0.02) == [*rows, swept[0]]
     with pytest.raises(RunError, match="no undefended row of seed 0"):
-        nearest_rows(swept, 2)
-
-
-def test_larger_budgets_go_to_the_first_seed_that_was_attacked() -> None:
-    """None is left out because its first seed diverged, or because every attack failed there."""
-    worst = attack("decoder", 0.1)
-    rows = [
-        row("none", None, 0.9, 1, worst=worst),
-        row("none", None, 0.9, 0, worst=worst),
-        row("noise", 0.2, 0.9, 0),
-        row("noise", 0.2, 0.9, 2, worst=worst),
-        row("noise", 0.2, 0.9, 1, worst=worst),
-        row("cel", 0.2, 0.9, 0, title="the CEL"),
-    ]
-    assert first_attacked_seeds(rows) == {"none": 0, "noise": 1}
-    assert format_budgets(rows, [], []) == ""
-    assert format_budgets(rows, [], [4.0]) == (
-        "\nNo larger budgets, as no attack rebuilt images there: the CEL.\n"
-    )
+        nearest_rows(swept, 0.02)
 
 
 @pytest.mark.long
 def test_a_real_bench_is_attacked_once_and_the_winner_with_more(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both seeds of each variant at one strength; the first seed's worst attack again, larger."""
     path = tmp_path / "s.toml"
@@ -97,10 +71,11 @@ def test_a_real_bench_is_attacked_once_and_the_winner_with_more(
     plan = scenario.read_scenario(str(path))
     run_bench.run_bench(plan, scenario.list_cells(plan, QUICK), tmp_path / "b")
     given: dict[str, Scalar] = {"attack.names": "decoder", "attack.budget": 0.02}
-    said = escalate(tmp_path / "b", given, 0, [0.04, 0.05], jobs=2)
+    monkeypatch.setattr(escalate, "LOSS", 0.0)
+    escalate.escalate(tmp_path / "b", given, [0.04, 0.05], jobs=2)
     told = capsys.readouterr().err
     assert told.count("\nattacked ") == 6
-    assert re.search(r"^attacked \S+ \(1/4\), about \d+ s left, then larger budgets$", told, re.M)
+    assert re.search(r"^attacked \S+ \(1/4\), about \d+ s left$", told, re.M)
     rows = read_bench_rows(tmp_path / "b")
     assert [(r.variant, r.strength, r.seed, [a.budget for a in r.attacks]) for r in rows] == [
         ("none", None, 0, [0.02, 0.04, 0.05]),
@@ -113,16 +88,10 @@ def test_a_real_bench_is_attacked_once_and_the_winner_with_more(
     attacks = [attack for row in rows for attack in row.attacks]
     assert all(a.attack == "decoder" and a.mse and 0 < a.mse < 1 for a in attacks)
     assert all(a.oracle_mse and a.mean_mse and 0 < a.oracle_mse < a.mean_mse for a in attacks)
-    lines = [line.split("|")[1].strip() for line in said.splitlines() if line[:1] == "|"]
-    assert "noise, 0.2" in lines and "noise, 9" not in lines
-    assert "*label only (class means)*" in lines
-    (known,) = [line for line in said.splitlines() if "label only" in line]
-    assert f" {attacks[0].oracle_mse:.4f} " in known
-    assert "a bootstrap over the test images" in said
-    assert escalate(tmp_path / "b", given, 0, [0.04, 0.05]) == said
+    escalate.escalate(tmp_path / "b", given, [0.04, 0.05])
     assert "attacked" not in capsys.readouterr().err
     with pytest.raises(SettingsError, match=r"net\.noise"):
-        escalate(tmp_path / "b", {"net.noise": 1.0}, 0, [])
+        escalate.escalate(tmp_path / "b", {"net.noise": 1.0})
     all_cells_have_their_worst_attack(tmp_path / "b", given)
     before = per_image.read_vectors(tmp_path / "b")
     written = (tmp_path / "b" / "bench.json").read_text()
@@ -136,7 +105,7 @@ def test_a_real_bench_is_attacked_once_and_the_winner_with_more(
 def all_cells_have_their_worst_attack(folder: Path, given: dict[str, Scalar]) -> None:
     """With `all_strengths`, strength 9 too; earlier attacks stay, and all cells have met one."""
     before = read_bench_rows(folder)
-    escalate(folder, given, 0, [], all_strengths=True)
+    escalate.escalate(folder, given, all_strengths=True)
     rows = read_bench_rows(folder)
     assert [row.attacks for row in rows[:4]] == [row.attacks for row in before[:4]]
     assert all(row.attacks for row in rows)
@@ -152,59 +121,36 @@ def all_cells_have_their_worst_attack(folder: Path, given: dict[str, Scalar]) ->
         assert (columns["worst-attack"], columns["worst-budget"]) == ("decoder", 0.02)
 
 
-def test_each_of_several_attacks_is_kept_and_the_worst_shown(tmp_path: Path) -> None:
-    """What sees repeated answers is not compared; where none worked the row has no attack."""
-    how = AttackSettings(names="decoder,kernel-ridge,decoder*4", seeds=1)
+def test_larger_budgets_go_to_the_worst_attack_on_the_first_seed(tmp_path: Path) -> None:
+    """Attacks on repeated answers do not compete; seeds without a reconstruction are skipped."""
+    settings = AttackSettings(names="decoder,kernel-ridge,decoder*4", seeds=1)
     common = {"observation": "smashed-data", "knowledge": "held-out", "budget": 1.0, "targets": 10}
-    held = []
-    for name, errors in (("a", (0.05, 0.04)), ("b", (0.03, 0.06))):
-        (tmp_path / name).mkdir()
+    tasks = []
+    for variant, seed, errors in (
+        ("none", 1, (0.05, 0.04)),
+        ("none", 0, (0.03, 0.06)),
+        ("cel", 0, (None, None)),
+        ("cel", 2, (0.02, 0.01)),
+        ("cel", 1, (0.05, 0.04)),
+        ("diverged", 0, (None, None)),
+    ):
+        cell = row(variant, None, 0.9, seed)
+        place = tmp_path / f"{variant}-{seed}"
+        place.mkdir()
         rows: list[dict[str, object]] = [
             {"attack": attack, "seed": 0, "mse": error, **common}
             for attack, error in zip(("decoder", "kernel-ridge"), errors, strict=True)
         ]
         rows.append(rows[0] | {"attack": "decoder*4", "observation": "smashed-data*4", "mse": 0.01})
-        for each in rows:
-            alone = how.model_copy(update={"names": each["attack"]})
-            write_result(tmp_path / name, alone, AttackOutcome([each], {}, {}))
-        held.append(hold_to_task(CellTask(make_row(name), tmp_path / name, how)).worst)
-    assert [worst and (worst.attack, worst.mse) for worst in held] == [
-        ("kernel-ridge", 0.04),
-        ("decoder", 0.03),
+        for result in rows:
+            alone = settings.model_copy(update={"names": result["attack"]})
+            write_result(place, alone, AttackOutcome([result], {}, {}))
+        tasks.append(CellTask(cell, place, settings))
+    worst = find_worst_attacks(tasks)
+    assert sorted((cell.variant, cell.seed, attack) for cell, attack in worst) == [
+        ("cel", 1, "kernel-ridge"),
+        ("none", 0, "decoder"),
     ]
-    assert hold_to_task(CellTask(make_row(), tmp_path / "none", how)).worst is None
-
-
-@pytest.mark.parametrize("names", ["optimal", "decoder*16", "first-layer, gradient-inversion"])
-def test_attacks_that_no_table_compares_are_refused_before_the_work(names: str) -> None:
-    """They see more than one inference shows, or rebuild nothing; no bench is looked for."""
-    with pytest.raises(SettingsError, match="none of these rebuilds images from one inference"):
-        escalate(Path("/nowhere"), {"attack.names": names}, 2, [])
-
-
-def test_an_own_attack_is_asked_again_by_what_was_typed() -> None:
-    """Its name is its own; the larger budgets need the import string."""
-    names = "optimal, decoder,decoder*4 ,fedcel.attacks.rmle:RMLE"
-    assert find_entry("decoder", names) == "decoder"
-    assert find_entry("rmle", names) == "fedcel.attacks.rmle:RMLE"
-
-
-def test_few_targets_are_told() -> None:
-    """Five of ten found beside two of a hundred is no attacker above the optimal one."""
-    asked = {"identification-candidates": 100}
-    few = attack("a", 0.1, targets=10, **{"identification-candidates": 10})
-    assert describe_targets([make_row(worst=few, **asked)]) == (
-        " Rebuilt: 10 targets, the right one looked for among 10; the optimal attacker's among 100."
-    )
-    many = attack("a", 0.1, targets=400, **asked)
-    assert describe_targets([make_row(worst=many, **asked)]) == " Rebuilt: 400 targets."
-    assert describe_targets([make_row()]) == ""
-
-
-def test_wrong_input_is_refused(tmp_path: Path) -> None:
-    """A loss of everything leaves nothing to match."""
-    with pytest.raises(SettingsError, match="--loss is 100"):
-        escalate(tmp_path, {}, 100, [])
 
 
 class Flaky:
@@ -230,12 +176,10 @@ def test_a_failed_attack_is_tried_again(tmp_path: Path, monkeypatch: pytest.Monk
     plan = scenario.read_scenario(str(path))
     run_bench.run_bench(plan, scenario.list_cells(plan, QUICK), tmp_path / "b")
     given: dict[str, Scalar] = {"attack.names": f"{__name__}:Flaky"}
-    said = escalate(tmp_path / "b", given, 0, [])
+    escalate.escalate(tmp_path / "b", given)
     (first,) = read_bench_rows(tmp_path / "b")
     assert first.attacks == () and first.failed_attacks == ("flaky",)
-    assert "Attacks that failed, and so are in no number: runs/none-0 (flaky)." in said
     monkeypatch.setattr(Flaky, "broken", False)
-    said = escalate(tmp_path / "b", given, 0, [])
+    escalate.escalate(tmp_path / "b", given)
     (again,) = read_bench_rows(tmp_path / "b")
     assert [a.attack for a in again.attacks] == ["flaky"] and again.failed_attacks == ()
-    assert "failed" not in said

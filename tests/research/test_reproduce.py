@@ -9,22 +9,21 @@ from typing import Any
 
 import pytest
 
-from fedcel.errors import FailedError, RunError, SettingsError
-from sims.bench.scenario import list_cells, list_packaged, read_scenario
-from sims.commands.main import main
-from sims.reproduce import (
+from compare_rows import compare_rows
+from fedcel.errors import FailedError, SettingsError
+from published_tables import (
+    DATA,
+    TABLES,
     PublishedTable,
-    compare_rows,
     describe_hours,
     find_tables,
     format_command_table,
-    make_tables,
-    read_data,
-    read_tables,
 )
-from sims.reproduce.make_tables import fill_commands
+from reproduce import app, fill_commands, make_tables
+from sims.bench import list_cells, list_packaged, read_scenario
+from sims.commands.main import main
 
-RESULTS = Path(__file__).parents[3] / "docs" / "results"
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
 TINY = """
 [settings]
 clients = 2
@@ -72,11 +71,11 @@ def test_a_table_is_made_once_and_compared(
 
     monkeypatch.setattr(subprocess, "run", run_first)
     with pytest.raises(KeyboardInterrupt):
-        make_tables([table], out, jobs=1, published=tmp_path / "kept")
+        make_tables([table], out, jobs=1, data={}, published=tmp_path / "kept")
     assert lines == ["bench", "attack", "attack"]
     lines.clear()
     capsys.readouterr()
-    (first,) = make_tables([table], out, jobs=1, published=tmp_path / "kept")
+    (first,) = make_tables([table], out, jobs=1, data={}, published=tmp_path / "kept")
     assert lines == ["attack"]
     assert "tables: 1, complete: 0;" in capsys.readouterr().err
     assert (first.rows_published, first.rows_again) == (0, 2)
@@ -85,7 +84,7 @@ def test_a_table_is_made_once_and_compared(
     (tmp_path / "kept" / "tiny.json").write_text(json.dumps(rows))
     lines.clear()
     capsys.readouterr()
-    (same,) = make_tables([table], out, jobs=1, published=tmp_path / "kept")
+    (same,) = make_tables([table], out, jobs=1, data={}, published=tmp_path / "kept")
     assert lines == []
     assert "complete: 1; about 0 minutes" in capsys.readouterr().err
     assert same.count("inside") == same.count_equal() == len(same.numbers) > 20
@@ -93,7 +92,7 @@ def test_a_table_is_made_once_and_compared(
     for row in rows:
         row["accuracy"] += 0.9
     (tmp_path / "kept" / "tiny.json").write_text(json.dumps(rows))
-    (altered,) = make_tables([table], out, jobs=1, published=tmp_path / "kept")
+    (altered,) = make_tables([table], out, jobs=1, data={}, published=tmp_path / "kept")
     assert altered.count_equal() == len(altered.numbers) - 1
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.endswith(
@@ -109,7 +108,7 @@ def test_a_command_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     table = make_tiny(tmp_path)
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=2))
     with pytest.raises(FailedError, match="fedcel bench .* ended with status 2"):
-        make_tables([table], tmp_path / "out", jobs=1, published=tmp_path / "kept")
+        make_tables([table], tmp_path / "out", jobs=1, data={}, published=tmp_path / "kept")
     assert not (tmp_path / "out" / "tiny").exists()
 
 
@@ -134,7 +133,7 @@ def test_a_table_that_fails_does_not_stop_the_others(
     monkeypatch.setattr(subprocess, "run", run)
     out = tmp_path / "out"
     with pytest.raises(FailedError, match=r"1 of 2 tables failed: tiny \(.*ended with status 1"):
-        make_tables([first, second], out, jobs=1, published=tmp_path / "kept")
+        make_tables([first, second], out, jobs=1, data={}, published=tmp_path / "kept")
     kept = json.loads((out / "second" / "comparison.json").read_text())
     assert [(one["file"], one["numbers"][0]["verdict"]) for one in kept] == [
         ("a.json", "inside"),
@@ -143,8 +142,8 @@ def test_a_table_that_fails_does_not_stop_the_others(
     assert "tables: 2; of 2 numbers 1 inside; others in b.json" in capsys.readouterr().err
 
     (out / "second" / "bench.json").unlink()
-    with pytest.raises(FailedError, match=r"second \(.*bench\.json is no file of rows"):
-        make_tables([second], out, jobs=1, published=tmp_path / "kept")
+    with pytest.raises(FailedError, match=r"second \(.*bench\.json is missing"):
+        make_tables([second], out, jobs=1, data={}, published=tmp_path / "kept")
 
 
 def test_a_run_that_is_made_and_not_published_is_listed() -> None:
@@ -159,16 +158,23 @@ def test_a_run_that_is_made_and_not_published_is_listed() -> None:
     assert len(lines) == 12
 
 
-def test_ctrl_c_names_the_same_command(
+def test_ctrl_c_in_a_command_ends_the_call(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It goes on where it stopped."""
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=130))
-    words = ["reproduce", "temperature", "--out", str(tmp_path), "--published", str(RESULTS)]
-    assert main(words) == 130
-    output = capsys.readouterr()
-    assert "complete: 0; about 5 minutes" in output.err
-    assert output.err.endswith(f"the same command again: fedcel {' '.join(words)}\n")
+    """With the status of an interruption; scripts start by their own paths."""
+    started = []
+
+    def run(words: list[str], **_: object) -> object:
+        started.append(words[1:])
+        return SimpleNamespace(returncode=130)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert main(["temperature", "--out", str(tmp_path)], app) == 130
+    assert "complete: 0; about 5 minutes" in capsys.readouterr().err
+    assert main(["membership", "--out", str(tmp_path)], app) == 130
+    (package, script) = started
+    assert package[:5] == ["-P", "-m", "sims", "bench", "temperature"]
+    assert script[:2] == [str(RESULTS.parent / "research/scripts/membership.py"), "membership"]
 
 
 def test_means_are_held_to_the_interval_of_the_kept_ones() -> None:
@@ -189,7 +195,7 @@ def test_means_are_held_to_the_interval_of_the_kept_ones() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:local.augment and chain.scope")
-@pytest.mark.parametrize("table", read_tables(), ids=lambda table: table.name)
+@pytest.mark.parametrize("table", TABLES.values(), ids=lambda table: table.name)
 def test_every_table_has_its_rows_and_its_scenario(table: PublishedTable, tmp_path: Path) -> None:
     """The scenario parses, with as many cells as a bench has; each file of rows is there."""
     for file in table.rows:
@@ -197,18 +203,22 @@ def test_every_table_has_its_rows_and_its_scenario(table: PublishedTable, tmp_pa
     if table.source is None:
         return
     assert table.minutes
-    places = {name: str(tmp_path) for name in read_data()}
+    places = {name: str(tmp_path) for name in DATA}
     once = table.model_copy(update={"commands": table.commands[:1]})
     ((program, command, name, *words),) = fill_commands(once, tmp_path, jobs=2, data=places)
-    assert (program, words[-2:]) == ("fedcel", ["--out", str(tmp_path)])
-    assert command in ("bench", "uncertainty", "membership")
+    assert words[-2:] == ["--out", str(tmp_path)]
+    scripts = ("uncertainty", "membership")
+    assert (program, command) in [
+        ("fedcel", "bench"),
+        *(("python", f"docs/research/scripts/{script}.py") for script in scripts),
+    ]
     assert name in list_packaged()
     assert list_cells(read_scenario(name), {})
 
 
 def test_every_file_of_rows_has_a_table() -> None:
     """No number is published without a command."""
-    named = [file for table in read_tables() for file in table.rows]
+    named = [file for table in TABLES.values() for file in table.rows]
     assert sorted(named) == sorted(set(named))
     assert set(named) == {path.name for path in RESULTS.glob("*.json")}
 
@@ -217,7 +227,7 @@ def test_programs_that_rows_name_are_in_their_tables() -> None:
     """A row's module is one of its table's commands; `make bench` runs those of its recipe."""
     recipe = (RESULTS.parents[1] / "Makefile").read_text()
     programs = re.compile(r"python -m (tests\.[a-z_.]+)")
-    for table in read_tables():
+    for table in TABLES.values():
         text = "\n".join([*table.commands, recipe if "make bench" in table.commands else ""])
         for file in table.rows:
             named = {*programs.findall((RESULTS / file).read_text())}
@@ -226,7 +236,7 @@ def test_programs_that_rows_name_are_in_their_tables() -> None:
 
 def test_each_table_has_commands_and_one_file_where_they_make_it() -> None:
     """And its links lead from docs/research to pages that are there."""
-    for table in read_tables():
+    for table in TABLES.values():
         assert table.commands
         assert table.source is None or len(table.rows) == 1
         for link in re.findall(r"\]\(([^)#]+)", table.number):
@@ -261,20 +271,16 @@ def test_tables_by_hand_are_listed_with_their_commands() -> None:
 
 
 def test_data_is_asked_for(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """By the name of the data set, or as data.path where it is one."""
+    """By the name of the data set, whose place exists."""
     (table,) = find_tables(["fashion-long"])
-    data = {"FASHION": "/images"}
-    (words,) = fill_commands(table, tmp_path, jobs=3, data=data, extra=["rounds=2"])
-    assert words[3:] == [
-        *("--jobs", "3", "--set", "data.path=/images", "--out", str(tmp_path), "--set", "rounds=2")
-    ]
-    common = ["reproduce", "--published", str(RESULTS), "--out", str(tmp_path)]
-    assert main([*common, "fashion-long"]) == 2
-    assert "needs FASHION" in capsys.readouterr().err
-    assert main([*common, "fashion-long", "frontier-faces", "--set", "data.path=x"]) == 2
-    assert "FACES, FASHION; give each its own" in capsys.readouterr().err
-    assert main([*common, "fashion-long", "--set", "fashion.path=/none"]) == 2
-    assert "fashion.path=/none: there is no such file or folder" in capsys.readouterr().err
+    (words,) = fill_commands(table, tmp_path, jobs=3, data={"FASHION": "/images"})
+    assert words[3:] == ["--jobs", "3", "--set", "data.path=/images", "--out", str(tmp_path)]
+    common = ["--out", str(tmp_path), "fashion-long"]
+    assert main(common, app) == 2
+    assert "'fashion-long' needs FASHION; give its place by --data" in capsys.readouterr().err
+    for place in ("FASHION=/none", "fashion=/tmp"):
+        assert main([*common, "--data", place], app) == 2
+        assert f"--data {place}: must be" in capsys.readouterr().err
 
 
 def test_a_damaged_record_of_commands_is_refused(tmp_path: Path) -> None:
@@ -282,5 +288,7 @@ def test_a_damaged_record_of_commands_is_refused(tmp_path: Path) -> None:
     table, folder = make_tiny(tmp_path), tmp_path / "out" / "tiny"
     folder.mkdir(parents=True)
     (folder / "commands.json").write_text("[")
-    with pytest.raises(RunError, match=r"commands\.json is no list of commands .* delete it"):
-        make_tables([table], tmp_path / "out", jobs=1, published=tmp_path / "kept")
+    with pytest.raises(
+        FailedError, match=r"commands\.json is damaged.* table's folder was deleted"
+    ):
+        make_tables([table], tmp_path / "out", jobs=1, data={}, published=tmp_path / "kept")

@@ -1,38 +1,35 @@
-"""Train shadow federations and tell from each which images it was trained on."""
+"""Train shadow federations and tell from each which images it was trained on.
 
+The rows, one for each variant, attack and surface, are written to membership.json.
+"""
+
+import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from tempfile import TemporaryDirectory
+from typing import Annotated, NamedTuple
 
 import torch
+import typer
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.attacks import (
-    MIN_SHADOWS,
-    MembershipScores,
-    likelihood_ratios,
-    scale_confidence,
-    score_membership,
-)
+from carry_out import carry_out
 from fedcel.data import Images, load_splits, read_source
 from fedcel.errors import RunError, SettingsError
 from fedcel.federation import (
     HEAVIEST,
     ClientUpdate,
     RoundRequest,
-    compute_client_gradient,
     count_clients_at_once,
     init_net,
     init_server_state,
     play_round,
-    update_clients,
 )
 from fedcel.files import read_tensors, write_json, write_tensors
+from fedcel.json_records import Number, Record
 from fedcel.leakage import SmashedData
-from fedcel.losses.cel import State
 from fedcel.nets import FlatNet
 from fedcel.posterior import (
     apply_heads,
@@ -44,13 +41,22 @@ from fedcel.posterior import (
 from fedcel.privacy import NoisyRound, account_updates
 from fedcel.seeding import make_generator
 from fedcel.settings import Scalar, Settings
+from membership_scores import (
+    MIN_SHADOWS,
+    MembershipScores,
+    likelihood_ratios,
+    scale_confidence,
+    score_membership,
+)
 from sims.attacking.client_updates import Uploads
-from sims.bench import scenario
-from sims.engines.process_pool import run_items, time_call
-from sims.progress import estimate_left, print_line
+from sims.bench import Cell, list_cells, read_scenario
+from sims.commands.main import main
+from sims.commands.options import Assignments, Jobs, Scenario, check_folder
+from sims.engines.client_trainers import LocalTrainer
+from sims.overrides import parse_overrides
 from sims.report.table import format_markdown, make_table
-from sims.results import MEMBERSHIP_FILE, MembershipRow
 
+ROWS_FILE = "membership.json"
 SURFACES = ("message", "answer", "update")
 """What is observed of a federation: messages, answers of the posterior, uploads."""
 OBSERVED_ROUNDS = 3
@@ -62,8 +68,71 @@ SPARE_SHARE = 0.05
 """Of the images: neither trained on nor test images, for copies that are left out."""
 
 
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def membership_command(
+    scenario: Scenario,
+    out: Annotated[
+        Path,
+        typer.Option(help="Folder of what is observed; a call goes on there.", show_default=False),
+    ],
+    assignments: Assignments = None,
+    shadows: Annotated[
+        int, typer.Option(help="Federations that the attacker trains, of each variant.")
+    ] = 64,
+    targets: Annotated[int, typer.Option(help="Federations that are attacked.")] = 16,
+    jobs: Jobs = 1,
+) -> None:
+    """Tell members from other images: by messages, answers and uploads, with shadow federations."""
+    check_folder(out)
+    overrides = parse_overrides(assignments)
+    print(
+        attack_membership(
+            scenario, out, shadows=shadows, targets=targets, jobs=jobs, overrides=overrides
+        )
+    )
+
+
+class MembershipRow(Record):
+    """Success of one attack on one surface of a variant; intervals are of 95 %."""
+
+    variant: str
+    title: str
+    strength: float | None
+    seed: int
+    attack: str
+    observation: str
+    shadows: int
+    """Federations of the attacker's own."""
+    targets: int
+    """Federations that are attacked."""
+    images: int
+    """Images that were members of half of the federations."""
+    accuracy: float
+    """On images that are no members."""
+    member_accuracy: float
+    auc: float
+    auc_low: float
+    auc_high: float
+    tpr_1: float
+    """Share of the members found where 1 % of the others are called members."""
+    tpr_1_low: float
+    tpr_1_high: float
+    tpr_01: float
+    """The same at 0.1 %."""
+    tpr_01_low: float
+    tpr_01_high: float
+    epsilon_shown: float
+    """Lower bound on the epsilon of one image that the attack shows."""
+    update_epsilon: Number = None
+    """Epsilon of all of a holder's images, against a reader of the uploads."""
+    update_epsilon_of_models: Number = None
+
+
 class TrainedFederation(NamedTuple):
-    """What a federation's training leaves behind."""
+    """Trained models, and uploads of the last rounds."""
 
     flat: FlatNet
     samples: list[Float[Tensor, " P"]]
@@ -74,36 +143,15 @@ class TrainedFederation(NamedTuple):
     """The largest weight of a client, of each round."""
 
 
-class RecordingTrainer:
-    """Trains the clients of a round at once, with all states in memory, and keeps the deltas."""
+class RecordingTrainer(LocalTrainer):
+    """Trains the clients of a round at once, and keeps their deltas."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._states: dict[int, State] = {}
-        self.deltas: list[Float[Tensor, " P"]] = []
-
-    def compute_gradients(self, request: RoundRequest) -> Iterator[tuple[int, Tensor]]:
-        """Yield each client and its mean gradient at the model."""
-        for client in request.weights:
-            yield (
-                client,
-                compute_client_gradient(
-                    self._settings, client, request.inputs.model, request.inputs.round_number
-                ),
-            )
+    deltas: list[Float[Tensor, " P"]]
 
     def train(self, request: RoundRequest) -> Iterator[ClientUpdate]:
         """Yield each client's update."""
-        updates = update_clients(
-            self._settings,
-            request.weights,
-            request.inputs,
-            read_state=self._states.get,
-            at_once=count_clients_at_once(self._settings),
-        )
         self.deltas = []
-        for client, update in zip(request.weights, updates, strict=True):
-            self._states[client] = update.state
+        for update in super().train(request):
             self.deltas.append(update.delta.clone())
             yield update
 
@@ -119,25 +167,26 @@ def halve_images(settings: Settings, number: int) -> Settings:
 
 
 def train_federation(settings: Settings) -> TrainedFederation:
-    """Train a federation in memory, the clients of a round at once."""
+    """Train a federation, the clients of a round at once."""
     splits = load_splits(settings.data, settings.clients, settings.seed)
     flat = init_net(settings, splits)
     state = init_server_state(flat.vector, settings, flat.net)
     examples = dict(enumerate(splits.client_sizes))
-    trainer = RecordingTrainer(settings)
     samples: list[Tensor] = []
     uploads: list[tuple[Tensor, Tensor]] = []
     heaviest = []
-    for number in range(1, settings.rounds + 1):
-        received = state.model.clone()
-        state, report = play_round(
-            settings, state, examples, trainer, cut=flat.cut, classes=splits.classes
-        )
-        heaviest.append(report.metrics.get(HEAVIEST, 1.0))
-        if number > settings.rounds - OBSERVED_ROUNDS:
-            uploads.append((received, torch.stack(trainer.deltas)))
-        if is_sample_candidate(settings, number):
-            samples.append(state.model.clone())
+    with TemporaryDirectory() as folder:
+        trainer = RecordingTrainer(settings, Path(folder), count_clients_at_once(settings))
+        for number in range(1, settings.rounds + 1):
+            received = state.model.clone()
+            state, report = play_round(
+                settings, state, examples, trainer, cut=flat.cut, classes=splits.classes
+            )
+            heaviest.append(report.metrics.get(HEAVIEST, 1.0))
+            if number > settings.rounds - OBSERVED_ROUNDS:
+                uploads.append((received, torch.stack(trainer.deltas)))
+            if is_sample_candidate(settings, number):
+                samples.append(state.model.clone())
     samples = samples[-settings.chain.samples :] or [state.model.clone()]
     return TrainedFederation(flat, samples, uploads, heaviest)
 
@@ -244,46 +293,35 @@ def attack_membership(
         )
     if targets < FEWEST_TARGETS:
         raise SettingsError(f"--targets is {targets}, must be {FEWEST_TARGETS} or more; try 16")
-    cells = scenario.list_cells(scenario.read_scenario(name), overrides)
+    cells = list_cells(read_scenario(name), overrides)
     tasks = [(cell, number) for cell in cells for number in range(shadows + targets)]
-    seconds: list[float] = []
-    work = partial(time_call, partial(observe_task, folder=out))
-    with closing(run_items(work, tasks, jobs)) as running:
-        for number, (is_new, spent) in enumerate(running, 1):
-            if is_new:
-                seconds.append(spent)
-            remaining = estimate_left(seconds, len(tasks) - number, jobs)
-            if number % 8 == 0 or number == len(tasks):
-                print_line(f"trained {number} of {len(tasks)} federations{remaining}")
+    carry_out(partial(observe_task, folder=out), tasks, jobs, "trained")
     rows = [row for cell in cells for row in score_cell(cell, out, shadows, targets)]
-    write_json(out / MEMBERSHIP_FILE, [row.to_json() for row in rows])
+    write_json(out / ROWS_FILE, [row.to_json() for row in rows])
     return format_membership(rows)
 
 
-def observe_task(task: tuple[scenario.Cell, int], folder: Path) -> bool:
-    """Train and observe one federation unless it is there; say whether it was not."""
+def observe_task(task: tuple[Cell, int], folder: Path) -> str:
+    """Train and observe one federation unless that was done; return its name."""
     torch.set_num_threads(1)
     cell, number = task
     path = federation_path(folder, cell, number)
     settings = halve_images(cell.settings, number)
     made_with = settings.model_dump_json()
-    if path.exists():
-        if read_tensors(path)[1].get("settings") != made_with:
-            raise RunError(f"{path} was made with other settings; choose another --out")
-        return False
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_tensors(path, observe_federation(settings), {"settings": made_with})
-    return True
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_tensors(path, observe_federation(settings), {"settings": made_with})
+    elif read_tensors(path)[1].get("settings") != made_with:
+        raise RunError(f"{path} was made with other settings; choose another --out")
+    return f"{cell.name} {number}"
 
 
-def federation_path(folder: Path, cell: scenario.Cell, number: int) -> Path:
-    """Return where a federation's statistics are."""
+def federation_path(folder: Path, cell: Cell, number: int) -> Path:
+    """Return the path of a federation's statistics."""
     return folder / cell.name / f"federation-{number}.safetensors"
 
 
-def score_cell(
-    cell: scenario.Cell, folder: Path, shadows: int, targets: int
-) -> Iterable[MembershipRow]:
+def score_cell(cell: Cell, folder: Path, shadows: int, targets: int) -> Iterable[MembershipRow]:
     """Yield the rows of one variant: each surface by likelihood ratios and without shadows."""
     total = shadows + targets
     tensors = [read_tensors(federation_path(folder, cell, k))[0] for k in range(total)]
@@ -324,7 +362,7 @@ def score_cell(
             )
 
 
-def make_row(cell: scenario.Cell, scores: MembershipScores, **more: object) -> MembershipRow:
+def make_row(cell: Cell, scores: MembershipScores, **more: object) -> MembershipRow:
     """Return the row of one attack on one surface of one variant."""
     numbers = {
         f"{key}{end}": value
@@ -352,4 +390,8 @@ def format_membership(rows: Iterable[MembershipRow]) -> str:
         ]
         for row in rows
     ]
-    return format_markdown(make_table("Membership", head, lines)) + "\n"
+    return format_markdown(make_table("Membership", head, lines))
+
+
+if __name__ == "__main__":
+    sys.exit(main(app=app, name="membership.py"))

@@ -1,7 +1,7 @@
-"""Compare rows made again with the published ones: each number inside or outside its interval."""
+"""Rows made again against the published ones: each number inside or outside its interval."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from fedcel.json_records import Record
@@ -11,15 +11,14 @@ IDENTITY = (
     "variant", "strength", "name", "attack", "observation", "knowledge", "budget", "epsilon",
     "shadows", "runs",
 )  # fmt: skip
-"""Keys that say what a row is of; rows that share them differ in the seed."""
+"""Keys that identify a row; rows that share them differ in the seed."""
 SEEDS = ("seed", "training-seed")
-"""Keys that say which of several rows of one thing a row is."""
 NOT_COMPARED = {*SEEDS, "seconds", "seeds", "revision", "train-step-ratio"}
-"""Numbers of the machine, or of how a row was made."""
+"""Numbers of the machine, or of the way in which a row was made."""
 SINGLE_SHARE = 0.02
-"""Of a number without an interval that it may differ by, of one or two seeds."""
+"""Relative difference allowed to a number without an interval: of one or two seeds."""
 ROUNDING = 1e-6
-"""By which sums in another order may differ, as a share."""
+"""Relative difference of sums in another order."""
 MOST_SHOWN = 10
 """Numbers, and rows, that are listed on the terminal."""
 
@@ -36,6 +35,12 @@ class ComparedNumber(Record):
     """None where it was not made."""
     verdict: Literal["inside", "outside", "missing"]
 
+    @property
+    def gap(self) -> float:
+        """Return the difference, in units of the interval or else of the number."""
+        scale = self.half or abs(self.published) or 1.0
+        return abs((self.again or 0.0) - self.published) / scale
+
 
 class Comparison(Record):
     """One file of rows compared with the rows made again."""
@@ -48,11 +53,11 @@ class Comparison(Record):
     """Rows that were made and have no published one of the same seed."""
 
     def count(self, verdict: str) -> int:
-        """Return how many numbers have this verdict."""
+        """Return the count of numbers with this verdict."""
         return sum(number.verdict == verdict for number in self.numbers)
 
     def count_equal(self) -> int:
-        """Return how many numbers are the published ones, but for the order of sums."""
+        """Return the count of numbers that differ by the order of sums only."""
         return sum(
             number.again is not None
             and abs(number.again - number.published) <= ROUNDING * abs(number.published)
@@ -60,24 +65,23 @@ class Comparison(Record):
         )
 
     def __str__(self) -> str:
-        """Say how many numbers are inside, outside and missing; list outside, and unpublished."""
+        """Return the counts of all verdicts, the numbers outside, the unpublished rows."""
+        outside = [
+            f"  {number.row}: {number.key} is {number.again:.4g}, published {number.published:.4g}"
+            + ("" if number.half is None else f" ± {number.half:.3g}")
+            for number in sorted(self.numbers, key=lambda number: -number.gap)
+            if number.verdict == "outside"
+        ]
         lines = [
             f"{self.file}: {self.rows_again} rows made, {self.rows_published} published; of "
             f"{len(self.numbers)} numbers {self.count('inside')} inside "
             f"({self.count_equal()} equal), {self.count('outside')} outside, "
             f"{self.count('missing')} missing"
         ]
-        outside = [number for number in self.numbers if number.verdict == "outside"]
-        outside.sort(key=lambda number: -abs(_gap(number)))
-        for number in outside[:MOST_SHOWN]:
-            width = "" if number.half is None else f" ± {number.half:.3g}"
-            lines.append(
-                f"  {number.row}: {number.key} is {number.again:.4g}, published "
-                f"{number.published:.4g}{width}"
-            )
-        lines += _say_more(outside)
-        lines += [f"  made, not published: {row}" for row in self.unpublished[:MOST_SHOWN]]
-        lines += _say_more(self.unpublished)
+        for items in (outside, [f"  made, not published: {row}" for row in self.unpublished]):
+            lines += items[:MOST_SHOWN]
+            if (more := len(items) - MOST_SHOWN) > 0:
+                lines.append(f"  and {more} more, see comparison.json")
         return "\n".join(lines)
 
 
@@ -86,22 +90,16 @@ def compare_rows(
 ) -> Comparison:
     """Compare each number's mean over seeds with the interval of the published ones.
 
-    Args:
-        file: The rows' name.
-        published: Published rows.
-        again: Rows made again.
-
-    Returns:
-        A verdict for each number. From three published seeds on, inside is within the 95 %
-        interval of their mean; below, within 2 % of the number. Times and counts of seeds are left
-        out. Rows that were made and not published are named.
+    From three published seeds on, inside is within the 95 % interval of their mean; below, within
+    2 % of the number. Times and counts of seeds are left out. Rows that were made and are not
+    published are named.
     """
-    names = {_name_row(row, (*IDENTITY, *SEEDS)) for row in published}
-    rows_again = dict.fromkeys(_name_row(row, (*IDENTITY, *SEEDS)) for row in again)
-    first, second = _group_rows(published), _group_rows(again)
+    names = {_name_row(row, *SEEDS) for row in published}
+    rows_again = dict.fromkeys(_name_row(row, *SEEDS) for row in again)
+    remade = _group_rows(again)
     numbers = [
-        _judge(identity, key, values, second.get(identity, {}).get(key, []))
-        for identity, measures in first.items()
+        _judge(identity, key, values, remade.get(identity, {}).get(key, []))
+        for identity, measures in _group_rows(published).items()
         for key, values in measures.items()
     ]
     return Comparison(
@@ -114,14 +112,9 @@ def compare_rows(
 
 
 def flatten_row(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Yield the numbers of a row, those within keys and of each attack too.
+    """Yield the finite numbers of a row by keys such as `scores.nll`.
 
-    Args:
-        row: One row.
-        prefix: What stands before its keys.
-
-    Yields:
-        Keys such as `scores.nll` or `attacks.decoder:held-out:1.0.mse`, with finite numbers.
+    Those of an attack in it have keys such as `attacks.decoder:smashed-data:held-out:1.0.mse`.
     """
     for key, value in row.items():
         if isinstance(value, Mapping):
@@ -129,8 +122,8 @@ def flatten_row(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
         elif isinstance(value, list):
             for item in value:
                 if isinstance(item, Mapping):
-                    parts = [item.get(part) for part in ("attack", "observation", "knowledge")]
-                    label = ":".join(str(part) for part in [*parts, item.get("budget")])
+                    parts = ("attack", "observation", "knowledge", "budget")
+                    label = ":".join(str(item.get(part)) for part in parts)
                     yield from flatten_row(item, f"{prefix}{key}.{label}.")
         elif isinstance(value, int | float) and not isinstance(value, bool):
             is_left_out = key in NOT_COMPARED or (not prefix and key in IDENTITY)
@@ -139,30 +132,24 @@ def flatten_row(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 
 
 def _group_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[float]]]:
-    """Return the values of each number over the rows that differ in the seed alone."""
+    """Group the values of each number over the rows that differ in the seed only."""
     groups: dict[str, dict[str, list[float]]] = {}
     for row in rows:
-        group = groups.setdefault(_name_row(row, IDENTITY), {})
+        group = groups.setdefault(_name_row(row), {})
         for key, value in flatten_row(row):
             group.setdefault(key, []).append(value)
     return groups
 
 
-def _name_row(row: Mapping[str, Any], keys: Iterable[str]) -> str:
-    """Return what a row is of, by these of its keys."""
-    return " ".join(f"{key}={row[key]}" for key in keys if row.get(key) is not None)
-
-
-def _say_more(items: Sequence[object]) -> list[str]:
-    """Return a line that says how many are not listed; none where all are."""
-    more = len(items) - MOST_SHOWN
-    return [f"  and {more} more, see comparison.json"] if more > 0 else []
+def _name_row(row: Mapping[str, Any], *more: str) -> str:
+    """Name a row by the keys that identify it, and by these."""
+    return " ".join(f"{key}={row[key]}" for key in (*IDENTITY, *more) if row.get(key) is not None)
 
 
 def _judge(
     row: str, key: str, published: Sequence[float], again: Sequence[float]
 ) -> ComparedNumber:
-    """Return the verdict on one number."""
+    """Compare one number."""
     before, now = estimate(published), estimate(again)
     mean = before.mean or 0.0
     allowed = SINGLE_SHARE * abs(mean) if before.half is None else before.half
@@ -173,9 +160,3 @@ def _judge(
     return ComparedNumber(
         row=row, key=key, published=mean, half=before.half, again=now.mean, verdict=verdict
     )
-
-
-def _gap(number: ComparedNumber) -> float:
-    """Return how far a number is from the published one, in units of its interval or itself."""
-    scale = number.half or abs(number.published) or 1.0
-    return ((number.again or 0.0) - number.published) / scale

@@ -6,8 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedcel.attacks import likelihood_ratios, scale_confidence, score_membership
-from fedcel.attacks.membership import bound_epsilon, measure_rates
+from membership_scores import (
+    bound_epsilon,
+    likelihood_ratios,
+    measure_rates,
+    scale_confidence,
+    score_membership,
+)
 
 EVEN, NARROW = torch.float64, 0.5
 

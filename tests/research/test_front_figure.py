@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import front_figure
 from fedcel.errors import RunError
-from sims.report import front_figure
 
 Make = Callable[..., Path]
 ROWS = [

@@ -1,6 +1,5 @@
-"""Draw the pictures of docs/concepts/losses.md: python -m sims.report.loss_figures docs/figures."""
+"""Draw the pictures of docs/concepts/losses.md, in two minutes of one core."""
 
-import argparse
 import math
 import warnings
 from functools import partial
@@ -272,14 +271,8 @@ def save_figure(out: Path, name: str, picture: tuple[Figure, Numbers]) -> None:
     print_line(f"drawn: {out / name}.png")
 
 
-def draw_all() -> None:
-    """Draw every picture into the folder that is given."""
-    options = argparse.ArgumentParser(
-        prog="python -m sims.report.loss_figures", description=__doc__
-    )
-    options.add_argument("out", type=Path, help="folder for pictures and their numbers")
-    out: Path = options.parse_args().out
-    out.mkdir(parents=True, exist_ok=True)
+def draw_all(out: Path) -> None:
+    """Draw every picture."""
     torch.set_num_threads(1)
     save_figure(out, "attention", draw_attention())
     save_figure(out, "penalties", draw_penalties())
@@ -290,4 +283,4 @@ def draw_all() -> None:
 
 
 if __name__ == "__main__":
-    draw_all()
+    draw_all(Path(__file__).parents[2] / "figures")

@@ -10,7 +10,7 @@ from fedcel.data import load_splits
 from fedcel.errors import RunError
 from fedcel.files import read_tensors, write_tensors
 from fedcel.settings import Settings, parse_settings
-from sims.bench.membership import halve_images, observe_federation
+from membership import app, halve_images, observe_federation
 from sims.commands.main import main
 
 FEW = {
@@ -68,8 +68,8 @@ def test_the_command_writes_rows_and_goes_on(
     """Six rows of a variant, its epsilon; a second call trains nothing; other settings are told."""
     scenario, out = tmp_path / "few.toml", tmp_path / "out"
     scenario.write_text(SCENARIO)
-    words = ["membership", str(scenario), "--out", str(out), "--shadows", "8", "--targets", "4"]
-    assert main(words) == 0
+    words = [str(scenario), "--out", str(out), "--shadows", "8", "--targets", "4"]
+    assert main(words, app) == 0
     table = capsys.readouterr().out
     assert "likelihood-ratio" in table
     rows = json.loads((out / "membership.json").read_text())
@@ -80,20 +80,20 @@ def test_the_command_writes_rows_and_goes_on(
     (first, *_) = paths = sorted((out / "run-0").glob("*.safetensors"))
     assert len(paths) == 12
     before = first.stat().st_mtime_ns
-    assert main(words) == 0
+    assert main(words, app) == 0
     assert first.stat().st_mtime_ns == before
     tensors, _ = read_tensors(first)
     write_tensors(first, tensors, {"settings": "others"})
     capsys.readouterr()
-    assert main(words) != 0
+    assert main(words, app) != 0
     assert "was made with other settings" in capsys.readouterr().err
     assert issubclass(RunError, Exception)
 
 
 def test_too_few_shadows_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Before anything is trained."""
-    words = ["membership", "membership", "--out", str(tmp_path / "out"), "--shadows", "7"]
-    assert main(words) == 2
+    words = ["membership", "--out", str(tmp_path / "out"), "--shadows", "7"]
+    assert main(words, app) == 2
     assert "--shadows is 7, must be 8 or more" in capsys.readouterr().err
-    assert main([*words[:-1], "8", "--targets", "1"]) == 2
+    assert main([*words[:-1], "8", "--targets", "1"], app) == 2
     assert "--targets is 1" in capsys.readouterr().err

@@ -7,16 +7,15 @@ from typing import Any
 import pytest
 import torch
 
-from fedcel.errors import FedcelError, RunError, SettingsError
+import uncertainty
+from fedcel.errors import FedcelError, RunError
 from fedcel.metrics import calibration
 from fedcel.posterior.predict import predict
 from fedcel.runs import run_folder
 from fedcel.seeding import make_generator
 from fedcel.settings import parse_settings
-from sims.bench import scenario, uncertainty
+from sims.bench import make_plain_variant
 from sims.bench.scenario import Cell
-from sims.bench.shifted_images import parse_shifts
-from sims.results.records import UncertaintyRow
 
 RAW: dict[str, Any] = {
     "engine": "local",
@@ -33,7 +32,7 @@ def cells() -> list[Cell]:
     """Return two points of an ensemble and a posterior, of one seed."""
     return [
         Cell(
-            scenario.make_plain_variant(name)._replace(title=name.partition("-")[0]),
+            make_plain_variant(name)._replace(title=name.partition("-")[0]),
             None,
             parse_settings(RAW | change),
         )
@@ -59,20 +58,20 @@ def test_members_are_one_line_and_strangers_are_told_apart(tmp_path: Path) -> No
         predict(m.flat, [m.model], x, make_generator(0, "test-noise"), scope="full").probabilities
         for m in members
     ]
-    told = uncertainty.measure_models(members, None)
+    told = uncertainty.measure_models(members)
     assert told["nll"] == pytest.approx(calibration.nll((each[0] + each[1]) / 2, y))
     assert told["nll"] < sum(calibration.nll(p, y) for p in each) / 2  # Jensen
-    same = uncertainty.measure_models(members, parse_settings({**RAW, "seed": 0}))
+    same = uncertainty.measure_models(members, x)
     assert same["auroc"] == pytest.approx(0.5)
-    scores = uncertainty.score_cells(made, tmp_path)
+    scores = list(uncertainty.score_cells(made, tmp_path))
     assert [(s.name, s.runs, s.seed) for s in scores] == [("deep", 2, 0), ("posterior", 1, 0)]
     assert uncertainty.INFORMATION not in scores[0].scores  # its rounds have no noise
     assert scores[0].scores["client-drift"] > 0
-    shifted = uncertainty.measure_models(members, None, parse_shifts("noisy"))
+    shifted = uncertainty.measure_models(members, shifted=True)
     assert shifted["nll-noisy"] > shifted["nll"] == told["nll"]
-    assert shifted["nll-calibrated"] != shifted["nll"]
+    assert shifted["nll-turned"] > shifted["nll"] != shifted["nll-calibrated"]
     lines = uncertainty.format_table(scores).splitlines()
-    assert lines[0].startswith("| variant | accuracy")
+    assert lines[0].startswith("| strength | variant | accuracy")
     assert lines[2].endswith("| 2 |")
     assert lines[3].endswith("| 1 |")
     change = {"temperature": 0.0, "engine": "auto", "local.at-once": 1}
@@ -99,28 +98,17 @@ def test_rounds_are_summed_where_each_has_a_bound(tmp_path: Path) -> None:
     assert "update-information" not in uncertainty.measure_rounds([tmp_path / "a", tmp_path / "c"])
 
 
-def test_differences_are_paired_by_seed() -> None:
-    """What a seed does to both cancels; a seed that one of them lacks is left out."""
-
-    def score(name: str, seed: int, nll: float) -> UncertaintyRow:
-        scores = {"nll": nll, "of a chain" if name == "ours" else "other": 1.0}
-        return UncertaintyRow(
-            name=name, title=name.upper(), strength=0.3, seed=seed, runs=1, scores=scores
+def test_means_have_a_line_for_each_strength_and_variant() -> None:
+    """Over seeds; a dash for a score that was not measured."""
+    rows = [
+        uncertainty.UncertaintyRow(
+            name="head", title="HEAD", strength=0.3, seed=seed, runs=4, scores={"nll": 0.2 + seed}
         )
-
-    ours = [score("ours", seed, 0.2 + seed) for seed in range(3)]
-    base = [score("base", seed, 0.3 + seed) for seed in range(3)]
-    text = uncertainty.format_table([*base, *ours], "base")
-    assert "**At 0.3**" in text
-    lines = text.split("Difference to BASE, paired by seed:")[1].strip().splitlines()
-    assert [cell.strip() for cell in lines[2].split("|")[1:-1]] == [
-        "OURS", "–", "-0.100 ± 0.000", "–", "–", "–"
-    ]  # fmt: skip
-    assert len(lines) == 3
-    assert "-0.100 |" in uncertainty.format_table([base[0], *ours[:1], ours[2]], "base")
-    assert "Difference" not in uncertainty.format_table([*base, *ours])
-    with pytest.raises(SettingsError, match="--against is 'x', must be one of base, ours"):
-        uncertainty.format_table([*base, *ours], "x")
+        for seed in range(3)
+    ]
+    (_, _, line) = uncertainty.format_table(rows).splitlines()
+    cells = [cell.strip() for cell in line.split("|")[1:-1]]
+    assert cells == ["0.3", "HEAD", "–", "1.200 ± 2.484", "–", "–", "–", "4"]
 
 
 def test_colour_does_not_meet_grey() -> None:
@@ -131,22 +119,40 @@ def test_colour_does_not_meet_grey() -> None:
         uncertainty.resize_images(torch.rand(3, 3, 8, 8), torch.rand(2, 1, 8, 8))
 
 
-@pytest.mark.parametrize(
-    ("outside", "against", "reason"), [("idx", "none", "no folder"), ("none", "mine", "--against")]
-)
-def test_what_is_wrong_is_said_before_anything_is_trained(
-    tmp_path: Path, outside: str, against: str, reason: str
-) -> None:
-    """Strangers that are not there, a variant that is none: no run is begun."""
-    gone = str(tmp_path / "gone")
-    with pytest.raises(FedcelError, match=reason):
+def test_lacking_strangers_are_refused_before_anything_is_trained(tmp_path: Path) -> None:
+    """No run is begun."""
+    with pytest.raises(FedcelError, match="no folder"):
         uncertainty.compare_calibration(
-            "uncertainty",
-            tmp_path / "out",
-            jobs=1,
-            overrides={},
-            outside=outside,
-            outside_path=gone,
-            against=against,
+            "uncertainty", tmp_path / "out", jobs=1, overrides={}, outside=str(tmp_path / "gone")
         )
     assert not (tmp_path / "out").exists()
+
+
+def test_one_temperature_undoes_overconfidence() -> None:
+    """Labels drawn of p, told as p^3: t is 3 again; what is calibrated keeps t = 1."""
+    stream = torch.Generator().manual_seed(1)
+    p = torch.randn(20_000, 4, generator=stream, dtype=torch.float64).softmax(1)
+    labels = torch.multinomial(p, 1, generator=stream)[:, 0]
+    sharp = uncertainty.apply_temperature(p, 1 / 3)
+    assert uncertainty.fit_temperature(sharp, labels) == pytest.approx(3, rel=0.03)
+    assert uncertainty.fit_temperature(p, labels) == pytest.approx(1, rel=0.03)
+    torch.testing.assert_close(uncertainty.apply_temperature(sharp, 3.0), p)
+
+
+def test_images_are_turned_about_their_centre() -> None:
+    """A centred disc stays; a bar does not, and each image turns one way or the other."""
+    y, x = torch.meshgrid(torch.linspace(-1, 1, 33), torch.linspace(-1, 1, 33), indexing="ij")
+    disc, bar = (x**2 + y**2 < 0.5).float(), (x.abs() < 0.2).float()
+    stream = torch.Generator().manual_seed(0)
+    turned = uncertainty.turn_images(torch.stack([disc] * 8 + [bar] * 8)[:, None], stream)
+    assert (turned[:8, 0] - disc).abs().mean() < 0.03
+    assert (turned[8:, 0] - bar).abs().mean() > 0.1
+    assert len(torch.unique(turned[8:].flatten(1), dim=0)) == 2
+
+
+def test_noise_is_of_the_stated_size() -> None:
+    """Grey images get noise of .2; black ones stay in [0, 1]."""
+    stream = torch.Generator().manual_seed(0)
+    noisy = uncertainty.add_pixel_noise(torch.full((50, 1, 8, 8), 0.5), stream)
+    assert noisy.std().item() == pytest.approx(0.2, rel=0.05)
+    assert uncertainty.add_pixel_noise(torch.zeros(5, 1, 8, 8), stream).min() == 0

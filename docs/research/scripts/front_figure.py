@@ -1,10 +1,10 @@
-"""Draw the picture of README.md: python -m sims.report.front_figure BENCH ROWS OUT.
+"""Draw the picture of README.md: python docs/research/scripts/front_figure.py BENCH.
 
 BENCH is a folder that `fedcel bench digits` wrote; the images are those of its first training seed.
-ROWS are the kept rows of which the table beside the picture is drawn: both show the same bits.
+The bits are of the kept rows of which the table beside the picture is drawn.
 """
 
-import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +20,7 @@ from sims.report.figures import COLOURS, FAINT, INK
 from sims.report.summary import Summary, summarise_book
 from sims.results import BenchRow, Estimate, estimate, read_records
 
+DOCS = Path(__file__).parents[2]
 VARIANTS = {"none": "no defence", "cluster": "with a defence (cluster)"}
 COLUMNS = 8
 WIDTH, HEIGHT, DPI = 8.0, 3.7, 200  # inches, pixels an inch
@@ -112,8 +113,4 @@ def save_front(bench: Path, rows: Path, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    options = argparse.ArgumentParser(prog="python -m sims.report.front_figure")
-    options.add_argument("bench", type=Path, help="folder of a bench of digits")
-    options.add_argument("rows", type=Path, help="file of the rows whose bits are shown")
-    options.add_argument("out", type=Path, help="folder for the picture and its numbers")
-    save_front(**vars(options.parse_args()))
+    save_front(Path(sys.argv[1]), DOCS / "results" / "digits.json", DOCS / "figures")
