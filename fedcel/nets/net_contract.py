@@ -118,8 +118,9 @@ def _check_slopes(case: NetCase) -> None:
     net = case.build(1)
     torch.autograd.backward(case.measure_loss(net, 12))
     for name, parameter in net.named_parameters():
-        moves = parameter.grad is not None and bool(parameter.grad.any())
-        require(moves, f"every parameter must learn; the gradient of {name!r} is 0")
+        gradient = parameter.grad
+        learns = gradient is not None and bool(gradient.any() and gradient.isfinite().all())
+        require(learns, f"every parameter must learn; the gradient of {name!r} is {gradient!r:.60}")
     is_shared = set(net.encoder.parameters()) & set(net.head.parameters())
     require(not is_shared, "no parameter may belong to encoder and head at once")
 

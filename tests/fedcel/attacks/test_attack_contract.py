@@ -85,7 +85,8 @@ class Regression(Mine):
         centre, mean = images.x.flatten(1).mean(0), z.mean(0)
         weights = torch.linalg.lstsq(z - mean, images.x.flatten(1) - centre).solution
         steps = int(100 * effort)
-        tell(f"step {steps}/{steps}")
+        if tell:
+            tell(f"step {steps}/{steps}")
         return (centre + (seen - mean) @ weights).clamp(0, 1).view(-1, 1, 8, 8)
 
 
