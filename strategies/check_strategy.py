@@ -1,14 +1,17 @@
-"""A strategy is built once before a run begins, and a user's own held to its contract."""
+"""Checks of a strategy before a run, and the name by which its errors are reported."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from fedcel.errors import FedcelError, PluginError
+from fedcel.errors import FailedError, FedcelError, PluginError
 from fedcel.federation import init_server_state
 from fedcel.nets import FlatNet
+from fedcel.own_parts import blame_own_parts
 from fedcel.plugins import PartName, check_contract
-from fedcel.settings import CelSettings, LocalSettings, Settings, UpdateSettings
+from fedcel.settings import OWN_STRATEGY, Settings, parse_settings
 from fedcel.testing import made_up_round
 from strategies.build_strategy import build_strategy
 from strategies.posterior_strategy import PosteriorStrategy
@@ -24,7 +27,7 @@ def check_strategy(settings: Settings, flat: FlatNet) -> None:
     Raises:
         FedcelError: It cannot be built, or breaks its contract.
     """
-    part = PartName("strategy.name", settings.strategy.name, "StrategyContract")
+    part = _name_part(settings)
     try:
         strategy = build_strategy(settings, init_server_state(flat.vector), flat.shapes, flat.cut)
     except FedcelError:
@@ -33,16 +36,9 @@ def check_strategy(settings: Settings, flat: FlatNet) -> None:
         raise PluginError(part.describe_failure(error)) from error
     if not isinstance(strategy, PosteriorStrategy):
         return
-    small = settings.model_copy(
-        update={
-            "clients": len(made_up_round.EXAMPLES),
-            "clients_per_round": 0,
-            "temperature": 0.0,
-            "cel": CelSettings(),
-            "local": LocalSettings(),
-            "update": UpdateSettings(),
-        }
-    )
+    kept = {key: getattr(settings, key) for key in ("rounds", "chain", "strategy")}
+    small = parse_settings({"clients": len(made_up_round.EXAMPLES), "temperature": 0.0})
+    small = small.model_copy(update=kept)
 
     def build() -> Any:
         state = init_server_state(torch.linspace(-1, 1, made_up_round.SIZE))
@@ -51,3 +47,21 @@ def check_strategy(settings: Settings, flat: FlatNet) -> None:
         )
 
     check_contract(part, made_up_round.STRATEGY_CHECKS, made_up_round.StrategyCase(build))
+
+
+@contextmanager
+def blame_strategy(settings: Settings) -> Iterator[None]:
+    """Raise FailedError by the user's part, or the strategy, that raised something unforeseen."""
+    try:
+        with blame_own_parts(settings):
+            yield
+    except (FedcelError, OSError):
+        raise
+    except Exception as error:
+        if settings.strategy.name == OWN_STRATEGY:
+            raise
+        raise FailedError(_name_part(settings).describe_failure(error)) from error
+
+
+def _name_part(settings: Settings) -> PartName:
+    return PartName("strategy.name", settings.strategy.name, "StrategyContract")

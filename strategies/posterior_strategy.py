@@ -34,13 +34,13 @@ from fedcel.federation import (
 )
 from fedcel.nets import to_arrays, to_vector
 from fedcel.settings import Settings
-from strategies.check_model import check_model
 from strategies.node_registry import (
     ANSWER_SECONDS,
     NodeRegistry,
     register_nodes,
     reregister_nodes,
 )
+from strategies.read_model import read_model
 from strategies.validate_reply import (
     LOST_STATE,
     Expectation,
@@ -405,7 +405,7 @@ class PosteriorStrategy(FedAvg):
         self.state = state
         model = self.step(ArrayRecord(to_arrays(delta, self.shapes)))
         if type(self).step is not PosteriorStrategy.step:
-            check_model(f"{type(self).__name__}.step", model, self.shapes)
+            read_model(f"{type(self).__name__}.step", model, self.shapes)
         # A subclass may return a model of its own and leave `state` as it was.
         vector = to_vector(model.to_numpy_ndarrays()).to(state.model.dtype)
         return self.state._replace(round=state.round + 1, model=vector)

@@ -10,11 +10,10 @@ from typing import NamedTuple
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import Strategy
 
 from fedcel.check_parts import build_parts
 from fedcel.data import Splits, list_classes, load_splits
-from fedcel.errors import FedcelError, RunError, describe_unforeseen, escape_controls
+from fedcel.errors import FedcelError, RoundError, RunError, describe_unforeseen, escape_controls
 from fedcel.federation import record_names
 from fedcel.nets import to_arrays, to_vector
 from fedcel.own_parts import list_own_parts
@@ -30,12 +29,11 @@ from fedcel.runs import (
 )
 from fedcel.settings import CONNECTED_NODES, OWN_STRATEGY, UNSET, Settings, parse_run_config
 from strategies.build_strategy import build_strategy
-from strategies.check_aggregate import blame_strategy, check_aggregates
-from strategies.check_strategy import check_strategy
+from strategies.check_strategy import blame_strategy, check_strategy
 from strategies.flower_log import conclude_log, filter_log
 from strategies.node_registry import count_nodes
 from strategies.posterior_strategy import PosteriorStrategy
-from strategies.stock_rounds import StockRounds
+from strategies.stock_strategy import StockStrategy
 
 _RUNS = "fedcel-runs"
 """Below Flower's home: the run folders for which the run config names no place."""
@@ -48,19 +46,23 @@ class _ConvergedError(Exception):
 class RoundObserver:
     """Concludes each round as Flower ends it."""
 
-    def __init__(self, strategy: Strategy, run: ServerRun, stock: StockRounds | None) -> None:
-        self._strategy, self._run, self._stock = strategy, run, stock
+    def __init__(self, strategy: PosteriorStrategy | StockStrategy, run: ServerRun) -> None:
+        self._strategy, self._run, self._first_round = strategy, run, run.state.round
 
     def conclude_round(self, number: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Take round `number` of this call, 0 before the first, as Flower's `evaluate_fn`."""
         strategy = self._strategy
-        if number and isinstance(strategy, PosteriorStrategy):
+        if number:
+            model = strategy.state.model.numpy()
+            is_played = strategy.state.round == self._first_round + number
+            returned = to_vector(arrays.to_numpy_ndarrays())
+            if not (is_played and np.array_equal(returned, model, equal_nan=True)):
+                name = f"{type(strategy).__name__}.aggregate_train"
+                raise RoundError(
+                    f"{name} did not play the round, or returned another model than it made: "
+                    "return what super().aggregate_train returns, or override fault and step"
+                )
             strategy.state = self._run.conclude_round(strategy.state, strategy.report)
-        elif number and self._stock:
-            # Some of Flower's strategies average in double precision.
-            model = to_vector([array.astype(np.float32) for array in arrays.to_numpy_ndarrays()])
-            state = self._run.state._replace(round=number, model=model)
-            self._run.conclude_round(state, self._stock.report_round(number))
         if self._run.has_converged:  # in round 0: it was stopped after its last one
             raise _ConvergedError
         return None
@@ -100,35 +102,29 @@ def train_over_grid(
     if resume and not isinstance(strategy, PosteriorStrategy):
         raise RunError(f"{settings.strategy.name} keeps no state of its own and cannot resume")
     requirements = ConfigRecord({**_describe_images(settings, splits), **(decisions or {})})
-    check_aggregates(strategy, run.flat.shapes)
-    stock = None
     if isinstance(strategy, PosteriorStrategy):
         strategy.recount = recount
-    else:
-        frozen = [k for k, p in enumerate(run.flat.net.parameters()) if not p.requires_grad]
-        stock = StockRounds(strategy, settings, requirements, frozen)
     quiet = filter_log(first_round=run.state.round)
     with blame_strategy(settings), suppress(_ConvergedError), quiet:
         strategy.start(
-            grid=stock.order_grid(grid) if stock else grid,
+            grid=grid,
             initial_arrays=ArrayRecord(to_arrays(run.state.model, run.flat.shapes)),
             num_rounds=settings.rounds - run.state.round,
             timeout=settings.strategy.timeout,
             train_config=requirements,
             evaluate_config=requirements,
-            evaluate_fn=RoundObserver(strategy, run, stock).conclude_round,
+            evaluate_fn=RoundObserver(strategy, run).conclude_round,
         )
     run.close()
     if not measure:
         return
     evaluation = evaluate_run(read_run(folder), time.perf_counter() - begin)
-    holder = strategy if isinstance(strategy, PosteriorStrategy) else stock
-    if holder and holder.registry.has_node_data:
+    if strategy.registry.has_node_data:
         # They would be those of images nobody trained on.
         evaluation.result["between-client-spread"] = None
         evaluation.result["smallest-update-images"] = None
-    if stock and stock.unrepeatable:
-        evaluation.result["unrepeatable"] = stock.unrepeatable
+    if isinstance(strategy, StockStrategy) and strategy.unrepeatable:
+        evaluation.result["unrepeatable"] = strategy.unrepeatable
     write_evaluation(folder, evaluation)
 
 

@@ -154,7 +154,7 @@ def read_inputs(
         round_number=int(config[record_names.ROUND]),
         model=model,
         total_examples=int(config.get(record_names.TOTAL, examples)),
-        proximal=_read_float(config, record_names.PROXIMAL),
+        proximal=_read_float(config, record_names.PROXIMAL) or 0.0,
         threshold=_read_float(config, record_names.THRESHOLD),
         gamma=_read_float(config, record_names.GAMMA),
         gradient=gradient,

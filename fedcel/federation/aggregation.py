@@ -63,18 +63,16 @@ def slide_average(
     delta: Float[Tensor, " P"],
     momentum: float,
     *,
-    damped: bool = True,
     frozen: int = 0,
 ) -> Float[Tensor, " P"]:
     """Move the sliding average of deltas: m <- beta m + (1 - beta) delta.
 
-    Undamped, with delta in the place of (1 - beta) delta, it is the momentum of FedAvgM.
+    Times 1/(1 - beta) it is the momentum of FedAvgM.
 
     Args:
         average: m before, (P,).
         delta: The round's mean delta, (P,).
         momentum: beta in [0, 1).
-        damped: Whether delta counts (1 - beta).
         frozen: The first so many values of the average are set to 0.
 
     Returns:
@@ -84,7 +82,7 @@ def slide_average(
         Hsu, Qi and Brown, 2019 (arXiv 1909.06335), section 4.4.
     """
     moved = momentum * average  # then in place: fresh memory costs more than the sums
-    moved.add_(delta, alpha=1 - momentum if damped else 1.0)
+    moved.add_(delta, alpha=1 - momentum)
     moved[:frozen] = 0
     return moved
 

@@ -78,7 +78,7 @@ class RoundInputs(NamedTuple):
         round_number: Counted from 1.
         model: The global parameters (P,).
         total_examples: N, the training images of all clients.
-        proximal: Replaces the prior's pull (Li et al., MLSys 2020, eq. 2).
+        proximal: Pull towards the model beside the prior's, as of FedProx.
         threshold: Replaces `cel.threshold`.
         gamma: Upper limit of gamma, beside the ramp.
         gradient: Mean gradient (P,) of the clients at this model, of a control variate.
@@ -87,7 +87,7 @@ class RoundInputs(NamedTuple):
     round_number: int
     model: Float[Tensor, " P"]
     total_examples: int
-    proximal: float | None = None
+    proximal: float = 0.0
     threshold: float | None = None
     gamma: float | None = None
     gradient: Float[Tensor, " P"] | None = None
@@ -459,11 +459,15 @@ def prepare_client(
 
 
 def plan_client(settings: Settings, weight: float, inputs: RoundInputs) -> RoundPlan:
-    """Compute the constants of one client's round, with what the server's inputs replace."""
-    plan = plan_round(
-        settings, inputs.round_number, weight, inputs.total_examples, gamma=inputs.gamma
+    """Compute the constants of one client's round, with what the server's inputs change."""
+    return plan_round(
+        settings,
+        inputs.round_number,
+        weight,
+        inputs.total_examples,
+        gamma=inputs.gamma,
+        proximal=inputs.proximal,
     )
-    return plan if inputs.proximal is None else plan._replace(pull=inputs.proximal)
 
 
 def make_client_streams(settings: Settings, client: int, number: int) -> Streams:

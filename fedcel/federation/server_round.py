@@ -207,7 +207,7 @@ def finish_round(
     lacking = [rejection for rejection in rejected if rejection.client in request.weights]
     weights = renormalise_weights(request.weights, used, has_noise=plan.noise > 0)
     collector = UpdateCollector(request.weights, used)
-    delta = combine_deltas(settings.strategy, collector.pass_deltas(updates), weights)
+    delta = combine_deltas(settings.strategy.aggregation, collector.pass_deltas(updates), weights)
     if advance is None:
         state = advance_model(settings, state, delta, plan=plan, cut=cut)
     else:

@@ -106,7 +106,6 @@ def advance_model(
         state.average,
         delta,
         rule.momentum,
-        damped=rule.damped,
         frozen=cut if plan.is_encoder_frozen else 0,
     )
     return state._replace(

@@ -165,7 +165,13 @@ def noise_variance(
 
 
 def plan_round(
-    settings: Settings, number: int, weight: float, total: int, *, gamma: float | None = None
+    settings: Settings,
+    number: int,
+    weight: float,
+    total: int,
+    *,
+    gamma: float | None = None,
+    proximal: float = 0.0,
 ) -> RoundPlan:
     """Compute the constants of round `number` for one client.
 
@@ -175,6 +181,8 @@ def plan_round(
         weight: w_k, which the server gives to the client's delta; 1: it holds everything.
         total: N, the training images of all clients.
         gamma: What the conditional entropy loss's gamma is at most, beside the schedule's own.
+        proximal: Pull towards the received model beside the prior's, as of FedProx (Li et al.,
+            MLSys 2020, eq. 2).
 
     Returns:
         Step size, noise, priors and weights of the round.
@@ -182,14 +190,14 @@ def plan_round(
     Raises:
         SettingsError: Step size and priors together would make every step overshoot.
     """
-    local, prior, strategy = settings.local, settings.prior, settings.strategy
+    local, prior = settings.local, settings.prior
     eta = step_size(settings, number)
     round_temperature = temperature(settings, number)
     kappa, decay = prior.pull(eta, local.steps, total), prior.decay(total)
-    if eta * (kappa + decay + strategy.proximal) >= 1:
+    if eta * (kappa + decay + proximal) >= 1:
         raise SettingsError(
             f"eta {eta:g} times prior.scale's {decay:.3g}, the received model's {kappa:.3g} and "
-            f"strategy.proximal's pull {strategy.proximal:g} is 1 or more: every step would "
+            f"FedProx's pull {proximal:g} is 1 or more: every step would "
             "overshoot; lower local.rate, or raise prior.scale"
         )
     variance = noise_variance(
@@ -199,7 +207,7 @@ def plan_round(
         weight=weight,
         kappa=kappa,
         steps=local.steps,
-        gain=strategy.gain,
+        gain=settings.strategy.gain,
     )
     ramp = loss_ramp(settings, number)
     cel_ramp = ramp if gamma is None else min(gamma, ramp)
@@ -207,7 +215,7 @@ def plan_round(
         rate=eta,
         cel_weight=0.0 if settings.cel.kind == "none" else settings.cel.weight * cel_ramp,
         defence_weight=settings.defence.used_strength * ramp,
-        pull=kappa + strategy.proximal,
+        pull=kappa + proximal,
         decay=decay,
         noise=math.sqrt(variance),
         is_encoder_frozen=is_encoder_frozen(settings, number),

@@ -20,24 +20,24 @@ def parse_strategy_arguments(text: str) -> dict[str, str]:
         Each value as text, by its name.
 
     Raises:
-        SettingsError: A pair is not of the form name=value, or a name comes twice.
+        ValueError: A pair is not of the form name=value, or a name comes twice.
     """
     arguments: dict[str, str] = {}
     for pair in [] if text == "none" else text.split(","):
         name, equals, value = (part.strip() for part in pair.partition("="))
         if not (equals and value and name.isidentifier()):
-            raise SettingsError(
+            raise ValueError(
                 f"must be none or name=value pairs, comma-separated, as 'eta=0.1,tau=0.001'; "
                 f"{pair.strip()!r} is no such pair"
             )
         if name in arguments:
-            raise SettingsError(f"must have each name once; {name!r} comes twice")
+            raise ValueError(f"must have each name once; {name!r} comes twice")
         arguments[name] = value
     return arguments
 
 
 def _check_arguments(text: str) -> str:
-    """Return the arguments as they are; SettingsError where they cannot be parsed."""
+    """Return the arguments as they are; ValueError where they cannot be parsed."""
     parse_strategy_arguments(text)
     return text
 
@@ -62,13 +62,7 @@ class StrategySettings(Options):
         "delta", description="What a client sends; stock strategies of Flower average weights."
     )
     momentum: float = Field(0.0, ge=0, lt=1, description="Beta of the sliding average of deltas.")
-    damped: bool = Field(
-        True, description="m <- beta m + (1-beta) D; false: + D, Flower's FedAvgM, never sampling."
-    )
     gain: Positive = Field(1.0, description="Gamma, the server's step along that average.")
-    proximal: float = Field(
-        0.0, ge=0, description="Mu of Flower's FedProx: the pull mu (w - w_received) per step."
-    )
     timeout: Positive = Field(
         3600.0, description="Seconds a round waits for replies; who is later is left out of it."
     )
@@ -83,14 +77,8 @@ class StrategySettings(Options):
         description="Largest L2 norm of a delta that the server accepts; none: a thousand times "
         "the model's own, plus 1.",
     )
-    aggregation: Literal[
-        "mean", "clipped", "median", "trimmed", "krum", "multi-krum", "geometric-median"
-    ] = Field("mean", description="How deltas become one; all but mean are for temperature 0.")
-    trim: float = Field(
-        0.2, gt=0, lt=0.5, description="Share of the weight that 'trimmed' cuts off at each end."
-    )
-    byzantine: int = Field(
-        1, ge=1, description="Hostile clients that Krum and Bulyan are to bear in a round."
+    aggregation: Literal["mean", "geometric-median"] = Field(
+        "mean", description="How deltas become one; geometric-median is for temperature 0."
     )
 
 

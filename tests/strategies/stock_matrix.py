@@ -34,15 +34,18 @@ ARGUMENTS = {
     "DifferentialPrivacyClientSideFixedClipping": "noise_multiplier=0.01,clipping_norm=1",
     "DifferentialPrivacyServerSideAdaptiveClipping": "noise_multiplier=0.01",
     "DifferentialPrivacyServerSideFixedClipping": "noise_multiplier=0.01,clipping_norm=1",
+    "FedAvgM": "server_momentum=0.9",
+    "FedProx": "proximal_mu=0.1",
+    "Krum": "num_malicious_nodes=1",
+    "MultiKrum": "num_malicious_nodes=1,num_nodes_to_select=6",
+    "Bulyan": "num_malicious_nodes=1",
 }
-"""`strategy.arguments` of those that cannot be made without."""
-CHANGES = {"FedAvgM": {"strategy.momentum": 0.9}, "FedProx": {"strategy.proximal": 0.1}}
-"""Without these two are FedAvg."""
+"""`strategy.arguments` of those that cannot be made, or are FedAvg, without."""
 REFUSED = {
     "FedXgbBagging": "combines trees of XGBoost",
     "FedXgbCyclic": "combines trees of XGBoost",
     "Result": "is no Flower Strategy",
-    "Strategy": "is abstract",
+    "Strategy": "is no Flower Strategy, or is abstract",
 }
 """Why a name of Flower's trains nothing."""
 
@@ -53,7 +56,6 @@ def settings_of(name: str) -> dict[str, Any]:
         **STOCK,
         "strategy.name": f"flwr.serverapp.strategy:{name}",
         "strategy.arguments": ARGUMENTS.get(name, "none"),
-        **CHANGES.get(name, {}),
     }
 
 

@@ -43,7 +43,6 @@ def strategy(rule: str = "mean", clients: int = NODES, **raw: object) -> Posteri
             "temperature": 0.0,
             "strategy.momentum": 0.0,
             "strategy.aggregation": rule,
-            "strategy.byzantine": 3,
             **raw,
         }
     )
@@ -196,7 +195,7 @@ KINDS: list[Callable[[np.random.Generator, int, int], Made]] = [
 ]
 
 
-@pytest.mark.parametrize(("rule", "count"), [("mean", 8000), ("median", 2000)])
+@pytest.mark.parametrize(("rule", "count"), [("mean", 8000), ("geometric-median", 2000)])
 def test_hostile_replies_change_nothing_but_the_list_of_the_rejected(rule: str, count: int) -> None:
     """Of 40 nodes 3 are honest: the model is what they alone would make, to the bit.
 
@@ -239,13 +238,11 @@ def test_metrics_that_are_lies_reach_neither_the_model_nor_the_log() -> None:
     assert [r.client for r in s.report.unused_metrics] == [2]
 
 
-@pytest.mark.parametrize(
-    "rule", ["mean", "clipped", "median", "trimmed", "krum", "multi-krum", "geometric-median"]
-)
+@pytest.mark.parametrize("rule", ["mean", "geometric-median"])
 def test_sound_looking_deltas_of_three_in_ten_move_the_mean_alone(rule: str) -> None:
     """1e6 in each value, no real limit on the norm: honest values are below .1, norms below .3."""
-    chance, wide = np.random.default_rng(0), {"strategy.trim": 0.3, "strategy.max-norm": 1e9}
-    s = strategy(rule, clients=10, **wide)
+    chance = np.random.default_rng(0)
+    s = strategy(rule, clients=10, **{"strategy.max-norm": 1e9})
     begin(s, dict.fromkeys(range(10), 0.1))
     large = [np.full(shape, 1e6, np.float32) for shape in SHAPES]
     s.aggregate_train(1, [sent(k, small(chance) if k < 7 else large, 1) for k in range(10)])

@@ -120,7 +120,10 @@ def test_weights_are_accounted_by_the_heaviest() -> None:
     s = parse_settings(QUIET)
     assert largest_weight_metric(s, [0.6, 0.0, 0.8]) == {HEAVIEST: pytest.approx(0.8)}
     assert largest_weight_metric(parse_settings(QUIET | {"update.noise": 0.0}), [1.0]) == {}
-    for change in ({"strategy.aggregation": "median"}, {"strategy.max-norm": 1.0, "engine": "ray"}):
+    for change in (
+        {"strategy.aggregation": "geometric-median"},
+        {"strategy.max-norm": 1.0, "engine": "ray"},
+    ):
         assert largest_weight_metric(parse_settings(QUIET | change), [0.6, 0.8]) == {HEAVIEST: 1.0}
 
 

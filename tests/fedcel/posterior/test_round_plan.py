@@ -105,12 +105,7 @@ def test_steps_that_would_overshoot_are_refused() -> None:
     with pytest.raises(SettingsError, match="would overshoot"):
         plan_round(parse_settings({"prior.scale": 0.01}), 1, 1.0, 1000)
     with pytest.raises(SettingsError, match="would overshoot"):
-        plan_round(
-            parse_settings({"temperature": 0, "prior.mode": "none", "strategy.proximal": 2}),
-            1,
-            1.0,
-            1000,
-        )
+        plan_round(parse_settings({"prior.mode": "none"}), 1, 1.0, 1000, proximal=2.0)
 
 
 def test_consistent_prior_goes_back_the_stated_share_of_a_round() -> None:

@@ -48,8 +48,6 @@ def test_unwise_settings_warn() -> None:
         (STEERED | {"cel.target": "accuracy", "cel.ramp": 0.8}, "0 rounds lie between"),
         ({"cel.kind": "plain", "net.noise": 0}, "is measured against the noise"),
         ({"strategy.upload": "weights"}, "'posterior' aggregates 'delta'"),
-        ({"strategy.damped": False}, "times as hot"),
-        ({"strategy.proximal": 0.1}, "cools the chain"),
         ({"local.balance": True, "chain.scope": "full"}, "sample another posterior"),
         (
             {"cel.kind": "plain", "cel.momentum": 0.5, "chain.scope": "full"},

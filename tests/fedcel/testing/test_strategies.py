@@ -1,4 +1,4 @@
-"""The built-in strategy holds its contract, with every rule that makes one of many deltas."""
+"""The built-in strategy holds its contract, with each rule that combines deltas."""
 
 from typing import Any, ClassVar
 
@@ -23,38 +23,16 @@ class TestMean(Built):
 
 
 class TestMomentumAndGain(Built):
-    """A long memory, undamped, and a limit on norms."""
+    """A long memory, and a limit on norms."""
 
     extra_settings: ClassVar[dict[str, Any]] = {
         "strategy.momentum": 0.9,
-        "strategy.damped": False,
         "strategy.gain": 0.5,
         "strategy.max-norm": 10.0,
     }
 
 
-class TestMedian(Built):
-    """A robust rule that looks at values."""
-
-    extra_settings: ClassVar[dict[str, Any]] = {"strategy.aggregation": "median"}
-
-
 class TestGeometricMedian(Built):
-    """A robust rule that looks at whole deltas."""
+    """The robust rule."""
 
     extra_settings: ClassVar[dict[str, Any]] = {"strategy.aggregation": "geometric-median"}
-
-
-class TestClipped(Built):
-    """A robust rule that looks at norms."""
-
-    extra_settings: ClassVar[dict[str, Any]] = {"strategy.aggregation": "clipped"}
-
-
-class TestTrimmed(Built):
-    """A robust rule that drops the extremes of each value."""
-
-    extra_settings: ClassVar[dict[str, Any]] = {
-        "strategy.aggregation": "trimmed",
-        "strategy.trim": 0.3,
-    }

@@ -146,7 +146,11 @@ def test_a_loss_that_measures_no_spread_is_named() -> None:
             "no threshold and no weight",
         ),
         (
-            {"cel.target": "spread", "strategy.aggregation": "median", "temperature": 0},
+            {
+                "cel.target": "spread",
+                "strategy.aggregation": "geometric-median",
+                "temperature": 0,
+            },
             "one hostile client",
         ),
         (

@@ -13,7 +13,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import (
-    Bulyan,
     DifferentialPrivacyClientSideAdaptiveClipping,
     DifferentialPrivacyClientSideFixedClipping,
     DifferentialPrivacyServerSideFixedClipping,
@@ -26,6 +25,7 @@ from fedcel.data import load_splits
 from fedcel.errors import RoundError, SettingsError
 from fedcel.federation import init_net, record_names
 from fedcel.files import read_json, read_tensors
+from fedcel.posterior import select_clients
 from fedcel.runs import run_folder
 from fedcel.settings import Settings, parse_settings
 from sims.engines.in_memory_grid import InMemoryGrid, allow_messages
@@ -75,25 +75,24 @@ class Recording(FedAvg):
 class Picking(FedAvg):
     """Draws clients from a generator of its own."""
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.generator = random.Random()
-
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Ask three of the nodes."""
-        nodes = self.generator.sample(list(grid.get_node_ids()), 3)
+        nodes = random.Random().sample(list(grid.get_node_ids()), 3)
         config[record_names.ROUND] = server_round
         content = RecordDict({"arrays": arrays, "config": config})
         return [Message(content, dst_node_id=node, message_type="train") for node in nodes]
 
 
-class Swallowing(FedAvg):
-    """Takes whatever it is given, and drops it."""
+class Answering(FedAvg):
+    """Returns an answer of its own for a round."""
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(fraction_evaluate=0.0)
+    answer: ClassVar[Any] = None
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+        """Return it."""
+        return self.answer
 
 
 def clip_at_clients(settings: Settings, min_available_nodes: int) -> Strategy:
@@ -114,13 +113,6 @@ def protect_at_server(settings: Settings, min_available_nodes: int) -> Strategy:
     """Return server-side clipping, which leaves a round out whole where a reply is an error."""
     inner = FedAvg(fraction_evaluate=0.0, min_available_nodes=min_available_nodes)
     return DifferentialPrivacyServerSideFixedClipping(inner, 0.0, 1.0, settings.clients)
-
-
-def expect_many_hostile(settings: Settings, min_available_nodes: int) -> Strategy:
-    """Return a Bulyan for more hostile clients than there are."""
-    return Bulyan(
-        fraction_evaluate=0.0, min_available_nodes=min_available_nodes, num_malicious_nodes=9
-    )
 
 
 class ShuffledGrid(InMemoryGrid):
@@ -167,19 +159,6 @@ def fail_at(settings: Settings, partition: int, number: int) -> ClientApp:
     return outer
 
 
-def forget_to_clip(settings: Settings) -> ClientApp:
-    """Return our app without its mod, as a user's would be: it never reads the norm."""
-    inner, outer = make_client_app(settings), ClientApp()
-    outer.query(record_names.COUNT_QUERY)(inner)
-
-    @outer.train()
-    def train(message: Message, context: Context) -> Message:
-        del message.content["config"]["clipping_norm"]
-        return inner(message, context)
-
-    return outer
-
-
 def train(
     folder: Path, app: ClientApp | None = None, grid: type[InMemoryGrid] = InMemoryGrid, **raw: Any
 ) -> torch.Tensor:
@@ -211,7 +190,7 @@ def test_clients_are_drawn_by_seed_and_round(tmp_path: Path) -> None:
     assert len(set(map(tuple, first))) > 1
 
 
-@pytest.mark.parametrize("name", ["FedAvg", "FedAdam", "Krum"])
+@pytest.mark.parametrize("name", ["FedAvg", "FedAdam", "FedMedian"])
 def test_neither_node_ids_nor_the_order_of_arrival_change_a_bit(tmp_path: Path, name: str) -> None:
     """Random ids and shuffled replies, as on Ray, give the model of the local engine."""
     raw = {"strategy.name": f"flwr.serverapp.strategy:{name}", "clients-per-round": 5}
@@ -221,25 +200,19 @@ def test_neither_node_ids_nor_the_order_of_arrival_change_a_bit(tmp_path: Path, 
         assert torch.equal(local, shuffled)
 
 
+def test_it_draws_the_clients_of_the_posterior_strategy(tmp_path: Path) -> None:
+    """One draw for all: by seed and round."""
+    settings = parse_settings(STOCK | DRAWN)
+    drawn = record_draws(tmp_path / "run")
+    assert drawn == [select_clients(settings, number) for number in range(1, 5)]
+
+
 def test_replies_are_aggregated_by_partition(tmp_path: Path) -> None:
     """Whatever the order of arrival."""
     settings = parse_settings(STOCK)
     raw = {"strategy.name": f"{__name__}:Recording"}
     train(tmp_path / "run", make_client_app(settings), ShuffledGrid, **raw)
     assert Recording.partitions == [list(range(8))] * 2
-
-
-def test_the_programs_own_random_numbers_go_on_as_if_nothing_was_drawn(tmp_path: Path) -> None:
-    """The global generators are seeded for the draw only."""
-    random.seed(7)
-    np.random.seed(7)  # noqa: NPY002
-    torch.manual_seed(7)
-    before = random.random(), np.random.random(), float(torch.rand(()))  # noqa: NPY002
-    random.seed(7)
-    np.random.seed(7)  # noqa: NPY002
-    torch.manual_seed(7)
-    train(tmp_path / "run", **DRAWN)
-    assert before == (random.random(), np.random.random(), float(torch.rand(())))  # noqa: NPY002
 
 
 @pytest.mark.long
@@ -267,16 +240,38 @@ def test_a_run_that_may_not_repeat_says_so(
     assert caplog.text.count("The same seed may give another model") == 1
 
 
-def test_a_draw_by_other_means_is_noticed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Of a generator that no seed of the run reaches."""
-    train(tmp_path / "run", **{"strategy.name": f"{__name__}:Picking"})
-    assert "Picking: it chose clients without the generators that the run seeds" in caplog.text
+@pytest.mark.parametrize("raw", [{}, DRAWN | {"clients-per-round": 5}])
+def test_a_draw_of_its_own_is_refused(tmp_path: Path, raw: dict[str, Any]) -> None:
+    """Who trains is decided by clients-per-round; the first round shows it."""
+    with pytest.raises(SettingsError, match=r"train in round 1, and .*Picking asks 3; let it ask"):
+        train(tmp_path / "run", **{"strategy.name": f"{__name__}:Picking"}, **raw)
 
 
-def test_a_strategy_that_drops_the_number_of_clients_is_refused(tmp_path: Path) -> None:
-    """It takes all arguments and hands on none: the first round shows it."""
-    raw = {"strategy.name": f"{__name__}:Swallowing", **DRAWN}
-    with pytest.raises(SettingsError, match="clients-per-round is 3, and .*Swallowing asks 8"):
+MODEL = [np.zeros(shape, np.float32) for shape in [(16, 64), (16,), (8, 16)]]
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (None, r"must return \(arrays, metrics\), returned NoneType"),
+        ((MODEL, None), "must return an ArrayRecord, returned list"),
+        ((ArrayRecord(MODEL), None), "must return the .* arrays of the model, .*returned 3, of"),
+    ],
+)
+def test_a_round_that_gives_no_model_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Any, words: str
+) -> None:
+    """By the name of the class."""
+    monkeypatch.setattr(Answering, "answer", answer)
+    with pytest.raises(RoundError, match=f"Answering.aggregate_train {words}"):
+        train(tmp_path / "run", **{"strategy.name": f"{__name__}:Answering"})
+
+
+def test_a_model_that_is_not_finite_is_an_error(tmp_path: Path) -> None:
+    """With both remedies: the training ran away, or the strategy combines wrongly."""
+    words = r"FedAdam.aggregate_train returned a model that is not finite; lower local.rate, or"
+    raw = {"strategy.name": "flwr.serverapp.strategy:FedAdam", "strategy.arguments": "eta=1e300"}
+    with pytest.raises(RoundError, match=words):
         train(tmp_path / "run", **raw)
 
 
@@ -296,14 +291,6 @@ def test_the_named_wrapper_clips_at_the_clients(tmp_path: Path) -> None:
     begun = train(tmp_path / "begun", **still)
     raw = {"strategy.name": CLIENT_DP, "strategy.arguments": arguments, "rounds": 1}
     assert 0.001 < (train(tmp_path / "run", **raw) - begun).norm() <= 0.0101
-
-
-def test_an_app_that_does_not_clip_is_left_out(tmp_path: Path) -> None:
-    """Flower's fixed clipping would take its updates as they are."""
-    raw = {"strategy.name": f"{__name__}:clip_at_clients"}
-    app = forget_to_clip(parse_settings(STOCK | raw))
-    with pytest.raises(RoundError, match=r"the clipping norm is 0.01: its ClientApp lacks a mod"):
-        train(tmp_path / "run", app, **raw)
 
 
 def test_a_round_that_a_strategy_leaves_out_whole_is_recorded(tmp_path: Path) -> None:
@@ -332,22 +319,25 @@ def test_a_node_that_stays_away_is_waited_for_no_longer_than_a_round_may_last(
     assert len(read_events(tmp_path / "run")) == 1
 
 
-def test_a_strategy_that_never_makes_a_model_fails(tmp_path: Path) -> None:
-    """Bulyan with too few replies returns nothing, and Flower goes on with the first model."""
-    raw = {"strategy.name": f"{__name__}:expect_many_hostile"}
-    with pytest.raises(RoundError, match="Bulyan made no model of the round 1, which has 8 valid"):
-        train(tmp_path / "run", **raw)
+def test_a_strategy_that_never_makes_a_model_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It returns nothing, and Flower would go on with the first model."""
+    monkeypatch.setattr(Answering, "answer", (None, None))
+    words = "Answering made no model of the round 1, which has 8 valid"
+    with pytest.raises(RoundError, match=words):
+        train(tmp_path / "run", **{"strategy.name": f"{__name__}:Answering"})
 
 
-def test_a_proximal_pull_acts_under_every_strategy(tmp_path: Path) -> None:
-    """Clients read it from the settings: FedAvg with it is FedProx, to the bit."""
-    pulled = {"strategy.proximal": 0.5}
-    fedprox = {"strategy.name": "flwr.serverapp.strategy:FedProx", **pulled}
-    models = [
-        train(tmp_path / f"run-{number}", **raw) for number, raw in enumerate((pulled, fedprox, {}))
-    ]
-    assert torch.equal(models[0], models[1])
-    assert not torch.equal(models[0], models[2])
+def test_fedprox_pulls_its_clients(tmp_path: Path) -> None:
+    """Clients read the pull from its messages; without one it is FedAvg to the bit."""
+    name = {"strategy.name": "flwr.serverapp.strategy:FedProx"}
+    plain = train(tmp_path / "plain")
+    free, pulled = (
+        train(tmp_path / mu, **name, **{"strategy.arguments": f"proximal_mu={mu}"})
+        for mu in ("0", "0.5")
+    )
+    assert torch.equal(plain, free) and not torch.equal(plain, pulled)
 
 
 def test_what_is_frozen_stays_whatever_a_strategy_adds(tmp_path: Path) -> None:

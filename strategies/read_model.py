@@ -1,26 +1,22 @@
-"""What makes a model has to make one of the run's shapes."""
+"""A strategy's result of a round: a model of the run's shapes."""
 
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from flwr.app import ArrayRecord
 
 from fedcel.errors import RoundError
+from fedcel.nets import to_vector
 
 
-def check_model(
-    name: str, model: object, shapes: Sequence[tuple[int, ...]], *, are_finite: bool = True
-) -> ArrayRecord:
-    """Refuse what is no model of a run.
+def read_model(name: str, model: object, shapes: Sequence[tuple[int, ...]]) -> torch.Tensor:
+    """Return a model as a vector (P,) in single precision.
 
     Args:
-        name: What made it, for messages.
-        model: What it returned.
+        name: The method that returned it, for messages.
+        model: The result.
         shapes: The shapes of the model's arrays.
-        are_finite: Whether its values have to be finite.
-
-    Returns:
-        The model.
 
     Raises:
         RoundError: It is no ArrayRecord of these shapes, or not finite.
@@ -34,12 +30,14 @@ def check_model(
             f"{name} must return the {len(shapes)} arrays of the model, of shapes "
             f"{_join(shapes)}; it returned {len(returned)}, of shapes {_join(returned)}"
         )
-    if are_finite and not all(np.isfinite(array).all() for array in arrays):
+    with np.errstate(over="ignore"):  # some strategies average in double precision
+        vector = to_vector([array.astype(np.float32) for array in arrays])
+    if not vector.isfinite().all():
         raise RoundError(
-            f"{name} returned a model that is not finite, of updates that are; "
-            "mend how it combines them"
+            f"{name} returned a model that is not finite; lower local.rate, or mend how it "
+            "combines the updates"
         )
-    return model
+    return vector
 
 
 def _join(shapes: Sequence[tuple[int, ...]]) -> str:

@@ -1,73 +1,22 @@
 """What a strategy makes of a round is a model, or an error by the strategy's name."""
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Message
-from flwr.serverapp.strategy import FedAvg
 
 from fedcel.errors import FailedError, RoundError
-from fedcel.federation import record_names
+from fedcel.runs import ServerRun
 from fedcel.settings import parse_settings
 from strategies import PosteriorStrategy
-from strategies.check_aggregate import blame_strategy, check_aggregates
+from strategies.check_strategy import blame_strategy
+from strategies.server_app import RoundObserver
 from tests.strategies import grid
 from tests.strategies.grid import SHAPES, reply
 
 MODEL = [np.zeros(shape, np.float32) for shape in SHAPES]
-
-
-class Answering(FedAvg):
-    """Returns what it was made with."""
-
-    def __init__(self, answer: Any) -> None:
-        super().__init__(fraction_evaluate=0.0)
-        self.answer = answer
-
-    def aggregate_train(self, server_round: int, replies: Any) -> Any:
-        """Return the answer."""
-        return self.answer
-
-
-@pytest.mark.parametrize(
-    ("answer", "words"),
-    [
-        (None, r"must return \(arrays, metrics\), returned NoneType"),
-        ((MODEL, None), "must return an ArrayRecord, returned list"),
-        ((ArrayRecord(MODEL[:1]), None), "the 2 arrays .*2x3, 3; it returned 1, of shapes 2x3"),
-        ((ArrayRecord([a.T for a in MODEL]), None), "it returned 2, of shapes 3x2, 3"),
-    ],
-)
-def test_a_round_that_gives_no_model_is_an_error(answer: Any, words: str) -> None:
-    """By the name of the class; Flower takes nothing for a round without replies."""
-    strategy = Answering(answer)
-    check_aggregates(strategy, SHAPES)
-    with pytest.raises(RoundError, match=f"Answering.aggregate_train .*{words}"):
-        strategy.aggregate_train(1, [reply(0)])
-
-
-def test_what_flower_expects_passes() -> None:
-    """A model; and nothing, which `StockRounds` judges."""
-    strategy = Answering((ArrayRecord(MODEL), None))
-    check_aggregates(strategy, SHAPES)
-    assert strategy.aggregate_train(1, [reply(0)]) == strategy.answer
-    strategy.answer = (None, None)
-    assert strategy.aggregate_train(1, []) == (None, None)
-
-
-def test_a_model_that_is_not_finite_is_the_strategys_where_the_updates_were() -> None:
-    """Where a client's was not, or is at the end of its numbers, the training ran away instead."""
-    strategy = Answering((ArrayRecord([a + np.nan for a in MODEL]), None))
-    check_aggregates(strategy, SHAPES)
-    words = "Answering.aggregate_train returned a model that is not finite, of updates that are"
-    with pytest.raises(RoundError, match=words):
-        strategy.aggregate_train(1, [reply(0), reply(1)])
-    for value in (np.nan, np.inf, 1e30):
-        wild = reply(1)
-        arrays = ArrayRecord([np.full(shape, value, np.float32) for shape in SHAPES])
-        wild.content[record_names.DELTA] = arrays
-        assert strategy.aggregate_train(1, [reply(0), wild]) == strategy.answer
 
 
 class Idle(PosteriorStrategy):
@@ -78,12 +27,12 @@ class Idle(PosteriorStrategy):
         return ArrayRecord(MODEL), None
 
 
-def test_a_strategy_over_deltas_plays_its_round() -> None:
-    """A model of one's own that the server's state knows nothing of is none."""
-    strategy = grid.strategy(Idle)
-    check_aggregates(strategy, SHAPES)
-    with pytest.raises(RoundError, match="Idle.aggregate_train did not play the round: call"):
-        strategy.aggregate_train(1, [reply(0)])
+def conclude(strategy: PosteriorStrategy) -> None:
+    """Let a strategy aggregate a round, and the server conclude it."""
+    run = cast(ServerRun, SimpleNamespace(state=strategy.state, has_converged=False))
+    observer = RoundObserver(strategy, run)
+    arrays, _ = strategy.aggregate_train(1, [reply(k) for k in range(3)])
+    observer.conclude_round(1, arrays or ArrayRecord(MODEL))  # Flower goes on with the last
 
 
 class Forgetful(PosteriorStrategy):
@@ -95,12 +44,14 @@ class Forgetful(PosteriorStrategy):
         return None, None
 
 
-def test_a_strategy_over_deltas_returns_its_model() -> None:
-    """Flower would go on with the model of before."""
-    strategy = grid.strategy(Forgetful)
-    check_aggregates(strategy, SHAPES)
-    with pytest.raises(RoundError, match="Forgetful.aggregate_train returned no arrays"):
-        strategy.aggregate_train(1, [reply(k) for k in range(3)])
+@pytest.mark.parametrize("kind", [Idle, Forgetful])
+def test_a_strategy_over_deltas_plays_its_round_and_returns_its_model(
+    kind: type[PosteriorStrategy],
+) -> None:
+    """A model of one's own that the server's state knows nothing of is none."""
+    words = f"{kind.__name__}.aggregate_train did not play the round, or returned another model"
+    with pytest.raises(RoundError, match=words):
+        conclude(grid.strategy(kind))
 
 
 class Stepping(PosteriorStrategy):
@@ -155,14 +106,14 @@ def test_a_fault_that_fails_is_the_reason() -> None:
     strategy.judgement = ZeroDivisionError("no examples")
     with pytest.raises(RoundError, match=r"Stepping.fault failed at it: ZeroDivisionError: no exa"):
         strategy.aggregate_train(1, [reply(k) for k in range(3)])
-    assert "test_check_aggregate.py, line" in strategy.rejected[0].reason
+    assert "test_strategy_results.py, line" in strategy.rejected[0].reason
 
 
 def test_what_a_strategy_raises_names_it() -> None:
     """FailedError with the user's line; our own strategy's errors stay as they are."""
     own = parse_settings({"strategy.name": f"{__name__}:Stepping"})
     with (
-        pytest.raises(FailedError, match=r"Stepping' failed: KeyError: 'x' \(.*aggregate.py, line"),
+        pytest.raises(FailedError, match=r"Stepping' failed: KeyError: 'x' \(.*results.py, line"),
         blame_strategy(own),
     ):
         raise KeyError("x")
