@@ -87,30 +87,22 @@ class LossCase(ABC):
     ) -> tuple[Float[Tensor, ""], Float[Tensor, "B D"]]:
         """Return loss and gradient of a batch, after holding both to what any batch has."""
         leaf = batch._replace(z=batch.z.detach().clone().requires_grad_())
-        term, count = self.loss(state, leaf), len(batch.y)
+        term, words = self.loss(state, leaf), f"{len(batch.y)} features must be finite, is"
         value = term.loss.detach()
-        require(
-            bool(value.isfinite()), f"the loss of {count} features must be finite, is {value:g}"
-        )
+        require(bool(value.isfinite()), f"the loss of {words} {value:g}")
         line = "the loss must have a gradient at the features; it has none"
         require(term.loss.requires_grad, line)
         (gradient,) = torch.autograd.grad(term.loss, leaf.z, allow_unused=True)
         require(gradient is not None, line)
-        require(
-            bool(gradient.isfinite().all()),
-            f"the gradient of the loss at {count} features must be finite, is not",
-        )
+        require(bool(gradient.isfinite().all()), f"the gradient of the loss at {words} not")
         require(torch.equal(leaf.z, batch.z), "`loss` must leave the features as they are")
         for name, metric in term.metrics.items():
             require(bool(metric.isfinite()), f"the metric {name!r} must be finite, is {metric:g}")
             line = f"the metric {name!r} must have no gradient; detach it"
             require(not metric.requires_grad, line)
         unmeasured = self.loss(state, leaf, measure=False)
-        require(
-            torch.equal(unmeasured.loss, term.loss),
-            "`loss` must give the same to the bit each time, with measure=False too; it draws "
-            "nothing",
-        )
+        line = "`loss` must give the same to the bit each time, with measure=False too; it draws "
+        require(torch.equal(unmeasured.loss, term.loss), line + "nothing")
         require(not unmeasured.metrics, "measure=False must give no metrics")
         return value, gradient
 
@@ -154,29 +146,19 @@ def require_state(state: object, method: str) -> State:
 
 
 def require_term(term: object) -> Term:
-    """Refuse what is no term.
-
-    Args:
-        term: The result of the method `loss`.
-
-    Returns:
-        The term.
-
-    Raises:
-        ContractError: It is no `Term` of a scalar tensor and scalar metrics by name.
-    """
+    """Refuse what is no `Term` of a scalar tensor and scalar metrics by name."""
     line = "`loss` must return fedcel.Term(loss, metrics)"
     require(isinstance(term, Term), f"{line}; it returned {type(term).__name__}")
     assert isinstance(term, Term)
-    is_tensor = isinstance(term.loss, Tensor)
-    require(is_tensor, f"{line}, whose loss is a tensor; it is {type(term.loss).__name__}")
+    kind = type(term.loss).__name__
+    require(isinstance(term.loss, Tensor), f"{line}, whose loss is a tensor; it is {kind}")
     shape = tuple(term.loss.shape)
     require(shape == (), f"{line}, whose loss is a scalar; its shape is {shape}")
-    is_dictionary = isinstance(term.metrics, dict)
-    require(is_dictionary, f"{line}, whose metrics are a dictionary by name")
+    line = f"{line}, whose metrics are"
+    require(isinstance(term.metrics, dict), f"{line} a dictionary by name")
     for name, value in term.metrics.items():
         is_scalar = isinstance(value, Tensor) and value.shape == ()
-        require(is_scalar, f"{line}, whose metrics are scalar tensors; {name!r} is {value!r:.60}")
+        require(is_scalar, f"{line} scalar tensors; {name!r} is {value!r:.60}")
     return term
 
 
@@ -192,11 +174,7 @@ def guard_loss(part: PartName, loss: Loss) -> Loss:
 
 
 def store_state(state: State) -> State:
-    """Return a state as it comes back from a file between two rounds.
-
-    Raises:
-        ContractError: A tensor is not contiguous or not finite.
-    """
+    """Return a state as it comes back from a file between two rounds, unless it cannot."""
     for name, tensor in state.items():
         line = f"the state must survive being stored; {name!r} is not"
         require(tensor.is_contiguous(), f"{line} contiguous: call .contiguous()")
@@ -212,8 +190,10 @@ def _check_gradient(case: LossCase) -> None:
     line = "of the same generator and batch must come"
     require(torch.equal(first[0], again[0]), f"the same loss {line}, another one came")
     require(torch.equal(first[1], again[1]), f"the same gradient {line}, another one came")
-    acts = bool(first[1].any())
-    require(acts, "features that spread within their classes must have a gradient; it is 0")
+    require(
+        bool(first[1].any()),
+        "features that spread within their classes must have a gradient; it is 0",
+    )
 
 
 def _check_inputs(case: LossCase) -> None:
