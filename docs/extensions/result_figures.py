@@ -84,13 +84,11 @@ def list_points(file: str) -> list[Point]:
         return crossed_interval(values, samples)
 
     points = []
-    for (variant, strength), numbers in sorted(groups.items()):
+    for (variant, _), numbers in sorted(groups.items()):
         accuracy, bits = mean(numbers, ACCURACY), mean(numbers, BITS)
         if accuracy.mean is None or bits.mean is None:
             continue
-        summary = Summary(
-            variant, variant, strength=strength, undefended=bool(bench.rows[numbers[0]].undefended)
-        )
+        summary = Summary(variant, (bench.rows[numbers[0]],), ())
         half = None if accuracy.half is None else 100 * accuracy.half
         points.append(
             Point(LOOKS[variant], summary, bits.mean, 100 * accuracy.mean, bits.half, half)

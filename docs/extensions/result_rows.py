@@ -493,7 +493,7 @@ def draw_matched(
     if compare and against:
         return draw_beside(file, loss, find_columns(*columns), only, against, compare)
     tables = make_loss_tables(bench, loss, columns=find_columns(*columns), only=only)
-    return format_markdown(tables[-1].table)
+    return format_markdown(tables[-1])
 
 
 def draw_beside(
@@ -541,7 +541,7 @@ def list_area_cells(
     """Return by variant, fewest bits first, the means over all losses and their differences."""
     bench = compare_variants(file, against)
     names = {title: name for name, title in bench.titles.items()}
-    lines = make_overall_table(bench, most).table.rows
+    lines = make_overall_table(bench, most).rows
     return [(names[title], cells) for title, *cells in lines]
 
 

@@ -352,7 +352,7 @@ def choose_summaries(
         if name not in {label for s in summaries for label in (s.variant, s.label)}:
             allowed = ", ".join(dict.fromkeys(s.variant for s in summaries))
             raise SettingsError(f"--variant is {name!r}, must be one of {allowed}")
-    ordered = sorted(summaries, key=lambda s: not s.undefended)
+    ordered = sorted(summaries, key=lambda s: not s.row.undefended)
     if variants:
         return [s for s in ordered if {s.variant, s.label} & {*variants}], []
     return ordered[:MAX_COLUMNS], ordered[MAX_COLUMNS:]

@@ -1,11 +1,12 @@
-"""The page of an audit: one file, no network needed."""
+"""Page of an audit: one file, no network needed."""
 
 import numpy as np
 
 from fedcel.attacks import Inversion
 from fedcel.leakage import USELESS_BITS, Leakage
-from sims.report.reconstruction_strips import Strip, encode_strip
-from sims.report.table import DASH, Table, format_number, format_share, make_table
+from sims.report.page import Part
+from sims.report.reconstruction_strips import Strip
+from sims.report.table import DASH, Table, format_number, make_table
 from sims.report.templates import render_template
 
 SHOWN = 12  # images in a row
@@ -16,7 +17,7 @@ def render_audit(leak: Leakage, inversion: Inversion | None, title: str, conditi
 
     Args:
         leak: The exact bits.
-        inversion: What attacks rebuilt; None where none was run.
+        inversion: Reconstructions of attacks; None where none was run.
         title: Of the page.
         conditions: Which encoder on which images with what noise, in a sentence.
 
@@ -25,7 +26,23 @@ def render_audit(leak: Leakage, inversion: Inversion | None, title: str, conditi
     """
     bits = leak.bits_beyond_label if leak.has_classes else leak.information_bits
     cap = leak.cap_beyond_label if leak.has_classes else leak.cap_bits
-    strips = [] if inversion is None else make_strips(inversion)
+    measured = Part(
+        "What one message tells",
+        "Measured by Bayes' rule over these images: no attacker who sees one message tells them "
+        "apart better. The ± is the Monte Carlo error over noise draws. The certificate bounds "
+        "every attacker on these images. “Unseen images” bounds what an image of the same "
+        "population tells on average, if the encoder was trained on none of these: an approximate "
+        "95 % limit by Student's t, which assumes that no rare image tells far more.",
+        tables=[make_measures_table(leak)],
+    )
+    rebuilt = Part("What an attacker reconstructs", "No attack that rebuilds images was run.")
+    if inversion is not None:
+        rebuilt = Part(
+            rebuilt.title,
+            str(inversion),
+            strips=make_strips(inversion),
+            tables=[make_attacks_table(inversion)],
+        )
     return render_template(
         "report/audit.html.jinja",
         title=title,
@@ -34,76 +51,66 @@ def render_audit(leak: Leakage, inversion: Inversion | None, title: str, conditi
         bar=100 * min(1.0, max(0.0, (bits or 0.0) / cap)) if cap else 0.0,
         bits=format_number(bits, 2),
         cap=format_number(cap, 1),
-        measures=make_measures_table(leak),
-        attacks=None if inversion is None else make_attacks_table(inversion),
-        attack_lines=[] if inversion is None else str(inversion).splitlines(),
-        strips=[(strip, encode_strip(strip)) for strip in strips],
+        parts=[part._replace(is_open=True) for part in (measured, rebuilt)],
     )
 
 
 def make_measures_table(leak: Leakage) -> Table:
-    """Return what was measured of all images."""
+    """Return the leak measured of all images, with its limits."""
+    measures = {
+        "bits about the image": (
+            *(leak.information_bits, leak.information_half_width, leak.certificate_bits),
+            *(leak.population_bits, leak.cap_bits),
+        ),
+        "bits beyond the label": (
+            *(leak.bits_beyond_label, leak.beyond_label_half_width),
+            *(leak.certificate_beyond_label, leak.population_beyond_label),
+            leak.cap_beyond_label,
+        ),
+    }
     rows = [
-        (
-            "bits about the image",
-            format_number(leak.information_bits, 3),
-            format_number(leak.information_half_width, 3),
-            format_number(leak.certificate_bits, 3),
-            format_limit(leak.population_bits),
-            format_number(leak.cap_bits, 2),
-        ),
-        (
-            f"right image of {leak.identification_candidates}, %",
-            format_share(leak.identification),
-            format_share(leak.identification_half_width),
-            DASH,
-            DASH,
-            "100.0",
-        ),
+        [
+            name,
+            *(format_number(value, 3) for value in (bits, half, certificate)),
+            "none of use" if (unseen or 0) > USELESS_BITS else format_number(unseen, 3),
+            format_number(cap, 2),
+        ]
+        for name, (bits, half, certificate, unseen, cap) in measures.items()
     ]
-    if leak.has_classes:
-        rows.insert(
-            1,
-            (
-                "bits beyond the label",
-                format_number(leak.bits_beyond_label, 3),
-                format_number(leak.beyond_label_half_width, 3),
-                format_number(leak.certificate_beyond_label, 3),
-                format_limit(leak.population_beyond_label),
-                format_number(leak.cap_beyond_label, 2),
-            ),
-        )
     head = ("", "measured", "±", "certificate", "unseen images", "at most")
+    shares = (leak.identification, leak.identification_half_width)
+    right = f"right image of {leak.identification_candidates}, %"
+    rows = rows if leak.has_classes else rows[:1]
+    rows.append([right, *map(format_share, shares), DASH, DASH, "100.0"])
     return make_table("What leaks", head, rows)
 
 
-def format_limit(limit: float | None) -> str:
-    """Return a limit for unseen images, or that it is none of use."""
-    return "none of use" if (limit or 0) > USELESS_BITS else format_number(limit, 3)
+def format_share(value: float | None) -> str:
+    """Return a share as percent with one decimal, without the sign."""
+    return format_number(None if value is None else 100 * value, 1)
 
 
 def make_attacks_table(inversion: Inversion) -> Table:
-    """Return the score card of every attack, above what needs no message."""
+    """Return the score card of every attack, above the errors of guesses without a message."""
+    scores = list(inversion.scores.values())
     rows = [
-        (
+        [
             name,
-            format_number(scores.mse, 4),
-            format_number(scores.psnr, 1),
-            format_number(scores.ssim, 3),
-            format_share(scores.identification_1),
-        )
-        for name, scores in inversion.scores.items()
+            *(format_number(score.mse, 4), format_number(score.psnr, 1)),
+            *(format_number(score.ssim, 3), format_share(score.identification_1)),
+        ]
+        for name, score in inversion.scores.items()
     ]
-    first = next(iter(inversion.scores.values()))
-    rows += [
-        ("label only (class means)", format_number(first.oracle_mse, 4), DASH, DASH, DASH),
-        ("nothing (mean image)", format_number(first.mean_mse, 4), DASH, DASH, DASH),
-    ]
+    errors = {
+        "label only (class means)": scores[0].oracle_mse,
+        "nothing (mean image)": scores[0].mean_mse,
+    }
+    rows += [[name, format_number(mse, 4), DASH, DASH, DASH] for name, mse in errors.items()]
     return make_table("Attacks", ("attack", "MSE", "PSNR, dB", "SSIM", "right image, %"), rows)
 
 
 def make_strips(inversion: Inversion) -> list[Strip]:
-    """Return originals and what each attack made of them."""
+    """Return originals and the reconstructions of each attack."""
     images = {"originals": inversion.targets, **inversion.reconstructions}
     return [
         Strip("", name, np.asarray(rebuilt[:SHOWN].numpy(), np.float64))

@@ -2,6 +2,7 @@
 
 import tomllib
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
@@ -16,28 +17,24 @@ from fedcel.losses import defences
 from fedcel.posterior import Trace
 from fedcel.runs import GUESSES_FILE, run_folder
 from fedcel.settings import Settings
-from sims.results import (
+from sims.results.attack_results import average_attacks, read_pictures, read_results
+from sims.results.bench_rows import ImageVectors, read_bench_rows, read_image_vectors
+from sims.results.file_names import (
     ATTACKS_FOLDER,
     BENCH_FILE,
     EVENTS_FILE,
     FAILED_FILE,
+    LIVE_FILE,
     RESULT_FILE,
+)
+from sims.results.record_files import parse_events, parse_file, read_record, read_records
+from sims.results.records import (
     BenchRow,
-    CellAttack,
     FailedCell,
-    ImageVectors,
+    LiveRow,
     RoundEvent,
     RunMeasures,
     RunResult,
-    average_attacks,
-    parse_events,
-    parse_file,
-    read_bench_rows,
-    read_image_vectors,
-    read_pictures,
-    read_record,
-    read_records,
-    read_results,
 )
 
 Images = Float[np.ndarray, "N C H W"]
@@ -53,10 +50,11 @@ class FinishedRun:
     result: RunResult
     attacks: tuple[AttackRow, ...]
     images: dict[str, Images]
+    """Originals, class means and reconstructions."""
     guesses: dict[str, Tensor] = field(default_factory=dict)
     """The optimal attacker's at a few messages; {} for runs that were measured without them."""
     trace: Trace | None = None
-    """What its chain is judged by; without rows where nothing was sampled."""
+    """Diagnosed quantities of the chain; without rows where nothing was sampled."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +67,11 @@ class Book:
     runs: dict[str, FinishedRun]
     failed: tuple[FailedCell, ...] = ()
     images: ImageVectors = field(default_factory=dict)
-    """What each test image scores; {} where that was not kept."""
+    """Scores of each test image; {} where they were not kept."""
 
 
 def read_book(folder: Path) -> Book:
-    """Return what the bench or run folder holds; RunError says what is missing or damaged."""
+    """Return a bench or run folder; RunError names what is missing or damaged."""
     if folder.is_file():
         raise RunError(f"{folder} is a file; give the folder that it is in")
     if (folder / BENCH_FILE).exists():
@@ -92,7 +90,7 @@ def read_book(folder: Path) -> Book:
 
 
 def read_bench(folder: Path) -> Book:
-    """Return a bench; RunError says what is missing or damaged."""
+    """Return a bench; RunError names what is missing or damaged."""
     rows = read_bench_rows(folder)
     failed = read_records(folder / FAILED_FILE, FailedCell)
     runs = {row.run: read_finished(folder / row.run) for row in rows}
@@ -101,34 +99,50 @@ def read_bench(folder: Path) -> Book:
     return Book(
         str(title or folder.resolve().name),
         "bench",
-        tuple(rows),
+        tuple(fill_row(row, runs[row.run].result) for row in rows),
         runs,
         tuple(failed),
         read_image_vectors(folder),
     )
 
 
+def fill_row(row: BenchRow, result: RunResult) -> BenchRow:
+    """Return a row with the measures of its run's result that an older bench did not copy."""
+    lacking = (name for name in RunMeasures.model_fields if getattr(row, name) is None)
+    return row.model_copy(update={name: getattr(result, name) for name in lacking})
+
+
+def make_run_row(run: FinishedRun, folder: Path) -> BenchRow:
+    """Return the bench row of a single run."""
+    row = BenchRow(
+        variant="this run",
+        title=run.name,
+        run="",
+        seed=run.settings.seed,
+        noise=defences.build_cut(run.settings).sigma,
+        attacks=tuple(average_attacks(read_results(folder))),
+    )
+    return fill_row(row, run.result)
+
+
 def read_finished(folder: Path) -> FinishedRun:
     """Return one finished run; attacks and reconstructions may be absent, nothing else."""
+    try:
+        settings = run_folder.read_settings(folder)
+    except (SettingsError, OSError) as error:
+        path = folder / "settings.toml"
+        raise RunError(f"{path} is damaged: {error}; run it again") from None
+    guesses = folder / GUESSES_FILE
     return FinishedRun(
         name=folder.resolve().name,
-        settings=read_settings(folder),
+        settings=settings,
         events=parse_file(folder / EVENTS_FILE, parse_events),
         result=read_record(folder / RESULT_FILE, RunResult),
         attacks=tuple(row for result in read_results(folder) for row in result.rows),
         images=read_images(folder),
-        guesses=read_guesses(folder),
+        guesses=read_tensors(guesses)[0] if guesses.exists() else {},
         trace=run_folder.open_trace(folder),
     )
-
-
-def read_settings(folder: Path) -> Settings:
-    """Return a run's settings; RunError where they are damaged."""
-    try:
-        return run_folder.read_settings(folder)
-    except (SettingsError, OSError) as error:
-        path = folder / "settings.toml"
-        raise RunError(f"{path} is damaged: {error}; run it again") from None
 
 
 def read_images(folder: Path) -> dict[str, Images]:
@@ -150,24 +164,14 @@ def read_images(folder: Path) -> dict[str, Images]:
     return images
 
 
-def read_guesses(folder: Path) -> dict[str, Tensor]:
-    """Return the optimal attacker's guesses; {} where none were kept, RunError on damage."""
-    path = folder / GUESSES_FILE
-    return read_tensors(path)[0] if path.exists() else {}
+def read_live(folder: Path) -> list[list[LiveRow]]:
+    """Return the attacks on a run's service by price, cheapest first; RunError on damage.
 
+    Rows of one price differ in the attack's seed only.
+    """
 
-def make_run_row(run: FinishedRun, folder: Path) -> BenchRow:
-    """Return the bench row of a single run."""
-    measures = {name: getattr(run.result, name) for name in RunMeasures.model_fields}
-    attacks: list[CellAttack] = average_attacks(read_results(folder))
-    return BenchRow.model_validate(
-        {
-            **measures,
-            "variant": "this run",
-            "title": run.name,
-            "run": "",
-            "seed": run.settings.seed,
-            "noise": defences.build_cut(run.settings).sigma,
-            "attacks": attacks,
-        }
-    )
+    def price(row: LiveRow) -> tuple[str, float, str, int]:
+        return row.mechanism, row.epsilon, row.attack, row.answers
+
+    rows = read_records(folder / LIVE_FILE, LiveRow, "remove it, attack again")
+    return [list(group) for _, group in groupby(sorted(rows, key=price), price)]

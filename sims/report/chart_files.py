@@ -1,30 +1,33 @@
 """A chart as files for a paper: SVG, PDF, and as CSV what it shows."""
 
-import csv
 from collections.abc import Iterator
-from io import BytesIO, StringIO
+from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from matplotlib import rc_context
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
-from matplotlib.container import BarContainer, ErrorbarContainer
+from matplotlib.container import BarContainer, Container, ErrorbarContainer
 from matplotlib.figure import Figure
 
 from fedcel.files import write_whole
-from sims.report.figures import read_label, render_svg
+from sims.report.figures import render_svg
+from sims.report.table import format_csv, make_table
 
 TRUETYPE = 42
 """How fonts are embedded: some journals refuse matplotlib's default, Type 3."""
 
 
 class ChartPoint(NamedTuple):
-    """A point of a chart, with its interval where it has one."""
+    """A point of a chart, with its interval where it has one.
+
+    `panel` is the title of its panel, or the name of the upright axis.
+    """
 
     panel: str
-    """The title of its panel, or the name of the upright axis."""
     series: str
     x: float
     y: float | None = None
@@ -38,7 +41,7 @@ def write_chart(figure: Figure, folder: Path, name: str) -> None:
     """Write NAME.svg, NAME.pdf and NAME.csv, each whole."""
     write_whole(folder / f"{name}.svg", render_svg(figure, name))
     write_whole(folder / f"{name}.pdf", render_pdf(figure))
-    write_whole(folder / f"{name}.csv", format_csv(figure))
+    write_whole(folder / f"{name}.csv", list_points(figure))
 
 
 def render_pdf(figure: Figure) -> bytes:
@@ -50,27 +53,30 @@ def render_pdf(figure: Figure) -> bytes:
     return file.getvalue()
 
 
-def format_csv(figure: Figure) -> str:
-    """Return the points of all panels; the third column has the axis's name, if they share one."""
+def list_points(figure: Figure) -> str:
+    """Return the points of all panels as CSV; the third column is named as a common axis is."""
     names = {axes.get_xlabel() for axes in figure.axes} - {""}
     across = names.pop() if len(names) == 1 else "x"
-    file = StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["panel", "series", across, "y", *ChartPoint._fields[4:]])
-    writer.writerows(read_points(figure))
-    return file.getvalue()
+    head = ["panel", "series", across, *ChartPoint._fields[3:]]
+    rows = (["" if v is None else str(v) for v in point] for point in read_points(figure))
+    return format_csv(make_table("Points", head, rows))
 
 
 def read_points(figure: Figure) -> list[ChartPoint]:
     """Return what a figure shows: of every line, bar, interval and band that has a label."""
     points: dict[tuple[str, str, float, float | None], ChartPoint] = {}
     for axes in figure.axes:
-        bands = {(band.series, band.x): band for band in read_bands(axes)}
+        bands = read_bands(axes)
         for point in read_panel(axes):
-            band = bands.get((point.series, point.x))
-            whole = point if band is None else point._replace(y_low=band.y_low, y_high=band.y_high)
-            points[whole[:4]] = whole
+            low, high = bands.get((point.series, point.x), (point.y_low, point.y_high))
+            points[point[:4]] = point._replace(y_low=low, y_high=high)
     return list(points.values())
+
+
+def read_label(artist: Artist | Container) -> str:
+    """Return the label that an artist was given, as it was before `escape_label`, or none."""
+    label = str(artist.get_label() or "")
+    return "" if label.startswith("_") else label.replace(r"\$", "$").strip()
 
 
 def read_panel(axes: Axes) -> Iterator[ChartPoint]:
@@ -93,28 +99,21 @@ def read_intervals(container: ErrorbarContainer, panel: str, series: str) -> Ite
     """Yield points with the ends of the bars through them."""
     line, _, bars = container.lines
     assert line is not None, "an interval is drawn through its point"
-    ends = [bar.get_segments() for bar in bars]
-    across = ends.pop(0) if container.has_xerr else None
-    upright = ends.pop(0) if container.has_yerr else None
+    ends = iter([bar.get_segments() for bar in bars])
+    across = next(ends) if container.has_xerr else None
+    upright = next(ends) if container.has_yerr else None
     for number, (x, y) in enumerate(np.asarray(line.get_xydata()).tolist()):
-        point = ChartPoint(panel, series, x, y)
-        if across is not None:
-            low, high = across[number][:, 0]
-            point = point._replace(x_low=float(low), x_high=float(high))
-        if upright is not None:
-            low, high = upright[number][:, 1]
-            point = point._replace(y_low=float(low), y_high=float(high))
-        yield point
+        x_ends = (None, None) if across is None else across[number][:, 0].tolist()
+        y_ends = (None, None) if upright is None else upright[number][:, 1].tolist()
+        yield ChartPoint(panel, series, x, y, *x_ends, *y_ends)
 
 
-def read_bands(axes: Axes) -> Iterator[ChartPoint]:
-    """Yield the lower and upper end of each band at each of its places."""
+def read_bands(axes: Axes) -> dict[tuple[str, float], tuple[float, float]]:
+    """Return the lower and upper end of each band at each of its places, by series and place."""
+    heights: dict[tuple[str, float], list[float]] = {}
     for band in axes.collections:
-        series = read_label(band)
-        if isinstance(band, PolyCollection) and series:
-            ends: dict[float, list[float]] = {}
+        if isinstance(band, PolyCollection) and (series := read_label(band)):
             for path in band.get_paths():
                 for x, y in np.asarray(path.vertices).tolist():
-                    ends.setdefault(x, []).append(y)
-            for x, heights in ends.items():
-                yield ChartPoint("", series, x, y_low=min(heights), y_high=max(heights))
+                    heights.setdefault((series, x), []).append(y)
+    return {key: (min(values), max(values)) for key, values in heights.items()}

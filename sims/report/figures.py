@@ -2,29 +2,56 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from io import StringIO
+from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
 import torch
 from matplotlib import rc_context
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.container import Container
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from fedcel.posterior import DIAGNOSIS_INTERVAL, MAX_R_HAT, Trace, diagnose
 from fedcel.settings import MIN_ESS, MIN_SAMPLED_ROUNDS, burn_in_rounds
 from sims.report.book import FinishedRun
-from sims.report.summary import Summary, read_epsilon
-from sims.results import Estimate, ReliabilityBins, RoundEvent, estimate
+from sims.report.summary import Summary
+from sims.report.tables import group_private, read_epsilon
+from sims.results.columns import (
+    ACCURACY,
+    BITS,
+    MSE,
+    ORACLE_MSE,
+    RIGHT_IMAGE,
+    Column,
+    find_columns,
+)
+from sims.results.intervals import estimate
+from sims.results.records import BenchRow, LiveRow, ReliabilityBins, RoundEvent
 
 INK = "#26323d"
 FAINT = "#8a949e"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b0609a", "#56a5d8", "#c98500")  # Okabe-Ito, darkened
 MARKERS = "osD^vPX*"
 LINES: tuple[Literal["-", "--", "-."], ...] = ("-", "--", "-.")
+STYLE: dict[Any, Any] = {
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "axes.labelsize": 11,
+    "axes.grid": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": FAINT,
+    "grid.alpha": 0.2,
+    "grid.linewidth": 0.6,
+    "xtick.color": FAINT,
+    "xtick.labelcolor": INK,
+    "ytick.color": FAINT,
+    "ytick.labelcolor": INK,
+    "legend.frameon": False,
+    "legend.fontsize": 9.5,
+    "legend.labelcolor": INK,
+}
 PANEL_VARIANTS = 7
 """More variants than these are drawn in several panels."""
 MAX_DROP = 12.0
@@ -36,6 +63,8 @@ WIDE_LABEL = 24
 """Letters of a name beside which a second one has no room in a legend."""
 MAX_LABEL = 52
 """Letters that a legend has room for."""
+PROBES = 3
+"""Validation images whose logits are drawn along the chain."""
 
 
 class Look(NamedTuple):
@@ -47,9 +76,12 @@ class Look(NamedTuple):
     filled: bool = True
 
     @property
-    def fill(self) -> Literal["full", "none"]:
-        """Return how matplotlib calls a filled marker, and an outline."""
-        return "full" if self.filled else "none"
+    def style(self) -> dict[str, Any]:
+        """Colour, marker and line in matplotlib's words."""
+        fill = "full" if self.filled else "none"
+        return {
+            "color": self.colour, "marker": self.marker, "linestyle": self.line, "fillstyle": fill
+        }  # fmt: skip
 
 
 def choose_look(index: int) -> Look:
@@ -74,12 +106,6 @@ def escape_label(label: str) -> str:
     return f" {text}" if text.startswith("_") else text
 
 
-def read_label(artist: Artist | Container) -> str:
-    """Return the label that an artist was given, as it was before `escape_label`, or none."""
-    label = str(artist.get_label() or "")
-    return "" if label.startswith("_") else label.replace(r"\$", "$").strip()
-
-
 def render_svg(figure: Figure, name: str) -> str:
     """Return the figure as SVG text, the same bytes for the same figure."""
     file = StringIO()
@@ -98,39 +124,90 @@ class Mark(NamedTuple):
     right: bool = False
 
 
-def draw_bits_trade_off(summaries: Sequence[Summary]) -> Figure | None:
-    """Draw accuracy (percent) against bits beyond the label; up and left is better."""
-    caps = [s.cap for s in summaries if s.cap is not None]
-    marks = [Mark(0.0, "label only", "--")]
-    if caps:
-        marks.append(Mark(max(caps), "all of it", ":"))
-    figure = draw_trade_off(summaries, lambda s: s.bits, marks)
-    if figure is not None:
-        start_axis_at_zero(figure)
-        figure.axes[-1].set_xlabel("bits beyond the label that leak (less is better)")
-    return figure
-
-
-def start_axis_at_zero(figure: Figure) -> None:
-    """Begin the axis a little below 0: a line there and its name are in view."""
-    axes = figure.axes[-1]
-    axes.set_xlim(left=-0.06 * axes.get_xlim()[1])
-
-
 class Point(NamedTuple):
-    """A summary where it is drawn."""
+    """A summary where it is drawn; `y` is the accuracy in percent."""
 
     look: Look
     summary: Summary
     x: float
     y: float
-    """Accuracy in percent."""
     x_half: float | None
     y_half: float | None
 
 
+def place_point(look: Look, summary: Summary, column: Column) -> Point | None:
+    """Return a summary at a measure and its accuracy; None where one of them is unknown."""
+    x, y = summary.measure(column), summary.measure(ACCURACY)
+    if x.mean is None or y.mean is None:
+        return None
+    halves = (None if v.half is None else c.scale * v.half for c, v in ((column, x), (ACCURACY, y)))
+    return Point(look, summary, column.scale * x.mean, ACCURACY.scale * y.mean, *halves)
+
+
+def draw_bits_trade_off(summaries: Sequence[Summary]) -> Figure | None:
+    """Draw accuracy (percent) against bits beyond the label; up and left is better."""
+    caps = [s.row.bits_cap for s in summaries if s.row.bits_cap is not None]
+    marks = [Mark(0.0, "label only", "--"), *(Mark(cap, "all of it", ":") for cap in caps[:1])]
+    label = "bits beyond the label that leak (less is better)"
+    return draw_trade_off(summaries, BITS, label, marks)
+
+
+def draw_mse_trade_off(summaries: Sequence[Summary]) -> Figure | None:
+    """Draw accuracy (percent) against the worst attack's MSE; up and right is better."""
+    rows = [row for s in summaries for row in s.rows]
+    marks = [
+        *mark_mean("label only", "--", (row.measure(ORACLE_MSE.key) for row in rows)),
+        *mark_mean("mean image", ":", (row.measure("mean-mse") for row in rows)),
+    ]
+    label = "MSE of the worst attack that all met (more is better)"
+    return draw_trade_off(summaries, MSE, label, marks)
+
+
+def draw_identification_trade_off(summaries: Sequence[Summary]) -> Figure | None:
+    """Draw accuracy against how often the worst attack's image is nearest to its own original.
+
+    Both in percent; up and left is better. The worst attack is that with the lowest MSE.
+    """
+    shown = [s for s in summaries if s.measure(RIGHT_IMAGE).mean is not None]
+    among = [(s.row, count_choices(s.rows)) for s in shown]
+    chance = (1 / count for _, count in among if count)
+    by_label = (
+        row.label_only_identification
+        for row, count in among
+        if count == row.identification_candidates
+    )
+    marks = [
+        *mark_mean("chance", ":", chance, 100),
+        *(mark._replace(right=True) for mark in mark_mean("label only", "--", by_label, 100)),
+    ]
+    label = "right image by the attack all met, % (less is better)"
+    return draw_trade_off(summaries, RIGHT_IMAGE, label, marks)
+
+
+def count_choices(rows: Iterable[BenchRow]) -> int | None:
+    """Return of how many images the worst attacks picked: of fewer where they rebuilt fewer.
+
+    None where rows differ in it, or nothing says it.
+    """
+    counts = {
+        row.worst.identification_candidates or min(choices, row.worst.targets or choices)
+        for row in rows
+        if row.worst and row.worst.identification_1 is not None
+        if (choices := row.identification_candidates) is not None
+    }
+    return counts.pop() if len(counts) == 1 else None
+
+
+def mark_mean(
+    name: str, line: Literal["--", ":"], values: Iterable[float | None], scale: float = 1
+) -> list[Mark]:
+    """Return the line at the mean of what is known, if anything is."""
+    mean = estimate(values).mean
+    return [] if mean is None else [Mark(scale * mean, name, line)]
+
+
 def draw_trade_off(
-    summaries: Sequence[Summary], across: Callable[[Summary], Estimate], marks: Sequence[Mark]
+    summaries: Sequence[Summary], column: Column, label: str, marks: Sequence[Mark]
 ) -> Figure | None:
     """Scatter with 95 % intervals; strengths of one variant are joined in their order.
 
@@ -138,22 +215,12 @@ def draw_trade_off(
     in each.
     """
     looks = choose_looks(summaries)
-    points = [
-        Point(
-            looks[s.variant],
-            s,
-            x.mean,
-            100 * y.mean,
-            x.half,
-            None if y.half is None else 100 * y.half,
-        )
-        for s in summaries
-        if (x := across(s)).mean is not None and (y := s.accuracy).mean is not None
-    ]
+    placed = (place_point(looks[s.variant], s, column) for s in summaries)
+    points = [point for point in placed if point is not None]
     if not points:
         return None
     groups = split_panels(points)
-    legends = [[(points[0].look, points[0].summary.title) for points in group] for group in groups]
+    legends = [[(points[0].look, points[0].summary.row.name) for points in g] for g in groups]
     figure, panels = make_panels(len(groups), max(map(legend_height, legends)))
     for axes, group, entries in zip(panels, groups, legends, strict=True):
         for variant_points in group:
@@ -166,6 +233,11 @@ def draw_trade_off(
         # Whole marks at 100 %, no tick above.
         axes.set_ylim(top=min(high, 100 + 0.02 * (100 - low)))
         add_legend(figure if len(groups) == 1 else axes, entries, lines=False)
+    panels[-1].set_xlabel(label)
+    if column == MSE:
+        panels[-1].locator_params(axis="x", nbins=6)  # four decimals each, side by side
+    else:  # a line at 0 and its name are in view
+        panels[-1].set_xlim(left=-0.06 * panels[-1].get_xlim()[1])
     return figure
 
 
@@ -185,7 +257,7 @@ def crop_collapsed(axes: Axes, points: Sequence[Point], in_panel: Sequence[Point
 
     One collapsed net would else press all others into a line.
     """
-    undefended = [point.y for point in points if point.summary.undefended]
+    undefended = [point.y for point in points if point.summary.row.undefended]
     heights = [point.y for point in points]
     if not undefended or min(heights) > (floor := max(undefended) - MAX_DROP):
         return
@@ -202,12 +274,12 @@ def crop_collapsed(axes: Axes, points: Sequence[Point], in_panel: Sequence[Point
 def split_panels(points: Sequence[Point]) -> list[list[list[Point]]]:
     """Return the points of each variant, as many variants to a panel as are told apart."""
     variants: dict[str, list[Point]] = {point.summary.variant: [] for point in points}
-    for point in sorted(points, key=lambda point: point.summary.strength or 0.0):
+    for point in sorted(points, key=lambda point: point.summary.row.strength or 0.0):
         variants[point.summary.variant].append(point)
     if len(variants) <= PANEL_VARIANTS:
         return [list(variants.values())]
-    undefended = [group for group in variants.values() if group[0].summary.undefended]
-    defended = [group for group in variants.values() if not group[0].summary.undefended]
+    undefended = [group for group in variants.values() if group[0].summary.row.undefended]
+    defended = [group for group in variants.values() if not group[0].summary.row.undefended]
     count = PANEL_VARIANTS - len(undefended)
     starts = range(0, len(defended), count)
     return [[*undefended, *defended[start : start + count]] for start in starts]
@@ -220,57 +292,9 @@ def draw_variant(axes: Axes, points: Sequence[Point]) -> None:
     axes.plot(xs, ys, color=look.colour, linestyle=look.line, linewidth=0.9, zorder=1)
     for point in points:
         axes.errorbar(
-            [point.x], [point.y], xerr=point.x_half, yerr=point.y_half, color=look.colour,
-            marker=look.marker, fillstyle=look.fill, markersize=8, elinewidth=1, capsize=2,
-            label=escape_label(point.summary.label),
+            [point.x], [point.y], xerr=point.x_half, yerr=point.y_half, markersize=8,
+            elinewidth=1, capsize=2, label=escape_label(point.summary.label), **look.style,
         )  # fmt: skip
-
-
-def draw_mse_trade_off(summaries: Sequence[Summary]) -> Figure | None:
-    """Draw accuracy (percent) against the worst attack's MSE; up and right is better."""
-    marks = [
-        *_anchor("label only", "--", (s.oracle_mse for s in summaries)),
-        *_anchor("mean image", ":", (s.mean_mse for s in summaries)),
-    ]
-    figure = draw_trade_off(summaries, lambda s: s.mse, marks)
-    if figure is not None:
-        figure.axes[-1].locator_params(axis="x", nbins=6)  # four decimals each, side by side
-        figure.axes[-1].set_xlabel("MSE of the worst attack that all met (more is better)")
-    return figure
-
-
-def draw_identification_trade_off(summaries: Sequence[Summary]) -> Figure | None:
-    """Draw accuracy against how often the worst attack's image is nearest to its own original.
-
-    Both in percent; up and left is better. The worst attack is that with the lowest MSE.
-    """
-    picked = [s for s in summaries if s.picked.mean is not None]
-    label = (s.label_only for s in picked if s.picked_among == s.choices)
-    chance = (1 / s.picked_among for s in picked if s.picked_among)
-    marks = [*_anchor("chance", ":", chance, 100), *_anchor("label only", "--", label, 100)]
-    marks = [mark._replace(right=mark.name == "label only") for mark in marks]
-    figure = draw_trade_off(summaries, lambda s: to_percent(s.picked), marks)
-    if figure is not None:
-        start_axis_at_zero(figure)
-        figure.axes[-1].set_xlabel("right image by the attack all met, % (less is better)")
-    return figure
-
-
-def to_percent(share: Estimate) -> Estimate:
-    """Return the estimate of a share in percent."""
-    mean, half, sd = (None if v is None else 100 * v for v in (share.mean, share.half, share.sd))
-    return replace(share, mean=mean, half=half, sd=sd)
-
-
-def _anchor(
-    name: str, line: Literal["--", ":"], values: Iterable[float | None], scale: float = 1
-) -> list[Mark]:
-    """Return the line at the mean of what is known, if anything is."""
-    mean = estimate(values).mean
-    return [] if mean is None else [Mark(scale * mean, name, line)]
-
-
-PROBES = 3  # of which the logits are drawn
 
 
 def draw_chain_path(trace: Trace) -> Figure | None:
@@ -291,12 +315,12 @@ def draw_chain_path(trace: Trace) -> Figure | None:
 def draw_convergence(trace: Trace) -> Figure | None:
     """Draw R-hat and the effective sample size over the rounds, with what is asked of them."""
     rows = torch.stack(trace.rows) if trace.rows else torch.empty(0, 1)
-    counts = [
-        n
-        for n in range(DIAGNOSIS_INTERVAL, len(rows) + 1, DIAGNOSIS_INTERVAL)
-        if n >= MIN_SAMPLED_ROUNDS
-    ]
-    verdicts = {trace.rounds[n - 1]: verdict for n in counts if (verdict := diagnose(rows[:n]))}
+    counts = range(DIAGNOSIS_INTERVAL, len(rows) + 1, DIAGNOSIS_INTERVAL)
+    verdicts = {
+        trace.rounds[n - 1]: verdict
+        for n in counts
+        if n >= MIN_SAMPLED_ROUNDS and (verdict := diagnose(rows[:n]))
+    }
     if not verdicts:
         return None
     figure, panels = make_panels(2, 2.1, share_scale=False)
@@ -304,10 +328,8 @@ def draw_convergence(trace: Trace) -> Figure | None:
     sizes = [verdict.ess for verdict in verdicts.values()]
     curves = (("split R-hat", r_hats, MAX_R_HAT), ("bulk ESS", sizes, MIN_ESS))
     for number, (axes, (name, values, limit)) in enumerate(zip(panels, curves, strict=True)):
-        look = choose_look(number)
-        axes.plot(
-            list(verdicts), values, color=look.colour, marker=look.marker, markersize=4, label=name
-        )
+        look = choose_look(number)._replace(line="-")
+        axes.plot(list(verdicts), values, markersize=4, label=name, **look.style)
         axes.axhline(limit, color=FAINT, linestyle=":", linewidth=1.2)
         axes.set_ylabel(name)
     panels[-1].set_xlabel("round")
@@ -335,9 +357,10 @@ def draw_curve(
     for look, s, rounds in curves:
         series = escape_label(s.label)
         numbers, mean, low, high = zip(*rounds, strict=True)
+        spacing = max(1, len(numbers) // 6)
         axes.plot(
-            numbers, mean, color=look.colour, linestyle=look.line, marker=look.marker,
-            markersize=5, markevery=max(1, len(numbers) // 6), linewidth=1.6, label=series,
+            numbers, mean, markersize=5, markevery=spacing, linewidth=1.6, label=series,
+            **look.style,
         )  # fmt: skip
         if low != high:
             axes.fill_between(
@@ -352,8 +375,7 @@ def draw_curve(
             "burn-in ends", (end, 1), (0, 2), ("data", "axes fraction"), "offset points",
             color=INK, fontsize=8.5, ha="center", va="bottom",
         )  # fmt: skip
-    axes.set_xlabel("round")
-    axes.set_ylabel(label)
+    axes.set(xlabel="round", ylabel=label)
     add_legend(figure, entries, lines=True)
     return figure
 
@@ -389,20 +411,16 @@ def draw_reliability(
     if not measured:
         return None
     entries = [(bin_look, name) for bin_look, name, _ in measured]
-    figure, (axes, counts) = make_panels(
-        2, legend_height(entries) / 2, share_scale=False, heights=(2, 1)
-    )
+    height = legend_height(entries) / 2
+    figure, (axes, counts) = make_panels(2, height, share_scale=False, heights=(2, 1))
     for number, (bin_look, name, rows) in enumerate(measured):
         confidence, accuracy, answers = zip(*rows, strict=True)
-        axes.plot(
-            confidence, accuracy, color=bin_look.colour, marker=bin_look.marker,
-            linestyle=bin_look.line, markersize=7, linewidth=1.2, fillstyle=bin_look.fill,
-            label=escape_label(name),
-        )  # fmt: skip
+        label = escape_label(name)
+        axes.plot(confidence, accuracy, markersize=7, linewidth=1.2, label=label, **bin_look.style)
         places = [x + (number - 0.5) * BAR for x in confidence]
         counts.bar(
             places, answers, BAR, color=bin_look.colour if bin_look.filled else "none",
-            edgecolor=bin_look.colour, linewidth=1, label=escape_label(name),
+            edgecolor=bin_look.colour, linewidth=1, label=label,
         )  # fmt: skip
     axes.plot([0, 1], [0, 1], color=FAINT, linewidth=1, linestyle=":")
     axes.set(xlim=(0, 1.04), ylim=(0, 1.05), ylabel="accuracy")
@@ -430,42 +448,78 @@ def draw_private(summaries: Sequence[Summary], looks: Looks) -> Figure | None:
     for s, points in curves:
         look = looks[s.variant]
         epsilons, accuracy, _ = zip(*points, strict=True)
-        axes.plot(
-            epsilons, accuracy, color=look.colour, marker=look.marker, linestyle=look.line,
-            markersize=6, linewidth=1.4, label=escape_label(s.label),
-        )  # fmt: skip
-        if s.accuracy.mean is not None:
-            axes.axhline(100 * s.accuracy.mean, color=look.colour, linewidth=0.8, linestyle=":")
+        label = escape_label(s.label)
+        axes.plot(epsilons, accuracy, markersize=6, linewidth=1.4, label=label, **look.style)
+        if (bare := s.measure(ACCURACY).mean) is not None:
+            axes.axhline(100 * bare, color=look.colour, linewidth=0.8, linestyle=":")
     ceiling = {epsilon: top for _, points in curves for epsilon, _, top in points if top}
     if ceiling:
         axes.plot(
-            list(ceiling), list(ceiling.values()), color=FAINT, linewidth=1, linestyle="--",
-            label="ceiling",
-        )  # fmt: skip
+            *zip(*ceiling.items(), strict=True), color=FAINT, lw=1, linestyle="--", label="ceiling"
+        )
         axes.annotate(
             "ceiling", list(ceiling.items())[-1], (-6, 4), textcoords="offset points", color=INK,
             fontsize=8.5, ha="right",
         )  # fmt: skip
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(sorted({epsilon for _, points in curves for epsilon, *_ in points}))
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.set(xlabel="ε of one answer", ylabel="right private answers, %", ylim=(0, 103))
+    scale_epsilons(axes, (epsilon for _, points in curves for epsilon, *_ in points))
+    axes.set_ylabel("right private answers, %")
     add_legend(figure, entries, lines=True)
     return figure
 
 
 def list_private(summary: Summary) -> list[tuple[float, float, float | None]]:
     """Return epsilon, accuracy and ceiling in percent, means over seeds, by rising epsilon."""
-    results = [run.result.private for run in summary.runs]
     points = []
-    for name in dict.fromkeys(name for private in results for name in private):
-        measured = [private[name] for private in results if name in private]
-        accuracy = estimate(utility.accuracy for utility in measured).mean
-        ceiling = estimate(utility.ceiling for utility in measured).mean
-        epsilon = read_epsilon(name)
-        if accuracy is not None and 0 < epsilon < math.inf:  # an unusual name is in the table alone
+    for group in group_private(summary):
+        epsilon = read_epsilon(group.texts[-1])
+        accuracy, ceiling = (
+            group.measure(column).mean for column in find_columns("accuracy", "ceiling")
+        )
+        if accuracy is not None and 0 < epsilon < math.inf:  # an unusual name is in the table only
             points.append((epsilon, 100 * accuracy, None if ceiling is None else 100 * ceiling))
-    return sorted(points)
+    return points
+
+
+def scale_epsilons(axes: Axes, epsilons: Iterable[float]) -> None:
+    """Show percent over epsilons, each with a tick of its own."""
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sorted({*epsilons}), minor=False)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.set(xlabel="ε of one answer", ylim=(0, 103))
+
+
+def draw_live(prices: Sequence[Sequence[LiveRow]]) -> Figure | None:
+    """Draw right answers and right images against epsilon; None for fewer than two epsilons.
+
+    `prices` are rows that differ in the attack's seed only.
+    """
+    epsilons = {rows[0].epsilon for rows in prices}
+    if len(epsilons) < 2:
+        return None
+    figure, (axes,) = make_panels(1, 3.4)
+
+    def name(rows: Sequence[LiveRow]) -> tuple[str, str]:
+        return rows[0].mechanism, rows[0].attack
+
+    for index, ((mechanism, attack), group) in enumerate(groupby(sorted(prices, key=name), name)):
+        points = [
+            (rows[0].epsilon, 100 * rows[0].accuracy, estimate(r.identification_1 for r in rows))
+            for rows in group
+        ]
+        paid, answers, images = zip(*points, strict=True)
+        look = choose_look(index)
+        style: dict[str, Any] = {"marker": look.marker}
+        axes.plot(paid, answers, color=INK, ls="--", label=f"answers: {mechanism}", **style)
+        axes.plot(
+            paid, [100 * (image.mean or 0) for image in images], color=look.colour,
+            label=f"images: {escape_label(f'{attack}, {mechanism}')}", **style,
+        )  # fmt: skip
+    chance = 100 / prices[0][0].candidates
+    axes.axhline(chance, color=FAINT, ls=":", lw=1, label="images: chance")
+    scale_epsilons(axes, epsilons)
+    axes.set_ylabel("right, %")
+    axes.legend()
+    return figure
 
 
 Entry = tuple[Look, str]
@@ -485,37 +539,26 @@ def make_panels(
     count: int, height: float, *, share_scale: bool = True, heights: Sequence[float] | None = None
 ) -> tuple[Figure, list[Axes]]:
     """Return a figure of panels, one below the other, of so many inches each, or in ratios."""
-    figure = Figure(figsize=(WIDTH, count * height), layout="constrained")
-    grid = figure.subplots(
-        count, 1, sharex=True, sharey=share_scale, squeeze=False, height_ratios=heights
-    )
-    for axes in (panels := list(grid[:, 0])):
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.spines[["left", "bottom"]].set_color(FAINT)
-        axes.tick_params(
-            colors=INK, labelsize=10, color=FAINT, which="both", labelbottom=share_scale
+    with rc_context(STYLE):
+        figure = Figure(figsize=(WIDTH, count * height), layout="constrained")
+        grid = figure.subplots(
+            count, 1, sharex=True, sharey=share_scale, squeeze=False, height_ratios=heights
         )
-        axes.grid(color=FAINT, alpha=0.2, linewidth=0.6)
-        axes.xaxis.label.set(color=INK, fontsize=11)
-        axes.yaxis.label.set(color=INK, fontsize=11)
-    panels[-1].tick_params(labelbottom=True)
+    panels = list(grid[:, 0])
+    for axes in panels[:-1]:
+        axes.tick_params(labelbottom=share_scale)
     return figure, panels
 
 
 def add_legend(place: Figure | Axes, entries: Sequence[Entry], lines: bool) -> None:
     """Name the looks below a figure, or below one of its panels."""
-    handles = [
-        Line2D(
-            [], [], color=look.colour, marker=look.marker, fillstyle=look.fill,
-            linestyle=look.line if lines else "none",
-        )
-        for look, _ in entries
-    ]  # fmt: skip
+    styles = [look.style if lines else look.style | {"linestyle": "none"} for look, _ in entries]
     short = [n if len(n) <= MAX_LABEL else f"{n[: MAX_LABEL - 1]}…" for _, n in entries]
     position: dict[str, Any] = {"loc": "outside lower center"}
     if isinstance(place, Axes):
         position = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.17)}
-    place.legend(
-        handles, list(map(escape_label, short)), ncols=count_columns(entries),
-        handlelength=3.2 if lines else 1, frameon=False, fontsize=9.5, labelcolor=INK, **position,
-    )  # fmt: skip
+    with rc_context(STYLE):
+        place.legend(
+            [Line2D([], [], **style) for style in styles], list(map(escape_label, short)),
+            ncols=count_columns(entries), handlelength=3.2 if lines else 1, **position,
+        )  # fmt: skip

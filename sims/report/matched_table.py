@@ -1,7 +1,7 @@
-"""A bench as Markdown or LaTeX tables: what variants leak at equal accuracy, with intervals."""
+"""A bench as Markdown or LaTeX tables: leaks of variants at equal accuracy, with intervals."""
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
@@ -9,42 +9,32 @@ from typing import NamedTuple
 from fedcel.errors import SettingsError
 from sims.report.table import (
     DASH,
-    CaptionedTable,
     Table,
     escape_latex,
     find_anchors,
-    format_captioned,
     format_crossed,
+    format_estimate,
     format_latex,
+    format_markdown,
     format_number,
     make_table,
 )
-from sims.results import (
-    BITS,
-    FAILED_FILE,
-    MSE,
-    BenchRow,
-    CellAttack,
-    Column,
-    FailedCell,
+from sims.results.bench_rows import read_bench_rows, read_image_vectors
+from sims.results.columns import BITS, MSE, Column, Measures, find_columns
+from sims.results.file_names import FAILED_FILE
+from sims.results.intervals import complete_mean, resample_rows
+from sims.results.matched_accuracy import (
     Matches,
-    Measures,
-    common_attacks,
-    comparable_attacks,
-    complete_mean,
     curve_areas,
-    find_columns,
-    hold_to_common,
     match_rows,
     match_samples,
     measure_rows,
     paired_differences,
-    read_bench_rows,
-    read_image_vectors,
-    read_records,
-    resample_rows,
     sample_areas,
 )
+from sims.results.record_files import read_records
+from sims.results.records import BenchRow, CellAttack, FailedCell
+from sims.results.worst_attack import common_attacks, comparable_attacks, hold_to_common
 
 NEVER = "never this accurate"
 COLUMNS = find_columns(
@@ -53,12 +43,13 @@ COLUMNS = find_columns(
     *("train-step-ratio", "encoder-parameters", "flops-per-inference", "bytes-per-inference"),
 )
 COMPARED = COLUMNS[:4]
-"""What differences are taken of, and what is drawn again in bootstrap samples of the images."""
+"""Measures of which differences are taken, and which are drawn again in samples of the images."""
 MOSTLY = 0.9
 """A variant that reaches an accuracy in fewer of the bootstrap samples is said to."""
 VariantMatches = Mapping[str, Matches]
 VariantAreas = Mapping[str, Mapping[int, Measures]]
 """Measures by variant and seed."""
+SeedValues = Mapping[int, float | None]
 
 
 class Comparison(NamedTuple):
@@ -93,12 +84,21 @@ def make_matched_tables(
     tables = [table for loss in points for table in make_loss_tables(bench, loss)]
     if most := max(points):
         tables.append(make_overall_table(bench, most))
-    conditions = f"{describe_all(bench)}{describe_failures(folder)}"
+    failed = [cell.cell for cell in read_records(folder / FAILED_FILE, FailedCell)]
+    conditions = describe_all(bench)
+    conditions += f" Failed, and in no row: {', '.join(failed)}." if failed else ""
     if latex:
         parts = [escape_latex(conditions), *map(format_latex, tables)]
     else:
-        parts = ["Variants at matched accuracy.", conditions, *map(format_captioned, tables)]
+        parts = ["Variants at matched accuracy.", conditions]
+        parts += [f"{caption_markdown(table)}\n\n{format_markdown(table)}" for table in tables]
     return "\n\n".join(parts) + "\n"
+
+
+def caption_markdown(table: Table) -> str:
+    """Return heading and note of a table as Markdown."""
+    heading = f"**{table.heading}**" if table.heading else ""
+    return " ".join(filter(None, (heading, table.note)))
 
 
 def open_comparison(folder: Path, against: str | None = None) -> Comparison:
@@ -116,16 +116,6 @@ def open_comparison(folder: Path, against: str | None = None) -> Comparison:
     return Comparison(rows, measure_rows(rows), samples, titles, against)
 
 
-def describe_all(bench: Comparison) -> str:
-    """Return what the numbers hold for, as sentences: conditions, attacks, intervals."""
-    return (
-        describe_conditions(bench.rows)
-        + describe_attacks(bench.rows)
-        + describe_failed_attacks(bench.rows)
-        + describe_intervals(bench.samples)
-    )
-
-
 def parse_losses(text: str) -> list[float]:
     """Return the points of accuracy that '0,2,5' names; SettingsError if it names none."""
     try:
@@ -137,39 +127,34 @@ def parse_losses(text: str) -> list[float]:
     return losses
 
 
-def describe_failures(folder: Path) -> str:
-    """Return which cells failed and so are in no row; nothing where none did."""
-    names = [failed.cell for failed in read_records(folder / FAILED_FILE, FailedCell)]
-    return f" Failed, and in no row: {', '.join(names)}." if names else ""
+def describe_all(bench: Comparison) -> str:
+    """Return the conditions of the numbers: targets, caps, seeds, signs, attacks, intervals."""
+    rows = bench.rows
 
+    def join(values: Iterable[float | None], digits: int = 0) -> str:
+        texts = dict.fromkeys(format_number(v, digits) for v in values if v is not None)
+        return ", ".join(texts) or DASH
 
-def describe_conditions(rows: Sequence[BenchRow]) -> str:
-    """Return what the numbers hold for: targets, caps, seeds, how to read the signs."""
     seeds = sorted({row.seed for row in rows})
     undefended = next((row.name for row in rows if row.undefended), DASH)
     return (
-        f"M = {_join_numbers(row.candidates for row in rows)} targets; "
-        "bits beyond the label are at most "
-        f"{_join_numbers((row.bits_cap for row in rows), 2)}; identification is among "
-        f"{_join_numbers(row.identification_candidates for row in rows)} images. "
+        f"M = {join(row.candidates for row in rows)} targets; bits beyond the label are at most "
+        f"{join((row.bits_cap for row in rows), 2)}; identification is among "
+        f"{join(row.identification_candidates for row in rows)} images. "
         f"Seeds {', '.join(map(str, seeds))}; means with 95 % intervals from three seeds on. "
         f"The undefended variant is {undefended!r}, accuracy matched seed by seed, "
         "linearly between neighbouring strengths. "
         "≤: the sweep ends, or is best, at a higher accuracy, so it leaks at most this; "
         f"{DASH}: not measured. The bits are exact for these targets and one message each."
+        f"{describe_attacks(rows)}{describe_failed_attacks(rows)}"
+        f"{describe_intervals(bench.samples)}"
     )
 
 
-def _join_numbers(values: Iterable[float | None], digits: int = 0) -> str:
-    """Return a number that rows share, or each of several; a dash where none has it."""
-    texts = dict.fromkeys(format_number(value, digits) for value in values if value is not None)
-    return ", ".join(texts) or DASH
-
-
 def describe_attacks(rows: Sequence[BenchRow]) -> str:
-    """Return which trained attacks the rows' errors are of, and on how many targets if not all.
+    """Return the trained attacks behind the rows' errors, and on how many targets if not all.
 
-    And what is left out: attacks that some cells alone have met, cells that met none of the others.
+    And what is left out: attacks that only some cells have met, cells that met none of the others.
     """
     worst: dict[str, None] = {}
     others: dict[str, None] = {}
@@ -183,32 +168,22 @@ def describe_attacks(rows: Sequence[BenchRow]) -> str:
         others |= dict.fromkeys(name_attack(a) for key, a in attacks if key not in common)
     outside = [row.run for row in rows if row.worst is None]
     met = f"{len(rows) - len(outside)} of {len(rows)} cells" if outside else "every cell"
-    sentences = []
+    text = ""
     if worst:
-        sentences.append(
-            f" MSE: the worst attack that {met} met (knowledge, budget): {'; '.join(worst)}."
-        )
-        if outside:
-            sentences.append(f" Cells without it, and so without MSE: {', '.join(outside)}.")
-    if others:
-        sentences.append(f" Not on every cell, and left out: {'; '.join(others)}.")
-    return "".join(sentences)
-
-
-def name_attack(attack: CellAttack) -> str:
-    """Return an attack's name, knowledge and budget, as far as they are known."""
-    budget = "" if attack.budget is None else f"{attack.budget:g}"
-    return ", ".join(part for part in (attack.attack, attack.knowledge, budget) if part)
+        text = f" MSE: the worst attack that {met} met (knowledge, budget): {'; '.join(worst)}."
+    if worst and outside:
+        text += f" Cells without it, and so without MSE: {', '.join(outside)}."
+    return text + (f" Not on every cell, and left out: {'; '.join(others)}." if others else "")
 
 
 def describe_failed_attacks(rows: Sequence[BenchRow]) -> str:
-    """Return which attacks failed in which runs: there the worst is that of the others."""
+    """Return the attacks that failed, by run: there the worst is that of the others."""
     failed = [f"{row.run} ({', '.join(row.failed_attacks)})" for row in rows if row.failed_attacks]
     return f" Attacks that failed, and so are in no number: {'; '.join(failed)}." if failed else ""
 
 
 def describe_intervals(samples: Sequence[object]) -> str:
-    """Return what the intervals are over."""
+    """Return the meaning of the intervals."""
     if not samples:
         return " Intervals: Student's t over seeds; these test images are taken as given."
     return (
@@ -219,13 +194,19 @@ def describe_intervals(samples: Sequence[object]) -> str:
     )
 
 
+def name_attack(attack: CellAttack) -> str:
+    """Return an attack's name, knowledge and budget, as far as they are known."""
+    budget = "" if attack.budget is None else f"{attack.budget:g}"
+    return ", ".join(part for part in (attack.attack, attack.knowledge, budget) if part)
+
+
 def make_loss_tables(
     bench: Comparison,
     loss: float,
     *,
     columns: Sequence[Column] = COLUMNS,
     only: Collection[str] = (),
-) -> list[CaptionedTable]:
+) -> list[Table]:
     """Return the table of one allowed loss, and that of the differences if they are asked for.
 
     `columns` are the measures of the first table, the bits among them; `only` names the variants of
@@ -233,32 +214,30 @@ def make_loss_tables(
     """
     matches = match_rows(bench.rows, bench.measured, loss)
     samples = match_samples(bench.rows, bench.samples, loss)
-    shown = {name: of_seeds for name, of_seeds in matches.items() if name in (only or matches)}
+    names = [name for name in matches if name in (only or matches)]
     below = "the undefended accuracy" if loss == 0 else f"{loss:g} points below undefended"
-    main = make_main_table(bench, shown, samples, columns)
-    tables = [CaptionedTable(f"At {below}", "", main)]
+    seeds = len({row.seed for row in bench.rows})
+    lines = [
+        [
+            bench.titles[name],
+            *format_match(matches[name], [sample[name] for sample in samples], seeds, columns),
+        ]
+        for name in names
+    ]
+    head = ("variant", *(column.head for column in columns))
+    lines += make_anchor_lines(bench.rows, columns)
+    tables = [make_table("At matched accuracy", head, lines)._replace(heading=f"At {below}")]
     if bench.against is not None:
-        paired = make_paired_table(bench, matches, samples, against=bench.against, names=shown)
         note = f"Difference to {bench.titles[bench.against]}, paired by seed:"
-        tables.append(CaptionedTable("", note, paired))
+        paired = make_paired_table(bench, matches, samples, against=bench.against, names=names)
+        tables.append(paired._replace(note=note))
     return tables
 
 
-def make_main_table(
-    bench: Comparison,
-    matches: VariantMatches,
-    samples: Sequence[VariantMatches],
-    columns: Sequence[Column],
-) -> Table:
-    """Return one line per variant and the two anchors."""
-    seeds = len({row.seed for row in bench.rows})
-    lines = []
-    for name, of_seeds in matches.items():
-        cells = format_match(of_seeds, [sample[name] for sample in samples], seeds, columns)
-        lines.append([bench.titles[name], *cells])
-    head = ("variant", *(column.head for column in columns))
-    anchors = make_anchor_lines(bench.rows, columns)
-    return make_table("At matched accuracy", head, [*lines, *anchors])
+def format_samples(column: Column, values: SeedValues, samples: Iterable[SeedValues] = ()) -> str:
+    """Return the mean over seeds; the interval goes over samples of the images, too."""
+    means = (complete_mean([sample.get(seed) for seed in values]) for sample in samples)
+    return format_crossed(column, values.values(), means)
 
 
 def format_match(
@@ -268,20 +247,20 @@ def format_match(
 
     `samples` are its matches in bootstrap samples of the images.
     """
-    reached = [match for match in matches.values() if match is not None]
+    reached = [seed for seed, match in matches.items() if match]
     if not reached:
         return [NEVER if column == BITS else DASH for column in columns]
 
-    def of(sample: Matches, key: str) -> list[float | None]:
-        points = (sample[seed] for seed, match in matches.items() if match)
-        return [match.values.get(key) if match else None for match in points]
+    def values(sample: Matches, key: str) -> dict[int, float | None]:
+        return {s: match.values.get(key) if (match := sample[s]) else None for s in reached}
 
     cells = {}
     for column in columns:
-        means = (complete_mean(of(sample, column.key)) for sample in samples if column in COMPARED)
-        cells[column.key] = format_crossed(column, of(matches, column.key), means)
-    often = sum(None not in of(sample, BITS.key) for sample in samples)
-    sign = "≤ " if any(match.is_bound for match in reached) else ""
+        drawn = samples if column in COMPARED else ()
+        of_samples = (values(sample, column.key) for sample in drawn)
+        cells[column.key] = format_samples(column, values(matches, column.key), of_samples)
+    often = sum(None not in values(sample, BITS.key).values() for sample in samples)
+    sign = "≤ " if any((match := matches[seed]) and match.is_bound for seed in reached) else ""
     note = "" if len(reached) == seeds else f" ({len(reached)} of {seeds} seeds)"
     if often < MOSTLY * len(samples):
         note += f" (in {often} of {len(samples)} samples of images)"
@@ -289,14 +268,11 @@ def format_match(
 
 
 def make_anchor_lines(rows: Sequence[BenchRow], columns: Sequence[Column]) -> list[list[str]]:
-    """Return what an attacker knows without any message: the label, or nothing."""
-    anchors = find_anchors(
-        label_only=[row.label_only_identification for row in rows],
-        choices=[row.identification_candidates for row in rows],
-        oracle_mse=[row.measure("oracle-mse") for row in rows],
-        mean_mse=[row.measure("mean-mse") for row in rows],
-    )
-    return [[f"*{anchor.name}*", *anchor.format_cells(columns)] for anchor in anchors]
+    """Return the lines of attackers without any message: with the label, or with nothing."""
+    return [
+        [f"*{anchor.label}*", *(format_estimate(c, anchor.measure(c)) for c in columns)]
+        for anchor in find_anchors(rows)
+    ]
 
 
 def make_paired_table(
@@ -308,25 +284,17 @@ def make_paired_table(
     names: Iterable[str],
 ) -> Table:
     """Return the differences of the variants `names` to `against`, over common seeds."""
-    reference = matches[against]
-
-    def sample_means(name: str, key: str, seeds: Iterable[int]) -> Iterator[float | None]:
-        for sample in samples:
-            gaps = paired_differences(sample[name], sample[against], key)
-            yield complete_mean([gaps.get(seed) for seed in seeds])
-
     lines = []
     for name in names:
         if name == against:
             continue
-        ours = matches[name]
-        gaps = {column.key: paired_differences(ours, reference, column.key) for column in COMPARED}
+        ours, reference = matches[name], matches[against]
         cells = {}
         for column in COMPARED:
-            of_seeds = gaps[column.key]
-            means = sample_means(name, column.key, of_seeds)
-            cells[column.key] = format_crossed(column, of_seeds.values(), means)
-        common = gaps[BITS.key]
+            gaps = paired_differences(ours, reference, column.key)
+            drawn = (paired_differences(s[name], s[against], column.key) for s in samples)
+            cells[column.key] = format_samples(column, gaps, drawn)
+        common = paired_differences(ours, reference, BITS.key)
         cells[BITS.key] = f"{format_bound(ours, reference, common)}{cells[BITS.key]}"
         lines.append([bench.titles[name], *cells.values(), str(len(common))])
     head = ["variant", *(column.head for column in COMPARED), "seeds"]
@@ -337,31 +305,33 @@ def format_bound(ours: Matches, reference: Matches, common: Iterable[int]) -> st
     """Return the sign before a difference of bounds: at most, at least, or either."""
     seeds = list(common)
     first, second = (
-        any((m := side[s]) and m.is_bound for s in seeds) for side in (ours, reference)
+        any((match := side[seed]) and match.is_bound for seed in seeds)
+        for side in (ours, reference)
     )
     return {(False, False): "", (True, False): "≤ ", (False, True): "≥ "}.get((first, second), "≶ ")
 
 
-def make_overall_table(bench: Comparison, most: float) -> CaptionedTable:
+def make_overall_table(bench: Comparison, most: float) -> Table:
     """Return each curve's mean bits and MSE over the losses up to `most`, fewest bits first."""
     areas = curve_areas(bench.rows, bench.measured, most)
-    sampled_areas = sample_areas(bench.rows, bench.samples, most)
+    sampled = sample_areas(bench.rows, bench.samples, most)
     columns = [
         BITS.titled(f"mean bits beyond label, 0 to {most:g} points lost"),
         MSE.titled("mean of the attack's MSE"),
     ]
-    head = ["variant", *(column.head for column in columns)]
     against = bench.against
+    head = ["variant", *(column.head for column in columns)]
     if against:
         head += [f"{column.head}: difference to {bench.titles[against]}" for column in columns]
 
     def cell(name: str, other: str | None, column: Column) -> str:
         if name == other:
             return DASH
-        of_seeds = subtract_areas(areas, name, other, column.key)
-        gaps = (subtract_areas(sample, name, other, column.key) for sample in sampled_areas)
-        means = (complete_mean([gap.get(seed) for seed in of_seeds]) for gap in gaps)
-        return format_crossed(column, of_seeds.values(), means)
+        gaps: list[SeedValues] = [
+            subtract_areas(of_variants, name, other, column.key)
+            for of_variants in (areas, *sampled)
+        ]
+        return format_samples(column, gaps[0], gaps[1:])
 
     lines = [
         [
@@ -375,7 +345,7 @@ def make_overall_table(bench: Comparison, most: float) -> CaptionedTable:
         "bits that the variant reaches, or the undefended net's, and the MSE of the same net."
     )
     table = make_table("Over all losses", head, lines)
-    return CaptionedTable("Over all losses.", explanation, table)
+    return table._replace(heading="Over all losses.", note=explanation)
 
 
 def subtract_areas(areas: VariantAreas, name: str, other: str | None, key: str) -> dict[int, float]:
@@ -383,5 +353,5 @@ def subtract_areas(areas: VariantAreas, name: str, other: str | None, key: str) 
     ours = {seed: area[key] for seed, area in areas[name].items() if key in area}
     if other is None:
         return ours
-    reference = {seed: area[key] for seed, area in areas[other].items() if key in area}
-    return {seed: ours[seed] - reference[seed] for seed in ours if seed in reference}
+    reference = areas[other]
+    return {s: v - reference[s][key] for s, v in ours.items() if key in reference.get(s, {})}

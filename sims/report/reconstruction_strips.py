@@ -24,6 +24,11 @@ class Strip(NamedTuple):
     name: str
     images: Images
 
+    @property
+    def source(self) -> str:
+        """The images side by side, as a PNG in a data URL."""
+        return encode_data_url(tile_images(self.images))
+
 
 def make_strips(summaries: Sequence[Summary]) -> list[Strip]:
     """Return originals, class means, then each variant x attack of its first training seed.
@@ -33,7 +38,7 @@ def make_strips(summaries: Sequence[Summary]) -> list[Strip]:
     strips: list[Strip] = []
     targets: Images | None = None
     for summary in summaries:
-        images = summary.runs[0].images if summary.runs else {}
+        images = summary.runs[0].images
         if not images:
             continue
         if targets is None or not np.array_equal(targets, images["targets"]):
@@ -86,11 +91,6 @@ def encode_png(pixels: UInt8[np.ndarray, "height width 4"]) -> bytes:
 def encode_data_url(pixels: UInt8[np.ndarray, "height width 4"]) -> str:
     """Return the pixels as a PNG in a data URL."""
     return f"data:image/png;base64,{base64.b64encode(encode_png(pixels)).decode()}"
-
-
-def encode_strip(strip: Strip) -> str:
-    """Return the strip as a PNG in a data URL."""
-    return encode_data_url(tile_images(strip.images))
 
 
 def make_grid(strips: Sequence[Strip]) -> UInt8[np.ndarray, "height width 4"]:

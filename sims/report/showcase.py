@@ -8,7 +8,7 @@ import numpy as np
 from sims.report.book import Images
 from sims.report.reconstruction_strips import encode_data_url, to_rgba
 from sims.report.summary import Summary
-from sims.report.verdict import format_whole_percent
+from sims.report.verdict import percent
 
 SHOWN = 5
 """Images side by side: as many as a narrow screen has room for."""
@@ -54,7 +54,7 @@ def make_panel(summary: Summary) -> Panel:
     originals = guesses.get("targets", rebuilt.get("targets"))
     assert originals is not None  # one of the two was kept, and has them
     rows = [make_row("sent", originals, "original")]
-    attack = next((name for name in summary.worst if name in rebuilt), None)
+    attack = next((name for name in summary.worst_attacks if name in rebuilt), None)
     if attack and np.array_equal(rebuilt["targets"], originals[: len(rebuilt["targets"])]):
         rows.append(make_row(f"rebuilt ({attack})", rebuilt[attack], f"rebuilt by {attack}"))
     if guesses:
@@ -77,7 +77,7 @@ def make_guess_rows(
         pictures = []
         for number, source in enumerate(encode_each(guesses[:, rank])):
             is_right = bool(np.array_equal(guesses[number, rank], originals[number]))
-            share = format_whole_percent(float(probabilities[number, rank]))
+            share = percent(float(probabilities[number, rank]))
             verdict = "right" if is_right else "wrong"
             description = f"{ORDINALS[rank]} guess, {verdict}, probability {share}"
             pictures.append(Picture(source, description, share, is_right))

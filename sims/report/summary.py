@@ -1,33 +1,100 @@
-"""Means and intervals over seeds: one summary per variant and strength."""
+"""Summaries of a bench: the cells of one variant at one strength, with means and intervals."""
 
-import math
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from fedcel.attacks import AttackRow
 from fedcel.metrics import is_at_chance
 from fedcel.settings import burn_in_rounds
 from sims.report.book import Book, FinishedRun
-from sims.results import (
-    ACCURACY,
-    BITS,
-    IDENTIFICATION,
-    MSE,
-    RIGHT_IMAGE,
-    UNKNOWN,
-    BenchRow,
-    Column,
-    Estimate,
-    average_seeds,
-    crossed_interval,
-    estimate,
-    find_worst_attack,
-    group_by_attack,
-    hold_to_common,
-    hold_to_common_per_point,
-    mean_samples,
-    resample_rows,
-)
+from sims.report.table import DASH
+from sims.results.attack_results import average_seeds, group_by_attack
+from sims.results.columns import ACCURACY, Column, Measures
+from sims.results.intervals import Estimate, crossed_interval, estimate, mean_samples, resample_rows
+from sims.results.records import BenchRow, RunResult, attribute
+from sims.results.worst_attack import find_worst_attack, hold_to_common, hold_to_common_per_point
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Cells that differ in the training seed only: a row of the report's tables.
+
+    Attributes:
+        label: Name of the variant, with the strength where that tells two summaries apart.
+        rows: Row of each cell, one or more, held to its worst attack.
+        runs: Their runs.
+        samples: Measures of the rows in bootstrap samples of the test images, the same samples in
+            all summaries.
+    """
+
+    label: str
+    rows: tuple[BenchRow, ...]
+    runs: tuple[FinishedRun, ...]
+    samples: Sequence[Sequence[Measures]] = ()
+
+    @property
+    def row(self) -> BenchRow:
+        """Row of the first cell, for what all cells share."""
+        return self.rows[0]
+
+    @property
+    def variant(self) -> str:
+        """Name of the variant in the scenario."""
+        return self.row.variant
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether others are compared with it: neither defended nor swept."""
+        return bool(self.row.undefended) and self.row.strength is None
+
+    @property
+    def results(self) -> list[RunResult]:
+        """Results of the runs."""
+        return [run.result for run in self.runs]
+
+    def measure(self, column: Column) -> Estimate:
+        """Return mean and interval of a measure of the rows, or else of the runs' results.
+
+        Where values of each test image were kept, the interval goes over images, too.
+        """
+        name = attribute(column.key)
+        values = [
+            getattr(run.result, name, None) if value is None else value
+            for row, run in zip(self.rows, self.runs, strict=True)
+            for value in [row.measure(column.key)]
+        ]
+        return crossed_interval(values, mean_samples(self.samples, column.key))
+
+    def measure_decoder(self, column: Column) -> Estimate:
+        """Return the mean of a score of the decoder over attack seeds and training seeds."""
+        rows = [row for run in self.runs for row in select_decoder_rows(run)]
+        return estimate(getattr(row, attribute(column.key)) for row in rows)
+
+    def measure_validation(self) -> Estimate:
+        """Return the accuracy on the validation set, mean over the rounds after burn-in.
+
+        One round's accuracy on a small set moves by points.
+        """
+        return estimate(settled_accuracy(run) for run in self.runs if run.events)
+
+    @property
+    def worst_attacks(self) -> list[str]:
+        """Names of the attacks that rebuilt images best, of all seeds."""
+        return sorted({row.worst.attack for row in self.rows if row.worst})
+
+    def name_worst(self) -> str:
+        """Return the worst attacks, and those that failed and so could not be it."""
+        failed = sorted({name for row in self.rows for name in row.failed_attacks})
+        failures = [f"{', '.join(failed)} failed"] if failed else []
+        return " / ".join([*self.worst_attacks, *failures]) or DASH
+
+    @property
+    def learned_nothing(self) -> bool:
+        """Whether its accuracy cannot be told from a guess, so that its leak means nothing."""
+        accuracy, result = self.measure(ACCURACY).mean, self.results[0]
+        if accuracy is None or result.chance_accuracy is None or not result.candidates:
+            return False
+        return is_at_chance(accuracy, result.candidates, result.chance_accuracy)
 
 
 def settled_accuracy(run: FinishedRun) -> float | None:
@@ -37,18 +104,10 @@ def settled_accuracy(run: FinishedRun) -> float | None:
     return estimate(event.accuracy for event in late).mean
 
 
-def read_epsilon(name: str) -> float:
-    """Return the epsilon that names private answers; infinity where it is no number."""
-    try:
-        return float(name)
-    except ValueError:
-        return math.inf
-
-
 def select_decoder_rows(run: FinishedRun) -> list[AttackRow]:
     """Return the decoder's runs, one for each attack seed, with the run's own attack settings.
 
-    Where it was attacked with others only, of those that rebuilt images best.
+    Where it was run with other settings only, those with which it rebuilt images best.
     """
     attacks = group_by_attack(row for row in run.attacks if row.attack == "decoder")
     default = run.settings.attack
@@ -61,147 +120,27 @@ def select_decoder_rows(run: FinishedRun) -> list[AttackRow]:
     return attacks[worst.id] if worst else []
 
 
-@dataclass(frozen=True)
-class Summary:
-    """One variant at one strength; estimates go over training seeds.
-
-    Those of accuracy, bits, identification, `mse` and `picked` over test images, too, where values
-    of each image were kept; see `sims.results.intervals`.
-
-    The `decoder_` estimates go over attack seeds (and training seeds); `cap` is in bits; `mse` and
-    `picked`, how often its image is nearest to the right original, are of the worst trained attack;
-    `validation` is the accuracy on the validation set, mean over the rounds after burn-in: one
-    round's of a small set moves by points. `undefended`: neither defended nor swept.
-    `bits_again`: by seed, in bootstrap samples of the test images, the same in all summaries.
-    """
-
-    variant: str
-    label: str
-    title: str = ""
-    strength: float | None = None
-    undefended: bool = False
-    seeds: tuple[int, ...] = (0,)
-    accuracy: Estimate = UNKNOWN
-    validation: Estimate = UNKNOWN
-    nll: Estimate = UNKNOWN
-    ece: Estimate = UNKNOWN
-    bits: Estimate = UNKNOWN
-    identification: Estimate = UNKNOWN
-    certificate: Estimate = UNKNOWN
-    certificate_within: Estimate = UNKNOWN
-    decoder_mse: Estimate = UNKNOWN
-    decoder_psnr: Estimate = UNKNOWN
-    decoder_ssim: Estimate = UNKNOWN
-    mse: Estimate = UNKNOWN
-    picked: Estimate = UNKNOWN
-    step_ratio: Estimate = UNKNOWN
-    worst: tuple[str, ...] = ()
-    failed: tuple[str, ...] = ()
-    """Attacks that failed there where nobody foresaw it: the worst is that of the others."""
-    oracle_mse: float | None = None
-    mean_mse: float | None = None
-    noise: float | None = None
-    cap: float | None = None
-    candidates: int | None = None
-    choices: int | None = None
-    picked_among: int | None = None
-    """How many images the worst attacks picked among; None where seeds differ or it is unknown."""
-    label_only: float | None = None
-    bits_of_seed: dict[int, float] = field(default_factory=dict)
-    bits_again: dict[int, list[float]] = field(default_factory=dict)
-    runs: tuple[FinishedRun, ...] = ()
-    chance: float | None = None
-    """Accuracy of who always names the most frequent class; None where it is unknown."""
-
-    @property
-    def learned_nothing(self) -> bool:
-        """Say whether its accuracy cannot be told from a guess: its leak means nothing then."""
-        accuracy, chance = self.accuracy.mean, self.chance
-        if accuracy is None or chance is None or not self.candidates:
-            return False
-        return is_at_chance(accuracy, self.candidates, chance)
-
-
 def summarise_book(book: Book, common: bool = False) -> tuple[Summary, ...]:
     """Return one summary for each variant and strength, in the order of the rows.
 
     The worst attack is that of those that all seeds have met; with `common` that of those that all
     cells have met: curves join strengths, and a stronger attack at one alone would bend them.
     """
-    groups: dict[tuple[str, float | None], list[BenchRow]] = {}
+    points: dict[tuple[str, float | None], list[BenchRow]] = {}
     for row in (hold_to_common if common else hold_to_common_per_point)(book.rows):
-        groups.setdefault(row.point, []).append(row)
-    return tuple(_summarise_point(rows, book, groups) for rows in groups.values())
-
-
-def _summarise_point(
-    rows: list[BenchRow], book: Book, points: Iterable[tuple[str, float | None]]
-) -> Summary:
-    first = rows[0]
-    runs = tuple(book.runs[row.run] for row in rows)
-    last = runs[0].result
-    decoder = [attack for run in runs for attack in select_decoder_rows(run)]
-    samples = resample_rows(rows, book.images)
-
-    def mean(column: Column) -> Estimate:
-        values = [row.measure(column.key) for row in rows]
-        return crossed_interval(values, mean_samples(samples, column.key))
-
-    return Summary(
-        variant=first.variant,
-        label=_label_point(first, points),
-        title=first.name,
-        strength=first.strength,
-        undefended=bool(first.undefended),
-        seeds=tuple(row.seed for row in rows),
-        nll=estimate(run.result.nll for run in runs),
-        ece=estimate(run.result.ece for run in runs),
-        accuracy=mean(ACCURACY),
-        validation=estimate(settled_accuracy(run) for run in runs if run.events),
-        bits=mean(BITS),
-        identification=mean(IDENTIFICATION),
-        certificate=estimate(row.certificate_bits for row in rows),
-        certificate_within=estimate(run.result.certificate_bits_within_class for run in runs),
-        decoder_mse=estimate(attack.mse for attack in decoder),
-        decoder_psnr=estimate(attack.psnr for attack in decoder),
-        decoder_ssim=estimate(attack.ssim for attack in decoder),
-        mse=mean(MSE),
-        picked=mean(RIGHT_IMAGE),
-        step_ratio=estimate(row.train_step_ratio for row in rows),
-        worst=tuple(sorted({row.worst.attack for row in rows if row.worst})),
-        failed=tuple(sorted({name for row in rows for name in row.failed_attacks})),
-        oracle_mse=estimate(row.measure("oracle-mse") for row in rows).mean,
-        mean_mse=estimate(row.measure("mean-mse") for row in rows).mean,
-        noise=first.noise,
-        cap=last.bits_cap,
-        candidates=last.candidates,
-        choices=last.identification_candidates,
-        picked_among=count_choices(rows, last.identification_candidates),
-        label_only=last.label_only_identification,
-        bits_of_seed={r.seed: r.bits_beyond_label for r in rows if r.bits_beyond_label is not None},
-        bits_again={
-            row.seed: [sample[number][BITS.key] for sample in samples]
-            for number, row in enumerate(rows)
-        },
-        runs=runs,
-        chance=last.chance_accuracy,
+        points.setdefault(row.point, []).append(row)
+    return tuple(
+        Summary(
+            label=label_row(rows[0], points),
+            rows=tuple(rows),
+            runs=tuple(book.runs[row.run] for row in rows),
+            samples=resample_rows(rows, book.images),
+        )
+        for rows in points.values()
     )
 
 
-def count_choices(rows: Iterable[BenchRow], choices: int | None) -> int | None:
-    """Return of how many images the worst attacks picked: of fewer where they rebuilt fewer.
-
-    `choices` are those of the optimal attacker. None where rows differ in it, or nothing says it.
-    """
-    counts = {
-        row.worst.identification_candidates or min(choices, row.worst.targets or choices)
-        for row in rows
-        if row.worst and row.worst.identification_1 is not None and choices is not None
-    }
-    return counts.pop() if len(counts) == 1 else None
-
-
-def _label_point(row: BenchRow, points: Iterable[tuple[str, float | None]]) -> str:
-    """Return the human name; a strength is added where it tells two groups apart."""
-    swept = sum(variant == row.variant for variant, _ in points) > 1
-    return f"{row.name}, {row.strength:g}" if swept and row.strength is not None else row.name
+def label_row(row: BenchRow, points: Iterable[tuple[str, float | None]]) -> str:
+    """Return the variant's name, and the strength where its variant has several."""
+    is_swept = sum(variant == row.variant for variant, _ in points) > 1
+    return f"{row.name}, {row.strength:g}" if is_swept and row.strength is not None else row.name

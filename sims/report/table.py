@@ -1,38 +1,47 @@
-"""A table: how numbers become cells, and how a table is drawn.
+"""One table model, drawn as Markdown, LaTeX, CSV and terminal columns; HTML is `grid.html.jinja`.
 
-The page draws it as HTML (`grid` in grid.html.jinja), documents have it as Markdown, papers as
-LaTeX, a terminal as columns.
+A `TableColumn` has a heading and turns a row, whatever it is, into text.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+import csv
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from io import StringIO
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from sims.report.summary import Summary
-from sims.results import (
-    BITS,
-    IDENTIFICATION,
-    MSE,
-    Column,
-    Estimate,
-    Measures,
-    crossed_interval,
-    estimate,
-    mean_samples,
-)
+from sims.results.columns import BITS, IDENTIFICATION, MSE, Column, Measures
+from sims.results.intervals import Estimate, crossed_interval, estimate, mean_samples
+from sims.results.records import BenchRow
 
 DASH = "–"
+GREEK = {
+    "α": "alpha",
+    "β": "beta",
+    "γ": "gamma",
+    "δ": "delta",
+    "ε": "varepsilon",
+    "λ": "lambda",
+    "μ": "mu",
+    "ξ": "xi",
+    "π": "pi",
+    "ρ": "rho",
+    "σ": "sigma",
+    "τ": "tau",
+    "Δ": "Delta",
+}
 LATEX = str.maketrans(
     {
-        "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
         **{letter: f"\\{letter}" for letter in "&%$#_{}"},
-        "–": "--", "≤": r"$\leq$", "≥": r"$\geq$", "≶": r"$\leq$ or $\geq$", "±": r"$\pm$",
-        "λ": r"$\lambda$", "σ": r"$\sigma$", "γ": r"$\gamma$", "ε": r"$\varepsilon$",
-        "×": r"$\times$", "−": "$-$", "Δ": r"$\Delta$", "α": r"$\alpha$", "β": r"$\beta$",
-        "δ": r"$\delta$", "μ": r"$\mu$", "ρ": r"$\rho$", "τ": r"$\tau$", "ξ": r"$\xi$",
-        "→": r"$\to$", "≈": r"$\approx$", "∞": r"$\infty$", "·": r"$\cdot$", "…": r"\ldots{}",
+        **{letter: rf"$\{name}$" for letter, name in GREEK.items()},
+        "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+        "–": "--", "…": r"\ldots{}", "−": "$-$", "≶": r"$\leq$ or $\geq$", "≤": r"$\leq$",
+        "≥": r"$\geq$", "±": r"$\pm$", "×": r"$\times$", "→": r"$\to$",
+        "≈": r"$\approx$", "∞": r"$\infty$", "·": r"$\cdot$",
     }
 )  # fmt: skip
-"""How LaTeX writes what it would read as a command, and what pdflatex has no letter for."""
+"""LaTeX of characters that it would read as commands, and of those that pdflatex lacks."""
+Row = TypeVar("Row")
+RowContra = TypeVar("RowContra", contravariant=True)
 
 
 def format_number(value: float | None, digits: int) -> str:
@@ -40,29 +49,15 @@ def format_number(value: float | None, digits: int) -> str:
     return DASH if value is None else f"{value:z.{digits}f}"
 
 
-def format_share(value: float | None) -> str:
-    """Return a share as percent with one decimal, without the sign."""
-    return format_number(None if value is None else 100 * value, 1)
-
-
-def format_interval(value: Estimate, digits: int, scale: float = 1) -> str:
-    """Return "mean ± half" of the 95 % interval, or the mean where there is none."""
-    return _format_spread(value.mean, value.half, digits, scale)
-
-
-def format_deviation(value: Estimate, digits: int) -> str:
-    """Return "mean ± standard deviation", or the mean of a single value."""
-    return _format_spread(value.mean, value.sd, digits, 1)
-
-
-def _format_spread(mean: float | None, spread: float | None, digits: int, scale: float) -> str:
+def format_spread(mean: float | None, spread: float | None, digits: int, scale: float = 1.0) -> str:
+    """Return "mean ± spread", or the mean where there is no spread."""
     text = format_number(None if mean is None else scale * mean, digits)
     return text if spread is None else f"{text} ± {format_number(scale * spread, digits)}"
 
 
 def format_estimate(column: Column, value: Estimate) -> str:
-    """Return mean and interval as the column shows them."""
-    return format_interval(value, column.digits, column.scale)
+    """Return the mean and half of its 95 % interval, as the column shows them."""
+    return format_spread(value.mean, value.half, column.digits, column.scale)
 
 
 def format_crossed(
@@ -87,55 +82,58 @@ def format_means(
     ]
 
 
-class Anchor(NamedTuple):
-    """What one reaches who gets no message: no bits beyond the label, by definition."""
+class Measured(Protocol):
+    """A row of a table that has estimates of measures."""
 
-    name: str
-    identification: float | None
-    mse: float | None
-
-    def format_cells(self, columns: Iterable[Column]) -> list[str]:
-        """Return a cell for each column."""
-        values = {
-            BITS.key: 0.0,
-            IDENTIFICATION.key: self.identification,
-            MSE.key: self.mse,
-        }
-        return [
-            format_estimate(c, Estimate(values[c.key])) if c.key in values else DASH
-            for c in columns
-        ]
+    def measure(self, column: Column) -> Estimate:
+        """Return the estimate of a measure, `UNKNOWN` where it was not measured."""
 
 
-def find_anchors(
-    *,
-    label_only: Iterable[float | None],
-    choices: Iterable[int | None],
-    oracle_mse: Iterable[float | None],
-    mean_mse: Iterable[float | None],
-) -> tuple[Anchor, Anchor]:
-    """Return the anchors of a table: who knows the label alone, and who knows nothing.
+@dataclass(frozen=True)
+class TableColumn(Generic[RowContra]):
+    """Heading of a column, and the text of a row in it."""
 
-    Args:
-        label_only: How often the label alone identifies an image, of each row.
-        choices: Among how many images it is looked for.
-        oracle_mse: Error of the mean image of the right class.
-        mean_mse: Error of the mean image.
-    """
-    chance = (1 / count if count else None for count in choices)
-    return (
-        Anchor("label only (class means)", estimate(label_only).mean, estimate(oracle_mse).mean),
-        Anchor("nothing (mean image)", estimate(chance).mean, estimate(mean_mse).mean),
+    head: str
+    show: Callable[[RowContra], str]
+
+
+def show_measure(column: Column, head: str = "") -> TableColumn[Measured]:
+    """Return the column of a measure: mean and 95 % interval."""
+    return TableColumn(
+        head or column.head, lambda row: format_estimate(column, row.measure(column))
     )
 
 
-def find_summary_anchors(summaries: Sequence[Summary]) -> tuple[Anchor, Anchor]:
-    """Return the anchors of a table of summaries."""
-    return find_anchors(
-        label_only=(summary.label_only for summary in summaries),
-        choices=(summary.choices for summary in summaries),
-        oracle_mse=(summary.oracle_mse for summary in summaries),
-        mean_mse=(summary.mean_mse for summary in summaries),
+class Anchor(NamedTuple):
+    """Line of an attacker who gets no message: no bits beyond the label, by definition."""
+
+    label: str
+    measures: dict[str, float | None]
+
+    def measure(self, column: Column) -> Estimate:
+        """Return the exact value of a measure."""
+        return Estimate(self.measures.get(column.key))
+
+
+def find_anchors(rows: Sequence[BenchRow]) -> tuple[Anchor, Anchor]:
+    """Return the anchors of a table: an attacker who knows the label alone, and one with nothing.
+
+    Args:
+        rows: Cells of a bench, held to an attack where its error is shown.
+    """
+    by_label = estimate(row.label_only_identification for row in rows).mean
+    choices = (row.identification_candidates for row in rows)
+    chance = estimate(1 / count if count else None for count in choices).mean
+    label_mse, mean_mse = (
+        estimate(row.measure(key) for row in rows).mean for key in ("oracle-mse", "mean-mse")
+    )
+
+    def measures(identification: float | None, mse: float | None) -> dict[str, float | None]:
+        return {BITS.key: 0.0, IDENTIFICATION.key: identification, MSE.key: mse}
+
+    return (
+        Anchor("label only (class means)", measures(by_label, label_mse)),
+        Anchor("nothing (mean image)", measures(chance, mean_mse)),
     )
 
 
@@ -146,6 +144,15 @@ class Table(NamedTuple):
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     words: int = 1
+    heading: str = ""
+    note: str = ""
+    is_anchored: bool = False
+    """Whether the last two rows are anchors."""
+
+    @property
+    def caption(self) -> str:
+        """Return heading and note, or else the name."""
+        return " ".join(filter(None, (self.heading, self.note))) or self.name
 
 
 def make_table(
@@ -159,6 +166,14 @@ def make_table(
     return table
 
 
+def tabulate(
+    name: str, columns: Sequence[TableColumn[Row]], rows: Iterable[Row], words: int = 1
+) -> Table:
+    """Return the table of rows as columns show them."""
+    lines = ([column.show(row) for column in columns] for row in rows)
+    return make_table(name, (column.head for column in columns), lines, words)
+
+
 def format_markdown(table: Table) -> str:
     """Return the table as Markdown; a bar within a cell would end it and is escaped."""
     rule = ["---"] * len(table.head)
@@ -166,19 +181,11 @@ def format_markdown(table: Table) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-class CaptionedTable(NamedTuple):
-    """A table with its heading and a note: either may be empty."""
-
-    heading: str
-    note: str
-    table: Table
-
-
-def format_captioned(captioned: CaptionedTable) -> str:
-    """Return heading, note and table as Markdown."""
-    heading = f"**{captioned.heading}**" if captioned.heading else ""
-    caption = " ".join(filter(None, (heading, captioned.note)))
-    return f"{caption}\n\n{format_markdown(captioned.table)}"
+def format_csv(table: Table) -> str:
+    """Return the table as comma-separated values."""
+    file = StringIO()
+    csv.writer(file, lineterminator="\n").writerows([table.head, *table.rows])
+    return file.getvalue()
 
 
 def escape_latex(text: str) -> str:
@@ -186,13 +193,11 @@ def escape_latex(text: str) -> str:
     return text.translate(LATEX)
 
 
-def format_latex(captioned: CaptionedTable) -> str:
+def format_latex(table: Table) -> str:
     """Return the table as LaTeX, with the rules of the package booktabs and its caption above.
 
     A cell between asterisks, which Markdown emphasises, is emphasised.
     """
-    table = captioned.table
-    caption = " ".join(filter(None, (captioned.heading, captioned.note))) or table.name
 
     def cell(text: str) -> str:
         if len(text) > 2 and text[0] == text[-1] == "*":
@@ -200,15 +205,13 @@ def format_latex(captioned: CaptionedTable) -> str:
         # After a line's end TeX would take a bracket or an asterisk for an option of it.
         return ("{}" if text[:1] in ("[", "*") else "") + escape_latex(text)
 
-    def line(row: Sequence[str]) -> str:
-        return " & ".join(map(cell, row)) + r" \\"
-
+    head, *rows = (" & ".join(map(cell, row)) + r" \\" for row in (table.head, *table.rows))
     columns = "l" * table.words + "r" * (len(table.head) - table.words)
     return "\n".join(
         [
-            r"\begin{table}", r"\centering", rf"\caption{{{escape_latex(caption)}}}",
-            rf"\begin{{tabular}}{{{columns}}}", r"\toprule", line(table.head), r"\midrule",
-            *map(line, table.rows), r"\bottomrule", r"\end{tabular}", r"\end{table}",
+            r"\begin{table}", r"\centering", rf"\caption{{{escape_latex(table.caption)}}}",
+            rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head, r"\midrule",
+            *rows, r"\bottomrule", r"\end{tabular}", r"\end{table}",
         ]
     )  # fmt: skip
 
@@ -216,13 +219,11 @@ def format_latex(captioned: CaptionedTable) -> str:
 def format_columns(table: Table) -> str:
     """Return lines of equally wide columns, those of words from the left."""
     widths = [max(map(len, column)) for column in zip(table.head, *table.rows, strict=True)]
-
-    def line(row: Sequence[str]) -> str:
-        cells = [
+    rule = ["-" * width for width in widths]
+    return "\n".join(
+        "  ".join(
             cell.ljust(width) if number < table.words else cell.rjust(width)
             for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        return "  ".join(cells).rstrip()
-
-    rule = "  ".join("-" * width for width in widths)
-    return "\n".join([line(table.head), rule, *map(line, table.rows)])
+        ).rstrip()
+        for row in (table.head, rule, *table.rows)
+    )

@@ -1,356 +1,430 @@
-"""What the numbers say, in plain words; the wording follows the numbers."""
+"""All sentences of a report: verdict, cautions and limits; the wording follows the numbers."""
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import fmean
 from typing import Literal, NamedTuple
 
+from fedcel.attacks import ATTACKS, REPEAT_MARK, find_contradictions
+from sims.report.book import FinishedRun
 from sims.report.summary import Summary
-from sims.results.intervals import MIN_SEEDS, Estimate, crossed_interval
+from sims.results.columns import ACCURACY, BITS, IDENTIFICATION, MSE, ORACLE_MSE, Column
+from sims.results.intervals import MIN_SEEDS, crossed_interval, estimate
+from sims.results.records import FailedCell
 
 MATCHED_POINTS = 2.0  # of accuracy that a defence may cost and still count as matched
 NO_DIFFERENCE = 0.05  # a smaller share of the undefended leak is called no difference
 LITTLE_HELP = 0.25  # a smaller share is called a little
 CAP_TOLERANCE = 0.005  # bits this near to the cap are all of them, to the two decimals shown
 WEAK_ATTACK = 1.15  # MSE this many times that of label-only knowledge: weak attack or dead model
-PERCENT = "\N{NO-BREAK SPACE}%"
-
 COPY_MSE = 1e-4  # of pixels in [0, 1]: a reconstruction this near is the image
 FIRST_LAYER_ATTACK = "first-layer"
+PERCENT = "\N{NO-BREAK SPACE}%"
 
-VerdictKind = Literal[
-    "helps",
-    "helps-little",
-    "does-not-help",
-    "costs-too-much",
-    "no-baseline",
-    "alone",
-    "nothing-learned",
-]
-MatchedOn = Literal["validation", "test"]
+Kind = Literal[
+    "unmeasured", "nothing-learned", "undefended", "alone", "no-baseline", "costs-too-much",
+    "leaks-more", "no-difference", "helps-little", "helps",
+]  # fmt: skip
+VERDICTS: dict[Kind, str] = {
+    "unmeasured": "The bits that leak beyond the label were not measured, so there is no verdict.",
+    "nothing-learned": "Nothing was learned, so this leak means nothing: {label} classifies {right}"
+    ", which cannot be told from a guess ({chance}). Train longer or at another rate, or lower the "
+    "noise or the weight of the loss.",
+    "undefended": "Only undefended models were measured. With {label}, {leak}.",
+    "alone": "{label} classifies {right}; {leak}.",
+    "no-baseline": "There is no undefended variant to compare with (no cel.kind, no defence.name, "
+    "nothing swept), so no gain is shown. The least leaks with {label}: {leak}.",
+    "costs-too-much": "Every defence costs more than {points:g} points of the undefended {where} "
+    "accuracy, {before}: the nearest, {label}, costs {cost:.1f} points; {leak}.",
+    "leaks-more": "No defence helps: the best, {label}, leaks more; {comparison}.",
+    "no-difference": "No defence helps: the best, {label}, leaks as much, within what can be told "
+    "apart; {comparison}.",
+    "helps-little": "The defence helps only a little: with {label}, {comparison}.",
+    "helps": "With {label}, {comparison}.",
+}
+"""Sentence of each outcome; `Verdict.sentence` fills in the numbers."""
 
 
 class Verdict(NamedTuple):
-    """The headline and the two summaries it compares (`base`: undefended).
+    """Comparison of the undefended summary with the best defended one.
 
-    `compared` is the number of defended variants that `best` was chosen among.
+    Attributes:
+        kind: Outcome, a key of `VERDICTS`.
+        summaries: All that was measured.
+        base: The undefended summary.
+        best: The defended one that leaks least at matched accuracy, or the nearest one.
+        compared: Number of defended ones that `best` was chosen among.
     """
 
-    kind: VerdictKind
-    headline: str
-    base: Summary | None
-    best: Summary | None
+    kind: Kind
+    summaries: Sequence[Summary]
+    base: Summary | None = None
+    best: Summary | None = None
     compared: int = 0
+
+    @property
+    def shown(self) -> Summary:
+        """The summary that the verdict is about."""
+        return self.best or self.base or self.summaries[0]
+
+    @property
+    def runs(self) -> list[FinishedRun]:
+        """Runs of all summaries."""
+        return [run for summary in self.summaries for run in summary.runs]
+
+    @property
+    def sentence(self) -> str:
+        """The sentence that a reader takes away."""
+        shown, where = self.shown, choose_matching(self.summaries)
+        base, row = self.base or shown, shown.row
+        leak = f"{name_bits(shown)} leak beyond the label, and {name_success(shown)}"
+        if shown.learned_nothing:
+            leak = "it learned nothing, so its leak means nothing"
+        return VERDICTS[self.kind].format(
+            label=shown.label,
+            right=f"{percent(mean(shown, ACCURACY), 1)} of {row.candidates} test images correctly",
+            chance=percent(shown.results[0].chance_accuracy, 1),
+            leak=leak,
+            comparison=(
+                f"{name_success(shown)} instead of {percent(mean(base, IDENTIFICATION))} "
+                f"({mean_bits(shown):z.2f} bits beyond the label leak instead of "
+                f"{name_bits(base)}), and {name_price(base, shown)}"
+            ),
+            points=MATCHED_POINTS,
+            where=where,
+            before=percent(accuracy_on(base, where), 1),
+            cost=accuracy_cost(base, shown, where),
+        )
 
 
 def find_verdict(summaries: Sequence[Summary]) -> Verdict:
     """Compare the first variant that defends and sweeps nothing with the best defended one.
 
-    The best leaks the fewest bits beyond the label within 2 points of accuracy: on the
-    validation set, or on the test set where a run has no validation accuracy.
+    The best leaks the fewest bits beyond the label within 2 points of accuracy: on the validation
+    set, or on the test set where a run has no validation accuracy.
     """
-    base = next((s for s in summaries if s.undefended and s.strength is None), None)
-    defended = [s for s in summaries if not s.undefended and s.bits.mean is not None]
+    base = next((s for s in summaries if s.is_baseline), None)
+    defended = [s for s in summaries if not s.row.undefended and mean(s, BITS) is not None]
     useful = [s for s in defended if not s.learned_nothing]
+    best = min(useful, key=mean_bits, default=None)
     if base is not None and base.learned_nothing:
-        verdict = judge_untrained(base)
-    elif base is None and defended and not useful:
-        verdict = judge_untrained(max(defended, key=lambda s: s.accuracy.mean or 0.0))
-    elif base is None or base.bits.mean is None:
-        best = min(useful, key=mean_bits, default=None)
-        verdict = judge_without_base(best, is_alone=len(summaries) == 1)
-    elif not defended:
-        start = "Only the undefended model was measured:"
-        if sum(s.undefended for s in summaries) > 1:
-            start = f"Only undefended models were measured. With {base.label},"
-        verdict = Verdict("alone", describe_leak(start, base), base, None)
-    else:
-        on = describe_matching(summaries)
-        matched = [s for s in useful if accuracy_cost(base, s, on) <= MATCHED_POINTS + 1e-9]
-        if matched:
-            verdict = judge_matched(base, min(matched, key=mean_bits))
-        else:
-            nearest = min(defended, key=lambda s: accuracy_cost(base, s, on))
-            verdict = judge_too_dear(base, nearest, on)
-    return verdict._replace(compared=len(defended))
+        return Verdict("nothing-learned", summaries, base, compared=len(defended))
+    if base is None and defended and not useful:
+        best = max(defended, key=lambda s: mean(s, ACCURACY) or 0.0)
+        return Verdict("nothing-learned", summaries, None, best, len(defended))
+    if base is None or mean(base, BITS) is None:
+        kind: Kind = "alone" if len(summaries) == 1 else "no-baseline"
+        return Verdict(kind if best else "unmeasured", summaries, None, best, len(defended))
+    if not defended:
+        return Verdict("undefended", summaries, base)
+    where = choose_matching(summaries)
+    matched = [s for s in useful if accuracy_cost(base, s, where) <= MATCHED_POINTS + 1e-9]
+    if not matched:
+        nearest = min(defended, key=lambda s: accuracy_cost(base, s, where))
+        return Verdict("costs-too-much", summaries, base, nearest, len(defended))
+    best = min(matched, key=mean_bits)
+    return Verdict(judge_drop(base, best), summaries, base, best, len(defended))
 
 
-def describe_in_one_sentence(verdict: Verdict) -> str:
-    """Return the verdict as the one sentence that a reader takes away."""
-    base, best = verdict.base, verdict.best
-    if verdict.kind == "nothing-learned":
-        return "Nothing was learned, so this leak means nothing."
-    shown = best or base
-    if shown is None:
-        return verdict.headline
-    if base is None or best is None:
-        return describe_leak(f"{shown.label}:", shown)
-    if verdict.kind == "costs-too-much":
-        return (
-            f"Every defence costs more than {MATCHED_POINTS:g} points of accuracy: the nearest, "
-            f"{best.label}, costs {accuracy_cost(base, best, describe_matching([base, best])):.1f}."
-        )
-    starts = {"does-not-help": "No defence helps: w", "helps-little": "The defence helps little: w"}
-    start = f"{starts.get(verdict.kind, 'W')}ith {best.label}"
-    bits = f"{mean_bits(best):z.2f} bits beyond the label leak instead of {mean_bits(base):z.2f}"
-    before, after = base.identification.mean, best.identification.mean
-    if before is None or after is None:
-        return f"{start}, {bits}; {describe_price(base, best)}."
-    picked = f"one of {best.choices} images" if best.choices else "image"
-    return (
-        f"{start}, the best possible attacker picks the right {picked} in "
-        f"{format_whole_percent(after)} of cases instead of {format_whole_percent(before)} "
-        f"({bits}); {describe_price(base, best)}."
-    )
-
-
-def judge_untrained(summary: Summary) -> Verdict:
-    """Say that a model cannot be told from a guess, so that its leak means nothing."""
-    text = (
-        f"Nothing was learned: {summary.label} classifies {format_percent(summary.accuracy)} of "
-        f"{summary.candidates} test images correctly, which cannot be told from a guess "
-        f"({100 * (summary.chance or 0.0):.1f}{PERCENT}). So its leak means nothing, however small "
-        "it is: train longer or at another rate (too small a one learns nothing, too large a one "
-        "diverges), or lower the noise or the weight of the loss."
-    )
-    return Verdict("nothing-learned", text, summary, None)
-
-
-def describe_matching(summaries: Sequence[Summary]) -> MatchedOn:
-    """Return on which images accuracy is matched: validation, if all were scored there."""
-    return "validation" if all(s.validation.mean is not None for s in summaries) else "test"
-
-
-def judge_without_base(best: Summary | None, is_alone: bool) -> Verdict:
-    """Say what leaks where there is no undefended model to compare with."""
-    kind: VerdictKind = "alone" if is_alone else "no-baseline"
-    if best is None:
-        text = "The bits that leak beyond the label were not measured, so there is no verdict."
-        return Verdict(kind, text, None, None)
-    count = f"{best.candidates} " if best.candidates else "the "
-    right = f"{format_percent(best.accuracy)} of {count}test images"
-    if is_alone:
-        text = describe_leak(f"This model classifies {right} correctly, and", best)
-    else:
-        least = describe_leak(f"The least leaks with {best.label}:", best)
-        text = (
-            "There is no undefended variant to compare with (no cel.kind, no defence.name, nothing "
-            "swept). So these numbers do not show what a defence gains. "
-            f"{least} It classifies {right} correctly."
-        )
-    return Verdict(kind, text, None, best)
-
-
-def judge_too_dear(base: Summary, nearest: Summary, on: MatchedOn) -> Verdict:
-    """Say that every defence costs too much accuracy, and what the nearest one brings."""
-    parts = [
-        f"No defence stayed within {MATCHED_POINTS} points of the undefended {on} accuracy, "
-        f"{format_percent(accuracy_on(base, on))}.",
-        describe_leak("Without a defence,", base),
-        f"The nearest, {nearest.label}, costs {accuracy_cost(base, nearest, on):.1f} points.",
-        describe_leak_again("With it,", nearest),
-    ]
-    if on == "validation":
-        parts.append(f"On the test set, {describe_price(base, nearest)}.")
-    if nearest.learned_nothing:
-        parts.append("It learned nothing, so its leak means nothing.")
-    return Verdict("costs-too-much", " ".join(parts), base, nearest)
-
-
-def judge_matched(base: Summary, best: Summary) -> Verdict:
-    """Say how much less leaks at matched accuracy, and what that costs."""
-    before, after = mean_bits(base), mean_bits(best)
-    drop = 1 - after / before if before > 0 else 0.0
-    kind: VerdictKind = "helps-little" if drop < LITTLE_HELP else "helps"
-    starts = {"helps-little": "The defence helps only a little."}
+def judge_drop(base: Summary, best: Summary) -> Kind:
+    """Return how much less leaks at matched accuracy, as a kind of verdict."""
+    drop = 1 - mean_bits(best) / mean_bits(base) if mean_bits(base) > 0 else 0.0
+    if drop < -NO_DIFFERENCE:
+        return "leaks-more"
     if drop <= NO_DIFFERENCE or not is_separated(base, best):
-        kind, outcome = "does-not-help", "leaks as much, within what can be told apart"
-        if drop < -NO_DIFFERENCE:
-            outcome = "leaks more"
-        starts[kind] = f"The defence does not help: the best variant, {best.label}, {outcome}."
-    parts = [
-        starts.get(kind, ""),
-        describe_leak("Without a defence,", base),
-        describe_leak_again(f"With {best.label},", best),
-        f"Then {describe_price(base, best)}.",
-    ]
-    if kind != "does-not-help" and best.label_only is not None:
-        share = format_whole_percent(best.label_only)
-        parts.append(f"The label alone gives the right image in {share} of cases.")
-    return Verdict(kind, " ".join(filter(None, parts)), base, best)
+        return "no-difference"
+    return "helps-little" if drop < LITTLE_HELP else "helps"
 
 
 def is_separated(base: Summary, best: Summary) -> bool:
-    """Say whether fewer bits leak beyond doubt: the 95 % interval of the drop, paired by seed.
+    """Whether fewer bits leak beyond doubt: the 95 % interval of the drop, paired by seed.
 
     It goes over test images, too, where values of each were kept. With fewer than three common
     seeds there is no interval, and the means decide.
     """
-    common = sorted(base.bits_of_seed.keys() & best.bits_of_seed.keys())
-    if len(common) < MIN_SEEDS:
+    before, after = bits_by_seed(base), bits_by_seed(best)
+    seeds = sorted(before.keys() & after.keys())
+    if len(seeds) < MIN_SEEDS:
         return True
-    before, after = resample_bits(base, common), resample_bits(best, common)
-    images = [b - a for b, a in zip(before, after, strict=False)]  # none where one kept none
-    drop = crossed_interval(
-        (base.bits_of_seed[seed] - best.bits_of_seed[seed] for seed in common), images
-    )
+    drops = [
+        [first - second for first, second in zip(before[seed], after[seed], strict=False)]
+        for seed in seeds
+    ]
+    of_seeds, *of_samples = zip(*drops, strict=True)
+    drop = crossed_interval(of_seeds, map(fmean, of_samples))
     return drop.half is None or (drop.mean or 0.0) > drop.half
 
 
-def resample_bits(summary: Summary, seeds: Sequence[int]) -> list[float]:
-    """Return the mean bits of these seeds in each bootstrap sample of the test images."""
-    samples_of_seeds = (summary.bits_again.get(seed, []) for seed in seeds)
-    return [fmean(bits) for bits in zip(*samples_of_seeds, strict=True)]
+def bits_by_seed(summary: Summary) -> dict[int, list[float]]:
+    """Return the bits of each seed, then its bits in each bootstrap sample of the test images."""
+    return {
+        row.seed: [row.bits_beyond_label, *(sample[n][BITS.key] for sample in summary.samples)]
+        for n, row in enumerate(summary.rows)
+        if row.bits_beyond_label is not None
+    }
 
 
-def accuracy_cost(base: Summary, other: Summary, on: MatchedOn = "test") -> float:
+def choose_matching(summaries: Sequence[Summary]) -> Literal["validation", "test"]:
+    """Return the images on which accuracy is matched: validation, if all were scored there."""
+    scored = (summary.measure_validation().mean is not None for summary in summaries)
+    return "validation" if all(scored) else "test"
+
+
+def accuracy_on(summary: Summary, where: str) -> float | None:
+    """Return the mean accuracy on the validation set or on the test set."""
+    return mean(summary, ACCURACY) if where == "test" else summary.measure_validation().mean
+
+
+def accuracy_cost(base: Summary, other: Summary, where: str = "test") -> float:
     """Return the accuracy lost, in percentage points; infinity where one was not measured."""
-    before, after = accuracy_on(base, on).mean, accuracy_on(other, on).mean
+    before, after = accuracy_on(base, where), accuracy_on(other, where)
     return math.inf if before is None or after is None else 100 * (before - after)
 
 
-def accuracy_on(summary: Summary, on: MatchedOn) -> Estimate:
-    """Return the accuracy on the validation set or on the test set."""
-    return summary.validation if on == "validation" else summary.accuracy
+def mean(summary: Summary, column: Column) -> float | None:
+    """Return the mean of a measure; None where it was not measured."""
+    return summary.measure(column).mean
 
 
-def describe_price(base: Summary, best: Summary) -> str:
-    """Say what the defence costs in accuracy, as a clause."""
+def mean_bits(summary: Summary) -> float:
+    """Return the mean bits beyond the label; infinity where they were not measured."""
+    bits = mean(summary, BITS)
+    return math.inf if bits is None else bits
+
+
+def percent(value: float | None, digits: int = 0) -> str:
+    """Return a share as percent."""
+    return "an unmeasured share" if value is None else f"{100 * value:.{digits}f}{PERCENT}"
+
+
+def name_bits(summary: Summary) -> str:
+    """Return the bits beyond the label, out of all that could leak."""
+    cap, bits = summary.row.bits_cap, mean_bits(summary)
+    if cap is not None and bits > cap - CAP_TOLERANCE:
+        return f"all {cap:.1f} bits"
+    return f"{bits:z.2f}{'' if cap is None else f' of at most {cap:.1f}'} bits"
+
+
+def name_success(summary: Summary) -> str:
+    """Return how often the optimal attacker identifies an image, as a clause."""
+    choices = summary.row.identification_candidates
+    picked = f"one of {choices} images" if choices else "image"
+    share = percent(mean(summary, IDENTIFICATION))
+    return f"the best possible attacker picks the right {picked} in {share} of cases"
+
+
+def name_price(base: Summary, best: Summary) -> str:
+    """Return the accuracy that a defence costs, as a clause."""
+    before, after = (percent(mean(summary, ACCURACY), 1) for summary in (base, best))
     lost = accuracy_cost(base, best)
     if abs(lost) < 0.05:
-        return f"accuracy stays the same ({format_percent(best.accuracy)})"
-    change = f"{'falls' if lost > 0 else 'rises'} by {abs(lost):.1f} points"
-    return f"accuracy {change} ({format_percent(base.accuracy)} to {format_percent(best.accuracy)})"
+        return f"accuracy stays the same ({after})"
+    verb = "falls" if lost > 0 else "rises"
+    return f"accuracy {verb} by {abs(lost):.1f} points ({before} to {after})"
 
 
-def describe_leak(start: str, summary: Summary) -> str:
-    """Say how much leaks, of how much, and how often the best possible attacker is right."""
-    if is_all(summary):
-        text = f"{start} all {summary.cap:.1f} bits leak beyond the label."
-    else:
-        most = "" if summary.cap is None else f" of at most {summary.cap:.1f}"
-        text = f"{start} {mean_bits(summary):z.2f}{most} bits leak beyond the label."
-    if summary.identification.mean is None:
-        return text
-    picked = f"one of {summary.choices} images" if summary.choices else "image"
-    share = format_whole_percent(summary.identification.mean)
-    return f"{text} The best possible attacker picks the right {picked} in {share} of cases."
+def describe_attack(verdict: Verdict) -> str:
+    """Compare the worst trained attack with knowing only the label; "" where there was none."""
+    base, shown = verdict.base, verdict.shown
+    error, label_only = mean(shown, MSE), mean(shown, ORACLE_MSE)
+    if error is None:
+        return ""
+    names = " or ".join(shown.worst_attacks) or "the worst attack"
+    text = f"The best reconstruction by a trained attack ({names}) has MSE {error:.4f}."
+    if base and base is not shown and (before := mean(base, MSE)) is not None:
+        text += f" Without a defence it is {before:.4f}."
+    if label_only is not None:
+        text += f" The average image of the class has {label_only:.4f}."
+    return text
 
 
-def describe_leak_again(start: str, summary: Summary) -> str:
-    """Say how much leaks where the cap and the attacker were introduced before."""
-    bits = f"all {summary.cap:.1f}" if is_all(summary) else f"{mean_bits(summary):z.2f}"
-    if summary.identification.mean is None:
-        return f"{start} {bits} bits leak."
-    share = format_whole_percent(summary.identification.mean)
-    return f"{start} {bits} bits leak, and that attacker is right in {share} of cases."
-
-
-def is_all(summary: Summary) -> bool:
-    """Say whether all bits leak that could."""
-    return summary.cap is not None and mean_bits(summary) > summary.cap - CAP_TOLERANCE
-
-
-def describe_attack(verdict: Verdict) -> str | None:
-    """Say how far the worst trained attack gets, against one who knows only the label."""
-    base, best = verdict.base, verdict.best or verdict.base
-    if best is None or best.mse.mean is None:
-        return None
-    names = " or ".join(best.worst) or "the worst attack"
-    parts = [f"The best reconstruction by a trained attack ({names}) has MSE {best.mse.mean:.4f}."]
-    if base is not None and base is not best and base.mse.mean is not None:
-        parts.append(f"Without a defence it is {base.mse.mean:.4f}.")
-    if best.oracle_mse is not None:
-        parts.append(f"The average image of the class has {best.oracle_mse:.4f}.")
-    return " ".join(parts)
-
-
-def describe_single_image_updates(verdict: Verdict) -> str | None:
-    """Say that an update gives its image away: where an attack did it, or the run's settings allow.
-
-    Only noise on updates stands against that, whatever the features tell.
-    """
-    summary = verdict.best or verdict.base
-    if summary is None:
-        return None
-    rows = [row for run in summary.runs for row in run.attacks if row.attack == FIRST_LAYER_ATTACK]
+def describe_single_image_updates(verdict: Verdict) -> str:
+    """Warn of updates that give their image away, which only noise on updates prevents."""
+    runs = verdict.shown.runs
+    rows = [row for run in runs for row in run.attacks if row.attack == FIRST_LAYER_ATTACK]
     errors = [row.mse for row in rows if row.mse is not None]
-    smallest = [run.result.smallest_update_images for run in summary.runs]
-    noises = [run.settings.update.noise for run in summary.runs]
-    is_single = any(count == 1 and not noise for count, noise in zip(smallest, noises, strict=True))
+    is_single = any(
+        run.result.smallest_update_images == 1 and not run.settings.update.noise for run in runs
+    )
     if errors and min(errors) <= COPY_MSE:
-        presence = "In this run there are such updates." if is_single else ""
+        presence = " In this run there are such updates." if is_single else ""
         return (
             "Whoever sees the update of a client that holds one image has the image: "
-            f"{FIRST_LAYER_ATTACK} reads it off (MSE {min(errors):.4f}). {presence}".rstrip()
+            f"{FIRST_LAYER_ATTACK} reads it off (MSE {min(errors):.4f}).{presence}"
         )
     if is_single and not errors:
         return (
             "A client's update is made of a single image in this run, and may give it away: "
             f"`fedcel attack RUN --set attack.names={FIRST_LAYER_ATTACK}` tries to read it off."
         )
-    return None
+    return ""
 
 
-def list_cautions(summaries: Sequence[Summary], verdict: Verdict) -> list[str]:
-    """Return the cautions that these numbers call for."""
-    cautions = []
-    base, best = verdict.base, verdict.best
-    if base and best and None not in (base.noise, best.noise) and base.noise != best.noise:
-        cautions.append(
-            f"The undefended model sends noise of sigma {base.noise:g}. With {best.label}, sigma "
-            f"is {best.noise:g}. So part of the difference comes from the noise. Compare at equal "
+def describe_seeds(summaries: Sequence[Summary]) -> str:
+    """Return the number of training seeds of each variant, and the meaning of the intervals."""
+    counts = {summary.label: len(summary.rows) for summary in summaries}
+    least, most = min(counts.values()), max(counts.values())
+    fewer = [f"{label} with {count_seeds(n)}" for label, n in counts.items() if n < most]
+    exceptions = f", but {', '.join(fewer)}" if fewer else ""
+    text = f"Each variant was trained with {count_seeds(most)}{exceptions}"
+    if most < MIN_SEEDS:
+        text += ": too few for an interval, so small differences mean nothing."
+    else:
+        text += (
+            ". The ± is the 95 % interval of the mean over seeds, by Student's t, and over test "
+            "images where each image's values were kept."
+        )
+        text += f" Fewer than {MIN_SEEDS} seeds have none." if least < MIN_SEEDS else ""
+    return f"{text} The ± of the decoder is the standard deviation over its runs."
+
+
+def count_seeds(number: int) -> str:
+    """Return "one seed" or "3 seeds"."""
+    return "one seed" if number == 1 else f"{number} seeds"
+
+
+def describe_left_out(runs: Sequence[FinishedRun]) -> str:
+    """Return in how many rounds clients were left out, and the weight kept; "" for none."""
+    rounds = [event for run in runs for event in run.events]
+    incomplete = sum(bool(event.rejected) for event in rounds)
+    if not incomplete:
+        return ""
+    shares = [event.share for event in rounds]
+    several = f" of {len(runs)} runs" if len(runs) > 1 else ""
+    return (
+        f"Clients were left out in {incomplete} of {len(rounds)} rounds{several}: "
+        f"{fmean(shares):.1%} of the clients' weight was kept on average, {min(shares):.1%} in the "
+        "worst round."
+    )
+
+
+def find_alarms(summaries: Iterable[Summary]) -> list[str]:
+    """Return what contradicts itself in a run's numbers, so that one of them is wrong."""
+    return [
+        f"{summary.label}, training seed {row.seed}: {sentence}"
+        for summary in summaries
+        for row, run in zip(summary.rows, summary.runs, strict=True)
+        for sentence in find_contradictions(run.attacks, run.result)
+    ]
+
+
+def list_cautions(verdict: Verdict) -> Iterator[str]:
+    """Yield the cautions that these numbers call for."""
+    noises = [s.row.noise for s in (verdict.base, verdict.best) if s and s.row.noise is not None]
+    if len(noises) == 2 and noises[0] != noises[1]:
+        yield (
+            f"The undefended model sends noise of sigma {noises[0]:g}, {verdict.shown.label} of "
+            f"sigma {noises[1]:g}: part of the difference comes from the noise. Compare at equal "
             "noise, too."
         )
-    collapsed = [s.label for s in summaries if s.learned_nothing]
-    if collapsed:
-        cautions.append(
+    if collapsed := [s.label for s in verdict.summaries if s.learned_nothing]:
+        yield (
             f"No better than a guess: {'; '.join(collapsed)}. Nothing was learned there, so a "
             "small leak is none of a defence's merit."
         )
-    cautions += describe_weak_attacks(summaries)
-    for summary in summaries:
-        bounds = [run.result.fano_identification for run in summary.runs]
-        bound = max((value for value in bounds if value is not None), default=None)
-        if bound is not None and (summary.identification.mean or 0) > bound + 1e-9:
-            cautions.append(
-                f"{summary.label}: identification "
-                f"{format_whole_percent(summary.identification.mean or 0)} is above the "
-                f"certificate's bound {format_whole_percent(bound)}. One of the two is wrong; do "
-                "not rely on it."
-            )
-    return cautions
-
-
-def describe_weak_attacks(summaries: Sequence[Summary]) -> list[str]:
-    """Return one sentence that names the variants whose attack does worse than the label alone."""
+    errors = [(s.label, mean(s, MSE), mean(s, ORACLE_MSE)) for s in verdict.summaries]
     weak = [
-        (summary.label, mse, label_only)
-        for summary in summaries
-        if (mse := summary.mse.mean) is not None
-        and (label_only := summary.oracle_mse)
-        and mse > WEAK_ATTACK * label_only
+        (label, error, label_only)
+        for label, error, label_only in errors
+        if error is not None and label_only and error > WEAK_ATTACK * label_only
     ]
-    if not weak:
-        return []
-    labels = " or ".join(sorted({f"{label_only:.4f}" for _, _, label_only in weak}))
-    names = "; ".join(f"{name} ({mse:.4f})" for name, mse, _ in weak)
-    return [
-        f"The trained attack does worse than knowing only the label (MSE {labels}) on {names}. "
-        "That is a weak attack or a damaged model, not more privacy."
-    ]
+    if weak:
+        label_errors = " or ".join(sorted({f"{label_only:.4f}" for *_, label_only in weak}))
+        names = "; ".join(f"{label} ({error:.4f})" for label, error, _ in weak)
+        yield (
+            f"The trained attack does worse than knowing only the label (MSE {label_errors}) on "
+            f"{names}. That is a weak attack or a damaged model, not more privacy."
+        )
+    for summary in verdict.summaries:
+        bounds = [result.fano_identification for result in summary.results]
+        bound = max((value for value in bounds if value is not None), default=math.inf)
+        share = mean(summary, IDENTIFICATION) or 0.0
+        if share > bound + 1e-9:
+            yield (
+                f"{summary.label}: identification {percent(share)} is above the certificate's "
+                f"bound {percent(bound)}. One of the two is wrong; do not rely on it."
+            )
 
 
-def format_percent(value: Estimate) -> str:
-    """Return a share as percent with one decimal."""
-    return "an unmeasured share" if value.mean is None else f"{100 * value.mean:.1f}{PERCENT}"
+KNOWLEDGE_LIMITS = {
+    "held-out": "The trained attacks had a small held-out set, which neither the training nor the "
+    "targets contain. An attacker with more images of the same kind does better.",
+    "training-size": "The trained attacks had the training images themselves, the strongest "
+    "knowledge tested here. The targets are test images that no attack had.",
+}
+STANDING_LIMITS = (
+    "Only the variants in the table were tested, on one data set with one network and cut. On "
+    "other images, or with another cut or defence, the numbers differ.",
+    "The numbers hold only while each device adds the noise it was measured with and sends the "
+    "same image with the same noise. Less noise, or fresh noise on repeats, leaks more.",
+    "A private answer protects the input of that query from those who read the answer, at the "
+    "epsilon of the query. It protects neither the training data nor what the encoder sends.",
+    "Private answers take their noise from a secure generator that cannot be seeded, so their "
+    "numbers, and those of the inversion of their logits, differ a little from run to run.",
+)
 
 
-def format_whole_percent(value: float) -> str:
-    """Return a share as whole percent."""
-    return f"{100 * value:.0f}{PERCENT}"
+def list_limits(
+    verdict: Verdict, failed: Sequence[FailedCell] = (), served: Iterable[str] = ()
+) -> Iterator[str]:
+    """Yield what the report shows and what it does not.
+
+    Args:
+        verdict: The verdict and all that was measured.
+        failed: Cells of the bench that have no numbers.
+        served: Names of attacks on a live service.
+    """
+    runs, shown = verdict.runs, verdict.shown
+    if verdict.best and verdict.compared > 1 and verdict.kind != "costs-too-much":
+        yield (
+            f"{shown.label}, named at the top, is the best of {verdict.compared} variants compared "
+            f"on the same test images, so its numbers are slightly optimistic. The "
+            f"{choose_matching(verdict.summaries)} accuracy decides which variants match."
+        )
+    rows = [row for summary in verdict.summaries for row in summary.rows]
+    if sizes := join_numbers(row.candidates for row in rows):
+        caps = join_numbers(row.bits_cap and round(row.bits_cap, 1) for row in rows)
+        most = f" At most {caps} bits could leak beyond the label." if caps else ""
+        yield (
+            "The optimal attacker sees what the encoder sends, not private answers, and knows the "
+            "encoder and the law of the noise: no attacker who sees the same tells these images "
+            f"apart better. It is exact for the M = {sizes} test images, up to Monte Carlo error."
+            f"{most} With more images the bits and their cap grow, so compare only at equal M."
+        )
+    floor = estimate(result.answer_bits for result in shown.results).mean
+    if floor is not None:
+        yield (
+            f"The answers of {shown.label} alone tell {floor:.2f} bits beyond the label: no "
+            "encoder whose answers follow the same law leaks less."
+        )
+    if notes := dict.fromkeys(note for run in runs for note in run.result.data_notes):
+        yield f"Changes made to the images first: {'; '.join(notes)}."
+    attacks = [attack for run in runs for attack in run.attacks]
+    knowledge = {attack.knowledge for attack in attacks}
+    yield from (text for name, text in KNOWLEDGE_LIMITS.items() if name in knowledge)
+    if failed:
+        reasons = "; ".join(f"{failure.cell} ({failure.reason})" for failure in failed)
+        yield (
+            f"Failed, and so in no number, table or figure: {reasons}. The means of a variant of "
+            "which seeds failed flatter it."
+        )
+    tried = {a.attack.partition(REPEAT_MARK)[0] for a in attacks if a.skipped is None} | {*served}
+    if untried := [name for name in ATTACKS if name not in tried]:
+        yield (
+            f"Of the attacks that come with fedcel these were not run at all: {', '.join(untried)}."
+            " Any of them may reach further than those that were."
+        )
+    unrepeatable = sorted({run.result.unrepeatable for run in runs if run.result.unrepeatable})
+    yield from (f"The same seed may give another model. {reason}." for reason in unrepeatable)
+    yield from STANDING_LIMITS
+    count = sum(len(run.events) for run in runs)
+    rejected = Counter(r.reason for run in runs for e in run.events for r in e.rejected)
+    texts = (f"{number} × {reason}" for reason, number in rejected.most_common())
+    replies = f"{'; '.join(texts)}." if rejected else "none."
+    yield f"Replies of clients left out in {count} rounds: {replies}"
 
 
-def mean_bits(summary: Summary) -> float:
-    """Return the mean bits beyond the label; infinity where they were not measured."""
-    return math.inf if summary.bits.mean is None else summary.bits.mean
+def join_numbers(values: Iterable[float | None]) -> str:
+    """Return the distinct numbers with slashes between them."""
+    return " / ".join(f"{value:g}" for value in sorted({v for v in values if v is not None}))

@@ -24,6 +24,7 @@ BITS = Column("bits-beyond-label", "bits beyond label", 2)
 IDENTIFICATION = Column("identification-optimal", "optimal identification, %", 1, 100)
 MSE = Column("mse", "attack's MSE", 4)
 RIGHT_IMAGE = Column("identification-1", "right image, %", 1, 100)
+ORACLE_MSE = Column("oracle-mse", "class means' MSE", 4)
 STEP_RATIO = Column("train-step-ratio", "training step, ×", 2)
 ATTENTION = Column("attention-share", "attention n_eff/n", 2)
 ROW_COLUMNS = (

@@ -48,10 +48,12 @@ def find_variant(
         run = summary.runs[0]
         errors = [(row.mse, row.attack) for row in run.attacks if row.mse is not None]
         errors = [(mse, attack) for mse, attack in errors if attack in run.images]
-        if summary.variant == variant and kept_rows and errors and summary.cap is not None:
+        if summary.variant == variant and kept_rows and errors and summary.row.bits_cap is not None:
             mse, attack = min(errors)
             bits = estimate(row.bits_beyond_label for row in kept_rows)
-            return AttackedVariant(VARIANTS[variant], run.images, attack, mse, bits, summary.cap)
+            return AttackedVariant(
+                VARIANTS[variant], run.images, attack, mse, bits, summary.row.bits_cap
+            )
     raise RunError(
         f"{variant!r} is not among the rows, or the bench has no rebuilt images of it; run "
         "`fedcel bench digits` with a trained attack, such as attack.names=decoder"

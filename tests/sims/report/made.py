@@ -3,29 +3,45 @@
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 
+from fedcel.settings import Settings
+from sims.report.book import FinishedRun
 from sims.report.summary import Summary
-from sims.results.intervals import Estimate
+from sims.results.records import BenchRow, CellAttack, RoundEvent, RunResult
 
 
 def notes(figure: Figure) -> dict[str, float]:
     """Return what is written beside which x."""
-    found = [text for text in figure.axes[0].texts if isinstance(text, Annotation)]
-    return {text.get_text(): float(text.xy[0]) for text in found}
+    annotations = [text for text in figure.axes[0].texts if isinstance(text, Annotation)]
+    return {text.get_text(): float(text.xy[0]) for text in annotations}
 
 
-def cell(name: str, accuracy: float, bits: float, identification: float = 0.5) -> Summary:
-    """Return a summary of one seed."""
-    return Summary(
-        variant=name,
-        label=name,
-        undefended=name == "none",
-        accuracy=Estimate(accuracy, n=1),
-        bits=Estimate(bits, n=1),
-        identification=Estimate(identification, n=1),
-        cap=5.3,
-        candidates=397,
-        chance=0.12,
-        choices=100,
-        label_only=0.1,
-        bits_of_seed={0: bits},
-    )
+def cell(
+    name: str,
+    accuracy: float,
+    bits: float | list[float] | None,
+    identification: float = 0.5,
+    *,
+    label: str | None = None,
+    validation: float | None = None,
+    attack: CellAttack | None = None,
+    chance: float | None = 0.12,
+    **changes: object,
+) -> Summary:
+    """Return a summary of one seed, or of a seed for each number of bits."""
+    numbers = bits if isinstance(bits, list) else [bits]
+    leak = {"accuracy": accuracy, "identification_optimal": identification, "candidates": 397}
+    leak |= {"identification_candidates": 100, "label_only_identification": 0.1, "bits_cap": 5.3}
+    rows = [
+        BenchRow.model_validate(
+            {"variant": name, "seed": seed, "run": "r", "undefended": name == "none",
+             "bits_beyond_label": number, "worst": attack, **leak, **changes}
+        )
+        for seed, number in enumerate(numbers)
+    ]  # fmt: skip
+    result = RunResult.model_validate(
+        {"bits_beyond_label": numbers[0], "information_bits": 6.0, "certificate_bits": 7.0,
+         "chance_accuracy": chance, **leak}
+    )  # fmt: skip
+    events = () if validation is None else (RoundEvent(round=1, accuracy=validation),)
+    run = FinishedRun("r", Settings(), events, result, (), {})
+    return Summary(label or name, tuple(rows), (run,) * len(rows))

@@ -13,7 +13,7 @@ from fedcel.errors import RunError
 from sims.report.book import read_book, read_finished
 from sims.report.page import write_report
 from sims.report.summary import summarise_book
-from sims.report.terminal_summary import name_worst_attacks
+from sims.results.columns import MSE
 from sims.results.worst_attack import hold_to_common_per_point
 from tests.sims.attack_files import load_rows, save_rows
 from tests.sims.report.conftest import add_attack, attack_of
@@ -55,7 +55,7 @@ def test_a_run_attacked_with_two_budgets(make_bench: Make) -> None:
     more = [row | {"budget": 4.0, "mse": 0.02} for row in rows if row["attack"] == "decoder"]
     save_rows(run / "attacks" / "all.json", rows + more)
     (summary,) = summarise_book(read_book(run))
-    assert (summary.worst, summary.mse.mean) == (("decoder",), pytest.approx(0.02))
+    assert (summary.worst_attacks, summary.measure(MSE).mean) == (["decoder"], pytest.approx(0.02))
 
 
 def test_what_failed_is_read(make_bench: Make) -> None:
@@ -93,8 +93,8 @@ def test_the_page_is_held_to_the_attack_that_tables_are(make_bench: Make) -> Non
     (folder / "bench.json").write_text(json.dumps(rows))
     book = read_book(folder)
     for common in (False, True):
-        assert [(s.worst, s.mse.mean) for s in summarise_book(book, common)] == [
-            (("decoder",), 0.05)
+        assert [(s.worst_attacks, s.measure(MSE).mean) for s in summarise_book(book, common)] == [
+            (["decoder"], 0.05)
         ] * 3
 
 
@@ -105,8 +105,8 @@ def test_curves_are_of_what_every_cell_met(make_bench: Make) -> None:
     add_attack(folder, 0, attack_of(0.01, "hybrid"))
     book = read_book(folder)
     first, common = summarise_book(book)[0], summarise_book(book, common=True)[0]
-    assert (first.worst, first.mse.mean) == (("hybrid",), 0.01)
-    assert (common.worst, common.mse.mean) == (("decoder",), 0.0312)
+    assert (first.worst_attacks, first.measure(MSE).mean) == (["hybrid"], 0.01)
+    assert (common.worst_attacks, common.measure(MSE).mean) == (["decoder"], 0.0312)
     after = (write_report(folder).parent / "figures" / "mse.svg").read_text()
     assert after == before and "0.0100" in (folder / "report.html").read_text()
 
@@ -118,8 +118,8 @@ def test_an_attack_that_failed_is_named_where_the_worst_is(make_bench: Make) -> 
     rows[0]["failed-attacks"] = ["rmle"]
     (folder / "bench.json").write_text(json.dumps(rows))
     first, *others = summarise_book(read_book(folder))
-    assert name_worst_attacks(first) == f"{first.worst[0]} / rmle failed"
-    assert not any("failed" in name_worst_attacks(summary) for summary in others)
+    assert first.name_worst() == f"{first.worst_attacks[0]} / rmle failed"
+    assert not any("failed" in summary.name_worst() for summary in others)
 
 
 def test_run_without_attacks(make_bench: Make) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from sims.report.chart_files import ChartPoint, format_csv, read_points, write_chart
+from sims.report.chart_files import ChartPoint, list_points, read_points, write_chart
 from sims.report.figures import escape_label
 
 
@@ -54,4 +54,4 @@ def test_panels_with_other_axes_share_no_name() -> None:
     """The column would name one panel's axis for all of them."""
     figure = draw_everything()
     figure.axes[0].set_xlabel("another")
-    assert format_csv(figure).startswith("panel,series,x,y,")
+    assert list_points(figure).startswith("panel,series,x,y,")

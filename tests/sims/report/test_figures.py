@@ -14,9 +14,16 @@ from fedcel.posterior.diagnostics import Trace
 from fedcel.settings import Settings
 from sims.report import figures
 from sims.report.book import FinishedRun, read_book
-from sims.report.summary import Summary, count_choices, summarise_book
-from sims.results.intervals import Estimate
-from sims.results.records import BenchRow, PrivateUtility, ReliabilityBins, RunResult
+from sims.report.summary import Summary, summarise_book
+from sims.results.columns import BITS, RIGHT_IMAGE
+from sims.results.intervals import estimate
+from sims.results.records import (
+    BenchRow,
+    CellAttack,
+    PrivateUtility,
+    ReliabilityBins,
+    RunResult,
+)
 from tests.sims.report.conftest import add_attack, attack_of
 from tests.sims.report.made import cell, notes
 
@@ -39,25 +46,35 @@ def test_anchors_in_mse_plot(make_bench: Make) -> None:
     assert notes(figure) == pytest.approx({"label only": 0.0434, "mean image": 0.0737})
 
 
-def test_points_of_the_identification_plot(make_bench: Make) -> None:
+def picked(name: str, accuracy: float, share: float | None) -> Summary:
+    """Return a summary whose worst attack picks this share of the images."""
+    return cell(name, accuracy, 2.0, attack=CellAttack(attack="decoder", identification_1=share))
+
+
+def test_points_of_the_identification_plot() -> None:
     """Each variant is drawn at (identified, accuracy), both in percent, intervals too."""
-    found = summarise_book(read_book(make_bench()))
-    rates = (Estimate(0.8, 0.02, 0.01, 3), Estimate(0.2), Estimate(0.3))
-    found = tuple(replace(s, picked=rate) for s, rate in zip(found, rates, strict=True))
-    figure = figures.draw_identification_trade_off(found)
+    figure = figures.draw_identification_trade_off(
+        [picked("none", 0.951, 0.8), picked("a", 0.948, 0.2), picked("b", 0.962, 0.3)]
+    )
     assert figure is not None
     drawn = [line for line in figure.axes[0].lines if str(line.get_marker()) in figures.MARKERS]
     points = np.array([np.asarray(line.get_xydata())[0] for line in drawn])
     np.testing.assert_allclose(points, [(80, 95.1), (20, 94.8), (30, 96.2)])
-    assert figures.to_percent(rates[0]) == Estimate(80, 2, 1, 3)
+    look, seeds = figures.choose_look(0), cell("a", 0.9, [1.0, 2.0, 3.0])
+    point = figures.place_point(look, seeds, BITS)
+    assert point is not None
+    assert (point.x, point.x_half, point.y) == (2.0, estimate([1.0, 2.0, 3.0]).half, 90.0)
+    row = seeds.row.model_copy(update={"worst": picked("a", 0.9, 0.2).row.worst})
+    point = figures.place_point(look, replace(seeds, rows=(row,) * 3), RIGHT_IMAGE)
+    assert point is not None and point.x == pytest.approx(20) and point.x_half is not None
 
 
-def test_only_who_was_attacked_is_drawn(make_bench: Make) -> None:
+def test_only_who_was_attacked_is_drawn() -> None:
     """One cell with a trained attack is enough, and the others are left out; none is no figure."""
-    bare, *others = (replace(s, picked=Estimate()) for s in summarise_book(read_book(make_bench())))
-    assert figures.draw_identification_trade_off([bare, *others]) is None
+    bare, other = cell("none", 0.951, 4.46), cell("gated", 0.962, 0.67)
+    assert figures.draw_identification_trade_off([bare, other]) is None
     assert figures.draw_mse_trade_off([cell("none", 0.9, 2.0)]) is None
-    figure = figures.draw_identification_trade_off([bare, replace(others[0], picked=Estimate(0.2))])
+    figure = figures.draw_identification_trade_off([bare, picked("cluster", 0.948, 0.2), other])
     assert figure is not None
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["cluster"]
 
@@ -89,13 +106,14 @@ def test_no_chance_where_the_attack_chose_among_different_numbers(make_bench: Ma
     """
     folder = make_bench(seeds=2)
     add_attack(folder, 0, attack_of(0.9, "other", targets=20))
-    assert [s.picked_among for s in summarise_book(read_book(folder))] == [100] * 3
+    summaries = summarise_book(read_book(folder))
+    assert [figures.count_choices(s.rows) for s in summaries] == [100] * 3
     rows = json.loads((folder / "bench.json").read_text())
     rows[0]["attacks"] = [attack_of(0.03, targets=20)]
     (folder / "bench.json").write_text(json.dumps(rows))
     book = read_book(folder)
     held = [replace_worst(row) for row in book.rows]
-    assert count_choices(held[:2], 100) is None and count_choices(held[2:4], 100) == 100
+    assert figures.count_choices(held[:2]) is None and figures.count_choices(held[2:4]) == 100
 
 
 def replace_worst(row: BenchRow) -> BenchRow:
@@ -130,12 +148,6 @@ def test_the_verdict_begins_where_there_is_enough(tmp_path: Path) -> None:
     assert figures.draw_chain_path(trace(tmp_path, 0)) is None
 
 
-Make = Callable[..., Path]
-
-
-DRAWN = Estimate(0.5, 0.1)
-
-
 def test_looks_differ_without_colour() -> None:
     """The first eight differ by marker alone, the first 24 in colour and marker."""
     assert len({figures.choose_look(i).marker for i in range(8)}) == 8
@@ -165,10 +177,7 @@ def test_the_axis_of_a_single_point_ends_at_all_of_it(accuracy: float) -> None:
 
 def test_strengths_are_joined_in_their_order() -> None:
     """Not in the order in which they are listed."""
-    swept = [
-        Summary("v", f"v, {n}", "v", n, accuracy=Estimate(1 - n / 10), bits=Estimate(5 - n))
-        for n in (1.0, 0.3, 3.0)
-    ]
+    swept = [cell("v", 1 - n / 10, 5 - n, label=f"v, {n}", strength=n) for n in (1.0, 0.3, 3.0)]
     figure = figures.draw_bits_trade_off(swept)
     assert figure is not None
     joined = np.asarray(figure.axes[0].lines[0].get_xydata())
@@ -180,8 +189,8 @@ def test_strengths_are_joined_in_their_order() -> None:
 def test_many_variants_share_out_over_panels_with_the_undefended_in_each() -> None:
     """Thirteen defended variants, two strengths each: six or fewer to a panel, on the same axes."""
     names = [f"v{n}" for n in range(13)]
-    bare = Summary("none", "none", "none", undefended=True, accuracy=DRAWN, bits=DRAWN)
-    many = [Summary(n, n, n, s, accuracy=DRAWN, bits=DRAWN) for n in names for s in (1.0, 2.0)]
+    bare = cell("none", 0.5, 0.5)
+    many = [cell(name, 0.5, 0.5, strength=s) for name in names for s in (1.0, 2.0)]
     figure = figures.draw_bits_trade_off([*many[:6], bare, *many[6:]])
     assert figure is not None
     legends = [
@@ -198,18 +207,16 @@ def test_many_variants_share_out_over_panels_with_the_undefended_in_each() -> No
 
 def test_a_collapsed_net_does_not_press_the_others_into_a_line() -> None:
     """It is named at the foot, with its accuracy; without an undefended net all are drawn."""
-    bare = Summary("none", "none", "none", undefended=True, accuracy=Estimate(0.9), bits=DRAWN)
-    near = Summary("a", "a", "a", accuracy=Estimate(0.85), bits=Estimate(2.0))
-    far = Summary("b", "b", "b", accuracy=Estimate(0.3), bits=Estimate(1.0))
+    bare, near, far = cell("none", 0.9, 0.5), cell("a", 0.85, 2.0), cell("b", 0.3, 1.0)
     figure = figures.draw_bits_trade_off([bare, near, far])
     assert figure is not None
     assert figure.axes[0].get_ylim() == pytest.approx((78, 92))
-    assert notes(figure) == {"↓ 30 %": 1.0, "label only": 0}
+    assert notes(figure) == {"↓ 30 %": 1.0, "label only": 0, "all of it": 5.3}
     for summaries in ([bare, near], [near, far]):
         figure = figures.draw_bits_trade_off(summaries)
-        assert figure is not None and notes(figure) == {"label only": 0}
+        assert figure is not None and notes(figure) == {"label only": 0, "all of it": 5.3}
         low, high = figure.axes[0].get_ylim()
-        assert all(low < 100 * (s.accuracy.mean or 0) < high for s in summaries)
+        assert all(low < 100 * (s.row.accuracy or 0) < high for s in summaries)
 
 
 def test_anchors_in_bits_plot(make_bench: Make) -> None:
@@ -252,8 +259,7 @@ def test_same_bytes(make_bench: Make) -> None:
 @pytest.mark.parametrize("label", [r"$\frac$", "_hidden", "a\nb", "<b>&amp;", "--> <script>", "$"])
 def test_odd_labels(label: str) -> None:
     """Labels are text: no mathematics, no markup, nothing hidden."""
-    summary = Summary("v", label, label, accuracy=Estimate(0.9), bits=Estimate(1.0))
-    figure = figures.draw_bits_trade_off([summary])
+    figure = figures.draw_bits_trade_off([cell("v", 0.9, 1.0, label=label, title=label)])
     assert figure is not None
     assert len(figure.legends[0].get_texts()) == 1
     text = figures.render_svg(figure, "odd")
@@ -264,7 +270,7 @@ def test_odd_labels(label: str) -> None:
 
 def test_nothing_to_draw() -> None:
     """No numbers, no figure."""
-    empty = [Summary("v", "v")]
+    empty = [cell("v", 0.9, None)]
     assert figures.draw_bits_trade_off(empty) is None
     looks = figures.choose_looks(empty)
     curve = figures.draw_curve(empty, looks, lambda e: e.accuracy, label="accuracy", log=False)
@@ -291,10 +297,7 @@ def test_private_answers_are_a_curve_over_epsilon(outcome: Callable[..., RunResu
         "1.0": PrivateUtility(accuracy=0.3, ceiling=0.4),
     }
     run = FinishedRun("run", Settings(), (), outcome(private=private), (), {})
-    summaries = [
-        Summary("a", "a"),
-        Summary("v", "v", accuracy=Estimate(0.95), runs=(run,)),
-    ]
+    summaries = [cell("a", 0.9, 1.0), replace(cell("v", 0.95, 1.0), runs=(run,))]
     looks = figures.choose_looks(summaries)
     figure = figures.draw_private(summaries, looks)
     assert figure is not None

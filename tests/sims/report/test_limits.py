@@ -1,6 +1,6 @@
 """What a report says of itself: its choice, its seeds, what failed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -8,13 +8,8 @@ import pytest
 from fedcel.attacks import ATTACKS, AttackRow
 from fedcel.settings import Settings
 from sims.report.book import FinishedRun
-from sims.report.limits import (
-    count_rejections,
-    describe_left_out,
-    describe_seeds,
-    list_limits,
-)
-from sims.report.verdict import find_verdict
+from sims.report.summary import Summary
+from sims.report.verdict import describe_left_out, describe_seeds, find_verdict, list_limits
 from sims.results.records import FailedCell, RejectedReply, RoundEvent, RunResult
 from tests.sims.report.made import cell
 
@@ -26,21 +21,27 @@ def run_with(result: RunResult, events: tuple[RoundEvent, ...] = ()) -> Finished
     return FinishedRun("r", Settings(), events, result, (), {})
 
 
+def limits_of(
+    summaries: list[Summary], failed: Sequence[FailedCell] = (), served: Iterable[str] = ()
+) -> list[str]:
+    """Return the limits of these summaries."""
+    return list(list_limits(find_verdict(summaries), failed, served))
+
+
 def test_limits_print_m_and_cap() -> None:
-    """M and the cap are always printed, and the number of seeds."""
-    text = " ".join(list_limits([NONE], find_verdict([NONE])))
+    """M and the cap are always printed."""
+    text = " ".join(limits_of([NONE]))
     assert "best of" not in text
     assert "cannot be seeded" in text
     assert "M = 397" in text
     assert "5.3 bits" in text
-    assert "One training seed" in text
 
 
 @pytest.mark.parametrize(
     ("numbers", "words"),
     [
-        ([1, 1], "One training seed: too few for an interval"),
-        ([2, 2], "2 training seeds: too few for an interval"),
+        ([1, 1], "Each variant was trained with one seed: too few for an interval"),
+        ([2, 2], "Each variant was trained with 2 seeds: too few for an interval"),
         ([2, 1], "Each variant was trained with 2 seeds, but v1 with one seed: too few"),
         (
             [4, 4],
@@ -50,25 +51,26 @@ def test_limits_print_m_and_cap() -> None:
         (
             [3, 2],
             "3 seeds, but v1 with 2 seeds. The ± is the 95 % interval of the mean over seeds, by "
-            "Student's t. Fewer than 3 seeds have no interval.",
+            "Student's t, and over test images where each image's values were kept. Fewer than 3 "
+            "seeds have none.",
         ),
     ],
 )
 def test_how_many_seeds_each_variant_has(numbers: list[int], words: str) -> None:
     """Of each where they differ: a cell that failed, or seeds that were added."""
     found = [
-        replace(NONE, label=f"v{i}", seeds=tuple(range(number))) for i, number in enumerate(numbers)
+        cell("none", 0.951, [4.46] * number, label=f"v{i}") for i, number in enumerate(numbers)
     ]
     assert words in describe_seeds(found)
 
 
 def test_what_was_done_to_the_images_is_said_once(outcome: Callable[..., RunResult]) -> None:
     """By all runs that it was done to; nothing where nothing was."""
-    assert "done to the images" not in " ".join(list_limits([NONE], find_verdict([NONE])))
+    assert "Changes made" not in " ".join(limits_of([NONE]))
     result = outcome(data_notes=("3 grey taken as colour", "b"))
-    noted = replace(NONE, runs=(run_with(result), run_with(result)))
-    text = " ".join(list_limits([noted, noted], find_verdict([NONE])))
-    words = "What was done to the images first: 3 grey taken as colour; b."
+    noted = replace(NONE, runs=(run_with(result),))
+    text = " ".join(limits_of([noted, noted]))
+    words = "Changes made to the images first: 3 grey taken as colour; b."
     assert text.count(words) == 1
 
 
@@ -78,9 +80,9 @@ def test_limits_name_what_failed() -> None:
         FailedCell(cell="b-0", reason="it ran away"),
         FailedCell(cell="c-1", reason="no client"),
     ]
-    text = " ".join(list_limits([NONE], find_verdict([NONE]), cells))
+    text = " ".join(limits_of([NONE], cells))
     assert "figure: b-0 (it ran away); c-1 (no client)." in text
-    assert "Failed" not in " ".join(list_limits([NONE], find_verdict([NONE])))
+    assert "Failed" not in " ".join(limits_of([NONE]))
 
 
 def test_limits_name_the_attacks_nobody_ran(outcome: Callable[..., RunResult]) -> None:
@@ -88,41 +90,39 @@ def test_limits_name_the_attacks_nobody_ran(outcome: Callable[..., RunResult]) -
     ran = [AttackRow(attack=name) for name in ("optimal", "decoder*16", "own.attack:Mine")]
     rows = (*ran, AttackRow(attack="unsplit", skipped="needs the architecture"))
     run = replace(run_with(outcome()), attacks=rows)
-    text = " ".join(
-        list_limits([replace(NONE, runs=(run,))], find_verdict([NONE]), (), ["mi-face"])
-    )
+    text = " ".join(limits_of([replace(NONE, runs=(run,))], (), ["mi-face"]))
     told = text.partition("these were not run at all: ")[2].partition(". ")[0].split(", ")
     assert told == [name for name in ATTACKS if name not in ("decoder", "mi-face")]
-    assert "not run at all" not in " ".join(list_limits([NONE], find_verdict([NONE]), (), ATTACKS))
+    assert "not run at all" not in " ".join(limits_of([NONE], (), ATTACKS))
 
 
 def test_limits_own_up_to_the_choice() -> None:
     """The best of several on the same test images is called slightly optimistic."""
     cells = [NONE, cell("a", 0.95, 2.0), cell("b", 0.95, 1.0), cell("c", 0.5, 0.1)]
-    text = list_limits(cells, find_verdict(cells))[0]
+    text = limits_of(cells)[0]
     assert "b, named at the top, is the best of 3 variants" in text
     assert "slightly optimistic. The test accuracy decides" in text
-    scored = [replace(s, validation=s.accuracy) for s in cells]
-    assert "validation accuracy decides" in list_limits(scored, find_verdict(scored))[0]
+    scored = [cell(s.label, 0.95, 4 - n, validation=0.95) for n, s in enumerate(cells)]
+    assert "validation accuracy decides" in limits_of(scored)[0]
 
 
 def test_limits_state_the_floor(outcome: Callable[..., RunResult]) -> None:
     """What the answers of the variant named at the top tell; nothing where it was not measured."""
     runs = tuple(run_with(outcome(answer_bits=bits)) for bits in (0.1, 0.3))
-    best = replace(cell("a", 0.95, 0.5), runs=runs)
-    text = " ".join(list_limits([NONE, best], find_verdict([NONE, best])))
+    best = replace(cell("a", 0.95, [0.5, 0.5]), runs=runs)
+    text = " ".join(limits_of([NONE, best]))
     assert "The answers of a alone tell 0.20 bits beyond the label" in text
-    assert "no encoder" not in " ".join(list_limits([NONE], find_verdict([NONE])))
+    assert "no encoder" not in " ".join(limits_of([NONE]))
 
 
 def test_limits_say_that_a_seed_may_not_repeat(outcome: Callable[..., RunResult]) -> None:
     """Once for each reason, as the runs say it."""
     reason = "Noisy: it draws random numbers while it aggregates"
     noisy = run_with(outcome().model_copy(update={"unrepeatable": reason}))
-    summaries = [replace(NONE, runs=(noisy, noisy, run_with(outcome())))]
-    text = " ".join(list_limits(summaries, find_verdict([NONE])))
+    three = cell("none", 0.951, [4.46] * 3)
+    text = " ".join(limits_of([replace(three, runs=(noisy, noisy, run_with(outcome())))]))
     assert text.count(f"The same seed may give another model. {reason}.") == 1
-    assert "another model" not in " ".join(list_limits([NONE], find_verdict([NONE])))
+    assert "another model" not in " ".join(limits_of([NONE]))
 
 
 def test_rejected(outcome: Callable[..., RunResult]) -> None:
@@ -132,7 +132,9 @@ def test_rejected(outcome: Callable[..., RunResult]) -> None:
         for i, reason in enumerate(("late", "not finite", "late"))
     )
     run = run_with(outcome(), events)
-    assert count_rejections([run]) == [("late", 2), ("not finite", 1)]
+    told = limits_of([replace(NONE, runs=(run,))])[-1]
+    assert told == "Replies of clients left out in 3 rounds: 2 × late; 1 × not finite."
+    assert limits_of([NONE])[-1] == "Replies of clients left out in 0 rounds: none."
 
 
 def test_left_out_clients_are_told_by_rounds_and_weight(

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +13,15 @@ from sims.report.book import FinishedRun, Images
 from sims.report.reconstruction_strips import GAP, encode_png, make_grid, make_strips, tile_images
 from sims.report.summary import Summary
 from sims.results.records import RunResult
+from tests.sims.report.made import cell
 
 ROOT = Path(__file__).parents[3]
 
 
 def summary(label: str, result: RunResult, images: dict[str, Images]) -> Summary:
     """Return a summary of one run with these images."""
-    return Summary(label, label, runs=(FinishedRun(label, Settings(), (), result, (), images),))
+    run = FinishedRun(label, Settings(), (), result, (), images)
+    return replace(cell(label, 0.9, 2.0), runs=(run,))
 
 
 def images(value: float) -> Images:

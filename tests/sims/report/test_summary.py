@@ -13,6 +13,7 @@ from fedcel.runs import per_image
 from fedcel.settings import burn_in_rounds
 from sims.report.book import read_book
 from sims.report.summary import summarise_book
+from sims.results.columns import BITS, MSE, RIGHT_IMAGE, find_columns
 from sims.results.intervals import Estimate, estimate
 from tests.sims.attack_files import load_rows, save_rows
 
@@ -41,19 +42,22 @@ def test_groups(make_bench: Make) -> None:
     """One summary a variant, seeds inside, decoder over 3 x 3 attack runs."""
     found = summarise_book(read_book(make_bench(seeds=3)))
     assert [s.variant for s in found] == ["none", "cluster", "gated"]
-    assert found[1].seeds == (0, 1, 2)
-    assert found[1].decoder_mse.n == 9
-    assert found[1].bits.mean == pytest.approx(0.54 + 0.02)  # seeds 0, 1, 2 add 0, .02, .04
-    assert found[1].bits_of_seed[2] == pytest.approx(0.58)
-    assert found[1].picked.mean == pytest.approx(0.2)
-    assert found[1].certificate_within.mean == pytest.approx(0.54 + 0.02 + 0.25)
+    assert [row.seed for row in found[1].rows] == [0, 1, 2]
+    assert found[1].measure_decoder(MSE).n == 9
+    assert found[1].measure(BITS).mean == pytest.approx(
+        0.54 + 0.02
+    )  # seeds 0, 1, 2 add 0, .02, .04
+    assert found[1].rows[2].bits_beyond_label == pytest.approx(0.58)
+    assert found[1].measure(RIGHT_IMAGE).mean == pytest.approx(0.2)
+    (certificate,) = find_columns("certificate-bits-within-class")
+    assert found[1].measure(certificate).mean == pytest.approx(0.54 + 0.02 + 0.25)
 
 
 def test_intervals_are_over_images_too_where_their_values_were_kept(make_bench: Make) -> None:
     """Bits of sd 1 over 100 images, alike in all seeds: .196 beside the interval over seeds."""
     folder = make_bench(seeds=3)
     before = summarise_book(read_book(folder))[1]
-    alone = before.bits
+    alone = before.measure(BITS)
     hard = torch.linspace(-1, 1, 100) * 3**0.5
     rows = json.loads((folder / "bench.json").read_text())
     values = {f"{row['run']}|accuracy": torch.full((100,), row["accuracy"]) for row in rows}
@@ -62,12 +66,13 @@ def test_intervals_are_over_images_too_where_their_values_were_kept(make_bench: 
         folder, values | {f"{row['run']}|{key}": row[key] + hard for row in rows}
     )
     found = summarise_book(read_book(folder))[1]
-    assert alone.half is not None and found.bits.half is not None
-    assert found.bits.half == pytest.approx(math.hypot(alone.half, 0.196), rel=0.1)
-    assert found.bits.mean == alone.mean
-    assert fmean(found.bits_again[2]) == pytest.approx(found.bits_of_seed[2], abs=0.03)
-    assert stdev(found.bits_again[2]) == pytest.approx(0.1, rel=0.2)
-    assert found.mse == before.mse  # not kept image by image: over seeds alone
+    bits, again = found.measure(BITS), [sample[2][BITS.key] for sample in found.samples]
+    assert alone.half is not None and bits.half is not None
+    assert bits.half == pytest.approx(math.hypot(alone.half, 0.196), rel=0.1)
+    assert bits.mean == alone.mean
+    assert fmean(again) == pytest.approx(found.rows[2].bits_beyond_label, abs=0.03)
+    assert stdev(again) == pytest.approx(0.1, rel=0.2)
+    assert found.measure(MSE) == before.measure(MSE)  # not kept image by image: over seeds alone
 
 
 def test_validation_is_the_mean_after_burn_in(make_bench: Make) -> None:
@@ -80,7 +85,7 @@ def test_validation_is_the_mean_after_burn_in(make_bench: Make) -> None:
     first = burn_in_rounds(next(iter(run.runs.values())).settings) + 1
     late = [0.948 * (1 - 0.8 * 0.85**n) for n in range(first, 41)]
     want = (0.5 + sum(late) / len(late)) / 2
-    assert summarise_book(run)[1].validation.mean == pytest.approx(want)
+    assert summarise_book(run)[1].measure_validation().mean == pytest.approx(want)
 
 
 def test_the_decoder_of_the_runs_own_settings(make_bench: Make) -> None:
@@ -91,7 +96,7 @@ def test_the_decoder_of_the_runs_own_settings(make_bench: Make) -> None:
     own = [row for row in rows if row["attack"] == "decoder"]
     more = [row | {"budget": 4.0, "mse": 0.01} for row in own]
     save_rows(path, more + rows)
-    found = summarise_book(read_book(folder))[1].decoder_mse
+    found = summarise_book(read_book(folder))[1].measure_decoder(MSE)
     assert (found.mean, found.n) == (pytest.approx(0.0427), 3)
     save_rows(path, more)
-    assert summarise_book(read_book(folder))[1].decoder_mse.mean == pytest.approx(0.01)
+    assert summarise_book(read_book(folder))[1].measure_decoder(MSE).mean == pytest.approx(0.01)

@@ -3,11 +3,13 @@
 import pytest
 
 from sims.report.table import (
-    CaptionedTable,
+    TableColumn,
     format_columns,
+    format_csv,
     format_latex,
     format_markdown,
     make_table,
+    tabulate,
 )
 
 
@@ -33,7 +35,7 @@ def test_rows_fit_the_header() -> None:
 def test_latex_takes_no_letter_for_a_command() -> None:
     """What TeX would read as a command, a comment or mathematics is written as it looks."""
     table = make_table("T", ["a_b", "50 %"], [["x & y", "1 ± 2"], ["*{\\it}*", "≤ 3"]])
-    text = format_latex(CaptionedTable("At 2 #", "", table))
+    text = format_latex(table._replace(heading="At 2 #"))
     assert text.splitlines() == [
         r"\begin{table}",
         r"\centering",
@@ -48,3 +50,14 @@ def test_latex_takes_no_letter_for_a_command() -> None:
         r"\end{tabular}",
         r"\end{table}",
     ]
+
+
+def test_columns_show_rows_and_csv_quotes_them() -> None:
+    """A heading and a text for each; commas and quotes stay within their cell."""
+    columns = [
+        TableColumn[int]("n", str),
+        TableColumn[int]("half, as text", lambda n: f'"{n / 2}"'),
+    ]
+    table = tabulate("T", columns, [1, 2])
+    assert table.rows == (("1", '"0.5"'), ("2", '"1.0"'))
+    assert format_csv(table) == 'n,"half, as text"\n1,"""0.5"""\n2,"""1.0"""\n'

@@ -5,10 +5,9 @@ from dataclasses import replace
 
 from fedcel.attacks import AttackRow
 from fedcel.settings import Settings
-from sims.report import page_tables
+from sims.report import tables
 from sims.report.book import FinishedRun
-from sims.report.summary import Summary
-from sims.report.table import DASH
+from sims.report.table import DASH, tabulate
 from sims.results.records import RunResult
 from tests.sims.report.made import cell
 
@@ -21,8 +20,8 @@ def test_details_in_their_own_columns(outcome: Callable[..., RunResult]) -> None
     first = outcome(**keys, **more, between_client_spread=0.001)
     second = outcome(**keys, **more, between_client_spread=0.002)
     runs = tuple(FinishedRun("r", Settings(), (), result, (), {}) for result in (first, second))
-    one = Summary(variant="a", label="a", noise=0.3, runs=runs)
-    table = page_tables.make_details_table([one, replace(one, noise=None, runs=())])
+    one = replace(cell("a", 0.9, [None, None], noise=0.3), runs=runs)
+    table = tabulate("T", tables.DETAILS, [one, cell("b", 0.9, None)])
     assert len(set(table.head)) == len(table.head)
     assert dict(zip(table.head, table.rows[0], strict=True)) == {
         "variant": "a",
@@ -47,25 +46,25 @@ def test_what_was_found_and_what_was_not_run() -> None:
         AttackRow(attack="rmle", observation="smashed-data", mse=0.05, seed=0),
         AttackRow(attack="first-layer", observation="update", skipped="there is none"),
     ]
-    head, _, line, reason = page_tables.format_attack_rows(rows).splitlines()
+    head, _, line, reason = tables.format_attack_rows(rows).splitlines()
     assert head.split() == ["attack", "sees", "attack", "seed", "MSE"]
     assert line.split() == ["rmle", "smashed-data", "0", "0.0500"]
     assert reason == "first-layer on update: there is none"
-    assert page_tables.format_attack_rows(rows[1:]) == f"{reason}\n"
+    assert tables.format_attack_rows(rows[1:]) == f"{reason}\n"
 
 
 def test_an_attack_that_pays_says_how_often_it_asked(outcome: Callable[..., RunResult]) -> None:
     """One that asks for nothing has a dash there."""
     paying = AttackRow.model_validate({"attack": "a", "queries": 2000, "mse": 0.5})
     found = (paying, AttackRow.model_validate({"attack": "b", "mse": 0.5}))
-    one = Summary("a", "a", runs=(FinishedRun("r", Settings(), (), outcome(), found, {}),))
-    table = page_tables.make_attacks_table([one])
+    run = FinishedRun("r", Settings(), (), outcome(), found, {})
+    table = tables.tabulate_attacks([replace(cell("a", 0.9, 2.0), runs=(run,))])
     assert [row[table.head.index("queries paid for")] for row in table.rows] == ["2000", DASH]
 
 
 def test_the_anchors_stand_where_nothing_was_rebuilt() -> None:
     """The label alone picks a tenth of the images, nothing a hundredth; their errors are dashes."""
-    rows = page_tables.make_main_table([cell("a", 0.9, 2.0)]).rows
+    rows = tables.tabulate_anchored("T", tables.MAIN, [cell("a", 0.9, 2.0)]).rows
     assert [(row[0].partition(" (")[0], *row[4:6], row[8]) for row in rows[1:]] == [
         ("label only", "0.00", "10.0", DASH),
         ("nothing", "0.00", "1.0", DASH),
