@@ -12,7 +12,7 @@ from fedcel.settings import parse_settings
 from sims.attacking.attacked_run import attack_run
 from sims.bench.run_bench import run_bench
 from sims.bench.scenario import list_cells, read_scenario
-from sims.commands.ledger_actions import issue_key
+from sims.commands.ledger import issue_key
 from sims.report import write_report
 from tests.sims.small import QUICK
 from tests.sims.trained import run

@@ -14,7 +14,7 @@ import pytest
 import uvicorn
 
 from fedcel.privacy.ledger import MICRO, Ledger
-from sims.commands import ledger_actions
+from sims.commands.ledger import issue_key
 
 PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "add-privacy-to-a-server.md"
 SERVER, CLIENT, FUNCTION = re.findall(
@@ -34,7 +34,7 @@ def run_program(text: str, path: Path) -> str:
 def test_the_server_answers_privately(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over a socket: the client's program, a stranger, an address that is not named."""
     monkeypatch.chdir(tmp_path)
-    said = ledger_actions.issue_key("budget.db", "phone", 100, None)
+    said = issue_key("budget.db", "phone", 100, None)
     monkeypatch.setenv("KEY", re.findall(r"^key: (\S+)", said, re.MULTILINE)[0])
     (tmp_path / "server.py").write_text(SERVER)
     app = runpy.run_path("server.py")["app"]

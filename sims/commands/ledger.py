@@ -1,18 +1,32 @@
-"""The command `ledger`: budgets and keys of a service."""
+"""The command `ledger`: budgets and keys of a service's clients.
 
+Each command returns what is printed. Imports that take seconds are made by the commands.
+"""
+
+import re
+import time
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedcel.errors import SettingsError
+from fedcel.errors import FailedError, SettingsError
 from fedcel.extras import require_extra
+from fedcel.privacy import to_granted_micro
 from sims.commands.options import format_examples
+
+if TYPE_CHECKING:
+    from fedcel.privacy.ledger import Ledger
+
+COMPOSITION_DELTA = 1e-6  # in addition to that of the answers themselves
+FIRST_GRANT = 100.0  # epsilon of a new client
 
 ledger_commands = typer.Typer(
     no_args_is_help=True,
     help="Budgets and keys of a service.",
     callback=lambda: require_extra("service"),
+    result_callback=print,
 )
 
 LedgerName = Annotated[
@@ -32,29 +46,59 @@ KeyFile = Annotated[
 
 
 @ledger_commands.command("list", epilog=format_examples("fedcel ledger list RUN/budget.db"))
-def show_accounts(ledger: LedgerName, *, keys: KeyFile = None) -> None:
+def list_accounts(ledger: LedgerName, *, keys: KeyFile = None) -> str:
     """Show what each client has left, and the keys."""
-    from sims.commands import ledger_actions
+    from clients.service.access import key_table_path, read_keys
+    from fedcel.privacy import compose_prices
+    from fedcel.privacy.ledger import parse_ledger_address
 
-    print(ledger_actions.list_accounts(ledger, keys))
+    key_table = key_table_path(parse_ledger_address(ledger), keys)
+    lines = [
+        f"{'client':<24} {'granted':>12} {'spent (sum)':>12} {'left':>12} {'delta':>10} "
+        f"{'together':>10}"
+    ]
+    with open_ledger(ledger) as opened:
+        for client, balance in sorted(opened.clients().items()):
+            prices = {
+                (to_epsilon(micro), delta): count
+                for (micro, delta), count in opened.prices(client).items()
+            }
+            delta = balance.delta + COMPOSITION_DELTA
+            together = compose_prices(prices, delta).epsilon if prices else 0.0
+            amounts = " ".join(f"{to_epsilon(micro):>12.6f}" for micro in balance[:3])
+            lines.append(f"{client:<24} {amounts} {balance.delta:>10.2g} {together:>10.4g}")
+    lines.append("together: epsilon of all answers so far at their deltas and 1e-6 (PLD)")
+    lines += ["", f"{'key':<24} {'client':<24} expires"]
+    for key in read_keys(key_table):
+        lines.append(f"{key.id:<24} {key.client:<24} {format_expiry(key.expires)}")
+    return "\n".join(lines)
 
 
 @ledger_commands.command(
     "top-up", epilog=format_examples("fedcel ledger top-up LEDGER --client NAME --epsilon 50")
 )
-def top_up_client(
+def grant_client(
     ledger: LedgerName,
     client: Annotated[str, typer.Option(help="Name of the client.", show_default=False)],
     epsilon: Annotated[float, typer.Option(help="What to add.", show_default=False)],
-) -> None:
+) -> str:
     """Grant a client more epsilon."""
-    from sims.commands import ledger_actions
-
-    print(ledger_actions.grant_client(ledger, client, epsilon))
+    micro = read_grant(epsilon)
+    with open_ledger(ledger) as opened:
+        names = opened.clients()
+        if client not in names:
+            nearest = get_close_matches(client, names, 1, 0)
+            hint = "".join(f"; did you mean {name!r}?" for name in nearest)
+            raise SettingsError(
+                f"client {client!r} has no account in {opened.address}{hint}; `fedcel ledger keys "
+                f"{opened.address} --client NAME` opens one"
+            )
+        opened.grant(client, micro)
+        return f"{client} has {to_epsilon(opened.balance(client).remaining):g} left"
 
 
 @ledger_commands.command("limit")
-def cap_model(
+def limit_model(
     ledger: LedgerName,
     model: Annotated[
         str, typer.Option(metavar="VERSION", help="As `serve` prints it.", show_default=False)
@@ -62,30 +106,40 @@ def cap_model(
     epsilon: Annotated[
         float, typer.Option(help="For all clients together; 0: nothing more.", show_default=False)
     ],
-) -> None:
+) -> str:
     """Set what all clients together may spend on a model version."""
-    from sims.commands import ledger_actions
+    from clients.service_messages import VERSION_PATTERN
 
-    print(ledger_actions.limit_model(ledger, model, epsilon))
+    if not re.fullmatch(VERSION_PATTERN, model):
+        raise SettingsError(
+            f"--model is {model!r}, must be 32 hexadecimal digits, as `fedcel serve` prints them"
+        )
+    micro = read_grant(epsilon) if epsilon else 0
+    with open_ledger(ledger) as opened:
+        opened.limit(model, micro)
+    return f"all clients together may spend {to_epsilon(micro):g} on model {model}"
 
 
 @ledger_commands.command("export")
-def write_log(
+def export_log(
     ledger: LedgerName,
     out: Annotated[Path, typer.Option(help="File to write.", show_default=False)],
-) -> None:
+) -> str:
     """Write the log as JSON lines."""
-    from sims.commands import ledger_actions
-
-    print(ledger_actions.export_log(ledger, out))
+    with open_ledger(ledger) as opened:
+        opened.export(out)
+    return f"log: {out}"
 
 
 @ledger_commands.command("verify")
-def check_ledger(ledger: LedgerName) -> None:
+def verify_ledger(ledger: LedgerName) -> str:
     """Recompute every balance and every link of the log."""
-    from sims.commands import ledger_actions
-
-    print(ledger_actions.verify_ledger(ledger))
+    with open_ledger(ledger) as opened:
+        problems = opened.verify()
+        count = len(opened.rows())
+    if problems:
+        raise FailedError(f"{opened.address} was changed or damaged:\n" + "\n".join(problems))
+    return f"{opened.address}: {count} rows, all balances and links are right"
 
 
 @ledger_commands.command(
@@ -94,7 +148,7 @@ def check_ledger(ledger: LedgerName) -> None:
         "fedcel ledger copy RUN/budget.db postgresql://fedcel@db.example/fedcel"
     ),
 )
-def copy_accounts(
+def copy_ledger(
     source: Annotated[
         str, typer.Argument(metavar="FROM", help="A ledger, as of `list`.", show_default=False)
     ],
@@ -102,11 +156,18 @@ def copy_accounts(
         str,
         typer.Argument(metavar="TO", help="An empty ledger, or none yet.", show_default=False),
     ],
-) -> None:
+) -> str:
     """Copy a ledger whole to another file or database; stop its services first."""
-    from sims.commands import ledger_actions
+    from fedcel.privacy.ledger import Ledger
 
-    print(ledger_actions.copy_ledger(source, target))
+    with open_ledger(source) as opened, Ledger.open(target) as copy:
+        sums = opened.copy_to(copy)
+        granted, spent = to_epsilon(sums.granted), to_epsilon(sums.spent)
+        return (
+            f"{copy.address}: {sums.rows} rows and {sums.answers} answers of {sums.clients} "
+            f"clients, granted {granted:g}, spent {spent:g}, as in {opened.address}. Serve with "
+            "the copy alone from now on: the old one still pays."
+        )
 
 
 @ledger_commands.command(
@@ -133,15 +194,15 @@ def manage_keys(
     epsilon: Annotated[
         float | None, typer.Option(help="Granted to a new client; default: 100.")
     ] = None,
-) -> None:
+) -> str:
     """Make a client's key, shown once; or revoke one."""
-    from sims.commands import ledger_actions
+    from clients.service.access import key_table_path, remove_key
+    from fedcel.privacy.ledger import parse_ledger_address
 
     if (client is None) == (revoke is None):
         raise SettingsError("give one of --client and --revoke: a key to make, or one to forget")
     if client is not None:
-        print(ledger_actions.issue_key(ledger, client, days, epsilon, keys=keys))
-        return
+        return issue_key(ledger, client, days, epsilon, keys=keys)
     assert revoke is not None
     for name, value in (("days", days), ("epsilon", epsilon)):
         if value is not None:
@@ -149,4 +210,73 @@ def manage_keys(
                 f"--{name} is {value:g}, but --revoke makes no key that it could be for; leave it "
                 "out, or make a key with --client"
             )
-    print(ledger_actions.revoke_key(ledger, revoke, keys))
+    remove_key(key_table_path(parse_ledger_address(ledger), keys), revoke)
+    return f"key {revoke} is revoked"
+
+
+def issue_key(
+    ledger: str | Path,
+    client: str,
+    days: float | None,
+    epsilon: float | None,
+    *,
+    keys: Path | None = None,
+) -> str:
+    """Make a key; a client that the ledger does not know is granted `epsilon`, None: 100.
+
+    SettingsError where there is nothing to grant it to, or on a name, days or amount that is none.
+    """
+    from clients.service.access import add_key, check_client_name, key_table_path, read_keys
+    from fedcel.privacy.ledger import Ledger, parse_ledger_address
+
+    micro = read_grant(FIRST_GRANT if epsilon is None else epsilon)
+    if days is not None and not 0 < days < 36_500:
+        raise SettingsError(f"--days is {days:g}, must be above 0 and below 36500")
+    check_client_name(client)
+    address = parse_ledger_address(ledger)
+    key_table = key_table_path(address, keys)
+    read_keys(key_table)  # a damaged file is told before anything is granted
+    with Ledger.open(address) as opened:
+        is_new = opened.admit(client, micro)
+        remaining = to_epsilon(opened.balance(client).remaining)
+    if epsilon is not None and not is_new:
+        raise SettingsError(
+            f"--epsilon is {epsilon:g}, but {client} has an account already, with {remaining:g} "
+            "left; leave --epsilon out, or use `fedcel ledger top-up`"
+        )
+    key = add_key(key_table, client, days, time.time())
+    how = "is new and was granted" if is_new else "has"
+    return f"key: {key}\nIt is not shown again. {client} {how} epsilon {remaining:g}."
+
+
+def open_ledger(ledger: str | Path) -> "Ledger":
+    """Return a ledger that is there; SettingsError where it is not."""
+    from fedcel.privacy.ledger import Ledger, parse_ledger_address
+
+    address = parse_ledger_address(ledger)
+    if isinstance(address, Path) and not address.is_file():
+        raise SettingsError(f"{address} is no ledger yet; `fedcel ledger keys` makes one")
+    return Ledger.open(address)
+
+
+def to_epsilon(micro: int) -> float:
+    """Return micro-epsilons in epsilon."""
+    from fedcel.privacy.ledger import MICRO
+
+    return micro / MICRO
+
+
+def read_grant(epsilon: float) -> int:
+    """Return an amount in micro-epsilons; SettingsError on one that is none."""
+    try:
+        return to_granted_micro(epsilon, "--epsilon")
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
+
+
+def format_expiry(expires: int | None) -> str:
+    """Return a moment as people read it."""
+    if expires is None:
+        return "never"
+    moment = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(expires))
+    return f"{moment} (expired)" if time.time() >= expires else moment

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from clients.service import ServedModel, load_served
 from fedcel.files import write_tensors
 from fedcel.runs import run_folder
-from sims.commands import ledger_actions as operator
+from sims.commands import ledger as operator
 from tests.clients.serving import made_run
 
 ROOT = Path(__file__).parents[2]

@@ -21,7 +21,7 @@ from clients import ImageOwner, SplitClient
 from clients.service.telemetry import CLOSE_SECONDS
 from fedcel.errors import ServiceError
 from fedcel.runs import run_folder
-from sims.commands import ledger_actions as operator
+from sims.commands import ledger as operator
 from tests.clients.serving import wait_until
 from tests.system.services import Process, new_key, serving, stored
 from tests.system.slow_connections import HALF_HANDSHAKE
@@ -133,28 +133,28 @@ def test_a_collector_that_is_away_delays_the_end_by_seconds(
         assert '"telemetry given up"' in service.log.read_text()
 
 
-def find_desk(service: Process) -> int:
+def find_worker(service: Process) -> int:
     """Return the process that makes a service's answers."""
     pid = service.process.pid
-    (desk,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return int(desk)
+    (worker,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(worker)
 
 
-@pytest.mark.long  # two starts; tests/clients/service/test_desk_process.py kills the process, too
+@pytest.mark.long  # two starts; tests/clients/service/test_worker.py kills the process, too
 def test_a_service_ends_with_the_process_that_answers(tmp_path: Path, folder: Path) -> None:
     """With status 1 and the reason; killed itself, it leaves no process behind."""
     ledger = tmp_path / "ledger.db"
     with serving(folder, ledger) as service:
         wait_until(lambda: is_ready(service))
-        os.kill(find_desk(service), signal.SIGKILL)
+        os.kill(find_worker(service), signal.SIGKILL)
         assert service.process.wait(30) == 1
         assert '"answering ended"' in service.log.read_text()
         assert "ended by itself" in service.log.read_text()
     with serving(folder, ledger) as service:
         wait_until(lambda: is_ready(service))
-        desk = find_desk(service)
+        worker = find_worker(service)
         service.process.kill()
-        wait_until(lambda: not is_running(desk))
+        wait_until(lambda: not is_running(worker))
 
 
 def is_ready(service: Process) -> bool:

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from fedcel.privacy.ledger import Ledger
-from sims.commands import ledger_actions as operator
+from sims.commands import ledger as operator
 from tests.clients.serving import child
 from tests.system.service_load import loaded, paid
 from tests.system.services import new_key

@@ -13,9 +13,8 @@ from clients.service.access import key_table_path, read_keys
 from fedcel.errors import LedgerError
 from fedcel.privacy.ledger import MICRO, Ledger
 from fedcel.settings import Scalar
-from sims.commands import ledger_actions as operator
+from sims.commands import ledger as operator
 from sims.commands.main import main
-from sims.commands.reload_signal import ReloadSignal
 from tests.fedcel.privacy.ledger.postgres import PostgresServer
 
 
@@ -204,7 +203,6 @@ def test_a_service_has_a_ledger_and_settings_of_its_own(
         keys: Path | None,
         heads: object,
         grace_seconds: float,
-        reload_signal: ReloadSignal,
     ) -> None:
         assert keys is None and grace_seconds == 24 * 3600
         calls.append((ledger, overrides, allow_chance))
