@@ -1,4 +1,4 @@
-"""What faces a data holder or a querier: Flower clients, the guard, the service's client.
+"""Faces of data holders and queriers: Flower clients, leak guard, the service and its clients.
 
 Names are loaded when they are first used: a process that only trains has no use for the service's
 libraries, whose import takes longer than many a round.

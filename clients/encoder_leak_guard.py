@@ -1,6 +1,6 @@
-"""What a data holder checks before anything leaves: how much an encoder leaks of own images.
+"""Guard of a data holder: measures the leak of an encoder before anything leaves.
 
-Whoever sends the encoder may have made it leak (Pasquini et al., CCS 2021), or forgotten the
+The sender of an encoder may have made it leak (Pasquini et al., CCS 2021), or forgotten the
 noise: the optimal attacker on own images tells, whatever the sender says of it.
 """
 
@@ -25,7 +25,7 @@ class Leak(NamedTuple):
     half_width: float
     """Half of the width of the 95 % interval over the images, in bits."""
     cap: float
-    """All that could be measured: the mean over images of log2(images of the same class)."""
+    """The most that could be measured: the mean over images of log2(images of the same class)."""
     images: int
     population: float | None = None
     """What images like these tell at most beyond the label, on average: fitted to one half of them

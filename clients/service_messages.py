@@ -1,4 +1,4 @@
-"""What device and service send each other in JSON, as the OpenAPI document states it.
+"""Messages of device and service in JSON, as the OpenAPI document states them.
 
 Both sides import it, so that a device needs no library of the service's.
 """
@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
+QUERY_PATH = "/v1/query"
+READ_PATHS = ("/v1/model", "/v1/encoder", "/v1/budget")
 REQUEST_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{7,63}$"
 VERSION_PATTERN = r"^[0-9a-f]{32}$"
 MAX_VALUE = 1e6
@@ -22,7 +24,7 @@ class StrictModel(BaseModel, frozen=True, extra="forbid"):
 
 
 class Question(StrictModel):
-    """A message and how it wants to be answered."""
+    """A message, and how to answer it."""
 
     request: str = Field(
         pattern=REQUEST_ID_PATTERN, description="The asker's own id; the same id may be sent again."
@@ -67,7 +69,7 @@ class PriceCard(StrictModel):
 
 
 class EncoderCard(StrictModel):
-    """Where the device's half is, and what it has to be."""
+    """Address, digest and size of the device's half."""
 
     url: str
     sha256: str
@@ -75,7 +77,7 @@ class EncoderCard(StrictModel):
 
 
 class LeakCard(StrictModel):
-    """What one message of the served encoder tells beyond the label, as the run measured it."""
+    """Leak of one message of the served encoder beyond the label, as the run measured it."""
 
     bits: float = Field(description="Bits that it tells the best attacker about a test image.")
     unseen: float | None = Field(
@@ -94,7 +96,7 @@ class LeakCard(StrictModel):
 
 
 class ExpectedCard(StrictModel):
-    """What private answers are worth on the run's test images, as the service claims."""
+    """Worth of private answers on the run's test images, as the service claims."""
 
     accuracy: float = Field(description="Share of private answers that are right.")
     half_width: float = Field(description="Half the width of its 95 % interval.")
@@ -105,7 +107,7 @@ class ExpectedCard(StrictModel):
 
 
 class ModelCard(StrictModel):
-    """What a device has to know before it asks."""
+    """Facts that a device has to know before it asks."""
 
     model: str = Field(description="Model version: the digest of all tensors that are served.")
     shape: list[int] = Field(description="Channels, height, width of an image.")

@@ -19,7 +19,14 @@ from torch import Tensor
 from clients.device.device import Device, DeviceBuilder, PreparedMessage
 from clients.device.encoder import MAX_ENCODER_BYTES, read_encoder
 from clients.device.message_groups import GroupCharge
-from clients.service_messages import Answer, Budget, ExpectedCard, ModelCard, ProblemBody
+from clients.service_messages import (
+    QUERY_PATH,
+    Answer,
+    Budget,
+    ExpectedCard,
+    ModelCard,
+    ProblemBody,
+)
 from fedcel.errors import LeakError, ModelVersionError, ServiceError, SpentError
 from fedcel.short_repr import summarise_record
 
@@ -312,7 +319,7 @@ def build_query(key: str, version: str, message: bytes, *, uncertainty: bool) ->
         "Idempotency-Key": secrets.token_hex(16),
         "Model-Version": version,
     }
-    path = f"/v1/query?uncertainty={str(uncertainty).lower()}"
+    path = f"{QUERY_PATH}?uncertainty={str(uncertainty).lower()}"
     return HttpRequest("POST", path, headers, message)
 
 

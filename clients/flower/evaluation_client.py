@@ -1,4 +1,4 @@
-"""The evaluation client: scores a model, and answers smashed data with private logits.
+"""Evaluation client: scores a model, and answers smashed data with private logits.
 
 It protects the INPUT of a query against whoever reads the answer; the images a model was trained
 on are not protected by it, and answers to many queries add up.
@@ -29,7 +29,7 @@ from fedcel.settings import Settings
 
 
 class Account(NamedTuple):
-    """Which ledger on this node pays for answers, and for whom."""
+    """Ledger on this node that pays for answers, and the client who asks."""
 
     ledger: LedgerAddress
     client: str
@@ -117,13 +117,18 @@ class EvaluationClient(NumPyClient):
     def _answer_charged(self, message: Tensor, account: Account) -> NDArray[np.float32]:
         """Return the answers that the account pays for; where it cannot, none of them."""
         model = build_served(self.settings, self.flat, self.samples, tuple(self.images.x.shape[1:]))
-        rows = [row.numpy().astype("<f4").tobytes() for row in message]
         mechanism = build_mechanism(self.settings.privacy, model.classes)
         with Ledger.open(account.ledger) as ledger:
             ledger.admit(account.client, to_granted_micro(self.settings.privacy.budget))
-            answerer = PrivateAnswerer(model, mechanism, ledger, lambda *_: None)
-            queries = [Query(account.client, "", row, wants_uncertainty=False) for row in rows]
-            answers = answerer.answer([identify_query(answerer, query) for query in queries])
+            answerer = PrivateAnswerer(model, mechanism, ledger)
+            queries = []
+            for row in message:
+                content = row.numpy().astype("<f4").tobytes()
+                query = Query(account.client, "", content, wants_uncertainty=False)
+                # An id of all that decides the answer: a repeat has the same.
+                request = sha256(model.version.encode() + answerer.digest(query)).hexdigest()
+                queries.append(query._replace(request=request))
+            answers = answerer.answer(queries)
         values = []
         for answer in answers:
             if isinstance(answer, Refusal):
@@ -133,7 +138,7 @@ class EvaluationClient(NumPyClient):
 
 
 def describe_refusal(refusal: Refusal, account: Account) -> str:
-    """Say why a message is not answered."""
+    """Return why a message is not answered."""
     if refusal.remaining is None:
         return (
             "the model has no finite answer to a message, which costs nothing; send what its "
@@ -143,9 +148,3 @@ def describe_refusal(refusal: Refusal, account: Account) -> str:
         f"{account.client!r} cannot pay for an answer: {refusal.reason}, epsilon "
         f"{refusal.remaining / MICRO:g} left; see `fedcel ledger list {account.ledger}`"
     )
-
-
-def identify_query(answerer: PrivateAnswerer, query: Query) -> Query:
-    """Return the query under an id of all that decides its answer: a repeat has the same."""
-    digest = sha256(answerer.model.version.encode() + answerer.digest(query)).hexdigest()
-    return query._replace(request=digest)

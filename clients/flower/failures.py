@@ -1,4 +1,4 @@
-"""What a client's failure says to the server: short, and in letters that can be sent."""
+"""Texts of clients' failures: short, and in letters that can be sent to the server."""
 
 from collections.abc import Callable
 

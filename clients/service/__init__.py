@@ -2,11 +2,10 @@
 
 What is offered here answers queries and needs no web framework: a Flower node uses it, too. The
 application (`clients.service.app`), the middleware (`middleware`) and the metrics (`monitoring`)
-are imported from their files, so that only who serves over HTTP needs the extra `service`.
+are imported from their files, so that only servers over HTTP need the extra `service`.
 """
 
-from clients.service.answering import PrivateAnswerer, Query
-from clients.service.charged_answers import PrivateAnswer
+from clients.service.answering import PrivateAnswer, PrivateAnswerer, Query
 from clients.service.model import ServedModel, build_served, load_served
 from clients.service.private_layer import LogitQuery, PrivateLayer
 from clients.service.problems import ProblemError

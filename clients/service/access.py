@@ -1,4 +1,4 @@
-"""Who may ask, and how often.
+"""Access to a service: clients' keys, and how often each client may ask.
 
 An API key is `fedcel_ID_SECRET`, of high entropy, shown once and compared in constant time. A
 file, by default beside the ledger, keeps ID, client, expiry and the SHA-256 of the whole key. 256
@@ -12,6 +12,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from email.utils import formatdate
 from hashlib import sha256
 from pathlib import Path
@@ -88,15 +89,10 @@ def add_key(path: Path, client: str, days: float | None, now: float) -> str:
     check_client_name(client)
     key_id = secrets.token_hex(8)
     key = f"fedcel_{key_id}_{secrets.token_urlsafe(32)}"
-    stored_key = StoredKey(
-        id=key_id,
-        client=client,
-        digest=hash_key(key),
-        created=int(now),
-        expires=None if days is None else int(now + 86_400 * days),
-    )
-    with lock_file(lock_path(path)):
-        write_keys(path, [*read_keys(path), stored_key])
+    expires = None if days is None else int(now + 86_400 * days)
+    digest, created = hash_key(key), int(now)
+    stored = StoredKey(id=key_id, client=client, digest=digest, created=created, expires=expires)
+    change_keys(path, lambda keys: [*keys, stored])
     return key
 
 
@@ -104,8 +100,14 @@ def remove_key(path: Path, key_id: str) -> None:
     """Forget a key by its id; SettingsError when there is none such."""
     if key_id not in [key.id for key in read_keys(path)]:
         raise SettingsError(f"no key {key_id!r} in {path}; see `fedcel ledger list`")
-    with lock_file(lock_path(path)):
-        write_keys(path, [key for key in read_keys(path) if key.id != key_id])
+    change_keys(path, lambda keys: [key for key in keys if key.id != key_id])
+
+
+def change_keys(path: Path, change: Callable[[list[StoredKey]], list[StoredKey]]) -> None:
+    """Write the file whole, for its owner alone; its lock's file stays, whoever replaces it."""
+    with lock_file(path.with_name(f"{path.name}.lock")):
+        table = KeyTable(format=TABLE_FORMAT, keys=change(read_keys(path)))
+        write_whole(path, table.model_dump_json(indent=1) + "\n", TABLE_MODE)
 
 
 def check_client_name(client: str) -> None:
@@ -117,27 +119,16 @@ def check_client_name(client: str) -> None:
         )
 
 
-def lock_path(path: Path) -> Path:
-    """Return the lock's file, which stays: the table itself is replaced by every writer."""
-    return path.with_name(f"{path.name}.lock")
-
-
-def write_keys(path: Path, keys: list[StoredKey]) -> None:
-    """Write the file whole, for its owner alone."""
-    table = KeyTable(format=TABLE_FORMAT, keys=keys)
-    write_whole(path, table.model_dump_json(indent=1) + "\n", TABLE_MODE)
-
-
 def hash_key(key: str) -> str:
-    """Return what is kept of a key."""
+    """Return the digest that is kept of a key."""
     return sha256(key.encode()).hexdigest()
 
 
 class KeyFile(NamedTuple):
     """One version of the keys' file.
 
-    A thread writes into the version that it has read, or a key that another thread finds revoked
-    meanwhile would stay right.
+    A thread writes into the version that it has read: a key that another thread finds revoked
+    meanwhile must not stay right.
     """
 
     version: tuple[int, int] | None
@@ -147,7 +138,7 @@ class KeyFile(NamedTuple):
 
 
 class KeyExpiry(NamedTuple):
-    """Which keys end soon; those that have ended are of no interest."""
+    """Keys that end soon; those that have ended are left out."""
 
     seconds: float
     """Until the first one ends; infinite where none does."""
@@ -203,11 +194,9 @@ class KeyStore:
         return stored_key
 
     def _read_changes(self) -> KeyFile:
-        try:
+        version = None
+        with suppress(FileNotFoundError):
             status = os.stat(self.path)
-        except FileNotFoundError:
-            version = None
-        else:
             version = status.st_mtime_ns, status.st_ino
         file = self._file
         if version != file.version:
@@ -223,6 +212,15 @@ class RateLimiter:
         self.rate = rate
         self.clock = clock
         self._buckets: dict[str, tuple[float, float]] = {}
+
+    def check(self, client: str) -> None:
+        """Take a token; ProblemError where there is none."""
+        if seconds := self.take_token(client):
+            raise ProblemError(
+                ProblemKind.RATE,
+                f"At most {self.rate:g} a second on average.",
+                retry_after=seconds,
+            )
 
     def take_token(self, client: str) -> float:
         """Take a token and return 0, or return the seconds until there is one."""

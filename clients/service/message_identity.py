@@ -19,12 +19,7 @@ FORM_ENDS = (b"--", b"--\r\n")
 
 
 def identify_message(scope: Scope, body: bytes) -> bytes:
-    """Return all that decides the application's answer, see `identify_content`.
-
-    Args:
-        scope: The ASGI request.
-        body: Its whole body.
-    """
+    """Return all that decides the application's answer to a request, see `identify_content`."""
     types = [value for name, value in scope["headers"] if name.lower() == b"content-type"]
     content = identify_content(types, body)
     return join_parts([scope["path"].encode(), scope["query_string"], *content])
@@ -58,12 +53,7 @@ def identify_content(types: Sequence[bytes], body: bytes) -> list[bytes]:
 
 
 def canonicalise_json(body: bytes) -> bytes:
-    """Return JSON without its white space and escapes.
-
-    Raises:
-        ValueError: It is no JSON in UTF-8.
-        RecursionError: It is nested too deeply.
-    """
+    """Return JSON without its white space and escapes; ValueError, RecursionError on others."""
     text = body.decode("utf-8")
     json.loads(text)
     between, strings = JSON_STRING.split(text)[::2], JSON_STRING.findall(text)
@@ -72,7 +62,7 @@ def canonicalise_json(body: bytes) -> bytes:
 
 
 def is_form_part(part: bytes) -> bool:
-    """Say whether this is a part of a form: a line's end, headers, an empty line, content."""
+    """Whether this is a part of a form: a line's end, headers, an empty line, content."""
     return part.startswith(b"\r\n") and part.endswith(b"\r\n") and b"\r\n\r\n" in part[:-2]
 
 

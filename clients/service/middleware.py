@@ -1,4 +1,4 @@
-"""ASGI middleware: what an application says of an input leaves as a private, paid answer only."""
+"""ASGI middleware: an application's logits leave as private, paid answers only."""
 
 import asyncio
 import json
@@ -9,22 +9,22 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, final
 
 from starlette.datastructures import Headers
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from clients.service.access import RateLimiter
-from clients.service.batching import Batcher, FullError, run_in_thread
-from clients.service.charged_answers import PrivateAnswer
+from clients.service.answering import PrivateAnswer
+from clients.service.app import JSON_TYPE, read_body
 from clients.service.message_identity import identify_message
 from clients.service.private_layer import LogitQuery, PrivateLayer, check_request_id
 from clients.service.problems import (
     ProblemError,
     ProblemKind,
     describe_place,
+    explain_ledger,
     explain_refusal,
-    send_problem,
-    send_reply,
 )
-from clients.service.query import JSON_TYPE, read_body
+from clients.service.worker import Batcher, run_in_thread
 from fedcel.errors import LedgerError
 from fedcel.privacy.ledger import Refusal
 
@@ -38,7 +38,7 @@ MAX_WAITING = 256
 
 
 class CapturedResponse(NamedTuple):
-    """What the application said, to nobody but us."""
+    """An application's response, which nobody else sees."""
 
     status: int
     body: bytes
@@ -124,12 +124,11 @@ class PrivacyMiddleware:
 
     async def _answer_http(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            answer = await self._answer(scope, receive)
+            body = (await self._answer(scope, receive)).to_json()
+            response = Response(body, 200, {"Cache-Control": "no-store"}, JSON_TYPE)
         except ProblemError as problem:
-            await send_problem(send, problem)
-            return
-        headers = {"Content-Type": JSON_TYPE, "Cache-Control": "no-store"}
-        await send_reply(send, 200, headers, answer.to_json())
+            response = problem.to_response()
+        await response(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive) -> PrivateAnswer:
         if scope["path"] not in self.paths:
@@ -140,12 +139,7 @@ class PrivacyMiddleware:
         if scope["method"] != "POST":
             raise ProblemError(ProblemKind.METHOD, "Send the input by POST.")
         client = self.layer.authenticate(headers.get("authorization"))
-        if seconds := self.rates.take_token(client):
-            raise ProblemError(
-                ProblemKind.RATE,
-                f"At most {self.rates.rate:g} a second on average.",
-                retry_after=seconds,
-            )
+        self.rates.check(client)
         request_id = headers.get("idempotency-key", "")
         check_request_id(request_id)
         body = await read_body(receive, self.max_bytes)
@@ -205,18 +199,11 @@ class PrivacyMiddleware:
                 max_batch=MAX_BATCH,
                 max_waiting=MAX_WAITING,
             )
-            await batcher.start()
         try:
             reply = await batcher.submit(query)
-        except FullError:
-            raise ProblemError(
-                ProblemKind.BUSY, "Ask again with the same id.", retry_after=1.0
-            ) from None
         except LedgerError as error:
             LOGGER.error("ledger", exc_info=error)
-            raise ProblemError(
-                ProblemKind.LEDGER, "Ask again later with the same id.", retry_after=5.0
-            ) from None
+            raise explain_ledger() from None
         if isinstance(reply, Refusal):
             raise explain_refusal(reply)
         return reply

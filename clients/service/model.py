@@ -1,4 +1,4 @@
-"""What is served: one frozen encoder for the devices, all sampled heads behind it."""
+"""Served model: one frozen encoder for the devices, all sampled heads behind it."""
 
 import json
 import math
@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import final
+from typing import NamedTuple, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from clients.service_messages import LeakCard
+from clients.service_messages import ExpectedCard, LeakCard
 from fedcel.attacks import MeasuredLeak
 from fedcel.errors import RunError, SettingsError
 from fedcel.files import encode_tensors
@@ -22,6 +22,7 @@ from fedcel.losses import defences
 from fedcel.metrics import bald, predictive_entropy
 from fedcel.nets import FlatNet, SplitNet
 from fedcel.posterior import Prediction, build_device_net
+from fedcel.privacy import AnswerCalibration, Mechanism
 from fedcel.runs import Run, posterior_samples
 from fedcel.settings import NetSettings, PrivacySettings, Settings, check_private
 
@@ -78,28 +79,14 @@ class ServedModel:
         return encode_tensors(self.net.device_parameters(), metadata)
 
     def predict(self, messages: Float[Tensor, "B D"]) -> Prediction:
-        """Answer messages with all heads, in one batched product.
-
-        Args:
-            messages: Smashed data as they arrived, (B, D).
-
-        Returns:
-            Each head's log-probabilities of the same messages.
-        """
+        """Answer smashed data with all heads, in one batched product."""
         if self.run_heads is not None:
             return Prediction(self.run_heads(messages))
         with torch.no_grad():
             return Prediction(self.compute_heads(messages))
 
     def compute_heads(self, messages: Float[Tensor, "B D"]) -> Float[Tensor, "S B C"]:
-        """Compute each head's log-probabilities in torch.
-
-        Args:
-            messages: Smashed data as they arrived, (B, D).
-
-        Returns:
-            Log-probabilities, (S, B, C).
-        """
+        """Compute each head's log-probabilities in torch."""
         if isinstance(self.net.head, nn.Linear):  # all of them are one product
             weight, bias = self.heads["weight"], self.heads["bias"]
             rows = nn.functional.linear(messages, weight.flatten(0, 1), bias.flatten())
@@ -112,14 +99,18 @@ class ServedModel:
         return vmap(answer)(self.heads).log_softmax(-1)
 
 
+class ModelOffer(NamedTuple):
+    """A model with its price and what its answers are worth."""
+
+    model: ServedModel
+    mechanism: Mechanism
+    calibration: AnswerCalibration
+    expected: ExpectedCard | None = None
+    """Measured on test images; None where nobody did."""
+
+
 def load_served(run: Run) -> ServedModel:
-    """Build what a finished run serves.
-
-    Args:
-        run: The finished run.
-
-    Returns:
-        Its posterior samples, or its last model alone where it has none.
+    """Build the model of a finished run: its posterior samples, or its last model without any.
 
     Raises:
         SettingsError: It would answer without a mechanism, or need several messages an image.
@@ -157,16 +148,13 @@ def build_served(
     samples: Sequence[Float[Tensor, " P"]],
     shape: tuple[int, ...],
 ) -> ServedModel:
-    """Build what answers for posterior samples.
+    """Build the encoder that all posterior samples share, and all their heads.
 
     Args:
         settings: The run's settings; their group `privacy` says how answers are perturbed.
         flat: The net to work with; its parameters do not matter.
         samples: The parameters of each posterior sample, (P,).
         shape: Channels, height and width of an image.
-
-    Returns:
-        The encoder that all samples share, and all their heads.
 
     Raises:
         SettingsError: It would answer without a mechanism, or need several messages an image.

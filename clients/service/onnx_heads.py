@@ -12,7 +12,6 @@ from fedcel.errors import SettingsError
 from fedcel.extras import import_optional
 
 Engine = Literal["torch", "onnx"]
-"""What computes the heads."""
 MESSAGES_NAME = "messages"
 LOG_PROBABILITIES_NAME = "log_probabilities"
 VERSION_KEY = "fedcel.model"
@@ -26,13 +25,9 @@ CHECKED_MESSAGES = 64
 class OnnxHeads:
     """All sampled heads of a model, in one session.
 
-    Args:
-        data: An ONNX model from `messages` (B, D) to `log_probabilities` (S, B, C), as `fedcel
-            export --head` writes it.
-
-    Raises:
-        SettingsError: It is no such model.
-        MissingExtraError: ONNX Runtime is missing.
+    `data` is an ONNX model from `messages` (B, D) to `log_probabilities` (S, B, C), as
+    `fedcel export --head` writes it; SettingsError where it is none, MissingExtraError where ONNX
+    Runtime is missing.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -74,14 +69,11 @@ class OnnxHeads:
 
 
 def use_onnx_heads(model: ServedModel, data: bytes) -> ServedModel:
-    """Compute a model's heads in ONNX Runtime.
+    """Return the same version with heads in ONNX Runtime, which were compared to torch's.
 
     Args:
-        model: What is served.
+        model: The served model.
         data: Its heads as ONNX.
-
-    Returns:
-        The same version, with heads that were compared to torch's.
 
     Raises:
         SettingsError: The file holds the heads of another version, or answers otherwise.

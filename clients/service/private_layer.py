@@ -1,7 +1,7 @@
 """Private answers over the logits of any model: keys, charges, repeats, in front of its caller.
 
-For who serves a model already, with whatever. Needs no web framework; `middleware` wraps an ASGI
-application in it.
+For operators who already serve a model with another stack. Needs no web framework; `middleware`
+wraps an ASGI application in it.
 """
 
 import json
@@ -18,26 +18,19 @@ import torch
 from torch import Tensor
 
 from clients.service.access import KeyStore, key_table_path
-from clients.service.charged_answers import ChargedMechanism, PrivateAnswer
+from clients.service.answering import ChargedMechanism, PrivateAnswer
 from clients.service.problems import ProblemError, ProblemKind, explain_refusal
 from clients.service_messages import REQUEST_ID_PATTERN
 from fedcel.errors import SettingsError
 from fedcel.forks import restart_in_forks
 from fedcel.privacy import AnswerCalibration, Mechanism
-from fedcel.privacy.ledger import (
-    Charge,
-    Ledger,
-    LedgerAddress,
-    Refusal,
-    parse_ledger_address,
-    to_micro_epsilon,
-)
+from fedcel.privacy.ledger import Ledger, LedgerAddress, Refusal, parse_ledger_address
 
 Logits = Sequence[float] | np.ndarray | Tensor
 
 
 class LogitQuery(NamedTuple):
-    """One input of a client, and what the model says to it."""
+    """One input of a client, and the model's logits of it."""
 
     client: str
     request: str
@@ -100,7 +93,6 @@ class PrivateLayer:
         self.calibration = calibration
         self._address = parse_ledger_address(ledger)
         self._keys = KeyStore(key_table_path(self._address, keys))
-        self._epsilon = to_micro_epsilon(mechanism.epsilon)
         self._law = describe_mechanism(mechanism)
         self._model = model
         self._lock = Lock()
@@ -117,13 +109,10 @@ class PrivateLayer:
         return sha256(self._law + self._model.encode()).hexdigest()[:32]
 
     def authenticate(self, authorization: str | None) -> str:
-        """Find out who asks.
+        """Return the name of the client who asks.
 
         Args:
             authorization: The request's header of that name: `Bearer KEY`.
-
-        Returns:
-            The client's name.
 
         Raises:
             ProblemError: No key, a wrong one or an expired one.
@@ -154,33 +143,24 @@ class PrivateLayer:
         return reply
 
     def answer_together(self, queries: Sequence[LogitQuery]) -> list[PrivateAnswer | Refusal]:
-        """Do the same for many queries at once, which costs less for each.
-
-        Args:
-            queries: Of any clients.
+        """Answer many queries of any clients at once, which costs less for each; as `answer` does.
 
         Returns:
             For each query its answer, or why there is none.
-
-        Raises:
-            ProblemError: A request id is none; nothing was charged.
-            ValueError: A row has not one logit a class; nothing was charged.
-            LedgerError: The ledger cannot be written; nothing may leave.
         """
+        if not queries:
+            return []
         for query in queries:
             check_request_id(query.request)
-        rows = [read_row(query.logits, self.classes) for query in queries]
-        answerable = [place for place, row in enumerate(rows) if row.isfinite().all()]
-        charges = [self._build_charge(queries[place]) for place in answerable]
-        replies: list[PrivateAnswer | Refusal] = [Refusal("undefined", None) for _ in queries]
-        if not charges:
-            return replies
-        logits = torch.stack([rows[place] for place in answerable])
+        rows = torch.stack([read_row(query.logits, self.classes) for query in queries])
+        digests = [sha256(self._law + b"\0" + query.message).digest() for query in queries]
         with self._lock:  # a mechanism need not be safe for threads
-            answers = self._open().answer(charges, logits)
-        for place, answer in zip(answerable, answers, strict=True):
-            replies[place] = answer
-        return replies
+            paid = self._open()
+            charges = [
+                paid.build_charge(query.client, query.request, digest)
+                for query, digest in zip(queries, digests, strict=True)
+            ]
+            return paid.answer(charges, rows)
 
     def close(self) -> None:
         """Close the ledger; what was charged stays charged."""
@@ -191,7 +171,7 @@ class PrivateLayer:
                 self._opened = None
 
     def restart(self) -> None:
-        """Begin anew in a process that was forked."""
+        """Begin again in a process that was forked."""
         self._lock = Lock()
         if self._opened is not None:
             self._inherited.append(self._opened)
@@ -211,18 +191,8 @@ class PrivateLayer:
             raise ValueError("the layer is closed; make another one")
         if self._opened is None:
             ledger = Ledger.open(self._address)
-            self._opened = ChargedMechanism(self.mechanism, ledger, self.calibration)
+            self._opened = ChargedMechanism(self.mechanism, ledger, self.version, self.calibration)
         return self._opened
-
-    def _build_charge(self, query: LogitQuery) -> Charge:
-        return Charge(
-            request=f"{query.client}:{query.request}",  # nobody can use up another client's ids
-            client=query.client,
-            model=self.version,
-            epsilon=self._epsilon,
-            delta=self.mechanism.delta,
-            message=sha256(self._law + b"\0" + query.message).digest(),
-        )
 
 
 def describe_mechanism(mechanism: Mechanism) -> bytes:
@@ -240,7 +210,7 @@ def describe_mechanism(mechanism: Mechanism) -> bytes:
 
 
 def check_request_id(request: str) -> None:
-    """Refuse what is no request id: ProblemError."""
+    """Refuse anything but a request id: ProblemError."""
     if not re.fullmatch(REQUEST_ID_PATTERN, request):
         raise ProblemError(
             ProblemKind.INVALID, f"Send a header Idempotency-Key that matches {REQUEST_ID_PATTERN}."

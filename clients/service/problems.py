@@ -1,8 +1,11 @@
-"""Every way in which the service says no; RFC 9457 (application/problem+json)."""
+"""Refusals of the service, as RFC 9457 has them (application/problem+json).
 
-import json
+No library that is installed has them: FastAPI's `HTTPException` knows neither type nor title.
+"""
+
 from enum import Enum
 from pathlib import Path
+from traceback import walk_tb
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -10,13 +13,12 @@ from fedcel.privacy.ledger import MICRO, Refusal
 
 if TYPE_CHECKING:  # a layer without a web framework refuses, too
     from starlette.responses import Response
-    from starlette.types import Send
 
 PROBLEM_MEDIA_TYPE = "application/problem+json"
 
 
 class ProblemKind(Enum):
-    """All of them; a kind's title is the same each time."""
+    """Kinds of refusals, each with its status and title."""
 
     UNAUTHENTICATED = 401, "No key, or one that is not known."
     EXPIRED = 401, "The key has expired."
@@ -63,7 +65,7 @@ class ProblemError(Exception):
     """One refusal; `detail` never holds what was sent.
 
     Attributes:
-        kind: Which of all refusals, with its status and title.
+        kind: Its kind.
         detail: What to do about it.
         retry_after: Seconds to wait before asking again, where that helps.
         remaining: Epsilon that is left, where the refusal is about a budget.
@@ -88,53 +90,36 @@ class ProblemError(Exception):
         """Return the HTTP status."""
         return self.kind.status
 
-    @property
-    def headers(self) -> dict[str, str]:
-        """Return the HTTP headers, the media type among them."""
-        headers = {"Content-Type": PROBLEM_MEDIA_TYPE, "Cache-Control": "no-store"}
-        if self.retry_after is not None:
-            headers["Retry-After"] = str(max(1, round(self.retry_after)))
-        if self.status == 401:
-            headers["WWW-Authenticate"] = "Bearer"
-        return headers
+    def to_response(self) -> "Response":
+        """Return the refusal as a response of Starlette."""
+        from starlette.responses import JSONResponse
 
-    def to_json(self) -> bytes:
-        """Return the body of RFC 9457."""
-        body: dict[str, object] = {
+        body = {
             "type": self.kind.urn,
             "title": self.kind.title,
             "status": self.status,
             "detail": self.detail,
         }
+        headers = {"Cache-Control": "no-store"}
         if self.remaining is not None:
             body["left"] = self.remaining
-        return json.dumps(body).encode()
-
-    def to_response(self) -> "Response":
-        """Return the refusal as a response of Starlette."""
-        from starlette.responses import Response
-
-        return Response(self.to_json(), self.status, self.headers)
+        if self.retry_after is not None:
+            headers["Retry-After"] = str(max(1, round(self.retry_after)))
+        if self.status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        return JSONResponse(body, self.status, headers, PROBLEM_MEDIA_TYPE)
 
 
 def explain_refusal(refusal: Refusal) -> ProblemError:
-    """Return what a client is told where the ledger refused to pay."""
+    """Return the problem of a query for which the ledger refused to pay."""
     kind, detail = PROBLEM_OF_REFUSAL[refusal.reason]
     remaining = None if refusal.remaining is None else refusal.remaining / MICRO
     return ProblemError(kind, detail, remaining=remaining)
 
 
-async def send_reply(send: "Send", status: int, headers: dict[str, str], body: bytes) -> None:
-    """Send a whole HTTP reply over ASGI."""
-    pairs = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
-    pairs.append((b"content-length", b"%d" % len(body)))
-    await send({"type": "http.response.start", "status": status, "headers": pairs})
-    await send({"type": "http.response.body", "body": body})
-
-
-async def send_problem(send: "Send", problem: ProblemError) -> None:
-    """Send a refusal over ASGI."""
-    await send_reply(send, problem.status, problem.headers, problem.to_json())
+def explain_ledger() -> ProblemError:
+    """Return the problem of a query that was not answered because the ledger failed."""
+    return ProblemError(ProblemKind.LEDGER, "Ask again later with the same id.", retry_after=5.0)
 
 
 def describe_place(error: Exception) -> str:
@@ -144,8 +129,4 @@ def describe_place(error: Exception) -> str:
 
 def list_frames(trace: TracebackType | None) -> list[str]:
     """Return file and line of each frame."""
-    frames = []
-    while trace:
-        frames.append(f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}")
-        trace = trace.tb_next
-    return frames
+    return [f"{Path(frame.f_code.co_filename).name}:{line}" for frame, line in walk_tb(trace)]

@@ -1,7 +1,7 @@
-"""OpenTelemetry: a span and two numbers a request, for whoever has a collector.
+"""OpenTelemetry: a span and a duration of each request, for operators with a collector.
 
-Attributes are method, route and status alone: no client, no key, nothing that was sent. Only a
-service that is asked for it sends them, and a collector that fails never hurts an answer.
+Attributes are method, route and status alone: no client, no key, nothing that was sent, which the
+instrumentation for ASGI would send. A collector that fails never hurts an answer.
 """
 
 import time
@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from threading import Thread
 from typing import TYPE_CHECKING, final
 
-from clients.service.monitoring import LOGGER, ROUTES
+from clients.service.monitoring import LOGGER
+from clients.service_messages import QUERY_PATH, READ_PATHS
 from fedcel.extras import require_extra
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ ENDPOINT_VARIABLES = (
 )
 CLOSE_SECONDS = 5.0
 """How long the end of a service waits for its collector."""
-EXPORTED_ROUTES = ROUTES - {"/healthz", "/readyz", "/metrics"}
+EXPORTED_ROUTES = {QUERY_PATH, *READ_PATHS}
 
 
 @final
@@ -79,16 +80,9 @@ def shut_down(provider: "TracerProvider | MeterProvider") -> None:
 
 
 def open_telemetry(environment: Mapping[str, str]) -> Telemetry | None:
-    """Return exporters to the collector that the standard variables name, None without one.
+    """Return exporters to the collector that the environment names, None without one.
 
-    Args:
-        environment: The process's; the exporters read the other variables of OpenTelemetry.
-
-    Returns:
-        Exporters in threads of their own.
-
-    Raises:
-        MissingExtraError: A collector is named, but its packages are not installed.
+    They are in threads of their own. MissingExtraError where their packages are not installed.
     """
     is_disabled = environment.get("OTEL_SDK_DISABLED", "").lower() == "true"
     if is_disabled or not any(environment.get(name) for name in ENDPOINT_VARIABLES):

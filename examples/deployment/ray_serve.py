@@ -14,8 +14,9 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 from ray import serve
 
-from clients.service.app import Limits, Service, create_app
+from clients.service.app import create_app
 from clients.service.monitoring import configure_logs
+from clients.service.service import Limits, Service
 from fedcel.privacy.ledger import parse_ledger_address
 from fedcel.runs import run_folder
 from sims.commands.web_server import TORCH_HEADS, load_offer

@@ -1,6 +1,7 @@
 """uvicorn's HTTP protocol with bounds on what one connection may send, queue and leave unread.
 
-uvicorn on httptools keeps headers, trailers, pipelined requests and unread answers without an end.
+uvicorn on httptools keeps headers, trailers, pipelined requests and unread answers without an end;
+its protocol on h11 bounds the headers alone, in Python that is slower.
 """
 
 import asyncio

@@ -6,9 +6,7 @@ from typing import Annotated
 import typer
 
 from fedcel.extras import require_extra
-from sims.commands.options import (
-    RunFolder,
-)
+from sims.commands.options import RunFolder
 
 EXAMPLES = (
     "fedcel export RUN --out encoder.onnx",

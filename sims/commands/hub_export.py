@@ -18,14 +18,10 @@ ENCODER = "encoder.safetensors"
 
 
 def export_hub_folder(folder: Path, out: Path) -> str:
-    """Write a folder as `huggingface_hub` uploads it; say what is in it.
+    """Write the folder `out` as `huggingface_hub` uploads it, of the finished run in `folder`.
 
     It has the run's settings without the place of its images, its model and samples,
     the device's half as a service sends it, and a model card. No image is in it.
-
-    Args:
-        folder: The finished run's.
-        out: The folder to make.
 
     Raises:
         RunError: The folder is no finished run.
@@ -71,7 +67,7 @@ def write_models(run: Run, place: Path) -> None:
 
 
 def make_model_card(run: Run, result: RunResult, name: str) -> str:
-    """Return the card: what the model is for, what its messages tell, and whom that is true of."""
+    """Return the model card: purpose, leak of messages, and the images that it holds for."""
     cut = run.flat.net.cut
     learned = find_noise_shape(run.settings) != "one"
     noise = "noise of learned size" if learned else f"noise of standard deviation {cut.sigma:g}"

@@ -1,4 +1,4 @@
-"""A run's encoder, or its heads, as an ONNX file, for who has no torch or a faster runtime."""
+"""A run's encoder, or its heads, as an ONNX file."""
 
 import warnings
 from dataclasses import replace
@@ -18,11 +18,9 @@ from fedcel.runs import build_sent_net, run_folder
 from fedcel.settings import find_noise_shape
 from sims.auditing.load_encoder import NOISE_OUTPUT, scale_sigma
 
-LIBRARIES = "onnx", "onnxscript"
-
 
 def export_encoder(folder: Path, out: Path) -> str:
-    """Write the encoder of a run: `images` (B, C, H, W) in [0, 1] to `z` (B, D); say what is in it.
+    """Write the encoder of a run: `images` (B, C, H, W) in [0, 1] to `z` (B, D).
 
     z is **before** the cut's noise: the file's metadata state the law (`fedcel.sigma`,
     `fedcel.dropout`) that the device has to draw from, afresh for each message and added in double
@@ -43,7 +41,6 @@ def export_encoder(folder: Path, out: Path) -> str:
     shape = run.splits.shape
     noise_shape = find_noise_shape(run.settings)
     module = net.encoder if noise_shape == "one" else EncoderWithNoise(net)
-    model = convert_encoder(module.eval(), shape)
     metadata = {
         "fedcel.sigma": repr(net.cut.sigma),
         "fedcel.dropout": repr(net.cut.dropout),
@@ -51,7 +48,7 @@ def export_encoder(folder: Path, out: Path) -> str:
         "fedcel.net": run.settings.net.name,
         "fedcel.classes": str(run.splits.classes),
     }
-    data = write_metadata(model, metadata)
+    data = encode_model(convert_encoder(module.eval(), shape), metadata)
     write_whole(out, data)
     size = f"{len(data)} bytes, images {tuple(shape)} to z ({net.features})"
     noise = f"noise of sigma {net.cut.sigma:g} and dropout {net.cut.dropout:g}"
@@ -116,10 +113,10 @@ def convert_heads(model: ServedModel) -> bytes:
         [LOG_PROBABILITIES_NAME],
     )
     metadata = {VERSION_KEY: model.version, "fedcel.classes": str(model.classes)}
-    return write_metadata(program, metadata)
+    return encode_model(program, metadata)
 
 
-def write_metadata(model: Any, metadata: dict[str, str]) -> bytes:
+def encode_model(model: Any, metadata: dict[str, str]) -> bytes:
     """Return a checked model as bytes, with metadata."""
     import onnx
 
@@ -154,7 +151,7 @@ def export_program(
             )
         except ImportError as error:
             raise SettingsError(
-                f"exporting needs {' and '.join(LIBRARIES)}: pip install 'fedcel[export]' ({error})"
+                f"exporting needs onnx and onnxscript: pip install 'fedcel[export]' ({error})"
             ) from None
         except Exception as error:  # the exporter's own, or what a user's layer raises
             reason = shorten_text(describe_unforeseen(error))

@@ -1,22 +1,20 @@
 """The command `serve`: answer split inference over HTTP."""
 
 import math
+import signal
 from pathlib import Path
 from typing import Annotated, Literal
 
+import click
 import typer
 
 from fedcel.errors import SettingsError
 from fedcel.extras import require_extra
-from sims.commands.options import (
-    RunFolder,
-    ServerPort,
-)
-from sims.commands.reload_signal import ReloadSignal
+from sims.commands.options import RunFolder, ServerPort
 from sims.overrides import parse_overrides
 
 VARIABLES = "FEDCEL_SERVE"
-"""What environment variables that stand for an option begin with, as containers are configured."""
+"""Beginning of environment variables that stand for an option, as containers are configured."""
 EXAMPLES = (
     "fedcel serve RUN",
     "fedcel serve RUN --engine onnx",
@@ -99,23 +97,21 @@ def serve_command(
     its answers are worth, and serves none that are no better than a guess. SIGHUP reads RUN again
     and serves its new model; the old one is answered for --grace hours.
     """
-    reload_signal = ReloadSignal()
-    reload_signal.catch()  # what follows takes seconds
+    hold_reload_signal()
     require_extra("service")
     if engine == "onnx":
         require_extra("onnx")
         if head is None:
             require_extra("export")
     from clients.service.access import key_table_path
-    from clients.service.app import Limits
+    from clients.service.service import Limits
     from fedcel.privacy.ledger import parse_ledger_address
     from sims.commands.listening import Endpoint
     from sims.commands.web_server import HeadEngine, run_service
 
-    if not 0 < rate_limit < float("inf"):
-        raise SettingsError(f"--rate-limit is {rate_limit:g}, must be above 0; try 50")
-    if read_rate_limit is not None and not 0 < read_rate_limit < float("inf"):
-        raise SettingsError(f"--read-rate-limit is {read_rate_limit:g}, must be above 0; try 5")
+    for option, rate, try_rate in (("rate", rate_limit, 50), ("read-rate", read_rate_limit, 5)):
+        if rate is not None and not 0 < rate < math.inf:
+            raise SettingsError(f"--{option}-limit is {rate:g}, must be above 0; try {try_rate}")
     if math.isnan(grace):
         raise SettingsError("--grace is nan, must be hours, 0 or more; try 24")
     address = parse_ledger_address(ledger or run / "budget.db")
@@ -130,5 +126,13 @@ def serve_command(
         keys=keys,
         heads=HeadEngine(engine, head),
         grace_seconds=3600 * grace,
-        reload_signal=reload_signal,
+    )
+
+
+def hold_reload_signal() -> None:
+    """Keep SIGHUP, until there is a service, for the seconds that a start takes."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
+    signal.signal(signal.SIGHUP, lambda *_: None)  # one for a start that failed ends nothing
+    click.get_current_context().call_on_close(
+        lambda: signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     )

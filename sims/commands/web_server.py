@@ -13,18 +13,18 @@ import uvicorn
 from fastapi import FastAPI
 
 from clients.service import ServedModel, load_served
-from clients.service.app import Limits, Service, create_app
-from clients.service.desk_process import ProcessDesk, spare_from_collections
+from clients.service.app import create_app
+from clients.service.model import ModelOffer
 from clients.service.monitoring import configure_logs
 from clients.service.onnx_heads import Engine, use_onnx_heads
+from clients.service.service import Limits, Reload, Service
 from clients.service.telemetry import open_telemetry
-from clients.service.versions import ModelOffer, Reload
+from clients.service.worker import ProcessWorker, spare_from_collections
 from clients.service_messages import LOOPBACK_HOSTS, ExpectedCard
 from fedcel.errors import RunError, SettingsError
 from fedcel.metrics import chance_accuracy, is_at_chance
 from fedcel.privacy import (
     AnswerCalibration,
-    AnswerScore,
     Mechanism,
     accuracy_ceiling,
     build_mechanism,
@@ -37,7 +37,6 @@ from fedcel.settings import Scalar
 from sims.commands.bounded_http import BoundedHttpProtocol
 from sims.commands.listening import Endpoint, format_address, open_socket
 from sims.commands.onnx_export import convert_heads
-from sims.commands.reload_signal import ReloadSignal
 from sims.overrides import override_group
 
 DRAIN_SECONDS = 30  # for questions under way at the end
@@ -47,7 +46,7 @@ IDLE_SECONDS = 30  # that a connection may be silent, a header incomplete, an an
 
 
 class HeadEngine(NamedTuple):
-    """What computes the heads, and the file that it reads them from, where there is one."""
+    """Engine of the heads, and the file that it reads them from, where there is one."""
 
     name: Engine = "torch"
     file: Path | None = None
@@ -67,20 +66,14 @@ def run_service(
     allow_chance: bool = False,
     heads: HeadEngine = TORCH_HEADS,
     grace_seconds: float = GRACE_SECONDS,
-    reload_signal: ReloadSignal | None = None,
 ) -> None:
-    """Answer questions until SIGTERM or Ctrl-C, then those under way, then return.
+    """Answer queries until SIGTERM or Ctrl-C, then those under way, then return.
 
-    `overrides`: settings of the group privacy, instead of the run's. `allow_chance`: also serve
-    answers that are not shown to be better than a guess. `keys`: where clients' keys are, None:
-    beside the ledger's file. `heads`: what computes them. `grace_seconds`: how long a model version
-    is still answered after SIGHUP replaced it. `reload_signal`: what has taken SIGHUP since before
-    the run is read, None: it is taken from now on.
-    SettingsError, RunError or LedgerError say what keeps it from starting.
+    `keys`: file of clients' keys, None: beside the ledger's. `overrides`: settings of the group
+    privacy, instead of the run's. `allow_chance`: also serve answers that are not shown to be
+    better than a guess. `grace_seconds`: how long a model version is still answered after SIGHUP
+    replaced it. SettingsError, RunError or LedgerError say what keeps it from starting.
     """
-    if reload_signal is None:
-        reload_signal = ReloadSignal()
-        reload_signal.catch()
     check_endpoint(endpoint)
     configure_server(FastAPI(), endpoint)  # a useless certificate is named before the run is read
     torch.set_num_threads(1)  # batches are small; more threads would only wait for each other
@@ -98,10 +91,10 @@ def run_service(
             )
         return load()[0]
 
-    with ProcessDesk() as desk:  # it starts while the run is read
+    with ProcessWorker() as worker:  # it starts while the run is read
         offer, verdict = load()
         reload = Reload(load_again, grace_seconds)
-        service = Service(offer, ledger_file, limits, keys=keys, reload=reload, desk=desk)
+        service = Service(offer, ledger_file, limits, keys=keys, reload=reload, worker=worker)
         telemetry = open_telemetry(os.environ)
         server = uvicorn.Server(configure_server(create_app(service, telemetry), endpoint))
         with open_socket(endpoint) as listener:
@@ -109,7 +102,8 @@ def run_service(
             scheme = "https" if endpoint.certificate else "http"
             print(verdict)
             greeting = f"serving {offer.model.version}: {scheme}://{format_address(listener)}"
-            reload_signal.connect(service.request_reload)
+            signal.signal(signal.SIGHUP, lambda *_: service.request_reload())
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])  # `serve` held it
             service.on_failure = partial(setattr, server, "should_exit", True)
             spare_from_collections()
             run_until_stopped(server, listener, greeting)
@@ -139,52 +133,35 @@ def load_offer(
     expected = expect_answers(run, mechanism, calibration)
     if expected.is_at_chance and not allow_chance:
         raise SettingsError(f"{expected}: {refuse_chance(run, expected)}")
-    offer = ModelOffer(model, mechanism, calibration, expected.to_card())
+    offer = ModelOffer(model, mechanism, calibration, expected.card)
     return offer, f"{expected}\n{expected.judge(run)}"
 
 
 class ExpectedAnswers(NamedTuple):
-    """What a service's answers are worth, measured on the run's test images."""
+    """Worth of a service's answers, measured on the run's test images."""
 
+    card: ExpectedCard
+    """As devices are told."""
     mechanism: Mechanism
-    images: int
-    score: AnswerScore
-    without_privacy: float
-    """Accuracy of the model's own answers."""
+    is_at_chance: bool
+    """Whether they are not shown to be better than a guess."""
     ceiling: float
     """Accuracy of a model that is never wrong, at most."""
-    classes: int
-
-    @property
-    def is_at_chance(self) -> bool:
-        """Whether they are not shown to be better than a guess."""
-        return self.score.is_at_chance(self.classes)
 
     def __str__(self) -> str:
         """Return one line."""
-        mechanism, score = self.mechanism, self.score
+        card, mechanism = self.card, self.mechanism
         return (
-            f"private answers are right in {100 * score.accuracy:.1f} ± "
-            f"{100 * score.half_width:.1f} % of {self.images} test images, "
-            f"{100 * self.without_privacy:.1f} % without privacy, a guess in "
-            f"{100 / self.classes:.1f} % ({mechanism.name} at epsilon {mechanism.epsilon:g}, ECE "
-            f"{score.ece:.3f})"
-        )
-
-    def to_card(self) -> ExpectedCard:
-        """Return what devices are told of it."""
-        return ExpectedCard(
-            accuracy=self.score.accuracy,
-            half_width=self.score.half_width,
-            images=self.images,
-            without_privacy=self.without_privacy,
-            guess=1 / self.classes,
-            ece=self.score.ece,
+            f"private answers are right in {100 * card.accuracy:.1f} ± "
+            f"{100 * card.half_width:.1f} % of {card.images} test images, "
+            f"{100 * card.without_privacy:.1f} % without privacy, a guess in "
+            f"{100 * card.guess:.1f} % ({mechanism.name} at epsilon {mechanism.epsilon:g}, ECE "
+            f"{card.ece:.3f})"
         )
 
     def judge(self, run: Run) -> str:
         """Return a line on whether they are worth it."""
-        loss = 100 * (self.without_privacy - self.score.accuracy)
+        loss = 100 * (self.card.without_privacy - self.card.accuracy)
         limit = (
             f"a model that is never wrong would reach {100 * self.ceiling:.1f} % at this epsilon"
         )
@@ -211,27 +188,32 @@ def expect_answers(
             f"{run.folder}: the model has no finite answer to some of its test images; train it "
             "anew with a lower local.rate"
         )
-    return ExpectedAnswers(
-        mechanism,
-        len(run.splits.test.y),
-        score_answers(mechanism, calibration, images),
-        score_probabilities(images.logits.softmax(1), images).accuracy,
-        accuracy_ceiling(mechanism.epsilon, mechanism.delta, run.splits.classes),
-        run.splits.classes,
+    classes = run.splits.classes
+    score = score_answers(mechanism, calibration, images)
+    card = ExpectedCard(
+        accuracy=score.accuracy,
+        half_width=score.half_width,
+        images=len(run.splits.test.y),
+        without_privacy=score_probabilities(images.logits.softmax(1), images).accuracy,
+        guess=1 / classes,
+        ece=score.ece,
     )
+    ceiling = accuracy_ceiling(mechanism.epsilon, mechanism.delta, classes)
+    return ExpectedAnswers(card, mechanism, score.is_at_chance(classes), ceiling)
 
 
 def refuse_chance(run: Run, expected: ExpectedAnswers) -> str:
-    """Say why answers are not served, and what to do about it."""
+    """Return why answers are not served, and what to do about it."""
+    card = expected.card
     remedy = (
         "raise privacy.epsilon or take another privacy.mechanism, see "
         f"`fedcel privacy {run.folder}`"
     )
-    if is_at_chance(expected.without_privacy, expected.images, chance_accuracy(run.splits.test.y)):
+    if is_at_chance(card.without_privacy, card.images, chance_accuracy(run.splits.test.y)):
         remedy = "the model itself is no better, so train it first"
     return (
-        f"not shown to be better than a guess ({100 / run.splits.classes:.1f} %); {remedy}, or "
-        "serve it all the same with --allow-chance"
+        f"not shown to be better than a guess ({100 * card.guess:.1f} %); {remedy}, or serve it "
+        "all the same with --allow-chance"
     )
 
 

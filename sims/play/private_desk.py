@@ -112,18 +112,13 @@ class PrivateDesk:
                 replace(self.served, privacy=privacy),
                 mechanism,
                 self._ledger,
-                ignore_phase,
-                calibration,
+                calibration=calibration,
             )
         return self._answerers[epsilon]
 
     def close(self) -> None:
         """Close the ledger."""
         self._ledger.close()
-
-
-def ignore_phase(phase: str, seconds: float) -> None:
-    """Take how long a phase took, for which nobody asks here."""
 
 
 def prepare_answers(desk: PrivateDesk, width: int, show: Callable[[int], None]) -> None:

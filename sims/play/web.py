@@ -11,8 +11,8 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 
+from clients.service.app import JSON_TYPE, read_body
 from clients.service.problems import ProblemError, ProblemKind
-from clients.service.query import JSON_TYPE, read_body
 from sims.local_page import create_local_app, make_page
 from sims.play.playground import Playground
 from sims.play.playground import Request as PlayRequest

@@ -1,4 +1,4 @@
-"""What a model server answers without privacy, at the desk where private answers are made."""
+"""Answers of a model server without privacy, at the worker that makes private answers."""
 
 import json
 from collections.abc import Sequence
@@ -6,15 +6,15 @@ from collections.abc import Sequence
 import torch
 
 from clients.service import PrivateAnswer, Query
-from clients.service.answer_desk import AnswerDesk
+from clients.service.worker import AnswerWorker
 from fedcel.privacy.ledger import Refusal
 
 BODY = b'{"unit": "logits", "label": 0, "values": [0, 0, 0, 0, 0, 0, 0, 0, 0, 0]}'
 
 
-def answer_plainly(desk: AnswerDesk, asks: Sequence[Query]) -> list[PrivateAnswer | Refusal]:
+def answer_plainly(worker: AnswerWorker, asks: Sequence[Query]) -> list[PrivateAnswer | Refusal]:
     """Return what the heads say, for nothing."""
-    model = desk._answerers[asks[0].version].model
+    model = worker._answerers[asks[0].version].model
     rows = torch.stack([torch.frombuffer(bytearray(a.message), dtype=torch.float32) for a in asks])
     logits = model.predict(rows).logits
     pairs = zip(logits.argmax(1).tolist(), logits.tolist(), strict=True)

@@ -42,7 +42,7 @@ import torch
 
 from clients.service import ServedModel
 from clients.service.access import add_key
-from clients.service.app import Limits
+from clients.service.service import Limits
 from fedcel.privacy.ledger import MICRO, Charge, Ledger, parse_ledger_address
 from sims.commands.listening import Endpoint
 from sims.commands.web_server import run_service

@@ -27,10 +27,14 @@ from typing import NamedTuple
 import torch
 
 from clients.service import PrivateAnswer, PrivateAnswerer, Query, ServedModel, load_served
-from clients.service.answer_desk import DeskLink, ThreadDesk
-from clients.service.app import Service
-from clients.service.desk_process import ProcessDesk, spare_from_collections
 from clients.service.onnx_heads import use_onnx_heads
+from clients.service.service import Service
+from clients.service.worker import (
+    ProcessWorker,
+    ThreadWorker,
+    Worker,
+    spare_from_collections,
+)
 from fedcel.privacy import LabelOnly, build_mechanism
 from fedcel.privacy.ledger import MICRO, Charge, Ledger, Refusal
 from fedcel.runs import calibrate_answers
@@ -51,7 +55,7 @@ class Served(NamedTuple):
     engine: str
     strip: Callable[[Service], None]
     """Takes out of it what it is compared without."""
-    desk: Callable[[], DeskLink] = ProcessDesk
+    worker: Callable[[], Worker] = ProcessWorker
     """Where the answers are made."""
 
 
@@ -76,9 +80,9 @@ def main() -> None:
     torch.set_num_threads(1)
     seconds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     print(
-        f"load by {WRK or 'load.py'}; processor time in us an answer, of the service, of its desk"
+        f"load by {WRK or 'load.py'}; processor time in us an answer, of the service, of its worker"
     )
-    print("| what | connections | answers/s | median ms | p99 ms | service us | desk us |")
+    print("| what | connections | answers/s | median ms | p99 ms | service us | worker us |")
     print("|---|---|---|---|---|---|---|")
     with ExitStack() as stack:
         ups = {kind: stack.enter_context(serve(kind)) for kind in SERVED}
@@ -106,12 +110,12 @@ def main() -> None:
 
 
 def read_processor_times(up: Running) -> tuple[float, float]:
-    """Return the seconds that this process, and the desk's where it has one, have used."""
-    desk = up.service.desk
+    """Return the seconds that this process, and the worker's where it has one, have used."""
+    worker = up.service.worker
     used = os.times()
-    if not isinstance(desk, ProcessDesk):
+    if not isinstance(worker, ProcessWorker):
         return used.user + used.system, 0.0
-    fields = Path(f"/proc/{desk._process.pid}/stat").read_text().rpartition(")")[2].split()
+    fields = Path(f"/proc/{worker._process.pid}/stat").read_text().rpartition(")")[2].split()
     ticks = int(fields[11]) + int(fields[12])
     return used.user + used.system, ticks / os.sysconf("SC_CLK_TCK")
 
@@ -125,7 +129,7 @@ def serve(kind: Served) -> Iterator[Running]:
         model = use_onnx_heads(model, convert_heads(model))
     with (
         tempfile.TemporaryDirectory(dir=Path.cwd()) as folder,
-        running(Path(folder), run, epsilon=1e9, model=model, desk=kind.desk()) as up,
+        running(Path(folder), run, epsilon=1e9, model=model, worker=kind.worker()) as up,
     ):
         kind.strip(up.service)
         yield up
@@ -150,7 +154,7 @@ def unguarded(service: Service) -> None:
     """Leave of a service what a plain batching model server does: heads and JSON for a batch."""
 
     async def work(asks: Sequence[Query]) -> list[PrivateAnswer | Refusal]:
-        return await service.desk.call(answer_plainly, asks)
+        return await service.worker.call(answer_plainly, asks)
 
     service.batcher.work = work
 
@@ -168,14 +172,22 @@ SERVED = (
     ),
     Served("private answers, `laplace` (OpenDP)", "laplace", "torch", keep_all),
     Served(
-        "private answers, `label-only`, in one process", "label-only", "torch", keep_all, ThreadDesk
+        "private answers, `label-only`, in one process",
+        "label-only",
+        "torch",
+        keep_all,
+        ThreadWorker,
     ),
     Served(
-        "a plain batching model server, nothing private", "laplace", "torch", unguarded, ThreadDesk
+        "a plain batching model server, nothing private",
+        "laplace",
+        "torch",
+        unguarded,
+        ThreadWorker,
     ),
-    Served("the same, heads in ONNX", "laplace", "onnx", unguarded, ThreadDesk),
+    Served("the same, heads in ONNX", "laplace", "onnx", unguarded, ThreadWorker),
     Served("the same, heads in another process", "laplace", "torch", unguarded),
-    Served("the same application without a model", "laplace", "torch", empty, ThreadDesk),
+    Served("the same application without a model", "laplace", "torch", empty, ThreadWorker),
 )
 
 
@@ -229,7 +241,7 @@ def limits(folder: Path) -> list[tuple[str, float]]:
     logits = model.predict(messages).logits
     with Ledger.open(folder / "alone.db") as ledger:
         ledger.grant("phone", 10**9 * MICRO)
-        desk = PrivateAnswerer(model, noise, ledger, lambda *_: None)
+        answerer = PrivateAnswerer(model, noise, ledger)
         counter = iter(range(10**9))
 
         def charges() -> list[Charge]:
@@ -238,7 +250,7 @@ def limits(folder: Path) -> list[tuple[str, float]]:
                 Query("phone", name, name.encode().ljust(256, b"\0"), wants_uncertainty=False)
                 for name in names
             ]
-            return [desk.build_charge(ask) for ask in asks]
+            return [answerer.build_charge(ask) for ask in asks]
 
         def commit() -> None:
             ledger.charge(charges(), [BODY] * GROUP)

@@ -15,9 +15,10 @@ import uvicorn
 
 from clients.service import ServedModel, load_served
 from clients.service.access import add_key, key_table_path
-from clients.service.answer_desk import DeskLink, ThreadDesk
-from clients.service.app import Limits, Service, create_app
-from clients.service.versions import ModelOffer, Reload
+from clients.service.app import create_app
+from clients.service.model import ModelOffer
+from clients.service.service import Limits, Reload, Service
+from clients.service.worker import ThreadWorker, Worker
 from fedcel.data import load_splits
 from fedcel.federation import init_net
 from fedcel.privacy import Mechanism, build_mechanism
@@ -77,9 +78,9 @@ class Running(NamedTuple):
 
 
 def ledger_of(up: Running) -> Ledger:
-    """Return a service's own connection to its ledger, at a desk in a thread."""
-    assert isinstance(up.service.desk, ThreadDesk)
-    return up.service.desk.desk.ledger
+    """Return a service's own connection to its ledger, at a worker in a thread."""
+    assert isinstance(up.service.worker, ThreadWorker) and up.service.worker.worker
+    return up.service.worker.worker.ledger
 
 
 @contextmanager
@@ -93,11 +94,12 @@ def running(
     ledger: str | None = None,
     model: ServedModel | None = None,
     reload: Reload | None = None,
-    desk: DeskLink | None = None,
+    worker: Worker | None = None,
 ) -> Iterator[Running]:
     """Serve a run to the client `phone`, which may spend `epsilon`.
 
-    `ledger`: its address, None: a file in the folder. `model`: None: the run's, in torch. `desk`:
+    `ledger`: its address, None: a file in the folder. `model`: None: the run's, in torch.
+    `worker`:
     None: in a thread, which takes any object as a mechanism.
     """
     run = run or made_run()
@@ -112,7 +114,7 @@ def running(
         limits or Limits(rate=1e6),
         keys=keys,
         reload=reload,
-        desk=desk,
+        worker=worker,
     )
     endpoint = Endpoint("127.0.0.1", 0, None, None, False)
     server = uvicorn.Server(configure_server(create_app(service), endpoint))

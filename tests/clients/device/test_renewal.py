@@ -14,8 +14,8 @@ from clients.device import AsyncSplitClient, ImageOwner, SplitClient
 from clients.device.conversation import check_successor
 from clients.device.device import Device
 from clients.service import load_served
-from clients.service.app import build_model_card
-from clients.service.versions import ModelOffer, Reload
+from clients.service.model import ModelOffer
+from clients.service.service import Reload, build_model_card
 from clients.service_messages import ModelCard
 from fedcel.errors import LeakError, LeakLimitError, ModelVersionError, ServiceError
 from fedcel.nets import SplitNet
@@ -55,7 +55,7 @@ class Versions:
         self.next_offers.append(offer)
         self.up.service.request_reload()
         self.wait_until(lambda: self.up.model.version == offer.model.version)
-        self.wait_until(lambda: replaced not in self.up.service.older_models)
+        self.wait_until(lambda: replaced not in self.up.service.versions)
 
     def wait_until(self, holds: Callable[[], bool]) -> None:
         """Wait for the service."""

@@ -53,12 +53,12 @@ class Backwards:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> PrivateAnswerer:
-    """A desk with two clients of 10 epsilon each, an answer for 1."""
+def answerer(tmp_path: Path) -> PrivateAnswerer:
+    """An answerer with two clients of 10 epsilon each, an answer for 1."""
     ledger = Ledger.open(tmp_path / "ledger.db")
     for client in ("phone", "other"):
         ledger.grant(client, 10 * MICRO)
-    return PrivateAnswerer(MODEL, Clear(), ledger, lambda *_: None)
+    return PrivateAnswerer(MODEL, Clear(), ledger)
 
 
 def ask(name: str, value: float, client: str = "phone", uncertainty: bool = False) -> Query:
@@ -66,7 +66,7 @@ def ask(name: str, value: float, client: str = "phone", uncertainty: bool = Fals
     return Query(client, name, np.full(8, value, "<f4").tobytes(), wants_uncertainty=uncertainty)
 
 
-def test_the_answer_is_the_average_over_all_heads(desk: PrivateAnswerer) -> None:
+def test_the_answer_is_the_average_over_all_heads(answerer: PrivateAnswerer) -> None:
     """The batched product equals one head after the other."""
     messages = torch.rand(5, 8, generator=torch.Generator().manual_seed(0))
     one_by_one = Prediction(apply_heads(RUN.flat, RUN.samples, messages))
@@ -75,7 +75,7 @@ def test_the_answer_is_the_average_over_all_heads(desk: PrivateAnswerer) -> None
         Query("phone", f"request-{i}", m.numpy().tobytes(), wants_uncertainty=False)
         for i, m in enumerate(messages)
     ]
-    answers = [content(reply) for reply in desk.answer(queries)]
+    answers = [content(reply) for reply in answerer.answer(queries)]
     values = torch.tensor([answer["values"] for answer in answers])
     torch.testing.assert_close(values, one_by_one.logits + 1)
     assert [answer["label"] for answer in answers] == values.argmax(1).tolist()
@@ -88,61 +88,63 @@ def content(reply: PrivateAnswer | Refusal) -> dict[str, list[float]]:
     return body
 
 
-def test_charge_and_answer_are_on_the_disk_before_the_answer_is_told(desk: PrivateAnswerer) -> None:
+def test_charge_and_answer_are_on_the_disk_before_the_answer_is_told(
+    answerer: PrivateAnswerer,
+) -> None:
     """What another connection reads; where the commit fails, nothing is told or kept."""
-    (first,) = desk.answer([ask("request-1", 0.1)])
-    with Ledger.open(desk.ledger.address) as second:
-        (again,) = replace(desk, ledger=second).answer([ask("request-1", 0.1)])
+    (first,) = answerer.answer([ask("request-1", 0.1)])
+    with Ledger.open(answerer.ledger.address) as second:
+        (again,) = replace(answerer, ledger=second).answer([ask("request-1", 0.1)])
         assert content(again) == content(first)
-        desk.ledger.db.execute("PRAGMA query_only = ON")
+        answerer.ledger.db.execute("PRAGMA query_only = ON")
         with pytest.raises(LedgerError, match="read-only"):
-            desk.answer([ask("request-1", 0.1), ask("request-2", 0.2)])
+            answerer.answer([ask("request-1", 0.1), ask("request-2", 0.2)])
         assert second.balance("phone").spent == MICRO
         assert second.rows()[-1].entry.kind == "charge"
 
 
-def test_equal_messages_get_one_answer_and_pay_once(desk: PrivateAnswerer) -> None:
+def test_equal_messages_get_one_answer_and_pay_once(answerer: PrivateAnswerer) -> None:
     """In one batch, in a later one, and under another id; for another client it is another."""
-    first, same, foreign = desk.answer(
+    first, same, foreign = answerer.answer(
         [ask("request-1", 0.1), ask("request-2", 0.1), ask("request-1", 0.1, "other")]
     )
-    (later,) = desk.answer([ask("request-3", 0.1)])
+    (later,) = answerer.answer([ask("request-3", 0.1)])
     assert content(first) == content(same) == content(later)
     fresh = [a.is_fresh for a in (first, same, later, foreign) if isinstance(a, PrivateAnswer)]
     assert fresh == [True, False, False, True]
-    assert desk.ledger.balance("phone").spent == MICRO
-    assert desk.ledger.balance("other").spent == MICRO
+    assert answerer.ledger.balance("phone").spent == MICRO
+    assert answerer.ledger.balance("other").spent == MICRO
 
 
-def test_an_id_is_a_clients_own_and_means_one_message(desk: PrivateAnswerer) -> None:
+def test_an_id_is_a_clients_own_and_means_one_message(answerer: PrivateAnswerer) -> None:
     """Another message under it is refused in the same batch; another client may use it."""
-    first, changed, foreign = desk.answer(
+    first, changed, foreign = answerer.answer(
         [ask("request-1", 0.1), ask("request-1", 0.2), ask("request-1", 0.2, "other")]
     )
     assert isinstance(first, PrivateAnswer) and isinstance(foreign, PrivateAnswer)
     assert isinstance(changed, Refusal) and changed.reason == "replayed"
 
 
-def test_nothing_is_told_beyond_the_budget(desk: PrivateAnswerer) -> None:
+def test_nothing_is_told_beyond_the_budget(answerer: PrivateAnswerer) -> None:
     """Ten answers for ten epsilon; the eleventh is refused, a repeat is still given."""
-    replies = desk.answer([ask(f"request-{i}", i / 20) for i in range(11)])
+    replies = answerer.answer([ask(f"request-{i}", i / 20) for i in range(11)])
     assert sum(isinstance(reply, PrivateAnswer) for reply in replies) == 10
     last = replies[10]
     assert isinstance(last, Refusal) and last.reason == "budget" and last.remaining == 0
-    (again,) = desk.answer([ask("request-x", 0.0)])
+    (again,) = answerer.answer([ask("request-x", 0.0)])
     assert content(again) == content(replies[0])
-    (stranger,) = desk.answer([ask("request-1", 0.1, "stranger")])
-    assert isinstance(stranger, Refusal) and stranger.reason == "unknown-client"
+    (unknown,) = answerer.answer([ask("request-1", 0.1, "unknown")])
+    assert isinstance(unknown, Refusal) and unknown.reason == "unknown-client"
 
 
-def test_probabilities_follow_from_what_is_stored(desk: PrivateAnswerer) -> None:
+def test_probabilities_follow_from_what_is_stored(answerer: PrivateAnswerer) -> None:
     """Of a first answer and its repeat alike, also of one stored before there were any.
 
     They are not stored: another calibration reads the same values, and nothing is paid.
     """
-    (old,) = desk.answer([ask("request-1", 0.1)])
+    (old,) = answerer.answer([ask("request-1", 0.1)])
     assert "probabilities" not in content(old)
-    new = replace(desk, calibration=Backwards())
+    new = replace(answerer, calibration=Backwards())
     repeat, first, same = new.answer(
         [ask("request-2", 0.1), ask("request-3", 0.3), ask("request-4", 0.3)]
     )
@@ -153,15 +155,15 @@ def test_probabilities_follow_from_what_is_stored(desk: PrivateAnswerer) -> None
         assert body["label"] == int(expected.argmax()) != int(np.argmax(body["values"]))
     assert content(repeat)["values"] == content(old)["values"]
     assert content(first) == content(same)
-    assert desk.ledger.balance("phone").spent == 2 * MICRO
+    assert answerer.ledger.balance("phone").spent == 2 * MICRO
 
 
-def test_uncertainty_has_a_price_and_noise_of_its_own(desk: PrivateAnswerer) -> None:
+def test_uncertainty_has_a_price_and_noise_of_its_own(answerer: PrivateAnswerer) -> None:
     """Twice the epsilon; the same message without it is another question."""
-    (plain,) = desk.answer([ask("request-2", 0.1)])
-    (sure,) = desk.answer([ask("request-1", 0.1, uncertainty=True)])
+    (plain,) = answerer.answer([ask("request-2", 0.1)])
+    (sure,) = answerer.answer([ask("request-1", 0.1, uncertainty=True)])
     assert set(content(sure)) - set(content(plain)) == {"entropy", "information"}
-    assert desk.ledger.balance("phone").spent == 3 * MICRO
+    assert answerer.ledger.balance("phone").spent == 3 * MICRO
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.integers(2, 12))
@@ -186,7 +188,7 @@ def test_uniform_samples_have_all_the_entropy_and_no_information() -> None:
     torch.testing.assert_close(scores, torch.full((1, 2), math.log(2)).double())
 
 
-def test_the_digest_of_a_question_stays_as_it_is(desk: PrivateAnswerer) -> None:
+def test_the_digest_of_a_question_stays_as_it_is(answerer: PrivateAnswerer) -> None:
     """With another one every stored answer would be unknown, and each repeat paid again."""
     privacy = PrivacySettings.model_validate(
         {
@@ -200,9 +202,9 @@ def test_the_digest_of_a_question_stays_as_it_is(desk: PrivateAnswerer) -> None:
             "sensitivity": "none",
         }
     )
-    answerer = replace(desk, model=replace(MODEL, privacy=privacy))
+    changed = replace(answerer, model=replace(MODEL, privacy=privacy))
     queries = [ask("request-1", 0.1), ask("request-1", 0.1, uncertainty=True)]
-    digests = [answerer.digest(query).hex() for query in queries]
+    digests = [changed.digest(query).hex() for query in queries]
     assert digests == [
         "8fddb8a5a0adea590a8df1cfa6a51bd2bd8a2599b05cf222a51f5dd1df5d4b13",
         "9073b7cdda3c6c1a2bb3698f3a96380e70723b559d18694621602ca5b4cc4d72",

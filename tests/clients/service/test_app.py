@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from clients.service import app as app_module
+from clients.service import service as service_module
 from clients.service.access import add_key, key_table_path, remove_key
-from clients.service.app import Limits
 from clients.service.problems import PROBLEM_MEDIA_TYPE, ProblemKind
+from clients.service.service import Limits
 from fedcel.privacy.ledger import MICRO, Ledger, sqlite_database
 from tests.clients.serving import Running, ledger_of, made_run, running
 
@@ -214,7 +214,7 @@ def test_each_address_has_a_limit_of_its_own(tmp_path: Path) -> None:
         for path in ("/v1/model", "/v1/budget"):
             assert get(up, path).status_code == 200
             problem(get(up, path), ProblemKind.RATE)
-            problem(get(up, f"{path}%0A"), ProblemKind.RATE)
+            problem(get(up, f"{path}%0A"), ProblemKind.NOT_FOUND)
         assert {structured(up, message=[x / 10] * 8).status_code for x in range(5)} == {200}
 
 
@@ -265,8 +265,8 @@ def test_budgets_and_accounts_end(tmp_path: Path) -> None:
         for value in (0.1, 0.2):
             assert structured(up, message=[value] * 8).status_code == 200
         assert problem(structured(up, message=[0.3] * 8), ProblemKind.BUDGET)["left"] == 0.5
-        stranger = add_key(key_table_path(up.ledger), "stranger", None, time.time())
-        reply = post(up, authorization=f"Bearer {stranger}")
+        unknown = add_key(key_table_path(up.ledger), "unknown", None, time.time())
+        reply = post(up, authorization=f"Bearer {unknown}")
         problem(reply, ProblemKind.UNKNOWN_CLIENT)
         old = add_key(key_table_path(up.ledger), "old", 1, time.time() - 1e6)
         problem(post(up, authorization=f"Bearer {old}"), ProblemKind.EXPIRED)
@@ -332,7 +332,7 @@ def refuse_space(**_: object) -> None:
 def test_readiness_is_shown_by_a_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before a query finds out; a repeat, which is read, does not make the service ready."""
     with running(tmp_path) as up:
-        monkeypatch.setattr(app_module, "PROBE_SECONDS", 0.0)
+        monkeypatch.setattr(service_module, "PROBE_SECONDS", 0.0)
         first = post(up)
         assert httpx.get(f"{up.url}/readyz").status_code == 200
         with monkeypatch.context() as full:

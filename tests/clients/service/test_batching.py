@@ -9,7 +9,8 @@ from functools import partial
 
 import pytest
 
-from clients.service.batching import LINGER_SECONDS, Batcher, FullError, run_in_thread
+from clients.service.problems import ProblemError
+from clients.service.worker import LINGER_SECONDS, Batcher, run_in_thread
 
 
 class Gate:
@@ -37,13 +38,12 @@ def test_what_waits_is_answered_together_and_the_queue_is_bounded() -> None:
         gate = Gate()
         with ThreadPoolExecutor(1) as thread:
             batcher = Batcher(partial(run_in_thread, thread, gate), max_batch=3, max_waiting=4)
-            await batcher.start()
             first = asyncio.create_task(batcher.submit(0))
             await asyncio.sleep(0.05)
             waiting = [asyncio.create_task(batcher.submit(i)) for i in range(1, 5)]
             await asyncio.sleep(0.05)
             assert batcher.count_waiting() == 4
-            with pytest.raises(FullError):
+            with pytest.raises(ProblemError):
                 await batcher.submit(5)
             gate.open.set()
             assert await asyncio.gather(first, *waiting) == [0, 1, 4, 9, 16]
@@ -60,7 +60,6 @@ def test_answers_that_do_not_match_in_number_fail_their_own_questions() -> None:
         with ThreadPoolExecutor(1) as thread:
             work = partial(run_in_thread, thread, lambda items: [i for i in items if i])
             batcher = Batcher(work, max_batch=2, max_waiting=9)
-            await batcher.start()
             with pytest.raises(ValueError, match="0 results for 1"):
                 await asyncio.wait_for(batcher.submit(0), 2)
             assert await asyncio.wait_for(batcher.submit(3), 2) == 3
@@ -76,12 +75,11 @@ def test_closing_answers_all_that_waits_and_takes_nothing_more() -> None:
         gate = Gate()
         with ThreadPoolExecutor(1) as thread:
             batcher = Batcher(partial(run_in_thread, thread, gate), max_batch=2, max_waiting=9)
-            await batcher.start()
             waiting = [asyncio.create_task(batcher.submit(i)) for i in range(5)]
             await asyncio.sleep(0.02)
             closing = asyncio.create_task(batcher.close())
             await asyncio.sleep(0.02)
-            with pytest.raises(FullError):
+            with pytest.raises(ProblemError):
                 await batcher.submit(9)
             assert not closing.done()
             gate.open.set()
@@ -98,7 +96,6 @@ def test_an_error_reaches_its_batch_and_the_loop_goes_on() -> None:
         gate = Gate()
         with ThreadPoolExecutor(1) as thread:
             batcher = Batcher(partial(run_in_thread, thread, gate), max_batch=8, max_waiting=9)
-            await batcher.start()
             gone = asyncio.create_task(batcher.submit(2))
             await asyncio.sleep(0.02)
             gone.cancel()
@@ -126,7 +123,6 @@ def test_a_batch_waits_for_all_that_were_under_way() -> None:
 
         with ThreadPoolExecutor(1) as thread:
             batcher = Batcher(partial(run_in_thread, thread, work), max_batch=64, max_waiting=99)
-            await batcher.start()
 
             async def ask_again() -> None:
                 for turn in range(20):
@@ -169,7 +165,6 @@ def test_two_batches_at_once_share_what_is_under_way() -> None:
 
         waiting: list[asyncio.Task[int]] = []
         batcher = Batcher(work, max_batch=64, max_waiting=99, at_once=2)
-        await batcher.start()
         await submit(0)
         await submit(1)
         await submit(2, 3, 4, 5)

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from clients.service import load_served
-from clients.service.app import build_model_card
-from clients.service.versions import ModelOffer
+from clients.service.model import ModelOffer
+from clients.service.service import build_model_card
 from fedcel.errors import RunError, SettingsError
 from fedcel.privacy import build_mechanism, fit_calibration
 from tests.clients.serving import made_run

@@ -51,7 +51,7 @@ def test_logits_of_any_kind_are_charged_and_perturbed(layer: PrivateLayer, path:
         layer.answer("phone", "request-4", b"4", LOGITS)
     assert (refused.value.kind, refused.value.remaining) == (ProblemKind.BUDGET, 0)
     with pytest.raises(ProblemError) as refused:
-        layer.answer("stranger", "request-4", b"4", LOGITS)
+        layer.answer("unknown", "request-4", b"4", LOGITS)
     assert refused.value.kind is ProblemKind.UNKNOWN_CLIENT
     with Ledger.open(path) as ledger:
         assert ledger.balance("phone").spent == 12 * MICRO and ledger.verify() == []

@@ -26,9 +26,7 @@ def test_a_message_without_a_finite_answer_costs_nothing_and_its_neighbours_are_
     broken = replace(model, heads=head)
     with Ledger.open(tmp_path / "ledger.db") as ledger:
         ledger.grant("phone", 100 * MICRO)
-        desk = PrivateAnswerer(
-            broken, build_mechanism(model.privacy, model.classes), ledger, lambda *_: None
-        )
+        answerer = PrivateAnswerer(broken, build_mechanism(model.privacy, model.classes), ledger)
         rows = torch.zeros(3, 8)
         rows[1, 0] = 1e6
         queries = [
@@ -36,7 +34,7 @@ def test_a_message_without_a_finite_answer_costs_nothing_and_its_neighbours_are_
             for k, row in enumerate(rows)
         ]
         queries[2] = queries[2]._replace(message=(rows[2] + 1e-30).numpy().tobytes())
-        first, bad, last = desk.answer(queries)
+        first, bad, last = answerer.answer(queries)
         assert bad == Refusal("undefined", None)
         assert isinstance(first, PrivateAnswer) and isinstance(last, PrivateAnswer)
         assert ledger.balance("phone").spent == 8 * MICRO

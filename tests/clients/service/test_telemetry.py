@@ -24,7 +24,8 @@ from opentelemetry.sdk.trace.export import (
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import clients.service.telemetry as telemetry_module
-from clients.service.app import Limits, Service, create_app
+from clients.service.app import create_app
+from clients.service.service import Limits, Service
 from clients.service.telemetry import Telemetry, open_telemetry
 from tests.clients.serving import made_run, make_offer
 

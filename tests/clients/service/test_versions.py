@@ -11,8 +11,9 @@ import httpx
 import numpy as np
 import pytest
 
+from clients.service.model import ModelOffer
 from clients.service.problems import ProblemKind
-from clients.service.versions import ModelOffer, Reload
+from clients.service.service import Reload
 from fedcel.errors import RunError
 from tests.clients.serving import Running, made_run, make_offer, running, wait_until
 
@@ -145,19 +146,19 @@ def test_a_replaced_version_ends_and_may_come_back(changing: Changing) -> None:
     changing.up.service._loop.call_soon_threadsafe(
         changing.up.service.end_version, new.model.version
     )
-    wait_until(lambda: new.model.version not in changing.up.service.older_models)
+    wait_until(lambda: new.model.version not in changing.up.service.versions)
     for reply in (changing.ask(new), changing.ask_json(new)):  # of another length, too
         assert is_refused(reply, ProblemKind.MODEL_VERSION)
     assert changing.ask(old, 0.75).status_code == 200
 
 
 def test_a_version_that_comes_back_while_it_is_asked_stays(changing: Changing) -> None:
-    """Its last question holds it at the desk past its end; by then it is served again."""
+    """Its last question holds it at the worker past its end; by then it is served again."""
     old, new, service = changing.old, changing.new, changing.up.service
     changing.reload(new, "served")
     service._under_way[old.model.version] += 1
     service._loop.call_soon_threadsafe(service.end_version, old.model.version)
-    wait_until(lambda: old.model.version not in service.older_models)
+    wait_until(lambda: old.model.version not in service.versions)
     changing.reload(old, "served")
     service._under_way[old.model.version] -= 1
     service._loop.call_soon_threadsafe(service._leave_version, old.model.version)
@@ -175,7 +176,7 @@ def test_the_grace_ends_by_itself(tmp_path: Path, offers: tuple[ModelOffer, Mode
         service = Changing(up, [new], old, new)
         service.reload(new, "served")
         assert service.ask(new).status_code == 200
-        wait_until(lambda: not up.service.older_models)
+        wait_until(lambda: len(up.service.versions) == 1)
         spent = service.get("/v1/budget").json()["spent"]
         for reply in (service.ask(old), service.ask_json(old)):
             assert is_refused(reply, ProblemKind.MODEL_VERSION)
@@ -215,4 +216,4 @@ def test_the_same_model_is_not_replaced_and_keeps_its_price(changing: Changing) 
     changing.reload(changing.old, "unchanged")
     changing.reload(make_offer(made_run(**{"privacy.epsilon": 2})), "refused")
     assert changing.get("/v1/model").json()["epsilon"] == 4
-    assert not changing.up.service.older_models
+    assert len(changing.up.service.versions) == 1

@@ -256,7 +256,7 @@ def test_a_start_that_fails_says_why_in_each_line(
         def fail(*_: object) -> None:
             raise ValueError("secret words")
 
-        monkeypatch.setattr("clients.service.app.build_model_card", fail)
+        monkeypatch.setattr("clients.service.service.build_model_card", fail)
     words = ["serve", str(tmp_path), "--ledger", str(tmp_path / "ledger.db"), "--port", "0"]
     assert main([*words, "--allow-chance"]) == (1 if is_ours else 2)
     *log, last = capsys.readouterr().err.splitlines()

@@ -1,0 +1,438 @@
+"""Workers that answer queries: a queue in front, a thread or a process behind it.
+
+A worker has the ledger and the model versions that it pays for, and does one thing after the other.
+In a process of its own it has an interpreter and a core of its own, too. Both processes then speak
+over a pair of sockets that nobody else has, in the order of the requests: each message is its
+length in eight bytes, then a pickle. The process ends when the service's end of the pair is closed,
+however the service ended, and never by a signal that was meant for the service.
+"""
+
+import asyncio
+import gc
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, Generic, ParamSpec, Self, TypeVar, final
+
+import torch
+
+from clients.service.answering import PrivateAnswer, PrivateAnswerer, Query
+from clients.service.model import ModelOffer
+from clients.service.problems import ProblemError, ProblemKind, describe_place
+from fedcel.errors import FedcelError, LedgerError
+from fedcel.privacy.ledger import Balance, Ledger, LedgerAddress, Refusal
+
+LINGER_SECONDS = 0.001
+"""How long a batch waits for the next item, twice; uvloop counts in milliseconds."""
+MAX_LINGER_SECONDS = 0.01
+"""How long its first item waits for others, at most."""
+LENGTH_BYTES = 8
+CLOSE_SECONDS = 20.0
+"""How long to wait, at the end, until pending requests are done. What is cut off leaves nothing."""
+END_SECONDS = 10.0
+"""How long to wait for the process's end once its work is done."""
+OWN_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Which a terminal or a supervisor may send to the whole group."""
+
+Phases = list[tuple[str, float]]
+"""Seconds of each part of a batch: heads, noise, write, charge."""
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Parameters = ParamSpec("Parameters")
+
+
+class AnsweringError(Exception):
+    """Unexpected failure of a worker; type and place of what failed, never its words."""
+
+
+@final
+class AnswerWorker:
+    """Answers queries for any of its versions; all of them charge one ledger.
+
+    Every method raises LedgerError where the ledger cannot be read or written.
+    """
+
+    def __init__(self, ledger: LedgerAddress) -> None:
+        self.ledger = Ledger.open(ledger)
+        self._answerers: dict[str, PrivateAnswerer] = {}
+        self._phases: Phases = []
+
+    def add_version(self, offer: ModelOffer) -> None:
+        """Answer a version from now on, once it has made an answer for nobody.
+
+        Some libraries are loaded when they are first used.
+        """
+        model, mechanism, calibration, _ = offer
+        model.predict(torch.zeros(1, model.net.features))
+        mechanism.answer(torch.zeros(1, model.classes))
+        self._answerers[model.version] = PrivateAnswerer(
+            model, mechanism, self.ledger, lambda *phase: self._phases.append(phase), calibration
+        )
+
+    def remove_version(self, version: str) -> None:
+        """Answer a version no more."""
+        del self._answerers[version]
+
+    def answer(self, queries: Sequence[Query]) -> tuple[list[PrivateAnswer | Refusal], Phases]:
+        """Answer queries, each by the version that it was made for.
+
+        A batch for one version alone is one transaction of the ledger, as it is without a change.
+        """
+        self._phases = []
+        places: dict[str, list[int]] = {}
+        for place, query in enumerate(queries):
+            places.setdefault(query.version, []).append(place)
+        replies: dict[int, PrivateAnswer | Refusal] = {}
+        for version, rows in places.items():
+            answers = self._answerers[version].answer([queries[row] for row in rows])
+            replies.update(zip(rows, answers, strict=True))
+        return [replies[place] for place in range(len(queries))], self._phases
+
+    def read_balance(self, client: str) -> Balance:
+        """Return a client's account."""
+        return self.ledger.balance(client)
+
+    def probe(self) -> None:
+        """Find out whether something could be charged now."""
+        self.ledger.probe()
+
+    def close(self) -> None:
+        """Close the ledger."""
+        self.ledger.close()
+
+
+@final
+class ThreadWorker:
+    """A worker in a thread of this process; it ends with it."""
+
+    batches_at_once = 1
+    """How many batches are worth sending before the first one is answered."""
+    worker: AnswerWorker | None = None
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "fedcel-answers")
+
+    async def open(self, ledger: LedgerAddress, on_end: Callable[[], None]) -> None:
+        """Make the worker; LedgerError where its ledger cannot be opened."""
+        self.worker = await run_in_thread(self._thread, AnswerWorker, ledger)
+
+    async def call(self, method: Callable[..., Result], *arguments: object) -> Result:
+        """Return a result of a method of `AnswerWorker`, or raise its error."""
+        return await run_in_thread(self._thread, method, self.worker, *arguments)
+
+    async def close(self) -> None:
+        """Do what was asked, then close the ledger."""
+        if self.worker is not None:
+            await self.call(AnswerWorker.close)
+        await asyncio.to_thread(self._thread.shutdown)
+
+
+@final
+class ProcessWorker:
+    """A worker in a process of its own, which starts now and ends with the context.
+
+    It works on one batch while the event loop reads the queries of the next.
+    """
+
+    batches_at_once = 2
+
+    _writer: asyncio.StreamWriter
+    _replies: asyncio.Task[None] | None = None
+
+    def __init__(self) -> None:
+        self._connection, other_end = socket.socketpair()
+        with other_end:
+            self._process = start_process(other_end)
+        self._pending: deque[asyncio.Future[Any]] = deque()
+        self._is_closing = False
+        self._has_ended = False
+
+    def __enter__(self) -> Self:
+        """Return this worker."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the process."""
+        self.end()
+
+    async def open(self, ledger: LedgerAddress, on_end: Callable[[], None]) -> None:
+        """Have the process open the ledger; `on_end` is called where it ends by itself."""
+        reader, self._writer = await asyncio.open_connection(sock=self._connection)
+        self._replies = asyncio.create_task(self._read_replies(reader, on_end))
+        await self.call(AnswerWorker, ledger)
+
+    async def call(self, method: Callable[..., Result], *arguments: object) -> Result:
+        """Return a result of a method of `AnswerWorker`; LedgerError once the process has ended."""
+        if self._has_ended:
+            raise LedgerError("the process that has the ledger has ended; start the service again")
+        message = encode_message((method, arguments))  # where this fails, nothing was asked
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._pending.append(future)
+        self._writer.write(message)
+        return await future
+
+    async def close(self) -> None:
+        """Do what was asked, then close the ledger and end the process."""
+        self._is_closing = True
+        try:
+            if self._replies is not None:
+                with suppress(LedgerError, AnsweringError, TimeoutError):
+                    async with asyncio.timeout(CLOSE_SECONDS):
+                        await self.call(AnswerWorker.close)
+                self._writer.close()
+        finally:
+            await asyncio.to_thread(self.end)
+        if self._replies is not None:
+            await self._replies
+
+    def end(self) -> None:
+        """End the process, if it still runs."""
+        self._connection.close()
+        if self._replies is None or self._pending:  # it still loads what it needs, or hangs
+            self._process.kill()
+        try:
+            self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    async def _read_replies(self, reader: asyncio.StreamReader, on_end: Callable[[], None]) -> None:
+        """Give each reply to its request; at the process's end fail all that still wait."""
+        try:
+            with suppress(asyncio.IncompleteReadError, ConnectionError):
+                while True:
+                    length = int.from_bytes(await reader.readexactly(LENGTH_BYTES))
+                    reply = pickle.loads(await reader.readexactly(length))
+                    future = self._pending.popleft()
+                    if future.done():  # the caller has gone
+                        continue
+                    if isinstance(reply, Exception):
+                        future.set_exception(reply)
+                    else:
+                        future.set_result(reply)
+        finally:
+            self._has_ended = True
+            for future in self._pending:
+                if not future.done():
+                    future.set_exception(LedgerError("the process that has the ledger has ended"))
+            self._pending.clear()
+            if not self._is_closing:
+                on_end()
+
+
+Worker = ThreadWorker | ProcessWorker
+"""An `AnswerWorker`, asked from an event loop; its requests are done in order."""
+
+
+def start_process(connection: socket.socket) -> "subprocess.Popen[bytes]":
+    """Start a process that answers over a socket and looks for modules where this one does."""
+    code = f"from {__name__} import main; main()"
+    path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, OWN_SIGNALS)  # the process inherits it
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-c", code, str(connection.fileno())],
+            pass_fds=[connection.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def main() -> None:
+    """Answer over the socket whose number is the first argument, until the other end is closed."""
+    torch.set_num_threads(1)  # batches are small; more threads would only wait for each other
+    worker: AnswerWorker | None = None
+    with (
+        socket.socket(fileno=int(sys.argv[1])) as connection,
+        connection.makefile("rb") as stream,
+        suppress(ConnectionError),
+    ):
+        while length := stream.read(LENGTH_BYTES):
+            result: object = None
+            try:
+                method, arguments = pickle.loads(stream.read(int.from_bytes(length)))
+                if method is AnswerWorker:
+                    worker = AnswerWorker(*arguments)
+                elif worker is None:
+                    raise LedgerError("the process has no ledger; start the service again")
+                else:
+                    result = method(worker, *arguments)
+                if method is AnswerWorker.add_version:
+                    spare_from_collections()
+            except FedcelError as error:
+                result = error
+            except Exception as error:  # its words may repeat what was sent
+                result = AnsweringError(describe_place(error))
+            connection.sendall(encode_message(result))
+
+
+def encode_message(content: object) -> bytes:
+    """Return content as it is sent."""
+    body = pickle.dumps(content, pickle.HIGHEST_PROTOCOL)
+    return len(body).to_bytes(LENGTH_BYTES) + body
+
+
+def spare_from_collections() -> None:
+    """Let no garbage collection walk through what is loaded by now.
+
+    Libraries and model are some 300 000 objects that stay: each full collection would stop all
+    answers for a fifth of a second.
+    """
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+
+
+@final
+class Batcher(Generic[Item, Result]):
+    """Hands items that wait at the same time to `work`, which returns one result for each.
+
+    At most `max_waiting` items wait, at most `max_batch` are a batch, at most `at_once` batches are
+    under way. It belongs to the event loop in which it is made.
+
+    Work in a thread takes one batch at a time: Python lets one thread at a time, and each change of
+    turns costs more than a wait. A batch then begins as soon as all that were under way at the end
+    of the last one are waiting again, or no more come. Work in another process takes two batches of
+    half of them, so that both processes are at work; where none is under way, one begins as soon as
+    the event loop finds no more.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[Sequence[Item]], Awaitable[Sequence[Result]]],
+        *,
+        max_batch: int,
+        max_waiting: int,
+        at_once: int = 1,
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.work = work
+        self.at_once = at_once
+        self.max_batch = max_batch
+        self.max_waiting = max_waiting
+        self._waiting: deque[tuple[Item, asyncio.Future[Result]]] = deque()
+        self._enough = 1
+        """With so many waiting a batch begins at once."""
+        self._lingering = 0
+        """How many waited when the timer was set."""
+        self._deadline = 0.0
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._size_under_way = 0
+        self._is_closed = False
+        self._timer: asyncio.Handle | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def count_waiting(self) -> int:
+        """Return how many items wait."""
+        return len(self._waiting)
+
+    async def submit(self, item: Item) -> Result:
+        """Return the item's result; ProblemError at once where there is no room."""
+        if self._is_closed or len(self._waiting) >= self.max_waiting:
+            raise ProblemError(ProblemKind.BUSY, "Ask again with the same id.", retry_after=1.0)
+        future: asyncio.Future[Result] = self.loop.create_future()
+        self._waiting.append((item, future))
+        self._idle.clear()
+        self._begin_if_due()
+        return await future
+
+    async def close(self) -> None:
+        """Take no more, answer all that waits, end."""
+        self._is_closed = True
+        self._begin_if_due()
+        await self._idle.wait()
+
+    def _begin_if_due(self) -> None:
+        """Begin a batch where enough wait for it, else soon."""
+        if len(self._under_way) == self.at_once or not self._waiting:
+            return
+        if len(self._waiting) >= self._enough or self._is_closed:
+            self._begin()
+        elif self._timer is None and not self._under_way:
+            self._deadline = self.loop.time() + MAX_LINGER_SECONDS
+            self._linger()
+
+    def _linger(self) -> None:
+        """Wait as long as more come."""
+        self._lingering = len(self._waiting)
+        if self.at_once > 1:  # a process that has nothing to do waits for what is there already
+            self._timer = self.loop.call_soon(self._begin_if_alone)
+        else:
+            self._timer = self.loop.call_later(LINGER_SECONDS, self._linger_again)
+
+    def _linger_again(self) -> None:
+        """Wait once more: a busy loop may not have looked for what came since."""
+        self._timer = self.loop.call_later(LINGER_SECONDS, self._begin_if_alone)
+
+    def _begin_if_alone(self) -> None:
+        """Begin a batch where no more came."""
+        if len(self._waiting) > self._lingering and self.loop.time() < self._deadline:
+            self._linger()
+        else:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Take a batch from the queue, and have it worked on."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        size = min(len(self._waiting), self.max_batch)
+        batch = [self._waiting.popleft() for _ in range(size)]
+        self._size_under_way += size
+        self._under_way.add(self.loop.create_task(self._work_on(batch)))
+
+    async def _work_on(self, batch: list[tuple[Item, asyncio.Future[Result]]]) -> None:
+        """Have a batch worked on, tell the submitters, and begin the next batch."""
+        results: Sequence[Result] | Exception
+        try:
+            results = await self.work([item for item, _ in batch])
+            if len(results) != len(batch):
+                raise ValueError(f"{len(results)} results for {len(batch)} items; must be as many")
+        except Exception as error:  # each submitter is told, the next batch is worked on
+            results = error
+        for place, (_, future) in enumerate(batch):
+            if future.done():  # the submitter has gone
+                continue
+            if isinstance(results, Exception):
+                future.set_exception(results)
+            else:
+                future.set_result(results[place])
+        share = (self._size_under_way + len(self._waiting)) // self.at_once
+        self._enough = min(max(1, share), self.max_batch)
+        self._size_under_way -= len(batch)
+        task = asyncio.current_task()
+        assert task is not None
+        self._under_way.discard(task)
+        self._begin_if_due()
+        if not (self._waiting or self._under_way):
+            self._idle.set()
+
+
+async def run_in_thread(
+    thread: ThreadPoolExecutor,
+    work: Callable[Parameters, Result],
+    *arguments: Parameters.args,
+    **options: Parameters.kwargs,
+) -> Result:
+    """Return what work returns that runs in a thread; what would end the event loop is an error."""
+
+    def run() -> Result:
+        try:
+            return work(*arguments, **options)
+        except Exception:
+            raise
+        except BaseException as error:  # such as SystemExit
+            raise RuntimeError(f"the work ended with {type(error).__name__}") from None
+
+    return await asyncio.get_running_loop().run_in_executor(thread, run)
