@@ -7,7 +7,7 @@ import pytest
 
 from fedcel.errors import FailedError, PluginError
 from fedcel.own_parts import blame_own_parts, list_own_parts
-from fedcel.plugins import load_object, make_part
+from fedcel.plugins import PartName, check_contract, load_object, make_part, require
 from fedcel.settings import parse_settings
 
 
@@ -80,3 +80,14 @@ def test_errors_are_blamed_on_the_part_that_they_came_from() -> None:
         raise PluginError("said already")
     with pytest.raises(LookupError), blame_own_parts(parse_settings({})):
         fail()
+
+
+def test_a_line_that_two_checks_find_is_said_once() -> None:
+    """A part that returns the wrong type breaks the same line in nearly every check."""
+
+    def check(case: object) -> None:
+        require(False, f"{case} must be something")
+
+    part = PartName("cel.kind", "mine:Loss", "CELContract")
+    with pytest.raises(PluginError, match="contract: it must be something; see docs"):
+        check_contract(part, (check, check), "it")
