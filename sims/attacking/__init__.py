@@ -3,7 +3,7 @@
 `sims.attacking.live_service` is imported by itself: it needs what a device needs.
 """
 
-from sims.attacking.attacked_run import attack_run, catch_up, print_contradictions
+from sims.attacking.attacked_run import attack_run, catch_up
 from sims.attacking.observed_surfaces import list_observations
 
-__all__ = ["attack_run", "catch_up", "list_observations", "print_contradictions"]
+__all__ = ["attack_run", "catch_up", "list_observations"]

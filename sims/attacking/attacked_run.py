@@ -1,12 +1,10 @@
 """Attack a finished run: what it sends, and what it answers."""
 
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 from fedcel.attacks import (
     AttackedAttributes,
-    AttackListener,
     AttackOutcome,
     AttackRow,
     OtherClasses,
@@ -32,8 +30,6 @@ def attack_run(
     folder: str | Path,
     attack_settings: AttackSettings | None = None,
     title: str = "attacking",
-    *,
-    is_alone: bool = True,
 ) -> list[AttackRow]:
     """Attack a finished run; keep each attack's result as soon as it ends.
 
@@ -43,8 +39,6 @@ def attack_run(
         folder: The run's folder.
         attack_settings: The attacks and their settings; None are those of the run itself.
         title: What the progress is called.
-        is_alone: Whether nobody else attacks the run or shows progress: this shows its own, and
-            says at the end what cannot be.
 
     Returns:
         The rows of these attacks.
@@ -56,16 +50,12 @@ def attack_run(
     run = run_folder.read_run(folder)
     attack_settings = attack_settings or run.settings.attack
     read_attack_rows(folder)  # damage is named before the work
-    read_record(folder / RESULT_FILE, RunResult, "resume the run")
+    result = read_record(folder / RESULT_FILE, RunResult, "resume the run")
 
     def keep_outcome(name: str, outcome: AttackOutcome) -> None:
         write_result(folder, attack_settings.model_copy(update={"names": name}), outcome)
 
-    with (
-        show_attacks(title, attack_settings.seeds)
-        if is_alone
-        else nullcontext(AttackListener()) as listener
-    ):
+    with show_attacks(title, attack_settings.seeds) as listener:
         outcome = run_attacks(
             list_observations(run, attack_settings),
             attack_settings,
@@ -76,22 +66,9 @@ def attack_run(
             attributes=select_attributes(run, attack_settings),
             listener=replace(listener, keep_outcome=keep_outcome),
         )
-    if is_alone:
-        print_contradictions(folder)
-    return outcome.rows
-
-
-def print_contradictions(folder: Path) -> None:
-    """Print what in a run's result and the rows of all attacks cannot be.
-
-    See `fedcel.attacks.find_contradictions`.
-
-    Args:
-        folder: The run's folder.
-    """
-    result = read_record(folder / RESULT_FILE, RunResult, "resume the run")
     for sentence in find_contradictions(read_attack_rows(folder), result):
         print_line(sentence)
+    return outcome.rows
 
 
 def catch_up(folder: Path, attack_settings: AttackSettings, title: str = "attacking") -> None:

@@ -3,7 +3,6 @@
 import os
 import signal
 import time
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
@@ -14,6 +13,7 @@ from concurrent.futures import (
 )
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
+from itertools import islice
 from multiprocessing import active_children, get_context, parent_process, util
 from threading import Thread
 from types import FrameType
@@ -43,7 +43,7 @@ def run_items(
 
     Args:
         function: Pickled, as the items are, where there are several processes.
-        items: Independent of each other.
+        items: Independent of each other; each is asked for when a process is free.
         jobs: How many processes, which `open_pool` ends.
         replace_lost: Makes the result of an item whose process was killed; another process goes on
             with the other items.
@@ -64,7 +64,7 @@ def _run_in_processes(
     replace_lost: Callable[[Item], Result] | None,
 ) -> Generator[Result, None, None]:
     """Do the work in several processes, a pool each: who is killed takes nobody along."""
-    waiting = deque(items)
+    waiting = iter(items)
     executors: list[ProcessPoolExecutor] = []
     running: dict[Future[Result], tuple[Item, ProcessPoolExecutor]] = {}
     with ExitStack() as pools:
@@ -74,8 +74,7 @@ def _run_in_processes(
             return executors[-1]
 
         def begin_next(executor: ProcessPoolExecutor) -> None:
-            if waiting:
-                item = waiting.popleft()
+            for item in islice(waiting, 1):
                 try:
                     future = executor.submit(function, item)
                 except BrokenProcessPool:  # killed at the item before, or after it
@@ -83,7 +82,7 @@ def _run_in_processes(
                     future = executor.submit(function, item)
                 running[future] = item, executor
 
-        processes = [start_process() for _ in range(min(jobs, len(waiting)))]
+        processes = [start_process() for _ in range(jobs)]
         # Begun when all are there: the last to come then ends every process.
         for process in processes:
             begin_next(process)

@@ -2,10 +2,8 @@
 
 import os
 import signal
-from contextlib import ExitStack
 from multiprocessing import active_children
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import pytest
@@ -15,7 +13,7 @@ from fedcel.attacks.attacker import BaseAttack
 from fedcel.errors import DataError
 from fedcel.files import read_json
 from sims.bench import overlap_cells, run_cell, scenario
-from sims.engines.process_pool import KILLED, open_pool
+from sims.engines.process_pool import KILLED
 from sims.results import read_attack_rows
 from tests.sims.small import QUICK
 
@@ -70,21 +68,14 @@ def test_overlapped_cells_have_the_rows_of_those_one_after_the_other(tmp_path: P
 
 @pytest.mark.long
 def test_a_killed_process_costs_its_own_cell(tmp_path: Path) -> None:
-    """Another one carries out the other parts, one that fails among them."""
-    (cell,) = plan_cells(tmp_path, "temperature = 1.0")
-    run_cell.train_cell(cell, tmp_path)
-    trained, stop = overlap_cells.TrainedCells(tmp_path), Event()
-    names = [f"{__name__}:Deadly", "kernel-ridge", f"{__name__}:Missing"]
-    for name in (*names, None):
-        trained.waiting.put(overlap_cells.Part(cell, name))
-    trained.waiting.put(None)
-    with ExitStack() as pools:
-        overlap_cells.carry_out_parts(trained, lambda: pools.enter_context(open_pool(1)), stop)
-    ended = [trained.ended.get(block=False) for _ in range(4)]
-    assert [outcome.part.attack for outcome in ended] == [*names, None]
-    errors = ["" if outcome.error is None else str(outcome.error) for outcome in ended]
-    assert errors[0] == KILLED and "Missing" in errors[2] and errors[1] == errors[3] == ""
-    assert [row["attack"] for row in attacked(tmp_path / "runs" / cell.name)] == ["kernel-ridge"]
+    """The cells before and after it are attacked."""
+    first, second, last = plan_cells(tmp_path, "temperature = 1.0", "clients = 2", "seed = 0")
+    settings = second.settings
+    attack = settings.attack.model_copy(update={"names": f"{__name__}:Deadly"})
+    cells = [first, second._replace(settings=settings.model_copy(update={"attack": attack})), last]
+    outcomes = dict(outcome for outcome, _ in overlap_cells.overlap_cells(cells, tmp_path))
+    assert str(outcomes.pop("v1-0")) == KILLED
+    assert outcomes == {"v0-0": None, "v2-0": None}
 
 
 def test_an_interruption_ends_the_other_process(
