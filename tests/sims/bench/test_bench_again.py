@@ -144,7 +144,6 @@ def test_what_differs_is_named(tmp_path: Path) -> None:
     place = tmp_path / "runs" / "a"
     given = "--set 'attack.names=decoder*4' --set attack.budget=4.0"
     assert f"`fedcel attack {place} {given}`" in str(refused.value)
-    assert f"`fedcel escalate {tmp_path}`" in str(refused.value)
 
 
 def test_an_attack_that_cannot_be_made_any_more_ends_no_bench(tmp_path: Path) -> None:
