@@ -4,15 +4,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
-
 from fedcel.errors import FailedError, FedcelError, PluginError
-from fedcel.federation import init_server_state
+from fedcel.federation import ServerState, init_server_state
 from fedcel.nets import FlatNet
 from fedcel.own_parts import blame_own_parts
 from fedcel.plugins import PartName, check_contract
 from fedcel.settings import OWN_STRATEGY, Settings, parse_settings
-from fedcel.testing import made_up_round
+from fedcel.testing.strategy_contract import (
+    CUT,
+    EXAMPLES,
+    SHAPES,
+    STRATEGY_CHECKS,
+    StrategyCase,
+)
 from strategies.build_strategy import build_strategy
 from strategies.posterior_strategy import PosteriorStrategy
 
@@ -37,16 +41,12 @@ def check_strategy(settings: Settings, flat: FlatNet) -> None:
     if not isinstance(strategy, PosteriorStrategy):
         return
     kept = {key: getattr(settings, key) for key in ("rounds", "chain", "strategy")}
-    small = parse_settings({"clients": len(made_up_round.EXAMPLES), "temperature": 0.0})
-    small = small.model_copy(update=kept)
+    small = parse_settings({"clients": len(EXAMPLES), "temperature": 0.0}).model_copy(update=kept)
 
-    def build() -> Any:
-        state = init_server_state(torch.linspace(-1, 1, made_up_round.SIZE))
-        return made_up_round.register_clients(
-            build_strategy(small, state, made_up_round.SHAPES, made_up_round.CUT)
-        )
+    def build(state: ServerState) -> Any:
+        return build_strategy(small, state, SHAPES, CUT)
 
-    check_contract(part, made_up_round.STRATEGY_CHECKS, made_up_round.StrategyCase(build))
+    check_contract(part, STRATEGY_CHECKS, StrategyCase(build))
 
 
 @contextmanager

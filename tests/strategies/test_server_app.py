@@ -383,7 +383,11 @@ class Judging(PosteriorStrategy):
     ("key", "name", "words"),
     [
         ("cel.kind", "Crashing", r"failed: LookupError: no \x1b[2Jbatch ("),
-        ("strategy.name", "Judging", "breaks its contract: `fault` must return a reason in words"),
+        (
+            "strategy.name",
+            "Judging",
+            "breaks its contract: `fault` must give a reason in words",
+        ),
     ],
 )
 def test_a_part_of_a_users_own_is_held_to_its_contract_before_a_node_is_asked(
