@@ -1,7 +1,7 @@
 """Which node holds which partition, and how much data: before round 1, and when nodes change."""
 
 import time
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from logging import INFO, WARNING
 from typing import NamedTuple
 
@@ -22,16 +22,6 @@ AT_ONCE = 1000  # nodes that are asked together; Flower's simulation is quadrati
 _NO_PARTITION = -1
 
 
-class Answers(NamedTuple):
-    """What nodes said that were asked what they hold."""
-
-    registry: "NodeRegistry"
-    reasons: list[str]
-    """Why nodes were refused."""
-    silent: int
-    """How many did not answer in time."""
-
-
 class NodeRegistry(NamedTuple):
     """Which node of a run holds which partition, and how much data."""
 
@@ -50,6 +40,16 @@ class NodeRegistry(NamedTuple):
     def nodes(self) -> dict[int, int]:
         """Return the node of each partition."""
         return {partition: node for node, partition in self.partitions.items()}
+
+
+class Answers(NamedTuple):
+    """Answers of nodes that were asked what they hold."""
+
+    registry: NodeRegistry
+    reasons: list[str]
+    """Why nodes were refused."""
+    silent: int
+    """How many did not answer in time."""
 
 
 def count_nodes(grid: Grid) -> int:
@@ -84,6 +84,9 @@ def register_nodes(
 ) -> NodeRegistry:
     """Ask the nodes what they hold, before the first round.
 
+    Nobody is asked before as many as `clients` are there, or a minute is over; then each once, as
+    they come, until all partitions are found.
+
     Args:
         grid: Carries the messages.
         clients: Partitions of the run.
@@ -95,30 +98,42 @@ def register_nodes(
     Raises:
         SettingsError: A new run has not a node for each partition, or a resumed one has none.
     """
-    registry, reasons, silent = _register_as_they_come(
-        grid,
-        clients,
-        requirements or ConfigRecord(),
-        dict.fromkeys(earlier or {}) if recount else earlier or {},
-    )
-    if earlier and registry.examples:
-        for lost in sorted(earlier.keys() - registry.examples.keys()):
-            log(WARNING, "No node holds partition %d any more; the run goes on without it", lost)
+    earlier, requirements = earlier or {}, requirements or ConfigRecord()
+    expected: Mapping[int, int | None] = earlier or dict.fromkeys(range(clients))
+    expected = dict.fromkeys(expected) if recount else expected
+    deadline, is_late = time.monotonic() + WAIT_SECONDS, False
+    registry, reasons, silent = NodeRegistry({}, {}), list[str](), 0
+    while len(registry.examples) < clients and not is_late:
+        is_late = time.monotonic() > deadline
+        nodes = list(grid.get_node_ids())
+        if is_late and len(nodes) < (1 if earlier else clients):
+            raise SettingsError(
+                f"{len(nodes)} nodes are connected after {WAIT_SECONDS:.0f} s, clients is "
+                f"{clients}; start that many nodes or set clients"
+            )
+        new = [n for n in nodes if n not in registry.partitions and n not in registry.refused]
+        if new and (is_late or len(nodes) >= clients):
+            taken = registry.examples
+            answers = _query_nodes(grid, new, expected, taken, requirements, ANSWER_SECONDS)
+            registry = _merge_registries(registry, answers.registry)
+            reasons, silent = reasons + answers.reasons, silent + answers.silent
+        elif not is_late:
+            time.sleep(0.1)
+    examples = registry.examples
+    if earlier and examples:
         for partition, before in sorted(earlier.items()):
-            if (count := registry.examples.get(partition, before)) != before:
-                log(
-                    WARNING,
-                    "Partition %d: %d examples from now on, %d before",
-                    partition,
-                    count,
-                    before,
-                )
-        return registry._replace(examples=dict(earlier) | registry.examples)
-    if len(registry.examples) != clients:
-        nodes = len(registry.partitions) + len(registry.refused)
+            if partition not in examples:
+                sentence = "No node holds partition %d any more; the run goes on without it"
+                log(WARNING, sentence, partition)
+            elif (count := examples[partition]) != before:
+                sentence = "Partition %d: %d examples from now on, %d before"
+                log(WARNING, sentence, partition, count, before)
+        return registry._replace(examples={**earlier, **examples})
+    if len(examples) != clients:
+        asked = len(registry.partitions) + len(registry.refused)
         raise SettingsError(
-            f"{len(registry.examples)} partitions answered, clients is {clients}; "
-            + _describe_missing(nodes, silent, reasons)
+            f"{len(examples)} partitions answered, clients is {clients}; "
+            + _describe_missing(asked, silent, reasons)
         )
     return registry
 
@@ -142,67 +157,21 @@ def reregister_nodes(
     """
     connected = set(grid.get_node_ids())
     registry = _restore_first_nodes(registry, connected)
-    connected_partitions = {k for node, k in registry.partitions.items() if node in connected}
-    orphans = registry.examples.keys() - connected_partitions
+    occupied = {k for node, k in registry.partitions.items() if node in connected}
+    orphans = registry.examples.keys() - occupied
     unknown = sorted(connected - registry.partitions.keys())
-    candidates = [n for n in unknown if registry.refused.get(n, None) in (None, *orphans)]
+    candidates = [n for n in unknown if registry.refused.get(n) in (None, *orphans)]
     if not (orphans and candidates):
         return registry
-    answers = _query_nodes(
-        grid,
-        candidates,
-        expected=registry.examples,
-        occupied=connected_partitions,
-        requirements=requirements,
-        timeout=timeout,
-    )
+    expected = registry.examples
+    answers = _query_nodes(grid, candidates, expected, occupied, requirements, timeout)
     for partition in sorted(answers.registry.examples):
         log(INFO, "A node holds partition %d again", partition)
     return _merge_registries(registry, answers.registry)
 
 
-def _register_as_they_come(
-    grid: Grid, clients: int, requirements: ConfigRecord, earlier: Mapping[int, int | None]
-) -> Answers:
-    """Query every node once, as they come, until all partitions are found or a minute is over.
-
-    Nobody is queried before as many as `clients` are there, or the minute is over. SettingsError
-    when fewer came than are needed: all, one in a resumed run.
-    """
-    expected = earlier or dict.fromkeys(range(clients))
-    deadline = time.monotonic() + WAIT_SECONDS
-    is_late = False
-    registry = NodeRegistry({}, {})
-    reasons: list[str] = []
-    silent = 0
-    while len(registry.examples) < clients and not is_late:
-        is_late = time.monotonic() > deadline
-        nodes = list(grid.get_node_ids())
-        if is_late and len(nodes) < (1 if earlier else clients):
-            raise SettingsError(
-                f"{len(nodes)} nodes are connected after {WAIT_SECONDS:.0f} s, clients is "
-                f"{clients}; start that many nodes or set clients"
-            )
-        new = [n for n in nodes if n not in registry.partitions and n not in registry.refused]
-        if new and (is_late or len(nodes) >= clients):
-            answers = _query_nodes(
-                grid,
-                new,
-                expected=expected,
-                occupied=registry.examples,
-                requirements=requirements,
-                timeout=ANSWER_SECONDS,
-            )
-            registry = _merge_registries(registry, answers.registry)
-            reasons += answers.reasons
-            silent += answers.silent
-        elif not is_late:
-            time.sleep(0.1)
-    return Answers(registry, reasons, silent)
-
-
 def _describe_missing(nodes: int, silent: int, reasons: Sequence[str]) -> str:
-    """Say what became of the nodes that were asked, and what to do about those that are missing."""
+    """Describe what became of the nodes that were asked, and what to do about missing ones."""
     sentence = f"{nodes} nodes were asked"
     if silent:
         sentence += (
@@ -239,8 +208,7 @@ def _merge_registries(registry: NodeRegistry, answers: NodeRegistry) -> NodeRegi
 
 def _query_nodes(
     grid: Grid,
-    nodes: Iterable[int],
-    *,
+    nodes: Sequence[int],
     expected: Mapping[int, int | None],
     occupied: Container[int],
     requirements: ConfigRecord,
@@ -251,35 +219,33 @@ def _query_nodes(
     `expected` are all partitions, and how many examples each must have, where that is known. Each
     thousand of nodes has `timeout` seconds.
     """
-    partitions: dict[int, int] = {}
-    examples: dict[int, int] = {}
-    any_node_data = False
+    registry = NodeRegistry({}, {})
     reasons: list[str] = []
     refused = dict.fromkeys(nodes, _NO_PARTITION)
     answered = 0
-    for reply in _ask(grid, list(refused), requirements, timeout):
+    for reply in _ask(grid, nodes, requirements, timeout):
         answered += 1
-        node = reply.metadata.src_node_id
-        claim = read_claim(reply)
+        node, claim = reply.metadata.src_node_id, read_claim(reply)
         if isinstance(claim, str):
             reasons.append(to_printable(claim))
         elif node not in refused:
             reasons.append(f"node {node} was not asked, or answered before")
         elif reason := _find_claim_fault(claim, expected):
             reasons.append(reason)
-        elif claim.partition in occupied or claim.partition in examples:
+        elif claim.partition in occupied or claim.partition in registry.examples:
             reasons.append(f"partition {claim.partition} is another's")
             refused[node] = claim.partition
         else:
-            refused.pop(node, None)
-            partitions[node], examples[claim.partition] = claim.partition, claim.examples
-            any_node_data = any_node_data or claim.has_node_data
+            del refused[node]
+            registry.partitions[node] = claim.partition
+            registry.examples[claim.partition] = claim.examples
+            registry = registry._replace(
+                has_node_data=registry.has_node_data or claim.has_node_data
+            )
     for reason in reasons:
         log(WARNING, "A node cannot take part: %s", reason)
-    silent = len(partitions) + len(refused) - answered
-    return Answers(
-        NodeRegistry(partitions, examples, any_node_data, refused=refused), reasons, silent
-    )
+    silent = len(registry.partitions) + len(refused) - answered
+    return Answers(registry._replace(refused=refused), reasons, silent)
 
 
 def _ask(
@@ -301,14 +267,15 @@ def _ask(
 
 
 def _find_claim_fault(claim: Claim, expected: Mapping[int, int | None]) -> str | None:
-    """Say why nobody can hold what a node claims to hold, or why it cannot train here, or None."""
+    """Describe why nobody can hold what a node claims to hold, or why it cannot train here."""
     partition, count = claim.partition, claim.examples
+    sentence = f"partition {partition}, {count} examples"
     if not (1 <= count <= MAX_EXAMPLES and partition in expected):
-        return f"partition {partition}, {count} examples"
-    if expected[partition] not in (None, count):
+        return sentence
+    if (before := expected[partition]) not in (None, count):
         return (
-            f"partition {partition}, {count} examples, {expected[partition]} before; if that is "
-            "meant, stop the run and go on with resume=true recount=true"
+            f"{sentence}, {before} before; if that is meant, stop the run and go on with "
+            "resume=true recount=true"
         )
     if claim.code not in (None, digest_code()):
         return (

@@ -1,7 +1,6 @@
 """The posterior strategy: Flower's messages around the server's round."""
 
-from collections.abc import Callable, Container, Iterable
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Mapping
 from logging import INFO, WARNING
 
 import torch
@@ -44,10 +43,8 @@ from strategies.read_model import read_model
 from strategies.validate_reply import (
     LOST_STATE,
     Expectation,
-    address_messages,
     describe_failure,
     find_gradient_fault,
-    find_record_fault,
     find_reply_fault,
     find_scores_fault,
     find_sender,
@@ -151,23 +148,29 @@ class PosteriorStrategy(FedAvg):
         classes = config.get(record_names.CLASSES)
         self._classes = classes if isinstance(classes, int) else None
         self._update_registry(grid, ConfigRecord({**config, record_names.ROUND: self.state.round}))
-        request = begin_round(self.settings, self.state, self.registry.examples)
         nodes = self.registry.nodes
+        request = begin_round(self.settings, self.state, self.registry.examples)
         clients = [k for k in request.weights if k in nodes]
         self.rejected = [  # lost since the run was stopped
             Rejection(k, "no node holds it any more") for k in request.weights if k not in nodes
         ]
+        records = {record_names.ARRAYS: arrays}
         if request.plan.control == "fresh":
-            gradients = self._query_gradients(grid, arrays, clients, config, request=request)
+            number = {record_names.ROUND: request.inputs.round_number}
+            content = RecordDict(
+                {**records, record_names.CONFIG: ConfigRecord({**config, **number})}
+            )
+            gradients = self._query_gradients(grid, content, clients, request)
             request = add_mean_gradient(request, gradients)
             clients = sorted(gradients)
+        if request.inputs.gradient is not None:
+            records[record_names.GRADIENT] = ArrayRecord([request.inputs.gradient.numpy()])
         self.request = request
-        shared = self._shared_records(arrays, request)
-        contents = {
-            k: RecordDict({**shared, record_names.CONFIG: self._client_config(k, request, config)})
-            for k in clients
-        }
-        messages, self._sent = address_messages(MessageType.TRAIN, nodes, contents)
+        contents = {}
+        for k in clients:
+            numbers = ConfigRecord({**config, **_describe_request(request, k)})
+            contents[k] = RecordDict({**records, record_names.CONFIG: numbers})
+        messages, self._sent = self._address(MessageType.TRAIN, contents)
         return messages
 
     def aggregate_train(
@@ -186,7 +189,10 @@ class PosteriorStrategy(FedAvg):
             RoundError: No reply is valid, or too few for a robust rule.
         """
         request = self._current_request()
-        valid = self._validate_replies(request, replies)
+        valid, rejected = self._sort_replies(replies, self._judge, request.weights, self._sent)
+        rejected = [r for r in self.rejected if r.client not in valid] + rejected
+        silent = request.weights.keys() - valid.keys() - {r.client for r in rejected}
+        self.rejected = rejected + [Rejection(k, "no reply") for k in sorted(silent)]
         for rejection in self.rejected:
             log(WARNING, "Left out client %s: %s", rejection.client, rejection.reason)
         used = sorted(valid)
@@ -249,140 +255,96 @@ class PosteriorStrategy(FedAvg):
         Returns:
             The mean scores, None where there are none.
         """
-        scores: dict[int, dict[str, float]] = {}
-        for reply in replies:
+
+        def find_fault(reply: Message) -> str | None:
             partition = find_sender(reply, self.registry.partitions, [])
-            if reason := self._find_scores_fault(reply, partition, scores):
-                log(WARNING, "Left out scores of client %s: %s", partition, reason)
-            else:
-                metrics = reply.content.metric_records[record_names.METRICS]
-                scores[partition] = read_numbers(metrics)
-        clients = sorted(scores)
+            return find_scores_fault(reply, self.registry.examples.get(partition, 0))
+
+        valid, rejected = self._sort_replies(replies, find_fault, self.report.clients, [])
+        clients = sorted(valid)
         summary = summarise_metrics(
-            [scores[k] for k in clients],
+            [read_numbers(valid[k].metric_records[record_names.METRICS]) for k in clients],
             [float(self.registry.examples[k]) for k in clients],
             declare_scores(self._classes),
             self._classes,
         )
-        for position, reason in summary.left_out.items():
-            log(WARNING, "Left out scores of client %s: %s", clients[position], reason)
-        return MetricRecord(dict(summary.means)) if scores else None
-
-    def _find_scores_fault(
-        self, reply: Message, partition: int, scores: Container[int]
-    ) -> str | None:
-        """Say why a reply's scores do not count, or None."""
-        if reason := describe_failure(reply):
-            return reason
-        if partition not in self.report.clients:
-            return "it is from a node that was not asked"
-        if partition in scores:
-            return "a second reply"
-        examples = self.registry.examples[partition]
-        return _check_reply(reply, partial(find_scores_fault, examples=examples))
+        rejected += [Rejection(clients[k], reason) for k, reason in summary.left_out.items()]
+        for client, reason in rejected:
+            log(WARNING, "Left out scores of client %s: %s", client, reason)
+        return MetricRecord(dict(summary.means)) if valid else None
 
     def _update_registry(self, grid: Grid, requirements: ConfigRecord) -> None:
         """Learn who holds what; in rounds after the first, who is new or back."""
         if self.registry.examples:
             self.registry = reregister_nodes(grid, self.registry, requirements, self._patience)
         else:
+            clients, before = self.settings.clients, self.registry.has_node_data
             registry = register_nodes(
-                grid,
-                self.settings.clients,
-                requirements,
-                self.state.examples,
-                recount=self.recount,
+                grid, clients, requirements, self.state.examples, recount=self.recount
             )
-            has_node_data = self.registry.has_node_data or registry.has_node_data
-            self.registry = registry._replace(has_node_data=has_node_data)
+            self.registry = registry._replace(has_node_data=before or registry.has_node_data)
         self.state = self.state._replace(
             examples=self.registry.examples, has_node_data=self.registry.has_node_data
         )
 
-    def _shared_records(self, arrays: ArrayRecord, request: RoundRequest) -> dict[str, ArrayRecord]:
-        """Return the arrays that every client of the round is sent."""
-        records, inputs = {record_names.ARRAYS: arrays}, request.inputs
-        if inputs.gradient is not None:
-            records[record_names.GRADIENT] = ArrayRecord([inputs.gradient.numpy()])
-        return records
-
-    def _client_config(
-        self, client: int, request: RoundRequest, config: ConfigRecord
-    ) -> ConfigRecord:
-        """Return the numbers that one client of the round is sent."""
-        numbers = {
-            record_names.ROUND: request.inputs.round_number,
-            record_names.WEIGHT: request.weights[client],
-            record_names.TOTAL: request.inputs.total_examples,
-        }
-        if request.inputs.threshold is not None:
-            numbers[record_names.THRESHOLD] = request.inputs.threshold
-        if (state_round := request.state_rounds.get(client)) is not None:
-            numbers[record_names.STATE_ROUND] = state_round
-        if request.inputs.gamma is not None:
-            numbers[record_names.GAMMA] = request.inputs.gamma
-        return ConfigRecord({**config, **numbers})
-
     def _query_gradients(
-        self,
-        grid: Grid,
-        arrays: ArrayRecord,
-        clients: list[int],
-        config: ConfigRecord,
-        *,
-        request: RoundRequest,
+        self, grid: Grid, content: RecordDict, clients: list[int], request: RoundRequest
     ) -> dict[int, torch.Tensor]:
         """Ask the clients for their gradients at this model; return the valid ones."""
-        number = request.inputs.round_number
-        content = RecordDict(
-            {
-                record_names.ARRAYS: arrays,
-                record_names.CONFIG: ConfigRecord({**config, record_names.ROUND: number}),
-            }
-        )
-        queries, sent = address_messages(
-            f"query.{record_names.GRADIENT_QUERY}",
-            self.registry.nodes,
-            dict.fromkeys(clients, content),
-        )
-        find_fault = partial(_find_query_fault, expected=self._expected_reply(request, -1))
-        queried = set(clients)
-        gradients: dict[int, torch.Tensor] = {}
-        for reply in grid.send_and_receive(queries, timeout=self._patience):
-            partition = find_sender(reply, self.registry.partitions, sent)
-            reason = _check_reply(reply, find_fault)
-            if reason is None and partition not in queried:
-                reason = "it is from a node that was not asked"
-            if partition in gradients:
-                log(WARNING, "Ignored a second gradient of client %s", partition)
-            elif reason:
-                self.rejected.append(Rejection(partition, reason))
-            else:
-                gradients[partition] = read_gradient(reply.content)
-        if not gradients:
-            reasons = [(r.client, r.reason) for r in self.rejected]
-            raise RoundError(f"no client gave a gradient in round {number}: {reasons}")
-        return gradients
+        kind = f"query.{record_names.GRADIENT_QUERY}"
+        contents = dict.fromkeys(clients, content)
+        queries, sent = self._address(kind, contents)
+        expected = self._expected_reply(request, -1)
 
-    def _validate_replies(
-        self, request: RoundRequest, replies: Iterable[Message]
-    ) -> dict[int, RecordDict]:
-        """Return the contents of valid replies by partition; note why others are left out."""
+        def find_fault(reply: Message) -> str | None:
+            return find_gradient_fault(reply, expected)
+
+        replies = grid.send_and_receive(queries, timeout=self._patience)
+        valid, rejected = self._sort_replies(replies, find_fault, clients, sent)
+        self.rejected += rejected
+        if not valid:
+            reasons = [(r.client, r.reason) for r in self.rejected]
+            number = request.inputs.round_number
+            raise RoundError(f"no client gave a gradient in round {number}: {reasons}")
+        return {k: read_gradient(records) for k, records in valid.items()}
+
+    def _address(
+        self, kind: str, contents: Mapping[int, RecordDict]
+    ) -> tuple[list[Message], list[tuple[Metadata, int]]]:
+        """Make a message to the node of each partition, and what `find_sender` needs of them."""
+        # A list: the deployed grid goes through it twice.
+        messages = [
+            Message(content, self.registry.nodes[k], kind) for k, content in contents.items()
+        ]
+        return messages, [(m.metadata, k) for m, k in zip(messages, contents, strict=True)]
+
+    def _sort_replies(
+        self,
+        replies: Iterable[Message],
+        find_fault: Callable[[Message], str | None],
+        asked: Collection[int],
+        sent: list[tuple[Metadata, int]],
+    ) -> tuple[dict[int, RecordDict], list[Rejection]]:
+        """Return the contents of valid replies by partition, and why others are left out.
+
+        Of a client whose reply is valid its other replies are logged and ignored.
+        """
         valid: dict[int, RecordDict] = {}
+        rejected: list[Rejection] = []
         for reply in replies:
-            partition = find_sender(reply, self.registry.partitions, self._sent)
-            reason = "a second reply" if partition in valid else _check_reply(reply, self._judge)
+            partition = find_sender(reply, self.registry.partitions, sent)
+            reason = "a second reply" if partition in valid else describe_failure(reply)
+            if reason is None and partition not in asked:
+                reason = "it is from a node that was not asked"
+            reason = reason or _examine(reply, find_fault)
             if reason is None:
                 valid[partition] = reply.content
             else:
-                self.rejected.append(Rejection(partition, reason))
-        for rejection in self.rejected:
-            if rejection.client in valid:
-                log(WARNING, "Ignored a reply of client %s: %s", rejection.client, rejection.reason)
-        self.rejected = [r for r in self.rejected if r.client not in valid]
-        silent = request.weights.keys() - valid.keys() - {r.client for r in self.rejected}
-        self.rejected += [Rejection(client, "no reply") for client in sorted(silent)]
-        return valid
+                rejected.append(Rejection(partition, reason))
+        for client, reason in rejected:
+            if client in valid:
+                log(WARNING, "Ignored a reply of client %s: %s", client, reason)
+        return valid, [r for r in rejected if r.client not in valid]
 
     def _judge(self, reply: Message) -> str | None:
         """Return the `fault` that a subclass may have overridden; RoundError if it is no text."""
@@ -417,7 +379,7 @@ class PosteriorStrategy(FedAvg):
         return self.request
 
     def _expected_reply(self, request: RoundRequest, partition: int) -> Expectation:
-        """Return what a valid reply of a partition has to fit."""
+        """Return the requirements of a valid reply of a partition."""
         plan = request.plan
         return Expectation(
             number=request.inputs.round_number,
@@ -431,17 +393,22 @@ class PosteriorStrategy(FedAvg):
         )
 
 
-def _find_query_fault(reply: Message, expected: Expectation) -> str | None:
-    """Say why a client gave no gradient that can be used, or None."""
-    return (
-        describe_failure(reply)
-        or find_record_fault(reply.content, [record_names.GRADIENT])
-        or find_gradient_fault(reply.content, expected)
-    )
+def _describe_request(request: RoundRequest, client: int) -> dict[str, float]:
+    """Return the numbers that one client of a round is sent."""
+    inputs = request.inputs
+    numbers = {
+        record_names.ROUND: inputs.round_number,
+        record_names.WEIGHT: request.weights[client],
+        record_names.TOTAL: inputs.total_examples,
+        record_names.THRESHOLD: inputs.threshold,
+        record_names.STATE_ROUND: request.state_rounds.get(client),
+        record_names.GAMMA: inputs.gamma,
+    }
+    return {name: number for name, number in numbers.items() if number is not None}
 
 
-def _check_reply(reply: Message, find_fault: Callable[[Message], str | None]) -> str | None:
-    """Say in short what is wrong with a reply, or None; bytes that break its reading are wrong."""
+def _examine(reply: Message, find_fault: Callable[[Message], str | None]) -> str | None:
+    """Describe in short what is wrong with a reply; bytes that break its reading are wrong."""
     try:
         reason = find_fault(reply)
     except RoundError:  # of a subclass, whose judgements are none

@@ -1,7 +1,7 @@
-"""What is in a node's reply, and what may be wrong with it."""
+"""Contents of a node's reply, and what may be wrong with them."""
 
 import re
-from collections.abc import Collection, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from io import BytesIO
 from math import inf, nan, prod
 from typing import Any, NamedTuple
@@ -16,8 +16,15 @@ from fedcel.federation import ClientUpdate, record_names
 from fedcel.nets import to_vector
 
 MAX_REASON = 300  # characters of a client's own words that reach the log
+LOST_STATE = (
+    "Client %s began afresh: its node has not the losses' state after round %d. The model is "
+    "another than with it; give the node the state-path that it had"
+)
+"""A warning of the log."""
 _MAX_RECORDS = 8  # of a reply whose names are listed
 _MAX_HEADER = 1024  # bytes of an array before its values; NumPy writes 128
+_MOST_ROUNDS = 2**31
+_MAX_GROWTH = 1000.0  # times the model's own norm, plus 1: no honest update is as long
 _CLAIMS = (
     record_names.PARTITION,
     record_names.EXAMPLES,
@@ -29,17 +36,10 @@ _FLOWERS_WRAPPER = re.compile(r"<class '([\w.<>()]{1,200})'>:<'(.*)'>", re.DOTAL
 """Of a ClientApp's exception, in the reason of an error."""
 _SIMULATIONS_WRAPPER = "Exception ClientAppException occurred. Message: "
 """After it, and a traceback of Ray's, stand an exception's words in a simulation of Flower's."""
-LOST_STATE = (
-    "Client %s began afresh: its node has not the losses' state after round %d. The model is "
-    "another than with it; give the node the state-path that it had"
-)
-"""A warning of the log."""
-_MOST_ROUNDS = 2**31
-_MAX_GROWTH = 1000.0  # times the model's own norm, plus 1: no honest update is as long
 
 
 class Expectation(NamedTuple):
-    """What a valid reply to a round has to fit."""
+    """Requirements of a valid reply to a round."""
 
     number: int
     """The round."""
@@ -59,25 +59,21 @@ class Expectation(NamedTuple):
 
 
 def describe_failure(reply: Message) -> str | None:
-    """Say why a client gave no answer, or None."""
+    """Describe why a client gave no answer; None where it gave one.
+
+    An exception that Flower wrapped into its repr of a class is told in its words. What fedcel
+    raises describes itself; of others the kind says the most.
+    """
     if not reply.has_error():
         return None
-    return f"the client failed: {to_printable(_unwrap_reason(str(reply.error.reason)))}"
-
-
-def _unwrap_reason(reason: str) -> str:
-    """Return the words of an exception that Flower wrapped into its repr of a class.
-
-    What fedcel raises describes itself; of others the kind says the most.
-    """
-    wrapped = _FLOWERS_WRAPPER.fullmatch(reason)
-    if wrapped is None:
-        return reason
-    kind, text = wrapped.groups()
-    if _SIMULATIONS_WRAPPER in text:
-        return text.rpartition(_SIMULATIONS_WRAPPER)[2]
-    is_ours = kind.startswith("fedcel.")
-    return ": ".join(filter(None, ["" if is_ours else kind.rpartition(".")[2], text])) or kind
+    reason = str(reply.error.reason)
+    if wrapped := _FLOWERS_WRAPPER.fullmatch(reason):
+        kind, text = wrapped.groups()
+        name = "" if kind.startswith("fedcel.") else kind.rpartition(".")[2]
+        reason = ": ".join(filter(None, [name, text])) or kind
+        if _SIMULATIONS_WRAPPER in text:
+            reason = text.rpartition(_SIMULATIONS_WRAPPER)[2]
+    return f"the client failed: {to_printable(reason)}"
 
 
 def to_printable(text: str) -> str:
@@ -88,7 +84,7 @@ def to_printable(text: str) -> str:
 
 
 class Claim(NamedTuple):
-    """What a node says it holds."""
+    """Data that a node says it holds."""
 
     partition: int
     examples: int
@@ -99,16 +95,14 @@ class Claim(NamedTuple):
 
 
 def read_claim(reply: Message) -> Claim | str:
-    """Read what a node says it holds, or say what is wrong with its answer."""
-    if reason := describe_failure(reply) or find_record_fault(
-        reply.content, [record_names.METRICS]
-    ):
+    """Read what a node says it holds, or describe what is wrong with its answer."""
+    due = {record_names.METRICS: MetricRecord}
+    if reason := describe_failure(reply) or find_record_fault(reply.content, due):
         return reason
-    metrics = reply.content.metric_records.get(record_names.METRICS)
-    if metrics is None or not set(metrics) <= {*_CLAIMS}:
+    metrics = reply.content.metric_records[record_names.METRICS]
+    if not set(metrics) <= {*_CLAIMS}:
         return f"its answer must be the numbers {', '.join(_CLAIMS)}, and nothing else"
-    values = [metrics.get(name) for name in _CLAIMS]
-    partition, examples, has_node_data, code = values
+    partition, examples, has_node_data, code = (metrics.get(name) for name in _CLAIMS)
     if type(partition) is not int or type(examples) is not int:
         return f"partition {_describe(partition)}, {_describe(examples)} examples"
     has_answered = type(has_node_data) is int and has_node_data in (0, 1)
@@ -137,35 +131,8 @@ def find_sender(
     return clients.get(reply.metadata.reply_to_message_id, -1)
 
 
-def address_messages(
-    kind: str, nodes: Mapping[int, int], contents: Mapping[int, RecordDict]
-) -> tuple[list[Message], list[tuple[Metadata, int]]]:
-    """Make a message to the node of each partition, and what `find_sender` has to know of them.
-
-    Args:
-        kind: The type of the messages.
-        nodes: Partition -> node.
-        contents: Partition -> what is sent to it.
-    """
-    # A list: the deployed grid goes through it twice.
-    messages = [Message(content, nodes[k], kind) for k, content in contents.items()]
-    return messages, [(m.metadata, k) for m, k in zip(messages, contents, strict=True)]
-
-
-def find_reply_fault(reply: Message, expected: Expectation) -> str | None:
-    """Say why to leave a reply to a round out, or None when it is valid."""
-    records = reply.content
-    if reason := find_record_fault(records, [record_names.DELTA, record_names.METRICS]):
-        return reason
-    delta = records.array_records.get(record_names.DELTA)
-    metrics = records.metric_records.get(record_names.METRICS)
-    if delta is None or metrics is None:
-        return f"records {sorted(records)} of other kinds than those that are due"
-    return _find_false_claim(metrics, expected) or _find_delta_fault(delta, expected)
-
-
-def find_record_fault(records: RecordDict, due: Collection[str]) -> str | None:
-    """Say that a reply brings not just the records that are due; none is decoded for that.
+def find_record_fault(records: RecordDict, due: Mapping[str, type]) -> str | None:
+    """Describe why a reply's records are not just those that are due; none is decoded for that.
 
     One beside them would be kept in memory for nothing, as long as a sender likes to make it.
     """
@@ -173,52 +140,20 @@ def find_record_fault(records: RecordDict, due: Collection[str]) -> str | None:
         return f"{len(records)} records, must be {list(due)}"
     if set(records) != {*due}:
         return f"records {sorted(records)}, must be {list(due)}"
+    if not all(isinstance(records[name], kind) for name, kind in due.items()):
+        return f"records {sorted(records)} of other kinds than those that are due"
     return None
 
 
-def find_scores_fault(reply: Message, examples: int) -> str | None:
-    """Say why to leave out a client's scores of the model, or None; it holds so many `examples`."""
-    if reason := find_record_fault(reply.content, [record_names.METRICS]):
+def find_reply_fault(reply: Message, expected: Expectation) -> str | None:
+    """Describe why to leave a reply to a round out; None when it is valid."""
+    records = reply.content
+    due = {record_names.DELTA: ArrayRecord, record_names.METRICS: MetricRecord}
+    if reason := find_record_fault(records, due):
         return reason
-    metrics = reply.content.metric_records.get(record_names.METRICS)
-    if metrics is None:
-        return f"{record_names.METRICS!r} holds no metrics"
-    claimed = metrics.get(record_names.EXAMPLES)
-    if type(claimed) is not int or claimed != examples:
-        return f"it claims {_describe(claimed)} examples and held {examples} before round 1"
-    return None
-
-
-def _find_false_claim(metrics: MetricRecord, expected: Expectation) -> str | None:
-    """Say that a reply is another's than it should be, or None.
-
-    A ClientApp of another's making may leave out the round and the partition.
-    """
-    claims = {
-        record_names.ROUND: (expected.number, "it answers round {}, this is round {}"),
-        record_names.PARTITION: (expected.partition, "it claims partition {} and holds {}"),
-        record_names.EXAMPLES: (
-            expected.examples,
-            "it claims {} examples and held {} before round 1",
-        ),
-    }
-    for name, (right, sentence) in claims.items():
-        if name not in metrics and name != record_names.EXAMPLES:
-            continue
-        claimed = metrics.get(name)
-        if type(claimed) is not int or claimed != right:
-            return sentence.format(_describe(claimed), right)
-    for name in (record_names.STATE_START, record_names.STATE_ROUND):
-        claimed = metrics.get(name, 0)
-        if type(claimed) is not int or not 0 <= claimed <= expected.number:
-            return (
-                f"it claims a state of round {_describe(claimed)}, this is round {expected.number}"
-            )
-    return None
-
-
-def _find_delta_fault(record: ArrayRecord, expected: Expectation) -> str | None:
-    delta = _read_vector(record, expected.shapes)
+    if reason := _find_false_claim(records.metric_records[record_names.METRICS], expected):
+        return reason
+    delta = _read_vector(records.array_records[record_names.DELTA], expected.shapes)
     if isinstance(delta, str):
         return delta
     if expected.trained is not None and delta.index_fill(0, expected.trained, 0).any():
@@ -226,11 +161,21 @@ def _find_delta_fault(record: ArrayRecord, expected: Expectation) -> str | None:
     return _find_excess(delta, expected, "its norm is")
 
 
-def find_gradient_fault(records: RecordDict, expected: Expectation) -> str | None:
-    """Say what is wrong with a client's mean gradient, or None."""
-    record = records.array_records.get(record_names.GRADIENT)
-    if record is None:
-        return f"{record_names.GRADIENT!r} holds no arrays"
+def find_scores_fault(reply: Message, examples: int) -> str | None:
+    """Describe why to leave out a client's scores of the model; it holds so many `examples`."""
+    if reason := find_record_fault(reply.content, {record_names.METRICS: MetricRecord}):
+        return reason
+    claimed = reply.content.metric_records[record_names.METRICS].get(record_names.EXAMPLES)
+    if type(claimed) is not int or claimed != examples:
+        return f"it claims {_describe(claimed)} examples and held {examples} before round 1"
+    return None
+
+
+def find_gradient_fault(reply: Message, expected: Expectation) -> str | None:
+    """Describe why to leave out a client's mean gradient; None when it is valid."""
+    if reason := find_record_fault(reply.content, {record_names.GRADIENT: ArrayRecord}):
+        return reason
+    record = reply.content.array_records[record_names.GRADIENT]
     gradient = _read_vector(record, [tuple(expected.model.shape)])
     if isinstance(gradient, str):
         return f"its gradient: {gradient}"
@@ -238,8 +183,29 @@ def find_gradient_fault(records: RecordDict, expected: Expectation) -> str | Non
     return _find_excess(move, expected, "its gradient moves the model by")
 
 
+def _find_false_claim(metrics: MetricRecord, expected: Expectation) -> str | None:
+    """Describe a claim that is another's than it should be.
+
+    A ClientApp of another's making may leave out the round and the partition.
+    """
+    number, examples = expected.number, record_names.EXAMPLES
+    for name, right, sentence in (
+        (record_names.ROUND, number, "it answers round {}, this is round {}"),
+        (record_names.PARTITION, expected.partition, "it claims partition {} and holds {}"),
+        (examples, expected.examples, "it claims {} examples and held {} before round 1"),
+    ):
+        claimed = metrics.get(name, None if name == examples else right)
+        if type(claimed) is not int or claimed != right:
+            return sentence.format(_describe(claimed), right)
+    for name in (record_names.STATE_START, record_names.STATE_ROUND):
+        claimed = metrics.get(name, 0)
+        if type(claimed) is not int or not 0 <= claimed <= number:
+            return f"it claims a state of round {_describe(claimed)}, this is round {number}"
+    return None
+
+
 def _find_excess(move: Float[Tensor, " P"], expected: Expectation, description: str) -> str | None:
-    """Say that a move of the model is longer than is accepted, or None."""
+    """Describe a move of the model that is longer than is accepted."""
     norm = float(torch.linalg.vector_norm(move.double()))
     limit = expected.max_norm
     if isinstance(limit, str):
@@ -247,17 +213,8 @@ def _find_excess(move: Float[Tensor, " P"], expected: Expectation, description: 
     return f"{description} {norm:.4g}, at most {limit:.4g} is accepted" if norm > limit else None
 
 
-class _Header(NamedTuple):
-    """What the bytes of an array say of it, before its values."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[np.generic]
-    size: int
-    """In bytes."""
-
-
-def _read_header(array: Array) -> _Header:
-    """Read the header of an array and none of its values.
+def _read_header(array: Array) -> tuple[tuple[int, ...], np.dtype[Any], int]:
+    """Read shape, dtype and length of an array's header, and none of its values.
 
     Raises:
         ValueError: The bytes are no array: random ones, an archive, a pickle.
@@ -269,11 +226,11 @@ def _read_header(array: Array) -> _Header:
     if version != (1, 0):
         raise ValueError(f"NumPy's format {version}, must be (1, 0)")
     shape, _, dtype = np.lib.format.read_array_header_1_0(stream, max_header_size=_MAX_HEADER)
-    return _Header(shape, dtype, stream.tell())
+    return shape, dtype, stream.tell()
 
 
 def _find_encoding_fault(record: ArrayRecord, shapes: Sequence[tuple[int, ...]]) -> str | None:
-    """Say why the bytes of a record are not float32 arrays of these shapes, or None.
+    """Describe why the bytes of a record are not float32 arrays of these shapes.
 
     Nothing is decoded, so that no bytes make the server reserve more memory than they take.
     """
@@ -283,25 +240,22 @@ def _find_encoding_fault(record: ArrayRecord, shapes: Sequence[tuple[int, ...]])
         headers = [_read_header(array) for array in record.values()]
     except Exception as error:  # whatever a hostile sender's bytes make of the decoder
         return f"they cannot be read: {error}"
-    if [header.shape for header in headers] != list(shapes):
-        return f"shapes {[header.shape for header in headers]}, must be {list(shapes)}"
-    if dtypes := sorted({str(h.dtype) for h in headers if h.dtype != np.float32}):
+    if (found := [shape for shape, _, _ in headers]) != list(shapes):
+        return f"shapes {found}, must be {list(shapes)}"
+    if dtypes := sorted({str(dtype) for _, dtype, _ in headers if dtype != np.float32}):
         return f"dtypes {dtypes}, must be float32"
-    for array, header in zip(record.values(), headers, strict=True):
-        size = header.size + prod(header.shape) * header.dtype.itemsize
-        if len(array.data) != size:
+    for array, (shape, dtype, header) in zip(record.values(), headers, strict=True):
+        if len(array.data) != (size := header + prod(shape) * dtype.itemsize):
             return f"they cannot be read: an array has {len(array.data)} bytes, must have {size}"
     return None
 
 
 def _read_vector(record: ArrayRecord, shapes: list[tuple[int, ...]]) -> Float[Tensor, " P"] | str:
-    """Return arrays that are float32, finite and of these shapes as one, or say what is wrong."""
+    """Return finite float32 arrays of these shapes as one, or describe what is wrong."""
     if reason := _find_encoding_fault(record, shapes):
         return f"its arrays: {reason}"
-    arrays = record.to_numpy_ndarrays()
-    if not all(np.isfinite(array).all() for array in arrays):
-        return "it holds NaN or infinity"
-    return to_vector(arrays)
+    vector = to_vector(record.to_numpy_ndarrays())
+    return vector if vector.isfinite().all() else "it holds NaN or infinity"
 
 
 def read_gradient(records: RecordDict) -> Float[Tensor, " P"]:
@@ -311,7 +265,7 @@ def read_gradient(records: RecordDict) -> Float[Tensor, " P"]:
 
 
 def read_update(records: RecordDict, *, state_round: int | None = None) -> ClientUpdate:
-    """Read a valid reply: delta and metrics.
+    """Read the delta and the metrics of a valid reply.
 
     It was to start from the state of `state_round`, None where nobody knows.
     """
@@ -329,7 +283,7 @@ def read_update(records: RecordDict, *, state_round: int | None = None) -> Clien
 
 
 class StateFence(NamedTuple):
-    """What a reply says of the client's state; of a ClientApp that says nothing it is none."""
+    """Round of the client's state in a reply; of a ClientApp that says nothing it is none."""
 
     state_round: int
     """From whose state it starts the next time, 0: none."""
@@ -353,9 +307,7 @@ def read_numbers(record: MetricRecord) -> dict[str, float]:
 
 def _to_float(value: object) -> float:
     """Return a number as a float, infinity for one that is too large; NaN for a list."""
-    if not isinstance(value, int | float):
-        return nan
     try:
-        return float(value)
+        return float(value) if isinstance(value, int | float) else nan
     except OverflowError:
         return inf

@@ -88,8 +88,8 @@ def _reply(message: Message, delta: Any, **claims: int) -> Message:
         record_names.ROUND: config[record_names.ROUND],
         "loss": 1.0,
     }
-    records = {"delta": ArrayRecord(delta), "metrics": MetricRecord(metrics | claims)}
-    return Message(RecordDict(records), reply_to=message)
+    content = RecordDict({"delta": ArrayRecord(delta), "metrics": MetricRecord(metrics | claims)})
+    return Message(content, reply_to=message)
 
 
 def _play(

@@ -14,7 +14,7 @@ from fedcel.federation import Rejection, record_names
 from fedcel.losses.cel import WeightControl
 from fedcel.losses.cel.adaptive_threshold import ThresholdControl
 from strategies import PosteriorStrategy
-from strategies.posterior_strategy import _find_query_fault
+from strategies.validate_reply import find_gradient_fault
 from tests.strategies.grid import EXAMPLES, SHAPES, FakeGrid, begin, failed, reply, strategy
 
 
@@ -236,7 +236,7 @@ def test_a_gradient_that_would_throw_everyone_off_is_left_out(
     """One client's mean gradient is part of all others' steps: the norm limit holds for it too."""
     s = strategy(**{"strategy.max-norm": 1e3, "local.control": "fresh"})
     assert s.request is not None
-    fault = _find_query_fault(gradients(value), s._expected_reply(s.request, -1))
+    fault = find_gradient_fault(gradients(value), s._expected_reply(s.request, -1))
     assert fault is None if reason is None else reason in str(fault)
 
 
