@@ -1,7 +1,7 @@
 """Flower's log where it runs here: no wrong lines, no endless ones."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event
 from traceback import format_exception
@@ -38,19 +38,19 @@ def filter_log(
     is_over = False
 
     def correct_record(record: logging.LogRecord) -> bool:
-        if stop is not None and stop.is_set():
-            return False
-        if is_quiet and record.levelno < logging.WARNING and not hasattr(record, PROGRESS):
-            return False
-        if any(notice in str(record.msg) for notice in _EXPECTED):
-            return False
+        nonlocal is_over
+        is_warning = record.levelno >= logging.WARNING
         if first_round and record.msg in _COUNTED and isinstance(record.args, tuple):
             record.args = tuple(int(str(number)) + first_round for number in record.args)
-        nonlocal is_over
         is_over = is_over or record.msg == _RESULTS
-        if first_round and is_over and record.levelno < logging.WARNING:
+        if (
+            (stop is not None and stop.is_set())
+            or (is_quiet and not is_warning and not hasattr(record, PROGRESS))
+            or any(notice in str(record.msg) for notice in _EXPECTED)
+            or (first_round and is_over and not is_warning)
+        ):
             return False
-        _shorten_record(record)
+        _correct_text(record, shorten_text)
         return True
 
     logger = logging.getLogger("flwr")
@@ -77,26 +77,20 @@ def conclude_log() -> None:
     Flower ends a process with an empty line, or with the traceback of an error whose text may be
     anybody's.
     """
-    logging.getLogger("flwr").addFilter(_correct_last_record)
+
+    def correct_record(record: logging.LogRecord) -> bool:
+        if record.levelno < logging.WARNING and not record.getMessage().strip():
+            return False
+        _correct_text(record, escape_controls)
+        return True
+
+    logging.getLogger("flwr").addFilter(correct_record)
 
 
-def _correct_last_record(record: logging.LogRecord) -> bool:
-    """Leave out an empty line; escape what would steer a terminal."""
+def _correct_text(record: logging.LogRecord, correct: Callable[[str], str]) -> None:
+    """Correct a record's text and traceback."""
     text = record.getMessage()
-    if record.levelno < logging.WARNING and not text.strip():
-        return False
-    if not text.isprintable():
-        record.msg, record.args = escape_controls(text), None
+    if (corrected := correct(text)) != text:  # another filter may have to know what Flower says
+        record.msg, record.args = corrected, None
     if record.exc_info and record.exc_info[1] is not None:
-        record.exc_text = escape_controls("".join(format_exception(record.exc_info[1])).rstrip())
-    return True
-
-
-def _shorten_record(record: logging.LogRecord) -> None:
-    """Cut a record's text and traceback, where they are long."""
-    text = record.getMessage()
-    shortened = shorten_text(text)
-    if shortened != text:  # another filter may have to know what Flower says here
-        record.msg, record.args = shortened, None
-    if record.exc_info and record.exc_info[1] is not None:
-        record.exc_text = shorten_text("".join(format_exception(record.exc_info[1])).rstrip())
+        record.exc_text = correct("".join(format_exception(record.exc_info[1])).rstrip())

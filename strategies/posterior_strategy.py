@@ -135,15 +135,7 @@ class PosteriorStrategy(FedAvg):
     ) -> Iterable[Message]:
         """Make the messages that send the model to the selected clients, each with its weight.
 
-        Args:
-            server_round: The round, counted in this call of `start`; not used, as `state` has the
-                round.
-            arrays: The global model.
-            config: What the images of nodes have to fit.
-            grid: Carries messages.
-
-        Returns:
-            One message a client.
+        Flower's `server_round` counts from this call of `start`; `state` has the run's round.
         """
         classes = config.get(record_names.CLASSES)
         self._classes = classes if isinstance(classes, int) else None
@@ -177,13 +169,6 @@ class PosteriorStrategy(FedAvg):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Finish the round with the valid replies, in the order of their partitions.
-
-        Args:
-            server_round: The round, counted in this call of `start`; not used.
-            replies: As they came.
-
-        Returns:
-            The next global model, and the clients' mean metrics.
 
         Raises:
             RoundError: No reply is valid, or too few for a robust rule.
@@ -223,16 +208,7 @@ class PosteriorStrategy(FedAvg):
         """Ask the nodes to score the last model, once; every round has the server's own scores.
 
         Nobody where updates have noise, which scores on images lack. Only those whose update is in
-        the last round: a dead node would be waited for again, a stranger has no business with it.
-
-        Args:
-            server_round: The round, counted in this call of `start`.
-            arrays: The global model.
-            config: What the images of nodes have to fit.
-            grid: Carries messages.
-
-        Returns:
-            One message a node; none before the last round.
+        the last round: a dead node would be waited for again, others have no business with it.
         """
         if server_round + self.first_round < self.settings.rounds or self.settings.update.noise:
             return []
@@ -246,15 +222,7 @@ class PosteriorStrategy(FedAvg):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Average the nodes' scores by their images; a reply that has none is left out.
-
-        Args:
-            server_round: The round, counted in this call of `start`; not used.
-            replies: As they came.
-
-        Returns:
-            The mean scores, None where there are none.
-        """
+        """Average the nodes' scores by their images; a reply that has none is left out."""
 
         def find_fault(reply: Message) -> str | None:
             partition = find_sender(reply, self.registry.partitions, [])

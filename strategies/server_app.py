@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
 from fedcel.check_parts import build_parts
-from fedcel.data import Splits, list_classes, load_splits
+from fedcel.data import list_classes, load_splits
 from fedcel.errors import FedcelError, RoundError, RunError, describe_unforeseen, escape_controls
 from fedcel.federation import record_names
 from fedcel.nets import to_arrays, to_vector
@@ -34,9 +34,6 @@ from strategies.flower_log import conclude_log, filter_log
 from strategies.node_registry import count_nodes
 from strategies.posterior_strategy import PosteriorStrategy
 from strategies.stock_strategy import StockStrategy
-
-_RUNS = "fedcel-runs"
-"""Below Flower's home: the run folders for which the run config names no place."""
 
 
 class _ConvergedError(Exception):
@@ -101,7 +98,12 @@ def train_over_grid(
     strategy = build_strategy(settings, run.state, run.flat.shapes, run.flat.cut)
     if resume and not isinstance(strategy, PosteriorStrategy):
         raise RunError(f"{settings.strategy.name} keeps no state of its own and cannot resume")
-    requirements = ConfigRecord({**_describe_images(settings, splits), **(decisions or {})})
+    requirements = ConfigRecord(
+        {record_names.SHAPE: list(splits.shape), record_names.CLASSES: splits.classes}
+    )
+    requirements.update(decisions or {})
+    if names := list_classes(settings.data):
+        requirements[record_names.CLASS_NAMES] = names
     if isinstance(strategy, PosteriorStrategy):
         strategy.recount = recount
     quiet = filter_log(first_round=run.state.round)
@@ -126,16 +128,6 @@ def train_over_grid(
     if isinstance(strategy, StockStrategy) and strategy.unrepeatable:
         evaluation.result["unrepeatable"] = strategy.unrepeatable
     write_evaluation(folder, evaluation)
-
-
-def _describe_images(settings: Settings, splits: Splits) -> ConfigRecord:
-    """Return what images of a node's own have to fit."""
-    requirements = ConfigRecord(
-        {record_names.SHAPE: list(splits.shape), record_names.CLASSES: splits.classes}
-    )
-    if names := list_classes(settings.data):
-        requirements[record_names.CLASS_NAMES] = names
-    return requirements
 
 
 def print_event(event: Event) -> None:
@@ -170,7 +162,10 @@ def make_server_app() -> ServerApp:
     def main(grid: Grid, context: Context) -> None:
         try:
             plan = read_plan(grid, context)
-            check_own_parts(plan.settings)
+            if list_own_parts(plan.settings):  # before a node is asked
+                flat = build_parts(plan.settings)
+                if plan.settings.strategy.name != OWN_STRATEGY:
+                    check_strategy(plan.settings, flat)
             with open_folder(plan) as has_rounds:
                 train_over_grid(
                     grid,
@@ -182,10 +177,9 @@ def make_server_app() -> ServerApp:
                     decisions=plan.decisions,
                 )
         except Exception as error:
-            print(
-                f"the run FAILED, whatever the exit status of `flwr run`: {describe_error(error)}",
-                flush=True,
-            )
+            is_ours = isinstance(error, FedcelError)
+            reason = escape_controls(str(error)) if is_ours else describe_unforeseen(error)
+            print(f"the run FAILED, whatever the exit status of `flwr run`: {reason}", flush=True)
             raise
         finally:
             conclude_log()
@@ -213,7 +207,8 @@ def read_plan(grid: Grid, context: Context) -> RunPlan:
             """resume=true needs the run folder; add --run-config 'out="..."' """.strip()
         )
     else:
-        folder = find_flower_home() / _RUNS / f"run-{context.run_id}"
+        home = Path(os.environ.get("FLWR_HOME", "~/.flwr")).expanduser().absolute()
+        folder = home / "fedcel-runs" / f"run-{context.run_id}"
         decisions[record_names.OUT] = str(folder)
     if not folder.is_absolute():
         raise RunError(
@@ -231,34 +226,6 @@ def read_plan(grid: Grid, context: Context) -> RunPlan:
     return RunPlan(settings, folder, resume, recount, decisions)
 
 
-def check_own_parts(settings: Settings) -> None:
-    """Hold the parts of a user's own to their contracts, before a node is asked.
-
-    Args:
-        settings: The run's settings.
-
-    Raises:
-        FedcelError: A part cannot be built, or breaks its contract.
-    """
-    if not list_own_parts(settings):
-        return
-    flat = build_parts(settings)
-    if settings.strategy.name != OWN_STRATEGY:
-        check_strategy(settings, flat)
-
-
-def describe_error(error: Exception) -> str:
-    """Return an error as the log shows it: in its own words where it is one of fedcel's."""
-    if isinstance(error, FedcelError):
-        return escape_controls(str(error))
-    return describe_unforeseen(error)
-
-
-def find_flower_home() -> Path:
-    """Return the folder in which Flower keeps apps and connections."""
-    return Path(os.environ.get("FLWR_HOME", "~/.flwr")).expanduser().absolute()
-
-
 @contextmanager
 def open_folder(plan: RunPlan) -> Iterator[bool]:
     """Be the only writer of the run's folder, made or taken up; yield whether it has a round.
@@ -268,8 +235,9 @@ def open_folder(plan: RunPlan) -> Iterator[bool]:
     """
     with ExitStack() as stack:
         try:
-            run = open_run(plan.folder, plan.settings, resume=plan.resume)
-            has_rounds = stack.enter_context(run)
+            has_rounds = stack.enter_context(
+                open_run(plan.folder, plan.settings, resume=plan.resume)
+            )
         except RunError as error:
             raise RunError(f"{error} (in the run config: out, resume=true)") from None
         if not plan.resume:
