@@ -355,7 +355,7 @@ ANSWERS: dict[str, tuple[Change, str]] = {
     "list-of-code": (tell(code=[7, 7]), "code is a list of 2 numbers, must be one whole number"),
     "more-numbers": (tell(loss=1.0), "and nothing else"),
     "more-records": (put("x", MetricRecord), "records"),
-    "arrays": (put("metrics", ArrayRecord), "and nothing else"),
+    "arrays": (put("metrics", ArrayRecord), "of other kinds"),
     "raises": (fail(TEXT), "the client failed: .*RuntimeError"),
 }
 
