@@ -26,7 +26,9 @@ from sims.report.figures import (
     draw_variant,
 )
 from sims.report.summary import Summary
-from sims.results import ACCURACY, BITS, BenchRow, Column, Estimate, crossed_interval, mean_samples
+from sims.results.columns import ACCURACY, BITS, Column
+from sims.results.intervals import Estimate, crossed_interval, mean_samples
+from sims.results.records import BenchRow
 
 FOLDER = Path(__file__).parents[1] / "figures"
 FIGURES = {

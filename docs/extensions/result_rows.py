@@ -76,17 +76,11 @@ from sims.report.matched_table import (
     open_comparison,
 )
 from sims.report.table import format_estimate, format_markdown, make_table
-from sims.results import (
-    BENCH_FILE,
-    BITS,
-    MSE,
-    BenchRow,
-    Column,
-    estimate,
-    find_columns,
-    match_rows,
-    match_samples,
-)
+from sims.results.columns import BITS, MSE, Column, find_columns
+from sims.results.file_names import BENCH_FILE
+from sims.results.intervals import estimate
+from sims.results.matched_accuracy import match_rows, match_samples
+from sims.results.records import BenchRow
 
 RESULTS = Path(__file__).parents[1] / "results"
 SCENARIOS = Path(__file__).parents[2] / "sims" / "scenarios"

@@ -16,14 +16,10 @@ from fedcel.runs import run_folder
 from fedcel.settings import AttackSettings
 from sims.attacking.observed_surfaces import list_observations
 from sims.progress import print_line, show_attacks
-from sims.results import (
-    RESULT_FILE,
-    RunResult,
-    lacking_settings,
-    read_attack_rows,
-    read_record,
-    write_result,
-)
+from sims.results.attack_results import lacking_settings, read_attack_rows, write_result
+from sims.results.file_names import RESULT_FILE
+from sims.results.record_files import read_record
+from sims.results.records import RunResult
 
 
 def attack_run(

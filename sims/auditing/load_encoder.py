@@ -26,7 +26,9 @@ from fedcel.extras import import_optional
 from fedcel.leakage import NoiseFunction
 from fedcel.nets import Encoder, SplitNet, as_module, find_module, split_outputs
 from fedcel.runs import build_sent_net, read_run
-from sims.results import RESULT_FILE, RunResult, read_record
+from sims.results.file_names import RESULT_FILE
+from sims.results.record_files import read_record
+from sims.results.records import RunResult
 
 ONNX_SUFFIX = ".onnx"
 EXPORT_SUFFIX = ".pt2"

@@ -12,7 +12,7 @@ from sims.bench.run_cell import CellOutcome, attempt_cell, train_cell, wrap_erro
 from sims.bench.scenario import Cell
 from sims.engines.choose_engine import choose_engine
 from sims.engines.process_pool import KILLED, run_items
-from sims.results import RESULT_FILE
+from sims.results.file_names import RESULT_FILE
 
 PROCESSES = 2
 """Of attacks: one is at work while the other is given the next trained cell."""

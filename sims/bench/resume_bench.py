@@ -8,7 +8,9 @@ from fedcel.runs import run_folder
 from fedcel.settings import Settings
 from sims.bench.run_cell import describe_differences, describe_list, find_differences
 from sims.bench.scenario import Cell, Scenario, list_points
-from sims.results import BENCH_FILE, FAILED_FILE, RESULT_FILE, BenchRow, FailedCell, read_records
+from sims.results.file_names import BENCH_FILE, FAILED_FILE, RESULT_FILE
+from sims.results.record_files import read_records
+from sims.results.records import BenchRow, FailedCell
 
 MAY_DIFFER = ("seed", "engine", "local.at-once")
 """What runs that one mean is of may differ in; any engine goes on with another's run."""

@@ -27,24 +27,11 @@ from sims.engines.choose_engine import choose_engine
 from sims.engines.process_pool import run_items, time_call
 from sims.engines.simulate import print_data_notes
 from sims.progress import estimate_left, print_line
-from sims.results import (
-    BENCH_LOCK,
-    COST_FILE,
-    EVENTS_FILE,
-    FAILED_FILE,
-    PLAN_FILE,
-    RESULT_FILE,
-    BenchPlan,
-    BenchRow,
-    FailedCell,
-    RunMeasures,
-    RunResult,
-    is_undefended,
-    parse_events,
-    parse_file,
-    read_record,
-    write_bench_rows,
-)
+from sims.results.bench_rows import BENCH_LOCK, write_bench_rows
+from sims.results.file_names import COST_FILE, EVENTS_FILE, FAILED_FILE, PLAN_FILE, RESULT_FILE
+from sims.results.record_files import parse_events, parse_file, read_record
+from sims.results.records import BenchPlan, BenchRow, FailedCell, RunMeasures, RunResult
+from sims.results.undefended import is_undefended
 
 REMEDY = "remove the folder and bench it again"
 

@@ -18,7 +18,8 @@ from sims.bench.scenario import Cell
 from sims.bench.training_cost import measure_step_ratio
 from sims.engines.process_pool import FEWER, KILLED
 from sims.engines.simulate import simulate
-from sims.results import COST_FILE, RESULT_FILE, lacking_settings, requested_results
+from sims.results.attack_results import lacking_settings, requested_results
+from sims.results.file_names import COST_FILE, RESULT_FILE
 
 MAX_NAMED = 3  # things that a sentence names
 Differences = dict[str, tuple[Scalar, Scalar]]

@@ -8,7 +8,7 @@ from fedcel.federation import RoundInputs, build_workspace_net, update_clients
 from fedcel.losses.cel import State
 from fedcel.nets import CPU, fastest_device
 from fedcel.settings import CelSettings, DefenceSettings, Settings
-from sims.results import is_defended
+from sims.results.undefended import is_defended
 
 REPETITIONS = range(3, 16)  # rounds of each, in turn, so that a drifting machine hits both alike
 PATIENCE = 3.0

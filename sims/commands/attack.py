@@ -68,7 +68,7 @@ def attack_command(
 
 def refuse_failures(rows: Sequence["AttackRow"]) -> None:
     """Raise FailedError where an attack failed: that it found nothing is no sign of privacy."""
-    from sims.results import list_failures
+    from sims.results.attack_results import list_failures
 
     if failed := list_failures(rows):
         raise FailedError(

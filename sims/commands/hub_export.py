@@ -11,7 +11,8 @@ from fedcel.nets import NET_BUILDERS
 from fedcel.runs import Run, run_folder
 from fedcel.settings import find_noise_shape
 from sims.report.templates import render_template
-from sims.results import RESULT_FILE, RunResult
+from sims.results.file_names import RESULT_FILE
+from sims.results.records import RunResult
 
 CARD = "README.md"
 ENCODER = "encoder.safetensors"

@@ -5,7 +5,10 @@ from typing import NamedTuple
 
 from fedcel.attacks import AttackId
 from sims.report.table import Table, format_estimate, make_table
-from sims.results import MSE, BenchRow, Estimate, comparable_attacks
+from sims.results.columns import MSE
+from sims.results.intervals import Estimate
+from sims.results.records import BenchRow
+from sims.results.worst_attack import comparable_attacks
 
 FALLING = 0.98
 """A larger budget that brings the MSE below this share of the smaller one's still helps."""

@@ -10,7 +10,7 @@ from fedcel.files import read_json, read_tensors
 from fedcel.runs import GUESSES_FILE, Event, EventCallback
 from fedcel.settings import Settings, dump_settings, flatten_settings
 from sims.progress import print_line
-from sims.results import RESULT_FILE
+from sims.results.file_names import RESULT_FILE
 from sims.tracking.pictures import draw_rows
 from sims.tracking.round_pictures import RoundPictures
 from sims.tracking.tracker import Tracker, TrackerFactory

@@ -15,7 +15,7 @@ from sims.bench.scenario import Scenario, Variant, merge_variant
 from sims.engines.process_pool import run_items, time_call
 from sims.engines.simulate import print_data_notes
 from sims.progress import estimate_left, print_line
-from sims.results import is_defended
+from sims.results.undefended import is_defended
 from sims.tuning.search import (
     BestTrial,
     FlatSettings,

@@ -7,17 +7,10 @@ from typing import Any
 
 from fedcel.files import read_toml
 from fedcel.runs import find_writer, read_settings
-from sims.results import (
-    BENCH_FILE,
-    FAILED_FILE,
-    PLAN_FILE,
-    BenchPlan,
-    BenchRow,
-    FailedCell,
-    hold_to_common,
-    read_record,
-    read_records,
-)
+from sims.results.file_names import BENCH_FILE, FAILED_FILE, PLAN_FILE
+from sims.results.record_files import read_record, read_records
+from sims.results.records import BenchPlan, BenchRow, FailedCell
+from sims.results.worst_attack import hold_to_common
 from sims.watch.run_state import REPORT_FILE, read_result, read_rounds
 
 RUNS_FOLDER = "runs"

@@ -9,15 +9,9 @@ from typing import Any, Literal
 
 from fedcel.runs import find_writer, read_settings
 from fedcel.settings import MIN_ESS, MIN_SAMPLED_ROUNDS, Settings, burn_in_rounds, cut_sigma
-from sims.results import (
-    EVENTS_FILE,
-    RESULT_FILE,
-    RoundEvent,
-    RunResult,
-    parse_events,
-    parse_file,
-    read_record,
-)
+from sims.results.file_names import EVENTS_FILE, RESULT_FILE
+from sims.results.record_files import parse_events, parse_file, read_record
+from sims.results.records import RoundEvent, RunResult
 
 Phase = Literal["waiting", "training", "measuring", "finished", "stopped"]
 MAX_POINTS = 400

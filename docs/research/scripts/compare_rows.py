@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from fedcel.json_records import Record
-from sims.results import estimate
+from sims.results.intervals import estimate
 
 IDENTITY = (
     "variant", "strength", "name", "attack", "observation", "knowledge", "budget", "epsilon",

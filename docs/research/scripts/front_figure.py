@@ -18,7 +18,9 @@ from sims.progress import print_line
 from sims.report.book import Images, read_book
 from sims.report.figures import COLOURS, FAINT, INK
 from sims.report.summary import Summary, summarise_book
-from sims.results import BenchRow, Estimate, estimate, read_records
+from sims.results.intervals import Estimate, estimate
+from sims.results.record_files import read_records
+from sims.results.records import BenchRow
 
 DOCS = Path(__file__).parents[2]
 VARIANTS = {"none": "no defence", "cluster": "with a defence (cluster)"}

@@ -27,7 +27,8 @@ from published_tables import (
 from sims.commands.main import main
 from sims.commands.options import Jobs, check_folder
 from sims.progress import print_line
-from sims.results import read_attack_rows, read_bench_rows
+from sims.results.attack_results import read_attack_rows
+from sims.results.bench_rows import read_bench_rows
 from sims.search_path import copy_environment
 
 ROOT = Path(__file__).parents[3]

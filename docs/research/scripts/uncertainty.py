@@ -38,7 +38,8 @@ from sims.commands.options import Assignments, Jobs, Scenario, check_folder
 from sims.engines.local import train_locally
 from sims.overrides import parse_overrides
 from sims.report.table import format_markdown, format_means, make_table
-from sims.results import EVENTS_FILE, find_columns
+from sims.results.columns import find_columns
+from sims.results.file_names import EVENTS_FILE
 
 ROWS_FILE = "uncertainty.json"
 MEMBER = re.compile(r"(?P<name>.+)-member-\d+")

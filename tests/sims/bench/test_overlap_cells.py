@@ -14,7 +14,7 @@ from fedcel.errors import DataError
 from fedcel.files import read_json
 from sims.bench import overlap_cells, run_cell, scenario
 from sims.engines.process_pool import KILLED
-from sims.results import read_attack_rows
+from sims.results.attack_results import read_attack_rows
 from tests.sims.small import QUICK
 
 

@@ -24,7 +24,7 @@ from fedcel.settings import (
 )
 from sims.bench import scenario
 from sims.commands.main import GROUPS, main
-from sims.results import read_attack_rows
+from sims.results.attack_results import read_attack_rows
 
 ROOT = Path(__file__).parents[3]
 QUICK = ["--engine", "local", "--set", "rounds=5", "--set", "local.steps=3"]

@@ -12,7 +12,7 @@ from fedcel.runs import per_image
 from sims.commands.main import main
 from sims.report.matched_table import COLUMNS, NEVER, describe_attacks, make_matched_tables
 from sims.report.table import DASH, escape_latex
-from sims.results import hold_to_common
+from sims.results.worst_attack import hold_to_common
 from tests.sims.results.made import attack, make_row
 
 SWEEP = {"none": [(None, 0.96, 5.0)], "cel": [(1.0, 0.95, 1.0), (2.0, 0.91, 0.5)]}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sims.results import BenchPlan
+from sims.results.records import BenchPlan
 from sims.watch import describe_bench, is_bench
 from sims.watch.bench_state import estimate_seconds
 from tests.sims.watch.conftest import copy_run, write_into

@@ -11,7 +11,7 @@ import pytest
 from fedcel.errors import RunError
 from fedcel.runs import find_writer
 from fedcel.runs.folder_lock import LOCK
-from sims.results import RejectedReply, RoundEvent
+from sims.results.records import RejectedReply, RoundEvent
 from sims.watch import describe_run
 from sims.watch.run_state import MAX_POINTS, count_left_out
 from tests.sims.watch.conftest import REASONS, copy_run, write_into
