@@ -518,7 +518,7 @@ def draw_live(prices: Sequence[Sequence[LiveRow]]) -> Figure | None:
     axes.axhline(chance, color=FAINT, ls=":", lw=1, label="images: chance")
     scale_epsilons(axes, epsilons)
     axes.set_ylabel("right, %")
-    axes.legend()
+    axes.legend(frameon=False, fontsize=8)
     return figure
 
 
