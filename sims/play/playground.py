@@ -26,7 +26,7 @@ from sims.play.column import (
     prepare_column,
 )
 from sims.play.noise_levels import FACTORS, MESSAGE_COUNTS, NoiseLevel
-from sims.play.private_desk import EPSILONS, PrivateDesk, prepare_answers
+from sims.play.private_account import EPSILONS, PrivateAccount, prepare_answers
 from sims.report.book import read_book
 from sims.report.figures import choose_looks
 from sims.report.summary import Summary, summarise_book
@@ -79,13 +79,13 @@ class Playground:
     Attributes:
         title: Of the run or the bench.
         columns: The encoders; undefended ones first.
-        desks: What answers privately, by column.
+        private_accounts: Accounts that pay for private answers, by column.
         note: Which encoders are left out; empty where none is.
     """
 
     title: str
     columns: tuple[Column, ...]
-    desks: tuple[PrivateDesk, ...]
+    private_accounts: tuple[PrivateAccount, ...]
     note: str = ""
 
     @property
@@ -114,14 +114,14 @@ class Playground:
             "columns": [
                 {
                     **column.look._asdict(),
-                    "mechanism": desk.privacy.mechanism,
-                    "budget": desk.budget,
+                    "mechanism": account.privacy.mechanism,
+                    "budget": account.budget,
                     "noise": column.net.cut.sigma,
                     "dropout": column.net.cut.dropout,
                     "is-noise-learned": column.net.noise_scale is not None,
                     "range": [float(column.features.min()), float(column.features.max())],
                 }
-                for column, desk in zip(self.columns, self.desks, strict=True)
+                for column, account in zip(self.columns, self.private_accounts, strict=True)
             ],
             "gallery": [
                 {"pixels": encode_pixels(image), "label": int(label)}
@@ -165,20 +165,20 @@ class Playground:
         if request.epsilon not in EPSILONS:
             raise SettingsError(f"epsilon is {request.epsilon:g}, must be one of {join(EPSILONS)}")
         answers = []
-        for column, desk in zip(self.columns, self.desks, strict=True):
+        for column, account in zip(self.columns, self.private_accounts, strict=True):
             sent = column.send(picked.image, picked.position, level, seed=request.seed)
-            answers.append(desk.ask(sent.messages[:1], request.epsilon))
+            answers.append(account.ask(sent.messages[:1], request.epsilon))
         return answers
 
     def start_again(self) -> None:
         """Fill all budgets."""
-        for desk in self.desks:
-            desk.start_again()
+        for account in self.private_accounts:
+            account.start_again()
 
     def close(self) -> None:
         """Close all ledgers."""
-        for desk in self.desks:
-            desk.close()
+        for account in self.private_accounts:
+            account.close()
 
     def read_picture(self, data: bytes) -> dict[str, Any]:
         """Return the pixels of a picture's file, and what was done to make it one of these images.
@@ -311,7 +311,7 @@ def open_playground(
     places = {run.name: folder / name for name, run in book.runs.items()}
     steps = len(chosen)
     columns = list[Column]()
-    desks = list[PrivateDesk]()
+    private_accounts = list[PrivateAccount]()
     for number, summary in enumerate(chosen):
         place = places[summary.runs[0].name]
         look = looks[summary.variant]
@@ -329,16 +329,16 @@ def open_playground(
             )
         marker = MARKERS.get(look.marker, "●")
         columns.append(prepare_column(run, Look(summary.label, look.colour, marker), show_part))
-        accounts = ledgers / str(number)
-        accounts.mkdir()
-        desk = PrivateDesk(run, accounts)
-        prepare_answers(desk, columns[-1].net.features, lambda _: None)
-        desks.append(desk)
+        budgets = ledgers / str(number)
+        budgets.mkdir()
+        account = PrivateAccount(run, budgets)
+        prepare_answers(account, columns[-1].net.features, lambda _: None)
+        private_accounts.append(account)
     note = ""
     if left_out:
         names = ", ".join(summary.label for summary in left_out)
         note = f"Not shown: {names}; name what to show with --variant."
-    playground = Playground(book.title, tuple(columns), tuple(desks), note)
+    playground = Playground(book.title, tuple(columns), tuple(private_accounts), note)
     show_step(steps, steps, "trying it once")
     warm_up(playground)
     return playground

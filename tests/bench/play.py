@@ -22,7 +22,7 @@ from fedcel.settings import DataSettings
 from sims.play import FACTORS, Playground, prepare_column
 from sims.play.column import Look
 from sims.play.playground import Request
-from sims.play.private_desk import PrivateDesk, prepare_answers
+from sims.play.private_account import PrivateAccount, prepare_answers
 from tests.clients.serving import made_run
 
 AIM = 200  # milliseconds
@@ -70,16 +70,16 @@ def open_drawn(shape: tuple[int, int], settings: dict[str, object]) -> Iterator[
     """Yield a playground of two random networks, its attackers taught with few images."""
     source = "tests.bench.play:images_{}_{}".format(*shape)
     with TemporaryDirectory() as place:
-        columns, desks = [], []
+        columns, accounts = [], []
         for number in range(2):
             run = made_run(**settings, **{"data.source": source, "seed": number})
             look = Look(f"encoder {number}", "#000", "●")
             columns.append(prepare_column(run, look, lambda share, state: None))
-            accounts = Path(place) / str(number)
-            accounts.mkdir()
-            desks.append(PrivateDesk(run, accounts))
-            prepare_answers(desks[-1], columns[-1].net.features, lambda _: None)
-        playground = Playground("drawn", tuple(columns), tuple(desks))
+            ledgers = Path(place) / str(number)
+            ledgers.mkdir()
+            accounts.append(PrivateAccount(run, ledgers))
+            prepare_answers(accounts[-1], columns[-1].net.features, lambda _: None)
+        playground = Playground("drawn", tuple(columns), tuple(accounts))
         try:
             yield playground
         finally:

@@ -1,4 +1,4 @@
-"""Private answers of the playground: the service's own answers, with a ledger of its own."""
+"""Account of the playground's visitor: the service's own private answers, with its own ledger."""
 
 import itertools
 import json
@@ -25,8 +25,8 @@ REFUSALS = {
 }
 
 
-class PrivateDesk:
-    """Answers messages for a price, and keeps the account.
+class PrivateAccount:
+    """Account of a visitor, which pays for the answers to messages.
 
     A message that was answered before, at the same epsilon, gets the same answer for nothing.
 
@@ -83,20 +83,20 @@ class PrivateDesk:
         )
         (reply,) = answerer.answer([query])
         balance = self._ledger.balance(self.client)
-        account = {
+        budgets = {
             "spent": balance.spent / 1e6,
             "left": balance.remaining / 1e6,
             "budget": self.budget,
         }
         if isinstance(reply, Refusal):
-            return {"refused": REFUSALS.get(reply.reason, reply.reason), **account}
+            return {"refused": REFUSALS.get(reply.reason, reply.reason), **budgets}
         body = json.loads(reply.body)
         return {
             "label": body["label"],
             "probabilities": body["probabilities"],
             "is-fresh": reply.is_fresh,
             "cost": reply.spent / 1e6,
-            **account,
+            **budgets,
         }
 
     def _find_answerer(self, epsilon: float) -> PrivateAnswerer:
@@ -121,10 +121,10 @@ class PrivateDesk:
         self._ledger.close()
 
 
-def prepare_answers(desk: PrivateDesk, width: int, show: Callable[[int], None]) -> None:
+def prepare_answers(account: PrivateAccount, width: int, show: Callable[[int], None]) -> None:
     """Ask once at each epsilon, so that no first question waits, and open a new account."""
-    if desk.served is not None:
+    if account.served is not None:
         for number, epsilon in enumerate(EPSILONS):
             show(number)
-            desk.ask(torch.zeros(1, width), epsilon)
-    desk.start_again()
+            account.ask(torch.zeros(1, width), epsilon)
+    account.start_again()
