@@ -47,16 +47,6 @@ class PreparedMessage(NamedTuple):
     """Fingerprint of the group that it was charged to."""
 
 
-class AssumedGroup(NamedTuple):
-    """Group that a message is taken to belong to."""
-
-    basis: Basis
-    group: bytes
-    earlier: EarlierMessage | None
-    """A message of the group that this process sent."""
-    distance: float | None
-
-
 @final
 @dataclass(frozen=True, kw_only=True)
 class Device:
@@ -144,51 +134,45 @@ class Device:
         features = None  # in units of the noise
         if sigma := self.net.cut.sigma:
             features = z[0] / (sigma if noise_scale is None else sigma * noise_scale)
+        nearest = None if features is None else self.groups.find_nearest(features)
         before = None if encoded_before is None else encoded_before.group
-        assumed = self._assume_group(fingerprint, features, group, before)
-        if assumed.basis in ("caller", "nearest") and assumed.earlier is not None:
-            if self.near_duplicates == "refuse":
-                raise NearDuplicateError(
-                    f"the image is nearly an earlier one ({assumed.basis}); nothing was sent: use "
-                    "its answer, or allow near-duplicates"
-                )
-            if self.near_duplicates == "reuse":
-                return self._charge(assumed.earlier.content, assumed)
-        self.sent.add(
-            fingerprint,
-            self.leak.upper,
-            self.limit,
-            group=assumed.group,
-            group_limit=self.group_limit,
-        )
-        if assumed.basis != "repeat" and features is not None:
-            self.groups.remember(EarlierMessage(features, assumed.group, content))
-        return self._charge(content, assumed)
+        basis, mark, earlier = self._assume_group(fingerprint, nearest, group, before)
+        if earlier is not None and self.near_duplicates == "refuse":
+            raise NearDuplicateError(
+                f"the image is nearly an earlier one ({basis}); nothing was sent: use its answer, "
+                "or allow near-duplicates"
+            )
+        if earlier is not None and self.near_duplicates == "reuse":
+            content = earlier.content
+        else:
+            self.sent.add(
+                fingerprint, self.leak.upper, self.limit, group=mark, group_limit=self.group_limit
+            )
+            if basis != "repeat" and features is not None:
+                self.groups.remember(EarlierMessage(features, mark, content))
+        total = self.sent.total_of(mark)
+        distance = None if nearest is None else nearest[1]
+        charge = GroupCharge(basis, total.messages, total.bits, distance)
+        return PreparedMessage(content, charge, mark)
 
     def _assume_group(
         self,
         fingerprint: bytes,
-        features: Float[Tensor, " D"] | None,
+        nearest: tuple[EarlierMessage, float] | None,
         name: str | None,
         before: bytes | None,
-    ) -> AssumedGroup:
-        nearest = None if features is None else self.groups.find_nearest(features)
-        distance = None if nearest is None else nearest[1]
+    ) -> tuple[Basis, bytes, EarlierMessage | None]:
+        """Return the group of a message, and an earlier one of it that shows nearly the same."""
         if (earlier_group := self.sent.find_group(fingerprint)) is not None:
-            return AssumedGroup("repeat", earlier_group, None, distance)
+            return "repeat", earlier_group, None
         if name is not None:
             group = hmac.digest(self.key, b"group" + name.encode(), sha256)[:MARK_BYTES]
-            return AssumedGroup("caller", group, self.groups.find_group(group), distance)
+            return "caller", group, self.groups.find_group(group)
         if before is not None:
-            return AssumedGroup("encoded-anew", before, None, distance)
+            return "encoded-anew", before, None
         if nearest is not None and nearest[1] <= self.groups.radius:
-            return AssumedGroup("nearest", nearest[0].group, nearest[0], distance)
-        return AssumedGroup("alone", fingerprint[:MARK_BYTES], None, distance)
-
-    def _charge(self, content: bytes, assumed: AssumedGroup) -> PreparedMessage:
-        total = self.sent.total_of(assumed.group)
-        charge = GroupCharge(assumed.basis, total.messages, total.bits, assumed.distance)
-        return PreparedMessage(content, charge, assumed.group)
+            return "nearest", nearest[0].group, nearest[0]
+        return "alone", fingerprint[:MARK_BYTES], None
 
 
 @runtime_checkable
