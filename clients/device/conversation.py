@@ -49,7 +49,7 @@ Content = TypeVar("Content", bound=BaseModel)
 
 
 class HttpRequest(NamedTuple):
-    """A request to make, whose `HttpReply` is sent in, or None where no reply came."""
+    """Request to make; its `HttpReply` is sent in, or None where no reply came."""
 
     method: str
     path: str
@@ -66,13 +66,13 @@ class Pause(NamedTuple):
 
 
 class Compute(NamedTuple):
-    """Work that takes the processor for long, whose result is sent in."""
+    """Work that takes the processor for long; its result is sent in."""
 
     work: Callable[[], object]
 
 
 class TakeTurn(NamedTuple):
-    """A conversation of which a client carries on one at a time, whose result is sent in."""
+    """Conversation of which a client carries on one at a time; its result is sent in."""
 
     conversation: "Conversation[Any]"
 

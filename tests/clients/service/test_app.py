@@ -1,5 +1,6 @@
 """The service over a real socket: what it says yes and no to, and what never leaves it."""
 
+import asyncio
 import errno
 import json
 import re
@@ -13,14 +14,16 @@ from typing import Literal
 import httpx
 import numpy as np
 import pytest
+from fastapi import Request, Response
 from torch import Tensor
 
 from clients.service import service as service_module
 from clients.service.access import add_key, key_table_path, remove_key
+from clients.service.app import create_app
 from clients.service.problems import PROBLEM_MEDIA_TYPE, ProblemKind
-from clients.service.service import Limits
+from clients.service.service import Limits, Service
 from fedcel.privacy.ledger import MICRO, Ledger, sqlite_database
-from tests.clients.serving import Running, ledger_of, made_run, running
+from tests.clients.serving import Running, ledger_of, made_run, make_offer, running
 
 GOOD = np.linspace(-1, 1, 8).astype("<f4").tobytes()
 
@@ -79,6 +82,26 @@ def test_bytes_and_json_ask_the_same(up: Running) -> None:
     assert first.json()["values"] == again.json()["values"] == retry.json()["values"]
     assert first.json()["left"] == again.json()["left"]
     assert first.headers["cache-control"] == "no-store"
+
+
+def test_the_declared_route_is_the_one_that_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No layer before it has an answer of its own."""
+    app = create_app(Service(make_offer(made_run()), tmp_path / "ledger.db", Limits()))
+    (route,) = [route for route in app.routes if getattr(route, "path", "") == "/v1/query"]
+
+    async def answer(request: Request) -> Response:
+        return Response("of the route")
+
+    async def ask() -> str:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+            return (await client.post("/v1/query")).text
+
+    assert "urn:fedcel:problem:unauthenticated" in asyncio.run(ask())
+    monkeypatch.setattr(route, "endpoint", answer)
+    assert asyncio.run(ask()) == "of the route"
 
 
 def test_json_may_ask_for_uncertainty_in_the_address(up: Running) -> None:
