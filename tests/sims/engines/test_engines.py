@@ -153,11 +153,11 @@ def test_ray_runs_a_stock_strategy_on_the_same_clients(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "change"),
-    [("FedProx", {"strategy.proximal": 0.5}), ("FedAvgM", {"strategy.momentum": 0.9})],
+    ("name", "arguments"),
+    [("FedProx", "proximal_mu=0.5"), ("FedAvgM", "server_momentum=0.9")],
 )
 def test_other_stock_strategies_run_with_their_own_arguments(
-    tmp_path: Path, name: str, change: dict[str, Any]
+    tmp_path: Path, name: str, arguments: str
 ) -> None:
     """The proximal pull and the server's momentum arrive: the model differs from FedAvg's."""
     base = {
@@ -171,7 +171,8 @@ def test_other_stock_strategies_run_with_their_own_arguments(
     }
     strategies = "flwr.serverapp.strategy:"
     fedavg = run(tmp_path / "avg", **base | {"strategy.name": f"{strategies}FedAvg"})
-    variant = run(tmp_path / "other", **base | {"strategy.name": f"{strategies}{name}"} | change)
+    change = {"strategy.name": f"{strategies}{name}", "strategy.arguments": arguments}
+    variant = run(tmp_path / "other", **base | change)
     assert (model(fedavg) - model(variant)).abs().max() > 1e-3
 
 
