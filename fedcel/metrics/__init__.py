@@ -2,7 +2,6 @@
 
 from fedcel.metrics.calibration import (
     accuracy,
-    auroc,
     bald,
     brier,
     ece,
@@ -25,7 +24,6 @@ __all__ = [
     "NORMAL_QUANTILE",
     "UNSEEN_EVENTS",
     "accuracy",
-    "auroc",
     "bald",
     "between_group_spread",
     "brier",

@@ -198,22 +198,3 @@ def bald(samples: Float[Tensor, "S N C"]) -> Float[Tensor, " N"]:
 
 def _entropy(p: Float[Tensor, "... C"]) -> Float[Tensor, "..."]:
     return -torch.xlogy(p, p).sum(-1)
-
-
-def auroc(inside: Float[Tensor, " N"], outside: Float[Tensor, " M"]) -> float:
-    """Measure how well a score tells images of unknown classes from known ones.
-
-    Args:
-        inside: Scores of images of the classes that were learned, such as entropies, (N,).
-        outside: Scores of others, (M,).
-
-    Returns:
-        How often one from outside scores above one from inside, a tie counts half; in [0, 1].
-
-    References:
-        Hendrycks and Gimpel, ICLR 2017, section 2 (the area under the ROC curve).
-    """
-    from sklearn.metrics import roc_auc_score  # a second, for its estimators
-
-    is_outside = torch.cat([torch.zeros(len(inside)), torch.ones(len(outside))])
-    return float(roc_auc_score(is_outside.numpy(), torch.cat([inside, outside]).numpy()))

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from io import StringIO
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from sims.results.columns import BITS, IDENTIFICATION, MSE, Column, Measures
-from sims.results.intervals import Estimate, crossed_interval, estimate, mean_samples
+from sims.results.columns import BITS, IDENTIFICATION, MSE, Column
+from sims.results.intervals import Estimate, crossed_interval, estimate
 from sims.results.records import BenchRow
 
 DASH = "–"
@@ -65,21 +65,6 @@ def format_crossed(
 ) -> str:
     """Return the mean over seeds and its interval over seeds and images (`crossed_interval`)."""
     return format_estimate(column, crossed_interval(seeds, images))
-
-
-def format_means(
-    columns: Iterable[Column],
-    rows: Sequence[Measures],
-    samples: Sequence[Sequence[Measures]] = (),
-) -> list[str]:
-    """Return a cell for each column: mean over rows, with its interval.
-
-    `samples` are the rows in bootstrap samples of the test images.
-    """
-    return [
-        format_crossed(c, (row.get(c.key) for row in rows), mean_samples(samples, c.key))
-        for c in columns
-    ]
 
 
 class Measured(Protocol):

@@ -17,6 +17,7 @@ import scipy
 import torch
 import typer
 from jaxtyping import Float, Int
+from sklearn.metrics import roc_auc_score
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample, interpolate
 
@@ -26,7 +27,7 @@ from fedcel.errors import RunError
 from fedcel.federation import CLIENT_DRIFT
 from fedcel.files import write_json
 from fedcel.json_records import Record
-from fedcel.metrics import auroc, nll, predictive_entropy, score_probabilities
+from fedcel.metrics import nll, predictive_entropy, score_probabilities
 from fedcel.posterior import predict
 from fedcel.runs import Run, posterior_samples, run_folder
 from fedcel.seeding import make_generator
@@ -37,9 +38,10 @@ from sims.commands.main import main
 from sims.commands.options import Assignments, Jobs, Scenario, check_folder
 from sims.engines.local import train_locally
 from sims.overrides import parse_overrides
-from sims.report.table import format_markdown, format_means, make_table
+from sims.report.table import format_estimate, format_markdown, make_table
 from sims.results.columns import find_columns
 from sims.results.file_names import EVENTS_FILE
+from sims.results.intervals import estimate
 
 ROWS_FILE = "uncertainty.json"
 MEMBER = re.compile(r"(?P<name>.+)-member-\d+")
@@ -202,7 +204,8 @@ def measure_models(
     """Score one model, or several averaged, on the test images.
 
     `-calibrated`: with one temperature, fitted on validation images. `-turned`, `-noisy`: on
-    shifted test images. `auroc`: of strangers told by predictive entropy.
+    shifted test images. `auroc`: of strangers told by predictive entropy
+    (Hendrycks and Gimpel, ICLR 2017).
     """
     x, y = members[0].splits.test
     probabilities = average_probabilities(members, x)
@@ -219,8 +222,9 @@ def measure_models(
     if strangers is None:
         return scores
     doubtful = average_probabilities(members, resize_images(strangers, x))
-    entropies = (predictive_entropy(p[None]) for p in (probabilities, doubtful))
-    return scores | {"auroc": auroc(*entropies)}
+    entropies = predictive_entropy(torch.cat([probabilities, doubtful])[None])
+    is_stranger = torch.arange(len(entropies)) >= len(probabilities)
+    return scores | {"auroc": float(roc_auc_score(is_stranger.numpy(), entropies.numpy()))}
 
 
 def average_probabilities(
@@ -323,7 +327,10 @@ def format_table(rows: Iterable[UncertaintyRow]) -> str:
         [
             "" if strength is None else f"{strength:g}",
             title,
-            *format_means(COLUMNS, [row.scores for row in group]),
+            *(
+                format_estimate(c, estimate(row.scores.get(c.key) for row in group))
+                for c in COLUMNS
+            ),
             str(max(row.runs for row in group)),
         ]
         for (strength, title), group in groups.items()

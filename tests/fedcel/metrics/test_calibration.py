@@ -113,9 +113,3 @@ def test_bald_is_the_mean_divergence_from_the_average(seed: int) -> None:
     value = calibration.bald(samples)
     torch.testing.assert_close(value, divergence)
     assert (value >= 0).all() and (value <= calibration.predictive_entropy(samples)).all()
-
-
-def test_auroc_counts_pairs_and_halves_of_ties() -> None:
-    """Of 2 x 3 pairs, by hand: (1 + 1 + .5) + (1 + 0 + 0) of 6."""
-    inside, outside = torch.tensor([0.0, 2.0, 1.0]), torch.tensor([2.0, 0.5])
-    assert calibration.auroc(inside, outside) == pytest.approx(3.5 / 6)
