@@ -266,7 +266,7 @@ def test_tables_by_hand_are_listed_with_their_commands() -> None:
         find_tables(["temperatur"])
     assert all(table.source for table in find_tables([]))
     page = "\n".join(format_command_table("posteriors"))
-    assert "| by hand | `python -m tests.bench.robustness` | 16 | `robust.json` |" in page
+    assert "| by hand | `python -m tests.bench.robustness` | 5 | `robust.json` |" in page
     assert "| `temperature` | `fedcel bench temperature --jobs 2 --out BENCH` | 5 |" in page
 
 
