@@ -5,8 +5,7 @@ from torch import Tensor
 
 from fedcel import attacks, privacy
 from fedcel.data import check_first_images, load_splits
-from fedcel.federation import init_net
-from fedcel.losses import cel, defences
+from fedcel.federation import bind_terms, init_net
 from fedcel.nets import FlatNet, check_layers
 from fedcel.posterior import build_sampler
 from fedcel.settings import Settings
@@ -37,8 +36,7 @@ def build_parts(settings: Settings) -> FlatNet:
     with check_first_images(check_net):
         splits = load_splits(settings.data, settings.clients, settings.seed)
     flat = init_net(settings, splits)
-    cel.build_net_cel(settings.cel, flat.net, splits.classes)
-    defences.build_defence(settings, splits.shape, splits.classes)
+    bind_terms(settings, flat.net, splits)
     if settings.privacy.mechanism != "none":
         privacy.build_mechanism(settings.privacy, splits.classes)
     return flat

@@ -4,7 +4,7 @@ A part that comes in kinds has one class a kind. Its fields are the keys of that
 stand in it, and it computes what the kind computes.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
 
@@ -12,6 +12,7 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
+    ValidationError,
     field_validator,
     model_serializer,
     model_validator,
@@ -137,6 +138,18 @@ class Options(BaseModel):
                 yield str(field.alias), part
 
 
+def describe_kind(name: str) -> str:
+    """Name a kind, or those that an import string names.
+
+    Args:
+        name: As in `Kind.kinds`.
+
+    Returns:
+        The name in quotes, or words for all import strings.
+    """
+    return "an import string" if name == ":" else repr(name)
+
+
 class Kind(Options):
     """Base of a part that comes in kinds, each a subclass of its own.
 
@@ -237,7 +250,7 @@ class Kind(Options):
             if key in raw and key not in own:
                 selector, name = f"{cls.table}.{cls.selector}", raw.get(cls.selector)
                 value = cls.default_kind() if name is None else name
-                names = " or ".join(repr(name) for name in kinds)
+                names = " or ".join(map(describe_kind, kinds))
                 raise SettingsError(
                     f"{cls.table}.{key} is of {selector} {names}, and {selector} is {value!r}, "
                     f"which has no such key; remove it, or set {selector}"
@@ -248,3 +261,46 @@ def default_of(model: type[BaseModel], alias: str) -> object:
     """Find the default of a key of one class."""
     field = next(field for field in model.model_fields.values() if field.alias == alias)
     return None if field.default is PydanticUndefined else field.default
+
+
+LIMITS = {
+    "bool_parsing": "true or false",
+    "finite_number": "finite",
+    "float_parsing": "a number",
+    "greater_than": "above {gt:g}",
+    "greater_than_equal": "{ge:g} or more",
+    "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
+    "less_than": "below {lt:g}",
+    "less_than_equal": "{le:g} or less",
+    "literal_error": "{expected}",
+}
+"""What pydantic's kinds of error mean for a value, in words."""
+
+
+def describe_problems(error: ValidationError, known_keys: Iterable[str], prefix: str = "") -> str:
+    """Return a line a setting: its value, and what it must be.
+
+    Args:
+        error: What pydantic refused.
+        known_keys: Dotted keys of settings.
+        prefix: What is put before each key.
+    """
+    names = {part for key in known_keys for part in key.split(".")}
+    limits: dict[str, list[str]] = {}
+    for problem in error.errors():
+        key = ".".join(part for part in problem["loc"] if isinstance(part, str) and part in names)
+        context = problem.get("ctx", {})
+        words = problem["msg"].removeprefix("Input should be ")
+        if isinstance(context.get("error"), SettingsError):  # a rule between fields
+            limits.setdefault(str(context["error"]), [])
+            continue
+        if "error" in context:  # of a validator of this project
+            words = str(context["error"]).removeprefix("must be ")
+        elif problem["type"] in LIMITS:
+            words = LIMITS[problem["type"]].format(**context)
+        limits.setdefault(f"{prefix}{key} is {problem['input']!r}", []).append(words)
+    return "\n".join(
+        f"{value}, must be {', or '.join(words)}" if words else value
+        for value, words in limits.items()
+    )

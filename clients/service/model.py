@@ -18,7 +18,6 @@ from clients.service_messages import ExpectedCard, LeakCard
 from fedcel.attacks import MeasuredLeak
 from fedcel.errors import RunError, SettingsError
 from fedcel.files import encode_tensors
-from fedcel.losses import defences
 from fedcel.metrics import bald, predictive_entropy
 from fedcel.nets import FlatNet, SplitNet
 from fedcel.posterior import Prediction, build_device_net
@@ -173,7 +172,7 @@ def build_served(
     modules: list[nn.Module] = [build_device_net(flat, [sample], "head").head for sample in samples]
     heads = {name: value.detach() for name, value in stack_module_state(modules)[0].items()}
     return ServedModel(
-        net, heads, shape, defences.defended_net_settings(settings), settings.privacy
+        net, heads, shape, settings.defence.adapt_net(settings.net), settings.privacy
     )
 
 

@@ -10,6 +10,7 @@ from fedcel.federation.client_metrics import (
 )
 from fedcel.federation.client_update import (
     RoundInputs,
+    bind_terms,
     build_client_nets,
     build_terms,
     build_workspace_net,
@@ -68,6 +69,7 @@ __all__ = [
     "add_mean_gradient",
     "advance_model",
     "begin_round",
+    "bind_terms",
     "build_client_nets",
     "build_terms",
     "build_workspace_net",

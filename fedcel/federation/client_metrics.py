@@ -11,8 +11,7 @@ from math import inf, isfinite, log
 from typing import NamedTuple
 
 from fedcel.federation import record_names
-from fedcel.losses import defences
-from fedcel.settings import LAW_DEFENCES, Settings
+from fedcel.settings import Settings
 
 LEAD = 100.0
 """A number without a largest possible value is at most so many times the usual or middle one."""
@@ -80,7 +79,7 @@ def declare_metrics(settings: Settings, classes: int | None = None) -> dict[str,
         "clipped": _SHARE,
         "update-information": MetricRange(0.0, inf, _USUAL_INFORMATION),
     }
-    features = float(defences.defended_net_settings(settings).features)
+    features = float(settings.defence.adapt_net(settings.net).features)
     spread = MetricRange(0.0, features if settings.net.is_bounded else inf, features)
     per_class = spread._replace(is_per_class=True)
     nats = log(max(2, settings.local.batch_size))  # of a uniform draw from one class's members
@@ -109,9 +108,9 @@ def declare_metrics(settings: Settings, classes: int | None = None) -> dict[str,
     }
     of_defences = {"nopeek": "distance-correlation", "adversarial": "adversary-mse"}
     declared |= of_losses.get(settings.cel.kind, {})
-    if name := of_defences.get(settings.defence.name.removeprefix("noise+")):
+    if name := of_defences.get(settings.defence.name):
         declared[name] = _SHARE
-    if settings.defence.name in LAW_DEFENCES:
+    if settings.defence.needs_noise:
         limit = settings.net.noise_limit
         declared["noise-scale"] = MetricRange(1 / limit, limit)
     if settings.defence.name in ("vib", "ceb"):

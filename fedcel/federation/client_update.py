@@ -37,12 +37,10 @@ from fedcel.losses import (
     Streams,
     TermSource,
     WeightedTerm,
-    cel,
-    defences,
     select_state,
 )
-from fedcel.losses.cel import State
-from fedcel.nets import CPU, FlatNet, build_net, fastest_device
+from fedcel.losses.cel import CutShape, State
+from fedcel.nets import CPU, FlatNet, SplitNet, build_net, fastest_device
 from fedcel.own_parts import blame_own_parts
 from fedcel.posterior import (
     RoundPlan,
@@ -52,7 +50,7 @@ from fedcel.posterior import (
 )
 from fedcel.privacy import add_update_noise, clip_update
 from fedcel.seeding import make_generator
-from fedcel.settings import Settings, UpdateSettings, burn_in_rounds
+from fedcel.settings import Settings, UpdateSettings, burn_in_rounds, check_schedule
 from fedcel.short_repr import summarise_record
 from fedcel.torch_state import usual_torch_state
 
@@ -114,13 +112,13 @@ def init_net(settings: Settings, splits: Splits) -> FlatNet:
         PluginError: A user's net or defence cannot be built.
     """
     plain = build_net(
-        defences.defended_net_settings(settings),
+        settings.defence.adapt_net(settings.net),
         splits.shape,
         splits.classes,
         make_generator(settings.seed, "net", settings.net.seed),
-        cut=defences.build_cut(settings),
+        cut=settings.defence.build_cut(settings.net),
     )
-    flat = FlatNet(defences.apply_transform(settings, splits.shape, plain))
+    flat = FlatNet(settings.defence.end_encoder(plain, splits.shape, settings))
     samples_head = settings.chain.scope == "head" and burn_in_rounds(settings) < settings.rounds
     if samples_head and not any(
         parameter.requires_grad for parameter in flat.net.head.parameters()
@@ -206,11 +204,28 @@ def build_terms(settings: Settings, threshold: float | None = None) -> tuple[Wei
         PluginError: A user's loss cannot be built.
     """
     splits = load_splits(settings.data, settings.clients, settings.seed)
-    net = build_workspace_net(settings).net
-    changes = {} if threshold is None else {"threshold": threshold}
-    options = settings.cel.model_copy(update=changes)
-    loss = cel.build_net_cel(options, net, splits.classes)
-    defence = defences.build_defence(settings, splits.shape, splits.classes)
+    return bind_terms(settings, build_workspace_net(settings).net, splits, threshold)
+
+
+def bind_terms(
+    settings: Settings, net: SplitNet, splits: Splits, threshold: float | None = None
+) -> tuple[WeightedTerm, ...]:
+    """Bind the losses of these settings to a net; see `build_terms`.
+
+    Args:
+        settings: The run's settings.
+        net: The net.
+        splits: The images of the run, which say shape and number of classes.
+        threshold: Takes the place of `cel.threshold`.
+
+    Returns:
+        The terms, with weight 0.
+    """
+    cut = describe_cut(settings, net, splits.classes, splits.shape)
+    options = settings.cel
+    if threshold is not None:
+        options = options.model_copy(update={"threshold": threshold})
+    loss, defence = options.bind(cut), settings.defence.bind(cut, settings)
     terms = []
     if loss is not None:
         rule = GradientRule(
@@ -222,9 +237,34 @@ def build_terms(settings: Settings, threshold: float | None = None) -> tuple[Wei
         source = _name_source("cel.kind", options.kind, "cel.weight")
         terms.append(WeightedTerm("cel", CELTerm(loss, positions), 0.0, rule, source))
     if defence is not None:
+        check_schedule(settings, "defence.name", settings.defence.name)
         source = _name_source("defence.name", settings.defence.name, "defence.strength")
         terms.append(WeightedTerm("defence", DefenceTerm(defence), 0.0, source=source))
     return tuple(terms)
+
+
+def describe_cut(
+    settings: Settings, net: SplitNet, classes: int, image: tuple[int, ...] = ()
+) -> CutShape:
+    """Describe to the losses what passes the cut of a net.
+
+    Args:
+        settings: The run's settings, which say how features are bounded.
+        net: The net.
+        classes: C.
+        image: An image's shape, (C, H, W).
+
+    Returns:
+        Sizes, noise and range of the features.
+    """
+    return CutShape(
+        classes=classes,
+        features=net.features,
+        sigma=net.cut.sigma,
+        positions=net.positions,
+        image=image,
+        is_unit_box=settings.net.bound == "sigmoid",
+    )
 
 
 def _name_source(setting: str, value: str, weight: str) -> TermSource:
@@ -424,7 +464,7 @@ def _train_batch(
         ],
         local=settings.local,
         terms=terms,
-        refresh_every=settings.cel.refresh_every if settings.cel.refresh == "epoch" else 0,
+        refresh_every=settings.cel.refresh_epochs,
     )
 
 

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from fedcel.federation.aggregation import slide_average
 from fedcel.losses.cel import (
+    CutShape,
     ThresholdControl,
     WeightControl,
     adaptive_threshold,
     adaptive_weight,
-    count_seen_features,
 )
 from fedcel.nets import SplitNet
 from fedcel.posterior import RoundPlan, list_trained_parameters, plan_round
@@ -76,7 +76,7 @@ def init_server_state(
         return state
     return state._replace(
         threshold=adaptive_threshold.init_control(
-            settings.cel, net.cut.sigma, count_seen_features(settings.cel, net)
+            settings.cel, CutShape(0, net.features, net.cut.sigma, net.positions)
         ),
         weight=adaptive_weight.init_control(settings.cel),
         trained=list_trained_parameters(net),

@@ -39,6 +39,11 @@ def draw_state(
     }
 
 
+def state_shapes(size: int) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each tensor of the state of `size` values."""
+    return {"theta": (size,), "m": (size,), "v": (size,), "t": ()}
+
+
 def resume_state(state: State, size: int, part: str, keys: str) -> State:
     """Return `state` with a theta of its own, ready to learn: arrays do not remember that.
 
@@ -52,20 +57,6 @@ def resume_state(state: State, size: int, part: str, keys: str) -> State:
             f"{keys} changed; start from an empty state"
         )
     return {**state, "theta": state["theta"].detach().clone().requires_grad_()}
-
-
-@torch.no_grad()
-def take_gradient_step(state: State, rate: float) -> State:
-    """Return the state after theta <- theta - rate g, g the gradient, which is cleared.
-
-    Moves in proportion to the loss's weight, as gradient descent on all parts at once does. Without
-    a gradient nothing moves.
-    """
-    theta = state["theta"]
-    gradient, theta.grad = theta.grad, None
-    if gradient is None:
-        return state
-    return {**state, "theta": torch.sub(theta, gradient, alpha=rate).requires_grad_()}
 
 
 @torch.no_grad()

@@ -21,6 +21,26 @@ Each call starts anew; a loss without statistics never calls it.
 """
 
 
+class CutShape(NamedTuple):
+    """What losses know of a cut and of the data that pass it.
+
+    Attributes:
+        classes: C; labels are in 0..C-1.
+        features: D, the values of an image that pass the cut.
+        sigma: Standard deviation of the noise at the cut, in units of z.
+        positions: Positions of each channel in z, which holds channel after channel.
+        image: An image's shape, (C, H, W).
+        is_unit_box: Whether each feature is in [0, 1].
+    """
+
+    classes: int
+    features: int
+    sigma: float = 0.0
+    positions: int = 1
+    image: tuple[int, ...] = ()
+    is_unit_box: bool = False
+
+
 class StackedFeatures(NamedTuple):
     """Features of several clients, client after client.
 

@@ -24,6 +24,7 @@ from fedcel.nets.gaussian_head import GaussianHead
 from fedcel.nets.inference_cost import InferenceCost, measure_cost
 from fedcel.nets.net_contract import NET_TESTS, NetCase
 from fedcel.nets.net_faults import find_batch_layers, find_layer_faults, name_layers
+from fedcel.nets.net_settings import NetSettings
 from fedcel.nets.noise_scale import NoiseScale, NoiseScales, whiten_features
 from fedcel.nets.pretrained import fold_batch_norms, keep_parameters
 from fedcel.nets.split_net import SplitNet
@@ -38,6 +39,7 @@ __all__ = [
     "GaussianHead",
     "InferenceCost",
     "NetCase",
+    "NetSettings",
     "NoiseScale",
     "NoiseScales",
     "SplitNet",

@@ -104,7 +104,7 @@ def temperature(settings: Settings, number: int) -> float:
 
 
 def loss_ramp(settings: Settings, number: int) -> float:
-    """Compute gamma_t: 0 in warm-up, then up to `cel.end` as `cel.schedule` says.
+    """Compute gamma_t: 0 in warm-up, then up to 1 as `cel.schedule` says.
 
     `ramp`: linear to the fraction `cel.ramp` of the rounds, then constant; `constant`: all of it at
     once; `rate`: in proportion to the step size, so that it falls as a cosine; `target`: as `ramp`,
@@ -112,12 +112,12 @@ def loss_ramp(settings: Settings, number: int) -> float:
     """
     cel = settings.cel
     if cel.schedule in ("ramp", "target"):
-        return ramp_weight(number, settings.rounds, warm_up=cel.warm_up, ramp=cel.ramp, end=cel.end)
+        return ramp_weight(number, settings.rounds, warm_up=cel.warm_up, ramp=cel.ramp)
     if number <= cel.warm_up:
         return 0.0
     if cel.schedule == "constant":
-        return cel.end
-    return cel.end * step_size(settings, number) / settings.local.rate
+        return 1.0
+    return step_size(settings, number) / settings.local.rate
 
 
 def temperature_ratio(rate: float, kappa: float, steps: int) -> float:

@@ -1,18 +1,34 @@
 """Parsing: from TOML tables or dotted keys to checked settings, and back to tables."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from difflib import get_close_matches
 from warnings import warn
 
 from pydantic import ValidationError
 
 from fedcel.errors import SettingsError
+from fedcel.options import describe_problems
 from fedcel.settings.run_settings import Settings, check_settings
 from fedcel.settings.settings_reference import SELECTORS, describe_settings
 
 Scalar = str | int | float | bool
 FORMER_ENGINES = ("loop", "batched", "processes")
 """Names of engines in version 0.2: all of them the engine `local` now."""
+
+REMOVED_KEYS: dict[str, tuple[Scalar, str]] = {
+    "cel.attention-step": ("adam", "the attention always steps by Adam"),
+    "cel.end": (1.0, "multiply cel.weight by it"),
+    "cel.entropy": (0.0, "set cel.attention to 'floor', which keeps the members too"),
+    "cel.hidden": (0, "the attention is a quarter as wide as the features, from 64 to 256"),
+    "cel.refresh-every": (1, "set cel.refresh to the number of epochs"),
+    "cel.reservoir": (1024, "a refresh sees up to 1024 images of each class"),
+    "defence.marginal": ("learned", "the Gaussians of 'vib' and 'ceb' are always learned"),
+    "defence.marginal-rate": (0.01, "the Gaussians of 'vib' and 'ceb' step by 0.01"),
+    "defence.noise": (0.3, "set net.noise to the noise beside a defence"),
+    "defence.rate": (0.001, "the adversary's decoder steps by 0.001"),
+    "defence.width": (256, "the adversary's decoder is 256 wide"),
+}
+"""Keys of version 0.2, their defaults, which are passed over, and what else takes their place."""
 
 
 def flatten_settings(tree: Mapping[str, object], prefix: str = "") -> dict[str, Scalar]:
@@ -62,6 +78,10 @@ def parse_settings(*layers: Mapping[str, object]) -> Settings:
     """
     flat = _rename_engine(merge_layers(*layers))
     known_keys = [setting.key for setting in describe_settings()]
+    for key in sorted(flat.keys() & REMOVED_KEYS.keys()):
+        former_default, remedy = REMOVED_KEYS[key]
+        if flat.pop(key) != former_default:
+            raise SettingsError(f"{key} is gone: {remedy}")
     for key in sorted(flat.keys() - set(known_keys)):
         near = get_close_matches(key, known_keys, 1, cutoff=0)
         raise SettingsError(f"unknown setting {key!r}; did you mean {near[0]!r}?")
@@ -74,7 +94,7 @@ def parse_settings(*layers: Mapping[str, object]) -> Settings:
     try:
         settings = Settings.model_validate(tree)
     except ValidationError as error:
-        raise SettingsError(_describe_problems(error, known_keys)) from None
+        raise SettingsError(describe_problems(error, known_keys)) from None
     check_settings(settings)
     return settings
 
@@ -142,43 +162,6 @@ def _rename_engine(flat: dict[str, Scalar]) -> dict[str, Scalar]:
         f"engine {name!r} is now {settings}; the old name goes with the next version", stacklevel=3
     )
     return renamed
-
-
-LIMITS = {
-    "bool_parsing": "true or false",
-    "finite_number": "finite",
-    "float_parsing": "a number",
-    "greater_than": "above {gt:g}",
-    "greater_than_equal": "{ge:g} or more",
-    "int_from_float": "a whole number",
-    "int_parsing": "a whole number",
-    "less_than": "below {lt:g}",
-    "less_than_equal": "{le:g} or less",
-    "literal_error": "{expected}",
-}
-"""What pydantic's kinds of error mean for a value, in words."""
-
-
-def _describe_problems(error: ValidationError, known_keys: Sequence[str]) -> str:
-    """Return a line a setting: its value, and what it must be."""
-    names = {part for key in known_keys for part in key.split(".")}
-    limits: dict[str, list[str]] = {}
-    for problem in error.errors():
-        key = ".".join(part for part in problem["loc"] if isinstance(part, str) and part in names)
-        context = problem.get("ctx", {})
-        words = problem["msg"].removeprefix("Input should be ")
-        if isinstance(context.get("error"), SettingsError):  # a rule between fields
-            limits.setdefault(str(context["error"]), [])
-            continue
-        if "error" in context:  # of a validator of this project
-            words = str(context["error"]).removeprefix("must be ")
-        elif problem["type"] in LIMITS:
-            words = LIMITS[problem["type"]].format(**context)
-        limits.setdefault(f"{key} is {problem['input']!r}", []).append(words)
-    return "\n".join(
-        f"{value}, must be {', or '.join(words)}" if words else value
-        for value, words in limits.items()
-    )
 
 
 def dump_settings(settings: Settings) -> dict[str, object]:

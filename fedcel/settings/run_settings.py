@@ -10,13 +10,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fedcel.data.data_settings import CLASS_SOURCES, DataSettings
 from fedcel.errors import SettingsError
+from fedcel.losses.cel import CEL, NoCEL
+from fedcel.losses.defences import NoDefence, Rival
 from fedcel.nets.net_settings import NetSettings
-from fedcel.options import to_kebab
+from fedcel.options import Kind, to_kebab
 from fedcel.privacy.privacy_settings import PrivacySettings, check_privacy, is_clip_unused
 from fedcel.settings.attack import AttackSettings
-from fedcel.settings.cel import CelSettings, check_cel, check_followed_loss
 from fedcel.settings.chain import MIN_ESS, MIN_SAMPLED_ROUNDS, ChainSettings
-from fedcel.settings.defence import LAW_DEFENCES, DefenceSettings, check_defence
 from fedcel.settings.local import LocalSettings
 from fedcel.settings.prior import ConsistentPrior, Prior
 from fedcel.settings.strategy import OWN_STRATEGY, StrategySettings, check_strategy
@@ -53,8 +53,8 @@ class Settings(BaseModel):
     )
     data: DataSettings = DataSettings()
     net: NetSettings = NetSettings()
-    defence: DefenceSettings = DefenceSettings()
-    cel: CelSettings = CelSettings()
+    defence: Rival = NoDefence()
+    cel: CEL = NoCEL()
     local: LocalSettings = LocalSettings()
     prior: Prior = ConsistentPrior()
     strategy: StrategySettings = StrategySettings()
@@ -71,7 +71,9 @@ class Settings(BaseModel):
                 if value != defaults[name]:
                     yield to_kebab(name), value
                 continue
-            usual = defaults[name].model_dump(by_alias=True, serialize_as_any=True)
+            usual = {str(f.alias): f.default for f in type(value).model_fields.values()}
+            if isinstance(value, Kind):
+                usual[value.selector] = defaults[name].kind_name
             for key, part in value.model_dump(by_alias=True, serialize_as_any=True).items():
                 if key not in usual or part != usual[key]:
                     yield f"{to_kebab(name)}.{key}", part
@@ -79,38 +81,6 @@ class Settings(BaseModel):
     def __str__(self) -> str:
         """Show the same to `print`."""
         return repr(self)
-
-
-def cut_sigma(settings: Settings) -> float:
-    """Return how much noise is added at the cut, in training and in use.
-
-    Args:
-        settings: The run's settings; noise as a defence takes the place of `net.noise`.
-
-    Returns:
-        The standard deviation, in units of the features z.
-    """
-    defence = settings.defence
-    if defence.name == "noise":
-        return defence.used_strength
-    return defence.noise if defence.name.startswith("noise+") else settings.net.noise
-
-
-def find_noise_shape(settings: Settings) -> str:
-    """Find out for what there is an own standard deviation of the noise.
-
-    Args:
-        settings: The run's settings.
-
-    Returns:
-        `one`, `feature` or `image`: what `net.noise-shape` says, or `auto` stands for.
-    """
-    shape = settings.net.noise_shape
-    if shape != "auto":
-        return shape
-    return {"learned-noise": "feature", "vib": "image", "ceb": "image"}.get(
-        settings.defence.name, "one"
-    )
 
 
 def check_head(settings: Settings) -> None:
@@ -131,9 +101,9 @@ def check_head(settings: Settings) -> None:
 
 def check_noise_shape(settings: Settings) -> None:
     """Refuse to learn noise that there is none of, or whose law nobody knows."""
-    shape, name = find_noise_shape(settings), settings.defence.name
-    sigma = cut_sigma(settings)
-    if name in LAW_DEFENCES and sigma == 0:
+    name, net = settings.defence.name, settings.net
+    shape, sigma = settings.defence.find_noise_shape(net), settings.defence.find_sigma(net)
+    if settings.defence.needs_noise and sigma == 0:
         raise SettingsError(
             f"net.noise is 0 and defence.name {name!r}, whose loss is of the law of the noise: set "
             "net.noise above 0, such as 0.3"
@@ -178,16 +148,14 @@ def check_settings(settings: Settings) -> None:
             f"clients-per-round is {settings.clients_per_round}, must be at most clients "
             f"({settings.clients})"
         )
-    check_defence(settings.defence)
     check_head(settings)
     check_noise_shape(settings)
-    check_followed_loss(settings.cel)
     if settings.cel.kind != "none":
         check_schedule(settings, "cel.kind", settings.cel.kind)
-        check_cel(settings.cel, cut_sigma(settings))
+        settings.cel.check_noise(settings.defence.find_sigma(settings.net))
         check_goal(settings)
         check_pool(settings)
-    if settings.defence.name.removeprefix("noise+") in ("nopeek", "adversarial", *LAW_DEFENCES):
+    if settings.defence.has_loss:
         check_schedule(settings, "defence.name", settings.defence.name)
     check_strategy(settings.strategy)
     check_engine(settings)
@@ -412,7 +380,7 @@ def warn_of_unwise(settings: Settings) -> None:
     """Warn of what trains but protects little, or samples something else than usual."""
     warnings = [
         (
-            settings.cel.kind != "none" and cut_sigma(settings) == 0,
+            settings.cel.kind != "none" and settings.defence.find_sigma(settings.net) == 0,
             "net.noise is 0: a small spread only slows an attacker down, every image still leaks "
             "whole",
         ),

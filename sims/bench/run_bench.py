@@ -8,7 +8,6 @@ from pathlib import Path
 
 from fedcel.errors import FedcelError, SettingsError
 from fedcel.files import lock_file, write_json, write_whole
-from fedcel.losses import defences
 from fedcel.runs import hold_folder
 from fedcel.settings import Settings
 from sims import report
@@ -188,7 +187,7 @@ def make_row(cell: Cell, place: Path, folder: Path, undefended: Mapping[int, Set
             "anchored": seed in undefended and is_anchored(cell, undefended[seed]),
             "seed": seed,
             "engine": result.engine or cell.settings.engine,
-            "noise": defences.build_cut(cell.settings).sigma,
+            "noise": cell.settings.defence.find_sigma(cell.settings.net),
             **result.model_dump(include={*RunMeasures.model_fields}, exclude_unset=True),
             **attention_share(place / EVENTS_FILE),
             "train-step-ratio": cost.train_step_ratio,

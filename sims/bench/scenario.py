@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from fedcel.errors import SettingsError
 from fedcel.files import read_toml
-from fedcel.losses import defences
 from fedcel.runs import parse_run_settings
 from fedcel.settings import (
     SELECTORS,
@@ -246,11 +245,9 @@ def is_anchored(cell: Cell, undefended: Settings) -> bool:
     other_defence = {"cel.weight": s.defence.name, "defence.strength": s.cel.kind}
     if cell.strength is None or other_defence.get(str(cell.variant.strength_key)) != "none":
         return False
-    zero = s.model_copy(update={"defence": s.defence.model_copy(update={"strength": 0.0})})
-    same_cut = defences.build_cut(zero) == defences.build_cut(undefended)
-    return same_cut and defences.defended_net_settings(zero) == defences.defended_net_settings(
-        undefended
-    )
+    zero, none = s.defence.model_copy(update={"strength": 0.0}), undefended.defence
+    same_cut = zero.build_cut(s.net) == none.build_cut(undefended.net)
+    return same_cut and zero.adapt_net(s.net) == none.adapt_net(undefended.net)
 
 
 def resolve_data_path(settings: Settings) -> Settings:

@@ -5,9 +5,10 @@ import time
 
 from fedcel.data import load_splits
 from fedcel.federation import RoundInputs, build_workspace_net, update_clients
-from fedcel.losses.cel import State
+from fedcel.losses.cel import NoCEL, State
+from fedcel.losses.defences import NoDefence
 from fedcel.nets import CPU, fastest_device
-from fedcel.settings import CelSettings, DefenceSettings, Settings
+from fedcel.settings import Settings
 from sims.results.undefended import is_defended
 
 REPETITIONS = range(3, 16)  # rounds of each, in turn, so that a drifting machine hits both alike
@@ -22,7 +23,7 @@ def measure_step_ratio(settings: Settings) -> float:
     """
     if not is_defended(settings):
         return 1.0
-    off = {"cel": CelSettings(), "defence": DefenceSettings()}
+    off = {"cel": NoCEL(), "defence": NoDefence()}
     plain = settings.model_copy(update=off)
     _, state = time_round(settings, None)  # from then on, statistics are warm as in a real run
     ratios: list[float] = []

@@ -9,7 +9,6 @@ from fedcel.errors import RunError, SettingsError
 from fedcel.files import write_tensors, write_whole
 from fedcel.nets import NET_BUILDERS
 from fedcel.runs import Run, run_folder
-from fedcel.settings import find_noise_shape
 from sims.report.templates import render_template
 from sims.results.file_names import RESULT_FILE
 from sims.results.records import RunResult
@@ -70,7 +69,7 @@ def write_models(run: Run, place: Path) -> None:
 def make_model_card(run: Run, result: RunResult, name: str) -> str:
     """Return the model card: purpose, leak of messages, and the images that it holds for."""
     cut = run.flat.net.cut
-    learned = find_noise_shape(run.settings) != "one"
+    learned = run.settings.defence.find_noise_shape(run.settings.net) != "one"
     noise = "noise of learned size" if learned else f"noise of standard deviation {cut.sigma:g}"
     return render_template(
         "commands/model_card.md.jinja",

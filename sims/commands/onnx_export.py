@@ -15,7 +15,6 @@ from fedcel.errors import RunError, SettingsError, describe_unforeseen, shorten_
 from fedcel.files import write_whole
 from fedcel.nets import SplitNet
 from fedcel.runs import build_sent_net, run_folder
-from fedcel.settings import find_noise_shape
 from sims.auditing.load_encoder import NOISE_OUTPUT, scale_sigma
 
 
@@ -39,7 +38,7 @@ def export_encoder(folder: Path, out: Path) -> str:
         )
     net = build_sent_net(run)
     shape = run.splits.shape
-    noise_shape = find_noise_shape(run.settings)
+    noise_shape = run.settings.defence.find_noise_shape(run.settings.net)
     module = net.encoder if noise_shape == "one" else EncoderWithNoise(net)
     metadata = {
         "fedcel.sigma": repr(net.cut.sigma),

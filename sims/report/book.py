@@ -13,7 +13,6 @@ from torch import Tensor
 from fedcel.attacks import AttackRow
 from fedcel.errors import RunError, SettingsError
 from fedcel.files import read_tensors
-from fedcel.losses import defences
 from fedcel.posterior import Trace
 from fedcel.runs import GUESSES_FILE, run_folder
 from fedcel.settings import Settings
@@ -119,7 +118,7 @@ def make_run_row(run: FinishedRun, folder: Path) -> BenchRow:
         title=run.name,
         run="",
         seed=run.settings.seed,
-        noise=defences.build_cut(run.settings).sigma,
+        noise=run.settings.defence.find_sigma(run.settings.net),
         attacks=tuple(average_attacks(read_results(folder))),
     )
     return fill_row(row, run.result)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedcel.runs import find_writer, read_settings
-from fedcel.settings import MIN_ESS, MIN_SAMPLED_ROUNDS, Settings, burn_in_rounds, cut_sigma
+from fedcel.settings import MIN_ESS, MIN_SAMPLED_ROUNDS, Settings, burn_in_rounds
 from sims.results.file_names import EVENTS_FILE, RESULT_FILE
 from sims.results.record_files import parse_events, parse_file, read_record
 from sims.results.records import RoundEvent, RunResult
@@ -126,7 +126,13 @@ def describe_setup(settings: Settings) -> str:
     parts = [settings.data.source, settings.net.name, f"{settings.clients} clients", loss]
     if settings.defence.name != "none":
         parts.append(f"defence {settings.defence.name}")
-    return ", ".join([*parts, f"noise {cut_sigma(settings):g}", f"engine {settings.engine}"])
+    return ", ".join(
+        [
+            *parts,
+            f"noise {settings.defence.find_sigma(settings.net):g}",
+            f"engine {settings.engine}",
+        ]
+    )
 
 
 def describe_latest(events: Sequence[RoundEvent]) -> dict[str, Any] | None:

@@ -16,6 +16,7 @@ from fedcel.losses.cel.plain import Plain
 from fedcel.losses.cel.spread_penalties import Penalty, channel_penalty
 from fedcel.losses.protocol import ConditionalEntropy, State, split_features
 from tests.bench.ratios import line
+from tests.fedcel.losses.single import single
 
 Pair = tuple[str, str, Callable[[], None], Callable[[], None]]
 CLASSES, SIGMA = 10, 0.3
@@ -50,7 +51,9 @@ def pairs(batch: int, features: int, hidden: int) -> list[Pair]:
     state = gated.refresh(None, split_features(z, y), generator)
     ours, loop = slope(gated, state, z, y), gated_loop(penalty, state["theta"], z, y)
     plain = slope(Plain(penalty, "batch-share", CLASSES), {}, z, y)
-    information = slope(MutualInformation(SIGMA, "batch-share", CLASSES), {}, z, y)
+    information = slope(
+        single(MutualInformation(share="batch-share"), CLASSES, sigma=SIGMA), {}, z, y
+    )
     return [
         (f"gated, {size}", LOOP, ours, loop),
         (f"plain, {size}", LOOP, plain, plain_loop(penalty, z, y)),

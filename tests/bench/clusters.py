@@ -13,9 +13,9 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from torch import Tensor
 
 from fedcel.losses.cel.cluster import Cluster
-from fedcel.losses.cel.spread_penalties import linear_penalty
 from fedcel.losses.protocol import FeatureBatches, State, split_features
 from tests.bench.ratios import line
+from tests.fedcel.losses.single import single
 
 CLASSES, CLUSTERS, FEATURES = 10, 5, 4096
 BATCH, EXAMPLES, PIECE = 128, 50_000, 1000
@@ -47,7 +47,7 @@ def main() -> None:
 
 def measured() -> Cluster:
     """Return the loss whose value is the spread itself."""
-    return Cluster(linear_penalty, "batch-share", CLASSES, clusters=CLUSTERS)
+    return single(Cluster(penalty="linear", clusters=CLUSTERS), CLASSES)
 
 
 def clustered(count: int, apart: float = 0.5) -> tuple[Tensor, Tensor]:

@@ -22,6 +22,7 @@ from fedcel.losses.cel.mutual_information import MutualInformation
 from fedcel.losses.cel.plain import Plain
 from fedcel.losses.cel.spread_penalties import channel_penalty
 from fedcel.losses.protocol import ConditionalEntropy, State, split_features
+from tests.fedcel.losses.single import single
 
 CLASSES, SIGMA, EXAMPLES, TURNS, CALLS = 10, 0.3, 640, 9, 20
 LOSSES = ("plain", "cluster", "gated", "mutual-information")
@@ -58,7 +59,7 @@ def build_loss(name: str, size: Size) -> ConditionalEntropy:
     if name == "cluster":
         return Cluster(penalty, "batch-share", CLASSES, clusters=size.clusters)
     if name == "mutual-information":
-        return MutualInformation(SIGMA, "batch-share", CLASSES)
+        return single(MutualInformation(share="batch-share"), CLASSES, sigma=SIGMA)
     learning = {"attention": "ascend", "floor": 0.5, "hidden": 64, "rate": 0.01}
     return Gated(penalty, "batch-share", CLASSES, size.features, **learning)  # type: ignore[arg-type]
 

@@ -17,7 +17,7 @@ import torch
 import fedcel
 from fedcel.runs import run_folder
 from fedcel.seeding import make_generator
-from fedcel.settings import cut_sigma, parse_settings
+from fedcel.settings import parse_settings
 from sims.engines import local
 
 COMMON = {
@@ -64,7 +64,9 @@ def measure(changes: Mapping[str, object], seed: int) -> dict[str, object]:
         z = run.flat.net.encode(x)
         messages = run.flat.net.add_noise(z.repeat(DRAWS, 1), stream)
         right = run.flat.net.answer(messages).argmax(1) == y.repeat(DRAWS)
-    leak = fedcel.measure_leakage(features=z, labels=y, noise=cut_sigma(settings))
+    leak = fedcel.measure_leakage(
+        features=z, labels=y, noise=settings.defence.find_sigma(settings.net)
+    )
     return {
         "seed": seed,
         "accuracy": float(right.double().mean()),

@@ -11,11 +11,11 @@ from fedcel.attacks import hijack_encoder
 from fedcel.data import Images, load_splits
 from fedcel.errors import LeakError
 from fedcel.federation import init_net
-from fedcel.losses.cel import build_cel
 from fedcel.losses.protocol import ConditionalEntropy, split_features
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet
 from fedcel.settings import parse_settings
+from tests.fedcel.losses.single import single
 
 IMAGES = torch.rand(64, 1, 4, 4, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(64) % 2
@@ -109,7 +109,7 @@ def test_an_encoder_that_was_trained_to_leak_is_refused() -> None:
     """
     settings = parse_settings({"net.noise": 0.3, "net.features": 32, "cel.kind": "cluster"})
     splits = load_splits(settings.data, settings.clients, settings.seed)
-    cel = build_cel(settings.cel, 0.3, 32, splits.classes)
+    cel = single(settings.cel, splits.classes, 32, 0.3)
     assert cel is not None
     honest = packed(init_net(settings, splits).net, cel, splits.training)
     x, y = splits.test

@@ -27,7 +27,7 @@ SETTINGS: dict[str, str | int | float] = {
     "engine": "local",
     "local.steps": 4,
     "cel.kind": "cluster",
-    "cel.refresh": "round",
+    "cel.refresh": 0,
     "cel.ramp": 0.3,
     "chain.burn-in": 0.5,
     "chain.thin": 5,

@@ -29,14 +29,14 @@ for words in {commands!r}:
     assert main([*words, "--help"]) == 0, words
 """
 OWN_PART = """
-from fedcel.losses.cel import Plain, Stateless
+from fedcel.losses.cel import PlainCEL, Stateless, Term
 
 class Own(Stateless):
     def __init__(self, *arguments):
-        self.plain = Plain(lambda v: v, "batch-share", 10)
+        self.plain = PlainCEL(classes=10, penalty="linear")
 
     def loss(self, state, z, y, measure=True):
-        return self.plain.loss(state, z, y, measure)
+        return Term(self.plain(z, y), {})
 """
 
 

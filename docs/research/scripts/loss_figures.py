@@ -5,7 +5,7 @@ import warnings
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple, cast, get_args
+from typing import Literal, NamedTuple, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -18,6 +18,7 @@ from fedcel.files import read_json, write_json
 from fedcel.leakage import SmashedData
 from fedcel.losses.cel import (
     THRESHOLD_SHARE,
+    CutShape,
     Gated,
     Penalty,
     channel_penalty,
@@ -26,7 +27,7 @@ from fedcel.losses.cel import (
     split_features,
 )
 from fedcel.runs import build_sent_net, run_folder
-from fedcel.settings import Attention, Scalar, parse_settings
+from fedcel.settings import Scalar, parse_settings
 from sims.engines.simulate import simulate
 from sims.progress import print_line
 from sims.report.figures import COLOURS, FAINT, INK, LINES, MARKERS
@@ -45,6 +46,8 @@ PLANE_CLASSES = (0, 1, 4)  # of the upper row: three means lie in one plane
 SIGMAS, WEIGHTS = (0.1, SIGMA), (0.0, 0.3, 1.0, 3.0)
 """Every pair of them is tried with `plain`; weight 0: no loss."""
 TITLES = ("what a spread costs", "how hard it is pulled in", "mutual-information: flat at log n")
+MODES: tuple[Literal["ascend", "minimise", "detach", "floor"], ...]
+MODES = ("ascend", "minimise", "detach", "floor")
 STEPS, MEMBERS, FEATURES = 200, 32, 64
 RESULT_KEYS = (
     "accuracy",
@@ -83,7 +86,7 @@ Nets = dict[Case, TrainedNet]
 def train_case(folder: Path, case: Case) -> TrainedNet:
     """Return a short federated training on digits."""
     varied = {"net.noise": case.sigma, "cel.kind": case.kind, "cel.weight": case.weight}
-    settings = parse_settings(COMMON | varied)
+    settings = parse_settings(COMMON, varied)
     title = f"{case.kind} sigma {case.sigma:g} weight {case.weight:g}"
     simulate(settings, folder / title, title=title)
     run = run_folder.read_run(folder / title)
@@ -163,17 +166,9 @@ def draw_attention() -> tuple[Figure, Numbers]:
     figure = Figure(figsize=(8, 3.2), layout="constrained")
     left_axes, right_axes = figure.subplots(1, 2, sharex=True)
     numbers: Numbers = {"members": MEMBERS}
-    for mode, colour, marker in zip(get_args(Attention), COLOURS, MARKERS, strict=False):
-        loss = Gated(
-            linear_penalty,
-            "batch-share",
-            1,
-            FEATURES,
-            attention=mode,
-            floor=0.5,
-            hidden=0,
-            rate=0.01,
-        )
+    for mode, colour, marker in zip(MODES, COLOURS, MARKERS, strict=False):
+        loss = Gated(penalty="linear", attention=mode).bind(CutShape(1, FEATURES))
+        assert loss is not None
         state = loss.refresh(None, split_features(z, y), torch.Generator())
         counts, ratios = list[float](), list[float]()
         for _ in range(STEPS + 1):

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from fedcel import Term
-from fedcel.losses.cel import Penalty, State, Stateless, class_members
-from fedcel.settings import CelSettings
+from fedcel.losses.cel import CEL, Penalty, State, Stateless, class_members
 
 OFFSET = 1e-8  # keeps the root's slope finite at 0
 
@@ -36,6 +35,6 @@ class Deviations(Stateless):
         return Term(loss, {"deviation": loss.detach() / z.shape[1]} if measure else {})
 
 
-def build_deviations(cel: CelSettings, penalty: Penalty, features: int, classes: int) -> Deviations:
+def build_deviations(cel: CEL, penalty: Penalty, features: int, classes: int) -> Deviations:
     """Return the loss; it has a form of its own, so `cel.penalty` plays no part."""
     return Deviations(classes)

@@ -11,7 +11,8 @@ from own_parts.mechanism import SubsetSelection, build_subset_selection
 from own_parts.strategy import Wary
 
 from fedcel import parse_settings
-from fedcel.settings import CelSettings, DataSettings, PrivacySettings
+from fedcel.losses.cel import CEL
+from fedcel.settings import DataSettings, PrivacySettings
 from fedcel.testing import (
     AttackContract,
     CELContract,
@@ -44,7 +45,7 @@ class TestCEL(CELContract):
 
     def build(self) -> Deviations:
         """Return the loss."""
-        return build_deviations(CelSettings(), lambda v: v, 4, 3)
+        return build_deviations(CEL(), lambda v: v, 4, 3)
 
 
 class TestDefenceLoss(DefenceContract):

@@ -2,12 +2,13 @@
 
 from fedcel.losses.cel.adaptive_threshold import ThresholdControl
 from fedcel.losses.cel.adaptive_weight import WeightControl
-from fedcel.losses.cel.build_cel import build_cel, build_net_cel, count_seen_features
-from fedcel.losses.cel.class_spread import class_members
+from fedcel.losses.cel.class_spread import ClassShare, class_members
 from fedcel.losses.cel.cluster import Cluster
+from fedcel.losses.cel.conditional_entropy import CEL, NoCEL, Pool
 from fedcel.losses.cel.contract import CEL_TESTS, CELCase
 from fedcel.losses.cel.gated import Gated
 from fedcel.losses.cel.hybrid import Hybrid
+from fedcel.losses.cel.imported import ImportedCEL
 from fedcel.losses.cel.modules import (
     CELModule,
     ClusterCEL,
@@ -22,12 +23,14 @@ from fedcel.losses.cel.ramp import ramp_weight
 from fedcel.losses.cel.spread_penalties import (
     THRESHOLD_SHARE,
     Penalty,
+    SpreadCEL,
     channel_penalty,
     linear_penalty,
     log_penalty,
 )
 from fedcel.losses.protocol import (
     ConditionalEntropy,
+    CutShape,
     FeatureBatches,
     FeatureReader,
     StackedEntropy,
@@ -39,24 +42,31 @@ from fedcel.losses.protocol import (
 )
 
 __all__ = [
+    "CEL",
     "CEL_TESTS",
     "THRESHOLD_SHARE",
     "CELCase",
     "CELModule",
+    "ClassShare",
     "Cluster",
     "ClusterCEL",
     "ConditionalEntropy",
+    "CutShape",
     "FeatureBatches",
     "FeatureReader",
     "Gated",
     "GatedCEL",
     "Hybrid",
     "HybridCEL",
+    "ImportedCEL",
     "MutualInformation",
     "MutualInformationCEL",
+    "NoCEL",
     "Penalty",
     "Plain",
     "PlainCEL",
+    "Pool",
+    "SpreadCEL",
     "StackedEntropy",
     "StackedFeatures",
     "State",
@@ -64,11 +74,8 @@ __all__ = [
     "Term",
     "ThresholdControl",
     "WeightControl",
-    "build_cel",
-    "build_net_cel",
     "channel_penalty",
     "class_members",
-    "count_seen_features",
     "linear_penalty",
     "log_penalty",
     "ramp_weight",

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from warnings import warn
 
-from fedcel.losses.cel.spread_penalties import LOG_OFFSET, penalty_threshold
-from fedcel.settings import CelSettings
+from fedcel.losses.cel.conditional_entropy import CEL
+from fedcel.losses.cel.spread_penalties import LOG_OFFSET, SpreadCEL
+from fedcel.losses.protocol import CutShape
 
 MAX_LOG_STEP = 0.2
 """Largest change of ln tau in a round."""
@@ -33,18 +34,15 @@ class ThresholdControl(NamedTuple):
     error: float = 0.0
 
 
-def init_control(cel: CelSettings, sigma: float, features: int) -> ThresholdControl | None:
-    """Return the control before round 1 with the penalty's own tau, or None where tau is fixed.
-
-    `sigma` is the noise on D = `features` values.
-    """
-    if "none" in (cel.kind, cel.target) or cel.schedule == "target":
+def init_control(cel: CEL, cut: CutShape) -> ThresholdControl | None:
+    """Return the control before round 1 with the penalty's own tau, or None where tau is fixed."""
+    if not isinstance(cel, SpreadCEL) or cel.target == "none" or cel.schedule == "target":
         return None
-    return ThresholdControl(penalty_threshold(cel, sigma, features))
+    return ThresholdControl(cel.find_threshold(cel.pool_cut(cut)))
 
 
 def next_threshold(
-    control: ThresholdControl, measured: Mapping[str, float], cel: CelSettings
+    control: ThresholdControl, measured: Mapping[str, float], cel: CEL
 ) -> ThresholdControl:
     """Return the control after a round in which the loss acted.
 
@@ -68,7 +66,7 @@ def next_threshold(
     return ThresholdControl(max(lowest, min(highest, threshold)), error)
 
 
-def smooth_error(last_error: float, measured: Mapping[str, float], cel: CelSettings) -> float:
+def smooth_error(last_error: float, measured: Mapping[str, float], cel: CEL) -> float:
     """Compute by how much a round missed the goal, smoothed; above 0 the loss is too strong.
 
     ln(goal / `spread`) of what the clients measured (their batches' spread, weighted mean), or goal
@@ -84,7 +82,7 @@ def smooth_error(last_error: float, measured: Mapping[str, float], cel: CelSetti
     return last_error + NEW_ERROR_WEIGHT * (error - last_error)
 
 
-def warn_of_missing_spread(cel: CelSettings, steered: str) -> None:
+def warn_of_missing_spread(cel: CEL, steered: str) -> None:
     """Warn that what follows a goal stands still, since clients measured no spread."""
     warn(
         f"cel.target is {cel.target!r} and most clients told no 'spread' in a round: the "

@@ -9,7 +9,7 @@ at once, each by itself.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -17,6 +17,9 @@ from torch import Tensor
 
 from fedcel.errors import DataError
 from fedcel.short_repr import summarise_record
+
+ClassShare = Literal["batch-share", "mean-present", "none"]
+"""What a class's share in the loss follows."""
 
 
 class Members(NamedTuple):
@@ -170,3 +173,19 @@ def select_measured(
     if is_measured.dim():
         return {name: value.where(is_measured, torch.nan) for name, value in metrics.items()}
     return dict(metrics) if is_measured else {}
+
+
+def class_shares(counts: Float[Tensor, "*k C"], share: ClassShare) -> Float[Tensor, "*k C"]:
+    """Compute beta, the factor of each class's penalty in the loss.
+
+    Args:
+        counts: Members of each class that carry a signal (C,); of several clients (K, C).
+        share: `batch-share`: n_c / sum n. `mean-present`: 1 / classes present. `none`: 1 for each
+            class that is present.
+
+    Returns:
+        beta (C,), 0 for classes with a count of 0: the first two sum to 1, or to 0 when no class
+        is present.
+    """
+    part = counts if share == "batch-share" else (counts > 0).to(counts.dtype)
+    return part if share == "none" else part / part.sum(-1, keepdim=True).clamp_min(1)

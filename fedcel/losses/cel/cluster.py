@@ -1,12 +1,12 @@
 """Spread around a few centres in each class, learned from all the client's data."""
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
 from math import prod
-from typing import final
+from typing import Annotated, ClassVar, Literal, final
 
 import torch
 from jaxtyping import Bool, Float, Int
+from pydantic import Field
 from torch import Tensor
 
 from fedcel.errors import SettingsError
@@ -14,6 +14,7 @@ from fedcel.losses.cel import kmeans, mixture
 from fedcel.losses.cel.class_spread import (
     Members,
     class_members,
+    class_shares,
     drop_singletons,
     plain_spread,
     select_measured,
@@ -22,15 +23,18 @@ from fedcel.losses.cel.class_spread import (
     weighted_mean,
     weighted_spread,
 )
+from fedcel.losses.cel.conditional_entropy import RefreshedCEL
 from fedcel.losses.cel.kmeans import ClassClusters, ClusteringProblem
 from fedcel.losses.cel.mixture import Mixture
 from fedcel.losses.cel.reservoir import check_finite, sample_reservoir
-from fedcel.losses.cel.spread_penalties import Penalty, class_shares
+from fedcel.losses.cel.spread_penalties import SpreadCEL
 from fedcel.losses.cel.state_names import check_state_names
 from fedcel.losses.protocol import FeatureReader, StackedEntropy, State, Term
-from fedcel.settings import ClassShare, ClusterForm, Clustering, OutlierRule, check_outlier_rule
+from fedcel.options import Off, Positive
 
 DEFAULT_CLUSTERS = 5
+RESERVOIR_SIZE = 1024
+"""Examples of a class that clusters are fitted on, at most."""
 MAX_COVARIANCE_VALUES = 2**27
 """Values of full covariances at most, C K D D: half a gigabyte in float32."""
 
@@ -38,81 +42,86 @@ SCALE_NAMES = {"diagonal": "variances", "full": "whitenings"}
 """What the covariances of each kind of mixture are called in the state."""
 
 
-@final
-@dataclass(frozen=True)
-class Cluster(StackedEntropy):
-    """Keeps each class close to a few centres of its own.
+class ClusteredCEL(SpreadCEL, RefreshedCEL):
+    """Options of clusters within each class, their fit and what they charge."""
 
-    sum_c beta_c R(v_c), v_c = sum_k pi_ck v_ck, v_ck = mean |z_i - mu_ck|^2 over the members of
-    cluster k of class c in the batch. Each example belongs to one cluster of its class: the
-    nearest, or for Gaussian mixtures that of the largest posterior. Centres are constants.
+    auto_clusters: ClassVar[int] = 1
+    """Clusters a class where `clusters` is auto."""
 
-    State: `centres` (C, K, D) in units of z, `weights` (C, K), `spreads` (C, K) in units of z
-    squared, `counts` (C,), the client's examples; of mixtures `variances` (C, K, D) or
-    `whitenings` (C, K, D, D), inverse Cholesky factors; of truncated ones `limits` (C, K) in
-    units of z squared, 0 where a cluster has none. Unused clusters and absent classes weigh 0.
+    clusters: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
+        "auto",
+        description="Clusters a class; 0: 5, at most a quarter of n_c; auto: 1, of `hybrid` 0.",
+    )
+    clustering: Literal["k-means", "diagonal", "full"] = Field(
+        "k-means", description="How clusters are found: K-means, or Gaussians of that covariance."
+    )
+    form: Literal["renormalised", "original"] = Field(
+        "renormalised",
+        description="A class's spread is over the clusters in the batch; original: absent as 0.",
+    )
+    outlier: Positive | Off = Field(
+        "none", description="Multiple of a class's median spread above which a cluster is too wide."
+    )
+    outlier_rule: Literal["reseed", "truncate"] = Field(
+        "reseed",
+        description="reseed: too wide clusters start anew; truncate: far members are left out.",
+    )
 
-    Args:
-        penalty: R.
-        share: Which beta, see `class_shares`.
-        classes: C; labels are in 0..C-1.
-        clusters: K_c, at most n_c; 0: a quarter of n_c, from 1 to 5.
-        form: `renormalised`: pi over the class's clusters that are in the batch, to sum 1.
-            `original`: an absent cluster counts as spread 0, which biases v_c down.
-        clustering: K-means, or a Gaussian mixture with diagonal or full covariances.
-        reservoir: Examples of a class that the clusters are fitted on, at most.
-        outlier: Clusters of a spread above this multiple of their class's median are too wide.
-        outlier_rule: `reseed`: they are seeded anew. `truncate`: members whose squared distance to
-            the centre exceeds that multiple of their cluster's median are left out of its centre,
-            its spread and the loss: they are not drawn in, and leak on.
+    @property
+    def used_clusters(self) -> int:
+        """Clusters a class as a number, 0 by the class's size, also where it is `auto`."""
+        return self.auto_clusters if self.clusters == "auto" else self.clusters
 
-    Raises:
-        SettingsError: Nothing says what to truncate.
+    @property
+    def slots(self) -> int:
+        """Clusters a class that the state has room for."""
+        return self.used_clusters or DEFAULT_CLUSTERS
 
-    References:
-        Xia et al., CVPR 2025: `original` with the logarithmic penalty.
-    """
-
-    penalty: Penalty
-    share: ClassShare
-    classes: int
-    _: KW_ONLY
-    clusters: int
-    form: ClusterForm = "renormalised"
-    clustering: Clustering = "k-means"
-    reservoir: int = 1024
-    outlier: float | None = None
-    outlier_rule: OutlierRule = "reseed"
-
-    def __post_init__(self) -> None:
-        """Check the rule for outliers against the other fields."""
-        check_outlier_rule(self.outlier_rule, self.outlier, self.clustering)
+    def check_rules(self) -> None:
+        """Refuse to leave members out where nothing says which; see `CEL.check_rules`."""
+        super().check_rules()
+        if self.outlier_rule != "truncate":
+            return
+        if self.outlier == "none" or self.outlier < 1:
+            value = "'none'" if self.outlier == "none" else f"{self.outlier:g}"
+            raise SettingsError(
+                f"cel.outlier-rule is 'truncate', cel.outlier {value}, must be 1 or more: it says "
+                "who is far; set cel.outlier to 2, or cel.outlier-rule to 'reseed'"
+            )
+        if self.clustering != "k-means":
+            raise SettingsError(
+                f"cel.outlier-rule is 'truncate', cel.clustering {self.clustering!r}: only "
+                "clusters of K-means have a radius; set cel.clustering to 'k-means', or "
+                "cel.outlier-rule to 'reseed'"
+            )
 
     @torch.no_grad()
-    def refresh_stack(
+    def fit_clusters(
         self,
         state: State | None,
         read_features: FeatureReader,
         generators: Sequence[torch.Generator],
     ) -> State:
-        """Fit the clusters of each class anew; see `StackedEntropy.refresh_stack`.
+        """Fit the clusters of each class anew.
 
-        Fitted on at most `reservoir` examples of each class, drawn uniformly: centres, weights and
-        spreads are those of the draw, counts are exact; classes that fit in are taken whole.
+        Fitted on at most `RESERVOIR_SIZE` examples of each class, drawn uniformly: centres, weights
+        and spreads are those of the draw, counts are exact; classes that fit in are taken whole.
         K-means starts from the last centres. With `outlier`, a class is refitted once and takes
         that where its total distance is smaller; or its outliers are truncated, which changes no
         weight. Mixtures: EM starts from the clusters of K-means,
         later from the last covariances; a class that lacks a component, or had an outlier, starts
-        from K-means again. Memory: 3 C reservoir D values and one piece of each client; full
-        covariances C K D^2.
+        from K-means again. Memory: 3 C RESERVOIR_SIZE D values and one piece of each client;
+        full covariances C K D^2.
 
         Raises:
             DataError: A client has no example, or a label is not one of the classes.
             DivergedError: Features are not finite.
             SettingsError: `state` is of another shape, or full covariances are too large.
         """
-        z, y, counts = sample_reservoir(read_features, self.classes, self.reservoir, generators)
-        self._check_size((self.classes, self.clusters or DEFAULT_CLUSTERS, z.shape[1]), state)
+        z, y, counts = sample_reservoir(
+            read_features, self._cut.classes, RESERVOIR_SIZE, generators
+        )
+        self._check_size((self._cut.classes, self.slots, z.shape[1]), state)
         sizes = y.bincount(minlength=len(counts))
         active = self._active_slots(counts, sizes)
         means = z.new_zeros(len(sizes), z.shape[1]).index_add_(0, y, z)
@@ -125,13 +134,14 @@ class Cluster(StackedEntropy):
             is_retained = (previous["weights"] > 0) & active
             previous_centres = previous["centres"].to(z.dtype) - means[:, None]
         problem = ClusteringProblem(centred, y, active, generators)
+        outlier = None if self.outlier == "none" else self.outlier
         if self.clustering == "k-means":
-            reseeded = self.outlier if self.outlier_rule == "reseed" else None
+            reseeded = outlier if self.outlier_rule == "reseed" else None
             clusters = kmeans.find_clusters(problem, previous_centres, is_retained, reseeded)
             weights = kmeans.measure_clusters(clusters)[0].to(z.dtype) / sizes.clamp_min(1)[:, None]
             packed = _pack_state(clusters, weights, counts, means)
-            if self.outlier is not None and self.outlier_rule == "truncate":
-                centres, limits, spreads = kmeans.truncate_clusters(centred, clusters, self.outlier)
+            if outlier is not None and self.outlier_rule == "truncate":
+                centres, limits, spreads = kmeans.truncate_clusters(centred, clusters, outlier)
                 packed = _pack_state(clusters._replace(centres=centres), weights, counts, means)
                 packed |= {"limits": limits, "spreads": spreads}
         else:
@@ -141,8 +151,22 @@ class Cluster(StackedEntropy):
             clusters, weights, scales = _fit_mixtures(centred, y, sizes, initial_mixtures)
             packed = _pack_state(clusters, weights, counts, means)
             packed[SCALE_NAMES[self.clustering]] = scales.contiguous()
-        shape = len(generators), self.classes
+        shape = len(generators), self._cut.classes
         return {name: tensor.view(*shape, *tensor.shape[1:]) for name, tensor in packed.items()}
+
+    def cluster_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each tensor of the clusters' state, by its name."""
+        slots, features = (self._cut.classes, self.slots), self._cut.features
+        shapes: dict[str, tuple[int, ...]] = {
+            "centres": (*slots, features),
+            "weights": slots,
+            "spreads": slots,
+            "counts": slots[:1],
+        }
+        if self.clustering != "k-means":
+            scale = (features,) if self.clustering == "diagonal" else (features, features)
+            shapes[SCALE_NAMES[self.clustering]] = (*slots, *scale)
+        return shapes | ({"limits": slots} if self.outlier_rule == "truncate" else {})
 
     def _check_size(self, shape: tuple[int, int, int], state: State | None) -> None:
         """Raise SettingsError unless the state fits the shape, and covariances the memory."""
@@ -166,10 +190,10 @@ class Cluster(StackedEntropy):
         self, counts: Int[Tensor, " C"], sizes: Int[Tensor, " C"]
     ) -> Bool[Tensor, "C K"]:
         """Return which slots are to be used; no more than there are examples in the draw."""
-        per_class = torch.full_like(counts, self.clusters)
-        if not self.clusters:
+        per_class = torch.full_like(counts, self.used_clusters)
+        if not self.used_clusters:
             per_class = (counts // 4).clamp(1, DEFAULT_CLUSTERS)
-        slots = torch.arange(self.clusters or DEFAULT_CLUSTERS)
+        slots = torch.arange(self.slots)
         return slots < per_class.minimum(sizes)[:, None]
 
     def _choose_initial_mixtures(
@@ -181,12 +205,13 @@ class Cluster(StackedEntropy):
     ) -> list[Mixture]:
         """Return where EM starts in each class: the stored mixture if complete, else K-means."""
         z, y, active, _ = problem
+        outlier = None if self.outlier == "none" else self.outlier
         scale_name = SCALE_NAMES[self.clustering]
         stored_mixtures: list[Mixture] = []
         is_complete = active.new_zeros(len(active))
         if state is not None and previous_centres is not None and scale_name in state:
-            if self.outlier is not None:
-                outliers = kmeans.find_outliers(state["spreads"], is_retained, self.outlier)
+            if outlier is not None:
+                outliers = kmeans.find_outliers(state["spreads"], is_retained, outlier)
                 is_retained = is_retained & ~outliers
             stored_mixtures = _unstack_mixtures(
                 state["weights"], previous_centres, state[scale_name]
@@ -194,7 +219,7 @@ class Cluster(StackedEntropy):
             is_complete = is_retained.eq(active).all(1)
         if is_complete.all():
             return stored_mixtures
-        slots = kmeans.find_clusters(problem, previous_centres, is_retained, self.outlier).slots
+        slots = kmeans.find_clusters(problem, previous_centres, is_retained, outlier).slots
         per_class = active.shape[1]
         is_full = self.clustering == "full"
         initial_mixtures = []
@@ -207,10 +232,10 @@ class Cluster(StackedEntropy):
             )
         return initial_mixtures
 
-    def loss(
-        self, state: State, z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"], measure: bool = True
+    def charge_clusters(
+        self, state: State, z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"], measure: bool
     ) -> Term:
-        """Compute the loss of one batch; see `ConditionalEntropy.loss`.
+        """Compute the loss of one batch.
 
         Exactly 0 when the state knows none of the batch's classes. Logged: `spread`, the total one
         within classes, and `cluster-spread`, that within clusters by this batch alone; they differ
@@ -222,7 +247,7 @@ class Cluster(StackedEntropy):
             DivergedError: Features are not finite.
         """
         pi = state["weights"]
-        members = class_members(y, self.classes, z)
+        members = class_members(y, self._cut.classes, z)
         slots = self._assign_slots(state, z, y)
         if pi.shape[-1] == 1:
             slot_members = members
@@ -236,7 +261,7 @@ class Cluster(StackedEntropy):
         if not v.isfinite().all():
             check_finite(z, y)
         counts = members.counts * (state["counts"] > 0)
-        cost = self.penalty((parts * v).sum(-1))
+        cost = self.charge((parts * v).sum(-1))
         loss = torch.linalg.vecdot(class_shares(counts, self.share), cost)
         if not measure:
             return Term(loss, {})
@@ -270,7 +295,7 @@ class Cluster(StackedEntropy):
         leading = y.shape[:-1].numel()
         if y.dim() > 1:
             pi, centres, scales = (part.flatten(0, 1) for part in (pi, centres, scales))
-            first = torch.arange(leading, device=y.device)[:, None] * self.classes
+            first = torch.arange(leading, device=y.device)[:, None] * self._cut.classes
             slots = mixture.assign_components(
                 z.flatten(0, 1), (y + first).flatten(), _unstack_mixtures(pi, centres, scales)
             )
@@ -286,6 +311,49 @@ class Cluster(StackedEntropy):
             return present
         total = present.sum(-1, keepdim=True)
         return present / torch.where(total > 0, total, 1.0)
+
+
+@final
+class Cluster(ClusteredCEL, StackedEntropy):
+    """Keeps each class close to a few centres of its own.
+
+    sum_c beta_c R(v_c), v_c = sum_k pi_ck v_ck, v_ck = mean |z_i - mu_ck|^2 over the members of
+    cluster k of class c in the batch. Each example belongs to one cluster of its class: the
+    nearest, or for Gaussian mixtures that of the largest posterior. Centres are constants.
+
+    Truncated clusters leave members whose squared distance to the centre exceeds `outlier` times
+    their cluster's median out of its centre, its spread and the loss: they are not drawn in, and
+    leak on.
+
+    State: `centres` (C, K, D) in units of z, `weights` (C, K), `spreads` (C, K) in units of z
+    squared, `counts` (C,), the client's examples; of mixtures `variances` (C, K, D) or
+    `whitenings` (C, K, D, D), inverse Cholesky factors; of truncated ones `limits` (C, K) in
+    units of z squared, 0 where a cluster has none. Unused clusters and absent classes weigh 0.
+
+    References:
+        Xia et al., CVPR 2025: the form `original` with the logarithmic penalty.
+    """
+
+    kind: Literal["cluster"] = "cluster"
+
+    def state_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each tensor of the state; see `CEL.state_shapes`."""
+        return self.cluster_shapes()
+
+    def refresh_stack(
+        self,
+        state: State | None,
+        read_features: FeatureReader,
+        generators: Sequence[torch.Generator],
+    ) -> State:
+        """Fit the clusters of each class anew; see `ClusteredCEL.fit_clusters`."""
+        return self.fit_clusters(state, read_features, generators)
+
+    def loss(
+        self, state: State, z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"], measure: bool = True
+    ) -> Term:
+        """Compute the loss of one batch; see `ClusteredCEL.charge_clusters`."""
+        return self.charge_clusters(state, z, y, measure)
 
 
 def _unstack_mixtures(

@@ -3,11 +3,11 @@
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
-from typing import Any, final
+from typing import Any, Literal, final
 
 import torch
 from jaxtyping import Float, Int
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
@@ -16,6 +16,7 @@ from fedcel.losses import adam
 from fedcel.losses.cel.class_spread import (
     Members,
     class_members,
+    class_shares,
     drop_singletons,
     plain_spread,
     select_measured,
@@ -25,7 +26,7 @@ from fedcel.losses.cel.class_spread import (
     weighted_means,
     weighted_spread,
 )
-from fedcel.losses.cel.spread_penalties import Penalty, class_shares
+from fedcel.losses.cel.spread_penalties import SpreadCEL
 from fedcel.losses.gradient_reversal import reverse_gradient
 from fedcel.losses.protocol import (
     FeatureReader,
@@ -34,20 +35,20 @@ from fedcel.losses.protocol import (
     Term,
     stack_states,
 )
-from fedcel.settings import Attention, AttentionStep, ClassShare, check_entropy_bonus
+from fedcel.options import Positive
 
 COLLAPSED_SHARE = 0.5
 """Mean n_eff/n below which a warning is given."""
 
 
 def attention_scores(
-    theta: Float[Tensor, "*k P"], n: Float[Tensor, "*k B D"], hidden: int
+    theta: Float[Tensor, "*k P"], n: Float[Tensor, "*k B D"]
 ) -> Float[Tensor, "*k B"]:
     """Return a_i = w^T (tanh(V n_i) * sigmoid(U n_i)), `theta` = V, U (h, D) and w (h), flat.
 
     Gated attention without biases: Ilse et al., ICML 2018, eq. 9 before its softmax.
     """
-    scores: Tensor = _AttentionScores.apply(theta, n, hidden)
+    scores: Tensor = _AttentionScores.apply(theta, n)
     return scores
 
 
@@ -56,23 +57,20 @@ class _AttentionScores(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, theta: Float[Tensor, "*k P"], n: Float[Tensor, "*k B D"], hidden: int
+        ctx: Any, theta: Float[Tensor, "*k P"], n: Float[Tensor, "*k B D"]
     ) -> Float[Tensor, "*k B"]:
-        inner, w = _split_theta(theta, hidden)
+        inner, w = _split_theta(theta, n.shape[-1])
         value, gate = torch.chunk(n @ inner.mT, 2, -1)
         # tanh(x) = 2 sigmoid(2 x) - 1, which PyTorch computes four times as fast.
         value, gate = (2 * value).sigmoid_().mul_(2).sub_(1), gate.sigmoid()
         product = value * gate
-        ctx.hidden = hidden
         ctx.save_for_backward(theta, n, value, gate, product)
         return (product * w.unsqueeze(-2)).sum(-1)
 
     @staticmethod
-    def backward(
-        ctx: Any, slope: Float[Tensor, "*k B"]
-    ) -> tuple[Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, slope: Float[Tensor, "*k B"]) -> tuple[Tensor | None, Tensor | None]:
         theta, n, value, gate, product = ctx.saved_tensors
-        inner, w = _split_theta(theta, ctx.hidden)
+        inner, w = _split_theta(theta, n.shape[-1])
         by_product = slope.unsqueeze(-1) * w.unsqueeze(-2)
         by_inner_product = torch.cat(
             [by_product * gate * (1 - value.square()), by_product * product * (1 - gate)], -1
@@ -84,13 +82,14 @@ class _AttentionScores(torch.autograd.Function):
             by_theta = torch.cat([by_inner, by_w], -1)
         if ctx.needs_input_grad[1]:
             by_n = by_inner_product @ inner
-        return by_theta, by_n, None
+        return by_theta, by_n
 
 
 def _split_theta(
-    theta: Float[Tensor, "*k P"], hidden: int
+    theta: Float[Tensor, "*k P"], features: int
 ) -> tuple[Float[Tensor, "*k h2 D"], Float[Tensor, "*k h"]]:
     """Return V above U (2h, D), and w (h,)."""
+    hidden = theta.shape[-1] // (2 * features + 1)
     inner, w = torch.split(theta, [theta.shape[-1] - hidden, hidden], -1)
     return inner.view(*inner.shape[:-1], 2 * hidden, -1), w
 
@@ -121,73 +120,27 @@ class _ClassSoftmax(torch.autograd.Function):
         return (weighted - alpha * weighted.sum(-2, keepdim=True)).sum(-1), None
 
 
-@final
-@dataclass(frozen=True)
-class Gated(StackedEntropy):
-    """Keeps each class close together under weights that a gated attention gives its members.
+class AttentiveCEL(SpreadCEL):
+    """Options of a learned attention to each class's members, and what it charges."""
 
-    sum_c beta_c R(v_c), v_c = sum_i alpha_i |z_i - zbar_c|^2, zbar_c = sum_i alpha_i z_i, alpha the
-    softmax within the class of a gated attention on LayerNorm(z) without affine; the spread is
-    taken on raw z. dv/da_j = alpha_j (|z_j - zbar|^2 - v): an attention that minimises v ends with
-    all weight on one member and v = 0, the encoder untouched.
-
-    Classes with fewer than 2 members carry no signal: they are left out and beta is taken over the
-    rest. Features that are NaN give a NaN loss.
-
-    State: `theta` (P,), a leaf that gathers its gradient in `backward`; Adam's moments `m`, `v`
-    (P,) and step count `t`.
-
-    Args:
-        penalty: R.
-        share: Which beta, see `class_shares`.
-        classes: C; labels are in 0..C-1.
-        features: D.
-        attention: How the attention moves. `ascend`: it climbs while the encoder descends, on the
-            worst weighting, by gradient reversal. `minimise`: both descend, for comparison; watch
-            `attention-share`. `detach`: alpha is a constant to autograd. `floor`: both descend on
-            (1 - r) alpha + r/n, so that v >= r * plain spread.
-        floor: r, in [0, 1].
-        hidden: Width h of the attention; 0: a quarter of the features, from 64 to 256.
-        rate: By about how much a step moves theta, whatever the loss's weight; with the step
-            `gradient` the factor of the weighted loss's gradient.
-        stepping: `adam`, or `gradient`: theta moves as the encoder does, in proportion to the
-            loss's weight.
-        entropy: Above 0 it keeps the weights apart from a single member: the attention also
-            ascends entropy * sum_c beta_c H(alpha_c) in nats, that is it climbs L + entropy H in
-            `ascend` and descends L - entropy H in `minimise` and `floor`. The encoder gets no
-            gradient of it and the loss's value is without it.
-
-    Raises:
-        SettingsError: `entropy` is above 0 in `detach`, where no attention moves.
-
-    References:
-        Ilse et al., ICML 2018, eq. 9 (gated attention). Ganin et al., JMLR 2016 (gradient
-        reversal).
-    """
-
-    penalty: Penalty
-    share: ClassShare
-    classes: int
-    features: int
-    _: KW_ONLY
-    attention: Attention
-    floor: float
-    hidden: int
-    rate: float
-    entropy: float = 0.0
-    stepping: AttentionStep = "adam"
-
-    def __post_init__(self) -> None:
-        """Refuse a bonus for an attention that never moves."""
-        check_entropy_bonus(self.entropy, self.attention)
+    attention: Literal["ascend", "minimise", "detach", "floor"] = Field(
+        "ascend", description="Who moves the gated attention: against, with, or without the loss."
+    )
+    floor: float = Field(0.5, ge=0, le=1, description="Uniform share r of the attention 'floor'.")
+    attention_rate: Positive = Field(0.01, description="Step size of the attention's weights.")
 
     @property
     def hidden_size(self) -> int:
-        """The width h of the attention, also where it follows from the features."""
-        return self.hidden or min(256, max(64, self.features // 4))
+        """The width h of the attention: a quarter of the features, from 64 to 256."""
+        return min(256, max(64, self._cut.features // 4))
+
+    @property
+    def theta_size(self) -> int:
+        """Number of weights of the attention."""
+        return (2 * self._cut.features + 1) * self.hidden_size
 
     @torch.no_grad()
-    def refresh_stack(
+    def start_attention(
         self,
         state: State | None,
         read_features: FeatureReader,
@@ -195,8 +148,7 @@ class Gated(StackedEntropy):
     ) -> State:
         """Make theta ready to learn, drawn as linear layers are at a client's first round.
 
-        Needed once after a state was unpacked: arrays do not remember that theta learns. See
-        `StackedEntropy.refresh_stack`.
+        Needed once after a state was unpacked: arrays do not remember that theta learns.
 
         Raises:
             DataError: There is no example.
@@ -204,26 +156,25 @@ class Gated(StackedEntropy):
         """
         hidden = self.hidden_size
         if state is not None:
-            size = (2 * self.features + 1) * hidden
-            return adam.resume_state(state, size, "attention", "net.features or cel.hidden")
-        layers = [(2 * hidden * self.features, self.features), (hidden, hidden)]
+            return adam.resume_state(state, self.theta_size, "attention", "net.features")
+        layers = [(2 * hidden * self._cut.features, self._cut.features), (hidden, hidden)]
         dtype = self._feature_dtype(read_features)
         return stack_states([adam.draw_state(layers, stream, dtype) for stream in generators])
 
     def _feature_dtype(self, read_features: FeatureReader) -> torch.dtype:
         for z, *_ in read_features():
-            if z.shape[1] != self.features:
+            if z.shape[1] != self._cut.features:
                 raise SettingsError(
                     f"the encoder makes {z.shape[1]} features, the attention was made for "
-                    f"{self.features}; set net.features to what the encoder returns"
+                    f"{self._cut.features}; set net.features to what the encoder returns"
                 )
             return z.dtype
         raise DataError("a client has 0 examples, must have 1 or more; leave it out")
 
-    def loss(
-        self, state: State, z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"], measure: bool = True
+    def charge_weighted(
+        self, state: State, z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"], measure: bool
     ) -> Term:
-        """Compute the loss, exactly 0 when no class has 2 members; see `ConditionalEntropy.loss`.
+        """Compute the loss, exactly 0 when no class has 2 members.
 
         Logged, over classes of 2 or more: `spread`, the plain one, weighs classes by members; means
         over classes of `plain-spread`, `weighted-spread` and `attention-share` = n_eff/n, n_eff =
@@ -231,15 +182,13 @@ class Gated(StackedEntropy):
         warns (UserWarning) when the mean share is below 0.5, whatever the mode: the loss then sees
         few of the members.
         """
-        members = class_members(y, self.classes, z)
+        members = class_members(y, self._cut.classes, z)
         counts = drop_singletons(members.counts)
         beta = class_shares(counts, self.share)
         normalised_z = functional.layer_norm(z, z.shape[-1:])
         alpha = self._weights(state["theta"], normalised_z, members)
         v = weighted_spread(z, select_rows(weighted_means(z, alpha), y), alpha)
-        loss = torch.linalg.vecdot(beta, self.penalty(v))
-        if self.entropy:
-            loss = loss + self._entropy_bonus(state["theta"], normalised_z.detach(), members, beta)
+        loss = torch.linalg.vecdot(beta, self.charge(v))
         if not measure:
             return Term(loss, {})
         metrics = _measure_attention(
@@ -258,41 +207,74 @@ class Gated(StackedEntropy):
             theta, n = theta.detach(), n.detach()
         if self.attention == "ascend":
             theta = reverse_gradient(theta)
-        alpha = attention_weights(attention_scores(theta, n, self.hidden_size), members)
+        alpha = attention_weights(attention_scores(theta, n), members)
         if self.attention != "floor":
             return alpha
         return (1 - self.floor) * alpha + self.floor * uniform_weights(members)
-
-    def _entropy_bonus(
-        self,
-        theta: Float[Tensor, "*k P"],
-        n: Float[Tensor, "*k B D"],
-        members: Members,
-        beta: Float[Tensor, "*k C"],
-    ) -> Float[Tensor, "*k"]:
-        """Return a term of value 0 whose gradient raises the entropy of the attention."""
-        alpha = self._weights(theta, n, members)
-        # Clamped: the logarithm's gradient at a weight that underflowed would be infinite.
-        log_alpha = alpha.clamp_min(torch.finfo(alpha.dtype).tiny).log()
-        per_class = -(alpha * log_alpha).sum(-2)
-        entropy: Tensor = torch.linalg.vecdot(per_class, beta)
-        bonus = self.entropy * (entropy if self.attention == "ascend" else -entropy)
-        return bonus - bonus.detach()
 
     def _warn_of_collapse(self, share: float) -> None:
         """Warn, in at most five wordings, so that Python's default filter prints each once."""
         warnings.warn(
             f"attention-share is below {math.ceil(10 * share) / 10:.1f} (1: all members weigh "
             f"alike) under the attention {self.attention!r}: the loss sees few of a class's "
-            "members; use the attention 'floor' or 'detach', or raise its entropy bonus (in a run "
-            "cel.attention, cel.entropy)",
+            "members; use the attention 'floor' or 'detach' (in a run cel.attention)",
             stacklevel=3,
         )
 
+    def move_attention(self, state: State) -> State:
+        """Move theta where a gradient arrived."""
+        return adam.take_step(state, self.attention_rate)
+
+
+@final
+class Gated(AttentiveCEL, StackedEntropy):
+    """Keeps each class close together under weights that a gated attention gives its members.
+
+    sum_c beta_c R(v_c), v_c = sum_i alpha_i |z_i - zbar_c|^2, zbar_c = sum_i alpha_i z_i, alpha the
+    softmax within the class of a gated attention on LayerNorm(z) without affine; the spread is
+    taken on raw z. dv/da_j = alpha_j (|z_j - zbar|^2 - v): an attention that minimises v ends with
+    all weight on one member and v = 0, the encoder untouched.
+
+    How the attention moves: `ascend`: it climbs while the encoder descends, on the worst weighting,
+    by gradient reversal. `minimise`: both descend, for comparison; watch `attention-share`.
+    `detach`: alpha is a constant to autograd. `floor`: both descend on (1 - r) alpha + r/n, so that
+    v >= r * plain spread. A step moves theta by about `attention_rate`, whatever the loss's weight.
+
+    Classes with fewer than 2 members carry no signal: they are left out and beta is taken over the
+    rest. Features that are NaN give a NaN loss.
+
+    State: `theta` (P,), a leaf that gathers its gradient in `backward`; Adam's moments `m`, `v`
+    (P,) and step count `t`.
+
+    References:
+        Ilse et al., ICML 2018, eq. 9 (gated attention). Ganin et al., JMLR 2016 (gradient
+        reversal).
+    """
+
+    kind: Literal["gated"] = "gated"
+
+    def state_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each tensor of the state; see `CEL.state_shapes`."""
+        return adam.state_shapes(self.theta_size)
+
+    def refresh_stack(
+        self,
+        state: State | None,
+        read_features: FeatureReader,
+        generators: Sequence[torch.Generator],
+    ) -> State:
+        """Make theta ready to learn; see `AttentiveCEL.start_attention`."""
+        return self.start_attention(state, read_features, generators)
+
+    def loss(
+        self, state: State, z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"], measure: bool = True
+    ) -> Term:
+        """Compute the loss of one batch; see `AttentiveCEL.charge_weighted`."""
+        return self.charge_weighted(state, z, y, measure)
+
     def step(self, state: State, z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"]) -> State:
         """Move theta where a gradient arrived; see `ConditionalEntropy.step`."""
-        take_step = adam.take_step if self.stepping == "adam" else adam.take_gradient_step
-        return take_step(state, self.rate)
+        return self.move_attention(state)
 
 
 def _measure_attention(

@@ -1,17 +1,18 @@
 """Clusters that start where a learned attention looks."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import final
+from typing import ClassVar, Literal, final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
+from fedcel.errors import SettingsError
+from fedcel.losses import adam
 from fedcel.losses.cel.class_spread import check_labels
-from fedcel.losses.cel.cluster import DEFAULT_CLUSTERS, Cluster
-from fedcel.losses.cel.gated import Gated, attention_scores
+from fedcel.losses.cel.cluster import ClusteredCEL
+from fedcel.losses.cel.gated import AttentiveCEL, attention_scores
 from fedcel.losses.cel.reservoir import check_finite
 from fedcel.losses.protocol import (
     FeatureReader,
@@ -21,14 +22,12 @@ from fedcel.losses.protocol import (
     Term,
 )
 from fedcel.named_tensors import add_prefix, select_prefix
-from fedcel.settings import check_hybrid_clusters
 
 GATED_PREFIX, CLUSTER_PREFIX = "gated.", "cluster."
 
 
 @final
-@dataclass(frozen=True)
-class Hybrid(StackedEntropy):
+class Hybrid(ClusteredCEL, AttentiveCEL, StackedEntropy):
     """The loss of `Cluster` around centres whose starts are drawn by the attention of `Gated`.
 
     At each refresh K members of every class are drawn without replacement, each time in proportion
@@ -40,18 +39,27 @@ class Hybrid(StackedEntropy):
     the value.
 
     State: that of `Gated` under `gated.`, that of `Cluster` under `cluster.`.
-
-    Args:
-        gated: The loss that the attention learns from.
-        cluster: The loss that the encoder learns from.
     """
 
-    gated: Gated
-    cluster: Cluster
+    kind: Literal["hybrid"] = "hybrid"
+    auto_clusters: ClassVar[int] = 0
+    """One centre would be the class mean wherever it starts, so it takes several."""
 
-    def __post_init__(self) -> None:
-        """Refuse a single cluster whose start an attention draws."""
-        check_hybrid_clusters(self.cluster.clusters)
+    def check_rules(self) -> None:
+        """Refuse a single cluster whose start an attention draws; see `CEL.check_rules`."""
+        super().check_rules()
+        if self.used_clusters == 1:
+            raise SettingsError(
+                "cel.clusters is 1, cel.kind 'hybrid': one centre is the class mean wherever it "
+                "starts; set cel.clusters to 0 (by the class's size) or more than 1, or cel.kind "
+                "to 'cluster'"
+            )
+
+    def state_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each tensor of the state; see `CEL.state_shapes`."""
+        attention = adam.state_shapes(self.theta_size)
+        parts = {GATED_PREFIX: attention, CLUSTER_PREFIX: self.cluster_shapes()}
+        return {f"{prefix}{k}": v for prefix, part in parts.items() for k, v in part.items()}
 
     def refresh_stack(
         self,
@@ -64,16 +72,12 @@ class Hybrid(StackedEntropy):
         Errors are those of both parts.
         """
         stored = None if state is None else select_prefix(state, GATED_PREFIX)
-        attention = self.gated.refresh_stack(stored, read_features, generators)
+        attention = self.start_attention(stored, read_features, generators)
         members = self._draw_members(attention["theta"].detach(), read_features, generators)
-        one_per_cluster = replace(self.cluster, clusters=self._draws, clustering="k-means")
-        seeds = one_per_cluster.refresh_stack(None, lambda: iter([members]), generators)
-        clusters = self.cluster.refresh_stack(seeds, read_features, generators)
+        one_per_cluster = self.model_copy(update={"clusters": self.slots, "clustering": "k-means"})
+        seeds = one_per_cluster.fit_clusters(None, lambda: iter([members]), generators)
+        clusters = self.fit_clusters(seeds, read_features, generators)
         return _join_states(attention, clusters)
-
-    @property
-    def _draws(self) -> int:
-        return self.cluster.clusters or DEFAULT_CLUSTERS
 
     @torch.no_grad()
     def _draw_members(
@@ -87,8 +91,8 @@ class Hybrid(StackedEntropy):
         The first K of exponential clocks with rates exp(a_i) to ring are such a draw (Efraimidis
         and Spirakis, Information Processing Letters 2006), which needs no sum over the class.
         """
-        classes = self.gated.classes
-        z = torch.empty(0, self.gated.features)
+        classes = self._cut.classes
+        z = torch.empty(0, self._cut.features)
         label, times = torch.empty(0, dtype=torch.int64), torch.empty(0)
         for piece_z, piece_y, client in read_features():
             check_finite(piece_z, piece_y)
@@ -106,7 +110,7 @@ class Hybrid(StackedEntropy):
                 torch.cat([old.to(new.dtype), new])
                 for old, new in zip((z, label, times), piece, strict=True)
             )
-            first = first_of_each_class(times, label, self._draws)
+            first = first_of_each_class(times, label, self.slots)
             z, label, times = z[first], label[first], times[first]
         return StackedFeatures(z, label % classes, label // classes)
 
@@ -114,7 +118,7 @@ class Hybrid(StackedEntropy):
         self, theta: Float[Tensor, " P"], n: Float[Tensor, "B D"], generator: torch.Generator
     ) -> Float[Tensor, " B"]:
         """Return the logarithm of each example's exponential clock."""
-        a = attention_scores(theta, n, self.gated.hidden_size)
+        a = attention_scores(theta, n)
         return torch.empty_like(a).exponential_(generator=generator).log() - a
 
     def loss(
@@ -124,14 +128,14 @@ class Hybrid(StackedEntropy):
 
         Logged is what both parts log.
         """
-        around = self.cluster.loss(select_prefix(state, CLUSTER_PREFIX), z, y, measure)
-        weighted = self.gated.loss(select_prefix(state, GATED_PREFIX), z.detach(), y, measure)
+        around = self.charge_clusters(select_prefix(state, CLUSTER_PREFIX), z, y, measure)
+        weighted = self.charge_weighted(select_prefix(state, GATED_PREFIX), z.detach(), y, measure)
         pull = weighted.loss - weighted.loss.detach()
         return Term(around.loss + pull, weighted.metrics | around.metrics)
 
     def step(self, state: State, z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"]) -> State:
         """Move the attention; see `ConditionalEntropy.step`."""
-        attention = self.gated.step(select_prefix(state, GATED_PREFIX), z, y)
+        attention = self.move_attention(select_prefix(state, GATED_PREFIX))
         return _join_states(attention, select_prefix(state, CLUSTER_PREFIX))
 
 

@@ -6,34 +6,29 @@ They hold the state and call the losses that a federation's clients use; nothing
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Literal
+from functools import partial
+from inspect import Parameter, Signature
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Shaped
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 from torch import Tensor, nn
 
-from fedcel.errors import FedcelError
-from fedcel.losses.cel.build_cel import build_cel
-from fedcel.losses.cel.cluster import DEFAULT_CLUSTERS, SCALE_NAMES
-from fedcel.losses.cel.hybrid import CLUSTER_PREFIX, GATED_PREFIX
-from fedcel.losses.protocol import ConditionalEntropy, FeatureBatches, State, Term
+from fedcel.errors import FedcelError, SettingsError
+from fedcel.losses.cel.cluster import Cluster
+from fedcel.losses.cel.conditional_entropy import CEL, RefreshedCEL
+from fedcel.losses.cel.gated import Gated
+from fedcel.losses.cel.hybrid import Hybrid
+from fedcel.losses.cel.mutual_information import MutualInformation
+from fedcel.losses.cel.plain import Plain
+from fedcel.losses.protocol import ConditionalEntropy, CutShape, FeatureBatches, State, Term
+from fedcel.options import describe_problems
 from fedcel.seeding import make_generator
-from fedcel.settings import (
-    Attention,
-    AttentionStep,
-    ClassShare,
-    ClusterForm,
-    Clustering,
-    InformationBound,
-    OutlierRule,
-    Pool,
-    Settings,
-    parse_settings,
-)
 from fedcel.tensors import ArrayLike, to_labels, to_tensor
 from fedcel.torch_state import usual_torch_state
 
-PenaltyName = Literal["linear", "log", "channel"]
 Batches = Iterable[tuple[ArrayLike, ArrayLike]]
 """Features and labels, batch by batch; read again from the start where a loss needs it."""
 
@@ -49,6 +44,14 @@ _LIBRARY_TERMS = (
 """Settings of a run that errors of the losses name, and what they are called here."""
 
 
+_RAISES = (
+    "",
+    "    Raises:",
+    "        SettingsError: An option is not allowed, or needs noise where there is none.",
+    "",
+)
+
+
 class CELModule(nn.Module):
     """Base of the conditional entropy losses for a loop of one's own; see `ClusterCEL`.
 
@@ -58,27 +61,48 @@ class CELModule(nn.Module):
     `state_dict`, and is no parameter: an optimiser never moves it.
     """
 
+    options: ClassVar[type[CEL]]
     feature_count: Tensor
     refresh_count: Tensor
 
+    def __init_subclass__(cls, *, options: type[CEL], **more: Any) -> None:
+        """Take keywords, their defaults and docstring from the options of the loss."""
+        super().__init_subclass__(**more)
+        fields = list_library_options(options)
+        defaults = {"noise": 0.3, **{k: parse_off(f.default) for k, f in fields.items()}, "seed": 0}
+        texts = {
+            "classes": "C; labels are in 0..C-1.",
+            "noise": "Standard deviation of the Gaussian noise that your loop adds to features.",
+            **{name: str(field.description) for name, field in fields.items()},
+            "seed": "Decides the start of clusters and attention.",
+        }
+        keyword = partial(Parameter, kind=Parameter.KEYWORD_ONLY)
+        parameters = [keyword("classes"), *(keyword(k, default=v) for k, v in defaults.items())]
+        cls.options, cls.__signature__ = options, Signature(parameters)  # type: ignore[attr-defined]
+        lines = [f"        {name}: {text}" for name, text in texts.items()]
+        cls.__doc__ = "\n".join([f"{cls.__doc__}".rstrip(), "", "    Args:", *lines, *_RAISES])
+
     @usual_torch_state()
     def __init__(
-        self, kind: str, *, classes: int, noise: float, pool: Pool, seed: int, options: Settings
+        self, *, classes: int, noise: float = 0.3, seed: int = 0, **options: object
     ) -> None:
-        """Keep what a loss is built of, once the number of features is known."""
+        """Check the options; the loss is built once the number of features is known."""
         super().__init__()
+        type(self).__signature__.bind(classes=classes, **options)  # type: ignore[attr-defined]
         if type(classes) is not int or classes < 1:
             raise ValueError(f"classes is {classes!r}, must be a whole number, 1 or more")
-        if pool not in ("flatten", "mean"):
-            raise ValueError(f"pool is {pool!r}, must be 'flatten' or 'mean'")
-        self.kind, self.classes, self.noise = kind, classes, float(noise)
-        self.pool, self.seed = pool, seed
-        self._cel_settings = options.cel
+        self.classes, self.noise, self.seed = classes, float(noise), seed
+        self._options = read_options(self.options, self.noise, options)
         self._loss: ConditionalEntropy | None = None
         self._width = 0
         self._state_names: tuple[str, ...] = ()
         self.register_buffer("feature_count", torch.zeros((), dtype=torch.long))
         self.register_buffer("refresh_count", torch.zeros((), dtype=torch.long))
+
+    @property
+    def kind(self) -> str:
+        """Kind of the loss, as `cel.kind` names it."""
+        return self._options.kind
 
     def extra_repr(self) -> str:
         """Show what decides the loss."""
@@ -87,7 +111,7 @@ class CELModule(nn.Module):
     @property
     def needs_refresh(self) -> bool:
         """Whether `refresh` has to be called before the first batch."""
-        return self.kind in ("cluster", "hybrid") and not self._state_names
+        return isinstance(self._options, RefreshedCEL) and not self._state_names
 
     def forward(self, z: Shaped[Tensor, "B ..."], y: ArrayLike) -> Float[Tensor, ""]:
         """Compute the loss of one batch.
@@ -172,7 +196,7 @@ class CELModule(nn.Module):
         self.step()
         table = self._flatten(z)
         labels = to_labels(y, len(table)).to(table.device)
-        if self.kind == "gated" and not self._state_names:
+        if isinstance(self._options, Gated) and not self._state_names:
             example = table.detach().cpu(), labels.cpu()
             self._refresh(table.shape[1], lambda: iter([example]), None)
         if self.needs_refresh:
@@ -210,11 +234,18 @@ class CELModule(nn.Module):
             )
         if self._loss is None:
             with in_library_terms():
-                loss = build_cel(self._cel_settings, self.noise, width, self.classes)
-            assert loss is not None
+                loss = self._bind(width)
+            assert isinstance(loss, ConditionalEntropy)
             self._loss, self._width = loss, width
             self.feature_count.fill_(width)
         return self._loss
+
+    def _bind(self, width: int) -> CEL:
+        """Return the loss of so many features, pooled already."""
+        options = self._options.model_copy(update={"pool": "flatten"})
+        bound = options.bind(CutShape(self.classes, width, self.noise))
+        assert isinstance(bound, CEL)
+        return bound
 
     def _flatten(self, z: object) -> Float[Tensor, "B D"]:
         """Return one vector an image, of float32 or float64, the gradient kept."""
@@ -225,7 +256,7 @@ class CELModule(nn.Module):
                 "shape (B, D) or (B, C, H, W)"
             )
         if table.dim() > 2:
-            table = table.flatten(2).mean(2) if self.pool == "mean" else table.flatten(1)
+            table = table.flatten(2).mean(2) if self._options.pool == "mean" else table.flatten(1)
         return table if table.dtype == torch.float64 else table.float()
 
     def _read_batches(
@@ -298,7 +329,7 @@ class CELModule(nn.Module):
         """Load a state of any number of features and refreshes, none included."""
         counter = state_dict.get(f"{prefix}feature_count")
         width = 0 if counter is None else int(counter)
-        shapes = self._state_shapes(width) if width else {}
+        shapes = self._bind(width).state_shapes() if width else {}
         keys = {name: f"{prefix}{to_key(name)}" for name in shapes}
         stored = {name: state_dict[key] for name, key in keys.items() if key in state_dict}
         if stored and stored.keys() != shapes.keys():
@@ -329,33 +360,6 @@ class CELModule(nn.Module):
         if width:
             self._build(width)
 
-    def _state_shapes(self, width: int) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each tensor of the state, by the loss's own names."""
-        cel = self._cel_settings
-        hidden = cel.hidden or min(256, max(64, width // 4))
-        size = 2 * hidden * width + hidden
-        attention = {LEARNED: (size,), "m": (size,), "v": (size,), "t": ()}
-        slots = self.classes, cel.used_clusters or DEFAULT_CLUSTERS
-        clusters: dict[str, tuple[int, ...]] = {
-            "centres": (*slots, width),
-            "weights": slots,
-            "spreads": slots,
-            "counts": (self.classes,),
-        }
-        if cel.clustering != "k-means":
-            scales = (width,) if cel.clustering == "diagonal" else (width, width)
-            clusters[SCALE_NAMES[cel.clustering]] = (*slots, *scales)
-        if cel.outlier_rule == "truncate":
-            clusters["limits"] = slots
-        if self.kind == "gated":
-            return attention
-        if self.kind == "cluster":
-            return clusters
-        if self.kind == "hybrid":
-            prefixed = {f"{GATED_PREFIX}{name}": shape for name, shape in attention.items()}
-            return prefixed | {f"{CLUSTER_PREFIX}{name}": shape for name, shape in clusters.items()}
-        return {}
-
 
 def without_autocast(device_type: str) -> AbstractContextManager[None]:
     """Return a context without mixed precision, of any device."""
@@ -369,14 +373,31 @@ def to_key(name: str) -> str:
     return name.replace(".", "/")
 
 
-def read_options(kind: str, noise: float, **options: object) -> Settings:
-    """Return the options as the settings of a run, checked by their rules; SettingsError."""
-    values = {
-        f"cel.{name.replace('_', '-')}": "none" if value is None else value
-        for name, value in options.items()
+def list_library_options(options: type[CEL]) -> dict[str, FieldInfo]:
+    """List what a loss is made of, without what only a run decides, such as its weight."""
+    of_run = CEL.model_fields.keys() - {"pool", "share"} | RefreshedCEL.model_fields.keys()
+    return {
+        name: field
+        for name, field in options.model_fields.items()
+        if name in ("pool", "share") or name not in of_run
     }
+
+
+def parse_off(value: object) -> object:
+    """Return None for what is off, which settings of a run call `none`."""
+    return None if value == "none" else value
+
+
+def read_options(kind: type[CEL], noise: float, options: Mapping[str, object]) -> CEL:
+    """Return the options of a loss, checked by its rules; SettingsError."""
+    values = {name: "none" if value is None else value for name, value in options.items()}
     with in_library_terms():
-        return parse_settings({"cel.kind": kind, "net.noise": float(noise), **values})
+        try:
+            checked = kind.model_validate(values)
+        except ValidationError as error:
+            raise SettingsError(describe_problems(error, values, "cel.")) from None
+        checked.check_noise(noise)
+    return checked
 
 
 @contextmanager
@@ -391,225 +412,34 @@ def in_library_terms() -> Iterator[None]:
         raise type(error)(text) from error
 
 
-class PlainCEL(CELModule):
-    """Keeps each class close to its mean in the batch; no statistics, the plainest of all.
-
-    Args are those of `ClusterCEL`, without those of clusters.
-    """
-
-    def __init__(
-        self,
-        *,
-        classes: int,
-        noise: float = 0.3,
-        penalty: PenaltyName = "channel",
-        threshold: float | None = None,
-        share: ClassShare = "batch-share",
-        pool: Pool = "flatten",
-    ) -> None:
-        """Make the loss; SettingsError where an option is not allowed."""
-        options = read_options("plain", noise, penalty=penalty, threshold=threshold, share=share)
-        super().__init__("plain", classes=classes, noise=noise, pool=pool, seed=0, options=options)
+class PlainCEL(CELModule, options=Plain):
+    """Keeps each class close to its mean in the batch; no statistics, the plainest of all."""
 
 
-class ClusterCEL(CELModule):
+class ClusterCEL(CELModule, options=Cluster):
     """Keeps each class close to a few centres of its own, which `refresh` finds.
 
     Example:
         >>> cel = fedcel.ClusterCEL(classes=10, noise=0.3)
         >>> cel.refresh(features, labels)  # once an epoch
         >>> loss = cross_entropy(head(z + 0.3 * torch.randn_like(z)), y) + weight * cel(z, y)
-
-    Args:
-        classes: C; labels are in 0..C-1.
-        noise: Standard deviation of the Gaussian noise that your loop adds to the features.
-        penalty: What a class's spread v costs: `channel` (D/2) log(1 + v/(D noise^2)) in nats,
-            `log` or `linear`.
-        threshold: Spread below which `log` costs nothing; None: 0.125 noise^2 D.
-        share: A class's share in the loss: `batch-share` n_c/B, `mean-present`, or `none`.
-        clusters: Centres a class; 0: 5, at most a quarter of the class; auto: 1.
-        clustering: `k-means`, or Gaussian mixtures, `diagonal` or `full`.
-        form: `renormalised`, or `original`: clusters absent from the batch as spread 0.
-        reservoir: Features of a class that are kept for a refresh, at most.
-        outlier: Clusters above this multiple of the median spread are too wide; None: none.
-        outlier_rule: `reseed` such clusters, or `truncate` them: far members are left out.
-        pool: Of features (B, C, H, W): `flatten` all values, which is what leaves the device; or
-            their `mean` over positions, which does not bound what single positions tell.
-        seed: Decides the start of the clusters.
-
-    Raises:
-        SettingsError: An option is not allowed, or needs noise where there is none.
     """
 
-    def __init__(
-        self,
-        *,
-        classes: int,
-        noise: float = 0.3,
-        penalty: PenaltyName = "channel",
-        threshold: float | None = None,
-        share: ClassShare = "batch-share",
-        clusters: int | Literal["auto"] = "auto",
-        clustering: Clustering = "k-means",
-        form: ClusterForm = "renormalised",
-        reservoir: int = 1024,
-        outlier: float | None = None,
-        outlier_rule: OutlierRule = "reseed",
-        pool: Pool = "flatten",
-        seed: int = 0,
-    ) -> None:
-        """Make the loss; SettingsError where an option is not allowed."""
-        options = read_options(
-            "cluster",
-            noise,
-            penalty=penalty,
-            threshold=threshold,
-            share=share,
-            clusters=clusters,
-            clustering=clustering,
-            form=form,
-            reservoir=reservoir,
-            outlier=outlier,
-            outlier_rule=outlier_rule,
-        )
-        super().__init__(
-            "cluster", classes=classes, noise=noise, pool=pool, seed=seed, options=options
-        )
 
-
-class GatedCEL(CELModule):
+class GatedCEL(CELModule, options=Gated):
     """Keeps each class close together under weights that a learned attention gives its members.
 
     The attention learns by itself: it takes its step at the next `forward` after a backward pass.
     It is made at the first batch; `refresh` is not needed.
-
-    Args are those of `ClusterCEL`, without those of clusters, and:
-
-    Args:
-        attention: Who moves the attention: `ascend` against the loss, `minimise` with it, `floor`
-            with it and a uniform share, or `detach` nobody.
-        floor: Uniform share of the attention `floor`, in [0, 1].
-        hidden: Hidden size of the attention; 0: D/4, in 64..256.
-        attention_rate: By about how much a step moves its weights; of a plain step the factor.
-        attention_step: `adam`, or `gradient`: a plain step along the gradient that arrived, in
-            proportion to the weight that your loop gives the loss.
-        entropy: Weight of a bonus that keeps the attention from a single member.
     """
 
-    def __init__(
-        self,
-        *,
-        classes: int,
-        noise: float = 0.3,
-        penalty: PenaltyName = "channel",
-        threshold: float | None = None,
-        share: ClassShare = "batch-share",
-        attention: Attention = "ascend",
-        floor: float = 0.5,
-        hidden: int = 0,
-        attention_rate: float = 0.01,
-        attention_step: AttentionStep = "adam",
-        entropy: float = 0.0,
-        pool: Pool = "flatten",
-        seed: int = 0,
-    ) -> None:
-        """Make the loss; SettingsError where an option is not allowed."""
-        options = read_options(
-            "gated",
-            noise,
-            penalty=penalty,
-            threshold=threshold,
-            share=share,
-            attention=attention,
-            floor=floor,
-            hidden=hidden,
-            attention_rate=attention_rate,
-            attention_step=attention_step,
-            entropy=entropy,
-        )
-        super().__init__(
-            "gated", classes=classes, noise=noise, pool=pool, seed=seed, options=options
-        )
+
+class HybridCEL(CELModule, options=Hybrid):
+    """The loss of `ClusterCEL` around centres whose starts an attention like `GatedCEL`'s draws."""
 
 
-class HybridCEL(CELModule):
-    """The loss of `ClusterCEL` around centres whose starts an attention like `GatedCEL`'s draws.
-
-    Args are those of both; `clusters` is not 1, and auto means 0.
-    """
-
-    def __init__(
-        self,
-        *,
-        classes: int,
-        noise: float = 0.3,
-        penalty: PenaltyName = "channel",
-        threshold: float | None = None,
-        share: ClassShare = "batch-share",
-        clusters: int | Literal["auto"] = "auto",
-        clustering: Clustering = "k-means",
-        form: ClusterForm = "renormalised",
-        reservoir: int = 1024,
-        outlier: float | None = None,
-        outlier_rule: OutlierRule = "reseed",
-        attention: Attention = "ascend",
-        floor: float = 0.5,
-        hidden: int = 0,
-        attention_rate: float = 0.01,
-        attention_step: AttentionStep = "adam",
-        entropy: float = 0.0,
-        pool: Pool = "flatten",
-        seed: int = 0,
-    ) -> None:
-        """Make the loss; SettingsError where an option is not allowed."""
-        options = read_options(
-            "hybrid",
-            noise,
-            penalty=penalty,
-            threshold=threshold,
-            share=share,
-            clusters=clusters,
-            clustering=clustering,
-            form=form,
-            reservoir=reservoir,
-            outlier=outlier,
-            outlier_rule=outlier_rule,
-            attention=attention,
-            floor=floor,
-            hidden=hidden,
-            attention_rate=attention_rate,
-            attention_step=attention_step,
-            entropy=entropy,
-        )
-        super().__init__(
-            "hybrid", classes=classes, noise=noise, pool=pool, seed=seed, options=options
-        )
-
-
-class MutualInformationCEL(CELModule):
+class MutualInformationCEL(CELModule, options=MutualInformation):
     """Bounds what a message tells about the image beyond its label, in the batch, in nats.
 
     Needs several images of a class in a batch, and noise above 0; no statistics.
-
-    Args:
-        classes: C; labels are in 0..C-1.
-        noise: Standard deviation of the Gaussian noise that your loop adds, above 0.
-        share: A class's share in the loss, as of `ClusterCEL`.
-        bound: `upper` or `lower`, by Kolchinsky and Tracey, Entropy 2017.
-        pool: As of `ClusterCEL`.
     """
-
-    def __init__(
-        self,
-        *,
-        classes: int,
-        noise: float = 0.3,
-        share: ClassShare = "batch-share",
-        bound: InformationBound = "upper",
-        pool: Pool = "flatten",
-    ) -> None:
-        """Make the loss; SettingsError where an option is not allowed."""
-        options = read_options("mutual-information", noise, share=share, bound=bound)
-        super().__init__(
-            "mutual-information", classes=classes, noise=noise, pool=pool, seed=0, options=options
-        )

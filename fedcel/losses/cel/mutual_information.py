@@ -1,15 +1,16 @@
 """Mutual information of images and smashed data given the label, bounded in the batch."""
 
-from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar, Literal, final
 
 import torch
 from jaxtyping import Float, Int
+from pydantic import Field
 from torch import Tensor
 
 from fedcel.losses.cel.class_spread import (
     Members,
     class_members,
+    class_shares,
     drop_singletons,
     plain_spread,
     select_measured,
@@ -19,17 +20,18 @@ from fedcel.losses.cel.class_spread import (
     weighted_means,
     weighted_sums,
 )
-from fedcel.losses.cel.spread_penalties import class_shares
+from fedcel.losses.cel.conditional_entropy import CEL, require_noise
 from fedcel.losses.protocol import State, Stateless, Term
-from fedcel.settings import ClassShare, InformationBound, check_noise
+
+InformationBound = Literal["upper", "lower"]
+"""Which bound of the mutual information is minimised."""
 
 DIVISORS: dict[InformationBound, float] = {"upper": 2.0, "lower": 8.0}
 """Divisors of |z_i - z_j|^2 / sigma^2: the Kullback-Leibler and the Bhattacharyya distance."""
 
 
 @final
-@dataclass(frozen=True)
-class MutualInformation(Stateless):
+class MutualInformation(CEL, Stateless):
     """Bounds what smashed data tell about the image beyond its label, in nats.
 
     sum_c beta_c I_c, I_c = -mean_i log mean_j exp(-|z_i - z_j|^2 / (a sigma^2)) over pairs i, j of
@@ -41,31 +43,22 @@ class MutualInformation(Stateless):
     Classes with fewer than 2 members carry no signal: they are left out and beta is taken over the
     rest. Features that are NaN give a NaN loss.
 
-    Args:
-        sigma: Standard deviation of the noise at the cut, in units of z, above 0.
-        share: Which beta, see `class_shares`.
-        classes: C; labels are in 0..C-1.
-        bound: `upper`, a = 2, or `lower`, a = 8.
-
-    Raises:
-        SettingsError: sigma is 0.
-
     References:
         Kolchinsky and Tracey, Entropy 2017: their pairwise estimator of the entropy of a mixture,
         here H(z~), less the entropy of the noise.
     """
 
+    kind: Literal["mutual-information"] = "mutual-information"
+    bound: InformationBound = Field(
+        "upper", description="Pairwise bound of the information: upper, or lower."
+    )
+
     takes_stacks: ClassVar[bool] = True
     """Whether `loss` takes the batches of several clients at once, (K, B, D)."""
 
-    sigma: float
-    share: ClassShare
-    classes: int
-    bound: InformationBound = "upper"
-
-    def __post_init__(self) -> None:
-        """Refuse a channel without noise, which tells everything."""
-        check_noise("kind", "mutual-information", self.sigma)
+    def check_noise(self, sigma: float) -> None:
+        """Refuse a channel without noise, which tells everything; see `CEL.check_noise`."""
+        require_noise("kind", self.kind, sigma, instead="plain")
 
     def loss(
         self, state: State, z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"], measure: bool = True
@@ -75,9 +68,9 @@ class MutualInformation(Stateless):
         Logged, as means over the members of classes of 2 or more: `spread`, that of `Plain`;
         `information`, I_c; `information-cap`, log n_c, which I_c cannot exceed.
         """
-        members = class_members(y, self.classes, z)
+        members = class_members(y, self._cut.classes, z)
         counts = drop_singletons(members.counts)
-        scale = DIVISORS[self.bound] * self.sigma**2
+        scale = DIVISORS[self.bound] * self._cut.sigma**2
         is_alike = y[..., :, None] == y[..., None, :]
         kernel = torch.exp(squared_distances(z, y, members) / -scale) * is_alike
         # Every sum holds exp(0) for j = i: no logarithm of 0, and never above n_c.

@@ -1,7 +1,6 @@
 """Spread around the batch's own class means: the baseline of every other kind."""
 
-from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar, Literal, final
 
 import torch
 from jaxtyping import Float, Int
@@ -9,39 +8,31 @@ from torch import Tensor
 
 from fedcel.losses.cel.class_spread import (
     class_members,
+    class_shares,
     drop_singletons,
     plain_spread,
     select_measured,
     weighted_mean,
 )
-from fedcel.losses.cel.spread_penalties import Penalty, class_shares
+from fedcel.losses.cel.spread_penalties import SpreadCEL
 from fedcel.losses.protocol import State, Stateless, Term
-from fedcel.settings import ClassShare
 
 
 @final
-@dataclass(frozen=True)
-class Plain(Stateless):
+class Plain(SpreadCEL, Stateless):
     """Keeps each class close to its mean in the batch.
 
     sum_c beta_c R(v_c), v_c = mean |z_i - zbar_c|^2 over the batch's members of class c. Classes
     with fewer than 2 members carry no signal: they are left out and beta is taken over the rest.
 
-    Args:
-        penalty: R.
-        share: Which beta, see `class_shares`.
-        classes: C; labels are in 0..C-1.
-
     References:
         Xia et al., CVPR 2025, with one cluster a class and the batch's mean as its centre.
     """
 
+    kind: Literal["plain"] = "plain"
+
     takes_stacks: ClassVar[bool] = True
     """Whether `loss` takes the batches of several clients at once, (K, B, D)."""
-
-    penalty: Penalty
-    share: ClassShare
-    classes: int
 
     def loss(
         self, state: State, z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"], measure: bool = True
@@ -50,10 +41,10 @@ class Plain(Stateless):
 
         Logged as `spread`: the mean of v_c over the members of classes of 2 or more.
         """
-        members = class_members(y, self.classes, z)
+        members = class_members(y, self._cut.classes, z)
         counts = drop_singletons(members.counts)
         v = plain_spread(z, y, members)
-        loss = torch.linalg.vecdot(class_shares(counts, self.share), self.penalty(v))
+        loss = torch.linalg.vecdot(class_shares(counts, self.share), self.charge(v))
         if not measure:
             return Term(loss, {})
         return Term(loss, select_measured({"spread": weighted_mean(v, counts)}, counts.sum(-1) > 0))

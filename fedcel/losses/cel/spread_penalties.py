@@ -1,14 +1,17 @@
-"""What a class's spread costs, and each class's share in the loss."""
+"""Penalties of a class's spread."""
 
 import math
 from collections.abc import Callable
-from functools import partial
+from typing import Literal
 
 import torch
 from jaxtyping import Float
+from pydantic import Field
 from torch import Tensor
 
-from fedcel.settings import CelSettings, ClassShare, check_penalty
+from fedcel.losses.cel.conditional_entropy import CEL, require_noise
+from fedcel.losses.protocol import CutShape
+from fedcel.options import Off, Positive
 
 Penalty = Callable[[Float[Tensor, "*k C"]], Float[Tensor, "*k C"]]
 """From the spreads of the classes, in units of z squared, to what each of them costs."""
@@ -68,44 +71,44 @@ def channel_penalty(v: Float[Tensor, "*k C"], features: int, sigma: float) -> Fl
     return features / 2 * torch.log1p(v / (features * sigma**2))
 
 
-def build_penalty(cel: CelSettings, sigma: float, features: int) -> Penalty:
-    """Make the penalty that the settings name.
+class SpreadCEL(CEL):
+    """Conditional entropy loss that charges the spread of each class."""
 
-    Args:
-        cel: The settings group `cel`.
-        sigma: Standard deviation of the noise at the cut, in units of z.
-        features: D, the number of values that the noise is added to.
+    penalty: Literal["linear", "log", "channel"] = Field(
+        "channel", description="R(v) of spread v; channel: (D/2)log(1+v/(D sigma^2))."
+    )
+    threshold: Positive | Off = Field(
+        "none", description="Tau of the log penalty; none: 0.125 sigma^2 D."
+    )
 
-    Returns:
-        A function of the classes' spreads.
+    @property
+    def has_threshold(self) -> bool:
+        """Whether a spread below a threshold costs nothing."""
+        return self.penalty == "log"
 
-    Raises:
-        SettingsError: sigma is 0 and the penalty divides by it or takes its threshold from it.
-    """
-    check_penalty(cel, sigma)
-    if cel.penalty == "linear":
-        return linear_penalty
-    if cel.penalty == "channel":
-        return partial(channel_penalty, features=features, sigma=sigma)
-    return partial(log_penalty, threshold=penalty_threshold(cel, sigma, features))
+    def find_threshold(self, cut: CutShape) -> float:
+        """Return tau of the log penalty as set, or tied to the noise on the features seen."""
+        if self.threshold != "none":
+            return self.threshold
+        return THRESHOLD_SHARE * cut.sigma**2 * cut.features
 
+    def check_noise(self, sigma: float) -> None:
+        """Refuse a penalty that divides by the noise, or takes its threshold from it, without it.
 
-def penalty_threshold(cel: CelSettings, sigma: float, features: int) -> float:
-    """Return tau of the log penalty as set, or tied to the noise on D = `features` values."""
-    return THRESHOLD_SHARE * sigma**2 * features if cel.threshold == "none" else cel.threshold
+        Raises:
+            SettingsError: There is no noise.
+        """
+        if self.penalty == "channel" or (self.penalty == "log" and self.threshold == "none"):
+            require_noise("penalty", self.penalty, sigma, instead="linear")
 
+    def charge(self, v: Float[Tensor, "*k C"]) -> Float[Tensor, "*k C"]:
+        """Compute R, what the spread v of each class costs."""
+        if self.penalty == "linear":
+            return linear_penalty(v)
+        if self.penalty == "channel":
+            return channel_penalty(v, self._cut.features, self._cut.sigma)
+        return log_penalty(v, self.find_threshold(self._cut))
 
-def class_shares(counts: Float[Tensor, "*k C"], share: ClassShare) -> Float[Tensor, "*k C"]:
-    """Compute beta, the factor of each class's penalty in the loss.
-
-    Args:
-        counts: Members of each class that carry a signal (C,); of several clients (K, C).
-        share: `batch-share`: n_c / sum n. `mean-present`: 1 / classes present. `none`: 1 for each
-            class that is present.
-
-    Returns:
-        beta (C,), 0 for classes with a count of 0: the first two sum to 1, or to 0 when no class
-        is present.
-    """
-    part = counts if share == "batch-share" else (counts > 0).to(counts.dtype)
-    return part if share == "none" else part / part.sum(-1, keepdim=True).clamp_min(1)
+    def _name_penalty(self) -> str:
+        """Return how messages name the penalty."""
+        return f"cel.penalty {self.penalty!r}, "

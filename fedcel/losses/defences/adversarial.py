@@ -1,9 +1,8 @@
 """An adversary that learns to decode smashed data while the encoder learns to be undecodable."""
 
-from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
-from typing import ClassVar, final
+from typing import ClassVar, Literal, final
 
 import torch
 from jaxtyping import Float
@@ -11,13 +10,18 @@ from torch import Tensor
 
 from fedcel.errors import NetError
 from fedcel.losses import adam
+from fedcel.losses.defences.rival import LossRival
 from fedcel.losses.gradient_reversal import reverse_gradient
 from fedcel.losses.protocol import State, Term
 
+WIDTH = 256
+"""Width of the decoder's hidden layers."""
+RATE = 0.001
+"""By about how much a step moves the decoder, whatever the loss's weight."""
+
 
 @final
-@dataclass(frozen=True)
-class Adversarial:
+class Adversarial(LossRival):
     """Trains an encoder against a decoder that rebuilds images from what is sent.
 
     The loss is 1 - MSE of the images that the decoder makes of smashed data, in [0, 1]: the decoder
@@ -27,28 +31,19 @@ class Adversarial:
     State: `theta` (P,), weight and bias of each layer, flat; Adam's moments `m`, `v` (P,) and step
     count `t`.
 
-    Args:
-        shape: An image's shape, (C, H, W).
-        features: D, the values of smashed data.
-        width: Width of the decoder's hidden layers.
-        rate: By about how much a step moves theta, whatever the loss's weight.
-
     References:
         ResSFL (Li et al., CVPR 2022); gradient reversal (Ganin et al., JMLR 2016).
     """
 
+    name: Literal["adversarial"] = "adversarial"
+
     takes_stacks: ClassVar[bool] = True
     """Whether `loss` takes the batches of several clients at once, (K, B, D)."""
-
-    shape: tuple[int, ...]
-    features: int
-    width: int
-    rate: float
 
     @property
     def widths(self) -> list[int]:
         """The number of values before and after each of the three layers."""
-        return [self.features, self.width, self.width, prod(self.shape)]
+        return [self._cut.features, WIDTH, WIDTH, prod(self._cut.image)]
 
     def refresh(self, state: State | None, generator: torch.Generator) -> State:
         """Make theta ready to learn, drawn as layers are at a client's first round.
@@ -61,7 +56,7 @@ class Adversarial:
         layers = [((inputs + 1) * outputs, inputs) for inputs, outputs in pairwise(self.widths)]
         if state is None:
             return adam.draw_state(layers, generator)
-        size, keys = sum(count for count, _ in layers), "net.features, defence.width or the images"
+        size, keys = sum(count for count, _ in layers), "net.features or the images"
         return adam.resume_state(state, size, "adversary", keys)
 
     def decode(
@@ -79,10 +74,10 @@ class Adversarial:
         Raises:
             NetError: The smashed data have not the D values that the decoder was made for.
         """
-        if smashed.shape[-1] != self.features:
+        if smashed.shape[-1] != self._cut.features:
             raise NetError(
                 f"the encoder sends {smashed.shape[-1]} values, the adversary decodes "
-                f"{self.features}; set net.features to what the encoder makes"
+                f"{self._cut.features}; set net.features to what the encoder makes"
             )
         layers = list(pairwise(self.widths))
         # split, not slices: the backward pass of a slice fills a whole theta with zeros.
@@ -112,4 +107,4 @@ class Adversarial:
 
     def step(self, state: State) -> State:
         """Move the decoder by a step of Adam, which clears the gradient; see `Defence.step`."""
-        return adam.take_step(state, self.rate)
+        return adam.take_step(state, RATE)

@@ -1,8 +1,7 @@
 """Information bottlenecks: the message's law is held near one Gaussian, or one a class."""
 
-from dataclasses import dataclass
-from math import log
-from typing import ClassVar, final
+from math import log, sqrt
+from typing import ClassVar, Literal, final
 
 import torch
 from jaxtyping import Float, Int
@@ -11,6 +10,7 @@ from torch import Tensor
 from fedcel.errors import NetError
 from fedcel.losses import adam
 from fedcel.losses.defences.learned_noise import measure_scale
+from fedcel.losses.defences.rival import LossRival
 from fedcel.losses.protocol import State, Term
 
 
@@ -40,9 +40,11 @@ def gaussian_divergence(
     return nats
 
 
-@final
-@dataclass(frozen=True)
-class InformationBottleneck:
+RATE = 0.01
+"""By about how much a step moves a Gaussian's means and log deviations, whatever the weight."""
+
+
+class InformationBottleneck(LossRival):
     """Bounds what a message tells from above, and makes the bound small.
 
     The loss is E KL(N(z, (sigma s)^2) || r) >= I(image; message) for any Gaussian r, or, with one r
@@ -50,30 +52,24 @@ class InformationBottleneck:
     it stays with the client, and the bound is of its images.
 
     State: `theta` (P,), means and log standard deviations of the Gaussians, flat; Adam's moments
-    `m`, `v` (P,) and step count `t`. None where r is fixed.
-
-    Args:
-        features: D.
-        groups: Number of Gaussians: 1, or one a class.
-        sigma: Standard deviation of the noise at the cut, above 0.
-        centre: Mean of each feature under r, where r is fixed or at its start.
-        deviation: Standard deviation of each feature under r, where r is fixed or at its start.
-        rate: By about how much a step moves theta, whatever the loss's weight; 0: r is fixed.
+    `m`, `v` (P,) and step count `t`.
 
     References:
         One r: Alemi et al., ICLR 2017, eq. 14 to 17 (VIB). One a class: Fischer, Entropy 2020,
         section 3 (CEB), r the backward encoder b(z|y).
     """
 
+    learned_noise_shape: ClassVar[Literal["one", "feature", "image"]] = "image"
+
+    needs_noise: ClassVar[bool] = True
+
     takes_stacks: ClassVar[bool] = True
     """Whether `law_loss` takes the batches of several clients at once, (K, B, D)."""
 
-    features: int
-    groups: int
-    sigma: float
-    centre: float
-    deviation: float
-    rate: float
+    @property
+    def groups(self) -> int:
+        """Number of Gaussians: 1, or one a class."""
+        return 1
 
     def refresh(self, state: State | None, generator: torch.Generator) -> State:
         """Make theta ready to learn; nothing is drawn. See `Defence.refresh`.
@@ -81,8 +77,6 @@ class InformationBottleneck:
         Raises:
             SettingsError: The state is another loss's, or of other features or classes.
         """
-        if not self.rate:
-            return {}
         start = self._initial_theta()
         if state is None:
             return {
@@ -94,8 +88,10 @@ class InformationBottleneck:
         return adam.resume_state(state, start.numel(), "information bottleneck", "net.features")
 
     def _initial_theta(self) -> Float[Tensor, " P"]:
-        values = torch.tensor([self.centre, log(self.deviation)])
-        return values.repeat_interleave(self.groups * self.features)
+        # Before anything is learned, features are taken to be anywhere within their bound.
+        centre, variance = (0.5, 1 / 12) if self._cut.is_unit_box else (0.0, 1.0)
+        values = torch.tensor([centre, log(sqrt(self._cut.sigma**2 + variance))])
+        return values.repeat_interleave(self.groups * self._cut.features)
 
     def law_loss(
         self,
@@ -114,18 +110,16 @@ class InformationBottleneck:
         Raises:
             NetError: The encoder makes another number of features.
         """
-        if z.shape[-1] != self.features:
+        if z.shape[-1] != self._cut.features:
             raise NetError(
-                f"the encoder makes {z.shape[-1]} features, the bottleneck is of {self.features}; "
-                "set net.features to what the encoder makes"
+                f"the encoder makes {z.shape[-1]} features, the bottleneck is of "
+                f"{self._cut.features}; set net.features to what the encoder makes"
             )
-        theta = state["theta"] if self.rate else self._initial_theta().to(z)
+        theta = state["theta"]
         means, logs = theta.view(*theta.shape[:-1], 2, self.groups, -1).unbind(-3)
         rows = (torch.zeros_like(y) if self.groups == 1 else y)[..., None].expand_as(z)
-        if not self.rate:  # the same for all clients
-            means, logs = (part.expand(*z.shape[:-2], -1, -1) for part in (means, logs))
         nats = gaussian_divergence(
-            z, self.sigma * scale, means.gather(-2, rows), logs.gather(-2, rows).exp()
+            z, self._cut.sigma * scale, means.gather(-2, rows), logs.gather(-2, rows).exp()
         )
         bound = nats.mean(-1)
         metrics = {"information-bound": bound.detach(), "noise-scale": measure_scale(scale)}
@@ -133,4 +127,25 @@ class InformationBottleneck:
 
     def step(self, state: State) -> State:
         """Move the Gaussians by a step of Adam, which clears the gradient; see `Defence.step`."""
-        return adam.take_step(state, self.rate) if self.rate else state
+        return adam.take_step(state, RATE)
+
+
+@final
+class VIB(InformationBottleneck):
+    """Variational information bottleneck: one Gaussian for all images."""
+
+    name: Literal["vib"] = "vib"
+    usual_strength: ClassVar[float] = 0.03
+
+
+@final
+class CEB(InformationBottleneck):
+    """Conditional entropy bottleneck: one Gaussian a class."""
+
+    name: Literal["ceb"] = "ceb"
+    usual_strength: ClassVar[float] = 0.3
+
+    @property
+    def groups(self) -> int:
+        """Number of Gaussians: one a class."""
+        return self._cut.classes

@@ -1,12 +1,12 @@
 """Noise whose shape is learned: as much for each feature as the answers allow."""
 
-from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar, Literal, final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from fedcel.losses.defences.rival import LossRival
 from fedcel.losses.protocol import State, Term
 
 
@@ -16,8 +16,7 @@ def measure_scale(scale: Float[Tensor, "*k B D"]) -> Float[Tensor, "*k"]:
 
 
 @final
-@dataclass(frozen=True)
-class LearnedNoise:
+class LearnedNoise(LossRival):
     """Rewards noise: the loss is -sum_d log s_d, s_d the noise's sd in units of the cut's sigma.
 
     Beside the cross-entropy, whose noise is learned through what it does to the answers, a feature
@@ -28,6 +27,12 @@ class LearnedNoise:
     References:
         Mireshghallah et al., Shredder, ASPLOS 2020, section 2.3.
     """
+
+    name: Literal["learned-noise"] = "learned-noise"
+    usual_strength: ClassVar[float] = 0.003
+    learned_noise_shape: ClassVar[Literal["one", "feature", "image"]] = "feature"
+
+    needs_noise: ClassVar[bool] = True
 
     takes_stacks: ClassVar[bool] = True
     """Whether `law_loss` takes the batches of several clients at once, (K, B, D)."""

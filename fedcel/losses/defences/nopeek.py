@@ -1,12 +1,12 @@
 """Features whose distances say little about the distances of the images."""
 
-from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar, Literal, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fedcel.losses.defences.rival import LossRival
 from fedcel.losses.protocol import State, Term
 
 
@@ -44,8 +44,7 @@ def distance_correlation(
 
 
 @final
-@dataclass(frozen=True)
-class NoPeek:
+class NoPeek(LossRival):
     """Makes the distances between features independent of the distances between images.
 
     The loss is the distance correlation of images and features in the batch, before the noise of
@@ -54,6 +53,8 @@ class NoPeek:
     References:
         Vepakomma et al., NoPeek, ICDM workshops 2020.
     """
+
+    name: Literal["nopeek"] = "nopeek"
 
     takes_stacks: ClassVar[bool] = True
     """Whether `loss` takes the batches of several clients at once, (K, B, D)."""

@@ -27,7 +27,7 @@ GATED = {"a": MetricRange(0.0, 1.0, is_per_class=True)}
 
 
 @pytest.mark.parametrize("bound", ["sigmoid", "norm"])
-@pytest.mark.parametrize("defence", ["none", "nopeek", "noise+adversarial"])
+@pytest.mark.parametrize("defence", ["none", "nopeek", "adversarial"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_built_in_losses_report_is_declared_and_in_range(
     kind: str, defence: str, bound: str

@@ -16,15 +16,16 @@ from fedcel.federation import ClientUpdate, local_steps
 from fedcel.federation.local_steps import FeatureReading, draw_batches
 from fedcel.losses import CELTerm, DefenceTerm, GradientRule, WeightedTerm
 from fedcel.losses.cel.gated import Gated
-from fedcel.losses.cel.spread_penalties import linear_penalty
 from fedcel.losses.defences import Adversarial, Defence, NoPeek
 from fedcel.losses.protocol import ConditionalEntropy, State, Stateless, Term
 from fedcel.nets import build_net
 from fedcel.nets.flat_net import FlatNet
 from fedcel.posterior.round_plan import RoundPlan
 from fedcel.seeding import make_generator
-from fedcel.settings import Attention, LocalSettings, NetSettings
+from fedcel.settings import LocalSettings, NetSettings
 from tests.fedcel.federation.one_client import train_one
+from tests.fedcel.losses.cel.gates import Attention
+from tests.fedcel.losses.single import bind_rival, single
 from tests.fedcel.test_torch_state import STATES
 
 PLAIN = RoundPlan(0.3, 0.0, 0.0, 0.0, 0.0, 0.0, False, 0.0)
@@ -301,7 +302,7 @@ def test_metrics_are_of_the_last_step() -> None:
 def test_losses_move_the_encoder_and_an_idle_state_is_kept() -> None:
     """Two rounds with the adversary, one without: the decoder waits, to the bit."""
     x, y = data()
-    acting = [defend(Adversarial((1, 4, 4), 6, 5, 0.01), 3.0)]
+    acting = [defend(bind_rival(Adversarial(), features=6), 3.0)]
     received = flat_net().vector.clone()
     first = train_one(
         flat_net(), received, Images(x, y), plan=PLAIN, local=LOCAL, streams=streams, terms=acting
@@ -336,7 +337,7 @@ def test_losses_move_the_encoder_and_an_idle_state_is_kept() -> None:
 def test_a_round_from_a_packed_state_gives_the_same_bits() -> None:
     """As a client that was stopped in between."""
     x, y = data()
-    acting = [defend(Adversarial((1, 4, 4), 6, 5, 0.01), 3.0)]
+    acting = [defend(bind_rival(Adversarial(), features=6), 3.0)]
     received = flat_net().vector.clone()
     first = train_one(
         flat_net(), received, Images(x, y), plan=PLAIN, local=LOCAL, streams=streams, terms=acting
@@ -380,10 +381,8 @@ def train_by(terms: Sequence[WeightedTerm], dtype: torch.dtype = torch.float64) 
 @pytest.mark.parametrize("attention", ["ascend", "minimise"])
 def test_two_backward_passes_are_one(attention: Attention, clip: float | None) -> None:
     """In float64 to 1e-12: the model and the attention, beside a defence."""
-    cel = Gated(
-        linear_penalty, "batch-share", 3, 6, attention=attention, floor=0.5, hidden=5, rate=0.1
-    )
-    defence = defend(NoPeek(), 0.2)
+    cel = single(Gated(penalty="linear", attention=attention, attention_rate=0.1), 3, 6)
+    defence = defend(bind_rival(NoPeek()), 0.2)
     first, second = (
         train_by([weigh_cel(cel, GradientRule(clip, has_own_pass)), defence])
         for has_own_pass in (False, True)

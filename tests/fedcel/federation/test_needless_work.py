@@ -72,7 +72,7 @@ def test_without_noise_no_noise_is_drawn(
     train: Train, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither at the cut nor for Langevin steps; of batches it is, so the streams are watched."""
-    settings = parse_settings(BASE | {"cel.kind": kind, "net.noise": 0.0})
+    settings = parse_settings(BASE, {"cel.kind": kind, "net.noise": 0.0})
     drawn = list_drawn(train, settings, 5, monkeypatch)
     assert "batch" in drawn
     assert drawn.isdisjoint(NOISE)
@@ -81,7 +81,7 @@ def test_without_noise_no_noise_is_drawn(
 @WAYS
 def test_with_noise_it_is_drawn(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the cut in every round, of a Langevin step in sampling rounds alone."""
-    settings = parse_settings(BASE | {"cel.kind": "none", "temperature": 1.0})
+    settings = parse_settings(BASE, {"cel.kind": "none", "temperature": 1.0})
     assert set(NOISE) & list_drawn(train, settings, 5, monkeypatch) == {"cut"}
     assert set(NOISE) <= list_drawn(train, settings, 9, monkeypatch)
 
@@ -114,8 +114,8 @@ def test_a_loss_that_does_not_act_computes_nothing(
     train: Train, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In warm-up, on a frozen encoder, and at weight 0: no statistics, no value, no step."""
-    settings = parse_settings(BASE | {"cel.kind": kind})
-    weightless = parse_settings(BASE | {"cel.kind": kind, "cel.weight": 0.0})
+    settings = parse_settings(BASE, {"cel.kind": kind})
+    weightless = parse_settings(BASE, {"cel.kind": kind, "cel.weight": 0.0})
     assert count_calls(train, settings, 2, monkeypatch) == 0
     assert count_calls(train, settings, 9, monkeypatch) == 0
     assert count_calls(train, weightless, 5, monkeypatch) == 0

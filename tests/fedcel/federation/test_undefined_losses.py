@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedcel.errors import DivergedError, FailedError
 from fedcel.federation import client_update
-from fedcel.losses.cel import Plain, State, Stateless, Term
+from fedcel.losses.cel import Plain, PlainCEL, State, Stateless, Term
 from fedcel.losses.defences import NoPeek
 from fedcel.settings import parse_settings
 from tests.fedcel.federation.one_client import update_one
@@ -77,13 +77,13 @@ class Spread(Stateless):
     fails = False
 
     def __init__(self, *arguments: object) -> None:
-        self.plain = Plain(lambda v: v, "batch-share", 10)
+        self.plain = PlainCEL(classes=10, penalty="linear")
 
     def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
         """Return the spread, or raise."""
         if self.fails:
             raise LookupError("no centre")
-        return self.plain.loss(state, z, y, measure)
+        return Term(self.plain(z, y), {})
 
 
 def test_an_own_loss_that_fails_in_training_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

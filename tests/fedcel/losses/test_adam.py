@@ -95,15 +95,3 @@ def test_resume_gives_a_theta_of_its_own() -> None:
     assert torch.equal(again["theta"], state["theta"])
     assert again["theta"].requires_grad
     assert again["theta"].data_ptr() != state["theta"].data_ptr()
-
-
-def test_a_plain_step_is_in_proportion_to_the_gradient() -> None:
-    """Theta - rate g, on which the loss's weight has its full effect; without g nothing moves."""
-    state = start(3)
-    assert adam.take_gradient_step(state, 0.1) is state
-    for weight in (1.0, 1e-3):
-        state["theta"].grad = weight * normal(4)
-        moved = adam.take_gradient_step(state, 0.1)
-        torch.testing.assert_close(moved["theta"], state["theta"] - 0.1 * weight * normal(4))
-        assert moved["theta"].requires_grad
-        assert state["theta"].grad is None

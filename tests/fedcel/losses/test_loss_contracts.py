@@ -8,15 +8,16 @@ import torch
 from torch import Tensor
 
 from fedcel.errors import ContractError, FedcelError
-from fedcel.losses.cel import CEL_TESTS, CELCase, Plain, State, Term, linear_penalty
+from fedcel.losses.cel import CEL_TESTS, CELCase, Plain, State, Term
 from fedcel.losses.defences import (
     DEFENCE_TESTS,
     TRANSFORM_TESTS,
     DefenceCase,
     TransformCase,
 )
+from tests.fedcel.losses.single import single
 
-PLAIN = Plain(linear_penalty, "batch-share", 3)
+PLAIN = single(Plain(penalty="linear"), 3)
 
 
 class Changed:

@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 
 from fedcel.errors import FailedError, PluginError
-from fedcel.losses import defences
-from fedcel.losses.cel import FeatureBatches, Plain, State, Stateless, Term, build_cel
-from fedcel.settings import CelSettings, Settings, parse_settings
+from fedcel.losses.cel import CutShape, FeatureBatches, Plain, State, Stateless, Term
+from fedcel.settings import Settings, parse_settings
+from tests.fedcel.losses.single import options, single
 
 SHAPE = (1, 4, 4)
 
@@ -16,7 +16,7 @@ class Spread(Stateless):
     """A loss that holds the contract: the mean variance of each class; it takes any arguments."""
 
     def __init__(self, *arguments: object) -> None:
-        self.plain = Plain(lambda v: v, "batch-share", 3)
+        self.plain = single(Plain(penalty="linear"))
 
     def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
         """Return the spread."""
@@ -164,7 +164,7 @@ class Late(Spread):
 
 def build(name: str) -> object:
     """Build a loss of this file."""
-    return build_cel(CelSettings(kind=f"{__name__}:{name}"), 0.3, 4, 3)
+    return single(options(kind=f"{__name__}:{name}"), 3, 4, 0.3)
 
 
 BROKEN = {
@@ -205,7 +205,7 @@ def test_what_a_loss_raises_is_refused_with_its_line(name: str, words: str) -> N
 
 def test_a_loss_that_holds_the_contract_is_let_through() -> None:
     """And gives the user's own loss and metrics."""
-    loss = build_cel(CelSettings(kind=f"{__name__}:Spread"), 0.3, 4, 3)
+    loss = single(options(kind=f"{__name__}:Spread"), 3, 4, 0.3)
     z = torch.randn(9, 4, generator=torch.Generator().manual_seed(1))
     y = torch.arange(9) % 3
     assert loss is not None
@@ -220,7 +220,7 @@ def test_a_loss_that_holds_the_contract_is_let_through() -> None:
 )
 def test_a_loss_that_fails_later_is_named(size: float, words: str) -> None:
     """FailedError, of what it raises and of what it returns."""
-    loss = build_cel(CelSettings(kind=f"{__name__}:Late"), 0.3, 4, 3)
+    loss = single(options(kind=f"{__name__}:Late"), 3, 4, 0.3)
     assert loss is not None
     with pytest.raises(FailedError, match=f"Late' .*{words}"):
         loss.loss({}, torch.full((3, 4), size), torch.zeros(3, dtype=torch.long))
@@ -234,7 +234,7 @@ def test_a_moving_threshold_does_not_repeat_the_checks(monkeypatch: pytest.Monke
     kind = f"{__name__}:Spread"
     for threshold in (0.5, 0.25):
         made.clear()
-        build_cel(CelSettings(kind=kind, penalty="log", threshold=threshold), 0.3, 5, 3)
+        single(options(kind=kind, penalty="log", threshold=threshold), 3, 5, 0.3)
     assert len(made) == 1
 
 
@@ -292,7 +292,8 @@ def test_a_defence_is_held_to_its_contract() -> None:
 
     def make(name: str) -> object:
         raw = {"defence.name": f"{__name__}:{name}", "defence.strength": 1.0}
-        return defences.build_defence(parse_settings(raw), SHAPE, 10)
+        settings = parse_settings(raw)
+        return settings.defence.bind(CutShape(10, 64, 0.3, image=SHAPE), settings)
 
     broken = {
         "Blind": "must have a gradient at the features",

@@ -21,8 +21,8 @@ from fedcel.losses import (
     select_state,
     start_terms,
 )
-from fedcel.losses.cel import Gated, Plain, linear_penalty
-from fedcel.losses.defences import Adversarial, InformationBottleneck, LearnedNoise, NoPeek
+from fedcel.losses.cel import Gated, Plain
+from fedcel.losses.defences import CEB, Adversarial, LearnedNoise, NoPeek
 from fedcel.losses.defences.protocol import Defence, LawDefence
 from fedcel.losses.protocol import (
     ConditionalEntropy,
@@ -36,12 +36,11 @@ from fedcel.losses.terms import JOINT
 from fedcel.nets import Cut, FlatNet, SplitNet
 from fedcel.posterior import LangevinContext, RoundPlan, build_sampler
 from fedcel.settings import LocalSettings
+from tests.fedcel.losses.single import bind_rival, single
 
-PLAIN = Plain(linear_penalty, "batch-share", 3)
-GATED = Gated(
-    linear_penalty, "batch-share", 3, 4, attention="ascend", floor=0.5, hidden=5, rate=0.1
-)
-ADVERSARY = Adversarial((1, 4, 4), 4, 5, 0.01)
+PLAIN = single(Plain(penalty="linear"), 3)
+GATED = single(Gated(penalty="linear", attention_rate=0.1))
+ADVERSARY = bind_rival(Adversarial())
 
 
 def streams(purpose: str) -> torch.Generator:
@@ -306,7 +305,7 @@ def test_a_loss_sees_features_in_units_of_their_noise() -> None:
         torch.testing.assert_close(slope_of_mine, slope_expected)
     reward = add([of_defence(LearnedNoise(), 0.5)], {"defence": {}}, scaled).loss
     torch.testing.assert_close(reward, -0.5 * scale.log().sum(-1).mean(-1))
-    bottleneck = InformationBottleneck(4, 3, 0.1, 0.0, 1.0, 0.01)
+    bottleneck = bind_rival(CEB(), sigma=0.1)
     state = bottleneck.refresh(None, torch.Generator())
     rival = of_defence(bottleneck)
     for mine, factor in ((scaled, scale), (plain, torch.ones(1, 9, 4))):

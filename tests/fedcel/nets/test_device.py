@@ -6,15 +6,17 @@ from torch import nn
 
 from fedcel.data import Images
 from fedcel.federation import ClientUpdate, build_client_nets, client_update
-from fedcel.losses import CELTerm, DefenceTerm, GradientRule, WeightedTerm, cel
+from fedcel.losses import CELTerm, DefenceTerm, GradientRule, WeightedTerm
+from fedcel.losses.cel import CEL
 from fedcel.losses.defences import Adversarial, NoPeek
 from fedcel.losses.protocol import ConditionalEntropy
 from fedcel.nets import FlatNet, build_net
 from fedcel.nets.device import CPU, fastest_device, place_state, use_full_precision
 from fedcel.posterior import RoundPlan
 from fedcel.seeding import make_generator
-from fedcel.settings import CelSettings, LocalSettings, NetSettings, parse_settings
+from fedcel.settings import LocalSettings, NetSettings, parse_settings
 from tests.fedcel.elsewhere import ELSEWHERE, Elsewhere, pretended
+from tests.fedcel.losses.single import bind_rival, single
 from tests.fedcel.train_one import train_one
 
 SHAPE, CLASSES, FEATURES = (1, 8, 8), 3, 6
@@ -24,7 +26,7 @@ LOSSES = {
     "plain": {},
     "cluster": {"clusters": 2},
     "cluster original": {"form": "original", "clusters": 2},
-    "gated": {"entropy": 0.1},
+    "gated": {},
     "hybrid": {"clusters": 2},
     "mutual-information": {},
 }
@@ -32,8 +34,8 @@ LOSSES = {
 
 def build(name: str) -> ConditionalEntropy:
     """Return a loss by its kind and what else is set."""
-    settings = CelSettings.model_validate({"kind": name.split()[0]} | LOSSES[name])
-    made = cel.build_cel(settings, 0.3, FEATURES, CLASSES)
+    settings = CEL.model_validate({"kind": name.split()[0]} | LOSSES[name])
+    made = single(settings, CLASSES, FEATURES, 0.3)
     assert made is not None
     return made
 
@@ -110,12 +112,11 @@ def test_a_round_elsewhere_comes_back_whole(name: str) -> None:
         same(here, update(weighted_cel(name), device=ELSEWHERE))
 
 
-@pytest.mark.parametrize(
-    "defence", [NoPeek(), Adversarial(SHAPE, FEATURES, 5, 0.01)], ids=["nopeek", "adversarial"]
-)
+@pytest.mark.parametrize("defence", [NoPeek(), Adversarial()], ids=["nopeek", "adversarial"])
 def test_defences_elsewhere(defence: NoPeek | Adversarial) -> None:
     """The same of them."""
-    term = WeightedTerm("defence", DefenceTerm(defence), 1.0)
+    bound = bind_rival(defence, features=FEATURES, image=SHAPE)
+    term = WeightedTerm("defence", DefenceTerm(bound), 1.0)
     here = update(term)
     with Elsewhere():
         same(here, update(term, device=ELSEWHERE))

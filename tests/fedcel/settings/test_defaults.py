@@ -4,17 +4,20 @@ from pathlib import Path
 
 import pytest
 
-from fedcel.settings import CEL_KINDS, DEFENCES, parse_settings
+from fedcel.losses.cel import CEL
+from fedcel.losses.cel.cluster import ClusteredCEL
+from fedcel.losses.defences import Rival
+from fedcel.settings import parse_settings
 from sims.engines.simulate import check_parts
 
 
-@pytest.mark.parametrize("kind", CEL_KINDS)
+@pytest.mark.parametrize("kind", sorted(CEL.kinds.keys() - {":"}))
 def test_a_kind_of_loss_needs_no_other_key(kind: str) -> None:
     """Settings that fit it, and a loss that can be made."""
     check_parts(parse_settings({"cel.kind": kind}))
 
 
-@pytest.mark.parametrize("name", DEFENCES)
+@pytest.mark.parametrize("name", sorted(Rival.kinds.keys() - {":"}))
 def test_a_defence_needs_no_other_key(name: str) -> None:
     """Settings that fit it, and a defence that acts."""
     settings = parse_settings({"defence.name": name})
@@ -36,9 +39,14 @@ def test_two_rounds_of_training(setting: dict[str, str], tmp_path: Path) -> None
 
 def test_what_is_written_stays_what_was_asked() -> None:
     """`auto` is decided where it is used; a number overrides it."""
-    assert parse_settings({"cel.kind": "hybrid"}).cel.used_clusters == 0
-    assert parse_settings({"cel.kind": "cluster"}).cel.used_clusters == 1
-    assert parse_settings({"cel.kind": "hybrid", "cel.clusters": 3}).cel.used_clusters == 3
+    for kind, keys, clusters in (
+        ("hybrid", {}, 0),
+        ("cluster", {}, 1),
+        ("hybrid", {"cel.clusters": 3}, 3),
+    ):
+        cel = parse_settings({"cel.kind": kind} | keys).cel
+        assert isinstance(cel, ClusteredCEL)
+        assert cel.used_clusters == clusters
     assert (
         parse_settings({"defence.name": "noise", "defence.strength": 0.7}).defence.used_strength
         == 0.7

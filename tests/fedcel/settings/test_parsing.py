@@ -29,12 +29,15 @@ def test_round_trip_through_tables_and_flat_keys() -> None:
         ({"rounds": 2.5}, "rounds is 2.5, must be a whole number"),
         ({"data.alpha": "x"}, "data.alpha is 'x'.*number"),
         ({"privacy.epsilons": "1,0"}, "privacy.epsilons is '1,0'.*above 0"),
-        ({"cel.threshold": "off"}, "cel.threshold is 'off', must be a number, or 'none'"),
+        (
+            {"cel.kind": "plain", "cel.threshold": "off"},
+            "cel.threshold is 'off', must be a number, or 'none'",
+        ),
         ({"seed": [1, 2]}, r"seed is \[1, 2\]; settings are scalars"),
         ({"cel": 3}, "unknown setting 'cel'"),
         ({"defence.name": "nopeak"}, "nearest: 'nopeek'"),
         ({"data.path": "photos\udcff"}, r"data.path is 'photos.udcff', must be of characters that"),
-        ({"defence.noise": 0}, "defence.noise is 0, must be finite and above 0"),
+        ({"defence.strength": -1}, "defence.strength is -1, must be 0 or more, or 'auto'"),
     ],
 )
 def test_refusals_name_value_limit_and_remedy(raw: dict[str, object], message: str) -> None:

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from fedcel.errors import SettingsError
-from fedcel.losses.cel import Cluster, Gated, Hybrid, MutualInformation
-from fedcel.losses.cel.spread_penalties import build_penalty, linear_penalty
+from fedcel.losses.cel import MutualInformation, Plain
 from fedcel.privacy import (
     Gaussian,
     LabelOnly,
@@ -20,15 +19,10 @@ from fedcel.privacy import (
 )
 from fedcel.privacy.composition import compose_basic
 from fedcel.privacy.discrete_laplace import add_grid_noise
-from fedcel.settings import CelSettings, PrivacySettings, parse_settings
+from fedcel.settings import PrivacySettings, parse_settings
+from tests.fedcel.losses.single import single
 
 ROWS = torch.zeros(2, 3)
-
-
-def gated(attention: str = "ascend", entropy: float = 0.0) -> Gated:
-    """Return the loss for 3 classes of 4 features."""
-    shape = {"attention": attention, "floor": 0.5, "hidden": 5, "rate": 0.1}
-    return Gated(linear_penalty, "batch-share", 3, 4, **shape, entropy=entropy)
 
 
 def laplace(**changes: float) -> Laplace:
@@ -42,30 +36,18 @@ Case = tuple[Mapping[str, object], Callable[[], object], str]
 LOSSES: dict[str, Case] = {
     "penalty": (
         {"cel.kind": "plain", "net.noise": 0.0},
-        lambda: build_penalty(CelSettings(kind="plain"), 0.0, 4),
+        lambda: single(Plain()),
         "net.noise is 0.0, must be above 0 for cel.penalty 'channel'",
     ),
     "threshold": (
         {"cel.kind": "plain", "cel.penalty": "log", "net.noise": 0.0},
-        lambda: build_penalty(CelSettings(kind="plain", penalty="log"), 0.0, 4),
+        lambda: single(Plain(penalty="log")),
         "net.noise is 0.0, must be above 0 for cel.penalty 'log'",
     ),
     "information": (
         {"cel.kind": "mutual-information", "net.noise": 0.0},
-        lambda: MutualInformation(0.0, "batch-share", 3),
+        lambda: single(MutualInformation()),
         "net.noise is 0.0, must be above 0 for cel.kind 'mutual-information'",
-    ),
-    "attention": (
-        {"cel.kind": "gated", "cel.attention": "detach", "cel.entropy": 0.1},
-        lambda: gated("detach", 0.1),
-        "cel.entropy is 0.1, must be 0 for cel.attention 'detach'",
-    ),
-    "hybrid": (
-        {"cel.kind": "hybrid", "cel.clusters": 1},
-        lambda: Hybrid(
-            gated(), Cluster(linear_penalty, "batch-share", 3, clusters=1, form="renormalised")
-        ),
-        "cel.clusters is 1, cel.kind 'hybrid'",
     ),
 }
 

@@ -158,7 +158,7 @@ def test_no_such_scenario_lists_the_packaged_ones() -> None:
         ("defence.strength", "defence = { name = 'nopeek' }, cel = { kind = 'plain' }", "", False),
         ("defence.strength", "defence = { name = 'noise' }", "", False),
         ("defence.strength", "defence = { name = 'noise' }", "net = { noise = 0.0 }", True),
-        ("defence.strength", "defence = { name = 'noise+nopeek', noise = 0.4 }", "", False),
+        ("defence.strength", "defence = { name = 'nopeek' }, net = { noise = 0.4 }", "", False),
         ("net.noise", "", "", False),
     ],
 )

@@ -171,16 +171,16 @@ def test_a_disk_that_is_full_in_the_middle_names_what_goes_on(
 
 ENDING = """
 import os
-from fedcel.losses.cel import Plain, Stateless
+from fedcel.losses.cel import PlainCEL, Stateless, Term
 
 class Ending(Stateless):
     def __init__(self, *arguments):
-        self.plain = Plain(lambda v: v, "batch-share", 10)
+        self.plain = PlainCEL(classes=10, penalty="linear")
 
     def loss(self, state, z, y, measure=True):
         if z.min() >= 0 and z.max() <= 1 and len(y) > 2:
             os._exit(0)
-        return self.plain.loss(state, z, y, measure)
+        return Term(self.plain(z, y), {})
 """
 
 

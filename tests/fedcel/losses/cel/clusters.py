@@ -1,10 +1,12 @@
 """The loss of clusters on points whose centres are known."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
-from fedcel.losses.cel.cluster import Cluster
-from fedcel.losses.cel.spread_penalties import linear_penalty
+from fedcel.losses.cel import Cluster, ConditionalEntropy
+from tests.fedcel.losses.single import single
 
 POINTS = torch.tensor(
     [
@@ -16,15 +18,10 @@ POINTS = torch.tensor(
 LABELS = torch.arange(12) // 4
 
 
-def cluster(clusters: int, classes: int = 3, original: bool = False) -> Cluster:
+def cluster(clusters: int, classes: int = 3, original: bool = False) -> ConditionalEntropy:
     """Return the linear loss; its value is the share-weighted spread itself."""
-    return Cluster(
-        linear_penalty,
-        "batch-share",
-        classes,
-        clusters=clusters,
-        form="original" if original else "renormalised",
-    )
+    form: Literal["original", "renormalised"] = "original" if original else "renormalised"
+    return single(Cluster(penalty="linear", clusters=clusters, form=form), classes)
 
 
 def fresh(seed: int = 0) -> torch.Generator:

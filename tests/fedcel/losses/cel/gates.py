@@ -1,33 +1,25 @@
 """Learned weightings of small features, and their gradients."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
 from fedcel.losses.cel.gated import Gated
-from fedcel.losses.cel.spread_penalties import linear_penalty
 from fedcel.losses.protocol import State, split_features
-from fedcel.settings import Attention
+from tests.fedcel.losses.single import single
+
+Attention = Literal["ascend", "minimise", "detach", "floor"]
 
 MODES: list[Attention] = ["ascend", "minimise", "detach", "floor"]
 
 
-def gated(
-    attention: Attention,
-    hidden: int = 5,
-    rate: float = 0.1,
-    floor: float = 0.5,
-    features: int = 4,
-    entropy: float = 0.0,
-) -> Gated:
+def gated(attention: Attention, rate: float = 0.01, floor: float = 0.5, features: int = 4) -> Gated:
     """Return the linear loss; its value is the share-weighted spread itself."""
-    return Gated(
-        *(linear_penalty, "batch-share", 3, features),
-        attention=attention,
-        floor=floor,
-        hidden=hidden,
-        rate=rate,
-        entropy=entropy,
-    )
+    options = Gated(penalty="linear", attention=attention, floor=floor, attention_rate=rate)
+    loss = single(options, 3, features)
+    assert isinstance(loss, Gated)
+    return loss
 
 
 def example(seed: int, count: int = 9) -> tuple[Tensor, Tensor, State]:

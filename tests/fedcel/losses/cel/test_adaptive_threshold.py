@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedcel.losses.cel import CEL, CutShape
 from fedcel.losses.cel.adaptive_threshold import (
     MAX_LOG_STEP,
     MAX_RATIO,
@@ -14,11 +15,11 @@ from fedcel.losses.cel.adaptive_threshold import (
     init_control,
     next_threshold,
 )
-from fedcel.losses.cel.spread_penalties import build_penalty
-from fedcel.settings import CelSettings
+from fedcel.losses.cel.spread_penalties import THRESHOLD_SHARE
+from tests.fedcel.losses.single import options
 
-SPREAD = CelSettings(kind="plain", penalty="log", target="spread", goal=0.5)
-ACCURACY = CelSettings(kind="plain", penalty="log", target="accuracy", goal=0.9)
+SPREAD = options(kind="plain", penalty="log", target="spread", goal=0.5)
+ACCURACY = options(kind="plain", penalty="log", target="accuracy", goal=0.9)
 
 
 @pytest.mark.parametrize("power", [0.4, 0.7, 1.0])
@@ -56,7 +57,7 @@ def test_one_round_by_hand() -> None:
     st.sampled_from([SPREAD, ACCURACY]),
 )
 def test_whatever_is_told_a_round_moves_it_by_the_rate_at_most(
-    threshold: float, error: float, spread: float, accuracy: float, cel: CelSettings
+    threshold: float, error: float, spread: float, accuracy: float, cel: CEL
 ) -> None:
     """Spreads that are absurd, negative or 0 included; the error stays in [-1, 1]."""
     told = {"spread": spread, "accuracy": accuracy}
@@ -77,14 +78,12 @@ def test_it_stops_where_moving_on_would_change_nothing(spread: float) -> None:
 
 def test_it_starts_at_the_tau_of_the_penalty() -> None:
     """Set, or tied to the noise; nothing where tau is fixed or there is no loss."""
-    tied = init_control(SPREAD, 0.3, 64)
-    kept = getattr(build_penalty(SPREAD, 0.3, 64), "keywords", {})
-    assert tied == ThresholdControl(kept["threshold"])
-    assert init_control(SPREAD.model_copy(update={"threshold": 0.7}), 0.3, 64) == ThresholdControl(
-        0.7
-    )
-    assert init_control(CelSettings(kind="plain"), 0.3, 64) is None
-    assert init_control(CelSettings(target="spread"), 0.3, 64) is None
+    cut = CutShape(10, 64, 0.3)
+    assert init_control(SPREAD, cut) == ThresholdControl(THRESHOLD_SHARE * 0.3**2 * 64)
+    set_to = SPREAD.model_copy(update={"threshold": 0.7})
+    assert init_control(set_to, cut) == ThresholdControl(0.7)
+    assert init_control(options(kind="plain"), cut) is None
+    assert init_control(options(target="spread"), cut) is None
 
 
 def test_a_loss_that_measures_no_spread_is_named() -> None:

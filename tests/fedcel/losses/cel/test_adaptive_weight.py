@@ -8,16 +8,17 @@ from hypothesis import strategies as st
 
 from fedcel.errors import SettingsError
 from fedcel.federation import build_workspace_net, init_server_state, move_threshold, move_weight
-from fedcel.losses.cel import WeightControl
+from fedcel.losses.cel import CEL, WeightControl
 from fedcel.losses.cel.adaptive_threshold import NEW_ERROR_WEIGHT
 from fedcel.losses.cel.adaptive_weight import FIRST_SHARE, init_control, next_weight
 from fedcel.posterior import plan_round
 from fedcel.posterior.round_plan import loss_ramp
-from fedcel.settings import CelSettings, parse_settings
+from fedcel.settings import parse_settings
+from tests.fedcel.losses.single import options
 
 COMMON = {"kind": "plain", "schedule": "target", "warm_up": 5, "ramp": 0.5}
-SPREAD = CelSettings(**COMMON, target="spread", goal=0.1)
-ACCURACY = CelSettings(**COMMON, target="accuracy", goal=0.9)
+SPREAD = options(**COMMON, target="spread", goal=0.1)
+ACCURACY = options(**COMMON, target="accuracy", goal=0.9)
 ROUNDS = 50
 STEP = 0.9 / 20
 """The largest: from a tenth to 1 in the 20 rounds of the ramp."""
@@ -67,7 +68,7 @@ def test_one_round_by_hand() -> None:
     st.sampled_from([SPREAD, ACCURACY]),
 )
 def test_whatever_is_told_a_round_moves_it_by_the_ramps_step_at_most(
-    gamma: float, error: float, spread: float, accuracy: float, cel: CelSettings
+    gamma: float, error: float, spread: float, accuracy: float, cel: CEL
 ) -> None:
     """Spreads that are absurd, negative or 0 included; gamma keeps its limits."""
     told = {"spread": spread, "accuracy": accuracy}
@@ -77,21 +78,19 @@ def test_whatever_is_told_a_round_moves_it_by_the_ramps_step_at_most(
     assert abs(moved.error) <= 1
 
 
-@pytest.mark.parametrize("end", [1.0, 0.4])
-def test_a_goal_that_is_never_near_leaves_it_at_a_limit(end: float) -> None:
-    """The whole of `cel.end` where all is allowed, a tenth of it where nothing is."""
-    cel = ACCURACY.model_copy(update={"end": end})
-    for accuracy, limit in ((1.0, end), (0.5, FIRST_SHARE * end)):
-        control = WeightControl(0.5 * end)
+def test_a_goal_that_is_never_near_leaves_it_at_a_limit() -> None:
+    """All of the weight where all is allowed, a tenth of it where nothing is."""
+    for accuracy, limit in ((1.0, 1.0), (0.5, FIRST_SHARE)):
+        control = WeightControl(0.5)
         for _ in range(ROUNDS):
-            control = next_weight(control, {"accuracy": accuracy}, cel, ROUNDS)
+            control = next_weight(control, {"accuracy": accuracy}, ACCURACY, ROUNDS)
         assert control.gamma == pytest.approx(limit)
-    assert init_control(cel) == WeightControl(FIRST_SHARE * end)
+    assert init_control(ACCURACY) == WeightControl(FIRST_SHARE)
 
 
 def test_there_is_none_where_gamma_follows_the_time() -> None:
     """Nor without a loss."""
-    assert init_control(CelSettings(kind="plain")) is None
+    assert init_control(options(kind="plain")) is None
     assert init_control(ACCURACY.model_copy(update={"kind": "none"})) is None
 
 

@@ -1,8 +1,5 @@
 """Centres learned by K-means, and the spread around them."""
 
-from dataclasses import replace
-from functools import partial
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,10 +8,10 @@ from hypothesis import strategies as st
 from fedcel.errors import DataError, SettingsError
 from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.cel.spread_penalties import linear_penalty, log_penalty
 from fedcel.losses.protocol import ConditionalEntropy, split_features
 from fedcel.testing import CELContract
 from tests.fedcel.losses.cel.clusters import LABELS, POINTS, blobs, cluster, fresh
+from tests.fedcel.losses.single import single
 
 
 class TestCluster(CELContract):
@@ -36,9 +33,14 @@ class TestClusterOriginal(CELContract):
 class TestReservoir(CELContract):
     """The contract, on a draw of 3 examples a class, one cluster: none of them is its centre."""
 
+    @pytest.fixture(autouse=True)
+    def reservoir(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A small one."""
+        monkeypatch.setattr("fedcel.losses.cel.cluster.RESERVOIR_SIZE", 3)
+
     def build(self) -> ConditionalEntropy:
-        """Return the loss with a small reservoir."""
-        return Cluster(linear_penalty, "batch-share", 3, clusters=1, reservoir=3)
+        """Return the loss."""
+        return cluster(1)
 
 
 def test_worked_example() -> None:
@@ -54,13 +56,7 @@ def test_worked_example() -> None:
         own = LABELS.eq(c)
         assert abs(cluster(2).loss(state, POINTS[own], LABELS[own]).loss.item() - v) < 1e-7
     for threshold, value in [(0.05, 0.0), (0.002, 1.20079)]:
-        mine = Cluster(
-            partial(log_penalty, threshold=threshold),
-            "batch-share",
-            3,
-            clusters=2,
-            form="renormalised",
-        )
+        mine = single(Cluster(penalty="log", threshold=threshold, clusters=2))
         assert abs(mine.loss(state, POINTS, LABELS).loss.item() - value) < 1e-5
 
 
@@ -93,7 +89,7 @@ def test_one_cluster_is_plain(seed: int, count: int, features: int) -> None:
     """One centre at the class mean: the same loss and gradient on the state's own batch."""
     z = torch.randn(count, features, generator=fresh(seed)).double().requires_grad_()
     y = torch.arange(count) % 2
-    one, plain = cluster(1), Plain(linear_penalty, "none", 3)
+    one, plain = cluster(1), single(Plain(penalty="linear", share="none"), 3)
     state = one.refresh(None, split_features(z, y), fresh())
     spread = [plain.loss({}, z[y == c], y[y == c]).loss * (y == c).sum() / count for c in (0, 1)]
     loss = one.loss(state, z, y).loss
@@ -181,13 +177,15 @@ def test_equal_points_need_one_cluster() -> None:
     assert all(tensor.isfinite().all() for tensor in state.values())
 
 
-def test_classes_within_the_reservoir_are_taken_whole() -> None:
+def test_classes_within_the_reservoir_are_taken_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same bits as with a reservoir for all; a smaller one has exact counts."""
     z, y = torch.randn(50, 3, generator=fresh(1)), torch.arange(50) % 3
     mine = cluster(2)
-    whole = replace(mine, reservoir=10**6).refresh(None, split_features(z, y), fresh())
-    same = replace(mine, reservoir=17).refresh(None, split_features(z, y, 7), fresh())
-    few = replace(mine, reservoir=5).refresh(None, split_features(z, y, 7), fresh())
+    whole = mine.refresh(None, split_features(z, y), fresh())
+    monkeypatch.setattr("fedcel.losses.cel.cluster.RESERVOIR_SIZE", 17)
+    same = mine.refresh(None, split_features(z, y, 7), fresh())
+    monkeypatch.setattr("fedcel.losses.cel.cluster.RESERVOIR_SIZE", 5)
+    few = mine.refresh(None, split_features(z, y, 7), fresh())
     for name, tensor in whole.items():
         assert torch.equal(tensor, same[name]), name
     assert few["counts"].tolist() == [17, 17, 16]
@@ -225,6 +223,6 @@ def test_refusals() -> None:
         cluster(2).refresh(state, split_features(torch.zeros(12, 5), LABELS), fresh())
     with pytest.raises(DataError, match="must be in 0..2"):
         cluster(2).refresh(state, split_features(POINTS, LABELS + 1), fresh())
-    wide = Cluster(linear_penalty, "none", 3, clusters=3, clustering="full")
+    wide = single(Cluster(penalty="linear", share="none", clusters=3, clustering="full"), 3)
     with pytest.raises(SettingsError, match="150994944 values, must be at most 134217728"):
         wide.refresh(None, split_features(torch.zeros(3, 4096), torch.arange(3)), fresh())

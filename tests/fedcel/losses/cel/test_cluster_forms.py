@@ -1,21 +1,16 @@
 """Forms of the loss of clusters, and Gaussian mixtures."""
 
-from dataclasses import replace
-from functools import partial
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedcel.errors import DivergedError
-from fedcel.losses.cel import build_cel
 from fedcel.losses.cel.cluster import Cluster
-from fedcel.losses.cel.spread_penalties import linear_penalty, log_penalty
 from fedcel.losses.protocol import ConditionalEntropy, split_features
-from fedcel.settings import CelSettings
 from fedcel.testing import CELContract
 from tests.fedcel.losses.cel.clusters import LABELS, POINTS, blobs, cluster, fresh
+from tests.fedcel.losses.single import single
 
 
 class TestDiagonal(CELContract):
@@ -23,7 +18,7 @@ class TestDiagonal(CELContract):
 
     def build(self) -> ConditionalEntropy:
         """Return the loss."""
-        return Cluster(linear_penalty, "batch-share", 3, clusters=2, clustering="diagonal")
+        return single(Cluster(penalty="linear", clusters=2, clustering="diagonal"), 3)
 
 
 class TestFull(CELContract):
@@ -31,22 +26,22 @@ class TestFull(CELContract):
 
     def build(self) -> ConditionalEntropy:
         """Return the loss."""
-        return Cluster(linear_penalty, "batch-share", 3, clusters=2, clustering="full", outlier=2.0)
+        return single(Cluster(penalty="linear", clusters=2, clustering="full", outlier=2.0), 3)
 
 
 MODES = [
     cluster(2),
     cluster(2, original=True),
-    Cluster(partial(log_penalty, threshold=0.1), "none", 3, clusters=2),
+    single(Cluster(penalty="log", threshold=0.1, share="none", clusters=2)),
     *[
-        Cluster(linear_penalty, "batch-share", 3, clusters=2, clustering=kind)
+        single(Cluster(penalty="linear", clusters=2, clustering=kind), 3)
         for kind in ("diagonal", "full")
     ],
 ]
 
 
 @pytest.mark.parametrize("mine", MODES)
-def test_gradcheck(mine: Cluster) -> None:
+def test_gradcheck(mine: ConditionalEntropy) -> None:
     """Centres are constants, the assignment is locally constant."""
     z = torch.randn(20, 3, generator=fresh(4)).double()
     y = torch.arange(20) % 3
@@ -62,7 +57,7 @@ def test_gradcheck(mine: Cluster) -> None:
 def test_scaling(seed: int, scale: float, clustering: str) -> None:
     """Features s times as large: a spread s^2 times as large."""
     z, y = torch.randn(30, 3, generator=fresh(seed)).double(), torch.arange(30) % 3
-    mine = Cluster(linear_penalty, "batch-share", 3, clusters=2, clustering=clustering)
+    mine = single(Cluster(penalty="linear", clusters=2, clustering=clustering), 3)
     one, two = (
         mine.loss(mine.refresh(None, split_features(x, y), fresh()), x, y).loss
         for x in (z, scale * z)
@@ -76,7 +71,7 @@ def test_mixtures_see_shapes(clustering: str) -> None:
     z = torch.randn(200, 2, generator=fresh(2)).double() * torch.tensor([4.0, 0.1])
     z[:, 1] += torch.arange(200) % 2
     y = torch.zeros(200, dtype=torch.long)
-    mine = Cluster(linear_penalty, "none", 1, clusters=2, clustering=clustering)
+    mine = single(Cluster(penalty="linear", share="none", clusters=2, clustering=clustering), 1)
     start = {
         "centres": torch.tensor([[[0, 0], [0, 1]]]).double(),
         "weights": torch.full((1, 2), 0.5).double(),
@@ -105,12 +100,13 @@ def test_a_mixture_starts_from_clusters_without_covariances() -> None:
     mine = cluster(3, classes=1)
     state = mine.refresh(None, split_features(z, y), fresh(1))
     for clustering in ("diagonal", "full"):
-        mixed = replace(mine, clustering=clustering).refresh(state, split_features(z, y), fresh(2))
+        mixture = single(Cluster(penalty="linear", clusters=3, clustering=clustering), 1)
+        mixed = mixture.refresh(state, split_features(z, y), fresh(2))
         torch.testing.assert_close(mixed["centres"], state["centres"])
 
 
 @pytest.mark.parametrize("mine", MODES)
-def test_features_that_are_no_numbers(mine: Cluster) -> None:
+def test_features_that_are_no_numbers(mine: ConditionalEntropy) -> None:
     """Refused in the refresh and in the loss, with the class."""
     state = mine.refresh(None, split_features(POINTS, LABELS), fresh())
     for value in (torch.nan, torch.inf):
@@ -120,31 +116,3 @@ def test_features_that_are_no_numbers(mine: Cluster) -> None:
             mine.refresh(state, split_features(broken, LABELS), fresh())
         with pytest.raises(DivergedError, match="class 1.*lower local.rate"):
             mine.loss(state, broken, LABELS)
-
-
-def test_settings_reach_the_loss() -> None:
-    """Each key has its field."""
-    cel = CelSettings(
-        kind="cluster",
-        penalty="linear",
-        share="none",
-        clusters=4,
-        form="original",
-        clustering="full",
-        reservoir=77,
-        outlier=3.0,
-    )
-    mine = Cluster(
-        linear_penalty,
-        "none",
-        6,
-        clusters=4,
-        form="original",
-        clustering="full",
-        reservoir=77,
-        outlier=3.0,
-    )
-    assert build_cel(cel, 0.2, 5, 6) == mine
-    changed = cel.model_copy(update={"form": "renormalised", "outlier": "none"})
-    wanted = replace(mine, form="renormalised", outlier=None)
-    assert build_cel(changed, 0.2, 5, 6) == wanted

@@ -6,30 +6,21 @@ from hypothesis import strategies as st
 
 from fedcel.losses.cel.class_spread import class_members
 from fedcel.losses.cel.cluster import Cluster
-from fedcel.losses.cel.gated import Gated, attention_scores, attention_weights
+from fedcel.losses.cel.gated import attention_scores, attention_weights
 from fedcel.losses.cel.hybrid import Hybrid, first_of_each_class
-from fedcel.losses.cel.spread_penalties import linear_penalty
 from fedcel.losses.protocol import ConditionalEntropy, split_features
 from fedcel.named_tensors import add_prefix, select_prefix
 from fedcel.testing import CELContract
+from tests.fedcel.losses.cel.gates import gated
 from tests.fedcel.losses.cel.readers import read_clients
+from tests.fedcel.losses.single import single
 
 
-def hybrid(clusters: int, features: int = 4, classes: int = 3) -> Hybrid:
+def hybrid(clusters: int, classes: int = 3) -> Hybrid:
     """Return the linear loss, its attention climbing."""
-    return Hybrid(
-        Gated(
-            linear_penalty,
-            "batch-share",
-            classes,
-            features,
-            attention="ascend",
-            floor=0.5,
-            hidden=5,
-            rate=0.1,
-        ),
-        Cluster(linear_penalty, "batch-share", classes, clusters=clusters),
-    )
+    loss = single(Hybrid(penalty="linear", clusters=clusters), classes)
+    assert isinstance(loss, Hybrid)
+    return loss
 
 
 def fresh(seed: int) -> torch.Generator:
@@ -60,8 +51,9 @@ def test_loss_is_the_clusters_and_the_attentions_gradient_is_gated() -> None:
     state = mine.refresh(None, split_features(z, y), fresh(2))
     batch, own = (z[:12] + 0.1).requires_grad_(), y[:12]
     term = mine.loss(state, batch, own)
-    around = mine.cluster.loss(select_prefix(state, "cluster."), batch, own)
-    weighted = mine.gated.loss(select_prefix(state, "gated."), batch.detach(), own)
+    cluster = single(Cluster(penalty="linear", clusters=2))
+    around = cluster.loss(select_prefix(state, "cluster."), batch, own)
+    weighted = gated("ascend").loss(select_prefix(state, "gated."), batch.detach(), own)
     assert torch.equal(term.loss, around.loss)
     assert term.metrics == weighted.metrics | around.metrics
     theta = state["gated.theta"]
@@ -82,8 +74,8 @@ def test_starts_are_drawn_in_proportion_to_the_attention() -> None:
     """The first of four members, 1000 times in pieces: chi-squared below its .9999 quantile."""
     z, y = torch.randn(4, 4, generator=fresh(5)), torch.zeros(4, dtype=torch.long)
     mine = hybrid(2, classes=1)
-    theta = 6 * mine.gated.refresh(None, split_features(z, y), fresh(6))["theta"].detach()
-    a = attention_scores(theta, torch.nn.functional.layer_norm(z, (4,)), 5)
+    theta = 6 * gated("ascend").refresh(None, split_features(z, y), fresh(6))["theta"].detach()
+    a = attention_scores(theta, torch.nn.functional.layer_norm(z, (4,)))
     alpha = attention_weights(a, class_members(y, 1, z))[:, 0]
     assert alpha.max() > 2 * alpha.min()
     generator, hits = fresh(7), torch.zeros(4)
@@ -113,10 +105,10 @@ def test_the_draws_decide_which_optimum() -> None:
     z = torch.tensor([[0.0, 0, 1, 2], [1, 0, 1, 2], [0, 1.2, 1, 2], [1, 1.2, 1, 2]])
     y, mine, splits = torch.zeros(4, dtype=torch.long), hybrid(2, classes=1), set()
     for seed in range(20):
-        attention = mine.gated.refresh(None, split_features(z, y), fresh(seed))
+        attention = gated("ascend").refresh(None, split_features(z, y), fresh(seed))
         theta = attention["theta"].detach().clone()
-        theta[-5:] *= 1e6
-        a = attention_scores(theta, torch.nn.functional.layer_norm(z, (4,)), 5)
+        theta[-64:] *= 1e6
+        a = attention_scores(theta, torch.nn.functional.layer_norm(z, (4,)))
         apart = z[a.argsort()[-2:]].diff(dim=0)[0] != 0
         if apart.sum() == 1:
             state = add_prefix("gated.", {**attention, "theta": theta})

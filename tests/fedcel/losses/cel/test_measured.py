@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from fedcel.losses.cel import build_cel
 from fedcel.losses.protocol import split_features
-from fedcel.settings import CelSettings
+from tests.fedcel.losses.single import options, single
 
 KINDS = ("plain", "cluster", "gated", "mutual-information", "hybrid")
 
@@ -13,7 +12,7 @@ KINDS = ("plain", "cluster", "gated", "mutual-information", "hybrid")
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_a_pair_no_spread_is_told(kind: str) -> None:
     """A mean over clients would take a 0 for a measurement; with a pair it is there."""
-    loss = build_cel(CelSettings(kind=kind, clusters=2), 0.3, 4, 6)
+    loss = single(options(kind=kind), 6, 4, 0.3)
     own = torch.arange(12) % 6
     z = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
     state = loss.refresh(None, split_features(z, own), torch.Generator().manual_seed(1))

@@ -9,8 +9,8 @@ from torch import Tensor
 from fedcel.losses.cel import mixture
 from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.cel.mixture import Mixture, fit_mixture, log_joint, mixture_of_members
-from fedcel.losses.cel.spread_penalties import linear_penalty
 from fedcel.losses.protocol import split_features
+from tests.fedcel.losses.single import single
 
 KINDS = pytest.mark.parametrize("full", [False, True])
 
@@ -101,7 +101,9 @@ def test_a_fit_that_has_not_converged_warns_nobody(
 def test_the_same_generator_gives_the_same_mixtures(clustering: str) -> None:
     """To the bit, cold and from the last ones, in single precision."""
     z, y = torch.randn(60, 5, generator=fresh(3)), torch.arange(60) % 3
-    mine = Cluster(linear_penalty, "none", 3, clusters=2, clustering=clustering, outlier=1.2)
+    mine = single(
+        Cluster(penalty="linear", share="none", clusters=2, clustering=clustering, outlier=1.2), 3
+    )
     cold, warm = [], []
     for _ in range(2):
         cold.append(mine.refresh(None, split_features(z, y), fresh(7)))

@@ -21,12 +21,12 @@ from fedcel.losses.cel import (
     HybridCEL,
     MutualInformationCEL,
     PlainCEL,
-    build_cel,
 )
 from fedcel.seeding import make_generator
-from fedcel.settings import CelSettings, Settings, parse_settings
+from fedcel.settings import Settings, parse_settings
 from tests.fedcel.elsewhere import ELSEWHERE, Elsewhere
 from tests.fedcel.losses.cel.readers import read_clients
+from tests.fedcel.losses.single import options, single
 from tests.fedcel.test_torch_state import STATES
 
 KINDS: list[type[CELModule]] = [PlainCEL, ClusterCEL, GatedCEL, HybridCEL, MutualInformationCEL]
@@ -60,7 +60,7 @@ def test_gradients_are_those_of_a_client_to_the_bit(kind: type[CELModule], name:
     """Three epochs of four batches: statistics, loss, gradient and attention of the federation."""
     z, y = points()
     settings = parse_settings({"cel.kind": name, "net.noise": 0.4})
-    loss = build_cel(settings.cel, 0.4, 6, 3)
+    loss = single(settings.cel, 3, 6, 0.4)
     assert loss is not None
     weighted = WeightedTerm("cel", CELTerm(loss), 0.3)
     cel, term = kind(classes=3, noise=0.4), weighted.term
@@ -86,16 +86,16 @@ def test_gradients_are_those_of_a_client_to_the_bit(kind: type[CELModule], name:
 @pytest.mark.parametrize(("kind", "name"), CASES)
 def test_defaults_are_those_of_settings(kind: type[CELModule], name: str) -> None:
     """Each argument is a key of the group `cel`, with its default; all are given by name."""
-    settings = CelSettings(kind=name)
+    settings = options(kind=name)
     parameters = inspect.signature(kind).parameters
     assert all(p.kind is inspect.Parameter.KEYWORD_ONLY for p in parameters.values())
-    for argument in parameters.keys() - {"classes", "noise", "pool", "seed"}:
+    for argument in parameters.keys() - {"classes", "noise", "seed"}:
         default = parameters[argument].default
         assert ("none" if default is None else default) == getattr(settings, argument), argument
     assert parameters["noise"].default == Settings().net.noise
     built = kind(classes=3)
     built.refresh(*points())
-    assert repr(built._loss) == repr(build_cel(settings, 0.3, 6, 3))
+    assert repr(built._loss) == repr(single(settings, 3, 6, 0.3))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -206,28 +206,6 @@ def test_the_attention_moves_once_a_backward_pass(kind: type[CELModule]) -> None
     assert torch.equal(theta(unmoved), start)
 
 
-@pytest.mark.parametrize("kind", [GatedCEL, HybridCEL])
-def test_a_plain_step_is_in_proportion_to_the_weight(
-    kind: type[GatedCEL] | type[HybridCEL],
-) -> None:
-    """Of a loss of three times the weight it is three times as long; one of Adam's is as long."""
-    z, y = points()
-    lengths = {}
-    for step in ("gradient", "adam"):
-        moves = []
-        for weight in (1.0, 3.0):
-            cel = kind(classes=3, attention_step=step)  # type: ignore[arg-type]
-            cel.refresh(z, y)
-            start = next(t for name, t in cel.named_buffers() if name.endswith("theta")).clone()
-            (weight * cel(z, y)).backward()
-            cel.step()
-            end = next(t for name, t in cel.named_buffers() if name.endswith("theta"))
-            moves.append(float((end - start).detach().norm()))
-        lengths[step] = moves[1] / moves[0]
-    assert lengths["gradient"] == pytest.approx(3, rel=1e-3)
-    assert lengths["adam"] == pytest.approx(1, rel=1e-2)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_statistics_of_batches_are_those_of_all(kind: type[CELModule]) -> None:
     """A table, a list of batches, an iterator, and arrays give one loss to the bit."""
@@ -297,8 +275,8 @@ def refusals() -> Iterator[tuple[Callable[[], object], str]]:
     yield lambda: PlainCEL(classes=3, penalty="square"), "penalty"  # type: ignore[arg-type]
     yield lambda: HybridCEL(classes=3, clusters=1), "^clusters is 1, HybridCEL"
     yield lambda: GatedCEL(classes=3, floor=2.0), "floor"
-    yield lambda: GatedCEL(classes=3, attention_step="sgd"), "attention.step"  # type: ignore[arg-type]
-    yield lambda: HybridCEL(classes=3, attention_step="sgd"), "attention.step"  # type: ignore[arg-type]
+    yield lambda: GatedCEL(classes=3, attention="sideways"), "^attention is 'sideways', must be"
+    yield lambda: PlainCEL(classes=3, clusters=2), "unexpected keyword argument 'clusters'"
     yield lambda: PlainCEL(classes=3)(Z[0], Y), "features are"
     yield lambda: PlainCEL(classes=3)(Z.long(), Y), "features are"
     yield lambda: PlainCEL(classes=3)(Z, Y[:4]), "labels are of shape"

@@ -10,17 +10,21 @@ from torch import Tensor
 
 from fedcel.errors import DataError, SettingsError
 from fedcel.losses.cel.class_spread import class_members
-from fedcel.losses.cel.mutual_information import MutualInformation, squared_distances
+from fedcel.losses.cel.mutual_information import (
+    InformationBound,
+    MutualInformation,
+    squared_distances,
+)
 from fedcel.losses.protocol import ConditionalEntropy, split_features
-from fedcel.settings import InformationBound
 from fedcel.testing import CELContract
+from tests.fedcel.losses.single import single
 
 
 def information(
     sigma: float = 1.0, classes: int = 3, bound: InformationBound = "upper"
 ) -> MutualInformation:
     """Return the loss in batch shares."""
-    return MutualInformation(sigma, "batch-share", classes, bound)
+    return single(MutualInformation(share="batch-share", bound=bound), classes, sigma=sigma)
 
 
 def fresh(seed: int) -> torch.Generator:
@@ -149,7 +153,7 @@ def test_shares(share: str) -> None:
     z = torch.tensor([[0.0], [0], [0], [0], [0], [100], [7]])
     y = torch.tensor([0, 0, 0, 0, 1, 1, 2])
     hand = {"batch-share": 1 / 3, "mean-present": 1 / 2, "none": 1.0}[share] * math.log(2)
-    term = MutualInformation(1.0, share, 3).loss({}, z, y)
+    term = single(MutualInformation(share=share), 3, sigma=1.0).loss({}, z, y)
     assert abs(term.loss.item() - hand) < 1e-6
 
 

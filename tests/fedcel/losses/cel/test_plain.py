@@ -5,11 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.cel.spread_penalties import channel_penalty, linear_penalty
+from fedcel.losses.cel.spread_penalties import channel_penalty
 from fedcel.losses.protocol import ConditionalEntropy, split_features
 from fedcel.testing import CELContract
+from tests.fedcel.losses.single import single
 
-PLAIN = Plain(linear_penalty, "batch-share", 3)
+PLAIN = single(Plain(penalty="linear"), 3)
 
 
 class TestPlain(CELContract):
@@ -42,7 +43,7 @@ def test_equals_the_definition(seed: int, labels: list[int], features: int) -> N
     z = torch.randn(len(labels), features, generator=generator).double()
     y, mine = (
         torch.tensor(labels),
-        Plain(lambda v: channel_penalty(v, features, 0.3), "mean-present", 4),
+        single(Plain(share="mean-present"), 4, features, sigma=0.3),
     )
     spreads = [z[y == c].var(0, correction=0).sum() for c in range(4) if labels.count(c) > 1]
     hand = channel_penalty(torch.stack(spreads), features, 0.3).mean() if spreads else 0.0
@@ -55,7 +56,7 @@ def test_gradcheck() -> None:
     """The centre is a constant to autograd, and still the gradient is exact."""
     z = torch.randn(8, 3, generator=torch.Generator().manual_seed(0)).double().requires_grad_()
     y = torch.tensor([0, 0, 0, 1, 1, 2, 0, 1])
-    mine = Plain(lambda v: channel_penalty(v, 3, 0.3), "batch-share", 3)
+    mine = single(Plain(), 3, 3, sigma=0.3)
     assert torch.autograd.gradcheck(lambda z: mine.loss({}, z, y).loss, z)
 
 

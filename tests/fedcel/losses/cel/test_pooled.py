@@ -18,13 +18,12 @@ from fedcel.losses.cel import (
     StackedFeatures,
     State,
     Term,
-    build_cel,
-    linear_penalty,
     split_features,
 )
 from fedcel.nets import build_net
-from fedcel.settings import CelSettings, NetSettings, parse_settings
+from fedcel.settings import NetSettings, parse_settings
 from fedcel.testing import CELContract
+from tests.fedcel.losses.single import options, single
 
 HERE = __name__
 RAW = {"net.name": f"{HERE}:make_net", "net.features": 12, "cel.kind": "plain", "cel.pool": "mean"}
@@ -64,7 +63,7 @@ class TestPooled(CELContract):
 
     def build(self) -> ConditionalEntropy:
         """Return the pooled plain loss."""
-        return Pooled(CELTerm(Plain(linear_penalty, "batch-share", 3), 2))
+        return Pooled(CELTerm(single(Plain(penalty="linear"), 3), 2))
 
 
 class Convolution(nn.Sequential):
@@ -104,7 +103,7 @@ def test_it_is_the_modules_loss_of_maps_to_the_bit() -> None:
     """`ClusterCEL(pool="mean")` of (B, C, H, W) and a client's loss of the same, flattened."""
     z, y = maps()
     cel = ClusterCEL(classes=3, clusters=2, pool="mean")
-    inner = build_cel(CelSettings(kind="cluster", clusters=2), 0.3, 3, 3)
+    inner = single(options(kind="cluster", clusters=2), 3, 3, 0.3)
     assert inner is not None
     pooled = Pooled(CELTerm(inner, 4))
     cel.refresh(z, y, torch.Generator().manual_seed(3))

@@ -18,12 +18,12 @@ def test_by_hand() -> None:
 
 def test_a_round_has_the_same_weight() -> None:
     """Of the defaults and of others, in every round."""
-    for options in ({}, {"cel.warm-up": 2, "cel.ramp": 0.3, "cel.end": 0.5}):
+    for options in ({}, {"cel.warm-up": 2, "cel.ramp": 0.3}):
         settings = parse_settings({"rounds": 40, "cel.kind": "plain", **options})
         cel = settings.cel
         for number in range(1, 41):
             assert round_plan.loss_ramp(settings, number) == ramp_weight(
-                number, 40, warm_up=cel.warm_up, ramp=cel.ramp, end=cel.end
+                number, 40, warm_up=cel.warm_up, ramp=cel.ramp
             )
 
 

@@ -1,7 +1,6 @@
 """Statistics, losses and steps of several clients at once: those of each client alone."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedcel.errors import DataError, SettingsError, StackingError
-from fedcel.losses.cel import Cluster, Hybrid, linear_penalty
+from fedcel.losses.cel import CEL, Cluster, Hybrid
 from fedcel.losses.protocol import (
     StackedEntropy,
     State,
@@ -19,6 +18,7 @@ from fedcel.losses.protocol import (
 )
 from tests.fedcel.losses.cel.gates import MODES, gated
 from tests.fedcel.losses.cel.readers import read_clients
+from tests.fedcel.losses.single import single
 
 CLASSES, CLIENTS = 3, 3
 Client = tuple[Tensor, Tensor]
@@ -29,23 +29,37 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "original": {"clusters": 3, "form": "original"},
     "reseeded": {"clusters": 3, "outlier": 1.2},
     "truncated": {"clusters": 2, "outlier": 1.2, "outlier_rule": "truncate"},
-    "small reservoir": {"clusters": 2, "reservoir": 6},
-    "small reservoir, reseeded": {"clusters": 3, "reservoir": 7, "outlier": 1.2},
+    "small reservoir": {"clusters": 2},
+    "small reservoir, reseeded": {"clusters": 3, "outlier": 1.2},
     "diagonal": {"clusters": 2, "clustering": "diagonal"},
     "full": {"clusters": 2, "clustering": "full"},
     "diagonal, reseeded": {"clusters": 3, "clustering": "diagonal", "outlier": 1.2},
-    "full, small reservoir": {"clusters": 2, "clustering": "full", "reservoir": 9},
+    "full, small reservoir": {"clusters": 2, "clustering": "full"},
 }
 
 
-def cluster(**options: Any) -> Cluster:
+@pytest.fixture(autouse=True)
+def reservoir(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small reservoir where the name of the case asks for one."""
+    if "small reservoir" in request.node.name:
+        monkeypatch.setattr("fedcel.losses.cel.cluster.RESERVOIR_SIZE", 7)
+
+
+def cluster(**options: Any) -> StackedEntropy:
     """Return the linear loss of three classes."""
-    return Cluster(linear_penalty, "batch-share", CLASSES, **options)
+    return stacked(Cluster(penalty="linear", **options))
 
 
-def hybrid(**options: Any) -> Hybrid:
+def hybrid(**options: Any) -> StackedEntropy:
     """Return the linear loss whose attention climbs."""
-    return Hybrid(gated("ascend"), cluster(**options))
+    return stacked(Hybrid(penalty="linear", **options))
+
+
+def stacked(options: CEL) -> StackedEntropy:
+    """Return the loss of several clients at once."""
+    loss = single(options, CLASSES)
+    assert isinstance(loss, StackedEntropy)
+    return loss
 
 
 def fresh(seed: int) -> torch.Generator:
@@ -122,13 +136,14 @@ def test_clusters_of_clients_at_once_are_those_of_each(name: str, size: int) -> 
     torch.testing.assert_close(again["weights"].sum(-1), warm["weights"].sum(-1))
 
 
-def test_the_options_do_something() -> None:
+def test_the_options_do_something(monkeypatch: pytest.MonkeyPatch) -> None:
     """Outliers are seeded anew, limits set, and a small reservoir leaves examples out."""
     clients, plain = make_clients(), cluster(clusters=3)
     expected, _ = refresh_both(plain, None, clients, seed=10)
-    reseeded, _ = refresh_both(replace(plain, outlier=1.2), None, clients, seed=10)
-    sampled, _ = refresh_both(replace(plain, reservoir=6), None, clients, seed=10)
+    reseeded, _ = refresh_both(cluster(clusters=3, outlier=1.2), None, clients, seed=10)
     truncated, _ = refresh_both(cluster(**OPTIONS["truncated"]), None, clients, seed=10)
+    monkeypatch.setattr("fedcel.losses.cel.cluster.RESERVOIR_SIZE", 6)
+    sampled, _ = refresh_both(plain, None, clients, seed=10)
     assert not torch.allclose(reseeded["centres"], expected["centres"])
     assert not torch.allclose(sampled["centres"], expected["centres"])
     assert torch.equal(sampled["counts"], expected["counts"])
@@ -145,10 +160,8 @@ def test_wide_features_are_projected_by_each_clients_own_draw() -> None:
 
 @pytest.mark.parametrize("attention", MODES)
 def test_attentions_of_clients_at_once_are_those_of_each(attention: Any) -> None:
-    """Drawn, taken up again from arrays or learning, moved by both steps."""
-    for stepping in ("adam", "gradient"):
-        loss = replace(gated(attention), stepping=stepping)
-        play_rounds(loss, make_clients())
+    """Drawn, taken up again from arrays or learning, moved by steps."""
+    play_rounds(gated(attention), make_clients())
 
 
 @pytest.mark.parametrize(
@@ -221,7 +234,7 @@ def test_states_that_do_not_fit_are_refused() -> None:
             loss.refresh_stack({"foreign": torch.ones(CLIENTS, 3)}, reader, generators)
     learning = gated("ascend").refresh_stack(None, reader, generators)
     for before in (learning, {name: tensor.detach() for name, tensor in learning.items()}):
-        with pytest.raises(SettingsError, match="45 weights, must have 65"):
+        with pytest.raises(SettingsError, match="576 weights, must have 832"):
             gated("ascend", features=6).refresh_stack(before, reader, generators)
     empty = clients[0][0][:0], clients[0][1][:0]
     for entropy in (cluster(clusters=3), hybrid(clusters=3)):

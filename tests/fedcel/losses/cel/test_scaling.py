@@ -1,32 +1,20 @@
 """What a change of units does to each loss: spreads go with its square, informations stay."""
 
-from typing import get_args
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedcel.losses.cel.cluster import Cluster
-from fedcel.losses.cel.gated import Gated
 from fedcel.losses.cel.hybrid import Hybrid
 from fedcel.losses.cel.mutual_information import MutualInformation
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.cel.spread_penalties import channel_penalty, linear_penalty
 from fedcel.losses.protocol import ConditionalEntropy, split_features
-from fedcel.settings import Attention
+from tests.fedcel.losses.cel.gates import MODES, gated
+from tests.fedcel.losses.single import single
 
-ATTENTIONS = get_args(Attention)
 SIGMA = 0.7
 scales = st.floats(0.5, 20.0)
-
-
-def gated(attention: Attention) -> Gated:
-    """Return the linear loss with five hidden units."""
-    return Gated(
-        linear_penalty, "batch-share", 3, 4, attention=attention, floor=0.5, hidden=5, rate=0.1
-    )
 
 
 def value(mine: ConditionalEntropy, z: Tensor, y: Tensor) -> Tensor:
@@ -42,9 +30,9 @@ def drawn(seed: int) -> tuple[Tensor, Tensor]:
 
 
 SPREADS = {
-    "plain": Plain(linear_penalty, "batch-share", 3),
-    **{f"gated, {mode}": gated(mode) for mode in ATTENTIONS},
-    "hybrid": Hybrid(gated("ascend"), Cluster(linear_penalty, "batch-share", 3, clusters=2)),
+    "plain": single(Plain(penalty="linear"), 3),
+    **{f"gated, {mode}": gated(mode) for mode in MODES},
+    "hybrid": single(Hybrid(penalty="linear", clusters=2)),
 }
 
 
@@ -69,9 +57,13 @@ def test_what_is_measured_against_the_noise_has_no_unit(
 
     def measured(unit: float) -> Tensor:
         if bound == "channel":
-            loss = Plain(lambda v: channel_penalty(v, 4, unit * SIGMA), "batch-share", 3)
+            loss = single(Plain(), sigma=unit * SIGMA)
             return value(loss, unit * z, y)
         kind = "upper" if bound == "upper" else "lower"
-        return value(MutualInformation(unit * SIGMA, "batch-share", 3, kind), unit * z, y)
+        return value(
+            single(MutualInformation(share="batch-share", bound=kind), 3, sigma=unit * SIGMA),
+            unit * z,
+            y,
+        )
 
     torch.testing.assert_close(measured(scale), measured(1.0), rtol=1e-9, atol=1e-12)

@@ -1,29 +1,25 @@
 """Penalties and shares against closed forms, and the table of kinds."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from fedcel.errors import SettingsError
-from fedcel.losses.cel.build_cel import CEL_BUILDERS, build_cel
+from fedcel.losses.cel import CEL, CutShape, Plain
+from fedcel.losses.cel.class_spread import ClassShare, class_shares
 from fedcel.losses.cel.spread_penalties import (
-    build_penalty,
     channel_penalty,
-    class_shares,
     linear_penalty,
     log_penalty,
 )
-from fedcel.settings import CEL_KINDS, CelSettings, ClassShare
+from tests.fedcel.losses.single import single
 
 SPREADS = torch.tensor([0.0046875, 0.0079167, 0.0079167], dtype=torch.float64)
-
-
-def chosen(**values: object) -> CelSettings:
-    """Return the group with these values, the rest by default."""
-    return CelSettings.model_validate(values)
 
 
 def test_log_by_hand() -> None:
@@ -85,29 +81,34 @@ def test_shares(share: ClassShare, hand: list[float]) -> None:
     assert not class_shares(torch.zeros(3), share).any()
 
 
-def test_settings_choose_the_penalty() -> None:
+def charge(sigma: float, features: int, **options: Any) -> Tensor:
+    """Return what the plain loss charges for the spreads."""
+    loss = single(Plain(**options), 3, features, sigma)
+    assert isinstance(loss, Plain)
+    return loss.charge(SPREADS)
+
+
+def test_options_choose_the_penalty() -> None:
     """Names lead to their functions; the log's default threshold is .125 sigma^2 D."""
-    assert build_penalty(chosen(penalty="linear"), 0.0, 64) is linear_penalty
+    assert charge(0.0, 64, penalty="linear") is SPREADS
+    torch.testing.assert_close(charge(0.3, 64), channel_penalty(SPREADS, 64, 0.3))
+    torch.testing.assert_close(charge(0.1, 2, penalty="log"), log_penalty(SPREADS, 0.0025))
     torch.testing.assert_close(
-        build_penalty(chosen(), 0.3, 64)(SPREADS), channel_penalty(SPREADS, 64, 0.3)
+        charge(0.0, 2, penalty="log", threshold=0.002), log_penalty(SPREADS, 0.002)
     )
-    tied = build_penalty(chosen(penalty="log"), 0.1, 2)(SPREADS)
-    torch.testing.assert_close(tied, log_penalty(SPREADS, 0.0025))
-    given_threshold = build_penalty(chosen(penalty="log", threshold=0.002), 0.0, 2)(SPREADS)
-    torch.testing.assert_close(given_threshold, log_penalty(SPREADS, 0.002))
 
 
 @pytest.mark.parametrize("penalty", ["channel", "log"])
 def test_no_noise_is_refused_where_it_divides(penalty: str) -> None:
     """The message names the setting and the remedy."""
     with pytest.raises(SettingsError, match=r"net\.noise is 0\.0, must be above 0.*linear"):
-        build_penalty(chosen(penalty=penalty), 0.0, 64)
+        charge(0.0, 64, penalty=penalty)
 
 
-def test_every_kind_of_the_settings_is_built() -> None:
-    """The table and the setting's choices agree; `none` is no loss."""
-    assert set(CEL_BUILDERS) == set(CEL_KINDS) - {"none"}
-    assert build_cel(chosen(kind="none"), 0.3, 64, 10) is None
-    for kind in CEL_BUILDERS:
-        built = build_cel(chosen(kind=kind), 0.3, 64, 10)
-        assert type(built).__name__.lower() == kind.replace("-", "")
+def test_every_kind_is_bound_to_a_cut() -> None:
+    """A loss has the name of its kind; `none` is no loss."""
+    cut = CutShape(10, 64, 0.3)
+    assert CEL.model_validate({}).bind(cut) is None
+    for kind in CEL.kinds.keys() - {"none", ":"}:
+        bound = CEL.model_validate({"kind": kind}).bind(cut)
+        assert type(bound).__name__.lower() == kind.replace("-", "")

@@ -1,7 +1,5 @@
 """Clusters that are too wide, truncated: who is left out, and what the loss makes of it."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import Tensor
@@ -9,15 +7,20 @@ from torch import Tensor
 from fedcel.errors import SettingsError
 from fedcel.losses.cel import ClusterCEL, HybridCEL
 from fedcel.losses.cel.cluster import Cluster
-from fedcel.losses.cel.spread_penalties import linear_penalty
 from fedcel.losses.protocol import ConditionalEntropy, State, split_features
 from fedcel.settings import parse_settings
 from fedcel.testing import CELContract
 from tests.fedcel.losses.cel.clusters import fresh
+from tests.fedcel.losses.single import single
 
-TRUNCATED = Cluster(
-    linear_penalty, "batch-share", 1, clusters=2, outlier=1.5, outlier_rule="truncate"
-)
+
+def truncated(outlier: float = 1.5, classes: int = 1) -> ConditionalEntropy:
+    """Return the loss of two clusters a class."""
+    options = Cluster(penalty="linear", clusters=2, outlier=outlier, outlier_rule="truncate")
+    return single(options, classes)
+
+
+TRUNCATED = truncated()
 RAW = {"cel.kind": "cluster", "cel.clusters": 2, "cel.outlier-rule": "truncate", "cel.outlier": 2.0}
 
 
@@ -26,7 +29,7 @@ class TestTruncated(CELContract):
 
     def build(self) -> ConditionalEntropy:
         """Return the loss of three classes."""
-        return replace(TRUNCATED, classes=3, outlier=100.0)
+        return truncated(100.0, classes=3)
 
 
 def squares() -> tuple[Tensor, Tensor]:
@@ -36,7 +39,7 @@ def squares() -> tuple[Tensor, Tensor]:
     return z.double(), torch.zeros(9, dtype=torch.long)
 
 
-def fit(loss: Cluster = TRUNCATED) -> State:
+def fit(loss: ConditionalEntropy = TRUNCATED) -> State:
     """Return the state of the loss on these points."""
     return loss.refresh(None, split_features(*squares()), fresh())
 
@@ -69,14 +72,14 @@ def test_it_has_no_gradient_and_no_part_in_the_loss() -> None:
     alone = TRUNCATED.loss(fit(), z[8:], y[8:])
     assert alone.loss.item() == 0
     assert float(alone.metrics["truncated-share"]) == 1
-    reseeded = replace(TRUNCATED, outlier_rule="reseed")
+    reseeded = single(Cluster(penalty="linear", clusters=2, outlier=1.5), 1)
     assert reseeded.loss(fit(reseeded), z, y).loss.item() > 0.02
 
 
 def test_clusters_alike_are_left_whole() -> None:
     """Without an outlier nobody is left out: the state and the loss of no rule at all."""
     z, y = squares()
-    plain = replace(TRUNCATED, outlier=None, outlier_rule="reseed")
+    plain = single(Cluster(penalty="linear", clusters=2), 1)
     parts = split_features(z[:8], y[:8])
     state, expected = TRUNCATED.refresh(None, parts, fresh()), plain.refresh(None, parts, fresh())
     assert not state.pop("limits").any()
@@ -87,7 +90,7 @@ def test_equal_members_keep_their_limit() -> None:
     """More than half at one point: the median distance is 0, and yet the others are left out."""
     z = torch.cat([torch.zeros(5, 2), torch.tensor([[1.0, 0]]), 9 + torch.eye(2) * 0.01]).double()
     y = torch.zeros(8, dtype=torch.long)
-    loss = replace(TRUNCATED, outlier=1.0)
+    loss = truncated(1.0)
     state = loss.refresh(None, split_features(z, y), fresh())
     assert float(loss.loss(state, z, y).metrics["truncated-share"]) == pytest.approx(1 / 8)
 
@@ -102,16 +105,17 @@ def test_equal_members_keep_their_limit() -> None:
     ids=["none", "small", "mixture"],
 )
 def test_what_cannot_be_truncated_is_refused(change: dict[str, object], message: str) -> None:
-    """By the settings; the same words where the loss is made without them."""
+    """By the settings; the same words where the library's loss is made."""
     with pytest.raises(SettingsError, match=message):
         parse_settings(RAW | change)
-    parse_settings(RAW | change | {"cel.kind": "plain"})
-    options = {key.removeprefix("cel."): value for key, value in (RAW | change).items()}
-    with pytest.raises(SettingsError, match=message):
-        replace(
-            TRUNCATED,
-            outlier=None if options["outlier"] == "none" else options["outlier"],
-            clustering=options.get("clustering", "k-means"),
+    parse_settings(RAW | change, {"cel.kind": "plain"})
+    keys = {key.removeprefix("cel."): value for key, value in (RAW | change).items()}
+    with pytest.raises(SettingsError, match=message.replace("cel.", "")):
+        ClusterCEL(
+            classes=1,
+            outlier=None if keys["outlier"] == "none" else keys["outlier"],
+            outlier_rule="truncate",
+            clustering=keys.get("clustering", "k-means"),
         )
 
 

@@ -21,9 +21,22 @@ from fedcel.posterior.round_plan import RoundPlan
 from fedcel.seeding import make_generator
 from fedcel.settings import LocalSettings, NetSettings
 from fedcel.testing import DefenceContract
+from tests.fedcel.losses.single import bind_rival
 from tests.fedcel.train_one import train_one
 
 SHAPE = (1, 4, 4)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decoder that is narrower, and faster to learn."""
+    monkeypatch.setattr("fedcel.losses.defences.adversarial.WIDTH", 32)
+    monkeypatch.setattr("fedcel.losses.defences.adversarial.RATE", 0.01)
+
+
+def adversary(shape: tuple[int, ...] = SHAPE, features: int = 4) -> Adversarial:
+    """Return the defence of images and messages of that size."""
+    return bind_rival(Adversarial(), features=features, image=shape)
 
 
 class TestAdversarial(DefenceContract):
@@ -31,7 +44,7 @@ class TestAdversarial(DefenceContract):
 
     def build(self) -> Defence:
         """Return a small adversary."""
-        return Adversarial(SHAPE, 4, 5, 0.01)
+        return adversary()
 
 
 def batch(seed: int, shape: tuple[int, ...] = SHAPE, count: int = 6) -> tuple[Tensor, Tensor]:
@@ -50,12 +63,12 @@ def layers(theta: Tensor, sizes: list[int]) -> nn.Sequential:
     return decoder
 
 
-@pytest.mark.parametrize("other", [(4, 7), (5, 5), (4, 4)], ids=str)
-def test_a_stored_adversary_of_another_size_is_refused(other: tuple[int, int]) -> None:
-    """More features, or a wider decoder: it would be cut up wrongly."""
-    state = Adversarial(SHAPE, 4, 5, 0.01).refresh(None, torch.Generator())
-    with pytest.raises(SettingsError, match="stored adversary has"):
-        Adversarial(SHAPE, *other, 0.01).refresh(state, torch.Generator())
+def test_a_stored_adversary_of_another_size_is_refused() -> None:
+    """More features, or larger images: it would be cut up wrongly."""
+    state = adversary().refresh(None, torch.Generator())
+    for other in (adversary(features=5), adversary((1, 4, 5))):
+        with pytest.raises(SettingsError, match="stored adversary has"):
+            other.refresh(state, torch.Generator())
 
 
 @pytest.mark.parametrize("shape", [(1, 4, 4), (3, 5, 2)])
@@ -63,7 +76,7 @@ def test_it_is_torchs_network(shape: tuple[int, ...]) -> None:
     """Loss 1 - MSE, the encoder's gradient that of -MSE, the decoder's that of +MSE."""
     x, message = batch(1, shape)
     message.requires_grad_()
-    mine = Adversarial(shape, 4, 7, 0.01)
+    mine = adversary(shape)
     state = mine.refresh(None, torch.Generator().manual_seed(2))
     theirs = layers(state["theta"].detach().clone(), mine.widths)
     mse = mse_loss(theirs(message), x.flatten(1))
@@ -80,7 +93,7 @@ def test_it_is_torchs_network(shape: tuple[int, ...]) -> None:
 def test_gradient() -> None:
     """The encoder's, by finite differences in float64."""
     x, message = (part.double() for part in batch(3))
-    mine = Adversarial(SHAPE, 4, 5, 0.01)
+    mine = adversary()
     state = {name: t.double() for name, t in mine.refresh(None, torch.Generator()).items()}
     assert torch.autograd.gradcheck(
         lambda z: mine.loss(state, x, z, z + 0.1).loss, message.requires_grad_()
@@ -91,7 +104,7 @@ def test_it_reads_the_message_and_not_the_code() -> None:
     """What the attacker never sees has no gradient."""
     x, z = batch(4)
     z.requires_grad_()
-    mine = Adversarial(SHAPE, 4, 5, 0.01)
+    mine = adversary()
     term = mine.loss(mine.refresh(None, torch.Generator()), x, z, torch.ones_like(z))
     (slope,) = torch.autograd.grad(term.loss, z, allow_unused=True)
     assert slope is None
@@ -99,9 +112,9 @@ def test_it_reads_the_message_and_not_the_code() -> None:
 
 def test_theta_is_drawn_as_layers_are() -> None:
     """Within 1/sqrt(n) of each layer, from the generator alone."""
-    mine = Adversarial(SHAPE, 4, 100, 0.01)
+    mine = adversary()
     theta = mine.refresh(None, torch.Generator().manual_seed(1))["theta"]
-    for part, inputs in zip(torch.split(theta, [500, 10100, 1616]), [4, 100, 100], strict=True):
+    for part, inputs in zip(torch.split(theta, [160, 1056, 528]), [4, 32, 32], strict=True):
         assert 0.95 < part.abs().max() * inputs**0.5 <= 1
     again = mine.refresh(None, torch.Generator().manual_seed(1))["theta"]
     assert torch.equal(theta, again)
@@ -110,21 +123,23 @@ def test_theta_is_drawn_as_layers_are() -> None:
 def test_other_features_are_refused() -> None:
     """A user's encoder may send another number of values than the settings say."""
     x, message = batch(5)
-    mine = Adversarial(SHAPE, 3, 5, 0.01)
+    mine = adversary(features=3)
     state = mine.refresh(None, torch.Generator())
     with pytest.raises(NetError, match=r"sends 4 values, the adversary decodes 3; set net\.feat"):
         mine.loss(state, x, message, message)
 
 
 @pytest.mark.parametrize("weight", [1e-6, 1.0])
-def test_it_learns_to_decode(weight: float) -> None:
+def test_it_learns_to_decode(weight: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Images that are a function of 4 values: a tenth of the mean image's error on fresh ones.
 
     Whatever the weight of the loss.
     """
     stream = torch.Generator().manual_seed(6)
     mixing = torch.randn(4, 16, generator=stream)
-    mine = Adversarial(SHAPE, 4, 64, 0.003)
+    monkeypatch.setattr("fedcel.losses.defences.adversarial.WIDTH", 64)
+    monkeypatch.setattr("fedcel.losses.defences.adversarial.RATE", 0.003)
+    mine = adversary()
     state = mine.refresh(None, stream)
 
     def draw() -> tuple[Tensor, Tensor]:
@@ -157,7 +172,7 @@ def trained(weight: float) -> FlatNet:
             NetSettings(features=4, width=16), SHAPE, 2, make_generator(1, "net"), cut=Cut(0.03)
         )
     )
-    term = WeightedTerm("defence", DefenceTerm(Adversarial(SHAPE, 4, 32, 0.01)), weight)
+    term = WeightedTerm("defence", DefenceTerm(adversary()), weight)
     plan = RoundPlan(0.3, 0.0, weight, 0.0, 0.0, 0.0, False, 0.0)
     local = LocalSettings(steps=700, batch_size=32)
     train_one(

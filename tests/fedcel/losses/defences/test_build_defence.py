@@ -1,6 +1,5 @@
 """From names to what acts: the net, the cut and the loss of each defence."""
 
-from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -8,29 +7,41 @@ import torch
 from torch import Tensor
 
 from fedcel.errors import PluginError, SettingsError
-from fedcel.losses import defences
+from fedcel.federation import build_terms
 from fedcel.losses.defences import (
+    CEB,
+    VIB,
     Adversarial,
     Defence,
     InformationBottleneck,
     LearnedNoise,
     NoPeek,
 )
-from fedcel.losses.defences.build_defence import DEFENCE_BUILDERS
-from fedcel.losses.protocol import State, Term
-from fedcel.nets import build_net
+from fedcel.losses.protocol import CutShape, State, Term
+from fedcel.nets import SplitNet, build_net
 from fedcel.nets.cut import Cut
-from fedcel.settings import DEFENCES, Settings, parse_settings
+from fedcel.settings import Settings, parse_settings
 
 SHAPE = (1, 8, 8)
 
 
-def named(name: str, strength: float = 0.5, **more: float) -> Settings:
+def named(name: str, strength: float = 0.5) -> Settings:
     """Return settings with a defence of that name."""
-    keys = {f"defence.{key}": value for key, value in more.items()}
-    return parse_settings(
-        {"defence.name": name, "defence.strength": strength, "net.noise": 0.1, **keys}
-    )
+    return parse_settings({"defence.name": name, "defence.strength": strength, "net.noise": 0.1})
+
+
+def bind(s: Settings, shape: tuple[int, ...] = SHAPE) -> object:
+    """Return the loss of the defence, for ten classes."""
+    sigma = s.defence.find_sigma(s.net)
+    is_unit_box = s.net.bound == "sigmoid"
+    cut = CutShape(10, s.net.features, sigma, image=shape, is_unit_box=is_unit_box)
+    return s.defence.bind(cut, s)
+
+
+def build(s: Settings) -> SplitNet:
+    """Return the net that the defence needs, with its cut."""
+    cut = s.defence.build_cut(s.net)
+    return build_net(s.defence.adapt_net(s.net), SHAPE, 10, torch.Generator(), cut=cut)
 
 
 class Mine:
@@ -69,49 +80,49 @@ def useless(settings: Settings, shape: tuple[int, ...]) -> str:
         ("dropout", Cut(0.1, 0.5), type(None)),
         ("nopeek", Cut(0.1), NoPeek),
         ("adversarial", Cut(0.1), Adversarial),
-        ("noise+nopeek", Cut(0.7), NoPeek),
-        ("noise+adversarial", Cut(0.7), Adversarial),
         ("learned-noise", Cut(0.1), LearnedNoise),
-        ("vib", Cut(0.1), InformationBottleneck),
-        ("ceb", Cut(0.1), InformationBottleneck),
+        ("vib", Cut(0.1), VIB),
+        ("ceb", Cut(0.1), CEB),
     ],
 )
 def test_each_name(name: str, cut: Cut, kind: type) -> None:
     """Its cut in training and in use, and its loss."""
-    s = named(name, 3.0 if name == "bottleneck" else 0.5, noise=0.7)
-    assert defences.build_cut(s) == cut
-    assert type(defences.build_defence(s, SHAPE, 10)) is kind
-    assert defences.defended_net_settings(s).features == (3 if name == "bottleneck" else 64)
+    s = named(name, 3.0 if name == "bottleneck" else 0.5)
+    assert s.defence.build_cut(s.net) == cut
+    assert type(bind(s)) is kind
+    assert s.defence.adapt_net(s.net).features == (3 if name == "bottleneck" else 64)
 
 
 def test_without_a_defence() -> None:
     """All is as the net's settings say."""
     s = parse_settings({"net.noise": 0.2})
     assert (
-        defences.build_cut(s),
-        defences.defended_net_settings(s),
-        defences.build_defence(s, SHAPE, 10),
+        s.defence.build_cut(s.net),
+        s.defence.adapt_net(s.net),
+        bind(s),
     ) == (Cut(0.2), s.net, None)
 
 
-def test_every_name_can_be_built() -> None:
-    """None is promised by the settings alone."""
-    tested = {"noise", "bottleneck", "dropout", "none", *DEFENCE_BUILDERS}
-    assert {name.removeprefix("noise+") for name in DEFENCES} == tested
+def test_the_adversary_is_of_the_cut_and_the_images() -> None:
+    """D values in, as many as an image has out."""
+    adversary = bind(named("adversarial"), (3, 4, 5))
+    assert isinstance(adversary, Adversarial)
+    assert adversary.widths == [64, 256, 256, 60]
 
 
-def test_the_adversary_is_of_the_settings_and_the_images() -> None:
-    """Shape, D, width and rate."""
-    s = named("adversarial", width=9, rate=0.02)
-    assert defences.build_defence(s, (3, 4, 5), 10) == Adversarial((3, 4, 5), 64, 9, 0.02)
+@pytest.mark.parametrize("rest", ["nopeek", "adversarial"])
+def test_pairs_are_named_with_what_takes_their_place(rest: str) -> None:
+    """Noise at the cut and a defence are two settings."""
+    with pytest.raises(SettingsError, match=f"set net.noise to the noise, .* to '{rest}'"):
+        parse_settings({"defence.name": f"noise+{rest}"})
+    with pytest.raises(SettingsError, match=r"defence\.noise .* set net\.noise"):
+        parse_settings({"defence.name": rest, "defence.noise": 0.4})
 
 
 def test_a_bottleneck_narrows_the_net_that_is_built() -> None:
     """Messages of as many values as the strength says, from the encoder on."""
     s = named("bottleneck", 3.0)
-    net = build_net(
-        defences.defended_net_settings(s), SHAPE, 10, torch.Generator(), cut=defences.build_cut(s)
-    )
+    net = build(s)
     assert net.features == 3
     assert net.encode(torch.zeros(2, *SHAPE)).shape == (2, 3)
 
@@ -119,19 +130,19 @@ def test_a_bottleneck_narrows_the_net_that_is_built() -> None:
 def test_a_users_defence() -> None:
     """Called with all settings and the shape of the images; its cut is the net's."""
     s = named(f"{__name__}:Mine")
-    made = defences.build_defence(s, SHAPE, 10)
+    made = bind(s)
     assert isinstance(made, Defence)
     z = torch.arange(3.0)[:, None]
     assert made.loss({}, torch.zeros(3, *SHAPE), z, z).loss == 5 / 3
     assert Mine.made == (s, SHAPE)
-    assert defences.build_cut(s) == Cut(0.1)
+    assert s.defence.build_cut(s.net) == Cut(0.1)
 
 
 def test_a_users_loss_that_would_never_act_is_refused() -> None:
     """Five rounds end before the ramp does; what only transforms has no ramp."""
     s = parse_settings({"defence.name": f"{__name__}:Mine", "defence.strength": 1, "rounds": 5})
     with pytest.raises(SettingsError, match="Mine', .* must be fully on by then"):
-        defences.build_defence(s, SHAPE, 10)
+        build_terms(s)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +157,7 @@ def test_a_users_loss_that_would_never_act_is_refused() -> None:
 def test_refusals_name_the_part(name: str, message: str) -> None:
     """Before any training."""
     with pytest.raises(PluginError, match=message):
-        defences.build_defence(named(name), SHAPE, 10)
+        bind(named(name))
 
 
 @pytest.mark.parametrize(
@@ -166,9 +177,7 @@ def test_noise_is_learned_where_the_defence_needs_it(
 ) -> None:
     """The net that is built has the scale, with the limit of the settings."""
     s = parse_settings({"defence.name": name, "net.noise-limit": 3.0, **keys})
-    net = build_net(
-        defences.defended_net_settings(s), SHAPE, 10, torch.Generator(), cut=defences.build_cut(s)
-    )
+    net = build(s)
     scale = net.noise_scale
     assert (scale is None) == (shape == "one")
     assert net.is_noise_of_image == (shape == "image")
@@ -176,27 +185,21 @@ def test_noise_is_learned_where_the_defence_needs_it(
 
 
 @pytest.mark.parametrize(
-    ("keys", "expected"),
+    ("keys", "groups", "centre", "deviation"),
     [
-        ({"defence.name": "vib"}, InformationBottleneck(64, 1, 0.3, 0.5, 0.416333, 0.01)),
-        (
-            {"defence.name": "ceb", "net.bound": "norm", "defence.marginal-rate": 0.2},
-            InformationBottleneck(64, 10, 0.3, 0.0, 1.044031, 0.2),
-        ),
-        (
-            {"defence.name": "vib", "defence.marginal": "fixed"},
-            InformationBottleneck(64, 1, 0.3, 0.5, 0.416333, 0.0),
-        ),
+        ({"defence.name": "vib"}, 1, 0.5, 0.416333),
+        ({"defence.name": "ceb", "net.bound": "norm"}, 10, 0.0, 1.044031),
     ],
 )
 def test_the_gaussians_of_a_bottleneck(
-    keys: dict[str, object], expected: InformationBottleneck
+    keys: dict[str, object], groups: int, centre: float, deviation: float
 ) -> None:
     """One, or one a class; at its start as wide as features within their bound, noise included."""
-    made = defences.build_defence(parse_settings(keys), SHAPE, 10)
+    made = bind(parse_settings(keys))
     assert isinstance(made, InformationBottleneck)
-    assert made.deviation == pytest.approx(expected.deviation, abs=1e-5)
-    assert replace(made, deviation=0.0) == replace(expected, deviation=0.0)
+    means, logs = made.refresh(None, torch.Generator())["theta"].detach().view(2, groups, 64)
+    assert torch.all(means == centre)
+    torch.testing.assert_close(logs.exp(), torch.full_like(logs, deviation))
 
 
 @pytest.mark.parametrize(

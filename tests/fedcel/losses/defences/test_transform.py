@@ -10,9 +10,8 @@ from fedcel.data import load_splits
 from fedcel.errors import PluginError
 from fedcel.federation import init_net
 from fedcel.leakage import SmashedData
-from fedcel.losses import defences
 from fedcel.losses.defences import Defence
-from fedcel.losses.protocol import State, Term
+from fedcel.losses.protocol import CutShape, State, Term
 from fedcel.settings import Settings, parse_settings
 
 SHAPE = (1, 8, 8)
@@ -77,6 +76,11 @@ def named(name: str) -> Settings:
     return parse_settings({**keys, "clients": 2})
 
 
+def bind(s: Settings) -> object:
+    """Return the loss of the defence."""
+    return s.defence.bind(CutShape(10, s.net.features, 0.1, image=SHAPE), s)
+
+
 def test_what_is_sent_is_transformed_for_everybody() -> None:
     """The net of a run, and the attacker's likelihood, which peaks at the transformed features."""
     s = named("Halves")
@@ -89,13 +93,13 @@ def test_what_is_sent_is_transformed_for_everybody() -> None:
     law = SmashedData(changed.net).log_prob(0.5 * plain.net.encode(x).detach(), x)
     assert law.argmax(1).tolist() == [0, 1, 2]
     assert torch.equal(law.diagonal(), torch.zeros(3).double())
-    assert defences.build_defence(s, SHAPE, 10) is None
+    assert bind(s) is None
 
 
 def test_a_transform_may_bring_a_loss() -> None:
     """The same object is asked for both."""
     s = named("Both")
-    assert isinstance(defences.build_defence(s, SHAPE, 10), Defence)
+    assert isinstance(bind(s), Defence)
     net = init_net(s, load_splits(s.data, s.clients, s.seed)).net
     assert "TransformedEncoder" in [type(layer).__name__ for layer in net.encoder]
 

@@ -1,0 +1,204 @@
+"""Conditional entropy losses: the options that all of them share."""
+
+from typing import Literal
+
+from pydantic import Field, PrivateAttr, model_validator
+
+from fedcel.errors import SettingsError
+from fedcel.losses.cel.class_spread import ClassShare
+from fedcel.losses.protocol import ConditionalEntropy, CutShape
+from fedcel.options import Kind, Off, Positive
+
+Pool = Literal["flatten", "mean"]
+"""What becomes of features of more than one dimension before a loss."""
+
+
+class CEL(Kind, table="cel"):
+    """Conditional entropy loss: its options, and what it computes with them.
+
+    `bind` returns the loss of the features of one net.
+    """
+
+    kind: str = Field("none", description="Which conditional entropy loss is added, if any.")
+    weight: float = Field(
+        0.3, ge=0, allow_inf_nan=False, description="Lambda, multiplied by gamma."
+    )
+    warm_up: int = Field(5, ge=0, description="Rounds before the loss is switched on.")
+    schedule: Literal["ramp", "constant", "rate", "target"] = Field(
+        "ramp",
+        description="Gamma after warm-up: a ramp, constant, falling with eta, or by `cel.target`.",
+    )
+    ramp: float = Field(
+        0.6, ge=0, le=1, description="Fraction of the rounds at which gamma is largest."
+    )
+    target: Literal["none", "spread", "accuracy"] = Field(
+        "none",
+        description="What tau, or gamma by `cel.schedule`, follows to reach `cel.goal`; or none.",
+    )
+    goal: Positive = Field(
+        0.95,
+        description="Spread in the batches, or validation accuracy, that `cel.target` steers to.",
+    )
+    pool: Pool = Field(
+        "flatten",
+        description="mean: a loss sees each channel's mean over positions; convolutional cuts.",
+    )
+    share: ClassShare = Field(
+        "batch-share", description="Beta, a class's share in the loss: n_c/B, 1/present, or 1."
+    )
+    clip: Positive | Off = Field(
+        "none", description="Largest L2 norm of the loss's gradient at an image's features."
+    )
+    momentum: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="The encoder follows the running mean of the loss's gradient; 0: each step's.",
+    )
+    passes: Literal["one", "two"] = Field(
+        "one",
+        description="two: the loss has a backward pass of its own, into the encoder alone.",
+    )
+
+    _cut: CutShape = PrivateAttr(CutShape(0, 0))
+
+    @model_validator(mode="after")
+    def _check_rules(self) -> "CEL":
+        """Refuse options that contradict each other or have no effect."""
+        self.check_rules()
+        return self
+
+    def check_rules(self) -> None:
+        """Refuse options that contradict each other or have no effect: SettingsError."""
+        if self.schedule == "target" and self.target == "none":
+            raise SettingsError(
+                "cel.schedule is 'target', cel.target 'none': gamma follows a goal; set "
+                "cel.target to 'accuracy' or 'spread' and cel.goal, or cel.schedule to 'ramp'"
+            )
+        if self.target != "none" and self.schedule != "target" and not self.has_threshold:
+            raise SettingsError(
+                f"cel.target is {self.target!r}, {self._name_penalty()}cel.kind {self.kind!r}: "
+                "only the penalty 'log' has a threshold, 'mutual-information' uses no penalty; set "
+                "cel.penalty to 'log' and another kind, cel.schedule to 'target', which moves the "
+                "weight, or cel.target to 'none'"
+            )
+        if self.target == "accuracy" and self.goal >= 1:
+            raise SettingsError(
+                f"cel.goal is {self.goal:g}, must be a validation accuracy below 1; try 0.95"
+            )
+
+    @property
+    def refresh_epochs(self) -> int:
+        """Local epochs from one refresh of the statistics to the next; 0: at a round's start."""
+        return 0
+
+    @property
+    def has_threshold(self) -> bool:
+        """Whether a spread below a threshold costs nothing."""
+        return False
+
+    def check_noise(self, sigma: float) -> None:
+        """Refuse an option that is measured against the noise at the cut, where there is none.
+
+        Args:
+            sigma: Standard deviation of the noise, in units of z.
+
+        Raises:
+            SettingsError: There is no noise.
+        """
+
+    def bind(self, cut: CutShape) -> ConditionalEntropy | None:
+        """Return the loss of the features at one cut.
+
+        Args:
+            cut: The features before they are pooled.
+
+        Returns:
+            The loss of the features that it sees, None for kind `none`.
+
+        Raises:
+            SettingsError: The loss needs a sigma above 0, or positions that the features do not
+                have.
+            PluginError: A user's object makes no such loss, or one that breaks its contract.
+        """
+        self.check_noise(cut.sigma)
+        bound = self.model_copy()
+        bound._cut = self.pool_cut(cut)
+        assert isinstance(bound, ConditionalEntropy)
+        return bound
+
+    def state_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each tensor of one client's state, by its name."""
+        return {}
+
+    def pool_cut(self, cut: CutShape) -> CutShape:
+        """Return the features as the loss sees them: channel means, where it pools.
+
+        Raises:
+            SettingsError: The features have no positions to average over.
+        """
+        if self.pool == "flatten":
+            return cut._replace(positions=1)
+        if cut.positions == 1:
+            raise SettingsError(
+                f"cel.pool is {self.pool!r}, and the encoder has no `positions` above 1: say how "
+                "many values of z each channel has, or set cel.pool to 'flatten'"
+            )
+        return cut._replace(features=cut.features // cut.positions)
+
+    def _name_penalty(self) -> str:
+        """Return how messages name the penalty, nothing for a loss without one."""
+        return ""
+
+
+class NoCEL(CEL):
+    """No conditional entropy loss."""
+
+    kind: Literal["none"] = "none"
+
+    def check_rules(self) -> None:
+        """Refuse a weight that follows a goal where there is no loss that it is of."""
+        if self.schedule == "target":
+            raise SettingsError(
+                "cel.schedule is 'target', cel.kind 'none': gamma is of a conditional entropy "
+                "loss, and there is none; set cel.kind to 'cluster' or another, or cel.schedule to "
+                "'ramp'"
+            )
+
+    def bind(self, cut: CutShape) -> None:
+        """Return no loss."""
+
+
+class RefreshedCEL(CEL):
+    """Conditional entropy loss with statistics of all the client's features."""
+
+    refresh_every: int = Field(
+        1,
+        ge=0,
+        alias="refresh",
+        description="Local epochs from one refresh of the statistics to the next; 0: each round.",
+    )
+
+    @property
+    def refresh_epochs(self) -> int:
+        """Local epochs from one refresh of the statistics to the next; 0: at a round's start."""
+        return self.refresh_every
+
+
+def require_noise(option: str, value: str, sigma: float, *, instead: str) -> None:
+    """Refuse an option that is measured against the noise at the cut, where there is none.
+
+    Args:
+        option: Its name in `cel`.
+        value: What it is set to.
+        sigma: Standard deviation of the noise at the cut, in units of z.
+        instead: A value that can do without.
+
+    Raises:
+        SettingsError: There is no noise.
+    """
+    if not sigma > 0:
+        raise SettingsError(
+            f"net.noise is {sigma}, must be above 0 for cel.{option} {value!r}, which is measured "
+            f"against the noise; use 0.3, or cel.{option} {instead!r}"
+        )
