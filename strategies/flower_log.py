@@ -12,7 +12,7 @@ PROGRESS = "progress"
 """A record with this attribute is shown where all else below a warning is not."""
 _EXPECTED = ("DEPRECATED FEATURE", "evaluation will be skipped")
 _COUNTED = ("[ROUND %s/%s]", "\t├── Number of rounds: %d")
-"""What Flower says of rounds."""
+"""Flower's lines about rounds."""
 _RESULTS = "Final results:"
 """After it come metrics by round, in Flower's count."""
 

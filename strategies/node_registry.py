@@ -1,4 +1,4 @@
-"""Which node holds which partition, and how much data: before round 1, and when nodes change."""
+"""Registry of nodes and their partitions, before round 1 and when nodes change."""
 
 import time
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ _NO_PARTITION = -1
 
 
 class NodeRegistry(NamedTuple):
-    """Which node of a run holds which partition, and how much data."""
+    """Partitions that the nodes of a run hold, and how much data."""
 
     partitions: dict[int, int]
     """Node -> the partition that it holds."""
@@ -49,7 +49,7 @@ class Answers(NamedTuple):
     reasons: list[str]
     """Why nodes were refused."""
     silent: int
-    """How many did not answer in time."""
+    """Number of nodes that did not answer in time."""
 
 
 def count_nodes(grid: Grid) -> int:

@@ -99,7 +99,7 @@ class PosteriorStrategy(FedAvg):
         log(INFO, "\t└──> Least share that is kept: %g", self.settings.strategy.least_share)
 
     def fault(self, reply: Message) -> str | None:
-        """Say why to leave this reply out. Subclasses may override it.
+        """Judge a reply: a reason to leave it out, or None. Subclasses may override it.
 
         Args:
             reply: A client's reply to this round's request.

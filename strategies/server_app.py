@@ -140,14 +140,14 @@ def print_event(event: Event) -> None:
 
 
 class RunPlan(NamedTuple):
-    """What a run config asks for."""
+    """Contents of a run config."""
 
     settings: Settings
     folder: Path
     resume: bool
     recount: bool
     decisions: dict[str, int | str]
-    """What it left to the server."""
+    """Settings that it left to the server."""
 
 
 def make_server_app() -> ServerApp:
@@ -228,7 +228,7 @@ def read_plan(grid: Grid, context: Context) -> RunPlan:
 
 @contextmanager
 def open_folder(plan: RunPlan) -> Iterator[bool]:
-    """Be the only writer of the run's folder, made or taken up; yield whether it has a round.
+    """Hold the run's folder, made or taken up, as its only writer; yield whether it has a round.
 
     Raises:
         RunError: It is there already, cannot be resumed, or another process writes into it.

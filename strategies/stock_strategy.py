@@ -85,7 +85,7 @@ class StockStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Let the strategy address the clients of the round, once all are connected."""
+        """Ask the clients of the round by the strategy's messages, once all are connected."""
         config = ConfigRecord({**config})  # a strategy adds to what it is given
         nodes = self._await_nodes(server_round, config, grid)
         drawn = cast(Grid, DrawnGrid(grid, [*nodes.values()]))
@@ -110,7 +110,7 @@ class StockStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Let the strategy make the next model, and report who is in it."""
+        """Make the next model by the strategy, and report who is in it."""
         replies = sorted(replies, key=self._find_sender)
         self._record_replies(replies)
         if not self.report.clients:
