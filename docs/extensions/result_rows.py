@@ -79,7 +79,7 @@ from sims.report.table import format_estimate, format_markdown, make_table
 from sims.results.columns import BITS, MSE, Column, find_columns
 from sims.results.file_names import BENCH_FILE
 from sims.results.intervals import estimate
-from sims.results.matched_accuracy import match_rows, match_samples
+from sims.results.matched_accuracy import match_samples
 from sims.results.records import BenchRow
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -462,8 +462,8 @@ def match_bench(
 ) -> tuple[Comparison, VariantMatches, Sequence[VariantMatches]]:
     """Return a kept bench, its variants at an accuracy, and the same in samples of its images."""
     bench = compare_variants(file)
-    samples = match_samples(bench.rows, bench.samples, loss)
-    return bench, match_rows(bench.rows, bench.measured, loss), samples
+    matches, *samples = match_samples(bench.rows, [bench.measured, *bench.samples], loss)
+    return bench, matches, samples
 
 
 def draw_matched(

@@ -1,4 +1,4 @@
-"""What private answers of a run are worth, for the terminal: all options, and the cheapest one."""
+"""Utility of a run's private answers, for the terminal: all options, and the cheapest one."""
 
 import math
 from collections.abc import Sequence
@@ -148,7 +148,7 @@ def name_option(privacy: PrivacySettings) -> str:
 def describe_choice(
     cheapest: AnswerOption | None, own_validation: float, own_test: float, allowed_loss: float
 ) -> str:
-    """Say which option is the cheapest within the loss, chosen on validation images."""
+    """Return the option that is the cheapest within the loss, chosen on validation images."""
     points = f"{100 * allowed_loss:g} points"
     if cheapest is None:
         return (
@@ -174,7 +174,7 @@ def describe_choice(
 
 
 def describe_label_only(run: Run, accuracy: float, allowed_loss: float) -> str:
-    """Say from which epsilon on labels alone stay within the loss."""
+    """Return the epsilon from which labels alone stay within the loss."""
     needed = label_only_epsilon(accuracy, allowed_loss, run.splits.classes)
     return (
         f"label-only loses no more than {100 * allowed_loss:g} points from epsilon {needed:.2f} on "

@@ -18,7 +18,7 @@ from sims.report.figures import render_svg
 from sims.report.table import format_csv, make_table
 
 TRUETYPE = 42
-"""How fonts are embedded: some journals refuse matplotlib's default, Type 3."""
+"""Format of embedded fonts: some journals refuse matplotlib's default, Type 3."""
 
 
 class ChartPoint(NamedTuple):

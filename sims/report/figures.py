@@ -68,7 +68,7 @@ PROBES = 3
 
 
 class Look(NamedTuple):
-    """How one summary is drawn in every figure."""
+    """Colour, marker and line of one summary in every figure."""
 
     colour: str
     marker: str
@@ -91,7 +91,7 @@ def choose_look(index: int) -> Look:
 
 
 Looks = Mapping[str, Look]
-"""How each variant is drawn, in every figure of a report."""
+"""Look of each variant in every figure of a report."""
 
 
 def choose_looks(summaries: Sequence[Summary]) -> Looks:

@@ -1,4 +1,4 @@
-"""What larger budgets brought an attack on a cell."""
+"""Attacks that were run with several budgets."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -26,13 +26,13 @@ class Sweep(NamedTuple):
 
     @property
     def falling(self) -> bool:
-        """Say whether the largest budget still helped."""
+        """Whether the largest budget still helped."""
         before, last = list(self.errors.values())[-2:]
         return last < FALLING * before
 
 
 def find_sweeps(rows: Iterable[BenchRow]) -> list[Sweep]:
-    """Return what each attack had with several budgets on each cell, in their order."""
+    """Return the errors of each attack with several budgets on each cell."""
     sweeps = []
     for row in rows:
         groups: dict[tuple[AttackId, int | None], dict[float, float]] = {}
@@ -65,15 +65,10 @@ def make_sweeps_table(sweeps: Sequence[Sweep], labels: Mapping[Point, str] | Non
 
 
 def describe_sweeps(sweeps: Sequence[Sweep]) -> str:
-    """Say for how many the largest budget still helped."""
+    """Return for how many attacks the largest budget still helped."""
     count = sum(sweep.falling for sweep in sweeps)
-    percent = f"{100 * (1 - FALLING):g} %"
-    if not count:
-        return (
-            f"At the largest budget the MSE was no longer falling for any of {len(sweeps)}: by "
-            f"less than {percent} from the budget before."
-        )
     return (
-        f"At the largest budget the MSE was still falling, by more than {percent} from the budget "
-        f"before, for {count} of {len(sweeps)}: there a longer attack would rebuild better."
+        f"At the largest budget the MSE was still falling, by more than {100 * (1 - FALLING):g} % "
+        f"from the budget before, for {count} of {len(sweeps)}"
+        + (": there a longer attack would rebuild better." if count else ".")
     )

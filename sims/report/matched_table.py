@@ -25,8 +25,6 @@ from sims.results.file_names import FAILED_FILE
 from sims.results.intervals import complete_mean, resample_rows
 from sims.results.matched_accuracy import (
     Matches,
-    curve_areas,
-    match_rows,
     match_samples,
     measure_rows,
     paired_differences,
@@ -212,8 +210,7 @@ def make_loss_tables(
     `columns` are the measures of the first table, the bits among them; `only` names the variants of
     both, all of them without it.
     """
-    matches = match_rows(bench.rows, bench.measured, loss)
-    samples = match_samples(bench.rows, bench.samples, loss)
+    matches, *samples = match_samples(bench.rows, [bench.measured, *bench.samples], loss)
     names = [name for name in matches if name in (only or matches)]
     below = "the undefended accuracy" if loss == 0 else f"{loss:g} points below undefended"
     seeds = len({row.seed for row in bench.rows})
@@ -313,8 +310,7 @@ def format_bound(ours: Matches, reference: Matches, common: Iterable[int]) -> st
 
 def make_overall_table(bench: Comparison, most: float) -> Table:
     """Return each curve's mean bits and MSE over the losses up to `most`, fewest bits first."""
-    areas = curve_areas(bench.rows, bench.measured, most)
-    sampled = sample_areas(bench.rows, bench.samples, most)
+    areas, *sampled = sample_areas(bench.rows, [bench.measured, *bench.samples], most)
     columns = [
         BITS.titled(f"mean bits beyond label, 0 to {most:g} points lost"),
         MSE.titled("mean of the attack's MSE"),

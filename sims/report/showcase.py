@@ -32,7 +32,7 @@ class PictureRow(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """What attackers make of one variant's messages."""
+    """Reconstructions and guesses of one variant's messages."""
 
     title: str
     rows: tuple[PictureRow, ...]

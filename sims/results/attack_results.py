@@ -1,4 +1,4 @@
-"""What attacks scored on a run: one result for each attack and its settings.
+"""Scores of attacks on a run: one result for each attack and its settings.
 
 `attacks/NAME-HASH.json` has the settings, the attacks' revision and the rows, one for each attack
 seed. The safetensors file beside it, written first, has the first reconstructions and what the rows
@@ -35,7 +35,7 @@ from sims.results.record_files import read_record
 from sims.results.records import ATTACK_MEASURES, ATTRIBUTE_MEASURES, CellAttack, attribute
 
 IMAGE_MEASURES = ("mse", "identification-1")
-"""What is kept of each target."""
+"""Scores that are kept of each target."""
 Pictures = dict[str, Tensor]
 
 
@@ -117,7 +117,7 @@ def read_results(folder: Path) -> list[AttackResult]:
 
 
 def is_replaced_by(old: AttackId, new: AttackId) -> bool:
-    """Say whether `new` supersedes `old`: every field set in `old` is equal in `new`."""
+    """Whether `new` supersedes `old`: every field set in `old` is equal in `new`."""
     return all(before in ("", None, after) for before, after in zip(old, new, strict=True))
 
 
@@ -155,7 +155,7 @@ def lacking_settings(folder: Path, attack_settings: AttackSettings) -> AttackSet
 
 
 def is_lacking(path: Path) -> bool:
-    """Say whether the result at this path is missing, outdated, or a failure."""
+    """Whether the result at this path is missing, outdated, or a failure."""
     if not path.exists():
         return True
     result = read_result(path)

@@ -1,4 +1,4 @@
-"""What the files of runs and benches are called."""
+"""Names of the files of runs and benches."""
 
 RESULT_FILE = "result.json"
 """The measured end of a run."""

@@ -65,7 +65,7 @@ def estimate(values: Iterable[float | None]) -> Estimate:
 
 REPLICATES = 200
 REQUIRED = (ACCURACY.key, BITS.key)
-"""What must be kept of each image of each run, or no sample is drawn."""
+"""Measures that must be kept of each image of each run, or no sample is drawn."""
 Vector = Float[np.ndarray, " T"]
 
 

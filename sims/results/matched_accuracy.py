@@ -103,40 +103,22 @@ def measure_rows(rows: Iterable[BenchRow]) -> list[Measures]:
     return measured
 
 
-def match_rows(
-    rows: Sequence[BenchRow], measured: Sequence[Measures], loss: float
-) -> dict[str, Matches]:
+def match_samples(
+    rows: Sequence[BenchRow], samples: Sequence[Sequence[Measures]], loss: float
+) -> list[dict[str, Matches]]:
     """Return what each variant has `loss` points of accuracy below the undefended net.
 
     Args:
         rows: A bench's rows.
-        measured: Their measures.
+        samples: Measures of the rows: as measured, or in samples of test images.
         loss: Points of accuracy, 0 or more.
 
     Returns:
-        By variant and seed, the measures at that accuracy; None where it is never reached.
+        For each sample, by variant and seed, the measures at that accuracy; None where it is never
+        reached.
 
     Raises:
         RunError: When a row lacks what is needed, or a seed has no undefended row.
-    """
-    return match_samples(rows, [measured], loss)[0]
-
-
-def match_samples(
-    rows: Sequence[BenchRow], samples: Sequence[Sequence[Measures]], loss: float
-) -> list[dict[str, Matches]]:
-    """Return what each variant has at an accuracy in each sample of test images.
-
-    Args:
-        rows: A bench's rows.
-        samples: By sample, the rows' measures.
-        loss: As `match_rows`.
-
-    Returns:
-        By sample, as `match_rows`.
-
-    Raises:
-        RunError: As `match_rows`.
     """
     matches: list[dict[str, Matches]] = [{} for _ in samples]
     for (variant, seed), (curves, tops) in _sample_curves(rows, samples).items():
@@ -160,9 +142,9 @@ def _sample_curves(
     return gathered
 
 
-def curve_areas(
-    rows: Sequence[BenchRow], measured: Sequence[Measures], most: float
-) -> dict[str, dict[int, Measures]]:
+def sample_areas(
+    rows: Sequence[BenchRow], samples: Sequence[Sequence[Measures]], most: float
+) -> list[dict[str, dict[int, Measures]]]:
     """Return by variant and seed the mean bits and MSE over losses of 0 to `most` points.
 
     The area under a curve over its width. At each of 101 losses a defender has the fewest bits that
@@ -171,27 +153,11 @@ def curve_areas(
 
     Args:
         rows: A bench's rows.
-        measured: Their measures.
+        samples: As `match_samples`.
         most: The largest loss, in points above 0.
 
     Raises:
-        RunError: As `match_rows`.
-    """
-    return sample_areas(rows, [measured], most)[0]
-
-
-def sample_areas(
-    rows: Sequence[BenchRow], samples: Sequence[Sequence[Measures]], most: float
-) -> list[dict[str, dict[int, Measures]]]:
-    """Return the areas in each sample of test images; see `curve_areas`.
-
-    Args:
-        rows: A bench's rows.
-        samples: By sample, the rows' measures.
-        most: As `curve_areas`.
-
-    Raises:
-        RunError: As `match_rows`.
+        RunError: As `match_samples`.
     """
     losses = np.linspace(0, most / 100, GRID)
     areas: list[dict[str, dict[int, Measures]]] = [{} for _ in samples]

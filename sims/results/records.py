@@ -58,7 +58,7 @@ class RoundEvent(Record):
     ess: Number = None
     seconds: Number = None
     clients: int = 0
-    """Whose updates are used."""
+    """Number of clients whose updates are used."""
     rejected: tuple[RejectedReply, ...] = ()
     kept_share: float | None = None
     """Of the weight of the clients that were asked, where some were left out; see `share`."""
@@ -89,7 +89,7 @@ class ReliabilityBins(Record):
 
 
 class PrivateUtility(Record):
-    """What differentially private answers are worth at one epsilon."""
+    """Utility of differentially private answers at one epsilon."""
 
     accuracy: Number = None
     top1_kept: Number = None
@@ -100,7 +100,7 @@ class PrivateUtility(Record):
 
 
 class RunMeasures(MeasuredLeak):
-    """What a run's result and its row in a bench both have; older runs lack some of it."""
+    """Measures of a run's result and of its row in a bench; older runs lack some of them."""
 
     accuracy: Number = None
     identification_optimal: Number = None
@@ -151,7 +151,7 @@ class RunResult(RunMeasures, PredictorScores):
     private: dict[str, PrivateUtility] = Field(default_factory=dict)
     parameters: int | None = None
     data_notes: tuple[str, ...] = ()
-    """What was done to the images; none where nothing was."""
+    """Changes made to the images before training."""
     engine: str | None = None
     """Engine that trained the clients where it needs no Flower; absent in older runs."""
     versions: dict[str, str] = Field(default_factory=dict)
@@ -211,7 +211,7 @@ class CellIdentity(Record):
 
 
 class BenchRow(RunMeasures, CellIdentity):
-    """What was measured of a cell of a bench, and all attacks on it.
+    """Measures of a cell of a bench, and all attacks on it.
 
     In the file the scores of `worst` are columns of the row, too.
     """
@@ -240,7 +240,7 @@ class BenchRow(RunMeasures, CellIdentity):
 
 
 class BenchPlan(Record):
-    """What one call of a bench is to do; each cell is a run's folder name."""
+    """Work of one call of a bench; each cell is a run's folder name."""
 
     began: float
     """When, in seconds since 1970."""

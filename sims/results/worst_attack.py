@@ -1,4 +1,4 @@
-"""Which attack a defence is held to.
+"""The attack that a defence is held to.
 
 Cells are compared by attacks that all of them have met: one that met a stronger attack than others
 would look worse than it is.
@@ -50,7 +50,7 @@ def comparable_attacks(row: BenchRow) -> dict[AttackKey, CellAttack]:
 
 
 def is_full_choice(attack: CellAttack, row: BenchRow) -> bool:
-    """Say whether an attack chose among the cell's candidates, or all its targets if fewer."""
+    """Whether an attack chose among the cell's candidates, or all its targets if fewer."""
     choices = attack.identification_candidates
     candidates = row.identification_candidates
     if choices is None or candidates is None or attack.targets is None:

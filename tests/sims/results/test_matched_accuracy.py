@@ -41,12 +41,12 @@ def row(
 
 def match_rows(rows: list[BenchRow], loss: float) -> dict[str, Matches]:
     """Return matches of the rows' own measures."""
-    return matched_accuracy.match_rows(rows, measure_rows(rows), loss)
+    return matched_accuracy.match_samples(rows, [measure_rows(rows)], loss)[0]
 
 
 def curve_areas(rows: list[BenchRow], most: float) -> dict[str, dict[int, dict[str, float]]]:
     """Return areas of the rows' own measures."""
-    areas = matched_accuracy.curve_areas(rows, measure_rows(rows), most)
+    areas = matched_accuracy.sample_areas(rows, [measure_rows(rows)], most)[0]
     return {name: {seed: dict(area) for seed, area in each.items()} for name, each in areas.items()}
 
 
