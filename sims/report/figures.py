@@ -147,7 +147,8 @@ def place_point(look: Look, summary: Summary, column: Column) -> Point | None:
 def draw_bits_trade_off(summaries: Sequence[Summary]) -> Figure | None:
     """Draw accuracy (percent) against bits beyond the label; up and left is better."""
     caps = [s.row.bits_cap for s in summaries if s.row.bits_cap is not None]
-    marks = [Mark(0.0, "label only", "--"), *(Mark(cap, "all of it", ":") for cap in caps[:1])]
+    marks = [Mark(0.0, "label only", "--")]
+    marks += [Mark(max(caps), "all of it", ":")] if caps else []
     label = "bits beyond the label that leak (less is better)"
     return draw_trade_off(summaries, BITS, label, marks)
 

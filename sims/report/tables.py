@@ -15,6 +15,7 @@ from sims.report.summary import Summary
 from sims.report.table import (
     DASH,
     Anchor,
+    Measured,
     Table,
     TableColumn,
     find_anchors,
@@ -43,6 +44,11 @@ Line = Summary | Anchor
 """Line of a table of variants."""
 
 
+def show_measures(*keys: str) -> list[TableColumn[Measured]]:
+    """Return the columns of measures."""
+    return [show_measure(column) for column in find_columns(*keys)]
+
+
 def show_decoder(column: Column, head: str) -> TableColumn[Line]:
     """Return the column of a decoder's score: mean and standard deviation over its runs."""
 
@@ -66,11 +72,8 @@ LABEL = TableColumn[Line]("variant", lambda line: line.label)
 WORST = TableColumn[Line](
     "worst attack", lambda line: line.name_worst() if isinstance(line, Summary) else DASH
 )
-NOISE = TableColumn[Line](
-    "noise σ",
-    lambda line: (
-        DASH if isinstance(line, Anchor) or line.row.noise is None else f"{line.row.noise:g}"
-    ),
+NOISE = TableColumn[Summary](
+    "noise σ", lambda summary: DASH if summary.row.noise is None else f"{summary.row.noise:g}"
 )
 TERMINAL: tuple[TableColumn[Line], ...] = (
     replace(LABEL, show=lambda line: textwrap.shorten(line.label, 30, placeholder="…")),
@@ -89,31 +92,21 @@ FIRST: tuple[TableColumn[Line], ...] = (
 )
 MAIN: tuple[TableColumn[Line], ...] = (
     LABEL,
-    *map(
-        show_measure,
-        find_columns(
-            *("accuracy", "nll", "ece", "bits-beyond-label", "identification-optimal"),
-            *("certificate-bits", "certificate-bits-within-class"),
-        ),
-    ),
+    *show_measures("accuracy", "nll", "ece", "bits-beyond-label", "identification-optimal"),
+    *show_measures("certificate-bits", "certificate-bits-within-class"),
     show_decoder(MSE, "decoder MSE"),
     show_decoder(PSNR, "decoder PSNR, dB"),
     show_decoder(SSIM, "decoder SSIM"),
     WORST,
     show_measure(MSE, "its MSE"),
 )
-DETAILS: tuple[TableColumn[Line], ...] = (
+DETAILS: tuple[TableColumn[Summary], ...] = (
     LABEL,
     NOISE,
-    *map(
-        show_measure,
-        find_columns(
-            *("answer-bits", "bits-beyond-label", "certificate-bits-within-class"),
-            *("population-beyond-label", "population-beyond-label-bernstein"),
-            *("gaussianity-gap-bits", "gaussianity-direction-bits", "gaussianity-kurtosis"),
-            *("within-class-spread", "between-client-spread"),
-        ),
-    ),
+    *show_measures("answer-bits", "bits-beyond-label", "certificate-bits-within-class"),
+    *show_measures("population-beyond-label", "population-beyond-label-bernstein"),
+    *show_measures("gaussianity-gap-bits", "gaussianity-direction-bits", "gaussianity-kurtosis"),
+    *show_measures("within-class-spread", "between-client-spread"),
 )
 DEVICE: tuple[TableColumn[Line], ...] = (
     LABEL,
