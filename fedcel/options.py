@@ -113,11 +113,11 @@ class Options(BaseModel):
             return raw
         table = dict(raw)
         for name, part in cls.list_parts():
-            given = table.get(name)
-            if isinstance(given, Kind):
+            if isinstance(table.get(name), Kind):
                 continue
             keys = part.list_keys()
-            table[name] = {key: table.pop(key) for key in [*table] if key in keys}
+            spellings = {to_kebab(key): key for key in table if to_kebab(key) in keys}
+            table[name] = {key: table.pop(spelling) for key, spelling in spellings.items()}
         return table
 
     @model_serializer(mode="wrap")
@@ -225,13 +225,18 @@ class Kind(Options):
         key = ":" if isinstance(name, str) and ":" in name else str(name)
         if key in cls.kinds:
             return cls.kinds[key]
-        names = [known for known in cls.kinds if known != ":"]
-        own = " or 'package.module:object'" if ":" in cls.kinds else ""
+        names = cls.list_names()
+        imported = " or 'package.module:object'" if ":" in cls.kinds else ""
         near = get_close_matches(str(name), names, 1, cutoff=0)[0]
         raise SettingsError(
-            f"{cls.table}.{cls.selector} is {name!r}, must be one of {', '.join(names)}{own}; "
+            f"{cls.table}.{cls.selector} is {name!r}, must be one of {', '.join(names)}{imported}; "
             f"nearest: {near!r}"
         )
+
+    @classmethod
+    def list_names(cls) -> list[str]:
+        """List the names of the project's own kinds."""
+        return [name for name in cls.kinds if name != ":"]
 
     @classmethod
     def list_keys(cls) -> dict[str, list[str]]:
@@ -245,9 +250,9 @@ class Kind(Options):
     @classmethod
     def _refuse_keys_of_others(cls, chosen: type["Kind"], raw: Mapping[str, object]) -> None:
         """Refuse keys that only other kinds have; SettingsError names these kinds."""
-        own = {str(field.alias) for field in chosen.model_fields.values()}
+        chosen_keys = {str(field.alias) for field in chosen.model_fields.values()}
         for key, kinds in cls.list_keys().items():
-            if key in raw and key not in own:
+            if key in raw and key not in chosen_keys:
                 selector, name = f"{cls.table}.{cls.selector}", raw.get(cls.selector)
                 value = cls.default_kind() if name is None else name
                 names = " or ".join(map(describe_kind, kinds))
@@ -289,7 +294,10 @@ def describe_problems(error: ValidationError, known_keys: Iterable[str], prefix:
     names = {part for key in known_keys for part in key.split(".")}
     limits: dict[str, list[str]] = {}
     for problem in error.errors():
-        key = ".".join(part for part in problem["loc"] if isinstance(part, str) and part in names)
+        path = [part for part in problem["loc"] if isinstance(part, str) and part in names]
+        key = ".".join(path)
+        if key not in known_keys and len(path) > 2:  # of a part that shares its owner's table
+            key = f"{path[0]}.{path[-1]}"
         context = problem.get("ctx", {})
         words = problem["msg"].removeprefix("Input should be ")
         if isinstance(context.get("error"), SettingsError):  # a rule between fields

@@ -19,7 +19,7 @@ def list_own_parts(settings: Settings) -> list[PartName]:
     """
     parts = [
         PartName("net.name", settings.net.name, "NetContract"),
-        PartName("data.source", settings.data.source, "SourceContract"),
+        PartName("data.source", settings.data.source.kind_name, "SourceContract"),
         PartName("cel.kind", settings.cel.kind, "CELContract"),
         PartName("defence.name", settings.defence.name, "DefenceContract or TransformContract"),
         PartName("local.sampler", settings.local.sampler, "SamplerContract"),

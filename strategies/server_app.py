@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
 from fedcel.check_parts import build_parts
-from fedcel.data import list_classes, load_splits
+from fedcel.data import FileSource, load_splits
 from fedcel.errors import FedcelError, RoundError, RunError, describe_unforeseen, escape_controls
 from fedcel.federation import record_names
 from fedcel.nets import to_arrays, to_vector
@@ -102,7 +102,7 @@ def train_over_grid(
         {record_names.SHAPE: list(splits.shape), record_names.CLASSES: splits.classes}
     )
     requirements.update(decisions or {})
-    if names := list_classes(settings.data):
+    if names := settings.data.source.list_classes():
         requirements[record_names.CLASS_NAMES] = names
     if isinstance(strategy, PosteriorStrategy):
         strategy.recount = recount
@@ -221,8 +221,9 @@ def read_plan(grid: Grid, context: Context) -> RunPlan:
         decisions[record_names.CLIENTS] = clients
         print(f"clients: {clients}", flush=True)
     settings = parse_run_config(config, clients)
-    if settings.data.path != "none" and not Path(settings.data.path).is_absolute():
-        raise RunError(f"data.path is {settings.data.path!r}, must be an absolute path")
+    source = settings.data.source
+    if isinstance(source, FileSource) and source.is_local and not Path(source.path).is_absolute():
+        raise RunError(f"data.path is {source.path!r}, must be an absolute path")
     return RunPlan(settings, folder, resume, recount, decisions)
 
 

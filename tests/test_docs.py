@@ -15,7 +15,7 @@ import click
 import pytest
 import typer
 
-from fedcel.settings import flatten_settings, parse_settings
+from fedcel.settings import describe_settings, parse_settings
 from published_tables import TABLES
 from sims.bench import scenario
 from sims.commands.main import app
@@ -135,12 +135,15 @@ def test_commands_are_ones_that_run(page: Path) -> None:
         words = ["1" if word == "N" else word for word in words]
         options = parsed(command, words)
         given = parse_overrides(options.get("assignments"))
-        parse_settings({key: value for key, value in given.items() if key != "bench.seeds"})
+        settings = {key: value for key, value in given.items() if key != "bench.seeds"}
         name = options.get("scenario", "")
         if name in scenario.list_packaged():
-            known = {variant.name for variant in scenario.read_scenario(name).variants}
-            assert options.get("variant") in {None, *known}
+            plan = scenario.read_scenario(name)
+            chosen = options.get("variant") or plan.variants[0].name
+            (variant,) = (v for v in plan.variants if v.name == chosen)
+            parse_settings(plan.settings, variant.settings, settings)
         else:
+            parse_settings(settings)
             assert not name or "/" in name or name.endswith(".toml") or name.isupper(), name
 
 
@@ -162,9 +165,7 @@ def test_the_changelog_has_no_links_into_the_repository() -> None:
 
 def test_settings_that_pages_name_exist() -> None:
     """`group.key` in backticks, of a group of settings, is a key; what was removed is none."""
-    from fedcel.settings import Settings, dump_settings
-
-    known = set(flatten_settings(dump_settings(Settings())))
+    known = {setting.key for setting in describe_settings()}
     groups = {key.partition(".")[0] for key in known if "." in key}
     removed = set(re.findall(r"^- `([a-z]+\.[a-z0-9-]+)`:", read_page(CHANGELOG), re.MULTILINE))
     assert removed and not removed & known

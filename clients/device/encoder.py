@@ -10,14 +10,13 @@ from torch import Tensor, nn
 from clients.service_messages import ModelCard
 from fedcel.errors import NetError, ServiceError, describe_unforeseen
 from fedcel.nets import (
-    NET_BUILDERS,
     Cut,
+    NetSettings,
+    OwnNet,
     SplitNet,
-    build_noise_scale,
     encode_images,
     switch_to_evaluation,
 )
-from fedcel.settings import NetSettings
 
 MAX_ENCODER_BYTES = 256 * 2**20
 TRIAL_IMAGES = 3  # that a received encoder is tried with, each by itself too
@@ -45,7 +44,7 @@ def read_encoder(card: ModelCard, data: bytes, own_encoder: nn.Module | None = N
         raise ServiceError("the encoder is of another model than /v1/model states")
     encoder = own_encoder or build_encoder(net_settings, tuple(card.shape), card.classes)
     with torch.device("meta"):
-        scale = build_noise_scale(net_settings, card.features)
+        scale = net_settings.build_noise_scale(card.features)
     net = SplitNet(encoder, nn.Identity(), cut, card.features, noise_scale=scale)
     fill_parameters(net, tensors)
     switch_to_evaluation(net)
@@ -70,15 +69,15 @@ def read_metadata(data: bytes) -> dict[str, str]:
 
 def build_encoder(settings: NetSettings, shape: tuple[int, ...], classes: int) -> nn.Module:
     """Return an encoder of the project's own, without memory: its size is not checked yet."""
-    if settings.name not in NET_BUILDERS:
+    if not isinstance(settings, OwnNet):
         raise ServiceError(
             f"the service's net is {settings.name!r}; pass your own as `encoder`: parts are never "
             "loaded from a message"
         )
-    without_head = settings.model_copy(update={"head": "classes", "head_width": 0})
+    without_head = settings.model_copy(update={"head": "classes"})
     try:
         with torch.device("meta"):
-            return NET_BUILDERS[settings.name](shape, classes, without_head)[0]
+            return without_head.build(shape, classes)[0]
     except Exception as error:
         reason = describe_unforeseen(error)
         raise ServiceError(f"the service's net cannot be built: {reason}") from None

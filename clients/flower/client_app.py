@@ -196,15 +196,15 @@ def resolve_node_settings(settings: Settings, message: Message, context: Context
             f"the message has no {record_names.SHAPE!r} and {record_names.CLASSES!r}, which this "
             f"node's own images must fit; send both in {record_names.CONFIG!r}"
         )
-    data = {
-        **settings.data.model_dump(),
-        "path": str(path),
-        "holder": read_partition(context),
-        "shape": config[record_names.SHAPE],
-        "classes": config[record_names.CLASSES],
-        "names": config.get(record_names.CLASS_NAMES, []),
-    }
-    return settings.model_copy(update={"data": NodeDataSettings.model_validate(data)})
+    data = NodeDataSettings.at_node(
+        settings.data,
+        str(path),
+        holder=read_partition(context),
+        shape=config[record_names.SHAPE],
+        classes=config[record_names.CLASSES],
+        names=config.get(record_names.CLASS_NAMES, []),
+    )
+    return settings.model_copy(update={"data": data})
 
 
 def refuse_without_noise(settings: Settings) -> None:

@@ -69,7 +69,7 @@ class ServedModel:
         metadata = {
             "format": ENCODER_FORMAT,
             "model": self.version,
-            "net": json.dumps(self.net_settings.model_dump(by_alias=True)),
+            "net": json.dumps(self.net_settings.model_dump(by_alias=True, serialize_as_any=True)),
             "shape": json.dumps(self.shape),
             "classes": str(self.classes),
             "sigma": repr(self.net.cut.sigma),

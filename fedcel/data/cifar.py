@@ -5,14 +5,15 @@ An image is one record: a byte for its label, or a coarse and a fine one, and 32
 for red, for green and for blue.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 
-from fedcel.data.data_settings import DataSettings
-from fedcel.data.images import Images, scale_bytes
+from fedcel.data.images import Images, SourceParts, scale_bytes
+from fedcel.data.source import ColourSource
 from fedcel.errors import DataError
 
 SHAPE = (3, 32, 32)
@@ -41,29 +42,33 @@ CIFAR_10 = Edition(tuple(f"data_batch_{n}.bin" for n in range(1, 6)), "test_batc
 CIFAR_100 = Edition(("train.bin",), "test.bin", 2, 100)
 
 
-def read_cifar(data: DataSettings) -> tuple[Images, Images]:
-    """Return training and test images (N, 3, 32, 32) of the folder `data.path`.
+class Cifar(ColourSource):
+    """Folder of CIFAR's binary version: images (N, 3, 32, 32).
 
-    Labels of CIFAR-100 are its hundred fine ones. DataError names the file, what is wrong with it
-    and what to do; files of the Python version are pickles, and never read.
+    Labels of CIFAR-100 are its hundred fine ones. Files of the Python version are pickles, and
+    never read.
     """
-    folder = Path(data.path)
-    edition = _find_edition(data)
-    return read_cifar_training(data), _read_files(folder, (edition.test,), edition)
+
+    source: Literal["cifar"] = "cifar"
+
+    def read(self) -> SourceParts:
+        """Read training and test images."""
+        edition = _find_edition(self.path)
+        test = _read_files(Path(self.path), (edition.test,), edition)
+        return self.read_training(())._replace(test=test)
+
+    def read_training(self, classes: Sequence[str]) -> SourceParts:
+        """Read the training images; no other file is looked at."""
+        edition = _find_edition(self.path)
+        return SourceParts(_read_files(Path(self.path), edition.training, edition))
 
 
-def read_cifar_training(data: DataSettings) -> Images:
-    """Return the training images alone; no other file is looked at. DataError as `read_cifar`."""
-    edition = _find_edition(data)
-    return _read_files(Path(data.path), edition.training, edition)
-
-
-def _find_edition(data: DataSettings) -> Edition:
+def _find_edition(path: str) -> Edition:
     """Return which data set a folder holds; DataError when it holds neither."""
-    folder = Path(data.path)
-    if data.path == "none" or not folder.is_dir():
+    folder = Path(path)
+    if path == "none" or not folder.is_dir():
         raise DataError(
-            f"data.path is {data.path!r}, which is no folder; unpack cifar-10-binary.tar.gz or "
+            f"data.path is {path!r}, which is no folder; unpack cifar-10-binary.tar.gz or "
             "cifar-100-binary.tar.gz and give the folder that holds its .bin files"
         )
     names = {path.name for path in folder.iterdir()}

@@ -13,10 +13,9 @@ import datasets
 import pyarrow.parquet
 import torch
 
-from fedcel.data.data_settings import DataSettings
-from fedcel.data.image_folder import number_names
-from fedcel.data.images import Images, SourceParts, name_unreadable
+from fedcel.data.images import Images, SourceParts, name_unreadable, number_names
 from fedcel.data.pictures import PictureFile, decode_pictures, describe_pictures
+from fedcel.data.source import HuggingFace
 from fedcel.errors import DataError, describe_unforeseen, escape_controls
 
 FILE_KINDS = {".parquet": "parquet", ".arrow": "arrow"}
@@ -35,25 +34,23 @@ class Columns(NamedTuple):
     holder: str
 
 
-def read_hugging_face(data: DataSettings) -> SourceParts:
+def read_hugging_face(source: HuggingFace) -> SourceParts:
     """Return the images of the splits `train` and `test`, if there is one; holders; notes.
 
     Without a `test` whose labels are known, `validation` is the test part. Notes name what is left
-    out.
-
-    `data.path` is a folder that `save_to_disk` wrote, one that `datasets.load_dataset` reads, or a
-    .parquet or .arrow file; `data.repository` is a name on the Hub. Images are the one column of
-    type Image or, without any, the one of encoded pictures: bytes, or a table of `bytes` and
-    `path`. Labels are the one of type ClassLabel or, without any, the one of whole numbers, unless
-    `data.label-column` names them, holders `data.holder-column`. Labels that are no ClassLabel are
-    numbered in their order. DataError says what is wrong and what to do.
+    out. The path is a folder that `save_to_disk` wrote, one that `datasets.load_dataset` reads, a
+    .parquet or .arrow file, or a name on the Hub. Images are the one column of type Image or,
+    without any, the one of encoded pictures: bytes, or a table of `bytes` and `path`. Labels are
+    the one of type ClassLabel or, without any, the one of whole numbers, unless a column is named.
+    Labels that are no ClassLabel are numbered in their order. DataError says what is wrong and what
+    to do.
     """
-    splits, notes = _open_splits(data)
-    where = data.path if data.repository == "none" else data.repository
+    splits, notes = _open_splits(source)
+    where = source.path
     if "train" not in splits:
         raise DataError(f"{where} has splits {sorted(splits)}, must have 'train'; rename one")
     train_split = splits["train"]
-    columns = _choose_columns(train_split, data, where)
+    columns = _choose_columns(train_split, source, where)
     test_name = _choose_test_split(splits, columns, where)
     test_split = splits.get(test_name)
     where_train, where_test = f"{where}, split train", f"{where}, split {test_name}"
@@ -73,14 +70,14 @@ def read_hugging_face(data: DataSettings) -> SourceParts:
         files = chain(files, _list_pictures(test_split, columns.image, where_test))
     if train_count == 0:
         raise DataError(f"{where_train} has no rows; give a data set with pictures")
-    x, tally = decode_pictures(files, len(y), data)
+    x, tally = decode_pictures(files, len(y), size=source.size, grey=source.grey)
     train, test = (
         Images(x[part], torch.tensor(y[part], dtype=torch.int64))
         for part in (slice(train_count), slice(train_count, None))
     )
     classes = len(set(y))
     notes += describe_pictures(tally, len(y), classes, tuple(x.shape[1:]))
-    if names is not None and data.label_column == "none":
+    if names is not None and source.label_column == "none":
         notes.append(f"labels are the {len(names)} numbers of column {columns.label}")
     if test_name == VALIDATION:
         notes.append(f"the {len(y) - train_count} of split {VALIDATION} are the test part")
@@ -108,41 +105,34 @@ def _choose_test_split(splits: dict[str, datasets.Dataset], columns: Columns, wh
     return VALIDATION if is_usable else ""
 
 
-def _open_splits(data: DataSettings) -> tuple[dict[str, datasets.Dataset], list[str]]:
+def _open_splits(source: HuggingFace) -> tuple[dict[str, datasets.Dataset], list[str]]:
     """Return all splits, and notes on them; a data set without any is its own `train`.
 
-    DataError when neither or both of path and repository are given, or it cannot be loaded.
+    DataError when no path is given, or it cannot be loaded.
     """
-    if (data.path == "none") == (data.repository == "none"):
-        raise DataError(
-            f"data.path is {data.path!r} and data.repository {data.repository!r}, one of the two "
-            "must be 'none'; give a folder, or the name of a data set on the Hub"
-        )
-    folder = Path(data.path)
+    folder = Path(source.path)
     kind = FILE_KINDS.get(folder.suffix.lower())
+    is_missing = source.is_local and not folder.is_dir() and not (folder.is_file() and kind)
+    if is_missing or source.path == "none":
+        raise DataError(
+            f"data.path is {source.path!r}, which is no folder and no file that ends in "
+            f"{' or '.join(FILE_KINDS)}; give the data set's, or its name on the Hub"
+        )
     try:
-        if data.repository != "none":
-            return dict(datasets.load_dataset(data.repository)), []
-        if folder.is_file() and kind is not None:
-            features, notes = _tell_names_apart(folder)
-            files = {"train": glob.escape(str(folder))}
-            return dict(datasets.load_dataset(kind, data_files=files, features=features)), notes
-        if not folder.is_dir():
-            raise DataError(
-                f"data.path is {data.path!r}, which is no folder and no file that ends in "
-                f"{' or '.join(FILE_KINDS)}; give the data set's"
-            )
+        if not source.is_local:
+            return dict(datasets.load_dataset(source.path)), []
         if any((folder / name).is_file() for name in SAVED_MARKS):
-            saved = datasets.load_from_disk(str(folder))
+            saved = datasets.load_from_disk(source.path)
             return dict(saved) if isinstance(saved, dict) else {"train": saved}, []
         features, notes = _tell_names_apart(folder)
-        return dict(datasets.load_dataset(str(folder), features=features)), notes
-    except DataError:
-        raise
+        if kind is None or folder.is_dir():
+            return dict(datasets.load_dataset(source.path, features=features)), notes
+        files = {"train": glob.escape(source.path)}
+        return dict(datasets.load_dataset(kind, data_files=files, features=features)), notes
     except Exception as error:  # damage is met by datasets, pyarrow, json, each in its way
-        where = data.path if data.repository == "none" else data.repository
         raise DataError(
-            f"{where} cannot be loaded ({describe_unforeseen(error)}); check name, files, rows"
+            f"{source.path} cannot be loaded ({describe_unforeseen(error)}); check name, "
+            "files, rows"
         ) from error
 
 
@@ -171,7 +161,7 @@ def _tell_names_apart(path: Path) -> tuple[datasets.Features | None, list[str]]:
     return datasets.Features.from_dict(columns), [note]
 
 
-def _choose_columns(split: datasets.Dataset, data: DataSettings, where: str) -> Columns:
+def _choose_columns(split: datasets.Dataset, source: HuggingFace, where: str) -> Columns:
     """Return which columns hold what; DataError lists the columns where that is in doubt."""
     types = {name: type(feature).__name__ for name, feature in split.features.items()}
     pictures = [name for name, kind in types.items() if kind == "Image"] or [
@@ -180,10 +170,10 @@ def _choose_columns(split: datasets.Dataset, data: DataSettings, where: str) -> 
     labels = [name for name, kind in types.items() if kind == "ClassLabel"] or [
         name
         for name, feature in split.features.items()
-        if _holds_whole_numbers(feature) and name != data.holder_column
+        if _holds_whole_numbers(feature) and name != source.holder_column
     ]
-    if data.label_column != "none":
-        labels = [name for name in types if name == data.label_column]
+    if source.label_column != "none":
+        labels = [name for name in types if name == source.label_column]
     if len(pictures) != 1:
         raise DataError(
             f"{where}: {len(pictures)} columns of pictures among {types}, must be one, of type "
@@ -194,12 +184,12 @@ def _choose_columns(split: datasets.Dataset, data: DataSettings, where: str) -> 
             f"{where}: {len(labels)} columns of labels among {types}, must be one, of type "
             "ClassLabel or of whole numbers; set data.label-column to its name"
         )
-    if data.holder_column not in ("none", *types):
+    if source.holder_column not in ("none", *types):
         raise DataError(
-            f"data.holder-column is {data.holder_column!r}, must be 'none' or one of "
+            f"data.holder-column is {source.holder_column!r}, must be 'none' or one of "
             f"{', '.join(types)}; name the column of holders"
         )
-    return Columns(pictures[0], labels[0], data.holder_column)
+    return Columns(pictures[0], labels[0], source.holder_column)
 
 
 def _holds_whole_numbers(feature: object) -> bool:

@@ -7,39 +7,45 @@ Format: LeCun, Cortes and Burges, "The MNIST database of handwritten digits", fi
 
 import gzip
 import zlib
+from collections.abc import Sequence
 from math import prod
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedcel.data.data_settings import DataSettings
-from fedcel.data.images import Images, scale_bytes
+from fedcel.data.images import Images, SourceParts, scale_bytes
+from fedcel.data.source import FileSource
 from fedcel.errors import DataError, describe_unforeseen
 
 UNSIGNED_BYTES = 0x08
 MAX_RATIO = 1032  # bytes that a byte of gzip can stand for
 
 
-def read_idx(data: DataSettings) -> tuple[Images, Images]:
-    """Return training and test images (N, 1, H, W) of the folder `data.path`.
+class Idx(FileSource):
+    """Folder of MNIST-format files: grey images (N, 1, H, W).
 
-    The folder holds train-images-idx3-ubyte, train-labels-idx1-ubyte, and the same for t10k, each
-    plain or with `.gz`. DataError names the file, what is wrong with it and what to do.
+    It holds train-images-idx3-ubyte, train-labels-idx1-ubyte, and the same for t10k, each plain or
+    with `.gz`.
     """
-    return read_idx_training(data), _read_part(Path(data.path), "t10k")
 
+    source: Literal["idx"] = "idx"
 
-def read_idx_training(data: DataSettings) -> Images:
-    """Return the training images alone; no other file is looked at. DataError as `read_idx`."""
-    folder = Path(data.path)
-    if data.path == "none" or not folder.is_dir():
-        raise DataError(
-            f"data.path is {data.path!r}, which is no folder; "
-            "give the folder that holds train-images-idx3-ubyte(.gz) and the three others"
-        )
-    return _read_part(folder, "train")
+    def read(self) -> SourceParts:
+        """Read training and test images."""
+        return self.read_training(())._replace(test=_read_part(Path(self.path), "t10k"))
+
+    def read_training(self, classes: Sequence[str]) -> SourceParts:
+        """Read the training images; no other file is looked at."""
+        folder = Path(self.path)
+        if self.path == "none" or not folder.is_dir():
+            raise DataError(
+                f"data.path is {self.path!r}, which is no folder; "
+                "give the folder that holds train-images-idx3-ubyte(.gz) and the three others"
+            )
+        return SourceParts(_read_part(folder, "train"))
 
 
 def _read_part(folder: Path, name: str) -> Images:

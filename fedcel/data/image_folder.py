@@ -1,14 +1,14 @@
 """Folders of pictures, one folder a class, in any format that Pillow reads."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-import numpy as np
 import torch
 
-from fedcel.data.data_settings import DataSettings
-from fedcel.data.images import Images, Labels, SourceParts
-from fedcel.data.pictures import MAX_NAMED, PictureTally, decode_pictures, describe_pictures
+from fedcel.data.images import Images, Labels, SourceParts, number_names
+from fedcel.data.pictures import MAX_NAMED, decode_pictures, describe_pictures
+from fedcel.data.source import ColourSource
 from fedcel.errors import DataError, escape_controls
 
 SYSTEM_NAMES = {"thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx", "@eadir"}
@@ -24,81 +24,90 @@ class ClassFile(NamedTuple):
     label: int
 
 
-def read_image_folder(data: DataSettings) -> SourceParts:
-    """Return training images, test images or None, each training image's holder or None, notes.
+class ImageFolder(ColourSource):
+    """Tree CLASS/IMAGE or CLASS/HOLDER/IMAGE, or two such trees `train` and `test`.
 
-    `data.path` is CLASS/IMAGE or CLASS/HOLDER/IMAGE, or two such trees `train` and `test`. Classes
-    and holders are numbered in the order of their names, files likewise; names that begin with a
-    dot, `SYSTEM_NAMES` and files beside the folders of classes are left out. DataError names the
-    files or folders, what is wrong with them and what to do.
+    Classes and holders are numbered in the order of their names, files likewise; names that begin
+    with a dot, `SYSTEM_NAMES` and files beside the folders of classes are left out.
     """
-    root, (folder, classes) = Path(data.path), find_class_folders(data)
-    has_test = folder != root
-    test_names = {path.name for path in _list_folders(root / "test")} if has_test else set()
-    if unknown := test_names - set(classes):
-        raise DataError(
-            f"{root / 'test'}: no training image is of {sorted(unknown)[:5]}, must be classes of "
-            f"{root / 'train'}; move these folders away or add training images"
-        )
-    train_files = _list_tree(folder, classes)
-    filled = {file.label for file in train_files}
-    if empty := [name for label, name in enumerate(classes) if label not in filled]:
-        raise DataError(
-            f"{folder}: folders of classes without an image: {empty[:MAX_NAMED]}, "
-            f"{len(empty)} of {len(classes)}; each class must have one; fill or remove them"
-        )
-    test_files = _list_tree(root / "test", classes) if has_test else []
-    images, tally = _decode_files([*train_files, *test_files], data)
-    train, test = (
-        Images(images.x[part], images.y[part])
-        for part in (slice(len(train_files)), slice(len(train_files), None))
-    )
-    notes = describe_pictures(tally, len(images.y), len(classes), tuple(images.x.shape[1:]))
-    for tree in (root, folder, root / "test") if has_test else (root,):
-        notes += _describe_strays(tree)
-    return SourceParts(
-        train, test if has_test else None, _number_holders(folder, train_files), tuple(notes)
-    )
 
+    source: Literal["image-folder"] = "image-folder"
 
-def find_class_folders(data: DataSettings) -> tuple[Path, list[str]]:
-    """Return the folder above the training images' classes, and the classes in their order."""
-    root = Path(data.path)
-    if data.path == "none" or not root.is_dir():
-        raise DataError(
-            f"data.path is {data.path!r}, which is no folder; give one with a folder per class"
-        )
-    names = [path.name for path in _list_folders(root)]
-    if names == ["test", "train"]:
-        return root / "train", [path.name for path in _list_folders(root / "train")]
-    if names and {name.casefold() for name in names} <= PARTS:
-        raise DataError(
-            f"{root} has the folders {names}, which are parts, not classes; must be 'train' and "
-            "'test', or the classes themselves: rename the folders, move others away, or set "
-            "data.path to one of them"
-        )
-    return root, names
+    def read(self) -> SourceParts:
+        """Read training images, test images if there are, and each training image's holder."""
+        root, (folder, classes) = Path(self.path), self._find_class_folders()
+        has_test = folder != root
+        test_names = {path.name for path in _list_folders(root / "test")} if has_test else set()
+        if unknown := test_names - set(classes):
+            raise DataError(
+                f"{root / 'test'}: no training image is of {sorted(unknown)[:5]}, must be classes "
+                f"of {root / 'train'}; move these folders away or add training images"
+            )
+        files = _list_tree(folder, classes)
+        filled = {file.label for file in files}
+        if empty := [name for label, name in enumerate(classes) if label not in filled]:
+            raise DataError(
+                f"{folder}: folders of classes without an image: {empty[:MAX_NAMED]}, "
+                f"{len(empty)} of {len(classes)}; each class must have one; fill or remove them"
+            )
+        test_files = _list_tree(root / "test", classes) if has_test else []
+        train, test, notes = self._decode(files, test_files, len(classes))
+        for tree in (root, folder, root / "test") if has_test else (root,):
+            notes += _describe_strays(tree)
+        holders = _number_holders(folder, files)
+        return SourceParts(train, test if has_test else None, holders, tuple(notes))
 
+    def read_training(self, classes: Sequence[str]) -> SourceParts:
+        """Read the training images, numbered by the server's classes, which may be empty folders.
 
-def read_training_folder(data: DataSettings, classes: list[str]) -> SourceParts:
-    """Return the training images alone, numbered by these classes, which may be empty folders.
+        Labels are places in the order of names, so a folder more or less would shift all that
+        follow: DataError unless the folders are exactly these.
+        """
+        folder, folders = self._find_class_folders()
+        names = [escape_controls(name) for name in folders]
+        if names != list(classes):
+            raise DataError(
+                f"{folder}: folders of classes lack {sorted(set(classes) - set(names))[:5]} and "
+                f"have {sorted(set(names) - set(classes))[:5]} beyond, must be the server's "
+                f"{len(classes)}; make an empty folder of a class without images, move others away"
+            )
+        files = _list_tree(folder, folders)
+        train, _, notes = self._decode(files, [], len(classes))
+        notes += _describe_strays(folder)
+        return SourceParts(train, None, _number_holders(folder, files), tuple(notes))
 
-    Labels are places in the order of names, so a folder more or less would shift all that follow:
-    DataError unless the folders are exactly these.
-    """
-    folder, folders = find_class_folders(data)
-    names = [escape_controls(name) for name in folders]
-    if names != classes:
-        raise DataError(
-            f"{folder}: folders of classes lack {sorted(set(classes) - set(names))[:5]} and have "
-            f"{sorted(set(names) - set(classes))[:5]} beyond, must be the server's "
-            f"{len(classes)}; make an empty folder of a class without images, move others away"
-        )
-    files = _list_tree(folder, folders)
-    images, tally = _decode_files(files, data)
-    notes = describe_pictures(tally, len(files), len(classes), tuple(images.x.shape[1:]))
-    notes += _describe_strays(folder)
-    return SourceParts(images, None, _number_holders(folder, files), tuple(notes))
+    def list_classes(self) -> list[str]:
+        """List the class folders in their order, in text that a message can hold."""
+        return [escape_controls(name) for name in self._find_class_folders()[1]]
+
+    def _find_class_folders(self) -> tuple[Path, list[str]]:
+        """Return the folder above the training images' classes, and the classes in their order."""
+        root = Path(self.path)
+        if self.path == "none" or not root.is_dir():
+            raise DataError(
+                f"data.path is {self.path!r}, which is no folder; give one with a folder per class"
+            )
+        names = [path.name for path in _list_folders(root)]
+        if names == ["test", "train"]:
+            return root / "train", [path.name for path in _list_folders(root / "train")]
+        if names and {name.casefold() for name in names} <= PARTS:
+            raise DataError(
+                f"{root} has the folders {names}, which are parts, not classes; must be 'train' "
+                "and 'test', or the classes themselves: rename the folders, move others away, or "
+                "set data.path to one of them"
+            )
+        return root, names
+
+    def _decode(
+        self, files: list[ClassFile], test_files: list[ClassFile], classes: int
+    ) -> tuple[Images, Images, list[str]]:
+        """Return training images, test images, and notes on what was done to them."""
+        both, count = [*files, *test_files], len(files)
+        named = ((str(file.path), file.path) for file in both)
+        x, tally = decode_pictures(named, len(both), size=self.size, grey=self.grey)
+        y = torch.tensor([file.label for file in both])
+        notes = describe_pictures(tally, len(both), classes, tuple(x.shape[1:]))
+        return Images(x[:count], y[:count]), Images(x[count:], y[count:]), notes
 
 
 def _list_tree(root: Path, classes: list[str]) -> list[ClassFile]:
@@ -116,12 +125,6 @@ def _list_tree(root: Path, classes: list[str]) -> list[ClassFile]:
     return files
 
 
-def _decode_files(files: list[ClassFile], data: DataSettings) -> tuple[Images, PictureTally]:
-    named = ((str(file.path), file.path) for file in files)
-    x, tally = decode_pictures(named, len(files), data)
-    return Images(x, torch.tensor([file.label for file in files])), tally
-
-
 def _number_holders(root: Path, files: list[ClassFile]) -> Labels | None:
     """Return each file's holder, None where no file is in a folder of one; DataError if only some.
 
@@ -135,11 +138,6 @@ def _number_holders(root: Path, files: list[ClassFile]) -> Labels | None:
             "be all or none; sort them as CLASS/IMAGE or as CLASS/HOLDER/IMAGE"
         )
     return number_names(holders) if holders else None
-
-
-def number_names(names: list[str]) -> Labels:
-    """Return 0, 1, ... in the order of the names."""
-    return torch.from_numpy(np.unique(names, return_inverse=True)[1].astype(np.int64))
 
 
 def _list_visible(root: Path) -> list[Path]:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from fedcel.data.data_settings import DataSettings
 from fedcel.errors import DataError, describe_unforeseen
 from fedcel.short_repr import summarise_record
 
@@ -58,11 +57,8 @@ def scale_bytes(pixels: NDArray[np.generic]) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(pixels, np.float32)).div_(255)
 
 
-def prepare_images(images: Images, data: DataSettings, where: str) -> Images:
-    """Return checked images, as grey and as large as the settings ask for.
-
-    DataError, which names `where`, for what is no stack of images in [0, 1] with a label each.
-    """
+def check_images(images: Images, where: str) -> None:
+    """Refuse what is no stack of images in [0, 1] with a label each; DataError names `where`."""
     x, y = images
     if x.dim() != 4 or x.dtype != torch.float32 or 0 in x.shape:
         raise DataError(
@@ -77,7 +73,6 @@ def prepare_images(images: Images, data: DataSettings, where: str) -> Images:
     low, high = x.min().item(), x.max().item()  # NaN comes through both
     if not 0 <= low <= high <= 1:
         raise DataError(f"{where}: pixels are in [{low}, {high}], must be in [0, 1]; scale them")
-    return Images(fit_to_settings(x, data, where), y)
 
 
 @contextmanager
@@ -122,24 +117,28 @@ def check_labels(y: Labels, classes: int, where: str, remedy: str) -> None:
         )
 
 
-def fit_to_settings(
-    x: Float[Tensor, "N C H W"], data: DataSettings, where: str
-) -> Float[Tensor, "N c h w"]:
-    """Return images in [0, 1] as grey and as large as `data.grey` and `data.size` ask for.
+def number_names(names: list[str]) -> Labels:
+    """Return 0, 1, ... in the order of the names."""
+    return torch.from_numpy(np.unique(names, return_inverse=True)[1].astype(np.int64))
 
-    The size is one side of a square: bilinear with antialiasing, other shapes are stretched. Grey
-    is .299 R + .587 G + .114 B (ITU-R BT.601-7, section 2.5.1). DataError, which names `where`, for
-    images that are neither grey nor red, green, blue.
+
+def fit_images(
+    x: Float[Tensor, "N C H W"], *, size: int, grey: bool, where: str
+) -> Float[Tensor, "N c h w"]:
+    """Resize images in [0, 1] to a square, and turn colours into their luminance.
+
+    Bilinear with antialiasing, other shapes are stretched. Grey is .299 R + .587 G + .114 B
+    (ITU-R BT.601-7, section 2.5.1). DataError, which names `where`, for images that are neither
+    grey nor red, green, blue.
     """
     original = x
-    if data.grey and x.shape[1] != 1:
+    if grey and x.shape[1] != 1:
         if x.shape[1] != 3:
             raise DataError(
                 f"{where}: images have {x.shape[1]} channels and data.grey is true, must be 3, or "
                 "1, which is grey already; set data.grey to false"
             )
         x = (x * torch.tensor(LUMINANCE).view(3, 1, 1)).sum(1, keepdim=True)
-    if data.size and x.shape[2:] != (data.size, data.size):
-        square = (data.size, data.size)
-        x = interpolate(x, square, mode="bilinear", antialias=True, align_corners=False)
+    if size and x.shape[2:] != (size, size):
+        x = interpolate(x, (size, size), mode="bilinear", antialias=True, align_corners=False)
     return x if x is original else x.clamp(0, 1)  # rounding leads beyond by some 1e-7

@@ -1,21 +1,19 @@
 """A data holder's own images: all training images of its folder or file, and nothing else."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 from pydantic import Field
 
-from fedcel.data import cifar, idx, image_folder, npz
 from fedcel.data.data_settings import DataSettings
-from fedcel.data.images import Images, SourceParts, check_labels, name_unreadable, prepare_images
-from fedcel.data.label_map import count_task_classes, map_images
-from fedcel.data.sources import SOURCES, call_source, describe_fit
-from fedcel.errors import DataError, escape_controls
+from fedcel.data.image_folder import ImageFolder
+from fedcel.data.images import Images, check_labels, name_unreadable
+from fedcel.data.source import FileSource, describe_fit
+from fedcel.errors import DataError
 
 
 class NodeDataSettings(DataSettings):
-    """The operator's data settings at a node with images of its own; `path` is where they are.
+    """The operator's data settings at a node with images of its own, which the source reads.
 
     The rest is what the node's images have to fit, as the server says.
     """
@@ -25,20 +23,13 @@ class NodeDataSettings(DataSettings):
     classes: int = Field(ge=2, description="Classes that the net tells apart.")
     names: tuple[str, ...] = Field((), description="The server's class folders, 'image-folder'.")
 
-
-def list_classes(data: DataSettings) -> list[str]:
-    """List the class folders of the server, which those of every node have to equal.
-
-    Args:
-        data: The settings group `data`.
-
-    Returns:
-        The folders of 'image-folder' in their order, in text that a message can hold; none for
-        any other source.
-    """
-    if data.source != "image-folder":
-        return []
-    return [escape_controls(name) for name in image_folder.find_class_folders(data)[1]]
+    @classmethod
+    def at_node(cls, data: DataSettings, path: str, **requirements: object) -> "NodeDataSettings":
+        """Put a node's folder or file in the place of the run's, and say what it has to fit."""
+        source = data.source
+        if isinstance(source, FileSource):
+            source = source.model_copy(update={"path": path})
+        return cls.model_validate({**dict(data), "source": source, **requirements})
 
 
 def load_node_images(data: NodeDataSettings) -> tuple[Images, tuple[str, ...]]:
@@ -49,8 +40,10 @@ def load_node_images(data: NodeDataSettings) -> tuple[Images, tuple[str, ...]]:
     DataError names the path, what is wrong with it and what to do: nothing at it, a source that
     reads no path, no image, another shape, an unknown label, other class folders than the server's.
     """
-    where = f"data-path {data.path!r}"
-    if not Path(data.path).is_absolute() or not os.path.exists(data.path):
+    source = data.source
+    path = source.path if isinstance(source, FileSource) else "none"
+    where = f"data-path {path!r}"
+    if path != "none" and not (Path(path).is_absolute() and os.path.exists(path)):
         raise DataError(
             f"{where}: must be the absolute path of a folder or file that exists; correct "
             "--node-config"
@@ -60,9 +53,16 @@ def load_node_images(data: NodeDataSettings) -> tuple[Images, tuple[str, ...]]:
             f"data.held-out-classes is {data.held_out_classes}: a node does not know which classes "
             "of its own images the server drew; set it to 0"
         )
+    if isinstance(source, ImageFolder):
+        classes = data.count_task_classes(len(data.names)) if data.names else 0
+        if classes != data.classes:
+            raise DataError(
+                f"{where}: the server has {len(data.names)} folders of classes and a net of "
+                f"{data.classes}; give the server an image of each class"
+            )
     with name_unreadable(where):
-        parts = _find_reader(data, where)(data)
-    images = map_images(prepare_images(parts.train, data, where), data, where)
+        parts = source.read_training(data.names)
+    images = data.map_images(source.prepare(parts.train, where), where)
     original_shape = tuple(parts.train.x.shape[1:])
     fit = describe_fit(original_shape, images, len(images.y), data.classes)
     notes = (*parts.notes, *fit)
@@ -77,26 +77,3 @@ def load_node_images(data: NodeDataSettings) -> tuple[Images, tuple[str, ...]]:
     remedy = ", the net's classes; number them as the server does"
     check_labels(images.y, data.classes, where, remedy)
     return images, notes
-
-
-def _find_reader(data: NodeDataSettings, where: str) -> Callable[[NodeDataSettings], SourceParts]:
-    """Return what reads the training images of a source; DataError for one that reads no path."""
-    is_folder = data.source == "image-folder"
-    classes = count_task_classes(len(data.names), data) if is_folder and data.names else 0
-    if is_folder and classes != data.classes:
-        raise DataError(
-            f"{where}: the server has {len(data.names)} folders of classes and a net of "
-            f"{data.classes}; give the server an image of each class"
-        )
-    readers: dict[str, Callable[[NodeDataSettings], SourceParts]] = {
-        "idx": lambda d: SourceParts(idx.read_idx_training(d)),
-        "cifar": lambda d: SourceParts(cifar.read_cifar_training(d)),
-        "npz": lambda d: SourceParts(npz.read_npz_training(d)),
-        "image-folder": lambda d: image_folder.read_training_folder(d, list(d.names)),
-    }
-    if data.source in SOURCES and data.source not in readers:
-        raise DataError(
-            f"{where} and data.source {data.source!r}: a node reads {', '.join(readers)} or "
-            "'package.module:object'; set data.source, or leave data-path out"
-        )
-    return readers.get(data.source, call_source)

@@ -1,14 +1,16 @@
 """One numpy file: x_train, y_train and, if there is a test part, x_test, y_test."""
 
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedcel.data.data_settings import DataSettings
 from fedcel.data.images import Images, SourceParts, scale_bytes
+from fedcel.data.source import ColourSource
 from fedcel.errors import DataError, describe_unforeseen, escape_controls
 from fedcel.tensors import to_labels
 
@@ -16,30 +18,35 @@ CHANNELS = (1, 3)
 TRAINING, TEST = ("x_train", "y_train"), ("x_test", "y_test")
 
 
-def read_npz(data: DataSettings) -> SourceParts:
-    """Return training and test images (N, C, H, W) of the file `data.path`.
+class Npz(ColourSource):
+    """One file of arrays.
 
     Images are unsigned bytes or floats in [0, 1], one (N, H, W), or with 1 or 3 channels (N, H, W,
     C) or (N, C, H, W); labels are integers (N,) or (N, 1). Pickled objects are never loaded.
-    DataError names the file, what is wrong with it and what to do.
     """
-    path = Path(data.path)
-    if not path.is_file():
-        raise DataError(
-            f"data.path is {data.path!r}, which is no file; give the .npz file that holds x_train, "
-            "y_train and, if there is a test part, x_test, y_test"
-        )
-    arrays, left_out = _load_arrays(path, TRAINING + TEST)
-    has_test = not arrays.keys().isdisjoint(TEST)
-    notes = (f"arrays that are left out: {', '.join(left_out)}",) if left_out else ()
-    test = _read_part(arrays, "test", path) if has_test else None
-    return SourceParts(_read_part(arrays, "train", path), test, notes=notes)
 
+    has_numbers: ClassVar[bool] = True
 
-def read_npz_training(data: DataSettings) -> Images:
-    """Return the training images alone; DataError as `read_npz`."""
-    path = Path(data.path)
-    return _read_part(_load_arrays(path, TRAINING)[0], "train", path)
+    source: Literal["npz"] = "npz"
+
+    def read(self) -> SourceParts:
+        """Read training images and, if there are, test images."""
+        path = Path(self.path)
+        if not path.is_file():
+            raise DataError(
+                f"data.path is {self.path!r}, which is no file; give the .npz file that holds "
+                "x_train, y_train and, if there is a test part, x_test, y_test"
+            )
+        arrays, left_out = _load_arrays(path, TRAINING + TEST)
+        has_test = not arrays.keys().isdisjoint(TEST)
+        notes = (f"arrays that are left out: {', '.join(left_out)}",) if left_out else ()
+        test = _read_part(arrays, "test", path) if has_test else None
+        return SourceParts(_read_part(arrays, "train", path), test, notes=notes)
+
+    def read_training(self, classes: Sequence[str]) -> SourceParts:
+        """Read the training images; no other array is looked at."""
+        path = Path(self.path)
+        return SourceParts(_read_part(_load_arrays(path, TRAINING)[0], "train", path))
 
 
 def _load_arrays(

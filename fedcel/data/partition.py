@@ -6,114 +6,248 @@ clients take 23 s; here all are one sort, and a million take a second.
 """
 
 import math
+from collections.abc import Sequence
+from typing import Literal, final, overload
 
 import numpy as np
 import torch
 from jaxtyping import Int
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor
 
-from fedcel.data.data_settings import DataSettings
-from fedcel.data.shares import Shares
+from fedcel.data.images import Images
 from fedcel.errors import DataError
+from fedcel.options import Kind, Positive
 
 DRAWS = 11
 """Draws of a Dirichlet distribution until every client has an image, at most."""
+Positions = Int[Tensor, " _"]
+Parts = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""Positions, one client's after the other's, and how many each client has."""
 
 
-def partition_examples(
-    y: Int[Tensor, " N"],
-    clients: int,
-    data: DataSettings,
-    seed: int,
-    *,
-    holders: Int[Tensor, " N"] | None = None,
-) -> Shares:
-    """Deal training images to clients.
-
-    `iid`: at random, evenly. `dirichlet`: each class is dealt out in shares drawn from
-    Dirichlet(alpha), redrawn up to ten times until every client has an image. `shards`: y sorted is
-    cut into clients * shards pieces, dealt at random; where they do not come out even, the last is
-    smaller and some clients get one less. `natural`: a client has all images of one holder or,
-    drawn at random, of several.
+@final
+class Shares(Sequence[Positions]):
+    """Each client's positions in a source, in the order of the clients.
 
     Args:
-        y: Labels (N,).
-        clients: Number of clients, in 1..N.
-        data: The settings group `data`: `partition`, `alpha`, `shards`.
-        seed: The same seed gives the same result.
-        holders: Number of each image's holder (N,), for `natural`.
-
-    Returns:
-        Each client's positions in y; every position goes to exactly one client.
-
-    Raises:
-        DataError: A client would have no image, or nobody names holders.
-
-    References:
-        Yurochkin et al., ICML 2019, section 4 (`dirichlet`). McMahan et al., AISTATS 2017, section
-        3 (`shards`).
+        positions: All positions, (N,), one client's after the other's.
+        sizes: How many each client has, 0 or more; they add up to N.
     """
-    if not 1 <= clients <= len(y):
-        raise DataError(
-            f"clients is {clients}, must be in 1..{len(y)}, the number of training images; "
-            "take fewer clients or raise data.train"
-        )
-    if data.partition == "natural":
-        return _deal_holders(clients, data, seed, holders)
-    rng = np.random.default_rng(seed)
-    order = rng.permutation(len(y))
-    labels, deal = y.numpy()[order], np.random.default_rng(int(rng.integers(2**63)))
-    if data.partition == "iid":
-        size, more = divmod(len(y), clients)
-        positions, sizes = np.arange(len(y)), size + (np.arange(clients) < more)
-    elif data.partition == "dirichlet":
-        positions, sizes = _deal_dirichlet(labels, clients, data.alpha, deal)
-    else:
-        positions, sizes = _deal_shards(labels, clients, data.shards, deal)
-    return Shares(torch.from_numpy(order[positions]), torch.from_numpy(sizes))
+
+    def __init__(self, positions: Positions, sizes: Int[Tensor, " K"]) -> None:
+        self.positions, self.sizes = positions, sizes
+        self._ends: list[int] = [0, *sizes.cumsum(0).tolist()]
+
+    def __len__(self) -> int:
+        """Return how many clients there are."""
+        return len(self._ends) - 1
+
+    @overload
+    def __getitem__(self, client: int) -> Positions: ...
+    @overload
+    def __getitem__(self, client: slice) -> Sequence[Positions]: ...
+    def __getitem__(self, client: int | slice) -> Positions | Sequence[Positions]:
+        """Return one client's positions, or those of several."""
+        if isinstance(client, slice):
+            return [self[k] for k in range(*client.indices(len(self)))]
+        start, end = self.span(client)
+        return self.positions[start:end]
+
+    def span(self, client: int) -> tuple[int, int]:
+        """Return where a client's part of all positions begins and ends.
+
+        Args:
+            client: Its number, from 0; a negative one counts from the end.
+
+        Returns:
+            The first place, and the one after the last.
+
+        Raises:
+            IndexError: There is no such client.
+        """
+        count = len(self)
+        if not -count <= client < count:
+            raise IndexError(f"client {client} of {count}")
+        return self._ends[client % count], self._ends[client % count + 1]
 
 
-def _deal_dirichlet(
-    labels: NDArray[np.int64], clients: int, alpha: float, rng: np.random.Generator
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return positions, client after client, and sizes; DataError where a client gets nothing."""
-    members = [np.flatnonzero(labels == label) for label in np.unique(labels)]
-    for _ in range(DRAWS):
-        owners = []
-        for positions in members:
-            shares = rng.dirichlet(np.full(clients, alpha))
-            cuts = (shares.cumsum() * len(positions)).astype(int)[:-1]
-            counts = np.diff(cuts, prepend=0, append=len(positions))
-            owners.append(np.repeat(np.arange(clients), counts))
-        owner = np.concatenate(owners)
-        sizes = np.bincount(owner, minlength=clients)
-        if sizes.min() > 0:
-            order = owner.argsort(kind="stable")
-            return _shuffle_parts(np.concatenate(members)[order], sizes, rng), sizes
-    raise DataError(
-        f"data.alpha {alpha} left one of {clients} clients without any of {len(labels)} images in "
-        f"each of {DRAWS} draws; take fewer clients or raise data.alpha"
+@final
+class ClientImages(Sequence[Images]):
+    """Each client's images, views of all clients' in one tensor.
+
+    Args:
+        images: All clients' images, one client's after the other's.
+        shares: Whose they are.
+    """
+
+    def __init__(self, images: Images, shares: Shares) -> None:
+        self.images, self.shares = images, shares
+
+    def __len__(self) -> int:
+        """Return how many clients there are."""
+        return len(self.shares)
+
+    @overload
+    def __getitem__(self, client: int) -> Images: ...
+    @overload
+    def __getitem__(self, client: slice) -> Sequence[Images]: ...
+    def __getitem__(self, client: int | slice) -> Images | Sequence[Images]:
+        """Return one client's images, or those of several."""
+        if isinstance(client, slice):
+            return [self[k] for k in range(*client.indices(len(self)))]
+        start, end = self.shares.span(client)
+        return Images(self.images.x[start:end], self.images.y[start:end])
+
+
+class Partition(Kind, table="data", selector="partition", shares_table=True):
+    """Rule by which training images are dealt to clients."""
+
+    partition: str = Field(
+        "dirichlet", description="How training images are dealt out to the clients."
     )
 
+    def deal(
+        self,
+        y: Int[Tensor, " N"],
+        clients: int,
+        seed: int,
+        *,
+        holders: Int[Tensor, " N"] | None = None,
+    ) -> Shares:
+        """Deal training images to clients.
 
-def _deal_shards(
-    labels: NDArray[np.int64], clients: int, per_client: int, rng: np.random.Generator
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return positions, client after client, and sizes."""
-    images = len(labels)
-    size = math.ceil(images / (clients * per_client))
-    if math.ceil(images / size) < clients:
-        size = images // clients
-    shards = math.ceil(images / size)
-    start = rng.permutation(shards) * size
-    length = np.minimum(size, images - start)
-    fewest, more = divmod(shards, clients)
-    owner = np.repeat(np.arange(clients), fewest + (np.arange(clients) < more))
-    sizes = np.bincount(owner, weights=length, minlength=clients).astype(np.int64)
-    places = np.repeat(start - (length.cumsum() - length), length) + np.arange(images)
-    positions = labels.argsort(kind="stable")[_shuffle_parts(places, sizes, rng)]
-    return positions, sizes
+        Args:
+            y: Labels (N,).
+            clients: Number of clients, in 1..N.
+            seed: The same seed gives the same result.
+            holders: Number of each image's holder (N,), where the source names holders.
+
+        Returns:
+            Each client's positions in y; every position goes to exactly one client.
+
+        Raises:
+            DataError: A client would have no image, or nobody names holders.
+        """
+        if not 1 <= clients <= len(y):
+            raise DataError(
+                f"clients is {clients}, must be in 1..{len(y)}, the number of training images; "
+                "take fewer clients or raise data.train"
+            )
+        rng = np.random.default_rng(seed)
+        order = rng.permutation(len(y))
+        labels, stream = y.numpy()[order], np.random.default_rng(int(rng.integers(2**63)))
+        positions, sizes = self.split(labels, clients, stream)
+        return Shares(torch.from_numpy(order[positions]), torch.from_numpy(sizes))
+
+    def split(self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator) -> Parts:
+        """Split images in random order into the clients' parts."""
+        raise NotImplementedError
+
+
+class Iid(Partition):
+    """Deal at random, evenly."""
+
+    partition: Literal["iid"] = "iid"
+
+    def split(self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator) -> Parts:
+        """Cut the random order into equal parts."""
+        size, more = divmod(len(labels), clients)
+        return np.arange(len(labels)), size + (np.arange(clients) < more)
+
+
+class Dirichlet(Partition):
+    """Deal each class in shares drawn from Dirichlet(alpha).
+
+    Redrawn up to ten times until every client has an image.
+
+    References:
+        Yurochkin et al., ICML 2019, section 4.
+    """
+
+    partition: Literal["dirichlet"] = "dirichlet"
+    alpha: Positive = Field(
+        0.5, description="Dirichlet concentration; small values give each client few classes."
+    )
+
+    def split(self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator) -> Parts:
+        """Draw each class's shares; DataError where a client gets nothing."""
+        members = [np.flatnonzero(labels == label) for label in np.unique(labels)]
+        for _ in range(DRAWS):
+            owners = []
+            for positions in members:
+                shares = rng.dirichlet(np.full(clients, self.alpha))
+                cuts = (shares.cumsum() * len(positions)).astype(int)[:-1]
+                counts = np.diff(cuts, prepend=0, append=len(positions))
+                owners.append(np.repeat(np.arange(clients), counts))
+            owner = np.concatenate(owners)
+            sizes = np.bincount(owner, minlength=clients)
+            if sizes.min() > 0:
+                order = owner.argsort(kind="stable")
+                return _shuffle_parts(np.concatenate(members)[order], sizes, rng), sizes
+        raise DataError(
+            f"data.alpha {self.alpha} left one of {clients} clients without any of {len(labels)} "
+            f"images in each of {DRAWS} draws; take fewer clients or raise data.alpha"
+        )
+
+
+class Shards(Partition):
+    """Cut the images, sorted by label, into clients * shards pieces, dealt at random.
+
+    Where they do not come out even, the last is smaller and some clients get one less.
+
+    References:
+        McMahan et al., AISTATS 2017, section 3.
+    """
+
+    partition: Literal["shards"] = "shards"
+    shards: int = Field(2, ge=1, description="Shards a client.")
+
+    def split(self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator) -> Parts:
+        """Deal shards of the sorted images."""
+        images = len(labels)
+        size = math.ceil(images / (clients * self.shards))
+        if math.ceil(images / size) < clients:
+            size = images // clients
+        shards = math.ceil(images / size)
+        start = rng.permutation(shards) * size
+        length = np.minimum(size, images - start)
+        fewest, more = divmod(shards, clients)
+        owner = np.repeat(np.arange(clients), fewest + (np.arange(clients) < more))
+        sizes = np.bincount(owner, weights=length, minlength=clients).astype(np.int64)
+        places = np.repeat(start - (length.cumsum() - length), length) + np.arange(images)
+        return labels.argsort(kind="stable")[_shuffle_parts(places, sizes, rng)], sizes
+
+
+class Natural(Partition):
+    """Give a client all images of one holder or, drawn at random, of several."""
+
+    partition: Literal["natural"] = "natural"
+
+    def deal(
+        self,
+        y: Int[Tensor, " N"],
+        clients: int,
+        seed: int,
+        *,
+        holders: Int[Tensor, " N"] | None = None,
+    ) -> Shares:
+        """Deal holders to clients; see `Partition.deal`."""
+        if holders is None:
+            raise DataError(
+                "data.partition is 'natural' and the source names no holders; give "
+                "CLASS/HOLDER/IMAGE folders, set data.holder-column, or take another partition"
+            )
+        names, number = np.unique(holders.numpy(), return_inverse=True)
+        if not 1 <= clients <= len(names):
+            raise DataError(
+                f"clients is {clients}, data.partition 'natural', must be in 1..{len(names)}, the "
+                "number of holders; take fewer clients"
+            )
+        owner = (np.random.default_rng(seed).permutation(len(names)) % clients)[number]
+        sizes = np.bincount(owner, minlength=clients)
+        return Shares(torch.from_numpy(owner.argsort(kind="stable")), torch.from_numpy(sizes))
 
 
 def _shuffle_parts(
@@ -125,22 +259,3 @@ def _shuffle_parts(
         rng.shuffle(positions[end : end + size])
         end += size
     return positions
-
-
-def _deal_holders(
-    clients: int, data: DataSettings, seed: int, holders: Int[Tensor, " N"] | None
-) -> Shares:
-    if holders is None:
-        raise DataError(
-            f"data.partition is 'natural' and data.source {data.source!r} names no holders; give "
-            "CLASS/HOLDER/IMAGE folders, set data.holder-column, or take another partition"
-        )
-    names, number = np.unique(holders.numpy(), return_inverse=True)
-    if clients > len(names):
-        raise DataError(
-            f"clients is {clients}, data.partition 'natural', must be in 1..{len(names)}, the "
-            "number of holders; take fewer clients"
-        )
-    owner = (np.random.default_rng(seed).permutation(len(names)) % clients)[number]
-    sizes = np.bincount(owner, minlength=clients)
-    return Shares(torch.from_numpy(owner.argsort(kind="stable")), torch.from_numpy(sizes))

@@ -1,7 +1,9 @@
 """Pictures of any size, mode and format, decoded into one tensor, and what was done to them."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,9 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.data.data_settings import DataSettings
-from fedcel.data.first_images import show_first_images
-from fedcel.data.images import fit_to_settings, scale_bytes
+from fedcel.data.images import fit_images, scale_bytes
 from fedcel.errors import DataError, describe_unforeseen
 from fedcel.extras import import_optional
 from fedcel.progress import tell_progress
@@ -57,6 +57,28 @@ PICTURE_CHANGES = {
 SAVE_ANEW = "save them anew as JPEG or PNG of 8 bits a channel"
 PictureFile = Path | BytesIO | None
 """Where a picture is; None where a table has no value."""
+FIRST_IMAGES = 2
+"""Pictures that are decoded before the check: enough to tell an image from its batch."""
+ImageCheck = Callable[[Tensor], None]
+"""Takes images (2, C, H, W) in [0, 1], and raises what refuses them."""
+_CHECK: ContextVar[ImageCheck | None] = ContextVar("check_of_first_images", default=None)
+
+
+@contextmanager
+def check_first_images(check: ImageCheck) -> Iterator[None]:
+    """Have the first pictures that are decoded inside checked, before the others are.
+
+    Args:
+        check: Raises what refuses them. Grey ones may have colours once all are read.
+
+    Yields:
+        Nothing.
+    """
+    token = _CHECK.set(check)
+    try:
+        yield
+    finally:
+        _CHECK.reset(token)
 
 
 class PictureTally(NamedTuple):
@@ -98,21 +120,21 @@ class PictureFaultError(Exception):
 
 
 def decode_pictures(
-    files: Iterable[tuple[str, PictureFile]], count: int, data: DataSettings
+    files: Iterable[tuple[str, PictureFile]], count: int, *, size: int = 0, grey: bool = False
 ) -> tuple[Float[Tensor, "N C H W"], PictureTally]:
     """Decode pictures into one tensor; grey ones become colour where any picture has colours.
 
     Args:
         files: Each picture's name, for messages, and where it is.
         count: How many there are, one or more.
-        data: The settings group `data`: `size`, `grey`.
+        size: Pixels a side that all are resized to; 0: as they are.
+        grey: Whether colours are turned into their luminance.
 
     Returns:
         The images in [0, 1] in the order of the files, and what they were.
 
     Raises:
-        DataError: Names the pictures that cannot be used, or that differ in size while `data.size`
-            is 0.
+        DataError: Names the pictures that cannot be used, or that differ in size while `size` is 0.
     """
     x: Tensor | None = None
     faults: list[str] = []
@@ -124,7 +146,7 @@ def decode_pictures(
     for place, (name, file) in enumerate(files):
         tell_progress(place, count)
         try:
-            picture = _decode_file(file, data)
+            picture = _decode_file(file, size, grey)
         except PictureFaultError as fault:
             faults.append(f"{name} {fault}")
             remedies[fault.remedy] = None
@@ -133,14 +155,15 @@ def decode_pictures(
         changes.update(picture.changes)
         top_level = max(top_level, picture.top_level)
         if x is None:
-            x, first_name = _allocate(count, picture.pixels, data), name
+            x, first_name = _allocate(count, picture.pixels, size), name
         if picture.pixels.shape[1:] != x.shape[2:]:
             unequal.append(f"{name} of {format_size(picture.size)}")
             continue
         if len(picture.pixels) > x.shape[1]:
             x = x.expand(-1, len(picture.pixels), -1, -1).clone()
         x[place] = picture.pixels
-        show_first_images(x, place + 1)
+        if (check := _CHECK.get()) and place + 1 == FIRST_IMAGES:
+            check(x[:FIRST_IMAGES])
     if faults or x is None:
         raise DataError(
             f"{len(faults)} of {count} pictures cannot be used: {_join_first(faults)}; remove them "
@@ -197,7 +220,7 @@ def format_size(size: tuple[int, int]) -> str:
     return f"{size[0]}x{size[1]}"
 
 
-def _decode_file(file: PictureFile, data: DataSettings) -> DecodedPicture:
+def _decode_file(file: PictureFile, size: int, grey: bool) -> DecodedPicture:
     """Return a picture from a file; PictureFaultError when Pillow cannot read it."""
     Image = import_optional("PIL.Image")  # noqa: N806 - a module of that name
     if file is None:
@@ -206,7 +229,7 @@ def _decode_file(file: PictureFile, data: DataSettings) -> DecodedPicture:
         raise PictureFaultError("is no file, or a link to none")
     try:
         with Image.open(file) as picture:
-            return _decode_picture(picture, data)
+            return _decode_picture(picture, size, grey)
     except PictureFaultError:
         raise
     except Image.UnidentifiedImageError as error:
@@ -220,7 +243,7 @@ def _decode_file(file: PictureFile, data: DataSettings) -> DecodedPicture:
         raise PictureFaultError(f"cannot be read ({describe_unforeseen(error)})") from error
 
 
-def _decode_picture(picture: "PIL.Image.Image", data: DataSettings) -> DecodedPicture:
+def _decode_picture(picture: "PIL.Image.Image", size: int, grey: bool) -> DecodedPicture:
     """Return a picture the right way up, in [0, 1], 1 or 3 channels, as the settings size it."""
     changes = set()
     if getattr(picture, "is_animated", False):
@@ -247,9 +270,9 @@ def _decode_picture(picture: "PIL.Image.Image", data: DataSettings) -> DecodedPi
     x = pixels[None] if pixels.dim() == 2 else pixels.permute(2, 0, 1)
     if len(x) == 1:
         changes.add("grey")
-    elif data.grey:
+    elif grey:
         changes.add("colour")
-    x = fit_to_settings(x[None], data, "picture")[0]
+    x = fit_images(x[None], size=size, grey=grey, where="picture")[0]
     return DecodedPicture(x, upright.size, changes, top_level)
 
 
@@ -281,7 +304,7 @@ def _lay_on_white(picture: "PIL.Image.Image") -> tuple["PIL.Image.Image", bool]:
     return white.convert("RGB"), bool(np.array(clear)[..., 3].min() < 255)
 
 
-def _allocate(count: int, first: Tensor, data: DataSettings) -> Tensor:
+def _allocate(count: int, first: Tensor, size: int) -> Tensor:
     """Return room for all pictures of the first one's shape; DataError when there is not enough."""
     try:
         return torch.empty(count, *first.shape)
@@ -289,7 +312,7 @@ def _allocate(count: int, first: Tensor, data: DataSettings) -> Tensor:
         gigabytes = count * first.numel() * first.element_size() / 1e9
         raise DataError(
             f"{count} pictures of {format_size((first.shape[2], first.shape[1]))} need "
-            f"{gigabytes:.0f} GB of memory, and data.size is {data.size}; set it to a smaller side"
+            f"{gigabytes:.0f} GB of memory, and data.size is {size}; set it to a smaller side"
         ) from error
 
 

@@ -9,14 +9,11 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from fedcel.data.data_settings import DataSettings
+from fedcel.data.data_settings import OWN, DataSettings, SplitSizes
 from fedcel.data.images import Images, Labels
-from fedcel.data.label_map import OWN, count_task_classes, map_images
 from fedcel.data.node_data import NodeDataSettings, load_node_images
-from fedcel.data.partition import partition_examples
-from fedcel.data.shares import ClientImages, Positions, Shares
-from fedcel.data.sources import SourceData, read_source
-from fedcel.data.split_sizes import SplitSizes, choose_sizes
+from fedcel.data.partition import ClientImages, Positions, Shares
+from fedcel.data.source import SourceData, read_source
 from fedcel.errors import DataError
 from fedcel.seeding import make_generator, stream_seed
 from fedcel.short_repr import summarise_record
@@ -135,13 +132,12 @@ def load_splits(data: DataSettings, clients: int, seed: int) -> Splits:
     source, is_held_out = hold_out_classes(read_task_source(data), data)
     is_test = torch.arange(len(is_held_out)) >= len(source.train.y)
     test_count = None if source.test is None else int((is_test & ~is_held_out).sum())
-    sizes = choose_sizes(data, int((~is_test & ~is_held_out).sum()), test_count)
+    sizes = data.choose_sizes(int((~is_test & ~is_held_out).sum()), test_count)
     roles, dropped = assign_roles(source, is_held_out, data, sizes)
     training = roles.clients[0]
-    parts = partition_examples(
+    parts = data.partition.deal(
         source.train.y[training],
         clients,
-        data,
         stream_seed(seed, "data-partition"),
         holders=None if source.holders is None else source.holders[training],
     )
@@ -162,7 +158,7 @@ def load_splits(data: DataSettings, clients: int, seed: int) -> Splits:
 
 def read_task_source(data: DataSettings) -> SourceData:
     """Return a source with the labels of the task; DataError as `map_labels`."""
-    source = read_source(data)
+    source = read_source(data.source)
     if data.labels == OWN:
         return source
     if data.held_out_classes:
@@ -170,11 +166,11 @@ def read_task_source(data: DataSettings) -> SourceData:
             f"data.held-out-classes is {data.held_out_classes} and data.labels {data.labels!r}: "
             "classes are held out of the images' own only; leave one of them out"
         )
-    where = f"data.source {data.source!r}"
+    where = f"data.source {data.source.kind_name!r}"
     return source._replace(
-        train=map_images(source.train, data, where),
-        test=None if source.test is None else map_images(source.test, data, where),
-        classes=count_task_classes(source.classes, data),
+        train=data.map_images(source.train, where),
+        test=None if source.test is None else data.map_images(source.test, where),
+        classes=data.count_task_classes(source.classes),
     )
 
 
@@ -208,7 +204,7 @@ def load_attributes(data: DataSettings, clients: int, seed: int) -> Attributes |
     if data.labels == OWN:
         return None
     indices = load_splits(data, clients, seed).indices
-    source = read_source(data)
+    source = read_source(data.source)
     if not isinstance(indices.clients, Shares):
         return None
     roles = (indices.clients.positions, indices.auxiliary, indices.test)

@@ -11,6 +11,7 @@ from math import inf, isfinite, log
 from typing import NamedTuple
 
 from fedcel.federation import record_names
+from fedcel.nets import NOISE_LIMIT, ImportedNet, OwnNet
 from fedcel.settings import Settings
 
 LEAD = 100.0
@@ -73,14 +74,15 @@ def declare_metrics(settings: Settings, classes: int | None = None) -> dict[str,
     Returns:
         The range of each metric, by name.
     """
-    is_own_net = ":" in settings.net.name  # its head may minimise whatever it likes
+    is_own_net = isinstance(settings.net, ImportedNet)  # its head may minimise what it likes
     declared = {
         "loss": _declare_nll(classes)._replace(lowest=-inf if is_own_net else 0.0),
         "clipped": _SHARE,
         "update-information": MetricRange(0.0, inf, _USUAL_INFORMATION),
     }
     features = float(settings.defence.adapt_net(settings.net).features)
-    spread = MetricRange(0.0, features if settings.net.is_bounded else inf, features)
+    is_bounded = isinstance(settings.net, OwnNet) and settings.net.bound != "none"
+    spread = MetricRange(0.0, features if is_bounded else inf, features)
     per_class = spread._replace(is_per_class=True)
     nats = log(max(2, settings.local.batch_size))  # of a uniform draw from one class's members
     clusters = {  # distances to centres, not to the mean: at most twice as long
@@ -111,8 +113,7 @@ def declare_metrics(settings: Settings, classes: int | None = None) -> dict[str,
     if name := of_defences.get(settings.defence.name):
         declared[name] = _SHARE
     if settings.defence.needs_noise:
-        limit = settings.net.noise_limit
-        declared["noise-scale"] = MetricRange(1 / limit, limit)
+        declared["noise-scale"] = MetricRange(1 / NOISE_LIMIT, NOISE_LIMIT)
     if settings.defence.name in ("vib", "ceb"):
         declared["information-bound"] = MetricRange(0.0, inf, features)
     return declared

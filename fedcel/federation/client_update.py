@@ -263,7 +263,7 @@ def describe_cut(
         sigma=net.cut.sigma,
         positions=net.positions,
         image=image,
-        is_unit_box=settings.net.bound == "sigmoid",
+        is_unit_box=getattr(settings.net, "bound", "sigmoid") == "sigmoid",
     )
 
 

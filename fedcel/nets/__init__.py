@@ -1,12 +1,6 @@
 """Split networks: encoder, cut and head; their parameters as one vector; what they cost."""
 
-from fedcel.nets.build_net import (
-    NET_BUILDERS,
-    build_net,
-    build_noise_scale,
-    check_layers,
-    initialise_parameters,
-)
+from fedcel.nets.build_net import build_net, check_layers, initialise_parameters
 from fedcel.nets.copy_module import copy_module
 from fedcel.nets.cut import Cut, apply_noise
 from fedcel.nets.device import CPU, fastest_device, place_state, use_full_precision
@@ -24,29 +18,42 @@ from fedcel.nets.gaussian_head import GaussianHead
 from fedcel.nets.inference_cost import InferenceCost, measure_cost
 from fedcel.nets.net_contract import NET_TESTS, NetCase
 from fedcel.nets.net_faults import find_batch_layers, find_layer_faults, name_layers
-from fedcel.nets.net_settings import NetSettings
-from fedcel.nets.noise_scale import NoiseScale, NoiseScales, whiten_features
+from fedcel.nets.net_settings import (
+    Cnn,
+    ImportedNet,
+    Mlp,
+    NetSettings,
+    OwnNet,
+    Strided,
+    Vgg11,
+)
+from fedcel.nets.noise_scale import NOISE_LIMIT, NoiseScale, NoiseScales, whiten_features
 from fedcel.nets.pretrained import fold_batch_norms, keep_parameters
 from fedcel.nets.split_net import SplitNet
 
 __all__ = [
     "CPU",
-    "NET_BUILDERS",
     "NET_TESTS",
+    "NOISE_LIMIT",
+    "Cnn",
     "Cut",
     "Encoder",
     "FlatNet",
     "GaussianHead",
+    "ImportedNet",
     "InferenceCost",
+    "Mlp",
     "NetCase",
     "NetSettings",
     "NoiseScale",
     "NoiseScales",
+    "OwnNet",
     "SplitNet",
+    "Strided",
+    "Vgg11",
     "apply_noise",
     "as_module",
     "build_net",
-    "build_noise_scale",
     "call_encoder",
     "check_layers",
     "copy_module",

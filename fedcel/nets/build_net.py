@@ -1,13 +1,8 @@
 """The split networks that settings name, and those of a user's own."""
 
-from collections.abc import Callable
 from functools import lru_cache
-from itertools import pairwise
-from math import prod
-from typing import cast
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 from torch.nn.utils.weight_norm import WeightNorm
@@ -15,184 +10,11 @@ from torch.nn.utils.weight_norm import WeightNorm
 from fedcel import plugins
 from fedcel.errors import FedcelError, NetError
 from fedcel.nets.cut import Cut
-from fedcel.nets.gaussian_head import GaussianHead
 from fedcel.nets.net_contract import NET_CHECKS, NetCase
 from fedcel.nets.net_faults import find_layer_faults
-from fedcel.nets.net_settings import NetSettings
-from fedcel.nets.noise_scale import NoiseScale
+from fedcel.nets.net_settings import POSITIONS, ImportedNet, NetSettings
 from fedcel.nets.pretrained import PRETRAINED_MARK
 from fedcel.nets.split_net import SplitNet
-
-Builder = Callable[[tuple[int, ...], int, NetSettings], tuple[nn.Module, nn.Module]]
-"""(shape of an image, classes, settings) -> (encoder, head)."""
-
-
-class NormBound(nn.Module):
-    """Scale z down to at most unit root mean square; short vectors pass unchanged."""
-
-    def forward(self, z: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
-        """Return z with |z|^2 <= D."""
-        rms = z.square().mean(1, keepdim=True).sqrt()
-        return z / rms.clamp_min(1.0)
-
-
-BOUNDS: dict[str, Callable[[], nn.Module]] = {
-    "sigmoid": nn.Sigmoid,
-    "norm": NormBound,
-    "none": nn.Identity,
-}
-
-
-def build_feature_layers(inputs: int, net: NetSettings) -> list[nn.Module]:
-    """Return a hidden layer, the layer that makes D features, and their bound."""
-    widths = [inputs, net.width, net.features]
-    hidden, last = (nn.Linear(*pair) for pair in pairwise(widths))
-    return [hidden, nn.ReLU(), last, BOUNDS[net.bound]()]
-
-
-def build_mlp(
-    shape: tuple[int, ...], classes: int, net: NetSettings
-) -> tuple[nn.Module, nn.Module]:
-    """Return a one-hidden-layer encoder and head for small images."""
-    encoder = nn.Sequential(
-        nn.Flatten(),
-        *build_feature_layers(prod(shape), net),
-    )
-    return encoder, build_head(classes, net)
-
-
-def build_cnn(
-    shape: tuple[int, ...], classes: int, net: NetSettings
-) -> tuple[nn.Module, nn.Module]:
-    """Return two convolutions with GroupNorm and pooling, then D features; for 28 or 32 px."""
-    channels, height, width = shape
-    if height % 4 or width % 4:
-        raise NetError(f"images are {height}x{width}; 'cnn' pools twice, sides must divide by 4")
-    encoder = nn.Sequential(
-        nn.Conv2d(channels, 16, 3, padding=1),
-        nn.GroupNorm(4, 16),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 3, padding=1),
-        nn.GroupNorm(8, 32),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        *build_feature_layers(32 * height * width // 16, net),
-    )
-    return encoder, build_head(classes, net)
-
-
-def build_strided(
-    shape: tuple[int, ...], classes: int, net: NetSettings
-) -> tuple[nn.Module, nn.Module]:
-    """Return two convolutions of stride 2 with GroupNorm: an eighth of `cnn`'s time on a CPU."""
-    channels, height, width = shape
-    encoder = nn.Sequential(
-        nn.Conv2d(channels, 16, 5, stride=2, padding=2),
-        nn.GroupNorm(4, 16),
-        nn.ReLU(),
-        nn.Conv2d(16, 32, 3, stride=2, padding=1),
-        nn.GroupNorm(8, 32),
-        nn.ReLU(),
-        nn.Flatten(),
-        *build_feature_layers(32 * -(-height // 4) * -(-width // 4), net),
-    )
-    return encoder, build_head(classes, net)
-
-
-def build_vgg11(
-    shape: tuple[int, ...], classes: int, net: NetSettings
-) -> tuple[nn.Module, nn.Module]:
-    """Return VGG11's eight convolutions in five blocks, cut after block `net.cut-after`.
-
-    Simonyan and Zisserman, ICLR 2015, table 1, A, with GroupNorm (8 channels a group) where VGG11
-    with normalisation has BatchNorm, and one mean over positions before the head. A 1x1 convolution
-    makes D = `net.features` values of the channels at the cut, another leads back (Xia et al., CVPR
-    2025, send 8 channels of 8x8 after two blocks of 32x32 images: D = 512). `net.width` is the
-    width of the second block, 128 in VGG11. For 3x32x32 images, D = 512 and 10 classes the encoder
-    has 77 064 parameters and takes 41 million operations an image, the head 9 156 234 and 264
-    million (a multiplication and an addition are two). NetError where `feature_map_size` gives one.
-    """
-    map_size = feature_map_size(shape, net)
-    channels = net.features // prod(map_size)
-    half, wide = net.width // 2, 4 * net.width
-    blocks = [[half], [net.width], [2 * net.width] * 2, [wide] * 2, [wide] * 2]
-    before, after = blocks[: net.cut_after], blocks[net.cut_after :]
-    encoder = nn.Sequential(
-        *build_blocks(shape[0], before),
-        nn.Conv2d(before[-1][-1], channels, 1),
-        nn.Flatten(),
-        BOUNDS[net.bound](),
-    )
-    head = nn.Sequential(
-        nn.Unflatten(1, (channels, *map_size)),
-        nn.Conv2d(channels, before[-1][-1], 1),
-        *build_blocks(before[-1][-1], after),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        build_head(classes, net.model_copy(update={"features": wide})),
-    )
-    return encoder, head
-
-
-def feature_map_size(shape: tuple[int, ...], net: NetSettings) -> tuple[int, int]:
-    """Return height and width at the cut of `vgg11`; NetError where images or D do not fit."""
-    _, height, width = shape
-    if height % 8 or width % 8:
-        raise NetError(f"images are {height}x{width}, sides must divide by 8; set data.size to 32")
-    if net.width % 16:
-        raise NetError(f"net.width is {net.width}, must be a multiple of 16; try 64 or 128")
-    rows, columns = height >> net.cut_after, width >> net.cut_after
-    if net.features % (rows * columns):
-        raise NetError(
-            f"net.features is {net.features}, must be a multiple of {rows * columns}, the "
-            f"{rows}x{columns} positions at the cut; {8 * rows * columns} sends 8 channels"
-        )
-    return rows, columns
-
-
-def build_blocks(channels: int, blocks: list[list[int]]) -> list[nn.Module]:
-    """Return blocks of 3x3 convolutions with GroupNorm and ReLU, each ended by a pool of 2.
-
-    A side of 1 stays 1, an odd one is rounded up.
-    """
-    layers: list[nn.Module] = []
-    for widths in blocks:
-        for width in widths:
-            layers += [nn.Conv2d(channels, width, 3, padding=1), nn.GroupNorm(width // 8, width)]
-            layers += [nn.ReLU()]
-            channels = width
-        layers.append(nn.MaxPool2d(2, ceil_mode=True))
-    return layers
-
-
-def build_head(classes: int, net: NetSettings) -> nn.Module:
-    """Return a head of classes or of a number's bins, linear or with one hidden layer."""
-    if net.head != "classes":
-        if classes < 2:
-            raise NetError(
-                f"net.head is {net.head!r} and there is {classes} class: a number needs 2 bins or "
-                "more; set net.head to 'classes'"
-            )
-        is_heteroscedastic = net.head == "heteroscedastic"
-        return GaussianHead(
-            net.features, classes, is_heteroscedastic=is_heteroscedastic, width=net.head_width
-        )
-    if net.head_width == 0:
-        return nn.Linear(net.features, classes)
-    return nn.Sequential(
-        nn.Linear(net.features, net.head_width), nn.ReLU(), nn.Linear(net.head_width, classes)
-    )
-
-
-NET_BUILDERS: dict[str, Builder] = {
-    "mlp": build_mlp,
-    "cnn": build_cnn,
-    "strided": build_strided,
-    "vgg11": build_vgg11,
-}
-"""Builders of encoder and head by `net.name`; they take an image's shape, classes, settings."""
 
 
 def build_net(
@@ -206,8 +28,7 @@ def build_net(
     """Build a split network and check that it can be trained in a federation.
 
     Args:
-        net: The settings group `net`. A user's builder `package.module:object` is called with
-            (shape, classes, settings) and returns (encoder, head).
+        net: The kind of net.
         shape: The shape of an image, (C, H, W).
         classes: Number of logits.
         generator: The parameters are drawn from it.
@@ -220,12 +41,9 @@ def build_net(
         NetError: Encoder and head do not fit together, or hold what cannot be averaged.
         PluginError: The import string leads nowhere, or a user's net breaks its contract.
     """
-    if net.name not in NET_BUILDERS and ":" not in net.name:
-        names = ", ".join(NET_BUILDERS)
-        raise NetError(f"net.name is {net.name!r}, must be {names} or 'package.module:object'")
-    if net.name not in NET_BUILDERS:
+    if isinstance(net, ImportedNet):
         plain = net.model_copy(update={"noise_shape": "one"})  # whose encoder and head are checked
-        _check_own_net(_name_own_net(net), plain, shape, classes)
+        _check_own_net(plain, shape, classes)
     return _assemble_net(net, shape, classes, generator, cut=cut)
 
 
@@ -235,7 +53,7 @@ def check_layers(net: NetSettings, shape: tuple[int, ...], classes: int) -> None
     One that cannot be built for these classes, or such grey images, is left to `build_net`.
 
     Args:
-        net: The settings group `net`; the project's own nets are taken as they are.
+        net: The kind of net; the project's own are taken as they are.
         shape: The shape of an image, (C, H, W).
         classes: Number of logits.
 
@@ -243,28 +61,21 @@ def check_layers(net: NetSettings, shape: tuple[int, ...], classes: int) -> None
         NetError: Names all layers that cannot be trained, by their paths.
         PluginError: The import string leads nowhere.
     """
-    if ":" not in net.name:
+    if not isinstance(net, ImportedNet):
         return
     plugins.load_object(net.name)
     try:
         with torch.random.fork_rng(devices=[]):
-            encoder, head = _call_own_builder(net, shape, classes)
+            encoder, head = net.build(shape, classes)
     except FedcelError:
         return
     if faults := find_layer_faults({"encoder": encoder, "head": head}):
-        part = _name_own_net(net)
         reasons = "\n".join(faults)
-        raise NetError(f"{part}: {reasons}; {part.describe_remedy()}")
-
-
-def _name_own_net(net: NetSettings) -> plugins.PartName:
-    return plugins.PartName("net.name", net.name, "NetContract")
+        raise NetError(f"{net.part}: {reasons}; {net.part.describe_remedy()}")
 
 
 @lru_cache(maxsize=16)
-def _check_own_net(
-    part: plugins.PartName, net: NetSettings, shape: tuple[int, ...], classes: int
-) -> None:
+def _check_own_net(net: ImportedNet, shape: tuple[int, ...], classes: int) -> None:
     """Hold a user's net to its contract."""
 
     def build(seed: int) -> SplitNet:
@@ -278,10 +89,10 @@ def _check_own_net(
         faults.append(f"the head returned {tuple(answers.shape)}, must be (B, {classes})")
     case = NetCase(build, shape, answers.shape[1])
     if not faults:
-        plugins.check_contract(part, NET_CHECKS, case)
+        plugins.check_contract(net.part, NET_CHECKS, case)
         return
     reasons = "\n".join([*faults, *map(str, plugins.find_breaks(NET_CHECKS, case)[0])])
-    raise NetError(f"{part}: {reasons}; {part.describe_remedy()}")
+    raise NetError(f"{net.part}: {reasons}; {net.part.describe_remedy()}")
 
 
 def _assemble_net(
@@ -295,15 +106,12 @@ def _assemble_net(
     """Return encoder, cut and head in one; NetError where they cannot be computed."""
     with torch.random.fork_rng(devices=[]):  # layers draw their first values from the global state
         torch.manual_seed(generator.initial_seed())
-        if builder := NET_BUILDERS.get(net.name):
-            encoder, head = builder(shape, classes, net)
-            features = _check_net(encoder, head, shape)
-            positions = prod(feature_map_size(shape, net)) if net.name == "vgg11" else 1
+        encoder, head = net.build(shape, classes)
+        if isinstance(net, ImportedNet):
+            features = _check_own_parts(encoder, head, shape, part=net.part)
         else:
-            encoder, head = _call_own_builder(net, shape, classes)
-            features = _check_own_parts(encoder, head, shape, part=_name_own_net(net))
-            positions = _read_positions(encoder, features)
-    scale = build_noise_scale(net, features)
+            features = _check_net(encoder, head, shape)
+    scale, positions = net.build_noise_scale(features), _read_positions(encoder, features)
     split_net = SplitNet(
         encoder,
         head,
@@ -317,8 +125,8 @@ def _assemble_net(
 
 
 def _read_positions(encoder: nn.Module, features: int) -> int:
-    """Return the positions that a user's encoder says its channels have, 1 where it says none."""
-    positions = getattr(encoder, "positions", 1)
+    """Return the positions that an encoder says its channels have, 1 where it says none."""
+    positions = getattr(encoder, POSITIONS, 1)
     is_count = isinstance(positions, int) and positions > 0
     if not is_count or features % positions:
         raise NetError(
@@ -326,40 +134,6 @@ def _read_positions(encoder: nn.Module, features: int) -> int:
             "features: rows times columns of each channel"
         )
     return int(positions)
-
-
-def build_noise_scale(net: NetSettings, features: int) -> NoiseScale | None:
-    """Build what says how much noise each feature gets.
-
-    Args:
-        net: The settings group `net`.
-        features: D.
-
-    Returns:
-        A layer that starts at the same noise for all; None where nothing is learned.
-    """
-    if net.noise_shape not in ("feature", "image"):
-        return None
-    return NoiseScale(features, is_of_image=net.noise_shape == "image", limit=net.noise_limit)
-
-
-def _call_own_builder(
-    net: NetSettings, shape: tuple[int, ...], classes: int
-) -> tuple[nn.Module, nn.Module]:
-    """Return what a user's builder makes; NetError when it is none or does not make a pair."""
-    builder = plugins.load_object(net.name)
-    if not callable(builder):
-        raise NetError(f"net.name {net.name!r} is no builder: it cannot be called")
-    try:
-        halves = builder(shape, classes, net)
-    except FedcelError:
-        raise
-    except Exception as error:
-        raise NetError(_name_own_net(net).describe_failure(error)) from error
-    is_pair = isinstance(halves, tuple) and len(halves) == 2
-    if not is_pair or not all(isinstance(half, nn.Module) for half in halves):
-        raise NetError(f"net.name {net.name!r} must return (encoder, head), two torch modules")
-    return cast("tuple[nn.Module, nn.Module]", halves)
 
 
 def _check_own_parts(

@@ -25,25 +25,17 @@ class GaussianHead(nn.Module):
         features: D.
         classes: K, 2 or more.
         is_heteroscedastic: Whether each image has a standard deviation of its own.
-        width: Hidden width, 0: linear.
 
     References:
         Nix and Weigend, ICNN 1994: a network that gives mean and variance.
     """
 
-    def __init__(
-        self, features: int, classes: int, *, is_heteroscedastic: bool, width: int = 0
-    ) -> None:
+    def __init__(self, features: int, classes: int, *, is_heteroscedastic: bool) -> None:
         """Make the layers."""
         super().__init__()
         self.classes = classes
-        self.body: nn.Module = nn.Identity()
-        if width:
-            self.body = nn.Sequential(nn.Linear(features, width), nn.ReLU())
-        self.mean = nn.Linear(width or features, 1)
-        self.log_sd: nn.Module = nn.Linear(width or features, 1)
-        if not is_heteroscedastic:
-            self.log_sd = _OneNumber()
+        self.mean = nn.Linear(features, 1)
+        self.log_sd: nn.Module = nn.Linear(features, 1) if is_heteroscedastic else _OneNumber()
 
     def describe(self, smashed: Float[Tensor, "B D"]) -> tuple[Tensor, Tensor]:
         """Compute mean and standard deviation of y.
@@ -54,9 +46,8 @@ class GaussianHead(nn.Module):
         Returns:
             m and s, (B, 1) each, in units of y in [0, 1].
         """
-        hidden = self.body(smashed)
-        exponent = LOG_RANGE * torch.tanh(self.log_sd(hidden) / LOG_RANGE)
-        mean: Tensor = 0.5 + self.mean(hidden) / self.classes
+        exponent = LOG_RANGE * torch.tanh(self.log_sd(smashed) / LOG_RANGE)
+        mean: Tensor = 0.5 + self.mean(smashed) / self.classes
         return mean, (1 + exponent).exp().expand_as(mean) / self.classes
 
     def forward(self, smashed: Float[Tensor, "B D"]) -> Float[Tensor, "B K"]:

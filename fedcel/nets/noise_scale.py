@@ -8,6 +8,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+NOISE_LIMIT = 8.0
+"""A learned standard deviation is the cut's times this at most, and over this at least."""
+
 
 class NoiseScale(nn.Module):
     """The standard deviation of each feature's noise, in units of the cut's sigma, learned.
@@ -26,7 +29,7 @@ class NoiseScale(nn.Module):
         Mireshghallah et al., ASPLOS 2020 (one a feature); Alemi et al., ICLR 2017 (of each image).
     """
 
-    def __init__(self, features: int, *, is_of_image: bool, limit: float) -> None:
+    def __init__(self, features: int, *, is_of_image: bool, limit: float = NOISE_LIMIT) -> None:
         super().__init__()
         self.log_limit = log(limit)
         # No linear layer: those are drawn at random, and this must start at the cut's own noise.

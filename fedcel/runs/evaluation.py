@@ -36,7 +36,7 @@ from fedcel.metrics import (
     chance_accuracy,
     within_class_spread,
 )
-from fedcel.nets import NET_BUILDERS, SplitNet, measure_cost, whiten_features
+from fedcel.nets import OwnNet, SplitNet, measure_cost, whiten_features
 from fedcel.posterior import (
     Prediction,
     apply_heads,
@@ -309,12 +309,11 @@ def bound_unseen_images(run: Run, smashed: SmashedData) -> dict[str, object]:
     if fitted is None or chosen is None or evaluated is None:
         return {}
     net = run.settings.net
-    is_known = net.name in NET_BUILDERS  # a user's own builder may leave the bound out
     bound = bound_population(
         evaluated,
         fitted,
         choosing=chosen,
-        feature_range=FEATURE_RANGES.get(net.bound) if is_known else None,
+        feature_range=FEATURE_RANGES.get(net.bound) if isinstance(net, OwnNet) else None,
         seed=run.settings.seed,
     )
     return {

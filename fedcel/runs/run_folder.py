@@ -15,7 +15,7 @@ from fedcel.errors import RunError
 from fedcel.federation import ServerState, init_net
 from fedcel.files import read_json, read_tensors, read_toml, write_json, write_tensors, write_toml
 from fedcel.losses.cel import ThresholdControl, WeightControl
-from fedcel.nets import NET_BUILDERS, FlatNet
+from fedcel.nets import FlatNet, NetSettings, OwnNet
 from fedcel.posterior import Chain, Trace
 from fedcel.runs.folder_lock import LOCK, hold_folder
 from fedcel.settings import Settings, dump_settings, parse_settings
@@ -253,10 +253,11 @@ def read_model(folder: str | Path) -> Run:
         form = ImageForm.model_validate(read_json(path))
     except ValidationError as error:
         raise RunError(f"{path} is damaged, export the run again: {error}") from None
-    if (name := read_settings(folder).net.name) not in NET_BUILDERS:
+    if not isinstance(net := read_settings(folder).net, OwnNet):
         raise RunError(
-            f"{folder} has the net {name!r}; parts of others are never loaded from an exported "
-            f"model, only {', '.join(NET_BUILDERS)}; open the run that it was exported from"
+            f"{folder} has the net {net.name!r}; parts of others are never loaded from an exported "
+            f"model, only {', '.join(NetSettings.list_names())}; open the run that it was exported "
+            "from"
         )
     return _read_models(folder, describe_images(form.shape, form.classes))
 

@@ -1,7 +1,7 @@
 """Every setting of a run, its range, and the rules between settings."""
 
-from fedcel.data.data_settings import DataSettings
-from fedcel.nets.net_settings import NetSettings
+from fedcel.data import DataSettings
+from fedcel.nets import NetSettings
 from fedcel.privacy.privacy_settings import MECHANISMS, NOISES, PrivacySettings, check_private
 from fedcel.settings.attack import AttackSettings
 from fedcel.settings.chain import MIN_ESS, MIN_SAMPLED_ROUNDS, ChainSettings

@@ -8,11 +8,11 @@ from warnings import warn
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedcel.data.data_settings import CLASS_SOURCES, DataSettings
+from fedcel.data import DataSettings
 from fedcel.errors import SettingsError
 from fedcel.losses.cel import CEL, NoCEL
 from fedcel.losses.defences import NoDefence, Rival
-from fedcel.nets.net_settings import NetSettings
+from fedcel.nets import Mlp, NetSettings, OwnNet
 from fedcel.options import Kind, to_kebab
 from fedcel.privacy.privacy_settings import PrivacySettings, check_privacy, is_clip_unused
 from fedcel.settings.attack import AttackSettings
@@ -52,7 +52,7 @@ class Settings(BaseModel):
         description="Rounds between two measurements of the leak, on validation images; 0: none.",
     )
     data: DataSettings = DataSettings()
-    net: NetSettings = NetSettings()
+    net: NetSettings = Mlp()
     defence: Rival = NoDefence()
     cel: CEL = NoCEL()
     local: LocalSettings = LocalSettings()
@@ -85,17 +85,19 @@ class Settings(BaseModel):
 
 def check_head(settings: Settings) -> None:
     """Refuse a Gaussian over labels that are no bins of a number."""
-    head, source = settings.net.head, settings.data.source
-    if head != "classes" and source in CLASS_SOURCES:
+    net, source = settings.net, settings.data.source
+    if not isinstance(net, OwnNet) or net.head == "classes":
+        return
+    if not source.has_numbers:
         raise SettingsError(
-            f"net.head is {head!r} and data.source {source!r}, whose labels are classes without an "
-            "order, must be bins of a number: data.source 'diabetes', 'npz' or an import string; "
-            "set one of these, or net.head to 'classes'"
+            f"net.head is {net.head!r} and data.source {source.kind_name!r}, whose labels are "
+            "classes without an order, must be bins of a number: data.source 'diabetes', 'npz' or "
+            "an import string; set one of these, or net.head to 'classes'"
         )
-    if head != "classes" and settings.data.labels == "parity":
+    if settings.data.labels == "parity":
         raise SettingsError(
-            f"net.head is {head!r} and data.labels 'parity', which mixes small and large numbers: "
-            "set data.labels to 'own', or net.head to 'classes'"
+            f"net.head is {net.head!r} and data.labels 'parity', which mixes small and large "
+            "numbers: set data.labels to 'own', or net.head to 'classes'"
         )
 
 
@@ -210,11 +212,10 @@ def check_goal(settings: Settings) -> None:
 
 def check_pool(settings: Settings) -> None:
     """Refuse to average over positions that the features of a net do not have."""
-    name = settings.net.name
-    if settings.cel.pool != "flatten" and name != "vgg11" and ":" not in name:
+    if settings.cel.pool != "flatten" and not settings.net.has_positions:
         raise SettingsError(
-            f"cel.pool is {settings.cel.pool!r}, net.name {name!r}, whose features have no "
-            "positions; set net.name to 'vgg11' or a net of your own whose encoder has "
+            f"cel.pool is {settings.cel.pool!r}, net.name {settings.net.name!r}, whose features "
+            "have no positions; set net.name to 'vgg11' or a net of your own whose encoder has "
             "`positions`, or cel.pool to 'flatten'"
         )
 
@@ -340,7 +341,9 @@ def check_chain(settings: Settings) -> None:
             "effective samples; raise rounds or lower chain.burn-in",
         ),
         (
-            sampled == settings.rounds and chain.scope == "head" and ":" not in settings.net.name,
+            sampled == settings.rounds
+            and chain.scope == "head"
+            and isinstance(settings.net, OwnNet),
             "chain.burn-in 0 and chain.scope 'head': the encoder would stand still, untrained, "
             "from round 1 on; raise chain.burn-in, or set chain.scope to 'full'",
         ),
@@ -385,7 +388,7 @@ def warn_of_unwise(settings: Settings) -> None:
             "whole",
         ),
         (
-            settings.net.bound == "none",
+            isinstance(settings.net, OwnNet) and settings.net.bound == "none",
             "net.bound is 'none': an encoder may outgrow any noise; only for study",
         ),
         (

@@ -13,9 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.attacks import ATTACK_CHECKS, Attack, mean_image, mse
-from fedcel.data import Images, read_source
+from fedcel.data import Digits, Images, read_source
 from fedcel.leakage import FREE_QUERIES, LOG_PROB, MEAN, NOISELESS, Observation
-from fedcel.settings import DataSettings
 from fedcel.short_repr import summarise_record
 from fedcel.testing.check_names import name_check
 
@@ -67,7 +66,7 @@ def projection() -> Float[Tensor, "64 32"]:
 @cache
 def load_digit_targets() -> tuple[Images, Images]:
     """Return the attacker's own digits and the targets, disjoint."""
-    x, y = read_source(DataSettings()).train
+    x, y = read_source(Digits()).train
     last = KNOWN + TARGETS
     return Images(x[:KNOWN], y[:KNOWN]), Images(x[KNOWN:last], y[KNOWN:last])
 

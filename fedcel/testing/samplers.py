@@ -16,7 +16,7 @@ from fedcel.federation import (
     train_clients,
     weighted_sum,
 )
-from fedcel.nets import Cut, FlatNet, SplitNet, build_net
+from fedcel.nets import Cut, FlatNet, Mlp, SplitNet, build_net
 from fedcel.posterior import (
     SAMPLER_CHECKS,
     RoundPlan,
@@ -26,7 +26,7 @@ from fedcel.posterior import (
     weigh_clients,
 )
 from fedcel.seeding import make_generator, make_twice
-from fedcel.settings import LocalSettings, NetSettings, Settings, parse_settings
+from fedcel.settings import LocalSettings, Settings, parse_settings
 from fedcel.testing.check_names import name_check
 
 COUNTS = (4, 12)  # examples of the two clients: unequal shares need unequal noise
@@ -173,7 +173,7 @@ class SamplerContract:
 
     def test_a_frozen_encoder_stands_still(self) -> None:
         """After burn-in the head moves alone, every parameter of it; all stays finite."""
-        net, stream = NetSettings(features=6, width=9), torch.Generator().manual_seed(1)
+        net, stream = Mlp(features=6, width=9), torch.Generator().manual_seed(1)
         flat = FlatNet(build_net(net, (1, 4, 4), 3, stream, cut=Cut(0.1)))
         plan = RoundPlan(0.1, 0.0, 0.0, 0.0, 0.0, 0.05, True, 1.0, steps=3)
         images = Images(torch.rand(12, 1, 4, 4, generator=stream), torch.arange(12) % 3)

@@ -14,9 +14,8 @@ from fedcel.losses.defences import (
     Transform,
     TransformCase,
 )
-from fedcel.nets import NET_TESTS, Cut, NetCase, SplitNet, build_net
+from fedcel.nets import NET_TESTS, Cut, NetCase, NetSettings, SplitNet, build_net
 from fedcel.privacy import MECHANISM_TESTS, Mechanism, MechanismCase
-from fedcel.settings import NetSettings
 from fedcel.testing.check_names import name_check
 
 
@@ -123,12 +122,12 @@ class NetContract:
     bounded = True
 
     def settings(self) -> NetSettings:
-        """Make the settings group `net`; override it for keys beyond the name.
+        """Make the kind of net; override it for keys beyond the name.
 
         Returns:
             The settings of the net.
         """
-        return NetSettings(name=self.name, features=12, width=16)
+        return NetSettings.model_validate({"name": self.name, "features": 12, "width": 16})
 
     def build(self, seed: int = 1) -> SplitNet:
         """Build the net as a run would, without noise at the cut.

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedcel.attacks import Inversion, copy_differentiable, invert, parse_attacks
-from fedcel.data import SOURCES, Images, check_first_images
+from fedcel.data import Images, Source, check_first_images
 from fedcel.errors import (
     DataError,
     FedcelError,
@@ -25,7 +25,6 @@ from fedcel.files import write_json, write_whole
 from fedcel.leakage import Leakage, NoiseFunction, measure_leakage
 from fedcel.nets import encode_images, find_batch_layers, name_layers
 from fedcel.runs import list_versions
-from fedcel.settings import DataSettings
 from sims.auditing.find_images import draw_images, find_source
 from sims.auditing.load_encoder import (
     AdaptedEncoder,
@@ -218,7 +217,7 @@ def check_plan(plan: AuditPlan) -> None:
                     "anyway; leave it out, or give none in the place of all attacks"
                 )
     source, _ = find_source(plan.data)
-    if plan.label_column != "none" and source in SOURCES and source != "huggingface":
+    if plan.label_column != "none" and source != "huggingface":
         raise SettingsError(
             f"--label-column is {plan.label_column!r}, and {plan.data} has no columns; leave it out"
         )
@@ -355,16 +354,16 @@ def read_images(plan: AuditPlan, encoder: LoadedEncoder) -> tuple[Images, str]:
     Raises:
         DataError: They are too few to attack.
     """
-    source, path = find_source(plan.data)
-    data = DataSettings(
-        source=source,
-        path=path,
-        label_column=plan.label_column,
-        size=plan.size,
-        grey=plan.grey,
-        seed=plan.seed,
-    )
-    images, note = draw_images(data, plan.images, trained_on=encoder.training)
+    name, path = find_source(plan.data)
+    options = {
+        "path": path,
+        "label-column": plan.label_column,
+        "size": plan.size,
+        "grey": plan.grey,
+    }
+    chosen = {key: value for key, value in options.items() if value not in ("none", 0)}
+    source = Source.model_validate({"source": name, **chosen})
+    images, note = draw_images(source, plan.images, seed=plan.seed, trained_on=encoder.training)
     if len(images.y) < MIN_IMAGES:
         raise DataError(
             f"{plan.data} has {len(images.y)} images that can be measured, must have {MIN_IMAGES} "

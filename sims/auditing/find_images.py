@@ -6,10 +6,9 @@ from pathlib import Path
 
 import torch
 
-from fedcel.data import SOURCES, Images, read_source
+from fedcel.data import Images, Source, read_source
 from fedcel.errors import DataError, replace_unwritable
 from fedcel.seeding import make_generator
-from fedcel.settings import DataSettings
 
 FOLDER_MARKS = {
     "idx": ("train-images*idx3-ubyte*",),
@@ -53,7 +52,7 @@ def find_source(reference: str) -> tuple[str, str]:
             if any(any(path.glob(mark)) for mark in marks):
                 return source, str(path)
         return "image-folder", str(path)
-    if reference in SOURCES or IMPORT_STRING.fullmatch(reference):
+    if reference in Source.kinds or IMPORT_STRING.fullmatch(reference):
         return reference, "none"
     if "://" in reference:
         raise DataError(
@@ -61,13 +60,13 @@ def find_source(reference: str) -> tuple[str, str]:
             "their folder or file"
         )
     raise DataError(
-        f"{reference!r} is no folder, file or source of images; there are {', '.join(SOURCES)}, or "
-        "name 'package.module:object'"
+        f"{reference!r} is no folder, file or source of images; there are "
+        f"{', '.join(Source.list_names())}, or name 'package.module:object'"
     )
 
 
 def draw_images(
-    data: DataSettings, count: int, *, trained_on: Images | None = None
+    source: Source, count: int, *, seed: int = 0, trained_on: Images | None = None
 ) -> tuple[Images, str]:
     """Read a source and draw images that an encoder is audited on.
 
@@ -75,8 +74,9 @@ def draw_images(
     the source has one.
 
     Args:
-        data: The settings group `data`; `seed` draws.
+        source: The source.
         count: The most that are drawn.
+        seed: Decides which.
         trained_on: Images that the encoder was trained on; none that equals one of them in every
             pixel is drawn. None: nobody knows.
 
@@ -87,19 +87,19 @@ def draw_images(
     Raises:
         DataError: The source cannot be read.
     """
-    source = read_source(data, is_numbered_anew=True)  # which are alike is all that is asked
-    images = source.train if source.test is None else source.test
-    order = torch.randperm(len(images.y), generator=make_generator(data.seed, "audit"))
+    data = read_source(source, is_numbered_anew=True)  # which are alike is all that is asked
+    images = data.train if data.test is None else data.test
+    order = torch.randperm(len(images.y), generator=make_generator(seed, "audit"))
     note = "The images are of the source's test part."
     if trained_on is not None:
         training_bytes = {image.numpy().tobytes() for image in trained_on.x}
         order = order[[images.x[k].numpy().tobytes() not in training_bytes for k in order.tolist()]]
         note = "None of the images was trained on."
-    elif source.test is None:
+    elif data.test is None:
         note = (
             "The source has no test part: of images that the encoder was trained on it may leak "
             "less than of others."
         )
-    if source.notes:
-        note = f"{note} Of the source: {'; '.join(source.notes)}."
+    if data.notes:
+        note = f"{note} Of the source: {'; '.join(data.notes)}."
     return Images(images.x[order[:count]], images.y[order[:count]]), note

@@ -8,6 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
+from fedcel.data import FileSource
 from fedcel.errors import SettingsError
 from fedcel.files import read_toml
 from fedcel.runs import parse_run_settings
@@ -252,9 +253,10 @@ def is_anchored(cell: Cell, undefended: Settings) -> bool:
 
 def resolve_data_path(settings: Settings) -> Settings:
     """Return settings whose data folder is absolute, so that a run is read from anywhere."""
-    if settings.data.path == "none":
+    source = settings.data.source
+    if not isinstance(source, FileSource):
         return settings
-    data = settings.data.model_copy(update={"path": str(Path(settings.data.path).resolve())})
+    data = settings.data.model_copy(update={"source": source.resolve_path()})
     return settings.model_copy(update={"data": data})
 
 

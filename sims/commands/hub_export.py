@@ -5,9 +5,10 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from clients.service import load_served
+from fedcel.data import FileSource
 from fedcel.errors import RunError, SettingsError
 from fedcel.files import write_tensors, write_whole
-from fedcel.nets import NET_BUILDERS
+from fedcel.nets import NetSettings, OwnNet
 from fedcel.runs import Run, run_folder
 from sims.report.templates import render_template
 from sims.results.file_names import RESULT_FILE
@@ -30,10 +31,11 @@ def export_hub_folder(folder: Path, out: Path) -> str:
     if out.exists():
         raise SettingsError(f"--hub-folder {out} exists, nothing is written over; name another")
     run = run_folder.read_run(folder)
-    if run.settings.net.name not in NET_BUILDERS:
+    if not isinstance(run.settings.net, OwnNet):
         raise SettingsError(
-            f"net.name is {run.settings.net.name!r}, must be one of {', '.join(NET_BUILDERS)}: "
-            "nobody else has a net of your own; share its module and the run instead"
+            f"net.name is {run.settings.net.name!r}, must be one of "
+            f"{', '.join(NetSettings.list_names())}: nobody else has a net of your own; "
+            "share its module and the run instead"
         )
     path = folder / RESULT_FILE
     if not path.exists():
@@ -56,7 +58,10 @@ def export_hub_folder(folder: Path, out: Path) -> str:
 
 def write_models(run: Run, place: Path) -> None:
     """Write settings, model and samples, as `read_model` reads them, and not where images were."""
-    data = run.settings.data.model_copy(update={"path": ""})
+    source = run.settings.data.source
+    if isinstance(source, FileSource):
+        source = source.model_copy(update={"path": ""})
+    data = run.settings.data.model_copy(update={"source": source})
     settings = run.settings.model_copy(update={"data": data})
     run_folder.create_run(place, settings)
     run_folder.write_image_form(place, run.splits)

@@ -16,7 +16,6 @@ from torch import Tensor
 from fedcel.data import PICTURE_CHANGES, decode_pictures
 from fedcel.errors import DataError, RunError, SettingsError
 from fedcel.runs import run_folder
-from fedcel.settings import DataSettings
 from sims.play.column import (
     Column,
     Look,
@@ -190,8 +189,8 @@ class Playground:
         """
         channels, height, width = self.shape
         size = height if height == width else 0
-        settings = DataSettings(source="image-folder", size=size, grey=channels == 1)
-        x, tally = decode_pictures([("The picture", BytesIO(data))], 1, settings)
+        files = [("The picture", BytesIO(data))]
+        x, tally = decode_pictures(files, 1, size=size, grey=channels == 1)
         changes = [
             PICTURE_CHANGES[name] for name in tally.changes if name != "grey" or channels == 3
         ]

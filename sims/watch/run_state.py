@@ -123,7 +123,7 @@ def _read_result(path: Path, *_: int) -> RunResult:
 def describe_setup(settings: Settings) -> str:
     """Return in a line what is trained."""
     loss = "no loss" if settings.cel.kind == "none" else f"{settings.cel.kind} loss"
-    parts = [settings.data.source, settings.net.name, f"{settings.clients} clients", loss]
+    parts = [settings.data.source.kind_name, settings.net.name, f"{settings.clients} clients", loss]
     if settings.defence.name != "none":
         parts.append(f"defence {settings.defence.name}")
     return ", ".join(

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+from fedcel.data import Digits
 from fedcel.files import write_json
 from fedcel.metrics import accuracy, ece
 from fedcel.privacy import LabelledLogits, build_mechanism, fit_calibration
@@ -47,7 +48,7 @@ def main() -> None:
         sizes += [FEW] if sizes[0] >= 2 * FEW else []
         for size in sizes:
             few = keep_first(references, size, run.splits.classes)
-            name = run.settings.data.source if run.settings.data.source == "digits" else folder.name
+            name = "digits" if isinstance(run.settings.data.source, Digits) else folder.name
             rows += measure_rows(name, few, test, run.splits.classes)
     write_json(target, rows)
     print("\n\n".join(make_tables(rows)))

@@ -13,7 +13,7 @@ from threading import Thread
 
 import pytest
 
-from fedcel.data import Images, sources
+from fedcel.data import Digits, Images
 from fedcel.settings import DataSettings, parse_settings
 from sims.engines.simulate import simulate
 
@@ -28,7 +28,7 @@ def images(data: DataSettings) -> tuple[Images, None]:
     """Return the digits, and leave a mark where the cluster's processes read them."""
     if MARK in os.environ:
         Path(os.environ[MARK]).write_text(str(os.getpid()))
-    return sources.read_source(DataSettings()).train, None
+    return read_source(Digits()).train, None
 
 
 @pytest.fixture

@@ -158,9 +158,9 @@ class RecordingTrainer(LocalTrainer):
 
 def halve_images(settings: Settings, number: int) -> Settings:
     """Return settings of a federation that is trained on a random half of all training images."""
-    count = len(read_source(settings.data).train.y)
+    count = len(read_source(settings.data.source).train.y)
     few = {"validation": 2, "auxiliary": 2, "train": count // 2, "seed": number}
-    if read_source(settings.data).test is None:
+    if read_source(settings.data.source).test is None:
         few["test"] = count - count // 2 - 4 - int(SPARE_SHARE * count)
     data = settings.data.model_copy(update=few)
     return settings.model_copy(update={"data": data, "seed": number})
@@ -206,7 +206,7 @@ def observe_federation(settings: Settings) -> dict[str, Tensor]:
         Statistics (N, S) by surface, `member` (N,), and `accuracy` of members and others.
     """
     trained = train_federation(settings)
-    images = read_source(settings.data).train
+    images = read_source(settings.data.source).train
     splits = load_splits(settings.data, settings.clients, settings.seed)
     is_member = torch.zeros(len(images.y), dtype=torch.bool)
     for positions in splits.indices.clients:
@@ -307,7 +307,7 @@ def observe_task(task: tuple[Cell, int], folder: Path) -> str:
     cell, number = task
     path = federation_path(folder, cell, number)
     settings = halve_images(cell.settings, number)
-    made_with = settings.model_dump_json()
+    made_with = settings.model_dump_json(serialize_as_any=True)
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         write_tensors(path, observe_federation(settings), {"settings": made_with})

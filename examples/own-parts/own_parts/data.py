@@ -8,13 +8,12 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits
 
-from fedcel.data import Images
-from fedcel.settings import DataSettings
+from fedcel.data import Images, ImportedSource
 
 TURNS = 4  # by 0, 90, 180 and 270 degrees, to the pixel
 
 
-def read_rotated_digits(data: DataSettings) -> tuple[Images, None, torch.Tensor]:
+def read_rotated_digits(source: ImportedSource) -> tuple[Images, None, torch.Tensor]:
     """Return 1 797 images (N, 1, 8, 8) in [0, 1], no test part, and the holder of each image."""
     digits = load_digits()
     x = torch.from_numpy((digits.images[:, None] / 16).astype(np.float32))

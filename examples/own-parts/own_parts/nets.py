@@ -4,7 +4,7 @@ from math import prod
 
 from torch import Tensor, nn
 
-from fedcel.settings import NetSettings
+from fedcel.nets import ImportedNet
 
 
 class SoftBound(nn.Module):
@@ -16,7 +16,7 @@ class SoftBound(nn.Module):
 
 
 def build_net(
-    shape: tuple[int, ...], classes: int, net: NetSettings
+    shape: tuple[int, ...], classes: int, net: ImportedNet
 ) -> tuple[nn.Module, nn.Module]:
     """Return (encoder, head) for images of `shape` (C, H, W)."""
     encoder = nn.Sequential(

@@ -11,6 +11,7 @@ from own_parts.mechanism import SubsetSelection, build_subset_selection
 from own_parts.strategy import Wary
 
 from fedcel import parse_settings
+from fedcel.data import ImportedSource
 from fedcel.losses.cel import CEL
 from fedcel.settings import DataSettings, PrivacySettings
 from fedcel.testing import (
@@ -37,7 +38,7 @@ class TestSource(SourceContract):
 
     def settings(self) -> DataSettings:
         """Return the settings that name the source."""
-        return DataSettings(source="own_parts.data:read_rotated_digits")
+        return DataSettings(source=ImportedSource(source="own_parts.data:read_rotated_digits"))
 
 
 class TestCEL(CELContract):

@@ -31,8 +31,8 @@ from fedcel.attacks.score_card import class_means, identification_rate, mse
 from fedcel.data.images import Images
 from fedcel.errors import DataError
 from fedcel.leakage import FREE_QUERIES, SmashedData, optimal_leak
+from fedcel.nets import Mlp
 from fedcel.nets.build_net import build_net
-from fedcel.settings import NetSettings
 from fedcel.testing.attacks import (
     AttackContract,
     LinearObservation,
@@ -122,7 +122,7 @@ def test_near_what_the_label_hides() -> None:
 def test_never_above_the_optimal_attacker() -> None:
     """Nobody identifies more often than Bayes; the trained attack stays below, the same noise."""
     known, targets = load_digit_targets()
-    seen = SmashedData(build_net(NetSettings(noise=0.1), (1, 8, 8), 10, stream(3)))
+    seen = SmashedData(build_net(Mlp(noise=0.1), (1, 8, 8), 10, stream(3)))
     best = optimal_leak(seen, *targets, stream(), identification_candidates=20)
     images = Decoder().reconstruct(seen, known, seen.sample(targets.x, stream(4)), 0.3, stream(5))
     rate = identification_rate(images, targets.x, 20, 1)

@@ -18,11 +18,10 @@ from fedcel.attacks.rmle import RMLE
 from fedcel.attacks.score_card import mse
 from fedcel.data.images import Images
 from fedcel.leakage import SmashedData
-from fedcel.nets.build_net import build_strided
+from fedcel.nets import Strided
 from fedcel.nets.cut import Cut
 from fedcel.nets.device import CPU, fastest_device
 from fedcel.nets.split_net import SplitNet
-from fedcel.settings import NetSettings
 from tests.fedcel.elsewhere import ELSEWHERE, pretended
 
 ATTACKS = [Decoder(), GANDecoder(), RMLE(), HybridInversion()]
@@ -37,7 +36,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def net() -> SplitNet:
     """Return an untrained net for 3x32x32."""
-    encoder, head = build_strided((3, 32, 32), 10, NetSettings(name="strided"))
+    encoder, head = Strided().build((3, 32, 32), 10)
     return SplitNet(encoder, head, Cut(sigma=0.1, dropout=0.2), 64)
 
 

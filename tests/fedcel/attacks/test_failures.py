@@ -11,8 +11,9 @@ from fedcel.attacks.runner import run_attacks
 from fedcel.data.images import Images
 from fedcel.errors import DataError, ServiceError
 from fedcel.leakage import Observation, SmashedData
+from fedcel.nets import Mlp
 from fedcel.nets.build_net import build_net
-from fedcel.settings import AttackSettings, NetSettings
+from fedcel.settings import AttackSettings
 from fedcel.testing.attacks import LinearObservation, load_digit_targets
 
 QUICK = AttackSettings(names="decoder", seeds=2, budget=0.02, candidates=20)
@@ -20,7 +21,7 @@ QUICK = AttackSettings(names="decoder", seeds=2, budget=0.02, candidates=20)
 
 def smashed() -> SmashedData:
     """Return the smashed data of an untrained network for digits."""
-    return SmashedData(build_net(NetSettings(), (1, 8, 8), 10, torch.Generator().manual_seed(3)))
+    return SmashedData(build_net(Mlp(), (1, 8, 8), 10, torch.Generator().manual_seed(3)))
 
 
 def go(

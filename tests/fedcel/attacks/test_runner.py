@@ -12,8 +12,9 @@ from fedcel.attacks.runner import AttackOutcome, run_attacks
 from fedcel.data.images import Images
 from fedcel.errors import DataError, PluginError, SettingsError
 from fedcel.leakage import FIRST_LAYER, UPDATE, Observation, SmashedData
+from fedcel.nets import Mlp
 from fedcel.nets.build_net import build_net
-from fedcel.settings import AttackSettings, NetSettings
+from fedcel.settings import AttackSettings
 from fedcel.testing.attacks import LinearObservation, load_digit_targets
 
 SCORES = ["mse", "psnr", "ssim", "identification-1", "identification-5", "label-accuracy"]
@@ -25,7 +26,7 @@ QUICK = AttackSettings(names="decoder", seeds=2, budget=0.02, candidates=20)
 
 def smashed(sigma: float = 0.1) -> SmashedData:
     """Return the smashed data of an untrained network for digits."""
-    net = build_net(NetSettings(noise=sigma), (1, 8, 8), 10, torch.Generator().manual_seed(3))
+    net = build_net(Mlp(noise=sigma), (1, 8, 8), 10, torch.Generator().manual_seed(3))
     return SmashedData(net)
 
 

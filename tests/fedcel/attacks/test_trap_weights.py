@@ -12,7 +12,9 @@ from fedcel.testing.attacks import load_digit_targets
 
 def build(name: str) -> SplitNet:
     """Return a net for digits."""
-    return build_net(NetSettings(name=name, width=64), (1, 8, 8), 10, torch.Generator())
+    return build_net(
+        NetSettings.model_validate({"name": name, "width": 64}), (1, 8, 8), 10, torch.Generator()
+    )
 
 
 def test_units_are_active_for_one_image_of_a_batch() -> None:

@@ -6,9 +6,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fedcel.data import read_source
+from fedcel.data import Digits, read_source
 from fedcel.nets import Cut, SplitNet, initialise_parameters
-from fedcel.settings import DataSettings
 from fedcel.testing.attacks import FEATURES, KNOWN, TARGETS
 
 EPOCHS = 12
@@ -21,7 +20,7 @@ def train_undefended(sigma: float = 0.1, layers: int = 2) -> SplitNet:
     Of 32 features, its encoder with one or two layers. It learned from digits that are neither the
     attacker's nor targets.
     """
-    x, y = (part[KNOWN + TARGETS :] for part in read_source(DataSettings()).train)
+    x, y = (part[KNOWN + TARGETS :] for part in read_source(Digits()).train)
     stream = torch.Generator().manual_seed(7)
     hidden = [nn.Linear(64, 64), nn.ReLU()] if layers == 2 else []
     encoder = nn.Sequential(nn.Flatten(), *hidden, nn.Linear(64, FEATURES))

@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedcel.data import NodeDataSettings, load_splits, read_source
-from fedcel.data.cifar import read_cifar
+from fedcel.data import Cifar, NodeDataSettings, load_splits, read_source
 from fedcel.errors import DataError
-from fedcel.settings import DataSettings
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (7, 3, 32, 32), dtype=np.uint8)
 
@@ -23,7 +21,7 @@ def records(start: int, labels: list[list[int]]) -> bytes:
     )
 
 
-def write_ten(folder: Path) -> DataSettings:
+def write_ten(folder: Path) -> Cifar:
     """Write the six files of CIFAR-10, two images in the first, one in each of the others."""
     folder.mkdir(exist_ok=True)
     (folder / "data_batch_1.bin").write_bytes(records(0, [[1], [0]]))
@@ -31,7 +29,7 @@ def write_ten(folder: Path) -> DataSettings:
         (folder / f"data_batch_{number}.bin").write_bytes(records(number, [[number % 2]]))
     (folder / "test_batch.bin").write_bytes(records(6, [[1]]))
     (folder / "batches.meta.txt").write_text("airplane\nautomobile\n")
-    return DataSettings(source="cifar", path=str(folder))
+    return Cifar(path=str(folder))
 
 
 def test_cifar_10(tmp_path: Path) -> None:
@@ -47,7 +45,7 @@ def test_cifar_100(tmp_path: Path) -> None:
     """The fine label, behind the coarse one."""
     (tmp_path / "train.bin").write_bytes(records(0, [[9, 99], [4, 0]]))
     (tmp_path / "test.bin").write_bytes(records(2, [[9, 99]]))
-    train, test = read_cifar(DataSettings(source="cifar", path=str(tmp_path)))
+    train, test, *_ = Cifar(path=str(tmp_path)).read()
     assert train.y.tolist() == [99, 0] and test.y.tolist() == [99]
     assert torch.equal(train.x[1, 2], torch.from_numpy(PIXELS[1, 2].astype(np.float32) / 255))
 
@@ -57,7 +55,7 @@ def test_a_node_reads_its_training_files(tmp_path: Path) -> None:
     data = write_ten(tmp_path)
     (tmp_path / "test_batch.bin").write_bytes(b"damaged")
     fits = {"holder": 0, "shape": (3, 32, 32), "classes": 2}
-    node = NodeDataSettings(**{"source": "cifar", "path": data.path, **fits})
+    node = NodeDataSettings.model_validate({"source": data, **fits})
     assert load_splits(node, 2, 0).clients[0].y.tolist() == [1, 0, 0, 1, 0, 1]
 
 
@@ -80,14 +78,14 @@ def test_damage_is_named(
     if damage:
         path.write_bytes(damage(raw))
     with pytest.raises(DataError, match=message):
-        read_cifar(data)
+        data.read()
 
 
 def test_pickles_are_not_read(tmp_path: Path) -> None:
     """The Python version is refused with the download to take."""
     (tmp_path / "data_batch_1").write_bytes(pickle.dumps({b"data": [0]}))
     with pytest.raises(DataError, match=r"Python version.*data_batch_1.*cifar-10-binary.tar.gz"):
-        read_cifar(DataSettings(source="cifar", path=str(tmp_path)))
+        Cifar(path=str(tmp_path)).read()
 
 
 def test_nothing_to_read(tmp_path: Path) -> None:
@@ -95,7 +93,7 @@ def test_nothing_to_read(tmp_path: Path) -> None:
     (tmp_path / "cifar-10-binary.tar.gz").touch()
     for path in ("none", str(tmp_path / "cifar-10-binary.tar.gz")):
         with pytest.raises(DataError, match="is no folder; unpack cifar-10-binary.tar.gz"):
-            read_cifar(DataSettings(source="cifar", path=path))
+            Cifar(path=path).read()
     (tmp_path / "cifar-10-batches-bin").mkdir()
     with pytest.raises(DataError, match="among .*cifar-10-batches-bin.*the folder that holds"):
-        read_cifar(DataSettings(source="cifar", path=str(tmp_path)))
+        Cifar(path=str(tmp_path)).read()

@@ -9,7 +9,6 @@ from PIL import Image
 
 from fedcel.data import check_first_images, decode_pictures
 from fedcel.errors import NetError
-from fedcel.settings import DataSettings
 
 
 def test_a_check_sees_two_pictures_and_ends_the_reading(tmp_path: Path) -> None:
@@ -26,7 +25,7 @@ def test_a_check_sees_two_pictures_and_ends_the_reading(tmp_path: Path) -> None:
         raise NetError("of another size")
 
     with pytest.raises(NetError, match="of another size"), check_first_images(check):
-        decode_pictures(iter(files), 3, DataSettings())
+        decode_pictures(iter(files), 3)
     assert seen[0].shape == (2, 3, 4, 4) and seen[0].mean((1, 2, 3)).tolist() == [0, 1]
-    decode_pictures(iter(files[:2]), 2, DataSettings())
+    decode_pictures(iter(files[:2]), 2)
     assert len(seen) == 1

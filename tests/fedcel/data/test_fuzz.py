@@ -14,9 +14,8 @@ import torch
 from PIL import Image
 
 import fedcel
-from fedcel.data import read_source
+from fedcel.data import ImageFolder, Npz, read_source
 from fedcel.errors import DataError
-from fedcel.settings import DataSettings
 
 PICTURES = int(os.environ.get("FEDCEL_PICTURES", "400"))
 LABELS = int(os.environ.get("FEDCEL_LABELS", "200"))
@@ -101,7 +100,7 @@ def test_damaged_pictures_are_read_or_named(tmp_path: Path) -> None:
     for label in "ab":
         (tmp_path / label).mkdir()
         Image.new("L", (9, 9), 40).save(tmp_path / label / "sound.png")
-    data = DataSettings(source="image-folder", path=str(tmp_path), size=4)
+    data = ImageFolder(path=str(tmp_path), size=4)
     stream = np.random.default_rng(0)
     outcomes = Counter[str]()
     for number in range(PICTURES):
@@ -185,7 +184,7 @@ def test_odd_labels_are_numbered_or_refused(tmp_path: Path) -> None:
                 return
         path = tmp_path / "a.npz"
         np.savez(path, x_train=pixels, y_train=array)
-        read_source(DataSettings(source="npz", path=str(path)), is_numbered_anew=True)
+        read_source(Npz(path=str(path)), is_numbered_anew=True)
 
     def build_loss(labels: object) -> None:
         fedcel.PlainCEL(classes=5, noise=0.3)(features, labels)  # type: ignore[arg-type]

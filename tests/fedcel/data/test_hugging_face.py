@@ -12,11 +12,9 @@ import pytest
 import torch
 from PIL import Image
 
-from fedcel.data import read_source
+from fedcel.data import HuggingFace, ImageFolder, read_source
 from fedcel.data.hugging_face import read_hugging_face
-from fedcel.data.image_folder import read_image_folder as read_folder
 from fedcel.errors import DataError
-from fedcel.settings import DataSettings
 
 SAMPLE = Path(__file__).parents[4] / "shared" / "data" / "imagenet-sample"
 PIXELS = np.arange(4 * 20, dtype=np.uint8).reshape(4, 5, 4) * 3
@@ -44,11 +42,11 @@ def rows(count: int) -> datasets.Dataset:
 NO_PICTURES = rows(4).remove_columns("picture")  # without pictures an empty split can be saved
 
 
-def saved(folder: Path, parts: datasets.Dataset | dict[str, datasets.Dataset]) -> DataSettings:
+def saved(folder: Path, parts: datasets.Dataset | dict[str, datasets.Dataset]) -> HuggingFace:
     """Write a data set as `save_to_disk` does."""
     saved_set = datasets.DatasetDict(parts) if isinstance(parts, dict) else parts
     saved_set.save_to_disk(str(folder / "set"))
-    return DataSettings(source="huggingface", path=str(folder / "set"))
+    return HuggingFace(path=str(folder / "set"))
 
 
 def test_reads_back_what_was_saved(tmp_path: Path) -> None:
@@ -76,12 +74,8 @@ def test_a_folder_that_load_dataset_reads(tmp_path: Path, monkeypatch: pytest.Mo
         path = tmp_path / "tree" / "train" / label / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(PIXELS[number]).save(path)
-    train, test, *_ = read_hugging_face(
-        DataSettings(source="huggingface", path=str(tmp_path / "tree"))
-    )
-    want, *_ = read_folder(
-        DataSettings(source="image-folder", path=str(tmp_path / "tree" / "train"))
-    )
+    train, test, *_ = HuggingFace(path=str(tmp_path / "tree")).read()
+    want, *_ = ImageFolder(path=str(tmp_path / "tree" / "train")).read()
     assert test is None
     order = train.x.flatten(1).sum(1).argsort(), want.x.flatten(1).sum(1).argsort()
     assert torch.equal(train.x[order[0]], want.x[order[1]])
@@ -128,7 +122,7 @@ def test_missing_and_damaged_pictures_are_refused(tmp_path: Path) -> None:
         table = {"picture": [Image.fromarray(PIXELS[0]), second], "kind": [0, 1]}
         data = saved(tmp_path / name, datasets.Dataset.from_dict(table, features=broken))
         with pytest.raises(DataError, match=message):
-            read_hugging_face(data)
+            data.read()
 
 
 @pytest.mark.parametrize(
@@ -155,7 +149,7 @@ def test_rows_without_one_label_are_refused(
         parts = {"train": whole, "test": table}
     data = saved(tmp_path, parts).model_copy(update={"label_column": "kind"})
     with pytest.raises(DataError, match=message):
-        read_hugging_face(data)
+        data.read()
 
 
 def test_rows_without_a_holder_are_refused(tmp_path: Path) -> None:
@@ -172,14 +166,31 @@ def test_rows_without_a_holder_are_refused(tmp_path: Path) -> None:
 
 
 def test_nowhere_to_read_from(tmp_path: Path) -> None:
-    """Neither or both named, no folder, a folder without data."""
-    for path, repository in (("none", "none"), (str(tmp_path), "name")):
-        with pytest.raises(DataError, match="one of the two must be 'none'"):
-            read_hugging_face(DataSettings(source="huggingface", path=path, repository=repository))
-    with pytest.raises(DataError, match="is no folder"):
-        read_hugging_face(DataSettings(source="huggingface", path=str(tmp_path / "nowhere")))
+    """Nothing named, no folder, a folder without data."""
+    for path in ("none", str(tmp_path / "nowhere"), "./nowhere", "nowhere.parquet"):
+        with pytest.raises(DataError, match="is no folder .* or its name on the Hub"):
+            HuggingFace(path=path).read()
     with pytest.raises(DataError, match="cannot be loaded"):
-        read_hugging_face(DataSettings(source="huggingface", path=str(tmp_path)))
+        HuggingFace(path=str(tmp_path)).read()
+
+
+def test_names_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name of which there is no folder here is the Hub's, from wherever it is read."""
+    monkeypatch.chdir(tmp_path)
+    asked: list[str] = []
+
+    def load(name: str) -> None:
+        asked.append(name)
+        raise FileNotFoundError
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    named = HuggingFace(path="someone/digits-2.0")
+    assert named.resolve_path() == named
+    with pytest.raises(DataError, match="someone/digits-2.0 cannot be loaded"):
+        named.read()
+    assert asked == ["someone/digits-2.0"]
+    (tmp_path / "someone" / "digits-2.0").mkdir(parents=True)
+    assert named.resolve_path() == HuggingFace(path=str(tmp_path / "someone" / "digits-2.0"))
 
 
 def encode(pixels: np.ndarray) -> bytes:
@@ -220,8 +231,8 @@ def test_tables_of_encoded_pictures(
     folder.mkdir()
     write_table(table, folder / f"train-0{end}")
     want = torch.from_numpy(PIXELS[:, None].astype(np.float32) / np.float32(255))
-    data = DataSettings(source="huggingface", label_column="digit", path=f"{folder}/train-0{end}")
-    train, test, *_ = read_hugging_face(data)
+    data = HuggingFace(label_column="digit", path=f"{folder}/train-0{end}")
+    train, test, *_ = data.read()
     assert torch.equal(train.x, want) and train.y.tolist() == [1, 0, 2, 1] and test is None
     write_table(table.slice(1), folder / f"test-0{end}")
     train, test, *_ = read_hugging_face(data.model_copy(update={"path": str(folder)}))
@@ -235,7 +246,7 @@ def test_a_parquet_file_of_hugging_face(tmp_path: Path, monkeypatch: pytest.Monk
     features = datasets.Features({"picture": datasets.Image(), "kind": FEATURES["kind"]})
     table = datasets.Dataset.from_dict({"picture": mixed, "kind": [0, 1]}, features=features)
     table.to_parquet(tmp_path / "all.parquet")
-    data = DataSettings(source="huggingface", path=str(tmp_path / "all.parquet"), size=4)
+    data = HuggingFace(path=str(tmp_path / "all.parquet"), size=4)
     source = read_source(data)
     assert source.train.x.shape == (2, 3, 4, 4) and source.classes == 2
     assert source.notes == (
@@ -261,14 +272,14 @@ def test_tables_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ):
         path = tmp_path / f"{name}.parquet"
         write_table(table, path)
-        data = DataSettings(source="huggingface", path=str(path), label_column=column)
+        data = HuggingFace(path=str(path), label_column=column)
         with pytest.raises(DataError, match=message):
-            read_hugging_face(data)
+            data.read()
     (tmp_path / "d.parquet").write_bytes(b"PAR1 is not all")
     (tmp_path / "d.csv").write_text("picture,digit")
     for name, message in (("d.parquet", "cannot be loaded"), ("d.csv", "in .parquet or .arrow")):
         with pytest.raises(DataError, match=message):
-            read_hugging_face(DataSettings(source="huggingface", path=str(tmp_path / name)))
+            HuggingFace(path=str(tmp_path / name)).read()
 
 
 def test_validation_is_the_test_part_where_there_is_no_other(tmp_path: Path) -> None:
@@ -301,9 +312,7 @@ def test_the_only_column_of_whole_numbers_is_the_label(
     """Where nothing else says which; it is told."""
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     write_table(plain_table("binary"), tmp_path / "a.parquet")
-    train, *_, notes = read_source(
-        DataSettings(source="huggingface", path=str(tmp_path / "a.parquet"))
-    )
+    train, *_, notes = read_source(HuggingFace(path=str(tmp_path / "a.parquet")))
     assert train.y.tolist() == [1, 0, 2, 1]
     assert notes == ("labels are the 3 numbers of column digit",)
 
@@ -324,7 +333,7 @@ def test_label_names_that_occur_twice(
     ).replace_schema_metadata({"huggingface": json.dumps({"info": {"features": columns}})})
     (tmp_path / "set").mkdir()
     write_table(table, tmp_path / "set" / "train.parquet")
-    train, *_, notes = read_source(DataSettings(source="huggingface", path=str(tmp_path / path)))
+    train, *_, notes = read_source(HuggingFace(path=str(tmp_path / path)))
     assert train.y.tolist() == [0, 1, 2, 1]
     assert notes == ("label names that occur more than once are told apart: crane (0), crane (2)",)
 
@@ -333,7 +342,7 @@ def test_label_names_that_occur_twice(
 def test_a_sample_of_imagenet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two cranes and two maillots among a thousand classes, one photograph each."""
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    train, *_, notes = read_source(DataSettings(source="huggingface", path=str(SAMPLE), size=8))
+    train, *_, notes = read_source(HuggingFace(path=str(SAMPLE), size=8))
     assert sorted(train.y.tolist()) == list(range(1000))
     assert "crane (134), crane (517), maillot (638), maillot (639)" in notes[0]
 

@@ -9,10 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedcel.data import read_source
-from fedcel.data.idx import read_idx
+from fedcel.data import Idx, read_source
 from fedcel.errors import DataError
-from fedcel.settings import DataSettings
 
 FASHION = Path(__file__).parents[4] / "shared" / "data" / "fashion-mnist"
 PIXELS = np.arange(5 * 3 * 2, dtype=np.uint8).reshape(5, 3, 2) * 8
@@ -25,18 +23,18 @@ def idx(array: np.ndarray) -> bytes:
     return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.tobytes()
 
 
-def write(folder: Path) -> DataSettings:
+def write(folder: Path) -> Idx:
     """Write a folder of four small files, two of them compressed."""
     (folder / IMAGES).write_bytes(idx(PIXELS))
     (folder / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(LABELS)))
     (folder / "t10k-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(PIXELS[:2])))
     (folder / "t10k-labels-idx1-ubyte").write_bytes(idx(LABELS[:2]))
-    return DataSettings(source="idx", path=str(folder))
+    return Idx(path=str(folder))
 
 
 def test_reads_back_what_was_written(tmp_path: Path) -> None:
     """Plain and compressed files, bytes over 255, rows before columns."""
-    train, test = read_idx(write(tmp_path))
+    train, test, *_ = write(tmp_path).read()
     assert train.x.shape == (5, 1, 3, 2) and test.x.shape == (2, 1, 3, 2)
     assert (train.x[:, 0].numpy() == PIXELS.astype(np.float32) / np.float32(255)).all()
     assert train.y.tolist() == [0, 1, 2, 1, 0] and test.y.tolist() == [0, 1]
@@ -106,19 +104,19 @@ def test_missing_things_are_named(tmp_path: Path) -> None:
     data = write(tmp_path)
     for path in ("none", str(tmp_path / "nowhere"), str(tmp_path / IMAGES)):
         with pytest.raises(DataError, match="is no folder"):
-            read_idx(DataSettings(source="idx", path=path))
+            Idx(path=path).read()
     (tmp_path / "t10k-labels-idx1-ubyte").unlink()
     with pytest.raises(DataError, match="no file t10k-labels-idx1-ubyte or .*train-images"):
-        read_idx(data)
+        data.read()
 
 
 def test_names_with_a_dot(tmp_path: Path) -> None:
     """Many mirrors spell them so."""
     data = write(tmp_path)
-    want = read_idx(data)
+    want = data.read()[:2]
     for path in sorted(tmp_path.iterdir()):
         path.rename(tmp_path / path.name.replace("-idx", ".idx"))
-    assert all((got.x == parts.x).all() for got, parts in zip(read_idx(data), want, strict=True))
+    assert all((got.x == parts.x).all() for got, parts in zip(data.read()[:2], want, strict=True))
 
 
 def test_other_names_are_named(tmp_path: Path) -> None:
@@ -127,13 +125,13 @@ def test_other_names_are_named(tmp_path: Path) -> None:
     for path in sorted(tmp_path.iterdir()):
         path.rename(tmp_path / f"emnist-letters-{path.name.replace('t10k', 'test')}")
     with pytest.raises(DataError, match=r"no file train-images.*; rename .*emnist-letters-train-i"):
-        read_idx(data)
+        data.read()
 
 
 @pytest.mark.skipif(not FASHION.is_dir(), reason="no folder ../shared/data/fashion-mnist")
 def test_fashion_mnist() -> None:
     """The published counts and the published mean pixel, .2860."""
-    train, test = read_idx(DataSettings(source="idx", path=str(FASHION)))
+    train, test, *_ = Idx(path=str(FASHION)).read()
     assert train.x.shape == (60000, 1, 28, 28) and test.x.shape == (10000, 1, 28, 28)
     assert train.y.bincount().tolist() == [6000] * 10
     assert test.y.bincount().tolist() == [1000] * 10
@@ -148,9 +146,9 @@ def test_a_bomb_is_not_read_to_its_end(tmp_path: Path) -> None:
     packed.write_bytes(gzip.compress(idx(PIXELS) + bytes(10**8), 1))
     tracemalloc.start()
     with pytest.raises(DataError, match="has 47 bytes or more, must have 46"):
-        read_idx(data)
+        data.read()
     packed.write_bytes(gzip.compress(struct.pack(">HBB3I", 0, 8, 3, *[2**32 - 1] * 3)))
     with pytest.raises(DataError, match=r"has 16 bytes, must have 79228162458924105385300197391 "):
-        read_idx(data)
+        data.read()
     assert tracemalloc.get_traced_memory()[1] < 10**7
     tracemalloc.stop()

@@ -8,10 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
-from fedcel.data import list_classes, read_source
-from fedcel.data.image_folder import read_image_folder, read_training_folder
+from fedcel.data import ImageFolder, Source, read_source
 from fedcel.errors import DataError
-from fedcel.settings import DataSettings
 
 FACES = Path(__file__).parents[4] / "shared" / "data" / "att-faces"
 GREY = np.arange(20, dtype=np.uint8).reshape(5, 4) * 12
@@ -25,7 +23,7 @@ def save(path: Path, pixels: np.ndarray, mode: str | None = None) -> None:
     (picture.convert(mode) if mode else picture).save(path)
 
 
-def small(root: Path) -> DataSettings:
+def small(root: Path) -> ImageFolder:
     """Write three grey pictures of two classes, and what is to be left out."""
     save(root / "b" / "2.png", GREY)
     save(root / "a" / "10.pgm", GREY + 1)
@@ -33,7 +31,7 @@ def small(root: Path) -> DataSettings:
     (root / "README").write_text("beside the classes")
     (root / "a" / ".DS_Store").write_bytes(b"hidden")
     (root / ".git").mkdir()
-    return DataSettings(source="image-folder", path=str(root))
+    return ImageFolder(path=str(root))
 
 
 def test_classes_and_files_in_the_order_of_their_names(tmp_path: Path) -> None:
@@ -48,42 +46,42 @@ def test_training_and_test_trees(tmp_path: Path) -> None:
     """A class may lack test images, not training images."""
     small(tmp_path / "train")
     save(tmp_path / "test" / "b" / "1.png", GREY)
-    data = DataSettings(source="image-folder", path=str(tmp_path))
-    train, test, *_ = read_image_folder(data)
+    data = ImageFolder(path=str(tmp_path))
+    train, test, *_ = data.read()
     assert test is not None and test.y.tolist() == [1] and len(train.y) == 3
     save(tmp_path / "test" / "c" / "1.png", GREY)
     with pytest.raises(DataError, match=r"no training image is of \['c'\]"):
-        read_image_folder(data)
+        data.read()
 
 
 def test_second_level_names_holders(tmp_path: Path) -> None:
     """A holder is the same in every class; all images have one or none has."""
     for name in ("a/zoe/1.png", "a/ann/1.png", "b/zoe/1.png", "b/ann/2.png"):
         save(tmp_path / name, GREY)
-    data = DataSettings(source="image-folder", path=str(tmp_path))
-    train, _, holders, _ = read_image_folder(data)
+    data = ImageFolder(path=str(tmp_path))
+    train, _, holders, _ = data.read()
     assert train.y.tolist() == [0, 0, 1, 1] and holders is not None
     assert holders.tolist() == [0, 1, 0, 1]
     save(tmp_path / "a" / "loose.png", GREY)
     with pytest.raises(DataError, match="4 of 5 images are in a folder of their holder"):
-        read_image_folder(data)
+        data.read()
     save(tmp_path / "b" / "ann" / "deep" / "1.png", GREY)
     with pytest.raises(DataError, match="deep is too deep, must be CLASS/HOLDER/IMAGE"):
-        read_image_folder(data)
+        data.read()
 
 
 def test_grey_and_colour_of_unequal_sizes(tmp_path: Path) -> None:
     """Colour for all, also where it is in the test part alone; sizes need data.size."""
     small(tmp_path / "train")
     save(tmp_path / "test" / "b" / "3.png", RED)
-    data = DataSettings(source="image-folder", path=str(tmp_path))
+    data = ImageFolder(path=str(tmp_path))
     source = read_source(data)
     assert source.test is not None and source.train.x.shape == (3, 3, 5, 4)
     assert source.notes == ("3 grey taken as colour", "left out, beside the class folders: README")
     save(tmp_path / "test" / "b" / "4.png", RED[:4])
     with pytest.raises(DataError, match="1 of 5 pictures differ in size .*4.png of 4x4; set data"):
-        read_image_folder(data)
-    train, test, _, notes = read_image_folder(data.model_copy(update={"grey": True, "size": 4}))
+        data.read()
+    train, test, _, notes = data.model_copy(update={"grey": True, "size": 4}).read()
     assert test is not None and train.x.shape == (3, 1, 4, 4) and len(test.y) == 2
     assert (test.x - 0.299 * 200 / 255).abs().max() < 1e-6
     assert notes[0] == "5 of 2 classes from 4x4 to 4x5 pixels, resized to 4x4"
@@ -92,11 +90,11 @@ def test_grey_and_colour_of_unequal_sizes(tmp_path: Path) -> None:
 def test_what_systems_leave_behind_is_left_out(tmp_path: Path) -> None:
     """In folders of classes and beside them; names in any letters and alphabet, and links."""
     data = small(tmp_path)
-    before, *_ = read_image_folder(data)
+    before, *_ = data.read()
     for name in ("a/Thumbs.db", "a/desktop.ini", "b/._1.png", "__MACOSX/a/1.png", "b/@eaDir/x.jpg"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"nothing")
-    assert torch.equal(read_image_folder(data).train.x, before.x)
+    assert torch.equal(data.read().train.x, before.x)
     save(tmp_path / "\u9ce5" / "\u00e4 1.png", GREY + 3)
     (tmp_path / "\u00c4rger").symlink_to(tmp_path / "a")
     source = read_source(data)
@@ -114,10 +112,10 @@ def test_a_file_that_is_no_image_is_named(tmp_path: Path) -> None:
         match=r"2 of 5 pictures cannot be used: .*a/readme.txt is no image.*b/0.pdf is no image"
         ".*remove them from the data, or save them anew",
     ):
-        read_image_folder(data)
+        data.read()
     for name in ("a/readme.txt", "b/0.pdf"):
         (tmp_path / name).unlink()
-    assert len(read_image_folder(data).train.y) == 3
+    assert len(data.read().train.y) == 3
 
 
 @pytest.mark.parametrize("names", [("train", "val"), ("test", "train", "validation"), ("Train",)])
@@ -126,7 +124,7 @@ def test_parts_are_not_taken_for_classes(tmp_path: Path, names: tuple[str, ...])
     for name in names:
         small(tmp_path / name)
     with pytest.raises(DataError, match="are parts, not classes; must be 'train' and 'test'"):
-        read_image_folder(DataSettings(source="image-folder", path=str(tmp_path)))
+        ImageFolder(path=str(tmp_path)).read()
 
 
 def test_a_folder_that_cannot_be_listed_is_named(
@@ -140,20 +138,20 @@ def test_a_folder_that_cannot_be_listed_is_named(
 
     monkeypatch.setattr(Path, "iterdir", refuse)
     with pytest.raises(DataError, match="cannot be listed .*Permission denied.*; allow to read it"):
-        read_image_folder(data)
+        data.read()
 
 
 def test_missing_things_are_named(tmp_path: Path) -> None:
     """No path, no folder, no class, one class, an empty class."""
     for path in ("none", str(tmp_path / "nowhere")):
         with pytest.raises(DataError, match="is no folder; give one with a folder per class"):
-            read_image_folder(DataSettings(source="image-folder", path=path))
-    data = DataSettings(source="image-folder", path=str(tmp_path))
+            ImageFolder(path=path).read()
+    data = ImageFolder(path=str(tmp_path))
     with pytest.raises(DataError, match="has 0 folders with 0 images"):
-        read_image_folder(data)
+        data.read()
     save(tmp_path / "a" / "1.png", GREY)
     with pytest.raises(DataError, match="has 1 folders with 1 images"):
-        read_image_folder(data)
+        data.read()
     (tmp_path / "b").mkdir()
     save(tmp_path / "c" / "1.png", GREY)
     with pytest.raises(DataError, match=r"without an image: \['b'\], 1 of 3"):
@@ -163,9 +161,7 @@ def test_missing_things_are_named(tmp_path: Path) -> None:
 @pytest.mark.skipif(not FACES.is_dir(), reason="no folder ../shared/data/att-faces")
 def test_att_faces() -> None:
     """Forty people, ten images each, 92 pixels wide, 112 high."""
-    train, test, holders, _ = read_image_folder(
-        DataSettings(source="image-folder", path=str(FACES))
-    )
+    train, test, holders, _ = ImageFolder(path=str(FACES)).read()
     assert train.x.shape == (400, 1, 112, 92) and test is None and holders is None
     assert train.y.bincount().tolist() == [10] * 40
 
@@ -179,9 +175,9 @@ def test_names_that_are_no_utf8(tmp_path: Path) -> None:
     source = read_source(data)
     assert source.classes == 3 and source.train.y.tolist() == [0, 1, 1, 2]
     assert source.notes == ("left out, beside the class folders: README, f\\udcfcr.txt",)
-    names = list_classes(data)
+    names = data.list_classes()
     assert names == ["a", "b", "f\\udcfcr"]
-    assert read_training_folder(data, names).train.y.tolist() == [0, 1, 1, 2]
+    assert data.read_training(names).train.y.tolist() == [0, 1, 1, 2]
     (tmp_path / odd / f"{odd}.png").write_bytes(b"damaged")
     with pytest.raises(DataError, match="is no image that Pillow reads"):
         read_source(data)
@@ -193,7 +189,7 @@ def test_what_the_system_refuses_names_the_path(
     """A name too long, and a folder whose files may be listed but not looked at."""
     for source in ("image-folder", "idx", "cifar", "npz", "huggingface"):
         with pytest.raises(DataError, match="xxxx.* cannot be (read|loaded) .*name too"):
-            read_source(DataSettings(source=source, path="x" * 300))
+            read_source(Source.model_validate({"source": source, "path": "x" * 300}))
     data = small(tmp_path)
 
     def refuse(self: Path) -> bool:
@@ -210,8 +206,8 @@ def test_strays_are_told_everywhere(tmp_path: Path) -> None:
         small(tmp_path / part)
         (tmp_path / part / "README").rename(tmp_path / part / f"{part}.csv")
     (tmp_path / "all.csv").touch()
-    notes = read_source(DataSettings(source="image-folder", path=str(tmp_path))).notes
+    notes = read_source(ImageFolder(path=str(tmp_path))).notes
     assert [note.rpartition(" ")[2] for note in notes] == ["all.csv", "train.csv", "test.csv"]
-    node = DataSettings(source="image-folder", path=str(tmp_path / "train"))
-    (note,) = read_training_folder(node, ["a", "b"]).notes
+    node = ImageFolder(path=str(tmp_path / "train"))
+    (note,) = node.read_training(["a", "b"]).notes
     assert note == "left out, beside the class folders: train.csv"

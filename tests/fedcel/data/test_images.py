@@ -5,31 +5,30 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedcel.data.images import fit_to_settings
+from fedcel.data.images import fit_images
 from fedcel.errors import DataError
-from fedcel.settings import DataSettings
 
 
 def test_untouched_by_default() -> None:
     """The tensor itself comes back."""
     x = torch.rand(2, 3, 4, 5)
-    assert fit_to_settings(x, DataSettings(), "here") is x
+    assert fit_images(x, size=0, grey=False, where="here") is x
 
 
 def test_luminance_by_hand() -> None:
     """Red, green, blue, white; what is grey stays."""
     colours = torch.cat([torch.eye(3), torch.ones(1, 3)]).view(4, 3, 1, 1)
-    grey = fit_to_settings(colours, DataSettings(grey=True), "here")
+    grey = fit_images(colours, size=0, grey=True, where="here")
     assert grey.flatten().tolist() == pytest.approx([0.299, 0.587, 0.114, 1.0])
-    assert torch.equal(fit_to_settings(grey, DataSettings(grey=True), "here"), grey)
+    assert torch.equal(fit_images(grey, size=0, grey=True, where="here"), grey)
     with pytest.raises(DataError, match="here: images have 2 channels and data.grey is true"):
-        fit_to_settings(colours[:, :2], DataSettings(grey=True), "here")
+        fit_images(colours[:, :2], size=0, grey=True, where="here")
 
 
 def test_half_the_size_by_hand() -> None:
     """Antialiased: the triangle of width 2, 1/8 3/8 3/8 1/8 inside, renormalised at the border."""
     ramp = torch.tensor([0.0, 0.2, 0.4, 1.0]).expand(1, 1, 4, 4)
-    left, right = fit_to_settings(ramp, DataSettings(size=2), "here")[0, 0, 0].tolist()
+    left, right = fit_images(ramp, size=2, grey=False, where="here")[0, 0, 0].tolist()
     assert left == pytest.approx((3 * 0.0 + 3 * 0.2 + 0.4) / 7)
     assert right == pytest.approx((0.2 + 3 * 0.4 + 3 * 1.0) / 7)
 
@@ -40,7 +39,7 @@ def test_stays_in_the_range(rows: int, columns: int, size: int, grey: bool, seed
     """Whatever the sides: a square, in [0, 1], white stays white."""
     x = torch.rand(2, 3, rows, columns, generator=torch.Generator().manual_seed(seed)).round()
     x[0] = 1
-    fitted = fit_to_settings(x, DataSettings(size=size, grey=grey), "here")
+    fitted = fit_images(x, size=size, grey=grey, where="here")
     assert fitted.shape == (2, 1 if grey else 3, size, size)
     assert fitted.min() >= 0 and fitted.max() <= 1
     torch.testing.assert_close(fitted[0], torch.ones_like(fitted[0]))

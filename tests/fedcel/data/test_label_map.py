@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from fedcel.data import load_attributes, load_splits
-from fedcel.data.label_map import count_task_classes, map_labels
 from fedcel.errors import DataError
 from fedcel.settings import DataSettings
 
@@ -20,8 +19,8 @@ def test_each_kind_by_hand() -> None:
         ("0,2, 1,0", [0, 2, 1, 0, 1], 3),
     ):
         data = DataSettings(labels=labels)
-        assert map_labels(y, data, "here").tolist() == expected
-        assert count_task_classes(4, data) == classes
+        assert data.map_labels(y, "here").tolist() == expected
+        assert data.count_task_classes(4) == classes
 
 
 @pytest.mark.parametrize(
@@ -36,7 +35,7 @@ def test_each_kind_by_hand() -> None:
 def test_refuses_what_is_no_task(labels: str, words: str) -> None:
     """Words, one class, a gap, too few."""
     with pytest.raises(DataError, match=words):
-        map_labels(torch.arange(4), DataSettings(labels=labels), "here")
+        DataSettings(labels=labels).map_labels(torch.arange(4), "here")
 
 
 def test_attributes_are_those_of_the_splits() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fedcel.data import NodeDataSettings, load_splits
+from fedcel.data import DataSettings, NodeDataSettings, Npz, load_splits
 from fedcel.errors import DataError
 
 X = np.arange(4 * 5 * 6, dtype=np.uint8).reshape(4, 5, 6)
@@ -48,7 +48,7 @@ def made(source: str, path: Path | str, **change: object) -> NodeDataSettings:
     """Return the settings of the second node of three."""
     names = NAMES if source == "image-folder" else ()
     fits = {"holder": 1, "shape": (1, 5, 6), "classes": 3, "names": names}
-    return NodeDataSettings(**{"source": source, "path": str(path), **fits, **change})
+    return NodeDataSettings.model_validate({"source": source, "path": str(path), **fits, **change})
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,6 @@ def test_grey_where_the_net_takes_colour(tmp_path: Path) -> None:
         ({"path": "/nowhere/own.npz"}, "must be the absolute path .* that exists"),
         ({"shape": (1, 28, 28)}, r"images are \(1, 5, 6\) .*the net takes \(1, 28, 28\)"),
         ({"classes": 2}, r"labels are in 0..2, must be in 0..1, the net's classes"),
-        ({"source": "digits"}, "a node reads idx, cifar, npz, image-folder or"),
         ({"source": "huggingface"}, "a node reads idx, cifar, npz, image-folder or"),
         ({"source": "image-folder"}, "0 folders of classes and a net of 3"),
         ({"source": "idx"}, "which is no folder"),
@@ -114,9 +113,22 @@ def test_what_does_not_fit_is_refused(
     tmp_path: Path, change: dict[str, object], words: str
 ) -> None:
     """Each with what is wrong and what to do."""
-    data = made("npz", npz(tmp_path))
+    keys = {"source": "npz", "path": npz(tmp_path), "names": (), **change}
     with pytest.raises(DataError, match=words):
-        load_splits(data.model_copy(update=change), 3, 0)
+        load_splits(made(**keys), 3, 0)
+
+
+def test_a_node_puts_its_own_place_in_the_servers_settings(tmp_path: Path) -> None:
+    """Of a source that reads one; the rest of the operator's settings stays."""
+    fits = {"holder": 1, "shape": (1, 5, 6), "classes": 3}
+    npz(tmp_path)
+    run = DataSettings(source=Npz(path="/server/all.npz"), validation=7)
+    data = NodeDataSettings.at_node(run, str(tmp_path / "own.npz"), **fits)
+    assert data.validation == 7
+    assert load_splits(data, 3, 0).client_sizes == [0, len(Y), 0]
+    digits = NodeDataSettings.at_node(DataSettings(), str(tmp_path), **fits)
+    with pytest.raises(DataError, match="a node reads idx, cifar, npz, image-folder or"):
+        load_splits(digits, 3, 0)
 
 
 def test_no_images_are_refused(tmp_path: Path) -> None:

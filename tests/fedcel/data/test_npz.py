@@ -6,22 +6,20 @@ import numpy as np
 import pytest
 import torch
 
-from fedcel.data import read_source
-from fedcel.data.npz import read_npz
+from fedcel.data import Npz, read_source
 from fedcel.errors import DataError
-from fedcel.settings import DataSettings
 
 CIFAR = Path(__file__).parents[4] / "shared" / "data" / "cifar10-subset"
 X = np.arange(4 * 5 * 6 * 3, dtype=np.uint8).reshape(4, 5, 6, 3)
 Y = np.array([0, 1, 2, 1])
 
 
-def write(folder: Path, **arrays: np.ndarray) -> DataSettings:
+def write(folder: Path, **arrays: np.ndarray) -> Npz:
     """Write an archive; these arrays over sound ones, None leaves one out."""
     sound = {"x_train": X, "y_train": Y, "x_test": X[:2], "y_test": Y[:2]} | arrays
     path = folder / "images.npz"
     np.savez(path, **{name: array for name, array in sound.items() if array is not None})
-    return DataSettings(source="npz", path=str(path))
+    return Npz(path=str(path))
 
 
 @pytest.mark.parametrize("kind", ["bytes", "floats", "channels first", "column of labels"])
@@ -45,7 +43,7 @@ def test_layouts_agree(tmp_path: Path, kind: str) -> None:
 
 def test_grey_images_and_no_test_part(tmp_path: Path) -> None:
     """(N, H, W) has one channel."""
-    train, test, *_ = read_npz(write(tmp_path, x_train=X[..., 0], x_test=None, y_test=None))
+    train, test, *_ = write(tmp_path, x_train=X[..., 0], x_test=None, y_test=None).read()
     assert train.x.shape == (4, 1, 5, 6) and test is None
     assert train.x[2, 0, 3, 4].item() == np.float32(X[2, 3, 4, 0]) / np.float32(255)
 
@@ -86,7 +84,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     data = write(tmp_path)
     for path in ("none", str(tmp_path)):
         with pytest.raises(DataError, match="is no file; give the .npz file"):
-            read_npz(DataSettings(source="npz", path=path))
+            Npz(path=path).read()
     whole = Path(data.path).read_bytes()
     np.save(tmp_path / "one.npy", X)
     alone = (tmp_path / "one.npy").read_bytes()
@@ -94,14 +92,14 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     for raw in (b"", alone, whole[:-40], whole[:200], damaged):
         Path(data.path).write_bytes(raw)
         with pytest.raises(DataError, match="cannot be read .*numpy.savez"):
-            read_npz(data)
+            data.read()
 
 
 @pytest.mark.skipif(not CIFAR.is_dir(), reason="no folder ../shared/data/cifar10-subset")
 def test_cifar_subset() -> None:
     """Sizes as documented; ten classes of about a tenth each."""
     path = CIFAR / "cifar10_first4000_test1000.npz"
-    train, test, *_ = read_npz(DataSettings(source="npz", path=str(path)))
+    train, test, *_ = Npz(path=str(path)).read()
     assert test is not None and train.x.shape == (4000, 3, 32, 32) and len(test.y) == 1000
     assert train.y.bincount().float().div(400).sub(1).abs().max() < 0.15
 
@@ -142,4 +140,4 @@ def test_archives_that_zipfile_cannot_open_are_refused(tmp_path: Path, place: in
         raw[start + place] |= 0x61
     Path(data.path).write_bytes(raw)
     with pytest.raises(DataError, match="images.npz cannot be read .*numpy.savez"):
-        read_npz(data)
+        data.read()

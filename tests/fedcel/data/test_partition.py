@@ -11,17 +11,17 @@ from flwr_datasets import partitioner
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fedcel.data.partition import partition_examples
+from fedcel.data import Partition
 from fedcel.errors import DataError
-from fedcel.settings import DataSettings
 
 Y = torch.arange(1003) % 10
 KINDS = ("iid", "dirichlet", "shards")
 
 
-def kind(name: str, **more: object) -> DataSettings:
-    """Return data settings with this partition."""
-    return DataSettings.model_validate({"partition": name, **more})
+def kind(name: str, **more: object) -> Partition:
+    """Return the partition of a kind, with the options that it has."""
+    options = {key: more[key] for key in more if name in Partition.list_keys()[key]}
+    return Partition.model_validate({"partition": name, **options})
 
 
 @settings(deadline=None, max_examples=30)
@@ -37,7 +37,7 @@ def test_each_image_has_one_holder(
 ) -> None:
     """Every position occurs once, and no client is empty."""
     assume(name != "dirichlet" or images >= 20 * clients)  # with one image a class, some get none
-    parts = partition_examples(Y[:images], clients, kind(name, alpha=100.0, shards=shards), seed)
+    parts = kind(name, alpha=100.0, shards=shards).deal(Y[:images], clients, seed)
     assert len(parts) == clients and all(len(part) > 0 for part in parts)
     assert sorted(torch.cat([*parts]).tolist()) == list(range(images))
     assert all(part.dtype == torch.int64 for part in parts)
@@ -46,7 +46,7 @@ def test_each_image_has_one_holder(
 @pytest.mark.parametrize("name", KINDS)
 def test_the_seed_decides(name: str) -> None:
     """Same seed, same holders; another seed, others."""
-    one, same, other = (partition_examples(Y, 8, kind(name), seed) for seed in (3, 3, 4))
+    one, same, other = (kind(name).deal(Y, 8, seed) for seed in (3, 3, 4))
     assert all(torch.equal(a, b) for a, b in zip(one, same, strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
@@ -72,7 +72,7 @@ def test_deals_are_those_of_flower(name: str, images: int, clients: int, shards:
         ),
     }[name]
     theirs.dataset = Dataset.from_dict({"position": order, "label": y.numpy()[order]})
-    ours = partition_examples(y, clients, kind(name, alpha=9.0, shards=shards), seed)
+    ours = kind(name, alpha=9.0, shards=shards).deal(y, clients, seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a redraw, and pyarrow's on how `datasets` sorts
         for client, part in enumerate(ours):
@@ -81,7 +81,7 @@ def test_deals_are_those_of_flower(name: str, images: int, clients: int, shards:
 
 def test_a_share_is_found_by_its_client() -> None:
     """From either end, in slices; one that is not there is no share."""
-    parts = partition_examples(Y, 8, kind("iid"), 0)
+    parts = kind("iid").deal(Y, 8, 0)
     assert torch.equal(parts[-1], parts[7])
     assert [len(part) for part in parts[6:]] == [len(parts[6]), len(parts[7])]
     with pytest.raises(IndexError, match="client 8 of 8"):
@@ -90,14 +90,14 @@ def test_a_share_is_found_by_its_client() -> None:
 
 def test_iid_is_even_and_shuffled() -> None:
     """Sizes differ by one at most; sorted labels come out mixed."""
-    parts = partition_examples(Y.sort().values, 8, kind("iid"), 0)
+    parts = kind("iid").deal(Y.sort().values, 8, 0)
     assert {len(part) for part in parts} == {125, 126}
     assert all(len(Y.sort().values[part].unique()) == 10 for part in parts)
 
 
 def test_alpha_sets_how_many_classes_a_client_has() -> None:
     """A large alpha deals each class evenly, a small one to few."""
-    even, few = (partition_examples(Y, 4, kind("dirichlet", alpha=a), 1) for a in (1e6, 0.05))
+    even, few = (kind("dirichlet", alpha=a).deal(Y, 4, 1) for a in (1e6, 0.05))
     assert all(abs(int((Y[part] == 3).sum()) - 25) <= 2 for part in even)
     assert max((Y[part] == 3).sum().item() for part in few) > 60
 
@@ -107,10 +107,7 @@ def test_shares_are_dirichlet() -> None:
     y = torch.arange(400) % 2
     shares = torch.tensor(
         [
-            [
-                (y[part] == 1).sum().item() / 200
-                for part in partition_examples(y, 4, kind("dirichlet"), s)
-            ]
+            [(y[part] == 1).sum().item() / 200 for part in kind("dirichlet").deal(y, 4, s)]
             for s in range(50)
         ]
     )
@@ -121,7 +118,7 @@ def test_shares_are_dirichlet() -> None:
 @pytest.mark.parametrize("shards", [1, 2, 3])
 def test_shards_hold_few_classes(shards: int) -> None:
     """A shard no larger than a class spans two of them at most."""
-    parts = partition_examples(Y, 10, kind("shards", shards=shards), 0)
+    parts = kind("shards", shards=shards).deal(Y, 10, 0)
     assert all(len(Y[part].unique()) <= 2 * shards for part in parts)
     assert max(len(part) for part in parts) <= shards * math.ceil(1003 / (10 * shards))
 
@@ -129,8 +126,8 @@ def test_shards_hold_few_classes(shards: int) -> None:
 def test_one_image_each() -> None:
     """As many clients as images is allowed where the kind can deal so."""
     for name in ("iid", "shards"):
-        assert [len(p) for p in partition_examples(Y[:9], 9, kind(name, shards=1), 0)] == [1] * 9
-        uneven = partition_examples(Y[:9], 8, kind(name, shards=1), 0)
+        assert [len(p) for p in kind(name, shards=1).deal(Y[:9], 9, 0)] == [1] * 9
+        uneven = kind(name, shards=1).deal(Y[:9], 8, 0)
         assert sorted(len(part) for part in uneven) == [1] * 7 + [2]
 
 
@@ -138,15 +135,15 @@ def test_too_many_clients_are_refused() -> None:
     """The numbers and the way out are named; a Dirichlet that cannot fill everyone gives up."""
     for clients in (0, 11):
         with pytest.raises(DataError, match=rf"clients is {clients}, must be in 1\.\.10"):
-            partition_examples(Y[:10], clients, kind("iid"), 0)
+            kind("iid").deal(Y[:10], clients, 0)
     with pytest.raises(DataError, match=r"data\.alpha 0\.01 left one of 100 clients"):
-        partition_examples(Y, 100, kind("dirichlet", alpha=0.01), 0)
+        kind("dirichlet", alpha=0.01).deal(Y, 100, 0)
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_silent(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     """No progress bar, no log line."""
-    partition_examples(Y, 8, kind(name), 0)
+    kind(name).deal(Y, 8, 0)
     assert capfd.readouterr() == ("", "")
 
 
@@ -157,7 +154,7 @@ def test_natural_keeps_holders_whole(names: list[int], data: st.DataObject) -> N
     holders, count = torch.tensor(names), len(set(names))
     clients, seed = data.draw(st.integers(1, count)), data.draw(st.integers(0, 2**63 - 1))
     y = torch.zeros(len(names), dtype=torch.int64)
-    parts = partition_examples(y, clients, kind("natural"), seed, holders=holders)
+    parts = kind("natural").deal(y, clients, seed, holders=holders)
     assert sorted(torch.cat([*parts]).tolist()) == list(range(len(names)))
     own = [set(holders[part].tolist()) for part in parts]
     assert sum(map(len, own)) == count
@@ -166,14 +163,12 @@ def test_natural_keeps_holders_whole(names: list[int], data: st.DataObject) -> N
 
 def test_natural_needs_holders() -> None:
     """As many as clients; the seed says who stands for whom."""
-    with pytest.raises(DataError, match="'digits' names no holders; give CLASS/HOLDER/IMAGE"):
-        partition_examples(Y, 4, kind("natural"), 0)
+    with pytest.raises(DataError, match="the source names no holders; give CLASS/HOLDER/IMAGE"):
+        kind("natural").deal(Y, 4, 0)
     with pytest.raises(
         DataError, match=r"clients is 11.*must be in 1\.\.10, the number of holders"
     ):
-        partition_examples(Y, 11, kind("natural"), 0, holders=Y)
-    one, same, other = (
-        partition_examples(Y, 5, kind("natural"), seed, holders=Y) for seed in (3, 3, 4)
-    )
+        kind("natural").deal(Y, 11, 0, holders=Y)
+    one, same, other = (kind("natural").deal(Y, 5, seed, holders=Y) for seed in (3, 3, 4))
     assert all(torch.equal(a, b) for a, b in zip(one, same, strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(one, other, strict=True))

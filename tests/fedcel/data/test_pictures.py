@@ -10,18 +10,17 @@ from PIL import Image, ImageOps
 
 from fedcel.data.pictures import PictureFile, decode_pictures, describe_pictures
 from fedcel.errors import DataError
-from fedcel.settings import DataSettings
 
 GREY = np.arange(20, dtype=np.uint8).reshape(5, 4) * 12
 RED = np.zeros((5, 4, 3), dtype=np.uint8) + np.array([200, 0, 0], dtype=np.uint8)
-AS_THEY_ARE = DataSettings()
-SIZED = DataSettings(size=4)
 
 
-def decode(paths: list[Path], data: DataSettings = AS_THEY_ARE) -> tuple[torch.Tensor, list[str]]:
+def decode(
+    paths: list[Path], *, size: int = 0, grey: bool = False
+) -> tuple[torch.Tensor, list[str]]:
     """Return the images of files, and what is said of them."""
     files: list[tuple[str, PictureFile]] = [(path.name, path) for path in paths]
-    x, tally = decode_pictures(files, len(paths), data)
+    x, tally = decode_pictures(files, len(paths), size=size, grey=grey)
     return x, describe_pictures(tally, len(paths), 2, tuple(x.shape[1:]))
 
 
@@ -116,7 +115,7 @@ def test_grey_among_colours_becomes_colour(tmp_path: Path) -> None:
         assert x.shape[1:] == (3, 5, 4) and notes == [f"{len(order) - 1} grey taken as colour"]
         assert torch.equal(grey, torch.from_numpy(GREY.astype(np.float32) / 255).expand(3, 5, 4))
     assert torch.equal(decode(paths)[0][0], decode(paths)[0][2])
-    x, notes = decode(paths, DataSettings(grey=True))
+    x, notes = decode(paths, grey=True)
     assert x.shape == (3, 1, 5, 4) and notes == ["1 colour taken as grey"]
 
 
@@ -124,7 +123,7 @@ def test_all_sizes_become_one(tmp_path: Path) -> None:
     """Least and largest width, and height: a wide picture may be the lowest of all."""
     for name, size in (("a.png", (300, 2)), ("b.png", (30, 200)), ("c.png", (40, 40))):
         Image.fromarray(RED).resize(size).save(tmp_path / name)
-    x, notes = decode([tmp_path / name for name in ("a.png", "b.png", "c.png")], SIZED)
+    x, notes = decode([tmp_path / name for name in ("a.png", "b.png", "c.png")], size=4)
     assert x.shape == (3, 3, 4, 4) and notes == [
         "3 of 2 classes from 30x2 to 300x200 pixels, resized to 4x4"
     ]
@@ -171,7 +170,7 @@ def test_all_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     Image.fromarray(GREY).convert("I").save(tmp_path / "5.tif")
     paths = sorted(tmp_path.iterdir())
     with pytest.raises(DataError) as got:
-        decode(paths, SIZED)
+        decode(paths, size=4)
     for words in (
         "5 of 6 pictures cannot be used: ",
         "1.png cannot be read (",
@@ -183,14 +182,14 @@ def test_all_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         assert words in str(got.value)
     assert "0.png" not in str(got.value)
     with pytest.raises(DataError, match=r"7 of 8 .*5.tif is of mode.*; and 2 more; remove"):
-        decode([*paths, *paths[1:3]], SIZED)
+        decode([*paths, *paths[1:3]], size=4)
 
 
 def test_more_than_the_memory_holds(tmp_path: Path) -> None:
     """Photographs as they are: how much it would be, and the remedy."""
     Image.fromarray(RED).save(tmp_path / "a.png")
     with pytest.raises(DataError, match=r"4x5 need 2\d+ GB of memory, and data.size is 0; set it"):
-        decode_pictures([("a.png", tmp_path / "a.png")], 10**15, AS_THEY_ARE)
+        decode_pictures([("a.png", tmp_path / "a.png")], 10**15)
 
 
 def tag_file(*tags: tuple[int, int, int, bytes], data: bytes = b"") -> bytes:

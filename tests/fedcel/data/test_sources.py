@@ -7,25 +7,25 @@ import pytest
 import torch
 from sklearn.datasets import load_diabetes, load_digits
 
-from fedcel.data import Images, read_source
-from fedcel.errors import DataError, PluginError
-from fedcel.settings import DataSettings
+from fedcel.data import Diabetes, Digits, Images, ImportedSource, read_source
+from fedcel.errors import DataError, PluginError, SettingsError
+from fedcel.settings import DataSettings, parse_settings
 
 X = torch.tensor([0.0, 0.25, 0.5, 1.0]).reshape(4, 1, 1, 1)
 Y = torch.tensor([0, 1, 0, 1])
 
 
-def own(monkeypatch: pytest.MonkeyPatch, thing: object) -> DataSettings:
+def own(monkeypatch: pytest.MonkeyPatch, thing: object) -> ImportedSource:
     """Return settings whose source is `thing`, by import string."""
     module = ModuleType("own_images")
     vars(module)["thing"] = thing
     monkeypatch.setitem(sys.modules, "own_images", module)
-    return DataSettings(source="own_images:thing")
+    return ImportedSource(source="own_images:thing")
 
 
 def test_digits_are_the_originals() -> None:
     """Sixteen grey levels, scaled to [0, 1], in their order."""
-    train, test, classes, holders, notes = read_source(DataSettings())
+    train, test, classes, holders, notes = read_source(Digits())
     original = load_digits()
     assert test is None and holders is None and classes == 10 and notes == ()
     assert train.x.shape == (1797, 1, 8, 8) and train.x.dtype == torch.float32
@@ -36,7 +36,7 @@ def test_digits_are_the_originals() -> None:
 
 def test_patients_are_the_originals() -> None:
     """Ten measurements from least to largest, and the bin of the number, each a tenth wide."""
-    train, test, classes, *_ = read_source(DataSettings(source="diabetes"))
+    train, test, classes, *_ = read_source(Diabetes())
     table = load_diabetes(scaled=False)
     assert test is None and classes == 10
     assert train.x.shape == (442, 1, 1, 10)
@@ -109,11 +109,11 @@ def test_any_source_is_resized(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(train.x, test.x, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("key", ["repository", "label_column", "holder_column"])
+@pytest.mark.parametrize("key", ["path", "label-column", "holder-column", "grey"])
 def test_keys_that_a_source_does_not_read_are_refused(key: str) -> None:
-    """Only Hugging Face data have names and columns."""
-    with pytest.raises(DataError, match=f"data.{key.replace('_', '-')} is 'x' .*'digits'.*only"):
-        read_source(DataSettings.model_validate({key: "x"}))
+    """Digits are in no file, without colours and columns."""
+    with pytest.raises(ValueError, match=f"data.{key} is of data.source .*'digits'"):
+        DataSettings.model_validate({key: "x"})
 
 
 @pytest.mark.parametrize(
@@ -135,9 +135,9 @@ def test_other_answers_are_refused(monkeypatch: pytest.MonkeyPatch, answer: obje
 
 def test_unknown_sources_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A typo gets the nearest name, a wrong import string its wrong part."""
-    with pytest.raises(DataError, match="did you mean 'digits'"):
-        read_source(DataSettings(source="digit"))
+    with pytest.raises(SettingsError, match="nearest: 'digits'"):
+        parse_settings({"data.source": "digit"})
     with pytest.raises(PluginError, match="no module"):
-        read_source(DataSettings(source="there_is.no_such:source"))
+        read_source(ImportedSource(source="there_is.no_such:source"))
     with pytest.raises(DataError, match="cannot be called"):
         read_source(own(monkeypatch, 7))

@@ -8,7 +8,19 @@ from types import ModuleType
 import pytest
 import torch
 
-from fedcel.data import Images, Splits, load_splits, read_source
+from fedcel.data import (
+    Digits,
+    Idx,
+    Iid,
+    ImageFolder,
+    Images,
+    ImportedSource,
+    Natural,
+    Shards,
+    Splits,
+    load_splits,
+    read_source,
+)
 from fedcel.errors import DataError, SettingsError
 from fedcel.settings import DataSettings, parse_settings
 
@@ -36,7 +48,7 @@ def contents(images: Images) -> set[bytes]:
 def test_digits_are_dealt_without_overlap(seed: int) -> None:
     """All 1 797 images have one place, no image is in two sets, every class is everywhere."""
     splits = load_splits(DataSettings(seed=seed), 8, seed)
-    source = read_source(DataSettings()).train
+    source = read_source(Digits()).train
     named_sets = sets(splits)
     everything = torch.cat([positions for _, positions in named_sets.values()])
     assert sorted(everything.tolist()) == list(range(1797)) and splits.dropped == 0
@@ -74,7 +86,7 @@ def test_who_trains_does_not_move_the_targets() -> None:
     """Clients and partition change the holders, never validation, auxiliary and test."""
     one, other = (
         load_splits(DataSettings(), 8, 0),
-        load_splits(DataSettings(partition="iid", train=300), 3, 0),
+        load_splits(DataSettings(source=Digits(), partition=Iid(), train=300), 3, 0),
     )
     for name in ("validation", "auxiliary", "test"):
         assert torch.equal(sets(one)[name][1], sets(other)[name][1])
@@ -88,7 +100,13 @@ def own(
     module = ModuleType(name)
     vars(module)["source"] = lambda data: (train, test)
     monkeypatch.setitem(sys.modules, name, module)
-    return DataSettings(source=f"{name}:source", partition="iid", validation=2, auxiliary=3, test=4)
+    return DataSettings(
+        source=ImportedSource(source=f"{name}:source"),
+        partition=Iid(),
+        validation=2,
+        auxiliary=3,
+        test=4,
+    )
 
 
 def numbered(start: int, count: int) -> Images:
@@ -281,7 +299,11 @@ def test_natural_holders_reach_the_clients(monkeypatch: pytest.MonkeyPatch) -> N
     vars(module)["source"] = lambda data: (train, None, torch.arange(90) % 5)
     monkeypatch.setitem(sys.modules, "held", module)
     data = DataSettings(
-        source="held:source", partition="natural", validation=2, auxiliary=3, test=4
+        source=ImportedSource(source="held:source"),
+        partition=Natural(),
+        validation=2,
+        auxiliary=3,
+        test=4,
     )
     splits = load_splits(data, 5, 0)
     held = [set((positions % 5).tolist()) for positions in splits.indices.clients]
@@ -292,7 +314,7 @@ def test_natural_holders_reach_the_clients(monkeypatch: pytest.MonkeyPatch) -> N
 def test_faces() -> None:
     """Thirty people to classify, three targets each; ten more people for the attacker."""
     data = DataSettings(
-        source="image-folder", path=str(FACES), size=32, held_out_classes=10, test=90, validation=30
+        source=ImageFolder(path=str(FACES), size=32), held_out_classes=10, test=90, validation=30
     )
     splits = load_splits(data, 4, 0)
     assert splits.shape == (1, 32, 32) and splits.classes == 30 and len(splits.auxiliary.y) == 100
@@ -304,7 +326,7 @@ def test_faces() -> None:
 def test_fashion_mnist() -> None:
     """Asked-for sizes; targets from the test files only."""
     splits = load_splits(
-        DataSettings(source="idx", path=str(FASHION), train=1000, partition="shards"), 20, 0
+        DataSettings(source=Idx(path=str(FASHION)), partition=Shards(), train=1000), 20, 0
     )
     assert sum(len(images.y) for images in splits.clients) == 1000
     assert len(splits.test.y) == 400 and splits.indices.test.min() >= 60000

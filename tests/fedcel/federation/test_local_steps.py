@@ -18,11 +18,11 @@ from fedcel.losses import CELTerm, DefenceTerm, GradientRule, WeightedTerm
 from fedcel.losses.cel.gated import Gated
 from fedcel.losses.defences import Adversarial, Defence, NoPeek
 from fedcel.losses.protocol import ConditionalEntropy, State, Stateless, Term
-from fedcel.nets import build_net
+from fedcel.nets import Mlp, build_net
 from fedcel.nets.flat_net import FlatNet
 from fedcel.posterior.round_plan import RoundPlan
 from fedcel.seeding import make_generator
-from fedcel.settings import LocalSettings, NetSettings
+from fedcel.settings import LocalSettings
 from tests.fedcel.federation.one_client import train_one
 from tests.fedcel.losses.cel.gates import Attention
 from tests.fedcel.losses.single import bind_rival, single
@@ -39,7 +39,7 @@ def streams(purpose: str) -> torch.Generator:
 
 def flat_net(sigma: float = 0.1) -> FlatNet:
     """Return a small split net."""
-    net = NetSettings(features=6, width=9, noise=sigma)
+    net = Mlp(features=6, width=9, noise=sigma)
     return FlatNet(build_net(net, (1, 4, 4), 3, make_generator(0, "net")))
 
 
@@ -70,9 +70,7 @@ def test_without_noise_prior_and_loss_it_is_plain_sgd_to_the_bit() -> None:
     """A module, torch's own SGD and the same batches and cut noise give the same bits."""
     received = flat_net().vector.clone()
     delta = update(PLAIN, received).delta
-    net = build_net(
-        NetSettings(features=6, width=9, noise=0.1), (1, 4, 4), 3, make_generator(0, "net")
-    )
+    net = build_net(Mlp(features=6, width=9, noise=0.1), (1, 4, 4), 3, make_generator(0, "net"))
     optimiser = torch.optim.SGD(net.parameters(), lr=PLAIN.rate)
     x, y = data()
     cut = streams("cut")
@@ -90,7 +88,7 @@ def test_without_noise_prior_and_loss_it_is_plain_sgd_to_the_bit() -> None:
 @pytest.mark.parametrize("shape", ["feature", "image"])
 def test_the_scale_of_the_noise_is_trained_with_the_encoder(shape: str) -> None:
     """Torch's own SGD on the message z + sigma s xi gives the same, the statistics are whitened."""
-    settings = NetSettings(features=6, width=9, noise=0.5, noise_shape=shape)
+    settings = Mlp(features=6, width=9, noise=0.5, noise_shape=shape)
     flat, net = (build_net(settings, (1, 4, 4), 3, make_generator(0, "net")) for _ in range(2))
     for one in (flat, net):
         nn.init.normal_(one.noise_scale.bias, generator=make_generator(5, "scale"))
@@ -363,7 +361,7 @@ def test_a_round_from_a_packed_state_gives_the_same_bits() -> None:
 
 def train_by(terms: Sequence[WeightedTerm], dtype: torch.dtype = torch.float64) -> ClientUpdate:
     """Return a round of a net in double precision under these terms."""
-    net = NetSettings(features=6, width=9, noise=0.1)
+    net = Mlp(features=6, width=9, noise=0.1)
     flat = FlatNet(build_net(net, (1, 4, 4), 3, make_generator(0, "net")).to(dtype))
     x, y = data()
     return train_one(
@@ -408,7 +406,7 @@ class Alternating(Stateless):
 def test_the_encoder_follows_the_mean_of_the_losses_gradient(momentum: float) -> None:
     """Autograd by hand: the mean starts with the first step; the head has its own gradient."""
     update = train_by([weigh_cel(Alternating(), GradientRule(None, True, momentum))])
-    settings = NetSettings(features=6, width=9, noise=0.1)
+    settings = Mlp(features=6, width=9, noise=0.1)
     net = build_net(settings, (1, 4, 4), 3, make_generator(0, "net")).double()
     x, y = data()
     batches = draw_batches(y, LOCAL, streams("batch"))

@@ -10,6 +10,7 @@ from torchvision.models import SwinTransformer
 
 from fedcel.data import Images
 from fedcel.errors import NetError
+from fedcel.nets import ImportedNet, Mlp, Vgg11
 from fedcel.nets.build_net import build_net
 from fedcel.nets.cut import Cut
 from fedcel.runs import read_run
@@ -42,7 +43,10 @@ def wrong_head(shape: object, classes: int, net: NetSettings) -> tuple[nn.Module
 def test_features_are_bounded_and_shapes_fit(name: str, side: int, bound: str) -> None:
     """Even for huge parameters: |z|^2 <= D."""
     net = build_net(
-        NetSettings(name=name, bound=bound), (1, side, side), 10, make_generator(0, "net")
+        NetSettings.model_validate({"name": name, "bound": bound}),
+        (1, side, side),
+        10,
+        make_generator(0, "net"),
     )
     with torch.no_grad():
         for parameter in net.parameters():
@@ -55,7 +59,7 @@ def test_features_are_bounded_and_shapes_fit(name: str, side: int, bound: str) -
 
 def test_noise_has_its_deviation_and_zero_adds_none() -> None:
     """The sd of z~ - z is sigma."""
-    net = build_net(NetSettings(noise=0.3), (1, 8, 8), 10, make_generator(0, "net"))
+    net = build_net(Mlp(noise=0.3), (1, 8, 8), 10, make_generator(0, "net"))
     z = torch.zeros(2000, 64)
     assert net.add_noise(z, make_generator(0, "x")).std().item() == pytest.approx(0.3, rel=0.02)
     net.cut = Cut()
@@ -64,9 +68,9 @@ def test_noise_has_its_deviation_and_zero_adds_none() -> None:
 
 def test_same_seed_same_parameters() -> None:
     """Global random state plays no part."""
-    a = build_net(NetSettings(), (1, 8, 8), 10, make_generator(4, "net"))
+    a = build_net(Mlp(), (1, 8, 8), 10, make_generator(4, "net"))
     torch.rand(7)
-    b = build_net(NetSettings(), (1, 8, 8), 10, make_generator(4, "net"))
+    b = build_net(Mlp(), (1, 8, 8), 10, make_generator(4, "net"))
     pairs = zip(a.parameters(), b.parameters(), strict=True)
     assert all(torch.equal(p, q) for p, q in pairs)
 
@@ -94,18 +98,17 @@ def prelu(shape: object, classes: int, net: NetSettings) -> tuple[nn.Module, nn.
 def test_layers_of_any_kind_are_drawn_from_the_seed() -> None:
     """A Conv1d is not redrawn by us; the global state still plays no part and is left alone."""
     torch.manual_seed(1)
-    a = build_net(NetSettings(name=f"{__name__}:prelu"), (1, 4, 4), 3, make_generator(4, "net"))
+    a = build_net(ImportedNet(name=f"{__name__}:prelu"), (1, 4, 4), 3, make_generator(4, "net"))
     after = torch.rand(1)
     torch.manual_seed(1)
     assert torch.equal(after, torch.rand(1))
-    b = build_net(NetSettings(name=f"{__name__}:prelu"), (1, 4, 4), 3, make_generator(4, "net"))
+    b = build_net(ImportedNet(name=f"{__name__}:prelu"), (1, 4, 4), 3, make_generator(4, "net"))
     assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
 
 
 @pytest.mark.parametrize(
     ("name", "shape", "message"),
     [
-        ("resnet", (1, 8, 8), "net.name is 'resnet', must be mlp, cnn"),
         ("cnn", (1, 30, 30), "sides must divide by 4"),
         ("vgg11", (1, 28, 32), "images are 28x32, sides must divide by 8; set data.size"),
         ("vgg11", (1, 40, 32), "net.features is 64, must be a multiple of 80, the 10x8 .* 640"),
@@ -126,7 +129,7 @@ def test_layers_of_any_kind_are_drawn_from_the_seed() -> None:
 def test_what_cannot_be_split_is_refused(name: str, shape: tuple[int, ...], message: str) -> None:
     """With the reason and the remedy."""
     with pytest.raises(NetError, match=message):
-        build_net(NetSettings(name=name), shape, 3, make_generator(0, "net"))
+        build_net(NetSettings.model_validate({"name": name}), shape, 3, make_generator(0, "net"))
 
 
 def with_two_faults(shape: object, classes: int, net: NetSettings) -> tuple[nn.Module, nn.Module]:
@@ -140,7 +143,7 @@ def test_all_faults_of_a_net_are_said_at_once() -> None:
     """One line each, so that one run finds them all."""
     with pytest.raises(NetError) as refusal:
         build_net(
-            NetSettings(name=f"{__name__}:with_two_faults"), (1, 4, 4), 3, make_generator(0, "net")
+            ImportedNet(name=f"{__name__}:with_two_faults"), (1, 4, 4), 3, make_generator(0, "net")
         )
     lines = str(refusal.value).splitlines()
     assert len(lines) == 3
@@ -169,7 +172,7 @@ def test_faults_of_layers_and_values_are_said_at_once() -> None:
     """What the layers are, what the head returns, and what the contract says of the features."""
     with pytest.raises(NetError) as refusal:
         build_net(
-            NetSettings(name=f"{__name__}:with_faulty_values"),
+            ImportedNet(name=f"{__name__}:with_faulty_values"),
             (1, 4, 4),
             3,
             make_generator(0, "net"),
@@ -190,7 +193,7 @@ def in_place(shape: object, classes: int, net: NetSettings) -> tuple[nn.Module, 
 def test_an_encoder_that_works_in_place_changes_no_image() -> None:
     """It is trained on images that many rounds share."""
     net = build_net(
-        NetSettings(name=f"{__name__}:in_place"), (1, 4, 4), 3, make_generator(0, "net")
+        ImportedNet(name=f"{__name__}:in_place"), (1, 4, 4), 3, make_generator(0, "net")
     )
     x = torch.rand(3, 1, 4, 4)
     before = x.clone()
@@ -233,13 +236,13 @@ def swin(shape: object, classes: int, net: NetSettings) -> tuple[nn.Module, nn.M
 def test_constant_buffers_are_no_fault_and_others_are() -> None:
     """Means of channels and tables of positions are built with the net, and stay."""
     for name, shape in (("constant", (1, 4, 4)), ("swin", (3, 16, 16))):
-        net = build_net(NetSettings(name=f"{__name__}:{name}"), shape, 3, make_generator(0, "net"))
+        net = build_net(ImportedNet(name=f"{__name__}:{name}"), shape, 3, make_generator(0, "net"))
         before = net.encode(torch.ones(2, *shape))
         given = {key: value.clone() for key, value in net.device_parameters().items()}
         net.load_device_parameters(given)
         assert torch.equal(net.encode(torch.ones(2, *shape)), before)
     with pytest.raises(NetError, match=r"buffer 'encoder.0.calls' is changed by a forward pass"):
-        build_net(NetSettings(name=f"{__name__}:counting"), (1, 4, 4), 3, make_generator(0, "net"))
+        build_net(ImportedNet(name=f"{__name__}:counting"), (1, 4, 4), 3, make_generator(0, "net"))
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
@@ -302,9 +305,7 @@ def test_vgg11_at_its_own_width() -> None:
 
     Widths 64, 128, 256, 256, 512, 512, 512, 512; D = 512 of 8 channels; 10 classes.
     """
-    net = build_net(
-        NetSettings(name="vgg11", features=512), (3, 32, 32), 10, make_generator(0, "net")
-    )
+    net = build_net(Vgg11(features=512), (3, 32, 32), 10, make_generator(0, "net"))
     wide = [3, 64, 128, 256, 256, 512, 512, 512, 512]
     own = [9 * a * b + 3 * b for a, b in pairwise(wide)]
     count = [sum(p.numel() for p in half.parameters()) for half in (net.encoder, net.head)]

@@ -10,17 +10,17 @@ from fedcel.losses import CELTerm, DefenceTerm, GradientRule, WeightedTerm
 from fedcel.losses.cel import CEL
 from fedcel.losses.defences import Adversarial, NoPeek
 from fedcel.losses.protocol import ConditionalEntropy
-from fedcel.nets import FlatNet, build_net
+from fedcel.nets import FlatNet, Strided, build_net
 from fedcel.nets.device import CPU, fastest_device, place_state, use_full_precision
 from fedcel.posterior import RoundPlan
 from fedcel.seeding import make_generator
-from fedcel.settings import LocalSettings, NetSettings, parse_settings
+from fedcel.settings import LocalSettings, parse_settings
 from tests.fedcel.elsewhere import ELSEWHERE, Elsewhere, pretended
 from tests.fedcel.losses.single import bind_rival, single
 from tests.fedcel.train_one import train_one
 
 SHAPE, CLASSES, FEATURES = (1, 8, 8), 3, 6
-NET = NetSettings(name="strided", features=FEATURES, width=9, noise=0.3)
+NET = Strided(features=FEATURES, width=9, noise=0.3)
 PLAN = RoundPlan(0.1, 1.0, 1.0, 0.1, 0.1, 0.01, False, 1.0, clip=1.0)
 LOSSES = {
     "plain": {},

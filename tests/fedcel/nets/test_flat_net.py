@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedcel.errors import NetError, StackingError
-from fedcel.nets import Cut, FlatNet, SplitNet, build_net, to_arrays, to_vector
+from fedcel.nets import Cut, FlatNet, Mlp, SplitNet, build_net, to_arrays, to_vector
 from fedcel.seeding import make_generator
-from fedcel.settings import NetSettings
 
 CLIENTS, IMAGES = 3, 5
 
@@ -58,9 +57,7 @@ def make_net(half: str = "dense", head: type[nn.Linear] = nn.Linear) -> SplitNet
 
 def test_vector_and_gradient_are_the_nets_own() -> None:
     """A write to the vector is seen by the net, a backward pass by the gradient."""
-    flat = FlatNet(
-        build_net(NetSettings(features=4, width=5), (1, 2, 2), 3, make_generator(0, "net"))
-    )
+    flat = FlatNet(build_net(Mlp(features=4, width=5), (1, 2, 2), 3, make_generator(0, "net")))
     flat.load(torch.zeros_like(flat.vector))
     x = torch.rand(2, 1, 2, 2)
     assert not flat.net.answer(flat.net.encode(x)).any()

@@ -3,16 +3,14 @@
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from fedcel.nets import Cnn, Mlp, Strided, Vgg11
 from fedcel.nets.build_net import build_net
 from fedcel.nets.inference_cost import InferenceCost, measure_cost
-from fedcel.settings import NetSettings
 
 
 def test_mlp_by_hand() -> None:
     """64 -> 128 -> 32: two operations a weight, weights and biases, four bytes a feature."""
-    net = build_net(
-        NetSettings(width=128, features=32), (1, 8, 8), 10, torch.Generator().manual_seed(0)
-    )
+    net = build_net(Mlp(width=128, features=32), (1, 8, 8), 10, torch.Generator().manual_seed(0))
     weights = 64 * 128 + 128 * 32
     wanted = InferenceCost(2 * weights, weights + 128 + 32, 4 * 32)
     assert (
@@ -22,7 +20,7 @@ def test_mlp_by_hand() -> None:
 
 def test_convolutions_by_hand() -> None:
     """Per output pixel 2 x 9 x channels in x channels out, then the linear layers."""
-    settings = NetSettings(name="cnn", width=16, features=8)
+    settings = Cnn(width=16, features=8)
     net = build_net(settings, (1, 8, 8), 10, torch.Generator().manual_seed(0))
     cost = measure_cost(net, torch.zeros(1, 8, 8))
     convolutions = 64 * 9 * 1 * 16 + 16 * 9 * 16 * 32
@@ -34,7 +32,7 @@ def test_convolutions_by_hand() -> None:
 def test_operations_are_those_of_pytorch_s_own_counter() -> None:
     """Convolutions with strides, normalisation, pools, linear layers."""
     shape = (3, 32, 32)
-    for settings in (NetSettings(name="strided"), NetSettings(name="vgg11", features=4096)):
+    for settings in (Strided(), Vgg11(features=4096)):
         net = build_net(settings, shape, 10, torch.Generator().manual_seed(0))
         image = torch.zeros(shape)
         with torch.no_grad(), FlopCounterMode(display=False) as counter:

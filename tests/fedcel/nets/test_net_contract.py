@@ -8,7 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from fedcel.errors import ContractError, FedcelError, NetError, PluginError
-from fedcel.nets import NET_TESTS, Cut, NetCase, SplitNet, build_net, initialise_parameters
+from fedcel.nets import (
+    NET_TESTS,
+    Cut,
+    ImportedNet,
+    NetCase,
+    SplitNet,
+    build_net,
+    initialise_parameters,
+)
 from fedcel.settings import NetSettings
 
 Halves = tuple[nn.Module, nn.Module]
@@ -135,7 +143,7 @@ BROKEN: dict[str, tuple[type[FedcelError], str]] = {
 def test_a_net_that_breaks_its_contract_is_refused(name: str) -> None:
     """By setting, import string, the line of the contract, and the suite that shows it."""
     kind, words = BROKEN[name]
-    net = NetSettings(name=f"{__name__}:{name}", features=6)
+    net = ImportedNet(name=f"{__name__}:{name}", features=6)
     with pytest.raises(kind, match=f"net.name '{__name__}:{name}'.*{words}") as refusal:
         build_net(net, (1, 4, 4), 3, torch.Generator())
     assert "fedcel.testing.NetContract" in str(refusal.value)
@@ -143,7 +151,7 @@ def test_a_net_that_breaks_its_contract_is_refused(name: str) -> None:
 
 def test_a_sound_net_is_let_through() -> None:
     """With the parameters of the seed."""
-    net = NetSettings(name=f"{__name__}:sound", features=6)
+    net = ImportedNet(name=f"{__name__}:sound", features=6)
     built = build_net(net, (1, 4, 4), 3, torch.Generator().manual_seed(1))
     assert built.features == 6
 

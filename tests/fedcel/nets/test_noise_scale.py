@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedcel.nets import Cut, FlatNet, NoiseScale, NoiseScales, SplitNet, build_net
-from fedcel.settings import NetSettings
+from fedcel.nets import Cut, FlatNet, Mlp, NoiseScale, NoiseScales, SplitNet, build_net
 
 SHAPE = (1, 4, 4)
 
@@ -19,7 +18,7 @@ def stream(seed: int = 0) -> torch.Generator:
 
 def make_net(shape: str, **keys: object) -> SplitNet:
     """Return a small net whose noise is learned as `net.noise-shape` says."""
-    net = NetSettings(features=5, width=7, noise=0.4, noise_shape=shape, **keys)
+    net = Mlp(features=5, width=7, noise=0.4, noise_shape=shape, **keys)
     return build_net(net, SHAPE, 3, stream(3))
 
 

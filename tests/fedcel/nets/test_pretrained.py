@@ -13,7 +13,7 @@ from torchvision.models import resnet18, shufflenet_v2_x0_5
 from torchvision.ops import FrozenBatchNorm2d
 
 from fedcel.errors import NetError
-from fedcel.nets import build_net, initialise_parameters
+from fedcel.nets import ImportedNet, build_net, initialise_parameters
 from fedcel.nets.pretrained import fold_batch_norms, keep_parameters
 from fedcel.seeding import make_generator
 from fedcel.settings import NetSettings
@@ -85,7 +85,7 @@ def test_a_folded_net_answers_as_before() -> None:
 
 def test_a_split_net_keeps_pretrained_parameters() -> None:
     """Built by import string: the encoder is the pretrained one, the head is drawn by the seed."""
-    net = NetSettings(name=f"{__name__}:backbone", features=16)
+    net = ImportedNet(name=f"{__name__}:backbone", features=16)
     one, two = (build_net(net, (3, 64, 64), 4, make_generator(seed, "net")) for seed in (0, 1))
     given = Backbone(16).state_dict()
     for built in (one, two):
@@ -104,7 +104,7 @@ def test_a_trunk_of_a_file_is_kept_and_what_follows_it_is_drawn(
     weights = tmp_path / "resnet.pt"
     torch.save(trained(resnet18()).state_dict(), weights)
     monkeypatch.setattr(sys.modules[__name__], "WEIGHTS", weights)
-    net = NetSettings(name=f"{__name__}:resnet", features=16)
+    net = ImportedNet(name=f"{__name__}:resnet", features=16)
     one, two = (build_net(net, (3, 64, 64), 4, make_generator(seed, "net")) for seed in (0, 1))
     drawn = two.encoder.state_dict()
     changed = {k for k, v in one.encoder.state_dict().items() if not torch.equal(v, drawn[k])}

@@ -20,7 +20,7 @@ LOCAL = LocalSettings(steps=6, batch_size=12, augment="affine-flip", balance=Tru
 
 def train(term: WeightedTerm, device: torch.device, name: str = "mlp") -> list[ClientUpdate]:
     """Return the second of two rounds of three clients at once, everything on that can be."""
-    net = NetSettings(name=name, features=FEATURES, width=9, noise=0.3)
+    net = NetSettings.model_validate({"name": name, "features": FEATURES, "width": 9, "noise": 0.3})
     flat = FlatNet(build_net(net, SHAPE, CLASSES, make_generator(0, "net")))
     received = flat.vector.clone()
     nets = FlatNet(flat.net, 3) if device == CPU else flat.copy_to(device, 3)

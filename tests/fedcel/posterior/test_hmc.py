@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from fedcel.data import Splits, load_splits
+from fedcel.data import Digits, Dirichlet, Splits, load_splits
 from fedcel.metrics import calibration
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_net import FlatNet
@@ -24,7 +24,7 @@ CLIENTS = 10
 @lru_cache(maxsize=1)
 def digits() -> Splits:
     """Return digits at ten clients of few classes."""
-    return load_splits(DataSettings(partition="dirichlet", alpha=0.3), CLIENTS, 0)
+    return load_splits(DataSettings(source=Digits(), partition=Dirichlet(alpha=0.3)), CLIENTS, 0)
 
 
 def potential(w: Tensor, x: Tensor, y: Tensor) -> Tensor:

@@ -6,14 +6,14 @@ import torch
 from fedcel.data import Images
 from fedcel.errors import PluginError, SettingsError
 from fedcel.losses.protocol import State
-from fedcel.nets import build_net
+from fedcel.nets import Mlp, build_net
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_net import FlatNet
 from fedcel.posterior import build_sampler
 from fedcel.posterior.protocol import NoiseAdder
 from fedcel.posterior.round_plan import RoundPlan
 from fedcel.seeding import make_generator
-from fedcel.settings import LocalSettings, NetSettings, parse_settings
+from fedcel.settings import LocalSettings, parse_settings
 from tests.fedcel.federation.one_client import train_one
 
 PLAN = RoundPlan(0.3, 0.0, 0.0, 0.0, 0.0, 0.02, False, 1.0, steps=4)
@@ -47,9 +47,7 @@ class Counting:
 
 def delta(name: str, plan: RoundPlan = PLAN) -> torch.Tensor:
     """Return the update of a round of four steps."""
-    net = build_net(
-        NetSettings(features=6, width=9), (1, 4, 4), 3, make_generator(0, "net"), cut=Cut()
-    )
+    net = build_net(Mlp(features=6, width=9), (1, 4, 4), 3, make_generator(0, "net"), cut=Cut())
     flat, x = FlatNet(net), torch.rand(12, 1, 4, 4, generator=make_generator(1, "x"))
     local = LocalSettings(sampler=name, steps=4, batch_size=6)
     streams = lambda purpose: make_generator(3, purpose)  # noqa: E731

@@ -3,20 +3,17 @@
 import pytest
 import torch
 
-from fedcel.nets import build_net
+from fedcel.nets import Mlp, build_net
 from fedcel.nets.flat_net import FlatNet
 from fedcel.posterior.predict import Prediction, build_device_net, predict
 from fedcel.seeding import make_generator
-from fedcel.settings import NetSettings
 
 X = torch.rand(5, 1, 4, 4, generator=torch.Generator().manual_seed(0))
 
 
 def chain(scope: str) -> tuple[FlatNet, list[torch.Tensor]]:
     """Return a net and three samples, of the head alone or of everything."""
-    net = build_net(
-        NetSettings(features=6, width=9, noise=0.2), (1, 4, 4), 3, make_generator(0, "net")
-    )
+    net = build_net(Mlp(features=6, width=9, noise=0.2), (1, 4, 4), 3, make_generator(0, "net"))
     flat = FlatNet(net)
     stream = torch.Generator().manual_seed(1)
     samples = []

@@ -36,7 +36,10 @@ def test_round_trip_through_tables_and_flat_keys() -> None:
         ({"seed": [1, 2]}, r"seed is \[1, 2\]; settings are scalars"),
         ({"cel": 3}, "unknown setting 'cel'"),
         ({"defence.name": "nopeak"}, "nearest: 'nopeek'"),
-        ({"data.path": "photos\udcff"}, r"data.path is 'photos.udcff', must be of characters that"),
+        (
+            {"data.source": "npz", "data.path": "photos\udcff"},
+            r"data.path is 'photos.udcff', must be of characters that",
+        ),
         ({"defence.strength": -1}, "defence.strength is -1, must be 0 or more, or 'auto'"),
     ],
 )

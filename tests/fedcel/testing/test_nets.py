@@ -1,6 +1,6 @@
 """Every built-in net holds the contract of nets."""
 
-from fedcel.nets.build_net import NET_BUILDERS
+from fedcel.nets import Strided, Vgg11
 from fedcel.settings import NetSettings
 from fedcel.testing.suites import NetContract
 
@@ -19,14 +19,14 @@ class TestCNN(NetContract):
 
 
 class TestStrided(NetContract):
-    """A head with a hidden layer, features bounded by their norm."""
+    """Features bounded by their norm."""
 
     name = "strided"
     shape = (1, 28, 28)
 
     def settings(self) -> NetSettings:
-        """Return the settings of a net with more layers."""
-        return NetSettings(name=self.name, features=12, width=16, head_width=8, bound="norm")
+        """Return the settings of a net with another bound."""
+        return Strided(features=12, width=16, bound="norm")
 
 
 class TestVGG(NetContract):
@@ -37,10 +37,10 @@ class TestVGG(NetContract):
 
     def settings(self) -> NetSettings:
         """Return the settings of a narrow VGG11."""
-        return NetSettings(name=self.name, features=64, width=16)
+        return Vgg11(features=64, width=16)
 
 
 def test_every_net_is_here() -> None:
     """None is left out."""
     tested = {kind.name for kind in NetContract.__subclasses__()}
-    assert tested == NET_BUILDERS.keys()
+    assert tested == {*NetSettings.list_names()}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedcel.data.sources import SOURCES, load_embedded_digits
+from fedcel.data import Diabetes, Digits, HuggingFace, Npz, Source
 from fedcel.settings import DataSettings
 from fedcel.testing.sources import SourceContract
 from tests.fedcel.data.test_idx import idx
@@ -18,7 +18,7 @@ WRITERS = 5
 
 def written() -> tuple[np.ndarray, np.ndarray]:
     """Return the first digits as bytes (300, 8, 8) and their labels."""
-    x, y = load_embedded_digits(DataSettings())[0]
+    x, y = Digits().read().train
     return (x[:COUNT, 0] * 255).round().numpy().astype(np.uint8), y[:COUNT].numpy()
 
 
@@ -37,7 +37,7 @@ class TestDiabetes(SourceContract):
 
     def settings(self) -> DataSettings:
         """Return the source, with room for training among 442 patients."""
-        return DataSettings(source="diabetes", test=100, validation=60, auxiliary=20)
+        return DataSettings(source=Diabetes(), test=100, validation=60, auxiliary=20)
 
 
 class OnDisk(SourceContract):
@@ -55,7 +55,7 @@ class OnDisk(SourceContract):
 
     def settings(self) -> DataSettings:
         """Return the settings that name the folder."""
-        return DataSettings(source=self.source, path=str(self.folder))
+        return DataSettings.model_validate({"source": self.source, "path": str(self.folder)})
 
     source: str
 
@@ -83,7 +83,7 @@ class TestNpz(OnDisk):
 
     def settings(self) -> DataSettings:
         """Return the settings that name the file."""
-        return DataSettings(source="npz", path=str(self.folder / "digits.npz"))
+        return DataSettings(source=Npz(path=str(self.folder / "digits.npz")))
 
 
 class TestFolder(OnDisk):
@@ -124,7 +124,7 @@ class TestHub(OnDisk):
     def settings(self) -> DataSettings:
         """Return the settings that name the folder and the holders."""
         return DataSettings(
-            source="huggingface", path=str(self.folder / "set"), holder_column="writer"
+            source=HuggingFace(path=str(self.folder / "set"), holder_column="writer")
         )
 
 
@@ -147,4 +147,4 @@ class TestCifar(OnDisk):
 def test_every_source_is_here() -> None:
     """None is left out."""
     tested = {"digits", "diabetes"} | {kind.source for kind in OnDisk.__subclasses__()}
-    assert tested == SOURCES.keys()
+    assert tested == {*Source.list_names()}

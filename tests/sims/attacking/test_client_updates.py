@@ -40,7 +40,10 @@ def uploads(batch: int = 1, sigma: float = 0.0, noise: float = 0.0, name: str = 
     """Return the uploads of clients of an untrained net."""
     known, targets = load_digit_targets()
     net = build_net(
-        NetSettings(name=name, width=48, features=16, noise=sigma), (1, 8, 8), 10, stream(3)
+        NetSettings.model_validate({"name": name, "width": 48, "features": 16, "noise": sigma}),
+        (1, 8, 8),
+        10,
+        stream(3),
     )
     flat = FlatNet(net)
     received = flat.vector.clone()

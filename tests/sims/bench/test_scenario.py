@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from fedcel.data import Digits, Npz
 from fedcel.errors import SettingsError
 from sims.bench import scenario
 from sims.results.undefended import is_defended
@@ -84,12 +85,13 @@ def test_seeds_of_a_bench_are_overridden(tmp_path: Path) -> None:
 
 
 def test_a_data_folder_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that the run is attacked from anywhere; 'none' is no folder."""
+    """So that the run is attacked from anywhere; 'none' is no folder, digits are in none."""
     monkeypatch.chdir(tmp_path)
     plan = scenario.read_scenario(written(tmp_path, TEXT))
-    assert scenario.list_cells(plan, {})[0].settings.data.path == "none"
-    found = scenario.list_cells(plan, {"data.path": "images"})[0].settings.data.path
-    assert found == str(tmp_path / "images")
+    assert scenario.list_cells(plan, {})[0].settings.data.source == Digits()
+    for path, expected in (("none", "none"), ("images", str(tmp_path / "images"))):
+        keys = {"data.source": "npz", "data.path": path}
+        assert scenario.list_cells(plan, keys)[0].settings.data.source == Npz(path=expected)
 
 
 @pytest.mark.filterwarnings("ignore:local.augment and chain.scope")  # `temperature` is a study

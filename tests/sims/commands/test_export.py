@@ -10,7 +10,7 @@ import torch
 import fedcel
 from clients.service import load_served
 from fedcel.errors import NetError, SettingsError
-from fedcel.nets import SplitNet, build_net
+from fedcel.nets import Cnn, SplitNet, Strided, Vgg11, build_net
 from fedcel.posterior import build_device_net
 from fedcel.runs import posterior_samples, run_folder
 from fedcel.seeding import make_generator
@@ -58,9 +58,9 @@ def test_an_exported_encoder_is_the_runs(
 @pytest.mark.parametrize(
     ("net", "shape"),
     [
-        (NetSettings(name="cnn", bound="norm"), (1, 28, 28)),
-        (NetSettings(name="strided"), (1, 28, 28)),
-        (NetSettings(name="vgg11", features=512, width=32), (3, 32, 32)),
+        (Cnn(bound="norm"), (1, 28, 28)),
+        (Strided(), (1, 28, 28)),
+        (Vgg11(features=512, width=32), (3, 32, 32)),
     ],
 )
 def test_every_net_can_be_exported(net: NetSettings, shape: tuple[int, ...]) -> None:

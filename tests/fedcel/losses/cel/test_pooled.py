@@ -20,8 +20,8 @@ from fedcel.losses.cel import (
     Term,
     split_features,
 )
-from fedcel.nets import build_net
-from fedcel.settings import NetSettings, parse_settings
+from fedcel.nets import Cnn, Vgg11, build_net
+from fedcel.settings import parse_settings
 from fedcel.testing import CELContract
 from tests.fedcel.losses.single import options, single
 
@@ -144,9 +144,9 @@ def test_a_clients_loss_and_its_threshold_see_the_channels() -> None:
 def test_vgg_has_the_positions_of_its_maps() -> None:
     """8x8 after two blocks of 32x32 images; dense cuts have one."""
     stream = torch.Generator().manual_seed(0)
-    settings = NetSettings(name="vgg11", features=512, width=16)
+    settings = Vgg11(features=512, width=16)
     assert build_net(settings, (3, 32, 32), 10, stream).positions == 64
-    assert build_net(NetSettings(name="cnn"), (1, 28, 28), 10, stream).positions == 1
+    assert build_net(Cnn(), (1, 28, 28), 10, stream).positions == 1
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn", "strided"])

@@ -14,12 +14,12 @@ from fedcel.leakage import SmashedData, optimal_leak
 from fedcel.losses import DefenceTerm, WeightedTerm
 from fedcel.losses.defences.adversarial import Adversarial
 from fedcel.losses.defences.protocol import Defence
-from fedcel.nets import build_net
+from fedcel.nets import Mlp, build_net
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_net import FlatNet
 from fedcel.posterior.round_plan import RoundPlan
 from fedcel.seeding import make_generator
-from fedcel.settings import LocalSettings, NetSettings
+from fedcel.settings import LocalSettings
 from fedcel.testing import DefenceContract
 from tests.fedcel.losses.single import bind_rival
 from tests.fedcel.train_one import train_one
@@ -168,9 +168,7 @@ def trained(weight: float) -> FlatNet:
     """Return a small net trained on the strokes, with the adversary in the loss or without."""
     x, y = strokes(7, 256)
     flat = FlatNet(
-        build_net(
-            NetSettings(features=4, width=16), SHAPE, 2, make_generator(1, "net"), cut=Cut(0.03)
-        )
+        build_net(Mlp(features=4, width=16), SHAPE, 2, make_generator(1, "net"), cut=Cut(0.03))
     )
     term = WeightedTerm("defence", DefenceTerm(adversary()), weight)
     plan = RoundPlan(0.3, 0.0, weight, 0.0, 0.0, 0.0, False, 0.0)

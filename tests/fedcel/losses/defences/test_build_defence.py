@@ -175,13 +175,13 @@ def test_refusals_name_the_part(name: str, message: str) -> None:
 def test_noise_is_learned_where_the_defence_needs_it(
     name: str, keys: dict[str, str], shape: str
 ) -> None:
-    """The net that is built has the scale, with the limit of the settings."""
-    s = parse_settings({"defence.name": name, "net.noise-limit": 3.0, **keys})
+    """The net that is built has the scale, with its limit."""
+    s = parse_settings({"defence.name": name, **keys})
     net = build(s)
     scale = net.noise_scale
     assert (scale is None) == (shape == "one")
     assert net.is_noise_of_image == (shape == "image")
-    assert scale is None or scale.log_limit == pytest.approx(1.0986, abs=1e-4)
+    assert scale is None or scale.log_limit == pytest.approx(2.0794, abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,6 @@ def test_the_gaussians_of_a_bottleneck(
         ),
         ({"defence.name": "dropout", "net.noise-shape": "feature"}, "whose messages have one sd"),
         ({"defence.name": "ceb", "cel.warm-up": 100}, "burn-in ends after"),
-        ({"net.noise-limit": 1.0}, "net.noise-limit"),
         ({"defence.name": "ceb", "defence.strength": 0.0}, "must be above 0 for 'ceb'"),
     ],
 )
