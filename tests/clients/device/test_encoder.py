@@ -44,11 +44,17 @@ def card(data: bytes, **changes: object) -> ModelCard:
     return ModelCard(**{**right, **changes})
 
 
+OWN_KEYS = ("bound", "head")
+"""Of the project's own nets."""
+
+
 def file(changes: dict[str, Any] | None = None, tensors: dict[str, Any] | None = None) -> bytes:
     """Return the encoder's file with other settings or tensors."""
     metadata = read_metadata(MODEL.encoder)
     if changes:
-        metadata["net"] = json.dumps(NET | changes)
+        is_own = ":" in changes.get("name", "")
+        net = {key: value for key, value in NET.items() if not is_own or key not in OWN_KEYS}
+        metadata["net"] = json.dumps(net | changes)
     return save(load(MODEL.encoder) if tensors is None else tensors, metadata)
 
 
@@ -68,7 +74,7 @@ def test_the_encoder_arrives_as_it_was_served() -> None:
         (b"\xff" * 90, {}, "cannot be used"),
         (MODEL.encoder[:-4], {}, "cannot be used"),
         (file(changes={"name": "os:system"}), {}, "pass your own"),
-        (file(changes={"name": "vgg"}), {}, "pass your own"),
+        (file(changes={"name": "vgg"}), {}, "cannot be used"),
         (file(changes={"width": 2**40}), {}, "do not fit"),
         (file(changes={"width": -1}), {}, "cannot be used"),
         (file(changes={"bound": "eval"}), {}, "cannot be used"),
