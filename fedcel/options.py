@@ -295,9 +295,7 @@ def describe_problems(error: ValidationError, known_keys: Iterable[str], prefix:
     limits: dict[str, list[str]] = {}
     for problem in error.errors():
         path = [part for part in problem["loc"] if isinstance(part, str) and part in names]
-        key = ".".join(path)
-        if key not in known_keys and len(path) > 2:  # of a part that shares its owner's table
-            key = f"{path[0]}.{path[-1]}"
+        key = ".".join([*path[:1], *path[1:][-1:]])  # a part may share its owner's table
         context = problem.get("ctx", {})
         words = problem["msg"].removeprefix("Input should be ")
         if isinstance(context.get("error"), SettingsError):  # a rule between fields

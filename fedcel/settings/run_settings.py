@@ -71,9 +71,7 @@ class Settings(BaseModel):
                 if value != defaults[name]:
                     yield to_kebab(name), value
                 continue
-            usual = {str(f.alias): f.default for f in type(value).model_fields.values()}
-            if isinstance(value, Kind):
-                usual[value.selector] = defaults[name].kind_name
+            usual = _list_defaults(value, defaults[name])
             for key, part in value.model_dump(by_alias=True, serialize_as_any=True).items():
                 if key not in usual or part != usual[key]:
                     yield f"{to_kebab(name)}.{key}", part
@@ -81,6 +79,18 @@ class Settings(BaseModel):
     def __str__(self) -> str:
         """Show the same to `print`."""
         return repr(self)
+
+
+def _list_defaults(table: BaseModel, default: BaseModel) -> dict[str, object]:
+    """List the defaults of a table's keys, those of its kinds and of its parts."""
+    fields = type(table).model_fields
+    usual = {str(field.alias): field.default for field in fields.values()}
+    if isinstance(table, Kind) and isinstance(default, Kind):
+        usual[table.selector] = default.kind_name
+    for name, part in table:
+        if isinstance(part, Kind):
+            usual |= _list_defaults(part, fields[name].default)
+    return usual
 
 
 def check_head(settings: Settings) -> None:
