@@ -5,9 +5,9 @@ from torch import Tensor
 
 from fedcel import attacks, privacy
 from fedcel.data import check_first_images, load_splits
-from fedcel.federation import bind_terms, init_net
 from fedcel.nets import FlatNet, check_layers
 from fedcel.posterior import build_sampler
+from fedcel.run_parts import bind_terms, init_net
 from fedcel.settings import Settings
 
 TRIAL_CLASSES = 10  # of a net that is built to look at its layers

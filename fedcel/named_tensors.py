@@ -4,6 +4,11 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from fedcel.plugins import require
+
+State = dict[str, Tensor]
+"""Named tensors that a part keeps between steps, or a client between rounds; never uploaded."""
+
 
 def add_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Put a part's tensors under names that begin with `prefix`.
@@ -33,3 +38,25 @@ def select_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tenso
         for name, tensor in tensors.items()
         if name.startswith(prefix)
     }
+
+
+def require_state(state: object, method: str) -> State:
+    """Refuse what is no state.
+
+    Args:
+        state: The result of a part's method.
+        method: The method, for the message.
+
+    Returns:
+        The state.
+
+    Raises:
+        ContractError: It is no dictionary of tensors by name.
+    """
+    line = f"`{method}` must return the state, a dictionary of tensors by name"
+    require(isinstance(state, dict), f"{line}; it returned {type(state).__name__}")
+    assert isinstance(state, dict)
+    for name, value in state.items():
+        require(isinstance(name, str), f"{line}; one of its names is {name!r}")
+        require(isinstance(value, Tensor), f"{line}; {name!r} is {type(value).__name__}")
+    return state

@@ -31,3 +31,24 @@ def usual_torch_state() -> Iterator[None]:
             yield
     finally:
         torch.set_default_dtype(default)
+
+
+@contextmanager
+def use_full_precision() -> Iterator[None]:
+    """Multiply and convolve on a GPU in float32, in an order that repeats itself.
+
+    Gradients are on, whatever the caller switched off; see `usual_torch_state`.
+
+    Returns:
+        A context manager.
+    """
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with (
+            torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False),
+            usual_torch_state(),
+        ):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -128,8 +128,8 @@ def _list_decided(settings: Settings) -> dict[str, Any]:
         "fraction_train": 1.0,
         "fraction_evaluate": 0.0,
         "min_evaluate_nodes": 0,
-        "client_learning_rate": settings.local.rate,
-        "eta_l": settings.local.rate,
+        "client_learning_rate": settings.local.step_size.rate,
+        "eta_l": settings.local.step_size.rate,
         "train_loss_key": "loss",
         "settings": settings,
     }

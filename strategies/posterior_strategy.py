@@ -32,6 +32,7 @@ from fedcel.federation import (
     summarise_metrics,
 )
 from fedcel.nets import to_arrays, to_vector
+from fedcel.run_parts import build_server_parts
 from fedcel.settings import Settings
 from strategies.node_registry import (
     ANSWER_SECONDS,
@@ -87,7 +88,7 @@ class PosteriorStrategy(FedAvg):
         self.request: RoundRequest | None = None
         self.rejected: list[Rejection] = []
         self.report = RoundReport([], [], {}, 0)
-        self._classes: int | None = None  # as the ServerApp's config says
+        self.parts = build_server_parts(settings)  # classes are as the ServerApp's config says
         self._sent: list[tuple[Metadata, int]] = []
         self._patience = min(ANSWER_SECONDS, settings.strategy.timeout)  # seconds, for queries
 
@@ -110,7 +111,7 @@ class PosteriorStrategy(FedAvg):
         if reason := describe_failure(reply):
             return reason
         partition = self.registry.partitions.get(reply.metadata.src_node_id)
-        if self.request is None or partition not in self.request.weights:
+        if self.request is None or partition is None or partition not in self.request.weights:
             return "it is from a node that was not asked"
         return find_reply_fault(reply, self._expected_reply(self.request, partition))
 
@@ -126,8 +127,9 @@ class PosteriorStrategy(FedAvg):
             The next global model, one array a layer.
         """
         mean = to_vector(delta.to_numpy_ndarrays())
-        plan = self._current_request().plan
-        self.state = advance_model(self.settings, self.state, mean, plan=plan, cut=self.cut)
+        plan = self.parts.plan(self._current_request())
+        frozen = self.cut if plan.is_encoder_frozen else 0
+        self.state = advance_model(self.parts, self.state, mean, frozen=frozen)
         return ArrayRecord(to_arrays(self.state.model, self.shapes))
 
     def configure_train(
@@ -138,25 +140,27 @@ class PosteriorStrategy(FedAvg):
         Flower's `server_round` counts from this call of `start`; `state` has the run's round.
         """
         classes = config.get(record_names.CLASSES)
-        self._classes = classes if isinstance(classes, int) else None
+        self.parts = build_server_parts(
+            self.settings, classes if isinstance(classes, int) else None
+        )
         self._update_registry(grid, ConfigRecord({**config, record_names.ROUND: self.state.round}))
         nodes = self.registry.nodes
-        request = begin_round(self.settings, self.state, self.registry.examples)
+        request = begin_round(self.parts, self.state, self.registry.examples)
         clients = [k for k in request.weights if k in nodes]
         self.rejected = [  # lost since the run was stopped
             Rejection(k, "no node holds it any more") for k in request.weights if k not in nodes
         ]
         records = {record_names.ARRAYS: arrays}
-        if request.plan.control == "fresh":
-            number = {record_names.ROUND: request.inputs.round_number}
+        if self.parts.plan(request).control == "fresh":
+            number = {record_names.ROUND: request.round_number}
             content = RecordDict(
                 {**records, record_names.CONFIG: ConfigRecord({**config, **number})}
             )
             gradients = self._query_gradients(grid, content, clients, request)
             request = add_mean_gradient(request, gradients)
             clients = sorted(gradients)
-        if request.inputs.gradient is not None:
-            records[record_names.GRADIENT] = ArrayRecord([request.inputs.gradient.numpy()])
+        if request.gradient is not None:
+            records[record_names.GRADIENT] = ArrayRecord([request.gradient.numpy()])
         self.request = request
         contents = {}
         for k in clients:
@@ -185,12 +189,11 @@ class PosteriorStrategy(FedAvg):
             read_update(valid[k], state_round=request.state_rounds.get(k)) for k in used
         )
         self.state, self.report = finish_round(
-            self.settings,
+            self.parts,
             self.state,
             request,
             updates,
             cut=self.cut,
-            classes=self._classes,
             used=used,
             rejected=self.rejected,
             advance=self._advance,
@@ -233,8 +236,8 @@ class PosteriorStrategy(FedAvg):
         summary = summarise_metrics(
             [read_numbers(valid[k].metric_records[record_names.METRICS]) for k in clients],
             [float(self.registry.examples[k]) for k in clients],
-            declare_scores(self._classes),
-            self._classes,
+            declare_scores(self.parts.classes),
+            self.parts.classes,
         )
         rejected += [Rejection(clients[k], reason) for k, reason in summary.left_out.items()]
         for client, reason in rejected:
@@ -272,7 +275,7 @@ class PosteriorStrategy(FedAvg):
         self.rejected += rejected
         if not valid:
             reasons = [(r.client, r.reason) for r in self.rejected]
-            number = request.inputs.round_number
+            number = request.round_number
             raise RoundError(f"no client gave a gradient in round {number}: {reasons}")
         return {k: read_gradient(records) for k, records in valid.items()}
 
@@ -348,9 +351,9 @@ class PosteriorStrategy(FedAvg):
 
     def _expected_reply(self, request: RoundRequest, partition: int) -> Expectation:
         """Return the requirements of a valid reply of a partition."""
-        plan = request.plan
+        plan = self.parts.plan(request)
         return Expectation(
-            number=request.inputs.round_number,
+            number=request.round_number,
             partition=partition,
             shapes=self.shapes,
             model=self.state.model,
@@ -363,14 +366,13 @@ class PosteriorStrategy(FedAvg):
 
 def _describe_request(request: RoundRequest, client: int) -> dict[str, float]:
     """Return the numbers that one client of a round is sent."""
-    inputs = request.inputs
     numbers = {
-        record_names.ROUND: inputs.round_number,
+        record_names.ROUND: request.round_number,
         record_names.WEIGHT: request.weights[client],
-        record_names.TOTAL: inputs.total_examples,
-        record_names.THRESHOLD: inputs.threshold,
+        record_names.TOTAL: request.total_examples,
+        record_names.THRESHOLD: request.threshold,
         record_names.STATE_ROUND: request.state_rounds.get(client),
-        record_names.GAMMA: inputs.gamma,
+        record_names.GAMMA: request.gamma,
     }
     return {name: number for name, number in numbers.items() if number is not None}
 

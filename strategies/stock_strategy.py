@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import Strategy
 from fedcel.errors import RoundError, SettingsError
 from fedcel.federation import Rejection, RoundReport, ServerState, record_names
 from fedcel.nets import to_arrays
-from fedcel.posterior import select_clients
+from fedcel.run_parts import build_server_parts
 from fedcel.settings import Settings
 from strategies.node_registry import (
     ANSWER_SECONDS,
@@ -157,7 +157,8 @@ class StockStrategy(Strategy):
         requirements = ConfigRecord({**config, record_names.ROUND: number - 1})
         if not self.registry.examples:
             self.registry = register_nodes(grid, self.settings.clients, requirements)
-        clients, timeout = select_clients(self.settings, number), self.settings.strategy.timeout
+        clients = build_server_parts(self.settings).select(number)
+        timeout = self.settings.strategy.timeout
         begin, patience = time.monotonic(), min(ANSWER_SECONDS, timeout)
         while True:
             self.registry = reregister_nodes(grid, self.registry, requirements, patience)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from difflib import get_close_matches
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -17,18 +18,12 @@ from flwr.common import NDArrays, Scalar
 from flwr.supercore.differential_privacy import KEY_CLIPPING_NORM
 
 from clients.flower import training_guard
-from clients.flower.failures import limit_failure
 from clients.flower.posterior_client import ContextMemory, PosteriorClient
 from fedcel.data import NodeDataSettings
-from fedcel.errors import SettingsError
-from fedcel.federation import (
-    build_workspace_net,
-    compute_client_gradient,
-    digest_code,
-    record_names,
-    select_client_images,
-)
+from fedcel.errors import FailedError, SettingsError, describe_unforeseen, shorten_text
+from fedcel.federation import RoundRequest, compute_client_gradient, digest_code, record_names
 from fedcel.nets import to_vector
+from fedcel.run_parts import build_client_parts, build_workspace_net, select_client_images
 from fedcel.runs import ClientMemory, ClientStateFolder, partition_folder
 from fedcel.settings import UNSET, Settings, parse_run_config
 
@@ -37,9 +32,38 @@ if TYPE_CHECKING:
 
 _NODE_KEYS = (
     *("partition-id", "num-partitions", "data-path", "state-path", "ledger-path"),
-    *(training_guard.LIMIT_KEY, training_guard.AFTER_KEY),
+    *training_guard.KEYS,
 )
 """Keys of --node-config. Simulation sets the first two."""
+
+
+def limit_failure(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Cut the text of a failure; a mod of Flower's around everything that a ClientApp does.
+
+    Flower sends an error's text as it is: megabytes travel, and one that cannot be encoded ends
+    the process in the place of an answer, as does an exit that a client's code asks for. The
+    traceback stays, for the node's own log.
+
+    Args:
+        message: For the ClientApp.
+        context: The node's.
+        call_next: The ClientApp's function.
+
+    Returns:
+        Its reply.
+
+    Raises:
+        FailedError: In the place of an error whose text is long or cannot be sent, or of an exit.
+        Exception: Any other, as it is.
+    """
+    try:
+        return call_next(message, context)
+    except (Exception, SystemExit) as error:
+        text = shorten_text(str(error))
+        if isinstance(error, Exception) and text == str(error):
+            raise
+        reason = shorten_text(describe_unforeseen(error))
+        raise FailedError(reason).with_traceback(error.__traceback__) from None
 
 
 def make_client_app(
@@ -62,13 +86,14 @@ def make_client_app(
         return resolve_node_settings(settings or read_settings(message, context), message, context)
 
     def guard(run_settings: Settings, message: Message, context: Context) -> None:
-        training_guard.check_model(
-            run_settings,
-            read_model(message),
-            context,
-            client=read_partition(context),
-            number=int(read_config(message)[record_names.ROUND]),
-        )
+        if context.node_config.keys() & set(training_guard.KEYS):
+            training_guard.check_model(
+                run_settings,
+                read_model(message),
+                context,
+                client=read_partition(context),
+                number=int(read_config(message)[record_names.ROUND]),
+            )
 
     @app.train(mods=[clip_if_asked])
     def train(message: Message, context: Context) -> Message:
@@ -86,7 +111,8 @@ def make_client_app(
             must_find_state=folder is None and state_root is not None,
         )
         upload, examples, metrics = client.fit(read_model(message), config)
-        training_guard.add_model(context)
+        if training_guard.LIMIT_KEY in context.node_config:
+            training_guard.add_model(context)
         sends_weights = run_settings.strategy.upload == "weights"
         upload_record = record_names.ARRAYS if sends_weights else record_names.DELTA
         numbers = {
@@ -127,13 +153,13 @@ def make_client_app(
         run_settings = node_settings(message, context)
         refuse_without_noise(run_settings)
         guard(run_settings, message, context)
+        number = int(read_config(message)[record_names.ROUND])
+        request = RoundRequest(number, to_vector(read_model(message)), 0, {})
         gradient = compute_client_gradient(
-            run_settings,
-            read_partition(context),
-            to_vector(read_model(message)),
-            int(read_config(message)[record_names.ROUND]),
+            build_client_parts(run_settings), request, read_partition(context)
         )
-        training_guard.add_model(context)
+        if training_guard.LIMIT_KEY in context.node_config:
+            training_guard.add_model(context)
         return pack_reply(message, {record_names.GRADIENT: [gradient.numpy()]})
 
     @app.query(record_names.LOGITS_QUERY)
@@ -153,7 +179,13 @@ def read_settings(message: Message, context: Context) -> Settings:
     How many clients there are comes with the message, where the run config does not say.
     """
     clients = read_config(message).get(record_names.CLIENTS)
-    return parse_run_config(context.run_config, None if clients is None else int(clients))
+    return _parse_once(tuple(context.run_config.items()), None if clients is None else int(clients))
+
+
+@lru_cache(maxsize=4)
+def _parse_once(config: tuple[tuple[str, object], ...], clients: int | None) -> Settings:
+    """Parse a run config that comes with every message of a run."""
+    return parse_run_config(dict(config), clients)
 
 
 def clip_if_asked(message: Message, context: Context, call_next: ClientAppCallable) -> Message:

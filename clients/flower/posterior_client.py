@@ -9,15 +9,10 @@ from flwr.client import NumPyClient
 from flwr.common import NDArrays, Scalar
 from flwr.common.logger import log
 
-from fedcel.federation import (
-    ClientUpdate,
-    RoundInputs,
-    client_update,
-    record_names,
-    update_clients,
-)
-from fedcel.losses.cel import State
+from fedcel.federation import ClientUpdate, RoundRequest, record_names, update_clients
+from fedcel.named_tensors import State
 from fedcel.nets import to_arrays, to_vector
+from fedcel.run_parts import build_client_parts
 from fedcel.runs import (
     ClientMemory,
     ClientStateFolder,
@@ -87,6 +82,7 @@ class PosteriorClient(NumPyClient):
         """
         self.must_find_state = must_find_state
         self.settings, self.client, self.memory = settings, client, memory
+        self.parts = build_client_parts(settings)
         self.gradient = gradient
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> FitResult:
@@ -99,15 +95,20 @@ class PosteriorClient(NumPyClient):
         Returns:
             The delta (or the weights, as `strategy.upload` says), the number of examples, metrics.
         """
-        examples = len(client_update.select_client_images(self.settings, self.client).y)
+        examples = len(self.parts.images(self.client).y)
         number = int(config[record_names.ROUND])
         start = self._load_state(number, config)
-        (update,) = update_clients(
-            self.settings,
-            {self.client: float(config.get(record_names.WEIGHT, 1.0))},
-            read_inputs(to_vector(parameters), config, self.gradient, examples=examples),
-            read_state=lambda client: start.state,
+        request = RoundRequest(
+            number,
+            to_vector(parameters),
+            int(config.get(record_names.TOTAL, examples)),
+            {self.client: float(config.get(record_names.WEIGHT, 1.0))},  # stock ones send neither
+            proximal=_read_float(config, record_names.PROXIMAL) or 0.0,
+            threshold=_read_float(config, record_names.THRESHOLD),
+            gamma=_read_float(config, record_names.GAMMA),
+            gradient=self.gradient,
         )
+        (update,) = update_clients(self.parts, request, read_state=lambda client: start.state)
         upload = update.model if self.settings.strategy.upload == "weights" else update.delta
         shapes = [array.shape for array in parameters]
         metrics: dict[str, Scalar] = {**select_metrics(update, config)}
@@ -140,25 +141,6 @@ class PosteriorClient(NumPyClient):
                 *(expected, self.client),
             )
         return start
-
-
-def read_inputs(
-    model: torch.Tensor,
-    config: Mapping[str, Scalar],
-    gradient: torch.Tensor | None,
-    *,
-    examples: int,
-) -> RoundInputs:
-    """Read what a message brings to a round; stock strategies send neither weight nor total."""
-    return RoundInputs(
-        round_number=int(config[record_names.ROUND]),
-        model=model,
-        total_examples=int(config.get(record_names.TOTAL, examples)),
-        proximal=_read_float(config, record_names.PROXIMAL) or 0.0,
-        threshold=_read_float(config, record_names.THRESHOLD),
-        gamma=_read_float(config, record_names.GAMMA),
-        gradient=gradient,
-    )
 
 
 def _read_float(config: Mapping[str, Scalar], key: str) -> float | None:

@@ -9,13 +9,15 @@ from flwr.common.logger import log
 
 from clients.encoder_leak_guard import LeakGuard, measure_leak
 from fedcel.errors import LeakError, SettingsError
-from fedcel.federation import build_workspace_net, record_names, select_client_images
+from fedcel.federation import record_names
 from fedcel.nets import to_vector
+from fedcel.run_parts import build_workspace_net, select_client_images
 from fedcel.seeding import make_generator
 from fedcel.settings import Settings
 
 LIMIT_KEY, AFTER_KEY = "leak-limit", "leak-after"
 """Keys of --node-config: bits beyond the label, and models that a node answers before."""
+KEYS = (LIMIT_KEY, AFTER_KEY)
 MAX_IMAGES = 500
 """Own images that a model is measured on, the first so many."""
 COUNT = "models"
@@ -97,7 +99,5 @@ def count_models(context: Context) -> int:
 
 
 def add_model(context: Context) -> None:
-    """Count a model that the node has answered, where it sets a limit."""
-    if LIMIT_KEY not in context.node_config:
-        return
+    """Count a model that the node has answered."""
     context.state[record_names.GUARD] = MetricRecord({COUNT: count_models(context) + 1})

@@ -15,7 +15,8 @@ from fedcel.attacks.inversion_training import (
     keep_best_epoch,
     observe_own_images,
 )
-from fedcel.nets import fastest_device, initialise_parameters, use_full_precision
+from fedcel.nets import fastest_device, initialise_parameters
+from fedcel.torch_state import use_full_precision
 
 ADAM_BETAS = (0.5, 0.999)
 MAX_BATCH = 64

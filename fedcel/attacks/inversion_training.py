@@ -18,7 +18,8 @@ from fedcel.attacks.decoder_networks import (
 )
 from fedcel.errors import DataError
 from fedcel.leakage import FREE_QUERIES, Observation
-from fedcel.nets import fastest_device, use_full_precision
+from fedcel.nets import fastest_device
+from fedcel.torch_state import use_full_precision
 
 HELD_OUT_SHARE = 0.2  # of the attacker's images, on which the best epoch is chosen
 HELD_OUT_DRAWS = 8  # observations of each, so that the choice is not one of noise

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.attacks.attacker import Attacker
-from fedcel.nets import use_full_precision
+from fedcel.torch_state import use_full_precision
 
 PixelLoss = Callable[[Float[Tensor, "N C H W"]], Float[Tensor, " N"]]
 """One number per image."""

@@ -1,16 +1,10 @@
 """The server's arithmetic: weights, weighted sums of deltas, the sliding average."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from math import hypot
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-
-from fedcel.settings import OWN_STRATEGY, Settings
-
-HEAVIEST = "heaviest-update"
-"""Metric: the largest weight of a round's mean over the root of the sum of all weights' squares."""
 
 
 def weighted_sum(
@@ -85,16 +79,3 @@ def slide_average(
     moved.add_(delta, alpha=1 - momentum)
     moved[:frozen] = 0
     return moved
-
-
-def largest_weight_metric(settings: Settings, weights: Collection[float]) -> dict[str, float]:
-    """Compute what `fedcel.privacy.update_noise` accounts a round with, where updates have noise.
-
-    1 where the round is not their plain mean: a single noisy update may then decide what is taken,
-    and one client's noise may be all there is.
-    """
-    if not settings.update.noise:
-        return {}
-    rule = settings.strategy
-    is_plain = (rule.name, rule.aggregation, rule.max_norm) == (OWN_STRATEGY, "mean", "none")
-    return {HEAVIEST: max(weights) / hypot(*weights) if is_plain else 1.0}

@@ -11,15 +11,12 @@ from math import inf, isfinite, log
 from typing import NamedTuple
 
 from fedcel.federation import record_names
-from fedcel.nets import NOISE_LIMIT, ImportedNet, OwnNet
-from fedcel.settings import Settings
 
 LEAD = 100.0
 """A number without a largest possible value is at most so many times the usual or middle one."""
 HELD = 4.0
 """In what moves a threshold, a number counts as at most so many times the middle one, or a part."""
 _SLACK = 1e-3  # of rounding, beyond what is possible
-_USUAL_INFORMATION = 1e4  # nats of an update; unequal clients differ by orders of magnitude
 _USUAL_NLL = 10.0  # nats, where the number of classes is not known
 _MAX_METRICS = 1000  # of one client, besides those of single classes
 _MAX_NAME = 100  # characters of a metric's name
@@ -50,7 +47,7 @@ class MetricSummary(NamedTuple):
     """The mean `spread` that a threshold follows: each client's held near the middle one."""
 
 
-_SHARE = MetricRange(0.0, 1.0)
+SHARE = MetricRange(0.0, 1.0)
 _SHARES = (
     "accuracy",
     "ece",
@@ -62,61 +59,16 @@ _SHARES = (
 _CONFIDENCES = ("private-confidence-before", "private-confidence-after")
 
 
-def declare_metrics(settings: Settings, classes: int | None = None) -> dict[str, MetricRange]:
-    """Declare what clients report of their training with these settings.
-
-    A loss or a defence of the user's own reports what it likes; it is not declared.
+def declare_nll(classes: int | None) -> MetricRange:
+    """Declare a negative log-likelihood: usual is that of a guess.
 
     Args:
-        settings: The run's settings.
-        classes: Its number of classes, None where nobody knows.
+        classes: The run's number of classes, None where nobody knows.
 
     Returns:
-        The range of each metric, by name.
+        Its range.
     """
-    is_own_net = isinstance(settings.net, ImportedNet)  # its head may minimise what it likes
-    declared = {
-        "loss": _declare_nll(classes)._replace(lowest=-inf if is_own_net else 0.0),
-        "clipped": _SHARE,
-        "update-information": MetricRange(0.0, inf, _USUAL_INFORMATION),
-    }
-    features = float(settings.defence.adapt_net(settings.net).features)
-    is_bounded = isinstance(settings.net, OwnNet) and settings.net.bound != "none"
-    spread = MetricRange(0.0, features if is_bounded else inf, features)
-    per_class = spread._replace(is_per_class=True)
-    nats = log(max(2, settings.local.batch_size))  # of a uniform draw from one class's members
-    clusters = {  # distances to centres, not to the mean: at most twice as long
-        "spread": spread,
-        "cluster-spread": spread._replace(highest=4 * spread.highest, usual=4 * spread.usual),
-        "truncated-share": _SHARE,
-    }
-    attention = {
-        "spread": spread,
-        "plain-spread": per_class,
-        "weighted-spread": per_class,
-        "attention-share": _SHARE._replace(is_per_class=True),
-    }
-    information = {
-        "spread": spread,
-        "information": MetricRange(0.0, nats),
-        "information-cap": MetricRange(0.0, nats),
-    }
-    of_losses: dict[str, dict[str, MetricRange]] = {
-        "plain": {"spread": spread},
-        "cluster": clusters,
-        "gated": attention,
-        "hybrid": clusters | attention,
-        "mutual-information": information,
-    }
-    of_defences = {"nopeek": "distance-correlation", "adversarial": "adversary-mse"}
-    declared |= of_losses.get(settings.cel.kind, {})
-    if name := of_defences.get(settings.defence.name):
-        declared[name] = _SHARE
-    if settings.defence.needs_noise:
-        declared["noise-scale"] = MetricRange(1 / NOISE_LIMIT, NOISE_LIMIT)
-    if settings.defence.name in ("vib", "ceb"):
-        declared["information-bound"] = MetricRange(0.0, inf, features)
-    return declared
+    return MetricRange(0.0, inf, log(max(2, classes)) if classes else _USUAL_NLL)
 
 
 def declare_scores(classes: int | None = None) -> dict[str, MetricRange]:
@@ -129,9 +81,9 @@ def declare_scores(classes: int | None = None) -> dict[str, MetricRange]:
         The range of each score, by name.
     """
     return {
-        "nll": _declare_nll(classes),
+        "nll": declare_nll(classes),
         "brier": MetricRange(0.0, 2.0),
-        **dict.fromkeys((*_SHARES, *_CONFIDENCES), _SHARE),
+        **dict.fromkeys((*_SHARES, *_CONFIDENCES), SHARE),
     }
 
 
@@ -186,11 +138,6 @@ def summarise_metrics(
         reported = [k for k in valid if "spread" in rows[k]]
         spread = _mean(_hold([(weights[k], rows[k]["spread"]) for k in reported]))
     return MetricSummary({k: v for k, v in means.items() if isfinite(v)}, left_out, spread)
-
-
-def _declare_nll(classes: int | None) -> MetricRange:
-    """Return the range of a negative log-likelihood: usual is that of a guess."""
-    return MetricRange(0.0, inf, log(max(2, classes)) if classes else _USUAL_NLL)
 
 
 def _find_range(key: str, declared: Mapping[str, MetricRange]) -> MetricRange | None:

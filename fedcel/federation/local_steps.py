@@ -1,7 +1,7 @@
 """The local steps of a round, of K clients at once: the only training loop there is."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, repeat
 from typing import NamedTuple
 
 import torch
@@ -19,23 +19,25 @@ from fedcel.losses import (
     refuse_undefined_terms,
     start_terms,
 )
-from fedcel.losses.cel import StackedFeatures, State
-from fedcel.nets import CPU, FlatNet, place_state, use_full_precision
+from fedcel.losses.cel import StackedFeatures
+from fedcel.named_tensors import State
+from fedcel.nets import CPU, FlatNet, place_state
 from fedcel.posterior import (
     LangevinContext,
-    LangevinMeasures,
+    LocalSettings,
     RoundPlan,
     build_sampler,
     langevin_step,
     moving_parameters,
-    share_sampler,
 )
-from fedcel.settings import LocalSettings
 from fedcel.short_repr import summarise_record
+from fedcel.torch_state import use_full_precision
 
 _MIN_MEMBERS = 2  # members without which a class has no spread
 _VALUES_AT_ONCE = 2**22  # values of images gathered and augmented at once
 _IMAGES_AT_ONCE = 1024  # images of a client encoded at once for the statistics of a loss
+_SUMMARIES = {"loss": torch.mean, "clipped": torch.mean, "update-information": torch.sum}
+"""Metrics of a round that are made of those of all steps."""
 
 
 class ClientRound(NamedTuple):
@@ -84,28 +86,6 @@ class ClientUpdate(NamedTuple):
         return summarise_record(self)
 
 
-class RoundDraws(NamedTuple):
-    """Batches and noise at the cut of all steps of K clients, where the steps are taken.
-
-    Attributes:
-        labels: Each step's labels.
-        inputs: Images of some steps in a row, augmented; features where the encoder is frozen.
-        mask: Features that the cut keeps; None: all.
-        cut_noise: Noise that the cut adds to the features; None: none.
-        epoch_steps: Steps of an epoch of each client.
-    """
-
-    labels: Int[Tensor, "K steps b"]
-    inputs: Iterator[Float[Tensor, "K some b ..."]]
-    mask: Bool[Tensor, "K steps b D"] | None
-    cut_noise: Float[Tensor, "K steps b D"] | None
-    epoch_steps: list[int]
-
-    def __repr__(self) -> str:
-        """Show shapes in the place of numbers."""
-        return summarise_record(self)
-
-
 class StepState(NamedTuple):
     """State that a step hands on to the next, besides the parameters.
 
@@ -118,22 +98,10 @@ class StepState(NamedTuple):
 
     terms: States
     sampler: State
-    means: dict[str, Float[Tensor, "K E"]]
+    means: Mapping[str, Float[Tensor, "K E"]] = {}
 
     def __repr__(self) -> str:
-        """Show shapes in the place of numbers."""
-        return summarise_record(self)
-
-
-class StepMeasures(NamedTuple):
-    """Measurements of a step; metrics of the terms in the last step only."""
-
-    potential: Float[Tensor, " K"]
-    langevin: LangevinMeasures
-    metrics: Mapping[str, Float[Tensor, " K"]]
-
-    def __repr__(self) -> str:
-        """Show shapes in the place of numbers."""
+        """Show shapes in place of numbers."""
         return summarise_record(self)
 
 
@@ -178,35 +146,31 @@ def train_clients(
         raise StackingError(reason)
     device = nets.vectors.device
     received = received.to(device)
-    plan, streams = clients[0].plan, [client.streams for client in clients]
-    stored = [client.state for client in clients]
-    context = _make_context(nets, received, clients, local=local)
+    is_encoder_frozen = clients[0].plan.is_encoder_frozen
+    streams, stored = [c.streams for c in clients], [c.state for c in clients]
+    context = _start_chains(nets, received, clients, local=local)
     features = FeatureReading(nets, [client.images for client in clients])
 
-    def take_steps(inspect: bool) -> tuple[States, list[StepMeasures]]:
+    def take_steps(inspect: bool) -> tuple[States, list[dict[str, Tensor]]]:
         nets.load(received)
-        draws = draw_round(nets, clients, features, local=local)
+        epochs, steps = draw_steps(nets, clients, features, local=local)
         start = start_terms(terms, stored, features.read, streams)
-        moving = nets.vectors[:, context.moving]
-        state = StepState(_place_states(start, device), context.sampler.start(moving, plan), {})
-        measures = []
-        periods = [refresh_every * steps for steps in draws.epoch_steps]
-        steps = chain.from_iterable(part.unbind(1) for part in draws.inputs)
-        for step, inputs in enumerate(steps):
-            is_due = [bool(step and period and step % period == 0) for period in periods]
+        sampler = context.start(nets.vectors[:, context.moving])
+        state, measures = StepState(_place_states(start, CPU, device), sampler), []
+        for step, (inputs, y, mask, noise) in enumerate(steps):
+            is_due = [is_refresh_due(step, epoch * refresh_every) for epoch in epochs]
             if terms and any(is_due):
+                before = _place_states(state.terms, device, CPU)
                 refreshed = {
-                    name: term.refresh(
-                        place_state(state.terms[name], CPU), features.read, streams, step
-                    )
+                    name: term.refresh(before[name], features.read, streams, step)
                     for name, term, *_ in terms
                 }
-                refreshed = _place_states(refreshed, device)
+                refreshed = _place_states(refreshed, CPU, device)
                 state = state._replace(terms=_choose_rows(is_due, refreshed, state.terms))
-            batch = pass_cut(nets, draws, step, inputs, is_encoder_frozen=plan.is_encoder_frozen)
+            batch = pass_cut(nets, inputs, y, mask, noise, is_encoder_frozen=is_encoder_frozen)
             if inspect:
                 refuse_undefined_terms(terms, state.terms, batch)
-            is_last = step == draws.labels.shape[1] - 1
+            is_last = step == local.steps - 1
             state, measured = client_step(
                 nets, state, batch, terms=terms, context=context, measure=is_last
             )
@@ -217,12 +181,11 @@ def train_clients(
     if terms and len(clients) == 1 and not nets.vector.isfinite().all():
         take_steps(inspect=True)  # once more, with a look at the terms before each step
     models, before = nets.vectors.detach().to(CPU, copy=True), received.cpu()
-    client_states = part_states(terms, _place_states(states, CPU), stored)
+    client_states = part_states(terms, _place_states(states, device, CPU), stored)
+    metrics = summarise_measures(measures)
     return [
-        ClientUpdate(model - before, model, state, metrics)
-        for model, state, metrics in zip(
-            models, client_states, summarise_measures(measures), strict=True
-        )
+        ClientUpdate(model - before, model, state, numbers)
+        for model, state, numbers in zip(models, client_states, metrics, strict=True)
     ]
 
 
@@ -249,7 +212,7 @@ def client_step(
     terms: Sequence[WeightedTerm],
     context: LangevinContext,
     measure: bool = False,
-) -> tuple[StepState, StepMeasures]:
+) -> tuple[StepState, dict[str, Float[Tensor, " K"]]]:
     """Take one step of K clients: potential, terms, gradient, sampler.
 
     Args:
@@ -273,13 +236,10 @@ def client_step(
             joint = joint + value.loss
     nets.backward(joint, retain_graph=bool(separate))
     means = add_separate_gradients(nets, separate, state.means)
-    sampler, langevin = langevin_step(nets, context, state.sampler)
+    sampler, measures = langevin_step(nets, context, state.sampler)
     after = {w.name: w.term.update(state.terms[w.name], batch) for w in terms}
     metrics = {name: number for value in values for name, number in value.metrics.items()}
-    return (
-        StepState(after, sampler, means),
-        StepMeasures(potential.detach(), langevin, metrics),
-    )
+    return StepState(after, sampler, means), metrics | measures | {"loss": potential.detach()}
 
 
 def add_separate_gradients(
@@ -315,20 +275,20 @@ def add_separate_gradients(
 
 def pass_cut(
     nets: FlatNet,
-    draws: RoundDraws,
-    step: int,
     inputs: Float[Tensor, "K b ..."],
+    y: Int[Tensor, "K b"],
+    mask: Bool[Tensor, "K b D"] | None,
+    noise: Float[Tensor, "K b D"] | None,
     *,
     is_encoder_frozen: bool,
 ) -> Batch:
-    """Encode a step's inputs, unless they are features already, and add the cut's noise."""
+    """Encode a step's inputs, unless they are features already, and apply the cut's draws."""
     z = inputs if is_encoder_frozen else nets.encode(inputs)
     scale = nets.scale_noise(z)
-    smashed = z if draws.mask is None else z * draws.mask.select(1, step)
-    if draws.cut_noise is not None:
-        noise = draws.cut_noise.select(1, step)
+    smashed = z if mask is None else z * mask
+    if noise is not None:
         smashed = smashed + (noise if scale is None else noise * scale)
-    return Batch(inputs, z, smashed, draws.labels.select(1, step), scale)
+    return Batch(inputs, z, smashed, y, scale)
 
 
 class FeatureReading:
@@ -407,13 +367,17 @@ def _fill_up(
     return x.to(device), is_image.to(device)
 
 
-def draw_round(
+StepDraws = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
+"""Inputs of a step (features where the encoder is frozen), labels, mask and noise of the cut."""
+
+
+def draw_steps(
     nets: FlatNet,
     clients: Sequence[ClientRound],
     features: FeatureReading,
     *,
     local: LocalSettings,
-) -> RoundDraws:
+) -> tuple[list[int], Iterator[StepDraws]]:
     """Draw batches and noise at the cut of all steps of a round.
 
     Args:
@@ -424,7 +388,7 @@ def draw_round(
             so they stop once the encoder is frozen.
 
     Returns:
-        The draws, each client's from its own streams.
+        Steps of an epoch of each client, and the steps; each client's are of its own streams.
     """
     device, cut = nets.vectors.device, nets.net.cut
     inputs = [client.images.x.to(device) for client in clients]
@@ -441,14 +405,20 @@ def draw_round(
         labels.append(y[rows.to(y.device)].to(device))
         augment = client.streams("augment")
         batches.append(_gather_batches(x, rows.to(device), local.augment, augment))
+    parts = (_stack_rows(rows).unbind(1) for rows in zip(*batches, strict=True))
     size = labels[0].shape[1]
-    return RoundDraws(
-        _stack_rows(labels),
-        (_stack_rows(parts) for parts in zip(*batches, strict=True)),
-        _stack_draws(masks, device),
-        _stack_draws(noises, device),
-        [-(-len(client.images.y) // size) for client in clients],
+    return [-(-len(client.images.y) // size) for client in clients], zip(
+        chain.from_iterable(parts),
+        _stack_rows(labels).unbind(1),
+        _unbind_draws(masks, device),
+        _unbind_draws(noises, device),
+        strict=False,
     )
+
+
+def is_refresh_due(step: int, period: int) -> bool:
+    """Whether statistics are computed anew before a step; at period 0 they never are."""
+    return step > 0 and period > 0 and step % period == 0
 
 
 def _stack_rows(rows: Sequence[Tensor]) -> Tensor:
@@ -456,13 +426,15 @@ def _stack_rows(rows: Sequence[Tensor]) -> Tensor:
     return rows[0].unsqueeze(0) if len(rows) == 1 else torch.stack(list(rows))
 
 
-def _stack_draws(rows: Sequence[Tensor | None], device: torch.device) -> Tensor | None:
-    """Return the clients' draws as one, None where the cut draws none."""
+def _unbind_draws(
+    rows: Sequence[Tensor | None], device: torch.device
+) -> Iterator[Tensor] | Iterator[None]:
+    """Return the draws of each step, None where the cut draws none."""
     tensors = [row for row in rows if row is not None]
-    return _stack_rows(tensors).to(device) if tensors else None
+    return iter(_stack_rows(tensors).to(device).unbind(1)) if tensors else repeat(None)
 
 
-def _make_context(
+def _start_chains(
     nets: FlatNet,
     received: Float[Tensor, " P"],
     clients: Sequence[ClientRound],
@@ -473,23 +445,23 @@ def _make_context(
     plan = clients[0].plan
     moving = moving_parameters(nets, plan.is_encoder_frozen)
     variates = [client.control_variate for client in clients if client.control_variate is not None]
-    noise = [client.plan.noise for client in clients]
-    streams = [client.streams("langevin") for client in clients]
-    buffer = torch.empty_like(received[moving], device=CPU)
     return LangevinContext(
         plan=plan,
         moving=moving,
         received=received[moving],
         control_variate=torch.stack(variates)[:, moving].to(received.device) if variates else None,
-        noise=noise,
-        streams=streams,
-        noise_buffer=buffer,
-        sampler=share_sampler(build_sampler(local), noise, streams, buffer),
+        noise=[client.plan.noise for client in clients],
+        streams=[client.streams("langevin") for client in clients],
+        noise_buffer=torch.empty_like(received[moving], device=CPU),
+        sampler=build_sampler(local),
     )
 
 
-def _place_states(states: States, device: torch.device) -> States:
-    return {name: place_state(state, device) for name, state in states.items()}
+def _place_states(states: States, source: torch.device, target: torch.device) -> States:
+    """Copy states from one device to another."""
+    if source == target:
+        return states
+    return {name: place_state(state, target) for name, state in states.items()}
 
 
 def _choose_rows(is_new: Sequence[bool], new: States, old: States) -> States:
@@ -510,31 +482,24 @@ def _choose_rows(is_new: Sequence[bool], new: States, old: States) -> States:
     }
 
 
-def summarise_measures(measures: Sequence[StepMeasures]) -> list[dict[str, float]]:
-    """Summarise a round: the terms' last metrics, the mean potential, the Langevin steps' numbers.
+def summarise_measures(measures: Sequence[Mapping[str, Tensor]]) -> list[dict[str, float]]:
+    """Summarise a round: means and sums over its steps, of the losses' metrics the last.
 
     Args:
-        measures: Of each step.
+        measures: Of each step, a row (K,) by name.
 
     Returns:
         Each client's numbers by name; a client lacks the metrics that are NaN.
     """
-    potentials = torch.stack([step.potential for step in measures]).mean(0)
-    langevin = [step.langevin for step in measures]
-    clipped = [step.was_clipped for step in langevin if step.was_clipped is not None]
-    information = [step.information for step in langevin if step.information is not None]
-    columns = {name: value.tolist() for name, value in measures[-1].metrics.items()}
-    rows = [
-        {name: value for name, values in columns.items() if (value := values[k]) == value}
-        for k in range(len(potentials))
-    ]
-    for name, column in {
-        "loss": potentials,
-        **({"clipped": torch.stack(clipped).mean(0)} if clipped else {}),
-        **({"update-information": torch.stack(information).sum(0)} if information else {}),
-    }.items():
+    columns = dict(measures[-1])
+    for name, combine in _SUMMARIES.items():
+        if name in columns:
+            columns[name] = combine(torch.stack([step[name] for step in measures]), 0)
+    rows: list[dict[str, float]] = [{} for _ in columns["loss"]]
+    for name, column in columns.items():
         for numbers, value in zip(rows, column.tolist(), strict=True):
-            numbers[name] = value
+            if value == value or name in _SUMMARIES:
+                numbers[name] = value
     return rows
 
 

@@ -13,23 +13,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.errors import RoundError
-from fedcel.federation.aggregation import (
-    largest_weight_metric,
-    renormalise_weights,
-    weighted_sum,
-)
-from fedcel.federation.client_metrics import declare_metrics, summarise_metrics
-from fedcel.federation.client_update import RoundInputs
+from fedcel.federation.aggregation import renormalise_weights, slide_average, weighted_sum
+from fedcel.federation.client_metrics import MetricRange, summarise_metrics
+from fedcel.federation.client_update import RoundRequest
 from fedcel.federation.local_steps import ClientUpdate
-from fedcel.federation.robust_aggregation import combine_deltas
-from fedcel.federation.server_state import (
-    ServerState,
-    advance_model,
-)
-from fedcel.posterior import RoundPlan, plan_round, select_clients, weigh_clients
-from fedcel.settings import Settings
-from fedcel.short_repr import summarise_record
+from fedcel.federation.server_state import ServerState
+from fedcel.losses.cel import ThresholdControl, WeightControl
+from fedcel.posterior import RoundPlan, RoundSchedule, weigh_clients
 
+HEAVIEST = "heaviest-update"
+"""Metric: the largest weight of a round's mean over the root of the sum of all weights' squares."""
 KEPT_SHARE = "kept-share"
 """Metric of a round in which clients were left out: the share of the asked weight that is kept."""
 CLIENT_DRIFT = "client-drift"
@@ -37,20 +30,44 @@ CLIENT_DRIFT = "client-drift"
 _SHOWN_REASONS = 3
 
 
-class RoundRequest(NamedTuple):
-    """What the server asks in one round."""
+class ServerParts(NamedTuple):
+    """What the server of a run computes its rounds with, whichever engine carries the messages.
 
-    plan: RoundPlan
-    """The plan of a client that holds all examples."""
-    weights: dict[int, float]
-    """w_k of every client that takes part, by partition, ascending."""
-    inputs: RoundInputs
-    state_rounds: Mapping[int, int | None] = {}
-    """The round whose state each client starts from, 0: none; None, or lacking: not known."""
+    Attributes:
+        schedule: Constants of each round.
+        select: Draws the clients of a round.
+        combine: Makes one delta of the clients' and their weights.
+        momentum: beta of the sliding average of deltas.
+        gain: Factor of the average in a step.
+        least_share: Least share of the clients' weight that a round keeps.
+        metrics: The range of each metric that clients report.
+        classes: The run's number of classes; None: not known.
+        has_noisy_updates: Whether clients perturb their updates.
+        takes_mean: Whether the mean of all updates is what is taken.
+        next_threshold: Moves an adaptive threshold by what a round measured.
+        next_weight: Moves an adaptive gamma.
+        threshold_waits: Round before which the threshold stays.
+    """
 
-    def __repr__(self) -> str:
-        """Show shapes in the place of numbers."""
-        return summarise_record(self)
+    schedule: RoundSchedule
+    select: Callable[[int], list[int]]
+    combine: Callable[[Iterable[Tensor], Sequence[float]], Tensor]
+    momentum: float
+    gain: float
+    least_share: float
+    metrics: Mapping[str, MetricRange]
+    classes: int | None
+    has_noisy_updates: bool
+    takes_mean: bool
+    next_threshold: Callable[[ThresholdControl, Mapping[str, float]], ThresholdControl]
+    next_weight: Callable[[WeightControl, Mapping[str, float]], WeightControl]
+    threshold_waits: float
+
+    def plan(self, request: RoundRequest) -> RoundPlan:
+        """Compute the constants of a round for a client that holds all examples."""
+        return self.schedule.plan(
+            request.round_number, 1.0, request.total_examples, gamma=request.gamma
+        )
 
 
 class Rejection(NamedTuple):
@@ -109,69 +126,65 @@ class ClientTrainer(Protocol):
 
 
 def play_round(
-    settings: Settings,
+    parts: ServerParts,
     state: ServerState,
     examples: Mapping[int, int],
     trainer: ClientTrainer,
     *,
     cut: int,
-    classes: int | None = None,
 ) -> tuple[ServerState, RoundReport]:
     """Play one round: select and weigh clients, train them, make the next model of their updates.
 
     Args:
-        settings: The run's settings.
+        parts: Schedules and rules.
         state: The server's state after the last round.
         examples: Partition -> N_k of all clients.
         trainer: Trains the clients.
         cut: The first so many parameters are the encoder's.
-        classes: The run's number of classes, for the clients' metrics; None: not known.
 
     Returns:
-        The state after the round, and who and what it is made of. `move_threshold` and
-        `move_weight` follow once the new model is scored.
+        The state after the round, and who and what it is made of. `follow_goal` comes once the new
+        model is scored.
     """
-    request = begin_round(settings, state, examples)
-    if request.plan.control == "fresh":
+    request = begin_round(parts, state, examples)
+    if parts.plan(request).control == "fresh":
         request = add_mean_gradient(request, dict(trainer.compute_gradients(request)))
-    return finish_round(settings, state, request, trainer.train(request), cut=cut, classes=classes)
+    return finish_round(parts, state, request, trainer.train(request), cut=cut)
 
 
 def begin_round(
-    settings: Settings, state: ServerState, examples: Mapping[int, int]
+    parts: ServerParts, state: ServerState, examples: Mapping[int, int]
 ) -> RoundRequest:
     """Select the clients of the coming round, weigh them, and gather what is sent to them.
 
     Args:
-        settings: The run's settings.
+        parts: Schedules and rules.
         state: The server's state after the last round.
         examples: Partition -> N_k of all clients of the run.
 
     Returns:
         The clients, their weights and what is sent to them.
     """
-    round_number = state.round + 1
-    total = sum(examples.values())
-    plan = plan_round(settings, round_number, 1.0, total, gamma=state.gamma)
-    weights = weigh_clients(examples, select_clients(settings, round_number))
-    inputs = RoundInputs(
-        round_number,
+    number = state.round + 1
+    weights = weigh_clients(examples, parts.select(number))
+    return RoundRequest(
+        number,
         state.model,
-        total,
+        sum(examples.values()),
+        weights,
+        {client: state.find_state_round(client) for client in weights},
         threshold=state.threshold.threshold if state.threshold else None,
         gamma=state.gamma,
     )
-    return RoundRequest(plan, weights, inputs, {k: state.find_state_round(k) for k in weights})
 
 
 def finish_round(
-    settings: Settings,
+    parts: ServerParts,
     state: ServerState,
     request: RoundRequest,
     updates: Iterable[ClientUpdate],
     *,
     cut: int,
-    classes: int | None = None,
     used: Sequence[int] | None = None,
     rejected: Sequence[Rejection] = (),
     advance: Callable[[ServerState, Tensor], ServerState] | None = None,
@@ -179,13 +192,12 @@ def finish_round(
     """Make the next model of the clients' updates.
 
     Args:
-        settings: The run's settings.
+        parts: Schedules and rules.
         state: The server's state that the round began with.
         request: What was asked.
         updates: Valid updates of the clients `used`, in their order; taken one by one, so that
             memory does not grow with the number of clients (a robust rule needs all at once).
         cut: The first so many parameters are the encoder's.
-        classes: The run's number of classes, for the clients' metrics; None: not known.
         used: Clients whose updates are used, ascending; None: all that were asked.
         rejected: Clients that were left out. One that was not asked is lacking nowhere: it is
             reported, and changes nothing.
@@ -197,7 +209,7 @@ def finish_round(
     Raises:
         RoundError: There is no update, or too few for a robust rule.
     """
-    plan = request.plan
+    plan = parts.plan(request)
     used = list(request.weights if used is None else used)
     if not used:
         raise RoundError(
@@ -207,9 +219,9 @@ def finish_round(
     lacking = [rejection for rejection in rejected if rejection.client in request.weights]
     weights = renormalise_weights(request.weights, used, has_noise=plan.noise > 0)
     collector = UpdateCollector(request.weights, used)
-    delta = combine_deltas(settings.strategy.aggregation, collector.pass_deltas(updates), weights)
+    delta = parts.combine(collector.pass_deltas(updates), weights)
     if advance is None:
-        state = advance_model(settings, state, delta, plan=plan, cut=cut)
+        state = advance_model(parts, state, delta, frozen=cut if plan.is_encoder_frozen else 0)
     else:
         state = advance(state, delta)
     if state.state_rounds is not None:
@@ -220,11 +232,10 @@ def finish_round(
         state = state._replace(
             state_rounds={k: number for k, number in state_rounds.items() if number}
         )
-    summary = summarise_metrics(
-        collector.metrics, weights, declare_metrics(settings, classes), classes
-    )
-    drift = {CLIENT_DRIFT: collector.measure_drift()}
-    metrics = summary.means | drift | largest_weight_metric(settings, weights)
+    summary = summarise_metrics(collector.metrics, weights, parts.metrics, parts.classes)
+    metrics = summary.means | {CLIENT_DRIFT: collector.measure_drift()}
+    if parts.has_noisy_updates:
+        metrics[HEAVIEST] = measure_heaviest(weights, takes_mean=parts.takes_mean)
     kept_share = 1.0
     if lacking:
         used_weight = sum(request.weights[client] for client in used)
@@ -233,12 +244,83 @@ def finish_round(
         used,
         [*rejected],
         metrics,
-        request.inputs.total_examples,
+        request.total_examples,
         [Rejection(used[position], reason) for position, reason in summary.left_out.items()],
         summary.spread,
         kept_share,
         [used[position] for position in collector.lost_states],
     )
+
+
+def measure_heaviest(weights: Sequence[float], *, takes_mean: bool) -> float:
+    """Measure the heaviest update, by which `fedcel.privacy.update_noise` accounts a round.
+
+    Args:
+        weights: w_k of the clients whose updates are used.
+        takes_mean: Whether their mean is taken. Where it is not, a single noisy update may decide
+            what is taken, and one client's noise may be all there is.
+
+    Returns:
+        Its weight over the root of the sum of all weights' squares; 1 where the mean is not taken.
+    """
+    return max(weights) / math.hypot(*weights) if takes_mean else 1.0
+
+
+def advance_model(
+    parts: ServerParts, state: ServerState, delta: Float[Tensor, " P"], *, frozen: int = 0
+) -> ServerState:
+    """Step along the sliding average: m <- beta m + (1 - beta) delta; w <- w + gamma m.
+
+    With beta 0 and gamma 1 this is federated averaging written with deltas. A frozen encoder stays
+    as it is, whatever the average still holds of it.
+
+    Args:
+        parts: Momentum and gain.
+        state: Before the step.
+        delta: The round's mean delta, (P,).
+        frozen: The first so many parameters stand still.
+
+    Returns:
+        The state after the round.
+    """
+    average = slide_average(state.average, delta, parts.momentum, frozen=frozen)
+    return state._replace(
+        round=state.round + 1,
+        model=torch.add(state.model, average, alpha=parts.gain),
+        average=average,
+    )
+
+
+def follow_goal(
+    parts: ServerParts, state: ServerState, measured: Mapping[str, float], total_examples: int
+) -> ServerState:
+    """Move an adaptive threshold or gamma after a round in which the loss acted.
+
+    A threshold that follows the accuracy waits until the ramp's end: early on, the model is merely
+    young, and a threshold that rose for it would have to come all the way back. In the chain both
+    stay: so does the chain's target.
+
+    Args:
+        parts: Schedules and rules.
+        state: The server's state after the round.
+        measured: The clients' `spread`, if they report it, and the new model's scores on validation
+            images.
+        total_examples: N, the training images of all clients.
+
+    Returns:
+        The state that the next round begins with.
+    """
+    if state.threshold is None and state.weight is None:
+        return state
+    schedule, number = parts.schedule, state.round
+    plan = schedule.plan(number, 1.0, total_examples, gamma=state.gamma)
+    if not plan.cel_acts or schedule.clock(number).is_sampling:
+        return state
+    if state.threshold is not None and number >= parts.threshold_waits:
+        state = state._replace(threshold=parts.next_threshold(state.threshold, measured))
+    if state.weight is not None:
+        state = state._replace(weight=parts.next_weight(state.weight, measured))
+    return state
 
 
 def measure_kept_share(report: RoundReport) -> float:
@@ -257,21 +339,21 @@ def measure_kept_share(report: RoundReport) -> float:
     return len(report.clients) / requested if requested else 1.0
 
 
-def check_kept_share(settings: Settings, report: RoundReport, round_number: int) -> None:
+def check_kept_share(report: RoundReport, least: float, round_number: int) -> None:
     """Refuse a round in which too many clients were left out.
 
     Whatever the reasons: a model of a few clients is another than the one that was asked for, and
     its run must not end like one in which all took part.
 
     Args:
-        settings: The run's settings.
         report: Who took part.
+        least: Least share of the clients' weight, `strategy.least-share`.
         round_number: The round.
 
     Raises:
         RoundError: A smaller share is kept than `strategy.least-share`.
     """
-    share, least = measure_kept_share(report), settings.strategy.least_share
+    share = measure_kept_share(report)
     if share >= least:
         return
     shown = report.rejected[:_SHOWN_REASONS]
@@ -339,4 +421,4 @@ def add_mean_gradient(
     total = sum(request.weights[client] for client in clients)
     shares = [request.weights[client] / total for client in clients]
     gradient = weighted_sum([gradients[client] for client in clients], shares)
-    return request._replace(inputs=request.inputs._replace(gradient=gradient))
+    return request._replace(gradient=gradient)

@@ -1,6 +1,5 @@
 """What training minimises beside the task: conditional entropy losses, and rival defences."""
 
-from fedcel.losses.contract import require_state
 from fedcel.losses.terms import (
     Batch,
     CELTerm,
@@ -29,7 +28,6 @@ __all__ = [
     "WeightedTerm",
     "part_states",
     "refuse_undefined_terms",
-    "require_state",
     "select_state",
     "start_terms",
 ]

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedcel.errors import ContractError, DivergedError, SettingsError
 from fedcel.losses.protocol import State, Term
+from fedcel.named_tensors import require_state
 from fedcel.plugins import PartName, guard_part, require
 from fedcel.seeding import make_twice
 from fedcel.short_repr import summarise_record
@@ -121,28 +122,6 @@ class LossCase(ABC):
                 self.run_backward(state, batch)
                 state = self.step(state, batch)
             yield state
-
-
-def require_state(state: object, method: str) -> State:
-    """Refuse what is no state.
-
-    Args:
-        state: The result of a part's method.
-        method: The method, for the message.
-
-    Returns:
-        The state.
-
-    Raises:
-        ContractError: It is no dictionary of tensors by name.
-    """
-    line = f"`{method}` must return the state, a dictionary of tensors by name"
-    require(isinstance(state, dict), f"{line}; it returned {type(state).__name__}")
-    assert isinstance(state, dict)
-    for name, value in state.items():
-        require(isinstance(name, str), f"{line}; one of its names is {name!r}")
-        require(isinstance(value, Tensor), f"{line}; {name!r} is {type(value).__name__}")
-    return state
 
 
 def require_term(term: object) -> Term:

@@ -9,10 +9,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedcel.errors import StackingError
+from fedcel.named_tensors import State as State
 from fedcel.short_repr import summarise_record
-
-State = dict[str, Tensor]
-"""Named tensors that one client keeps from round to round; never part of the upload."""
 
 FeatureBatches = Callable[[], Iterator[tuple[Tensor, Tensor]]]
 """Reads all the client's features (n, D) and labels (n,), encoded batch by batch on the way.

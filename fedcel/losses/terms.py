@@ -58,7 +58,8 @@ class Batch(NamedTuple):
     @property
     def whitened(self) -> Float[Tensor, "K B D"]:
         """The features in units in which the noise of each has the cut's sigma."""
-        return whiten_features(self.z, self.noise_scale)
+        scale = self.noise_scale
+        return self.z if scale is None else whiten_features(self.z, scale)
 
 
 class LossTerm(ABC):

@@ -3,7 +3,7 @@
 from fedcel.nets.build_net import build_net, check_layers, initialise_parameters
 from fedcel.nets.copy_module import copy_module
 from fedcel.nets.cut import Cut, apply_noise
-from fedcel.nets.device import CPU, fastest_device, place_state, use_full_precision
+from fedcel.nets.device import CPU, fastest_device, place_state
 from fedcel.nets.encode_images import (
     Encoder,
     as_module,
@@ -72,6 +72,5 @@ __all__ = [
     "switch_to_evaluation",
     "to_arrays",
     "to_vector",
-    "use_full_precision",
     "whiten_features",
 ]

@@ -5,13 +5,10 @@ TF32: results are the same up to the order of sums. Dense nets, whose operations
 the processor.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
-
-from fedcel.torch_state import usual_torch_state
 
 CPU = torch.device("cpu")
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d)
@@ -47,24 +44,3 @@ def place_state(state: Mapping[str, Tensor], device: torch.device) -> dict[str, 
         name: tensor.detach().to(device).requires_grad_(tensor.requires_grad)
         for name, tensor in state.items()
     }
-
-
-@contextmanager
-def use_full_precision() -> Iterator[None]:
-    """Multiply and convolve on a GPU in float32, in an order that repeats itself.
-
-    Gradients are on, whatever the caller switched off; see `usual_torch_state`.
-
-    Returns:
-        A context manager.
-    """
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        with (
-            torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False),
-            usual_torch_state(),
-        ):
-            yield
-    finally:
-        torch.set_float32_matmul_precision(before)

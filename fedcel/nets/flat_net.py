@@ -130,7 +130,8 @@ class FlatNet:
 
     def whiten(self, z: Float[Tensor, "K b D"]) -> Float[Tensor, "K b D"]:
         """Express features in units in which all have the same noise; see `SplitNet.whiten`."""
-        return whiten_features(z, self.scale_noise(z))
+        scale = self.scale_noise(z)
+        return z if scale is None else whiten_features(z, scale)
 
     def answer(self, smashed: Float[Tensor, "K b D"]) -> Float[Tensor, "K b C"]:
         """Classify each client's smashed data by its own head."""
@@ -141,7 +142,7 @@ class FlatNet:
     ) -> Float[Tensor, " K"]:
         """Compute each client's mean negative log-likelihood of its head's answers, in nats."""
         if self.count == 1:
-            logits = self.net.answer(smashed.squeeze(0))
+            logits = self.net.head(smashed.squeeze(0))
             return self.net.potential(logits, y.squeeze(0)).unsqueeze(0)
         logits = self.answer(smashed)
         if self.net.potential is cross_entropy:

@@ -1,6 +1,6 @@
 """Sampling the posterior: the constants of a round, the chain and its judge, the predictions."""
 
-from fedcel.posterior.chain import Chain, is_sample_due
+from fedcel.posterior.chain import MIN_ESS, MIN_SAMPLED_ROUNDS, Chain
 from fedcel.posterior.diagnostics import (
     DIAGNOSIS_INTERVAL,
     MAX_R_HAT,
@@ -10,56 +10,73 @@ from fedcel.posterior.diagnostics import (
 )
 from fedcel.posterior.langevin_step import (
     LangevinContext,
-    LangevinMeasures,
     build_sampler,
     langevin_step,
     list_trained_parameters,
     moving_parameters,
-    share_sampler,
+    step_information,
 )
 from fedcel.posterior.predict import Prediction, apply_heads, build_device_net, predict
 from fedcel.posterior.protocol import NoiseAdder, Sampler
-from fedcel.posterior.round_plan import (
+from fedcel.posterior.sampler_contract import SAMPLER_CHECKS, SamplerCase
+from fedcel.posterior.schedule import (
+    SAMPLERS,
+    ChainSettings,
+    Clock,
+    ConsistentPrior,
+    ConstantStepSize,
+    CosineStepSize,
+    DecayingStepSize,
+    FixedPrior,
+    LocalSettings,
+    NoPrior,
+    Prior,
     RoundPlan,
-    is_encoder_frozen,
-    is_sample_candidate,
+    RoundSchedule,
+    StepSize,
     noise_variance,
-    plan_round,
     select_clients,
     weigh_clients,
 )
-from fedcel.posterior.sampler_contract import SAMPLER_CHECKS, SamplerCase
-from fedcel.posterior.update_information import step_information
 
 __all__ = [
     "DIAGNOSIS_INTERVAL",
     "MAX_R_HAT",
+    "MIN_ESS",
+    "MIN_SAMPLED_ROUNDS",
+    "SAMPLERS",
     "SAMPLER_CHECKS",
     "Chain",
+    "ChainSettings",
+    "Clock",
+    "ConsistentPrior",
+    "ConstantStepSize",
+    "CosineStepSize",
+    "DecayingStepSize",
     "Diagnosis",
+    "FixedPrior",
     "LangevinContext",
-    "LangevinMeasures",
+    "LocalSettings",
+    "NoPrior",
     "NoiseAdder",
     "Prediction",
+    "Prior",
     "RoundPlan",
+    "RoundSchedule",
     "Sampler",
     "SamplerCase",
+    "StepSize",
     "Trace",
     "apply_heads",
     "build_device_net",
     "build_sampler",
     "diagnose",
-    "is_encoder_frozen",
-    "is_sample_candidate",
-    "is_sample_due",
     "langevin_step",
     "list_trained_parameters",
     "moving_parameters",
     "noise_variance",
-    "plan_round",
     "predict",
     "select_clients",
-    "share_sampler",
     "step_information",
     "weigh_clients",
 ]

@@ -1,6 +1,5 @@
-"""Posterior samples on disk: a ring of thinned global models, and which rounds give one."""
+"""Posterior samples on disk: a ring of thinned global models."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from jaxtyping import Float
@@ -8,8 +7,11 @@ from torch import Tensor
 
 from fedcel.errors import RunError
 from fedcel.files import read_tensors, write_tensors
-from fedcel.posterior.round_plan import is_sample_candidate
-from fedcel.settings import Settings
+
+MIN_ESS = 100.0
+"""Effective samples below which a chain is not said to have converged."""
+MIN_SAMPLED_ROUNDS = 20
+"""Sampled rounds below which nothing is said of a chain."""
 
 
 class Chain:
@@ -69,26 +71,3 @@ class Chain:
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:06d}.safetensors"
-
-
-def is_sample_due(
-    settings: Settings, number: int, sampled: Sequence[int], autocorrelation: int | None
-) -> bool:
-    """Decide whether the model after a round is to be kept as a posterior sample.
-
-    Rounds are counted from the last sample; the first round of the chain is one. Where the
-    autocorrelation time decides, nothing is kept until it is known.
-
-    Args:
-        settings: The run's settings.
-        number: The round.
-        sampled: Rounds of the samples kept so far, ascending.
-        autocorrelation: In rounds; None: not yet known.
-
-    Returns:
-        Whether it is.
-    """
-    interval = settings.chain.thin or autocorrelation
-    if interval is None or not is_sample_candidate(settings, number):
-        return False
-    return not sampled or number - sampled[-1] >= interval

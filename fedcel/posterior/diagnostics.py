@@ -19,7 +19,7 @@ from torch import Tensor
 from fedcel.errors import RunError
 from fedcel.extras import import_optional
 from fedcel.files import read_tensors, write_tensors
-from fedcel.settings import MIN_ESS, MIN_SAMPLED_ROUNDS
+from fedcel.posterior.chain import MIN_ESS, MIN_SAMPLED_ROUNDS
 
 MAX_R_HAT = 1.05
 MAX_GEWEKE_Z = 3.0

@@ -10,15 +10,11 @@ from torch import Tensor, nn
 
 from fedcel import plugins
 from fedcel.errors import PluginError
-from fedcel.losses import require_state
-from fedcel.losses.cel import State
-from fedcel.named_tensors import add_prefix, select_prefix
+from fedcel.named_tensors import State, add_prefix, require_state, select_prefix
 from fedcel.nets import FlatNet
 from fedcel.posterior.protocol import NoiseAdder, Sampler
-from fedcel.posterior.round_plan import RoundPlan
 from fedcel.posterior.sampler_contract import SAMPLER_CHECKS, SamplerCase
-from fedcel.posterior.update_information import step_information
-from fedcel.settings import SAMPLERS, LocalSettings
+from fedcel.posterior.schedule import SAMPLERS, LocalSettings, RoundPlan
 from fedcel.short_repr import summarise_record
 
 
@@ -85,81 +81,8 @@ def _check_own_sampler(part: plugins.PartName, local: LocalSettings) -> None:
     plugins.check_contract(part, SAMPLER_CHECKS, case)
 
 
-@final
-class RowSampler:
-    """A sampler of one client's parameters for the rows of several clients at once.
-
-    Args:
-        sampler: The sampler.
-        noise: Standard deviation of each client's noise per step.
-        streams: Draw the noise of each client.
-        buffer: Memory for one client's noise.
-    """
-
-    def __init__(
-        self,
-        sampler: Sampler,
-        noise: Sequence[float],
-        streams: Sequence[torch.Generator],
-        buffer: Float[Tensor, " M"],
-    ) -> None:
-        self._sampler, self._noise, self._streams, self._buffer = sampler, noise, streams, buffer
-
-    def start(self, w: Float[Tensor, "K M"], plan: RoundPlan) -> State:
-        """Return the states of all rows; see `Sampler.start`."""
-        joined = State()
-        for k, deviation in enumerate(self._noise):
-            state = self._sampler.start(w[k], plan._replace(noise=deviation))
-            joined |= add_prefix(f"{k}.", state)
-        return joined
-
-    def step(
-        self,
-        state: State,
-        w: Float[Tensor, "K M"],
-        gradient: Float[Tensor, "K M"],
-        add_noise: NoiseAdder,
-        plan: RoundPlan,
-    ) -> State:
-        """Move each row with its own noise; see `Sampler.step`."""
-        joined = State()
-        for k, (deviation, stream) in enumerate(zip(self._noise, self._streams, strict=True)):
-
-            def add_own(
-                row: Tensor, scale: float, d: float = deviation, s: torch.Generator = stream
-            ) -> None:
-                add_row_noise(self._buffer, row, d * scale, s)
-
-            before, own_plan = select_prefix(state, f"{k}."), plan._replace(noise=deviation)
-            after = self._sampler.step(before, w[k], gradient[k], add_own, own_plan)
-            joined |= add_prefix(f"{k}.", after)
-        return joined
-
-
-def share_sampler(
-    sampler: Sampler,
-    noise: Sequence[float],
-    streams: Sequence[torch.Generator],
-    buffer: Float[Tensor, " M"],
-) -> Sampler:
-    """Make a sampler move the parameters of K clients.
-
-    Args:
-        sampler: As `build_sampler` makes it.
-        noise: Standard deviation of each client's noise per step.
-        streams: Draw the noise of each client.
-        buffer: Memory for one client's noise.
-
-    Returns:
-        Langevin's as it is, a user's row by row.
-    """
-    if isinstance(sampler, Langevin):
-        return sampler
-    return RowSampler(sampler, noise, streams, buffer)
-
-
 class LangevinContext(NamedTuple):
-    """What the Langevin steps of a round of K clients share, of the M parameters that move.
+    """Chains of K clients in a round, of the M parameters that move.
 
     Attributes:
         plan: The round's constants; clients differ in the noise only.
@@ -170,7 +93,7 @@ class LangevinContext(NamedTuple):
         streams: Draw the noise of each client.
         noise_buffer: On the processor. Writing a step's noise into fresh memory would cost half as
             much again.
-        sampler: Moves the parameters.
+        sampler: Moves the parameters: Langevin's all at once, a user's client by client.
     """
 
     plan: RoundPlan
@@ -183,24 +106,52 @@ class LangevinContext(NamedTuple):
     sampler: Sampler
 
     def __repr__(self) -> str:
-        """Show shapes in the place of numbers."""
+        """Show shapes in place of numbers."""
         return summarise_record(self)
 
+    @property
+    def bounds_information(self) -> bool:
+        """Whether every client's noise bounds what its update tells.
 
-class LangevinMeasures(NamedTuple):
-    """Measurements of a Langevin step; None where they do not apply.
+        Without noise nothing does. A control variate rests on gradients that are sent as they are,
+        and what a user's sampler does with the noise is not known.
+        """
+        is_plain = isinstance(self.sampler, Langevin)
+        return is_plain and self.plan.control == "none" and min(self.noise) > 0
 
-    Attributes:
-        was_clipped: 1 or 0: whether the gradient was clipped.
-        information: Nats; see `step_information`.
-    """
+    def start(self, w: Float[Tensor, "K M"]) -> State:
+        """Make the sampler's state before a round's first step."""
+        if isinstance(self.sampler, Langevin):
+            return {}
+        joined = State()
+        for k, deviation in enumerate(self.noise):
+            plan = self.plan._replace(noise=deviation)
+            joined |= add_prefix(f"{k}.", self.sampler.start(w[k], plan))
+        return joined
 
-    was_clipped: Float[Tensor, " K"] | None
-    information: Float[Tensor, " K"] | None
+    def move(self, state: State, w: Float[Tensor, "K M"], gradient: Float[Tensor, "K M"]) -> State:
+        """Move the parameters of all clients in place; return the sampler's next state."""
+        if isinstance(self.sampler, Langevin):
+            return self.sampler.step(state, w, gradient, self.add_noise, self.plan)
+        joined = State()
+        for k, deviation in enumerate(self.noise):
+            before, plan = select_prefix(state, f"{k}."), self.plan._replace(noise=deviation)
+            after = self.sampler.step(
+                before, w[k], gradient[k], partial(self.add_noise_to, k), plan
+            )
+            joined |= add_prefix(f"{k}.", after)
+        return joined
 
-    def __repr__(self) -> str:
-        """Show shapes in the place of numbers."""
-        return summarise_record(self)
+    def add_noise(self, target: Float[Tensor, "K M"], scale: float) -> None:
+        """Add `scale` times a fresh draw of a step's noise to the rows of all clients."""
+        for k in range(len(self.noise)):
+            self.add_noise_to(k, target[k], scale)
+
+    def add_noise_to(self, k: int, row: Float[Tensor, " M"], scale: float) -> None:
+        """Add `scale` times a fresh draw of client k's noise; without noise none is drawn."""
+        if deviation := self.noise[k] * scale:
+            draw = self.noise_buffer.normal_(generator=self.streams[k]).to(row.device)
+            row.add_(draw, alpha=deviation)
 
 
 def list_trained_parameters(net: nn.Module) -> Int[Tensor, " M"] | None:
@@ -238,7 +189,7 @@ def moving_parameters(nets: FlatNet, is_encoder_frozen: bool) -> slice | Int[Ten
 
 def langevin_step(
     nets: FlatNet, context: LangevinContext, state: State
-) -> tuple[State, LangevinMeasures]:
+) -> tuple[State, dict[str, Float[Tensor, " K"]]]:
     """Move K clients: w <- w - eta (g + decay w + kappa (w - received) + variate) + noise.
 
     Of another sampler than the plain one this is what it gets: the gradient with all that is added
@@ -247,58 +198,29 @@ def langevin_step(
     Args:
         nets: Hold the parameters, which move, and the gradients g of the losses, which are
             overwritten.
-        context: What the round's steps share.
+        context: The round's chains.
         state: The sampler's state.
 
     Returns:
-        The sampler's next state, whether g was clipped, and the step's share of what bounds the
-        information in the update.
+        The sampler's next state, and measurements of the step: `clipped` (1 or 0, whether g was
+        clipped) and `update-information` (nats, see `step_information`), where they apply.
     """
-    plan = context.plan
+    plan, measures = context.plan, {}
     vectors, gradients = nets.vectors[:, context.moving], nets.gradients[:, context.moving]
-    was_clipped = clip_gradient(gradients, plan.clip) if plan.clip else None
-    information = None
-    if has_information_bound(context):
-        information = step_information(gradients, plan.rate, context.noise)
+    if plan.clip:
+        measures["clipped"] = clip_gradient(gradients, plan.clip)
+    if context.bounds_information:
+        measures["update-information"] = step_information(gradients, plan.rate, context.noise)
     if plan.decay or plan.pull:
         gradients.add_(vectors, alpha=plan.decay + plan.pull)
     if plan.pull:
         gradients.add_(context.received, alpha=-plan.pull)
     if context.control_variate is not None:
         gradients.add_(context.control_variate)
-    noise_adder = partial(add_noise, context)
-    next_state = context.sampler.step(state, vectors, gradients, noise_adder, plan)
+    next_state = context.move(state, vectors, gradients)
     if isinstance(context.moving, Tensor):  # the vectors above are a copy, no view
         nets.vectors[:, context.moving] = vectors
-    return next_state, LangevinMeasures(was_clipped, information)
-
-
-def has_information_bound(context: LangevinContext) -> bool:
-    """Whether every client's noise bounds what its update tells.
-
-    Without noise nothing does. A control variate rests on gradients that are sent as they are, and
-    what a user's sampler does with the noise is not known.
-    """
-    is_plain = isinstance(context.sampler, Langevin)
-    return is_plain and context.plan.control == "none" and min(context.noise) > 0
-
-
-def add_noise(context: LangevinContext, target: Float[Tensor, "K M"], scale: float) -> None:
-    """Add `scale` times a fresh draw of a step's noise to the rows of all clients."""
-    for k, deviation in enumerate(context.noise):
-        if deviation:
-            add_row_noise(context.noise_buffer, target[k], deviation * scale, context.streams[k])
-
-
-def add_row_noise(
-    buffer: Float[Tensor, " M"],
-    row: Float[Tensor, " M"],
-    deviation: float,
-    stream: torch.Generator,
-) -> None:
-    """Add noise to one client's row; nothing is drawn at a deviation of 0."""
-    if deviation:
-        row.add_(buffer.normal_(generator=stream).to(row.device), alpha=deviation)
+    return next_state, measures
 
 
 def clip_gradient(gradients: Float[Tensor, "K M"], limit: float) -> Float[Tensor, " K"]:
@@ -306,3 +228,32 @@ def clip_gradient(gradients: Float[Tensor, "K M"], limit: float) -> Float[Tensor
     norm = torch.linalg.vector_norm(gradients, dim=-1)
     gradients.mul_((limit / norm).clamp_max(1.0)[..., None])
     return torch.gt(norm, limit).to(gradients.dtype)
+
+
+def step_information(
+    gradients: Float[Tensor, "K M"], rate: float, noise: Sequence[float]
+) -> Float[Tensor, " K"]:
+    """Compute a step's share of what an update tells at most about its client's images.
+
+    Compared are two chains that start at the received model and add the same noise: the client's,
+    and the prior's, which sees no image and follows the priors' pulls only. By the chain rule their
+    divergence is the expectation over the client's chain of sum_t |eta g_t|^2 / (2 v): the
+    difference of both drifts in units of the noise. The priors' pulls are in both and cancel. One
+    draw; its mean over the client's chain bounds I(delta_k; D_k | received).
+
+    Args:
+        gradients: g of the losses only, clipped where it is, of the M parameters that move of each
+            of K clients (K, M).
+        rate: eta.
+        noise: Standard deviation of each client's noise per step, above 0.
+
+    Returns:
+        Nats (K,).
+
+    References:
+        Pensia, Jog and Loh, ISIT 2018, theorem 1 (the information of noisy iterations adds up);
+        Negrea et al., NeurIPS 2019, section 3 (a prior's chain instead of its last state).
+    """
+    # One pass, six times as fast as a sum of squares in float64, and within 1e-4 of it.
+    squares: Tensor = torch.linalg.vector_norm(gradients, dim=-1).double().square()
+    return squares * squares.new_tensor([0.5 * (rate / deviation) ** 2 for deviation in noise])

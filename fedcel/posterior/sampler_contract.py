@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.losses import require_state
+from fedcel.named_tensors import require_state
 from fedcel.plugins import require
 from fedcel.posterior.protocol import Sampler
-from fedcel.posterior.round_plan import RoundPlan
+from fedcel.posterior.schedule import RoundPlan
 from fedcel.seeding import make_twice
 
 _SIZE, _RATE, _NOISE = 8, 0.05, 0.01  # parameters that move; of a step

@@ -43,7 +43,6 @@ from fedcel.posterior import (
     build_device_net,
     diagnose,
     predict,
-    select_clients,
 )
 from fedcel.privacy import (
     AnswerCalibration,
@@ -54,6 +53,7 @@ from fedcel.privacy import (
     fit_calibration,
     measure_utility,
 )
+from fedcel.run_parts import build_server_parts
 from fedcel.runs import per_image, run_folder
 from fedcel.runs.round_log import EVENTS, summarise_kept_shares
 from fedcel.runs.run_folder import Run
@@ -185,8 +185,9 @@ def account_update_privacy(run: Run) -> dict[str, object]:
     lines = map(json.loads, (run.folder / EVENTS).read_text().splitlines())
     heaviest = {event["round"]: float(event[HEAVIEST]) for event in lines}
     # Once each round was taken into the model; an upload of a round begun again stands alone.
+    select = build_server_parts(run.settings).select
     rounds = [
-        NoisyRound(select_clients(run.settings, number), heaviest.pop(number, 1.0))
+        NoisyRound(select(number), heaviest.pop(number, 1.0))
         for number in run_folder.read_requested_rounds(run.folder)
     ]
     spent = account_updates(protection.noise, rounds, protection.delta)

@@ -13,8 +13,7 @@ from fedcel.federation import (
     measure_kept_share,
 )
 from fedcel.files import write_whole
-from fedcel.posterior import Diagnosis, plan_round
-from fedcel.settings import Settings
+from fedcel.posterior import Diagnosis, RoundSchedule
 
 EVENTS = "events.jsonl"
 Event = dict[str, object]
@@ -76,7 +75,7 @@ def summarise_kept_shares(folder: Path) -> dict[str, int | float]:
 
 
 def describe_round(
-    settings: Settings,
+    schedule: RoundSchedule,
     state: ServerState,
     report: RoundReport,
     scores: Mapping[str, float],
@@ -87,7 +86,7 @@ def describe_round(
     """Gather the line of the log about the round that led to `state`.
 
     Args:
-        settings: The run's settings.
+        schedule: Constants of each round.
         state: The server's state after the round.
         report: Who took part, and the clients' mean metrics.
         scores: The new model's scores on validation images.
@@ -97,7 +96,7 @@ def describe_round(
     Raises:
         DivergedError: A score is not finite, though the model is.
     """
-    plan = plan_round(settings, state.round, 1.0, report.total_examples, gamma=state.gamma)
+    plan = schedule.plan(state.round, 1.0, report.total_examples, gamma=state.gamma)
     event: Event = {
         # First: what clients tell never replaces what the server measured.
         **{key: value for key, value in report.metrics.items() if key not in OF_THE_SERVER},
@@ -130,6 +129,6 @@ def describe_round(
     if undefined:
         raise DivergedError(
             f"{', '.join(undefined)} are not finite after round {state.round}, though the model "
-            f"is; lower local.rate ({settings.local.rate})"
+            f"is; lower local.rate ({schedule.local.step_size.rate})"
         )
     return event

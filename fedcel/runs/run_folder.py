@@ -12,11 +12,12 @@ from torch import Tensor
 
 from fedcel.data import Splits, describe_images, load_splits
 from fedcel.errors import RunError
-from fedcel.federation import ServerState, init_net
+from fedcel.federation import ServerState
 from fedcel.files import read_json, read_tensors, read_toml, write_json, write_tensors, write_toml
 from fedcel.losses.cel import ThresholdControl, WeightControl
 from fedcel.nets import FlatNet, NetSettings, OwnNet
 from fedcel.posterior import Chain, Trace
+from fedcel.run_parts import init_net
 from fedcel.runs.folder_lock import LOCK, hold_folder
 from fedcel.settings import Settings, dump_settings, parse_settings
 from fedcel.short_repr import summarise_record

@@ -16,16 +16,13 @@ from fedcel.federation import (
     RoundReport,
     ServerState,
     check_kept_share,
-    init_net,
-    init_server_state,
-    move_threshold,
-    move_weight,
+    follow_goal,
     play_round,
 )
 from fedcel.leakage import SmashedData, optimal_leak
 from fedcel.metrics import calibration, within_class_spread
 from fedcel.nets import FlatNet
-from fedcel.posterior import is_sample_candidate, is_sample_due
+from fedcel.run_parts import build_server_parts, init_net, init_run_state
 from fedcel.runs import run_folder
 from fedcel.runs.round_log import Event, RoundLog, describe_round
 from fedcel.seeding import make_generator
@@ -80,7 +77,8 @@ class ServerRun:
         folder = Path(folder)
         self.settings, self.splits, self._show_round = settings, splits, show_round
         self.flat = init_net(settings, splits)
-        self.state = init_server_state(self.flat.vector, settings, self.flat.net)
+        self.parts = build_server_parts(settings, splits.classes)
+        self.state = init_run_state(settings, self.flat)
         if resume:
             self.state = run_folder.read_state(folder, self.state)
         self._folder, self._log = folder, RoundLog(folder, self.state.round)
@@ -109,14 +107,7 @@ class ServerRun:
             examples: Partition -> N_k of all clients.
         """
         self.conclude_round(
-            *play_round(
-                self.settings,
-                self.state,
-                examples,
-                trainer,
-                cut=self.flat.cut,
-                classes=self.splits.classes,
-            )
+            *play_round(self.parts, self.state, examples, trainer, cut=self.flat.cut)
         )
 
     def conclude_round(self, state: ServerState, report: RoundReport) -> ServerState:
@@ -133,18 +124,18 @@ class ServerRun:
             DivergedError: The model, its answers or a score are not finite; nothing is written.
             RoundError: Too many clients were left out; nothing is written.
         """
-        settings, number = self.settings, state.round
-        check_kept_share(settings, report, number)
+        settings, parts, number = self.settings, self.parts, state.round
+        check_kept_share(report, parts.least_share, number)
         scores = score_model(settings, self.flat, self.splits.validation, state)
         if settings.bits_every and number % settings.bits_every == 0:
             scores.metrics.update(measure_bits(settings, self.flat, self.splits.validation, number))
-        is_candidate = is_sample_candidate(settings, number)
+        is_candidate = parts.schedule.gives_sample(number)
         diagnosis = None
         if is_candidate:
             diagnosis = self._trace.add(number, scores.functionals)
         now = time.perf_counter()
         event = describe_round(
-            settings,
+            parts.schedule,
             state,
             report,
             scores.metrics,
@@ -155,14 +146,13 @@ class ServerRun:
         self._log.write_event(event)
         if is_candidate:
             self._trace.write()
-        sampled = self._chain.list_rounds()
-        if is_sample_due(settings, number, sampled, self._trace.autocorrelation):
-            self._chain.write_sample(number, state.model)
+            sampled = self._chain.list_rounds()
+            if settings.chain.is_sample_due(number, sampled, self._trace.autocorrelation):
+                self._chain.write_sample(number, state.model)
         measured = dict(scores.metrics)
         if report.spread is not None:
             measured["spread"] = report.spread
-        state = move_threshold(settings, state, measured, report.total_examples)
-        self.state = move_weight(settings, state, measured, report.total_examples)
+        self.state = follow_goal(parts, state, measured, report.total_examples)
         # Last of a round's files: what a resumed run goes on from is never ahead of the others.
         run_folder.write_state(self._folder, self.state)
         self._note_next_round()
@@ -199,7 +189,7 @@ def score_model(
     if not state.model.isfinite().all():
         raise DivergedError(
             f"the model is not finite after round {state.round}; lower local.rate "
-            f"({settings.local.rate})"
+            f"({settings.local.step_size.rate})"
         )
     x, y = images
     stream = make_generator(settings.seed, "validation", state.round)
@@ -211,7 +201,7 @@ def score_model(
     if not logits.isfinite().all():
         raise DivergedError(
             f"the model's answers are not finite after round {state.round}; lower local.rate "
-            f"({settings.local.rate}), or set strategy.max-norm"
+            f"({settings.local.step_size.rate}), or set strategy.max-norm"
         )
     metrics = calibration.score_probabilities(logits.softmax(1), y)
     metrics["within-class-spread"] = float(within_class_spread(z, y))

@@ -2,10 +2,19 @@
 
 from fedcel.data import DataSettings
 from fedcel.nets import NetSettings
+from fedcel.posterior.chain import MIN_ESS, MIN_SAMPLED_ROUNDS
+from fedcel.posterior.schedule import (
+    SAMPLERS,
+    ChainSettings,
+    ConsistentPrior,
+    FixedPrior,
+    LocalSettings,
+    NoPrior,
+    Prior,
+)
 from fedcel.privacy.privacy_settings import MECHANISMS, NOISES, PrivacySettings, check_private
+from fedcel.privacy.update_settings import UpdateSettings
 from fedcel.settings.attack import AttackSettings
-from fedcel.settings.chain import MIN_ESS, MIN_SAMPLED_ROUNDS, ChainSettings
-from fedcel.settings.local import SAMPLERS, LocalSettings
 from fedcel.settings.parsing import (
     Scalar,
     drop_foreign_keys,
@@ -14,7 +23,6 @@ from fedcel.settings.parsing import (
     merge_layers,
     parse_settings,
 )
-from fedcel.settings.prior import ConsistentPrior, FixedPrior, NoPrior, Prior
 from fedcel.settings.run_config import CONNECTED_NODES, UNSET, parse_run_config
 from fedcel.settings.run_settings import (
     Settings,
@@ -23,7 +31,6 @@ from fedcel.settings.run_settings import (
 )
 from fedcel.settings.settings_reference import SELECTORS, Setting, describe_kind, describe_settings
 from fedcel.settings.strategy import OWN_STRATEGY, StrategySettings, parse_strategy_arguments
-from fedcel.settings.update import UpdateSettings
 
 __all__ = [
     "CONNECTED_NODES",

@@ -14,13 +14,12 @@ from fedcel.losses.cel import CEL, NoCEL
 from fedcel.losses.defences import NoDefence, Rival
 from fedcel.nets import Mlp, NetSettings, OwnNet
 from fedcel.options import Kind, to_kebab
+from fedcel.posterior.chain import MIN_ESS, MIN_SAMPLED_ROUNDS
+from fedcel.posterior.schedule import ChainSettings, ConsistentPrior, LocalSettings, Prior
 from fedcel.privacy.privacy_settings import PrivacySettings, check_privacy, is_clip_unused
+from fedcel.privacy.update_settings import UpdateSettings
 from fedcel.settings.attack import AttackSettings
-from fedcel.settings.chain import MIN_ESS, MIN_SAMPLED_ROUNDS, ChainSettings
-from fedcel.settings.local import LocalSettings
-from fedcel.settings.prior import ConsistentPrior, Prior
 from fedcel.settings.strategy import OWN_STRATEGY, StrategySettings, check_strategy
-from fedcel.settings.update import UpdateSettings, check_update
 
 MIN_FOLLOWED_ROUNDS = 3
 """Rounds at full strength below which no threshold can follow an accuracy."""
@@ -146,7 +145,7 @@ def burn_in_rounds(settings: Settings) -> int:
     Returns:
         The number, 0 to `rounds`; the rounds after it are sampled.
     """
-    return math.ceil(round(settings.chain.burn_in * settings.rounds, 9))  # .55 of 100 is 55
+    return settings.chain.burn_in_rounds(settings.rounds)
 
 
 def check_settings(settings: Settings) -> None:
@@ -176,7 +175,6 @@ def check_settings(settings: Settings) -> None:
     check_temperature(settings)
     check_chain(settings)
     check_privacy(settings.privacy)
-    check_update(settings.update)
     check_update_noise(settings)
     warn_of_unwise(settings)
 

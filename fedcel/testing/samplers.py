@@ -22,9 +22,9 @@ from fedcel.posterior import (
     RoundPlan,
     SamplerCase,
     build_sampler,
-    plan_round,
     weigh_clients,
 )
+from fedcel.run_parts import build_server_parts
 from fedcel.seeding import make_generator, make_twice
 from fedcel.settings import LocalSettings, Settings, parse_settings
 from fedcel.testing.check_names import name_check
@@ -123,20 +123,20 @@ class SamplerContract:
             The server's model after each round, one value a chain (M,).
         """
         settings, images, total = self.settings(temperature), make_clients(), sum(COUNTS)
+        server = build_server_parts(settings)
         flat = FlatNet(SplitNet(nn.Flatten(), GaussianMeans(), Cut(0.0), 1))
         state = init_server_state(torch.full_like(flat.vector, start))
         weights = weigh_clients(dict(enumerate(COUNTS)), list(range(len(COUNTS))))
         for number in range(1, ROUNDS + 1):
             deltas = []
             for k, weight in weights.items():
-                plan = plan_round(settings, number, weight, total)
+                plan = server.schedule.plan(number, weight, total)
                 streams = partial(make_generator, seed, round_number=number, client=k)
                 client = ClientRound(images[k], plan, streams)
                 (update,) = train_clients(flat, state.model, [client], local=settings.local)
                 deltas.append(update.delta)
             delta = weighted_sum(deltas, list(weights.values()))
-            whole = plan_round(settings, number, 1.0, total)
-            state = advance_model(settings, state, delta, plan=whole, cut=0)
+            state = advance_model(server, state, delta)
             yield state.model.clone()
 
     @pytest.mark.parametrize("check", SAMPLER_CHECKS, ids=name_check)

@@ -101,11 +101,10 @@ class Uploads:
 
             client = ClientRound(Images(x, y), self.plan, partial(stream, seed))
 
-            def train(client: ClientRound = client) -> ClientUpdate:
-                (update,) = train_clients(
+            def train(client: ClientRound = client) -> list[ClientUpdate]:
+                return train_clients(
                     self.flat, self.received, [client], local=local, terms=self.terms
                 )
-                return update
 
             trained = list_trained_parameters(self.flat.net)
             update = protect_update(self.updates, train, self.received, trained=trained)

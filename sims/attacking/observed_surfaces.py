@@ -12,11 +12,12 @@ from clients import EvaluationClient
 from fedcel.attacks import hijack_encoder, set_trap_weights
 from fedcel.data import Images
 from fedcel.errors import SettingsError
-from fedcel.federation import build_terms, init_net, weigh_terms
+from fedcel.federation import weigh_terms
 from fedcel.leakage import LOG_PROB, LOGITS, Law, Observation, SmashedData
 from fedcel.nets import FlatNet, SplitNet, apply_noise, copy_module
-from fedcel.posterior import Prediction, build_device_net, noise_variance, predict, round_plan
+from fedcel.posterior import Prediction, build_device_net, noise_variance, predict
 from fedcel.privacy import KnownLaw, Laplace, Mechanism, build_mechanism
+from fedcel.run_parts import build_schedule, build_terms, init_net
 from fedcel.runs import Run, posterior_samples
 from fedcel.seeding import make_generator as stream
 from fedcel.settings import AttackSettings, burn_in_rounds
@@ -203,7 +204,7 @@ def client_uploads(run: Run, attack_settings: AttackSettings) -> Uploads:
     is_first = attack_settings.received == "first"
     number = 1 if is_first else max(1, burn_in_rounds(s))
     local = s.local.model_copy(update={"steps": attack_settings.local_steps})
-    plan = round_plan.plan_round(s.model_copy(update={"local": local}), number, share, total)
+    plan = build_schedule(s)._replace(local=local).plan(number, share, total)
     variance = noise_variance(rate=plan.rate, temperature=s.temperature, total=total, weight=share)
     noise = math.sqrt(variance) if attack_settings.langevin else 0.0
     flat = init_net(s, splits)

@@ -4,10 +4,12 @@ import statistics
 import time
 
 from fedcel.data import load_splits
-from fedcel.federation import RoundInputs, build_workspace_net, update_clients
-from fedcel.losses.cel import NoCEL, State
+from fedcel.federation import RoundRequest, update_clients
+from fedcel.losses.cel import NoCEL
 from fedcel.losses.defences import NoDefence
+from fedcel.named_tensors import State
 from fedcel.nets import CPU, fastest_device
+from fedcel.run_parts import build_client_parts
 from fedcel.settings import Settings
 from sims.results.undefended import is_defended
 
@@ -42,10 +44,10 @@ def time_round(settings: Settings, state: State | None) -> tuple[float, State | 
     number = max(1, round(settings.rounds * max(settings.cel.ramp, 0.01)))
     parts = load_splits(settings.data, settings.clients, settings.seed).clients
     total = sum(len(part.y) for part in parts)
-    flat = build_workspace_net(settings)
-    inputs = RoundInputs(number, flat.vector.clone(), total)
+    run_parts = build_client_parts(settings)
+    flat = run_parts.workspace()
+    request = RoundRequest(number, flat.vector.clone(), total, {0: len(parts[0].y) / total})
     read_clock = time.process_time if fastest_device(flat.net) == CPU else time.perf_counter
     begin = read_clock()
-    weights = {0: len(parts[0].y) / total}
-    (update,) = update_clients(settings, weights, inputs, read_state=lambda client: state)
+    (update,) = update_clients(run_parts, request, read_state=lambda client: state)
     return read_clock() - begin, update.state

@@ -2,13 +2,13 @@
 
 from torch import nn
 
-from fedcel.federation import (
+from fedcel.nets import CPU, fastest_device
+from fedcel.run_parts import (
     build_workspace_net,
     count_clients_at_once,
     find_obstacle,
     select_client_images,
 )
-from fedcel.nets import CPU, fastest_device
 from fedcel.settings import OWN_STRATEGY, Settings
 
 FEWEST_CLIENTS = 4

@@ -6,13 +6,14 @@ from pathlib import Path
 import torch
 
 from fedcel.federation import (
+    ClientParts,
     ClientUpdate,
     RoundRequest,
     compute_client_gradient,
-    find_obstacle,
+    name_obstacle,
     update_clients,
 )
-from fedcel.losses.cel import State
+from fedcel.named_tensors import State
 from fedcel.runs import (
     ClientStateFolder,
     StoredState,
@@ -20,7 +21,6 @@ from fedcel.runs import (
     missing_states_error,
     partition_folder,
 )
-from fedcel.settings import Settings
 
 _STATES_IN_MEMORY = 256
 """States of clients in memory at once; the others are read from their folders again."""
@@ -42,7 +42,7 @@ class ClientStates:
             and (path := self._open(client).find_missing(request.state_rounds.get(client)))
         ]
         if missing:
-            raise missing_states_error(missing, request.inputs.round_number)
+            raise missing_states_error(missing, request.round_number)
 
     def load_state(self, client: int, request: RoundRequest) -> StoredState:
         """Return the state that a client starts a round from; RunError where it is not there."""
@@ -50,7 +50,7 @@ class ClientStates:
         stored = self._states.get(client)
         if stored is not None and stored.round == expected:
             return stored
-        return self._open(client).require_state(request.inputs.round_number, expected)
+        return self._open(client).require_state(request.round_number, expected)
 
     def keep_state(
         self, client: int, number: int, update: ClientUpdate, start: StoredState
@@ -74,7 +74,7 @@ class LocalTrainer:
     Where they cannot be computed at once they are trained one after the other from then on.
 
     Args:
-        settings: The run's settings.
+        parts: What the clients train with.
         folder: Where the clients' states are kept.
         at_once: Clients computed at once, at most.
         report_obstacle: Is called, once, with the reason for one after the other.
@@ -82,21 +82,20 @@ class LocalTrainer:
 
     def __init__(
         self,
-        settings: Settings,
+        parts: ClientParts,
         folder: Path,
         at_once: int = 1,
         report_obstacle: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        self._settings, self._states = settings, ClientStates(folder)
+        self._parts, self._states = parts, ClientStates(folder)
         self._report_obstacle, self.at_once = report_obstacle, at_once
-        if at_once > 1 and (reason := find_obstacle(settings)):
+        if at_once > 1 and (reason := name_obstacle(parts.terms(None))):
             self._train_one_by_one(reason)
 
     def compute_gradients(self, request: RoundRequest) -> Iterator[tuple[int, torch.Tensor]]:
         """Yield each client and its mean gradient at the model."""
-        model, number = request.inputs.model, request.inputs.round_number
         for client in request.weights:
-            yield client, compute_client_gradient(self._settings, client, model, number)
+            yield client, compute_client_gradient(self._parts, request, client)
 
     def train(self, request: RoundRequest) -> Iterator[ClientUpdate]:
         """Yield each client's update; its state is kept for its next round."""
@@ -108,14 +107,13 @@ class LocalTrainer:
             return starts[client].state
 
         updates = update_clients(
-            self._settings,
-            request.weights,
-            request.inputs,
+            self._parts,
+            request,
             read_state=read_state,
             at_once=self.at_once,
             report_obstacle=self._train_one_by_one,
         )
-        number = request.inputs.round_number
+        number = request.round_number
         for client, update in zip(request.weights, updates, strict=True):
             yield self._states.keep_state(client, number, update, starts.pop(client))
 

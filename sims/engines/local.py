@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from fedcel.data import load_splits
+from fedcel.run_parts import build_client_parts
 from fedcel.runs import EventCallback, ServerRun, evaluate_run, read_run, write_evaluation
 from fedcel.settings import OWN_STRATEGY, Settings
 from sims import progress
@@ -43,7 +44,7 @@ def train_locally(
     run = ServerRun(folder, settings, splits, show_round, resume=resume)
     examples = dict(enumerate(splits.client_sizes))
     at_once = choose_clients_at_once(settings)
-    trainer = LocalTrainer(settings, folder / "state", at_once, _print_obstacle)
+    trainer = LocalTrainer(build_client_parts(settings), folder / "state", at_once, _print_obstacle)
     while not run.is_over:
         run.play_round(trainer, examples)
     run.close()

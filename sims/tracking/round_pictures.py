@@ -5,9 +5,9 @@ from pathlib import Path
 from fedcel.attacks import Attacker, KernelRidge
 from fedcel.data import Images, load_splits
 from fedcel.errors import RunError
-from fedcel.federation import init_net
 from fedcel.files import read_tensors
 from fedcel.leakage import SmashedData
+from fedcel.run_parts import init_net
 from fedcel.seeding import make_generator
 from fedcel.settings import Settings
 from sims.tracking.pictures import draw_rows

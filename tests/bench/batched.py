@@ -21,13 +21,12 @@ from fedcel.federation import (
     ClientUpdate,
     RoundRequest,
     begin_round,
-    build_workspace_net,
-    count_clients_at_once,
     finish_round,
     init_server_state,
     update_clients,
 )
 from fedcel.losses.cel import State
+from fedcel.run_parts import build_server_parts, build_workspace_net, count_clients_at_once
 from fedcel.runs import run_folder
 from fedcel.settings import Settings, parse_settings
 from tests.bench.ratios import bare
@@ -171,10 +170,12 @@ def begin(settings: Settings) -> tuple[RoundRequest, Callable[[Iterator[ClientUp
     parts = load_splits(settings.data, settings.clients, settings.seed).clients
     flat = build_workspace_net(settings)
     state = init_server_state(flat.vector)
-    request = begin_round(settings, state, {k: len(part.y) for k, part in enumerate(parts)})
+    request = begin_round(
+        build_server_parts(settings), state, {k: len(part.y) for k, part in enumerate(parts)}
+    )
 
     def finish(updates: Iterator[ClientUpdate]) -> None:
-        finish_round(settings, state, request, updates, cut=flat.cut)
+        finish_round(build_server_parts(settings), state, request, updates, cut=flat.cut)
 
     return request, finish
 

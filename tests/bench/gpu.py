@@ -23,9 +23,10 @@ from fedcel.attacks import inversion_training
 from fedcel.attacks.attacker import Attacker
 from fedcel.attacks.inversion_training import CONVOLUTION_PACE, Effort, train_inverter
 from fedcel.data import Images
-from fedcel.federation import build_workspace_net, client_update
+from fedcel.federation import client_update
 from fedcel.leakage import SmashedData
 from fedcel.nets import CPU, SplitNet
+from fedcel.run_parts import build_client_nets, build_workspace_net
 from fedcel.settings import Settings
 from tests.bench.batched import EACH, Work, at_once, configure, draw_images, one_by_one
 
@@ -163,7 +164,7 @@ def stay_at(place: Place) -> Iterator[None]:
     """Compute at a place, whatever the net."""
     before = torch.get_num_threads()
     torch.set_num_threads(place.threads)
-    client_update.build_client_nets.cache_clear()
+    build_client_nets.cache_clear()
     with ExitStack() as stack:
         for module in (client_update, inversion_training):
             stack.enter_context(patch.object(module, "fastest_device", lambda net: place.device))

@@ -16,9 +16,10 @@ import torch
 from clients import measure_leak
 from fedcel.attacks import hijack_encoder, set_trap_weights
 from fedcel.data import Images, load_splits
-from fedcel.federation import begin_round, finish_round, init_net, init_server_state
+from fedcel.federation import begin_round, finish_round, init_server_state
 from fedcel.files import write_json
 from fedcel.nets import FlatNet
+from fedcel.run_parts import build_client_parts, build_server_parts, init_net
 from fedcel.seeding import make_generator
 from sims.bench.scenario import Cell, list_cells, override_seeds, read_scenario
 from sims.engines.client_trainers import LocalTrainer
@@ -37,7 +38,7 @@ def measure_rounds(cell: Cell) -> list[dict[str, object]]:
     server = init_server_state(flat.vector.clone())
     examples = {client: len(part.y) for client, part in enumerate(splits.clients)}
     with TemporaryDirectory() as folder:
-        clients = LocalTrainer(s, Path(folder))
+        clients = LocalTrainer(build_client_parts(s), Path(folder))
         for number in range(1, max(ROUNDS) + 1):
             if number in ROUNDS:
                 flat.load(server.model)
@@ -62,9 +63,11 @@ def measure_rounds(cell: Cell) -> list[dict[str, object]]:
                             "command": "python -m tests.bench.guarded_rounds",
                         }
                     )
-            request = begin_round(s, server, examples)
+            request = begin_round(build_server_parts(s), server, examples)
             updates = clients.train(request)
-            server, _report = finish_round(s, server, request, updates, cut=flat.cut)
+            server, _report = finish_round(
+                build_server_parts(s), server, request, updates, cut=flat.cut
+            )
     return rows
 
 

@@ -12,8 +12,9 @@ from types import FrameType
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from clients.flower.client_app import app
-from fedcel.federation import build_workspace_net, record_names
+from fedcel.federation import record_names
 from fedcel.nets import to_arrays
+from fedcel.run_parts import build_workspace_net
 from fedcel.settings import parse_run_config
 from sims.engines.in_memory_grid import allow_messages
 

@@ -20,7 +20,7 @@ from fedcel.nets.flat_net import FlatNet
 from fedcel.nets.split_net import SplitNet
 from fedcel.posterior.chain import Chain
 from fedcel.posterior.langevin_step import Langevin, LangevinContext, langevin_step
-from fedcel.posterior.round_plan import RoundPlan
+from fedcel.posterior.schedule import RoundPlan
 from fedcel.settings import parse_settings
 from tests.bench.ratios import engine, line, rows
 

@@ -15,16 +15,20 @@ from torch.nn.functional import cross_entropy
 
 from fedcel.data import load_splits
 from fedcel.federation import (
-    RoundInputs,
+    RoundRequest,
     begin_round,
-    build_workspace_net,
     finish_round,
-    init_net,
     init_server_state,
     update_clients,
 )
 from fedcel.federation.local_steps import draw_batches
-from fedcel.posterior import round_plan
+from fedcel.run_parts import (
+    build_client_parts,
+    build_schedule,
+    build_server_parts,
+    build_workspace_net,
+    init_net,
+)
 from fedcel.seeding import make_generator
 from fedcel.settings import Settings, dump_settings, flatten_settings, parse_settings
 from sims.engines.simulate import simulate
@@ -83,11 +87,11 @@ def engine(settings: Settings, number: int = 1) -> Callable[[], None]:
     examples = {k: len(part.y) for k, part in enumerate(parts)}
     flat = build_workspace_net(settings)
     state = init_server_state(flat.vector)._replace(round=number - 1)
-    request = begin_round(settings, state, examples)
+    request = begin_round(build_server_parts(settings), state, examples)
 
     def work() -> None:
-        updates = update_clients(settings, request.weights, request.inputs)
-        finish_round(settings, state, request, updates, cut=flat.cut)
+        updates = update_clients(build_client_parts(settings), request)
+        finish_round(build_server_parts(settings), state, request, updates, cut=flat.cut)
 
     return work
 
@@ -111,7 +115,7 @@ def bare(settings: Settings, number: int = 1) -> Callable[[], None]:
             order = draw_batches(y, settings.local, make_generator(0, "batch", number, client))
             stream = make_generator(0, "cut", number, client)
             kicks = make_generator(0, "langevin", number, client)
-            plan = round_plan.plan_round(settings, number, len(y) / total, total)
+            plan = build_schedule(settings).plan(number, len(y) / total, total)
             for batch in order:
                 z = net.encoder(x[batch])
                 noisy = z + net.cut.sigma * torch.randn(z.shape, generator=stream)
@@ -133,11 +137,14 @@ def bare(settings: Settings, number: int = 1) -> Callable[[], None]:
 def client(settings: Settings) -> Callable[[], None]:
     """Return one client's round with the loss fully on."""
     flat = build_workspace_net(settings)
-    inputs = RoundInputs(70, flat.vector.clone(), 997)
-    (first,) = update_clients(settings, {0: 0.1}, inputs)
+    parts, request = (
+        build_client_parts(settings),
+        RoundRequest(70, flat.vector.clone(), 997, {0: 0.1}),
+    )
+    (first,) = update_clients(parts, request)
 
     def work() -> None:
-        list(update_clients(settings, {0: 0.1}, inputs, read_state=lambda client: first.state))
+        list(update_clients(parts, request, read_state=lambda client: first.state))
 
     return work
 

@@ -22,12 +22,18 @@ from fedcel.federation import (
     begin_round,
     client_update,
     finish_round,
-    init_net,
     init_server_state,
 )
 from fedcel.files import read_json, write_json
 from fedcel.metrics import calibration
 from fedcel.posterior.predict import predict
+from fedcel.run_parts import (
+    build_client_parts,
+    build_server_parts,
+    build_workspace_net,
+    init_net,
+    select_client_images,
+)
 from fedcel.seeding import make_generator
 from fedcel.settings import Settings, parse_settings
 from sims.engines.client_trainers import LocalTrainer
@@ -99,22 +105,24 @@ def trained(case: Case) -> tuple[Case, float]:
     torch.set_num_threads(1)
     own = {"strategy.aggregation": case.rule, "data.alpha": case.alpha, "seed": case.seed}
     s = parse_settings({**COMMON, **own})
-    splits, flat = load_splits(s.data, CLIENTS, s.seed), client_update.build_workspace_net(s)
+    splits, flat = load_splits(s.data, CLIENTS, s.seed), build_workspace_net(s)
     order = torch.randperm(CLIENTS, generator=make_generator(case.seed, "hostile"))
     who = frozenset(order[: case.hostile].tolist())
     server = init_server_state(init_net(s, splits).vector)
     examples = {client: len(part.y) for client, part in enumerate(splits.clients)}
-    images = wrong(s, who) if case.attack == "labels" else client_update.select_client_images
+    images = wrong(s, who) if case.attack == "labels" else select_client_images
     change = ATTACKS.get(case.attack)
     with (
         TemporaryDirectory() as folder,
         patch.object(client_update, "select_client_images", images),
     ):
-        clients = LocalTrainer(s, Path(folder))
+        clients = LocalTrainer(build_client_parts(s), Path(folder))
         for _ in range(s.rounds):
-            request = begin_round(s, server, examples)
+            request = begin_round(build_server_parts(s), server, examples)
             updates = train_with_hostile(clients, request, who, change)
-            server, _report = finish_round(s, server, request, updates, cut=flat.cut)
+            server, _report = finish_round(
+                build_server_parts(s), server, request, updates, cut=flat.cut
+            )
             if not server.model.isfinite().all():
                 return case, 0.0
     x, y = splits.test

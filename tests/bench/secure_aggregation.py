@@ -33,9 +33,9 @@ from flwr.simulation import run_simulation
 
 from clients import PosteriorClient, make_client_app
 from fedcel.data import load_splits
-from fedcel.federation import init_net
 from fedcel.files import write_json
 from fedcel.nets import to_arrays
+from fedcel.run_parts import init_net
 from fedcel.settings import parse_settings
 
 CLIENTS = 4

@@ -20,9 +20,9 @@ from clients.service.model import ModelOffer
 from clients.service.service import Limits, Reload, Service
 from clients.service.worker import ThreadWorker, Worker
 from fedcel.data import load_splits
-from fedcel.federation import init_net
 from fedcel.privacy import Mechanism, build_mechanism
 from fedcel.privacy.ledger import MICRO, Ledger, parse_ledger_address
+from fedcel.run_parts import init_net
 from fedcel.runs import calibrate_answers
 from fedcel.runs.run_folder import Run
 from fedcel.settings import parse_settings

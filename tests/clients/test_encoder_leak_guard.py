@@ -10,10 +10,10 @@ from clients.encoder_leak_guard import LeakGuard, measure_leak
 from fedcel.attacks import hijack_encoder
 from fedcel.data import Images, load_splits
 from fedcel.errors import LeakError
-from fedcel.federation import init_net
 from fedcel.losses.protocol import ConditionalEntropy, split_features
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet
+from fedcel.run_parts import init_net
 from fedcel.settings import parse_settings
 from tests.fedcel.losses.single import single
 

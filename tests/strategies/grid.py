@@ -8,6 +8,7 @@ import torch
 from flwr.app import ArrayRecord, Error, Message, MetricRecord, RecordDict
 
 from fedcel.federation import begin_round, init_server_state
+from fedcel.run_parts import build_server_parts
 from fedcel.settings import parse_settings
 from strategies import PosteriorStrategy
 from strategies.node_registry import NodeRegistry
@@ -57,7 +58,9 @@ def strategy(kind: type[PosteriorStrategy] = PosteriorStrategy, **raw: object) -
 
 def begin(instance: PosteriorStrategy, weights: dict[int, float] | None = None) -> None:
     """Let the round begin that follows the strategy's state, with these weights if given."""
-    request = begin_round(instance.settings, instance.state, instance.registry.examples)
+    request = begin_round(
+        build_server_parts(instance.settings), instance.state, instance.registry.examples
+    )
     instance.request = request if weights is None else request._replace(weights=weights)
 
 

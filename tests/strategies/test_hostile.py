@@ -20,8 +20,13 @@ from flwr.app import (
 )
 
 from clients import make_client_app
-from fedcel.federation import client_update, init_server_state, record_names, server_round
+from fedcel.federation import (
+    init_server_state,
+    record_names,
+    server_round,
+)
 from fedcel.nets.flat_net import to_arrays
+from fedcel.run_parts import build_workspace_net
 from fedcel.settings import parse_settings
 from strategies import PosteriorStrategy
 from strategies.node_registry import NodeRegistry
@@ -254,7 +259,7 @@ def test_sound_looking_deltas_of_three_in_ten_move_the_mean_alone(rule: str) -> 
 def test_a_real_client_says_which_round_it_answers() -> None:
     """The number that it was asked with, so that its reply is of no use later."""
     settings = parse_settings({"clients": 4, "local.steps": 1})
-    flat = client_update.build_workspace_net(settings)
+    flat = build_workspace_net(settings)
     config = ConfigRecord(
         {record_names.ROUND: 5, record_names.WEIGHT: 0.25, record_names.TOTAL: 997}
     )

@@ -15,9 +15,10 @@ from flwr.common.constant import SUPERLINK_NODE_ID
 from clients import make_client_app
 from fedcel.data import load_splits
 from fedcel.errors import PluginError, RunError
-from fedcel.federation import client_update, record_names
+from fedcel.federation import record_names
 from fedcel.files import read_tensors
 from fedcel.losses.cel import State, Stateless, Term
+from fedcel.run_parts import select_client_images
 from fedcel.runs import hold_folder, run_folder
 from fedcel.settings import (
     CONNECTED_NODES,
@@ -53,7 +54,7 @@ class Wire:
         self.dead: set[int] = set()
         for k in range(3):
             state = {"partition-id": k, "state-path": str(folder / f"state-{k}")}
-            x, y = client_update.select_client_images(parse_settings(RAW), k)
+            x, y = select_client_images(parse_settings(RAW), k)
             np.savez(folder / f"{k}.npz", x_train=x[:, 0].numpy(), y_train=y.numpy())
             node_data = {"data-path": str(folder / f"{k}.npz")} if own else {}
             source = {"data.source": "npz", "data.path": str(folder / "none.npz")} if own else {}
@@ -138,9 +139,7 @@ def test_nodes_with_images_of_their_own_train_the_same_model(tmp_path: Path, who
     """
     run(Wire(tmp_path, tmp_path / "run", own=True), tmp_path / "run", **served(tmp_path))
     assert torch.equal(model(tmp_path / "run"), model(whole))
-    examples = sum(
-        len(client_update.select_client_images(parse_settings(RAW), k).y) for k in range(3)
-    )
+    examples = sum(len(select_client_images(parse_settings(RAW), k).y) for k in range(3))
     (first, *_), result = (
         events(tmp_path / "run"),
         json.loads((tmp_path / "run/result.json").read_text()),

@@ -26,9 +26,14 @@ from flwr.simulation import run_simulation
 from clients import PosteriorClient, make_client_app
 from fedcel.data import load_splits
 from fedcel.errors import RoundError, SettingsError
-from fedcel.federation import client_update, init_net, record_names
+from fedcel.federation import record_names
 from fedcel.files import read_tensors
 from fedcel.nets.flat_net import to_arrays, to_vector
+from fedcel.run_parts import (
+    build_workspace_net,
+    init_net,
+    select_client_images,
+)
 from fedcel.runs import run_folder
 from fedcel.settings import Settings, parse_settings
 from sims.engines import in_memory_grid
@@ -126,7 +131,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> Any:
     def client_fn(context: Context) -> Any:
         settings = parse_settings({"clients": NODES})
         net = init_net(settings, load_splits(settings.data, NODES, 0)).net
-        images = client_update.select_client_images(settings, flower.read_partition(context))
+        images = select_client_images(settings, flower.read_partition(context))
         return flower.SGDClient(torch.nn.Sequential(net.encoder, net.head), *images)
 
     return flower, client_fn
@@ -154,7 +159,7 @@ def test_our_strategy_trains_plain_numpy_clients(tmp_path: Path, plain: Any) -> 
     with allow_messages():
         grid = InMemoryGrid(flower.make_client_app(client_fn), NODES)
         train_over_grid(grid, settings, folder, lambda event: None, measure=False)
-    shapes = client_update.build_workspace_net(settings).shapes
+    shapes = build_workspace_net(settings).shapes
     want = averaged(client_fn, to_arrays(first, shapes))
     trained = read_tensors(folder / "model.safetensors")[0]["model"]
     torch.testing.assert_close(trained, want, rtol=0, atol=1e-6)
@@ -194,7 +199,7 @@ def test_stock_strategies_reach_legacy_client_apps_by_their_record_names(plain: 
     """By default every reply is an error and the model stays; with `fitins` it is averaged."""
     _, client_fn = plain
     settings = parse_settings({"clients": NODES})
-    arrays = to_arrays(begun(settings), client_update.build_workspace_net(settings).shapes)
+    arrays = to_arrays(begun(settings), build_workspace_net(settings).shapes)
     named = {
         "arrayrecord_key": "fitins.parameters",
         "configrecord_key": "fitins.config",
@@ -216,7 +221,7 @@ def test_stock_strategies_reach_legacy_client_apps_by_their_record_names(plain: 
 def test_our_numpy_client_trains_under_the_legacy_api_on_ray(tmp_path: Path) -> None:
     """`ClientApp(client_fn=...)`, a legacy strategy: the model of the new FedAvg."""
     settings, last = parse_settings(SHORT), {}
-    shapes = client_update.build_workspace_net(settings).shapes
+    shapes = build_workspace_net(settings).shapes
     arrays = to_arrays(begun(settings), shapes)
 
     def client_fn(context: Context) -> Client:

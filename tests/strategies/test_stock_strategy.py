@@ -23,9 +23,9 @@ from flwr.serverapp.strategy import (
 from clients import make_client_app
 from fedcel.data import load_splits
 from fedcel.errors import RoundError, SettingsError
-from fedcel.federation import init_net, record_names
+from fedcel.federation import record_names
 from fedcel.files import read_json, read_tensors
-from fedcel.posterior import select_clients
+from fedcel.run_parts import build_server_parts, init_net
 from fedcel.runs import run_folder
 from fedcel.settings import Settings, parse_settings
 from sims.engines.in_memory_grid import InMemoryGrid, allow_messages
@@ -204,7 +204,7 @@ def test_it_draws_the_clients_of_the_posterior_strategy(tmp_path: Path) -> None:
     """One draw for all: by seed and round."""
     settings = parse_settings(STOCK | DRAWN)
     drawn = record_draws(tmp_path / "run")
-    assert drawn == [select_clients(settings, number) for number in range(1, 5)]
+    assert drawn == [build_server_parts(settings).select(number) for number in range(1, 5)]
 
 
 def test_replies_are_aggregated_by_partition(tmp_path: Path) -> None:

@@ -22,9 +22,6 @@ from fedcel.federation import (
     HEAVIEST,
     ClientUpdate,
     RoundRequest,
-    count_clients_at_once,
-    init_net,
-    init_server_state,
     play_round,
 )
 from fedcel.files import read_tensors, write_json, write_tensors
@@ -34,11 +31,16 @@ from fedcel.nets import FlatNet
 from fedcel.posterior import (
     apply_heads,
     build_device_net,
-    is_sample_candidate,
-    plan_round,
-    select_clients,
 )
 from fedcel.privacy import NoisyRound, account_updates
+from fedcel.run_parts import (
+    build_client_parts,
+    build_schedule,
+    build_server_parts,
+    count_clients_at_once,
+    init_net,
+    init_run_state,
+)
 from fedcel.seeding import make_generator
 from fedcel.settings import Scalar, Settings
 from membership_scores import (
@@ -170,22 +172,23 @@ def train_federation(settings: Settings) -> TrainedFederation:
     """Train a federation, the clients of a round at once."""
     splits = load_splits(settings.data, settings.clients, settings.seed)
     flat = init_net(settings, splits)
-    state = init_server_state(flat.vector, settings, flat.net)
+    parts = build_server_parts(settings, splits.classes)
+    state = init_run_state(settings, flat)
     examples = dict(enumerate(splits.client_sizes))
     samples: list[Tensor] = []
     uploads: list[tuple[Tensor, Tensor]] = []
     heaviest = []
     with TemporaryDirectory() as folder:
-        trainer = RecordingTrainer(settings, Path(folder), count_clients_at_once(settings))
+        trainer = RecordingTrainer(
+            build_client_parts(settings), Path(folder), count_clients_at_once(settings)
+        )
         for number in range(1, settings.rounds + 1):
             received = state.model.clone()
-            state, report = play_round(
-                settings, state, examples, trainer, cut=flat.cut, classes=splits.classes
-            )
+            state, report = play_round(parts, state, examples, trainer, cut=flat.cut)
             heaviest.append(report.metrics.get(HEAVIEST, 1.0))
             if number > settings.rounds - OBSERVED_ROUNDS:
                 uploads.append((received, torch.stack(trainer.deltas)))
-            if is_sample_candidate(settings, number):
+            if parts.schedule.gives_sample(number):
                 samples.append(state.model.clone())
     samples = samples[-settings.chain.samples :] or [state.model.clone()]
     return TrainedFederation(flat, samples, uploads, heaviest)
@@ -249,7 +252,7 @@ def observe_uploads(
             confidences.append(scale_confidence(logs, images.y))
         flat.load(received)
         expected = received.new_zeros(flat.net.answer(flat.net.encode(images.x[:1])).shape[1])
-        plan = plan_round(settings, number, 1.0, len(images.y))
+        plan = build_schedule(settings).plan(number, 1.0, len(images.y))
         uploads = Uploads(
             flat, received, plan, settings.local, settings.update, images, expected, batch=1
         )
@@ -331,7 +334,7 @@ def score_cell(cell: Cell, folder: Path, shadows: int, targets: int) -> Iterable
     shadow_members, is_member = torch.split(all_members[:, is_shadowed], [shadows, targets])
     accuracy = torch.stack([part["accuracy"] for part in tensors]).mean(0).tolist()
     rounds = [
-        NoisyRound(select_clients(cell.settings, number), weight)
+        NoisyRound(build_server_parts(cell.settings).select(number), weight)
         for number, weight in enumerate(tensors[0]["heaviest"].tolist(), 1)
     ]
     noise, delta = cell.settings.update.noise, cell.settings.update.delta

@@ -13,11 +13,11 @@ from fedcel.losses.contract import (
     LOSS_TESTS,
     LossBatch,
     LossCase,
-    require_state,
     require_term,
     store_state,
 )
 from fedcel.losses.protocol import ConditionalEntropy, State, Term, split_features
+from fedcel.named_tensors import require_state
 from fedcel.plugins import require
 
 

@@ -13,11 +13,11 @@ from fedcel.losses.contract import (
     LOSS_TESTS,
     LossBatch,
     LossCase,
-    require_state,
     require_term,
 )
 from fedcel.losses.defences.protocol import Defence, Transform
 from fedcel.losses.protocol import State, Term
+from fedcel.named_tensors import require_state
 from fedcel.plugins import require
 from fedcel.seeding import make_twice
 from fedcel.short_repr import summarise_record

@@ -10,8 +10,9 @@ from clients import EvaluationClient, make_client_app
 from clients.flower.client_app import find_account
 from clients.flower.evaluation_client import Account
 from fedcel.errors import SettingsError
-from fedcel.federation import client_update, record_names
+from fedcel.federation import record_names
 from fedcel.privacy.ledger import MICRO, Ledger
+from fedcel.run_parts import build_workspace_net, select_client_images
 from fedcel.settings import parse_settings
 
 S = parse_settings(
@@ -22,10 +23,8 @@ ROWS = np.random.default_rng(0).random((3, 8), dtype=np.float32)
 
 def test_each_message_is_paid_once_and_answered_the_same(tmp_path: Path) -> None:
     """Three messages at 4 epsilon of 13: a repeat is free, a fourth is refused."""
-    flat = client_update.build_workspace_net(S)
-    client = EvaluationClient(
-        S, flat, client_update.select_client_images(S, 0), [flat.vector.clone()]
-    )
+    flat = build_workspace_net(S)
+    client = EvaluationClient(S, flat, select_client_images(S, 0), [flat.vector.clone()])
     account = Account(tmp_path / "ledger.db", "flower-1")
     with Ledger.open(account.ledger) as ledger:
         ledger.admit("flower-1", 13 * MICRO)
@@ -42,10 +41,10 @@ def test_each_message_is_paid_once_and_answered_the_same(tmp_path: Path) -> None
 
 def test_a_message_without_a_finite_answer_is_told_so(tmp_path: Path) -> None:
     """It is not the account that lacks anything; nothing is charged."""
-    flat = client_update.build_workspace_net(S)
+    flat = build_workspace_net(S)
     vector = flat.vector.clone()
     vector[flat.cut :] = 1e30
-    client = EvaluationClient(S, flat, client_update.select_client_images(S, 0), [vector])
+    client = EvaluationClient(S, flat, select_client_images(S, 0), [vector])
     account = Account(tmp_path / "ledger.db", "flower-1")
     with pytest.raises(ValueError, match="no finite answer"):
         client.query(ROWS * 1e30, account)
@@ -55,12 +54,10 @@ def test_a_message_without_a_finite_answer_is_told_so(tmp_path: Path) -> None:
 
 def test_a_message_may_be_asked_again_of_another_model(tmp_path: Path) -> None:
     """It is another question, paid anew; the asker was unknown and got `privacy.budget`."""
-    flat = client_update.build_workspace_net(S)
+    flat = build_workspace_net(S)
     account = Account(tmp_path / "ledger.db", "flower-1")
     for spent, vector in ((12, flat.vector.clone()), (24, flat.vector * 1.5)):
-        EvaluationClient(S, flat, client_update.select_client_images(S, 0), [vector]).query(
-            ROWS, account
-        )
+        EvaluationClient(S, flat, select_client_images(S, 0), [vector]).query(ROWS, account)
         with Ledger.open(account.ledger) as ledger:
             balance = ledger.balance("flower-1")
         assert (balance.granted, balance.spent) == (100 * MICRO, spent * MICRO)
@@ -79,7 +76,7 @@ def test_a_node_with_a_ledger_answers_through_it(tmp_path: Path) -> None:
     """`ledger-path` in the node's config; whoever asks is the account."""
     path = tmp_path / "ledger.db"
     config = {"partition-id": 1, "ledger-path": str(path)}
-    vector = client_update.build_workspace_net(S).vector.numpy().copy()
+    vector = build_workspace_net(S).vector.numpy().copy()
     content = RecordDict(
         {record_names.SMASHED: ArrayRecord([ROWS]), record_names.SAMPLES: ArrayRecord([vector])}
     )

@@ -10,8 +10,13 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from clients import make_client_app
 from clients.flower.posterior_client import select_metrics
 from fedcel.errors import SettingsError
-from fedcel.federation import ClientUpdate, client_update, digest_code, record_names
+from fedcel.federation import (
+    ClientUpdate,
+    digest_code,
+    record_names,
+)
 from fedcel.nets.flat_net import to_arrays
+from fedcel.run_parts import build_workspace_net, select_client_images
 from fedcel.settings import Settings, dump_settings, flatten_settings, parse_settings
 
 RAW = {"clients": 4, "local.steps": 3, "cel.kind": "cluster", "cel.warm-up": 0, "rounds": 10}
@@ -31,7 +36,7 @@ def ask(kind: str, content: RecordDict, at: Context, settings: Settings | None =
 
 def round_content(number: int) -> RecordDict:
     """Return what the server sends in a round."""
-    flat = client_update.build_workspace_net(S)
+    flat = build_workspace_net(S)
     model = 0.1 * torch.randn(flat.vector.numel(), generator=torch.Generator().manual_seed(0))
     config = ConfigRecord(
         {record_names.ROUND: number, record_names.WEIGHT: 0.25, record_names.TOTAL: 997}
@@ -121,7 +126,7 @@ def test_settings_come_from_the_run_config() -> None:
 def test_count_tells_examples_and_partition() -> None:
     """What the server needs for its weights."""
     metrics = ask("query.count", RecordDict(), context(2)).content[record_names.METRICS]
-    examples = len(client_update.select_client_images(S, 2).y)
+    examples = len(select_client_images(S, 2).y)
     assert metrics == {
         record_names.EXAMPLES: examples,
         record_names.PARTITION: 2,
@@ -135,7 +140,7 @@ def test_evaluate_scores_the_model_and_its_private_answers() -> None:
     metrics = ask("evaluate", round_content(3), context()).content[record_names.METRICS]
     assert metrics["nll"] == pytest.approx(np.log(10), abs=0.3)
     assert 0 <= metrics["private-top1-kept"] <= 1
-    assert metrics[record_names.EXAMPLES] == len(client_update.select_client_images(S, 1).y)
+    assert metrics[record_names.EXAMPLES] == len(select_client_images(S, 1).y)
 
 
 def test_a_node_beyond_the_clients_is_refused() -> None:

@@ -5,16 +5,16 @@ import pytest
 import torch
 
 from clients import EvaluationClient
-from fedcel.federation import client_update
+from fedcel.run_parts import build_workspace_net, select_client_images
 from fedcel.settings import parse_settings
 
 S = parse_settings({"clients": 4, "privacy.mechanism": "none", "privacy.clip": 100.0})
-TEST = client_update.select_client_images(S, 0)
+TEST = select_client_images(S, 0)
 
 
 def client(samples: int = 2) -> EvaluationClient:
     """Return a client that serves `samples` posterior samples."""
-    flat = client_update.build_workspace_net(S)
+    flat = build_workspace_net(S)
     stream = torch.Generator().manual_seed(0)
     vectors = [torch.randn(flat.vector.shape, generator=stream) * 0.1 for _ in range(samples)]
     return EvaluationClient(S, flat, TEST, vectors)

@@ -6,7 +6,7 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from clients.flower.failures import limit_failure
+from clients.flower.client_app import limit_failure
 from fedcel.errors import MAX_TEXT, FailedError
 
 CONTEXT = Context(1, 101, {"partition-id": 1}, RecordDict(), {})

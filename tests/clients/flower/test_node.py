@@ -8,8 +8,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from clients import make_client_app
 from fedcel.errors import DataError, SettingsError
-from fedcel.federation import client_update, digest_code, record_names
+from fedcel.federation import digest_code, record_names
 from fedcel.nets.flat_net import to_arrays
+from fedcel.run_parts import build_workspace_net, select_client_images
 from fedcel.runs import ClientStateFolder
 from fedcel.settings import Scalar, dump_settings, flatten_settings, parse_settings
 
@@ -21,7 +22,7 @@ FITS = {record_names.SHAPE: [1, 8, 8], record_names.CLASSES: 10}
 
 def node(folder: Path, out: str = "/runs/a", **config: Scalar) -> Context:
     """Return a deployed node that holds in a file what client 1 of the simulation holds."""
-    x, y = client_update.select_client_images(parse_settings(RAW), 1)
+    x, y = select_client_images(parse_settings(RAW), 1)
     np.savez(folder / "own.npz", x_train=x[:, 0].numpy(), y_train=y.numpy())
     node_config: dict[str, Scalar] = {
         "partition-id": 1,
@@ -39,7 +40,7 @@ def node(folder: Path, out: str = "/runs/a", **config: Scalar) -> Context:
 
 def ask(kind: str, at: Context, number: int = 5, fits: dict[str, object] | None = None) -> Message:
     """Send the server's message of a round through the app, as the SuperNode does."""
-    flat = client_update.build_workspace_net(parse_settings(RAW))
+    flat = build_workspace_net(parse_settings(RAW))
     config = {
         record_names.ROUND: number,
         record_names.WEIGHT: 0.25,
@@ -65,7 +66,7 @@ def test_a_node_answers_as_the_simulated_client_with_the_same_images(tmp_path: P
     )
     assert all(np.array_equal(a, b) and a.any() for a, b in pairs)
     metrics = ask("query.count", node(tmp_path)).content[record_names.METRICS]
-    examples = len(client_update.select_client_images(parse_settings(RAW), 1).y)
+    examples = len(select_client_images(parse_settings(RAW), 1).y)
     assert metrics == {
         record_names.EXAMPLES: examples,
         record_names.PARTITION: 1,

@@ -11,9 +11,10 @@ from clients.flower.training_guard import count_models
 from fedcel.attacks import hijack_encoder
 from fedcel.data import load_splits
 from fedcel.errors import LeakError, SettingsError
-from fedcel.federation import init_net, record_names
+from fedcel.federation import record_names
 from fedcel.nets import FlatNet
 from fedcel.nets.flat_net import to_arrays
+from fedcel.run_parts import init_net
 from fedcel.settings import parse_settings
 
 S = parse_settings(

@@ -9,14 +9,16 @@ import torch
 from clients.flower.client_app import refuse_without_noise
 from fedcel.errors import FedcelError, SettingsError
 from fedcel.federation import (
-    HEAVIEST,
     ClientUpdate,
-    RoundInputs,
-    build_workspace_net,
+    RoundRequest,
 )
-from fedcel.federation.aggregation import largest_weight_metric
+from fedcel.federation.server_round import measure_heaviest
 from fedcel.files import read_json
 from fedcel.privacy.update_noise import NoisyRound, account_updates
+from fedcel.run_parts import (
+    build_server_parts,
+    build_workspace_net,
+)
 from fedcel.runs import run_folder
 from fedcel.settings import parse_settings
 from sims.engines import local
@@ -45,7 +47,7 @@ STOCK: dict[str, object] = {
 def update(**change: object) -> ClientUpdate:
     """Return one client's first update."""
     s = parse_settings(QUIET | change)
-    return update_one(s, 0, 1.0, RoundInputs(1, build_workspace_net(s).vector.clone(), 1000))
+    return update_one(s, 0, 1.0, RoundRequest(1, build_workspace_net(s).vector.clone(), 1000, {}))
 
 
 def test_the_update_is_clipped_and_noisy_and_says_nothing_else() -> None:
@@ -104,13 +106,13 @@ def test_a_failure_is_not_told() -> None:
     evil[: 2 * 64] = 3e38
     open_one = parse_settings(QUIET | {"cel.warm-up": 0, "update.noise": 0.0})
     with pytest.raises(FedcelError):
-        update_one(open_one, 0, 1.0, RoundInputs(2, evil, 1000))
+        update_one(open_one, 0, 1.0, RoundRequest(2, evil, 1000, {}))
     with pytest.warns(UserWarning, match="counts as 0"):
-        sent = update_one(s, 0, 1.0, RoundInputs(2, evil, 1000))
+        sent = update_one(s, 0, 1.0, RoundRequest(2, evil, 1000, {}))
     assert sent.metrics == sent.state == {}
     state = {"centres": torch.ones(2)}
     with pytest.warns(UserWarning, match="counts as 0"):
-        sent = update_one(s, 0, 1.0, RoundInputs(2, evil, 1000), state=state)
+        sent = update_one(s, 0, 1.0, RoundRequest(2, evil, 1000, {}), state=state)
     assert sent.state == state
     assert float(sent.delta.norm()) == pytest.approx(0.05 * sent.delta.numel() ** 0.5, rel=0.05)
 
@@ -118,13 +120,16 @@ def test_a_failure_is_not_told() -> None:
 def test_weights_are_accounted_by_the_heaviest() -> None:
     """Of the mean; where one update may decide what is taken, as if it stood alone."""
     s = parse_settings(QUIET)
-    assert largest_weight_metric(s, [0.6, 0.0, 0.8]) == {HEAVIEST: pytest.approx(0.8)}
-    assert largest_weight_metric(parse_settings(QUIET | {"update.noise": 0.0}), [1.0]) == {}
+    assert measure_heaviest([0.6, 0.0, 0.8], takes_mean=True) == pytest.approx(0.8)
+    assert measure_heaviest([0.6, 0.8], takes_mean=False) == 1
+    assert build_server_parts(s).has_noisy_updates
+    assert build_server_parts(s).takes_mean
+    assert not build_server_parts(parse_settings(QUIET | {"update.noise": 0.0})).has_noisy_updates
     for change in (
         {"strategy.aggregation": "geometric-median"},
         {"strategy.max-norm": 1.0, "engine": "ray"},
     ):
-        assert largest_weight_metric(parse_settings(QUIET | change), [0.6, 0.8]) == {HEAVIEST: 1.0}
+        assert not build_server_parts(parse_settings(QUIET | change)).takes_mean
 
 
 def test_without_noise_nothing_is_claimed(tmp_path: Path) -> None:

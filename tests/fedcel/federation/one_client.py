@@ -5,11 +5,18 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from fedcel.data import Images
-from fedcel.federation import ClientRound, ClientUpdate, RoundInputs, train_clients, update_clients
+from fedcel.federation import (
+    ClientRound,
+    ClientUpdate,
+    RoundRequest,
+    train_clients,
+    update_clients,
+)
 from fedcel.losses import Streams, WeightedTerm
 from fedcel.losses.cel import State
 from fedcel.nets import FlatNet
 from fedcel.posterior import RoundPlan
+from fedcel.run_parts import build_client_parts
 from fedcel.settings import LocalSettings, Settings
 
 
@@ -37,9 +44,13 @@ def update_one(
     settings: Settings,
     client: int,
     weight: float,
-    inputs: RoundInputs,
+    request: RoundRequest,
     state: State | None = None,
 ) -> ClientUpdate:
     """Train one client as settings and server say."""
-    (update,) = update_clients(settings, {client: weight}, inputs, read_state=lambda client: state)
+    (update,) = update_clients(
+        build_client_parts(settings),
+        request._replace(weights={client: weight}),
+        read_state=lambda client: state,
+    )
     return update

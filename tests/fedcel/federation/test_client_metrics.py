@@ -8,12 +8,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcel.federation import declare_metrics, declare_scores, summarise_metrics
+from fedcel.federation import declare_scores, summarise_metrics
 from fedcel.federation.client_metrics import HELD, LEAD, MetricRange
-from fedcel.federation.client_update import RoundInputs, build_workspace_net
+from fedcel.federation.client_update import RoundRequest
 from fedcel.losses.cel import adaptive_threshold
 from fedcel.metrics import calibration
 from fedcel.privacy import LabelledLogits, measure_utility
+from fedcel.run_parts import build_workspace_net, declare_metrics
 from fedcel.settings import PrivacySettings, parse_settings
 from tests.fedcel.federation.one_client import update_one
 
@@ -38,7 +39,7 @@ def test_what_built_in_losses_report_is_declared_and_in_range(
         {**raw, "cel.kind": kind, "defence.name": defence, "net.bound": bound}
     )
     model = build_workspace_net(settings).vector.clone()
-    metrics = update_one(settings, 0, 0.5, RoundInputs(5, model, 600)).metrics
+    metrics = update_one(settings, 0, 0.5, RoundRequest(5, model, 600, {})).metrics
     declared = declare_metrics(settings, 10)
     bases = {name for name, metric_range in declared.items() if metric_range.is_per_class}
     per_class = {f"{name}-{label}" for name in bases for label in range(10)}

@@ -2,7 +2,8 @@
 
 import torch
 
-from fedcel.federation import client_update
+from fedcel.federation import RoundRequest, compute_client_gradient
+from fedcel.run_parts import build_client_parts, build_workspace_net
 from fedcel.settings import parse_settings
 from tests.fedcel.federation.one_client import update_one
 
@@ -10,9 +11,12 @@ from tests.fedcel.federation.one_client import update_one
 def test_a_small_client_gives_its_gradient_under_a_narrow_prior() -> None:
     """The prior divides by all images, not by its own; and what stands still is not told."""
     s = parse_settings({"prior.scale": 0.05, "local.control": "fresh", "rounds": 10})
-    flat = client_update.build_workspace_net(s)
+    flat = build_workspace_net(s)
     start = flat.vector.clone()
-    early, late = (client_update.compute_client_gradient(s, 0, start, number) for number in (1, 10))
+    parts = build_client_parts(s)
+    early, late = (
+        compute_client_gradient(parts, RoundRequest(number, start, 0, {}), 0) for number in (1, 10)
+    )
     assert early[: flat.cut].any()
     assert not late[: flat.cut].any()
     assert late[flat.cut :].any()
@@ -21,8 +25,8 @@ def test_a_small_client_gives_its_gradient_under_a_narrow_prior() -> None:
 def test_an_update_depends_on_no_workspace() -> None:
     """Whatever an earlier use left in the net's parameters: same delta and state."""
     s = parse_settings({"cel.kind": "cluster", "cel.warm-up": 0, "local.steps": 3})
-    flat = client_update.build_workspace_net(s)
-    inputs = client_update.RoundInputs(20, flat.vector.clone(), 1000)
+    flat = build_workspace_net(s)
+    inputs = RoundRequest(20, flat.vector.clone(), 1000, {})
     first = update_one(s, 0, 0.1, inputs)
     flat.vector.fill_(torch.nan)
     flat.gradients.fill_(torch.nan)

@@ -13,11 +13,15 @@ from fedcel.federation import (
     RoundRequest,
     ServerState,
     begin_round,
-    build_workspace_net,
     finish_round,
-    init_server_state,
-    select_client_images,
     update_clients,
+)
+from fedcel.run_parts import (
+    build_client_parts,
+    build_server_parts,
+    build_workspace_net,
+    init_run_state,
+    select_client_images,
 )
 from fedcel.settings import Settings, parse_settings
 from tests.fedcel.federation.test_update_clients import compare
@@ -66,9 +70,8 @@ def make_frozen_net(
 def train(settings: Settings, request: RoundRequest, *, at_once: bool) -> Iterator[ClientUpdate]:
     """Train the clients of a round by either of the two ways."""
     return update_clients(
-        settings,
-        request.weights,
-        request.inputs,
+        build_client_parts(settings),
+        request,
         at_once=settings.clients if at_once else 1,
         report_obstacle=pytest.fail,
     )
@@ -77,9 +80,9 @@ def train(settings: Settings, request: RoundRequest, *, at_once: bool) -> Iterat
 def begin(settings: Settings) -> tuple[ServerState, RoundRequest]:
     """Begin the second round of a run, in which the chain is sampled."""
     flat = build_workspace_net(settings)
-    state = init_server_state(flat.vector, settings, flat.net)._replace(round=1)
+    state = init_run_state(settings, flat)._replace(round=1)
     examples = {k: len(select_client_images(settings, k).y) for k in range(settings.clients)}
-    return state, begin_round(settings, state, examples)
+    return state, begin_round(build_server_parts(settings), state, examples)
 
 
 @pytest.mark.parametrize("at_once", [False, True], ids=["one", "at once"])
@@ -105,7 +108,9 @@ def test_frozen_parameters_stay_on_clients_and_server(
         assert not update.delta[:FROZEN].any()
         assert update.delta[FROZEN:].all()
     cut = build_workspace_net(settings).cut
-    following, _ = finish_round(settings, state, request, updates[:3], cut=cut, used=[0, 1, 2])
+    following, _ = finish_round(
+        build_server_parts(settings), state, request, updates[:3], cut=cut, used=[0, 1, 2]
+    )
     assert torch.equal(following.model[:FROZEN], state.model[:FROZEN])
     assert not torch.equal(following.model[FROZEN:], state.model[FROZEN:])
 

@@ -20,7 +20,7 @@ from fedcel.losses.defences import Adversarial, Defence, NoPeek
 from fedcel.losses.protocol import ConditionalEntropy, State, Stateless, Term
 from fedcel.nets import Mlp, build_net
 from fedcel.nets.flat_net import FlatNet
-from fedcel.posterior.round_plan import RoundPlan
+from fedcel.posterior.schedule import RoundPlan
 from fedcel.seeding import make_generator
 from fedcel.settings import LocalSettings
 from tests.fedcel.federation.one_client import train_one

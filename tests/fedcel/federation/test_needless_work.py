@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from fedcel.federation import RoundInputs, build_workspace_net, client_update, update_clients
+from fedcel.federation import RoundRequest, client_update, update_clients
 from fedcel.losses.cel import Cluster, Gated, Hybrid, MutualInformation, Plain
+from fedcel.run_parts import build_client_parts, build_workspace_net
 from fedcel.settings import Settings, parse_settings
 
 BASE = {
@@ -32,9 +33,11 @@ Train = Callable[[Settings, int], None]
 
 def train_clients(settings: Settings, number: int, at_once: int) -> None:
     """Train a round's clients, so many at once."""
-    inputs = RoundInputs(number, build_workspace_net(settings).vector.clone(), 1000)
+    model = build_workspace_net(settings).vector.clone()
     weights = dict.fromkeys(range(settings.clients), 0.25)
-    list(update_clients(settings, weights, inputs, at_once=at_once, report_obstacle=pytest.fail))
+    request = RoundRequest(number, model, 1000, weights)
+    parts = build_client_parts(settings)
+    list(update_clients(parts, request, at_once=at_once, report_obstacle=pytest.fail))
 
 
 WAYS = pytest.mark.parametrize(

@@ -12,12 +12,16 @@ from fedcel.errors import RoundError, SettingsError
 from fedcel.federation import (
     aggregation,
     begin_round,
-    client_update,
     finish_round,
     init_server_state,
     robust_aggregation,
 )
 from fedcel.federation.robust_aggregation import combine_deltas, geometric_median
+from fedcel.run_parts import (
+    build_client_parts,
+    build_server_parts,
+    build_workspace_net,
+)
 from fedcel.settings import parse_settings
 from sims.engines.client_trainers import LocalTrainer
 
@@ -142,11 +146,13 @@ def test_the_local_engine_steps_by_the_rule(name: str, tmp_path: Path) -> None:
     """To the bit what the rule makes of the clients' own deltas."""
     raw = {"engine": "local", "clients": 3, "local.steps": 2, "temperature": 0.0}
     s = parse_settings({**raw, "strategy.momentum": 0.0, "strategy.aggregation": name})
-    flat, splits = client_update.build_workspace_net(s), load_splits(s.data, s.clients, s.seed)
+    flat, splits = build_workspace_net(s), load_splits(s.data, s.clients, s.seed)
     examples = {client: len(part.y) for client, part in enumerate(splits.clients)}
-    state, clients = init_server_state(flat.vector), LocalTrainer(s, tmp_path)
-    request = begin_round(s, state, examples)
-    after, _ = finish_round(s, state, request, clients.train(request), cut=flat.cut)
+    state, clients = init_server_state(flat.vector), LocalTrainer(build_client_parts(s), tmp_path)
+    request = begin_round(build_server_parts(s), state, examples)
+    after, _ = finish_round(
+        build_server_parts(s), state, request, clients.train(request), cut=flat.cut
+    )
     deltas = [update.delta for update in clients.train(request)]
     step = combine_deltas(name, deltas, list(request.weights.values()))
     assert torch.equal(after.model, state.model + step)

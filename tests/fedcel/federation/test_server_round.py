@@ -17,6 +17,7 @@ from fedcel.federation import (
     measure_kept_share,
     play_round,
 )
+from fedcel.run_parts import build_server_parts
 from fedcel.settings import Settings, parse_settings
 
 EXAMPLES = {0: 10, 1: 30, 2: 60}
@@ -38,7 +39,7 @@ class KnownTrainer:
         self.requests.append(request)
         for client in request.weights:
             delta = torch.full((4,), client + 1.0)
-            yield ClientUpdate(delta, request.inputs.model + delta, {}, {"loss": float(client)})
+            yield ClientUpdate(delta, request.model + delta, {}, {"loss": float(client)})
 
 
 def settings(**raw: object) -> Settings:
@@ -51,21 +52,21 @@ def test_a_round_adds_the_weighted_deltas() -> None:
     """.1 * 1 + .3 * 2 + .6 * 3 = 2.5; mean loss 1.5; drift^2 4 (.1 + 1.2 + 5.4 - 2.5^2) = 1.8."""
     trainer = KnownTrainer()
     state = init_server_state(torch.zeros(4))
-    state, report = play_round(settings(), state, EXAMPLES, trainer, cut=2)
+    state, report = play_round(build_server_parts(settings()), state, EXAMPLES, trainer, cut=2)
     torch.testing.assert_close(state.model, torch.full((4,), 2.5))
     assert state.round == 1
     assert (report.clients, report.rejected) == ([0, 1, 2], [])
     assert report.metrics == pytest.approx({"loss": 1.5, "client-drift": 1.8**0.5})
     assert trainer.requests[0].weights == pytest.approx({0: 0.1, 1: 0.3, 2: 0.6})
-    assert trainer.requests[0].inputs.gradient is None
+    assert trainer.requests[0].gradient is None
 
 
 def test_a_fresh_control_variate_is_the_mean_gradient() -> None:
     """.3 * 1 + .6 * 2 = 1.5, asked for before the round while sampling."""
     trainer = KnownTrainer()
     s = settings(temperature=1.0, **{"local.control": "fresh", "chain.burn-in": 0.0})
-    play_round(s, init_server_state(torch.zeros(4)), EXAMPLES, trainer, cut=2)
-    gradient = trainer.requests[0].inputs.gradient
+    play_round(build_server_parts(s), init_server_state(torch.zeros(4)), EXAMPLES, trainer, cut=2)
+    gradient = trainer.requests[0].gradient
     assert gradient is not None
     torch.testing.assert_close(gradient, torch.full((4,), 1.5))
 
@@ -73,10 +74,12 @@ def test_a_fresh_control_variate_is_the_mean_gradient() -> None:
 def test_without_noise_the_used_weights_make_up_for_the_rejected() -> None:
     """(.3 * 2 + .6 * 3) / .9, and nine tenths of the weight are logged."""
     s, state = settings(), init_server_state(torch.zeros(4))
-    request = begin_round(s, state, EXAMPLES)
+    request = begin_round(build_server_parts(s), state, EXAMPLES)
     updates = list(KnownTrainer().train(request))[1:]
     rejected = [Rejection(0, "it is late")]
-    after, report = finish_round(s, state, request, updates, cut=2, used=[1, 2], rejected=rejected)
+    after, report = finish_round(
+        build_server_parts(s), state, request, updates, cut=2, used=[1, 2], rejected=rejected
+    )
     torch.testing.assert_close(after.model, torch.full((4,), 2.4 / 0.9))
     assert report.rejected == rejected
     assert report.kept_share == pytest.approx(0.9)
@@ -89,9 +92,11 @@ def test_a_reply_that_nobody_asked_for_changes_nothing_but_the_report(stranger: 
     outcomes = []
     for rejected in ([], [Rejection(stranger, "it was not asked")]):
         state = init_server_state(torch.zeros(4))
-        request = begin_round(s, state, EXAMPLES)
+        request = begin_round(build_server_parts(s), state, EXAMPLES)
         updates = KnownTrainer().train(request)
-        outcomes.append(finish_round(s, state, request, updates, cut=2, rejected=rejected))
+        outcomes.append(
+            finish_round(build_server_parts(s), state, request, updates, cut=2, rejected=rejected)
+        )
         assert outcomes[-1][1].rejected == rejected
     (before, alone), (after, report) = outcomes
     assert report.metrics == alone.metrics and report.kept_share == 1.0
@@ -101,9 +106,17 @@ def test_a_reply_that_nobody_asked_for_changes_nothing_but_the_report(stranger: 
 def test_a_round_without_an_update_ends_the_run_in_words() -> None:
     """With the first reason."""
     s, state = settings(), init_server_state(torch.zeros(4))
-    request = begin_round(s, state, EXAMPLES)
+    request = begin_round(build_server_parts(s), state, EXAMPLES)
     with pytest.raises(RoundError, match="no client of 3 .* the first: it is late"):
-        finish_round(s, state, request, [], cut=2, used=[], rejected=[Rejection(0, "it is late")])
+        finish_round(
+            build_server_parts(s),
+            state,
+            request,
+            [],
+            cut=2,
+            used=[],
+            rejected=[Rejection(0, "it is late")],
+        )
 
 
 def test_the_share_that_is_kept_is_the_server_s_alone() -> None:

@@ -3,7 +3,7 @@
 import torch
 
 from fedcel.federation import advance_model, init_server_state, weighted_sum
-from fedcel.posterior import plan_round
+from fedcel.run_parts import build_server_parts
 from fedcel.settings import parse_settings
 
 
@@ -17,7 +17,7 @@ def test_no_momentum_is_federated_averaging_to_the_bit() -> None:
     for delta, weight in zip(deltas, weights, strict=True):
         by_hand = torch.add(by_hand, delta, alpha=weight)
     settings = parse_settings({"strategy.momentum": 0.0, "temperature": 0.0, "chain.scope": "full"})
-    state, plan = init_server_state(model), plan_round(settings, 1, 1.0, 100)
-    after = advance_model(settings, state, weighted_sum(deltas, weights), plan=plan, cut=0)
+    delta = weighted_sum(deltas, weights)
+    after = advance_model(build_server_parts(settings), init_server_state(model), delta)
     assert torch.equal(after.model, model + by_hand)
     assert after.round == 1

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from fedcel.errors import DivergedError, FailedError
-from fedcel.federation import client_update
+from fedcel.federation import ClientUpdate, RoundRequest
 from fedcel.losses.cel import Plain, PlainCEL, State, Stateless, Term
 from fedcel.losses.defences import NoPeek
+from fedcel.run_parts import build_terms, build_workspace_net
 from fedcel.settings import parse_settings
 from tests.fedcel.federation.one_client import update_one
 
@@ -24,12 +25,12 @@ RAW: dict[str, Any] = {
 }
 
 
-def update(state: State | None = None, **raw: Any) -> client_update.ClientUpdate:
+def update(state: State | None = None, **raw: Any) -> ClientUpdate:
     """Return what client 1 makes of round 3."""
     settings = parse_settings(RAW | raw)
-    client_update.build_terms.cache_clear()
-    model = client_update.build_workspace_net(settings).vector.clone()
-    inputs = client_update.RoundInputs(3, model, 997)
+    build_terms.cache_clear()
+    model = build_workspace_net(settings).vector.clone()
+    inputs = RoundRequest(3, model, 997, {})
     return update_one(settings, 1, 0.5, inputs, state=state)
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedcel import run_parts
 from fedcel.data import Images
 from fedcel.errors import DivergedError
 from fedcel.federation import (
@@ -17,21 +18,27 @@ from fedcel.federation import (
     ServerState,
     add_mean_gradient,
     begin_round,
-    build_terms,
-    build_workspace_net,
     client_update,
     compute_client_gradient,
-    count_clients_at_once,
-    find_obstacle,
     finish_round,
     init_server_state,
-    select_client_images,
+    prepare_client,
     train_clients,
     update_clients,
     weigh_terms,
 )
 from fedcel.losses.cel import State, Term
 from fedcel.nets import FlatNet
+from fedcel.run_parts import (
+    build_client_parts,
+    build_server_parts,
+    build_terms,
+    build_workspace_net,
+    count_clients_at_once,
+    find_obstacle,
+    init_run_state,
+    select_client_images,
+)
 from fedcel.settings import Settings, parse_settings
 
 BASE = {
@@ -160,11 +167,11 @@ def make_tied_net(shape: tuple[int, ...], classes: int, net: object) -> tuple[nn
 def ask(settings: Settings, state: ServerState) -> RoundRequest:
     """Return what the server asks next."""
     examples = {k: len(select_client_images(settings, k).y) for k in range(settings.clients)}
-    request = begin_round(settings, state, examples)
-    if request.plan.control != "fresh":
+    request = begin_round(build_server_parts(settings), state, examples)
+    if build_server_parts(settings).plan(request).control != "fresh":
         return request
-    number, model = request.inputs.round_number, request.inputs.model
-    gradients = {k: compute_client_gradient(settings, k, model, number) for k in request.weights}
+    parts = build_client_parts(settings)
+    gradients = {k: compute_client_gradient(parts, request, k) for k in request.weights}
     return add_mean_gradient(request, gradients)
 
 
@@ -176,12 +183,12 @@ def compare(
     at_once = at_once or count_clients_at_once(settings)
     assert at_once > 1
     flat = build_workspace_net(settings)
-    server = init_server_state(flat.vector, settings, flat.net)._replace(round=first - 1)
+    server = init_run_state(settings, flat)._replace(round=first - 1)
     states: dict[int, State] = {}
     reasons: list[str] = []
     for _ in range(rounds):
         request = ask(settings, server)
-        given = settings, request.weights, request.inputs
+        given = build_client_parts(settings), request
         singly = list(update_clients(*given, read_state=states.get))
         with patch.object(client_update, "train_clients", wraps=train_clients) as trained:
             together = list(
@@ -195,7 +202,9 @@ def compare(
         for expected, actual in zip(singly, together, strict=True):
             assert_alike(expected, actual)
         states = {k: update.state for k, update in zip(request.weights, singly, strict=True)}
-        server, _ = finish_round(settings, server, request, singly, cut=flat.cut, classes=10)
+        server, _ = finish_round(
+            build_server_parts(settings), server, request, singly, cut=flat.cut
+        )
     return reasons
 
 
@@ -321,9 +330,8 @@ def test_an_obstacle_that_is_known_leaves_clients_one_by_one() -> None:
 def train_together(settings: Settings, request: RoundRequest) -> Iterator[ClientUpdate]:
     """Train all clients of a first round at once; it is a failure where that cannot be."""
     return update_clients(
-        settings,
-        request.weights,
-        request.inputs,
+        build_client_parts(settings),
+        request,
         at_once=settings.clients,
         report_obstacle=pytest.fail,
     )
@@ -334,7 +342,7 @@ def test_clients_that_diverge_are_what_they_are_alone() -> None:
     """Their updates are not finite, to the bit as those of one client after the other."""
     settings = parse_settings({**BASE, "net.bound": "none", "local.rate": 1e12})
     request = ask(settings, init_server_state(build_workspace_net(settings).vector))
-    singly = update_clients(settings, request.weights, request.inputs)
+    singly = update_clients(build_client_parts(settings), request)
     at_once = train_together(settings, request)
     for expected, actual in zip(singly, at_once, strict=True):
         assert not expected.delta.isfinite().all()
@@ -357,10 +365,10 @@ def test_large_nets_leave_room_for_fewer_clients(monkeypatch: pytest.MonkeyPatch
     """As many as their parameters fit, never none; batches of any size give the same."""
     settings = parse_settings({**BASE, "clients": 7})
     size = len(build_workspace_net(settings).vector)
-    monkeypatch.setattr(client_update, "PARAMETERS_AT_ONCE", 3 * size + 1)
+    monkeypatch.setattr(run_parts, "PARAMETERS_AT_ONCE", 3 * size + 1)
     assert count_clients_at_once(settings) == 3
     assert compare({"clients": 7, "cel.kind": "plain"}, rounds=1) == []
-    monkeypatch.setattr(client_update, "PARAMETERS_AT_ONCE", 1)
+    monkeypatch.setattr(run_parts, "PARAMETERS_AT_ONCE", 1)
     assert count_clients_at_once(settings) == 1
 
 
@@ -390,13 +398,11 @@ def train_strong(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     request = ask(settings, init_server_state(workspace.vector.clone()))
     flat = FlatNet(deepcopy(workspace.net).to(dtype))
     clients = []
-    for client, weight in request.weights.items():
-        prepared = client_update.prepare_client(
-            settings, client, weight, request.inputs, state=None
-        )
+    for client in request.weights:
+        prepared = prepare_client(build_client_parts(settings), request, client, None)
         x, y = prepared.images
         clients.append(prepared._replace(images=Images(x.to(dtype), y)))
-    received = request.inputs.model.to(dtype)
+    received = request.model.to(dtype)
     terms = weigh_terms(build_terms(settings), clients[0].plan)
     given: dict[str, Any] = {"local": settings.local, "terms": terms, "refresh_every": 1}
     at_once = train_clients(FlatNet(flat.net, len(clients)), received, clients, **given)

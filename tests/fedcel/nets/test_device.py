@@ -5,16 +5,18 @@ import torch
 from torch import nn
 
 from fedcel.data import Images
-from fedcel.federation import ClientUpdate, build_client_nets, client_update
+from fedcel.federation import ClientUpdate, client_update
 from fedcel.losses import CELTerm, DefenceTerm, GradientRule, WeightedTerm
 from fedcel.losses.cel import CEL
 from fedcel.losses.defences import Adversarial, NoPeek
 from fedcel.losses.protocol import ConditionalEntropy
 from fedcel.nets import FlatNet, Strided, build_net
-from fedcel.nets.device import CPU, fastest_device, place_state, use_full_precision
+from fedcel.nets.device import CPU, fastest_device, place_state
 from fedcel.posterior import RoundPlan
+from fedcel.run_parts import build_client_nets
 from fedcel.seeding import make_generator
 from fedcel.settings import LocalSettings, parse_settings
+from fedcel.torch_state import use_full_precision
 from tests.fedcel.elsewhere import ELSEWHERE, Elsewhere, pretended
 from tests.fedcel.losses.single import bind_rival, single
 from tests.fedcel.train_one import train_one

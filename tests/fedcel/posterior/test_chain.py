@@ -4,7 +4,9 @@ from pathlib import Path
 
 import torch
 
-from fedcel.posterior.chain import Chain, is_sample_due
+from fedcel.posterior.chain import Chain
+from fedcel.posterior.schedule import ChainSettings
+from fedcel.run_parts import build_schedule
 from fedcel.settings import parse_settings
 
 
@@ -31,16 +33,22 @@ def test_an_empty_chain_reads_as_none(tmp_path: Path) -> None:
     assert Chain(tmp_path / "chain", 3).read_samples() == []
 
 
-def test_samples_are_due_an_interval_apart_once_burn_in_is_over() -> None:
+def test_samples_are_due_an_interval_apart() -> None:
     """Every fourth round of the chain, the first included; else the autocorrelation time apart."""
-    raw = {"rounds": 20, "chain.burn-in": 0.5, "chain.thin": 4}
-    s, sampled = parse_settings(raw), list[int]()
-    for number in range(1, 21):
-        if is_sample_due(s, number, sampled, None):
+    chain, sampled = ChainSettings(thin=4), list[int]()
+    for number in range(11, 21):
+        if chain.is_sample_due(number, sampled, None):
             sampled.append(number)
     assert sampled == [11, 15, 19]
-    adaptive = parse_settings(raw | {"rounds": 60, "chain.thin": 0})
-    assert not is_sample_due(adaptive, 45, [41], None)
-    assert not is_sample_due(adaptive, 45, [41], 5)
-    assert is_sample_due(adaptive, 46, [41], 5)
-    assert not is_sample_due(parse_settings(raw | {"temperature": 0.0}), 15, [], None)
+    adaptive = ChainSettings(thin=0)
+    assert not adaptive.is_sample_due(45, [41], None)
+    assert not adaptive.is_sample_due(45, [41], 5)
+    assert adaptive.is_sample_due(46, [41], 5)
+
+
+def test_only_noisy_rounds_after_burn_in_give_samples() -> None:
+    """Half of 20 rounds is burn-in; at temperature 0 nothing is sampled."""
+    raw = {"rounds": 20, "chain.burn-in": 0.5}
+    schedule = build_schedule(parse_settings(raw))
+    assert [number for number in range(1, 21) if schedule.gives_sample(number)] == [*range(11, 21)]
+    assert not build_schedule(parse_settings(raw | {"temperature": 0.0})).gives_sample(15)

@@ -13,7 +13,7 @@ from fedcel.metrics import calibration
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_net import FlatNet
 from fedcel.nets.split_net import SplitNet
-from fedcel.posterior.round_plan import RoundPlan
+from fedcel.posterior.schedule import RoundPlan
 from fedcel.settings import DataSettings
 from tests.fedcel.posterior.truth import Change, Federation, settings
 

@@ -11,7 +11,7 @@ from fedcel.nets.cut import Cut
 from fedcel.nets.flat_net import FlatNet
 from fedcel.posterior import build_sampler
 from fedcel.posterior.protocol import NoiseAdder
-from fedcel.posterior.round_plan import RoundPlan
+from fedcel.posterior.schedule import RoundPlan
 from fedcel.seeding import make_generator
 from fedcel.settings import LocalSettings, parse_settings
 from tests.fedcel.federation.one_client import train_one

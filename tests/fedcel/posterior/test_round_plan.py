@@ -3,16 +3,21 @@
 import pytest
 
 from fedcel.errors import SettingsError
-from fedcel.posterior.round_plan import (
-    loss_ramp,
+from fedcel.posterior.schedule import (
     noise_variance,
-    plan_round,
     select_clients,
-    step_size,
     temperature_ratio,
     weigh_clients,
 )
-from fedcel.settings import ConsistentPrior, FixedPrior, NoPrior, burn_in_rounds, parse_settings
+from fedcel.run_parts import build_schedule, ramp_losses
+from fedcel.settings import (
+    ConsistentPrior,
+    FixedPrior,
+    NoPrior,
+    Settings,
+    burn_in_rounds,
+    parse_settings,
+)
 
 S = parse_settings(
     {
@@ -28,9 +33,16 @@ S = parse_settings(
 )
 
 
+def step_size(settings: Settings, number: int) -> float:
+    """Compute eta of a round."""
+    return settings.local.step_size(build_schedule(settings).clock(number))
+
+
 def test_gamma_is_zero_then_linear_then_one() -> None:
     """Warm-up to round 10, full at round 60."""
-    assert [loss_ramp(S, r) for r in (1, 10, 35, 60, 100)] == [0, 0, 0.5, 1, 1]
+    clock = build_schedule(S).clock
+    ramp = [ramp_losses(S, clock(number)) for number in (1, 10, 35, 60, 100)]
+    assert ramp == [0, 0, 0.5, 1, 1]
 
 
 def test_rate_falls_by_a_cosine_until_burn_in_ends() -> None:
@@ -43,7 +55,7 @@ def test_rate_falls_by_a_cosine_until_burn_in_ends() -> None:
 
 def test_heat_and_freeze_begin_with_sampling() -> None:
     """Burn-in is annealed without noise by default; then T = 1 on a frozen encoder."""
-    before, after = plan_round(S, 80, 0.1, 1000), plan_round(S, 81, 0.1, 1000)
+    before, after = build_schedule(S).plan(80, 0.1, 1000), build_schedule(S).plan(81, 0.1, 1000)
     assert (before.noise, before.is_encoder_frozen, before.temperature) == (0, False, 0)
     assert after.noise > 0
     assert after.is_encoder_frozen
@@ -64,16 +76,15 @@ def test_shares_are_unbiased_over_the_draw() -> None:
 
 def test_clients_are_drawn_anew_each_round_and_repeatably() -> None:
     """Three of eight, sorted, different in some round, the same when asked again."""
-    partial = parse_settings({"clients-per-round": 3})
-    draws = [select_clients(partial, r) for r in range(1, 20)]
-    assert draws == [select_clients(partial, r) for r in range(1, 20)]
+    draws = [select_clients(0, 8, 3, number) for number in range(1, 20)]
+    assert draws == [select_clients(0, 8, 3, number) for number in range(1, 20)]
     assert all(len(set(draw)) == 3 and draw == sorted(draw) for draw in draws)
     assert {client for draw in draws for client in draw} == set(range(8))
 
 
 def test_decay_is_a_power_law_that_meets_its_end() -> None:
     """Eta t^-c: the first value at round 1, the stated share at the end of burn-in and later."""
-    s = S.model_copy(update={"local": S.local.model_copy(update={"schedule": "decay"})})
+    s = parse_settings({"rounds": 100, "local.schedule": "decay", "local.rate-end": 0.1})
     assert step_size(s, 1) == 1.0
     assert step_size(s, 80) == pytest.approx(0.1)
     assert step_size(s, 100) == pytest.approx(0.1)
@@ -103,9 +114,9 @@ def test_a_burn_in_too_short_to_fall_in_samples_at_the_last_rate(
 def test_steps_that_would_overshoot_are_refused() -> None:
     """The prior at 0 and the pull of FedProx count, too."""
     with pytest.raises(SettingsError, match="would overshoot"):
-        plan_round(parse_settings({"prior.scale": 0.01}), 1, 1.0, 1000)
+        build_schedule(parse_settings({"prior.scale": 0.01})).plan(1, 1.0, 1000)
     with pytest.raises(SettingsError, match="would overshoot"):
-        plan_round(parse_settings({"prior.mode": "none"}), 1, 1.0, 1000, proximal=2.0)
+        build_schedule(parse_settings({"prior.mode": "none"})).plan(1, 1.0, 1000, proximal=2.0)
 
 
 def test_consistent_prior_goes_back_the_stated_share_of_a_round() -> None:

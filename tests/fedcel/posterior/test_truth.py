@@ -8,7 +8,7 @@ import torch
 from scipy.linalg import solve_discrete_lyapunov
 from torch import Tensor
 
-from fedcel.posterior.round_plan import RoundPlan, temperature_ratio
+from fedcel.posterior.schedule import RoundPlan, temperature_ratio
 from tests.fedcel.posterior.truth import Federation, lines, settings
 
 COUNTS = [5, 10, 20, 40, 80]

@@ -16,16 +16,15 @@ from flwr.supercore.task_identity import TaskIdentity
 from torch import Tensor
 
 from clients import make_client_app
-from fedcel.federation import client_update, init_server_state, server_round
+from fedcel.federation import ClientParts, init_server_state, server_round
 from fedcel.federation.aggregation import renormalise_weights
 from fedcel.nets.flat_net import to_arrays
-from fedcel.posterior import select_clients
+from fedcel.run_parts import build_server_parts
 from strategies import PosteriorStrategy
 from strategies.node_registry import NodeRegistry
 from tests.fedcel.posterior.truth import (
     Federation,
     Map,
-    installed,
     looped,
     misses,
     quadratics,
@@ -89,12 +88,11 @@ def drawn_maps(population: Federation) -> dict[tuple[int, ...], Map]:
 def draws(population: Federation) -> Iterator[tuple[int, ...]]:
     """Yield who is drawn, round by round."""
     for number in range(1, population.settings.rounds + 1):
-        yield tuple(select_clients(population.settings, number))
+        yield tuple(build_server_parts(population.settings).select(number))
 
 
 def missed(population: Federation, folder: Path, patch: pytest.MonkeyPatch) -> tuple[float, float]:
     """Return by how much the loop's chains miss the exact law given who was drawn."""
-    installed(population, patch)
     maps = drawn_maps(population)
     expected = moments(maps[choice] for choice in draws(population))
     models = (state.model.view(-1, 2) for state in looped(population, folder))
@@ -116,9 +114,9 @@ def test_noise_by_a_drawn_clients_own_images_is_too_hot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By N_k in the place of N w_k: K/m = 2 times the variance, which the line above refuses."""
-    right = client_update.plan_client
+    right = ClientParts.plan
     monkeypatch.setattr(
-        client_update, "plan_client", lambda s, weight, inputs: right(s, weight / 2, inputs)
+        ClientParts, "plan", lambda parts, request, weight: right(parts, request, weight / 2)
     )
     _, covariance = missed(federation(40, DRAWN), tmp_path, monkeypatch)
     assert covariance == pytest.approx(1, rel=0.1)
@@ -212,7 +210,6 @@ def missed_by_lost(rounds: int, patch: pytest.MonkeyPatch) -> tuple[float, float
     for name in ("_task_id", "_run_id", "_node_id"):  # Flower asks which task makes a message
         patch.setattr(TaskIdentity, name, 1)
     population = federation(rounds)
-    installed(population, patch)
     used, models = zip(*Nodes(population).models(), strict=True)
     laws = moments(
         round_map(population, {k: SHARES[k] for k in clients}, SHARES) for clients in used

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.fedcel.posterior.truth import Federation, installed, lines, looped, settings
+from tests.fedcel.posterior.truth import Federation, lines, looped, settings
 
 COUNTS, CHAINS = [20, 30, 40, 60], 1200
 TOTAL = sum(COUNTS)
@@ -48,10 +48,11 @@ def batch_variance(y: Tensor, steps: int, rate: float, batch: int) -> float:
 def ratios(clients: Federation) -> tuple[float, float]:
     """Return the exact stationary variance over the posterior's: with full batches, with these."""
     local = clients.settings.local
-    decay = 1 - (1 - local.rate) ** (2 * local.steps)
-    noise = 2 * local.rate / TOTAL * decay / (1 - (1 - local.rate) ** 2)
+    decay = 1 - (1 - local.step_size.rate) ** (2 * local.steps)
+    noise = 2 * local.step_size.rate / TOTAL * decay / (1 - (1 - local.step_size.rate) ** 2)
     extra = sum(
-        (n / TOTAL) ** 2 * batch_variance(x[:, 0, 0, 1], local.steps, local.rate, local.batch_size)
+        (n / TOTAL) ** 2
+        * batch_variance(x[:, 0, 0, 1], local.steps, local.step_size.rate, local.batch_size)
         for (x, _), n in zip(clients.parts, COUNTS, strict=True)
     )
     return noise / decay * TOTAL, (noise + extra) / decay * TOTAL
@@ -88,7 +89,6 @@ def test_chains_have_the_heat_of_their_batches(
 ) -> None:
     """Less than a pass, a pass of the smallest client, several and a part: .03 sd, 3 %."""
     clients = federation(number, steps, 0.2, batch)
-    installed(clients, monkeypatch)
     error, variance = measured(clients, tmp_path)
     assert abs(error) < 0.03
     assert variance == pytest.approx(ratios(clients)[1], rel=0.03)

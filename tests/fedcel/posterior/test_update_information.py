@@ -8,7 +8,7 @@ import torch
 from fedcel.data import Images
 from fedcel.plugins import PartName
 from fedcel.posterior import LangevinContext, RoundPlan, Sampler, step_information
-from fedcel.posterior.langevin_step import Langevin, guard_sampler, has_information_bound
+from fedcel.posterior.langevin_step import Langevin, guard_sampler
 from fedcel.seeding import make_generator
 from fedcel.settings import LocalSettings
 from tests.fedcel.federation.one_client import train_one
@@ -95,7 +95,7 @@ def has_bound(plan: RoundPlan, noise: list[float], sampler: Sampler) -> bool:
     streams = [torch.Generator().manual_seed(k) for k in range(len(noise))]
     received, buffer = torch.zeros(2), torch.empty(2)
     context = LangevinContext(plan, slice(None), received, None, noise, streams, buffer, sampler)
-    return has_information_bound(context)
+    return context.bounds_information
 
 
 def test_what_has_no_bound() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -17,16 +17,20 @@ from torch import Tensor, nn
 
 from fedcel.data import Images
 from fedcel.federation import (
+    ClientParts,
     ClientRound,
+    RoundRequest,
     ServerState,
     client_update,
     init_server_state,
     play_round,
 )
+from fedcel.named_tensors import State
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_net import FlatNet
 from fedcel.nets.split_net import SplitNet
-from fedcel.posterior.round_plan import RoundPlan
+from fedcel.posterior.schedule import RoundPlan
+from fedcel.run_parts import build_client_parts, build_server_parts
 from fedcel.settings import Settings, parse_settings
 from sims.engines.client_trainers import LocalTrainer
 
@@ -68,12 +72,13 @@ class Federation:
         """
         prepare = client_update.prepare_client
 
-        def change(s: Settings, client: int, *rest: Any, **state: Any) -> ClientRound:
-            prepared = prepare(s, client, *rest, **state)
+        def change(
+            parts: ClientParts, request: RoundRequest, client: int, state: State | None
+        ) -> ClientRound:
+            prepared = prepare(parts, request, client, state)
             return prepared._replace(plan=self.change(prepared.plan, client))
 
         with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch_client:
-            installed(self, patch_client)
             patch_client.setattr(client_update, "prepare_client", change)
             for state in looped(self, Path(folder)):
                 yield state.model.clone()
@@ -129,25 +134,21 @@ def unequal(counts: list[int], chains: int, s: Settings, seed: int = 0) -> Feder
     return lines(designs, targets, chains, s)
 
 
-def installed(federation: Federation, patch: pytest.MonkeyPatch) -> None:
-    """Give the client's code these clients' images and net; all else of it is as it ships."""
-    patch.setattr(
-        client_update,
-        "select_client_images",
-        lambda settings, client: Images(*federation.parts[client]),
-    )
-    patch.setattr(client_update, "build_terms", lambda settings, threshold=None: ())
-    patch.setattr(client_update, "build_workspace_net", lambda settings: federation.flat)
-    patch.setattr(client_update, "build_client_nets", lambda settings, count: federation.flat)
-
-
 def looped(federation: Federation, folder: Path) -> Iterator[ServerState]:
-    """Yield the server's state after each round of the local engine; needs `installed`."""
+    """Yield the server's state after each round of the local engine, of these images and net."""
     s, state = federation.settings, init_server_state(federation.flat.vector)
     examples = {k: len(y) for k, (_, y) in enumerate(federation.parts)}
-    trainer = LocalTrainer(s, folder)
+    parts = build_client_parts(s)._replace(
+        images=lambda client: Images(*federation.parts[client]),
+        workspace=lambda: federation.flat,
+        nets=lambda count: federation.flat,
+        terms=lambda threshold: (),
+    )
+    trainer = LocalTrainer(parts, folder)
     for _ in range(s.rounds):
-        state, _ = play_round(s, state, examples, trainer, cut=federation.flat.cut)
+        state, _ = play_round(
+            build_server_parts(s), state, examples, trainer, cut=federation.flat.cut
+        )
         yield state
 
 
@@ -218,13 +219,13 @@ def round_map(
     hessian, slope = sum(w * p.hessian for w, p in shares), sum(w * p.push for w, p in shares)
     for k, weight in weights.items():
         part = parts[k]
-        last, total, squares = powers(part.hessian, s.local.rate, s.local.steps)
+        last, total, squares = powers(part.hessian, s.local.step_size.rate, s.local.steps)
         drift += weight * (last - eye)
         push += weight * total @ part.push
         if s.local.control == "fresh":
             drift -= weight * total @ (hessian - part.hessian)
             push += weight * total @ (slope - part.push)
-        noise += weight**2 * 2 * s.local.rate / (examples * noise_weights[k]) * squares
+        noise += weight**2 * 2 * s.local.step_size.rate / (examples * noise_weights[k]) * squares
     return Map(drift, push, noise)
 
 

@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 from fedcel.data import load_splits
-from fedcel.federation import init_net
 from fedcel.leakage import measure_leakage
 from fedcel.metrics import between_group_spread, within_class_spread
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet
 from fedcel.posterior import build_device_net, predict
+from fedcel.run_parts import init_net
 from fedcel.runs.evaluation import (
     attack_test_images,
     label_only_identification,

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from fedcel.data import Images
 from fedcel.errors import SettingsError
-from fedcel.federation import count_clients_at_once
 from fedcel.files import read_json
 from fedcel.losses.cel import State, Stateless, Term
+from fedcel.run_parts import count_clients_at_once
 from fedcel.settings import parse_settings
 from sims.bench import scenario
 from sims.engines import choose_engine as choosing

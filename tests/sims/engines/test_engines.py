@@ -10,8 +10,16 @@ import pytest
 import torch
 
 from fedcel.errors import DataError, SettingsError
-from fedcel.federation import begin_round, client_update, init_server_state
+from fedcel.federation import begin_round, compute_client_gradient, init_server_state
 from fedcel.files import read_json
+from fedcel.run_parts import (
+    build_client_nets,
+    build_client_parts,
+    build_server_parts,
+    build_terms,
+    build_workspace_net,
+    select_client_images,
+)
 from fedcel.runs import run_folder
 from fedcel.settings import parse_settings
 from sims.engines.client_trainers import LocalTrainer
@@ -25,16 +33,16 @@ ONE_BY_ONE = {"local.at-once": 1}
 def test_gradients_come_in_order_and_errors_by_name(tmp_path: Path) -> None:
     """A client that is not there is its own error."""
     s = parse_settings(CLUSTERED | {"clients": 6})
-    examples = {client: len(client_update.select_client_images(s, client).y) for client in range(6)}
-    state = init_server_state(client_update.build_workspace_net(s).vector)
-    request = begin_round(s, state, examples)
-    trainer = LocalTrainer(s, tmp_path)
+    examples = {client: len(select_client_images(s, client).y) for client in range(6)}
+    state = init_server_state(build_workspace_net(s).vector)
+    request = begin_round(build_server_parts(s), state, examples)
+    trainer = LocalTrainer(build_client_parts(s), tmp_path)
     gradients = list(trainer.compute_gradients(request))
     with pytest.raises(DataError, match="partition-id is 9"):
         list(trainer.compute_gradients(request._replace(weights={9: 1.0})))
     assert [client for client, _ in gradients] == list(range(6))
     for client, gradient in gradients:
-        alone = client_update.compute_client_gradient(s, client, request.inputs.model, 1)
+        alone = compute_client_gradient(build_client_parts(s), request, client)
         assert torch.equal(gradient, alone)
     assert not torch.equal(gradients[0][1], gradients[1][1])
 
@@ -210,9 +218,9 @@ def test_what_a_caller_switched_off_changes_no_run(
     """A notebook computes in double precision, or without gradients: the same bits."""
     change = {"rounds": 2, "cel.warm-up": 0, "cel.kind": "gated"}
     expected = model(run(tmp_path / "plain", **change))
-    client_update.build_workspace_net.cache_clear()
-    client_update.build_client_nets.cache_clear()
-    client_update.build_terms.cache_clear()
+    build_workspace_net.cache_clear()
+    build_client_nets.cache_clear()
+    build_terms.cache_clear()
     with mode():
         folder = run(tmp_path / "mode", **change)
     assert torch.equal(model(folder), expected)

@@ -23,7 +23,7 @@ def test_the_tuned_scenario_is_one_that_bench_reads(
     tune.write_scenario(tuned(read(tmp_path), 2, {}), tmp_path / "tuned.toml")
     found = scenario.list_cells(scenario.read_scenario(str(tmp_path / "tuned.toml")), {})
     assert [cell.variant.name for cell in found] == ["none", "plain"]
-    assert all(0.1 <= cell.settings.local.rate <= 1 for cell in found)
+    assert all(0.1 <= cell.settings.local.step_size.rate <= 1 for cell in found)
     assert 0.1 <= found[1].settings.cel.weight <= 1
     assert found[1].settings.net.noise in (0.2, 0.4)
 
@@ -150,7 +150,7 @@ def test_what_is_written_is_what_was_trained(
     """Every value has 4 digits before it is trained with; no other value is touched."""
     seen = record(monkeypatch)
     tune.write_scenario(tuned(read(tmp_path, DEFENDED_FIRST), 3, {}), tmp_path / "tuned.toml")
-    assert all(float(f"{s.local.rate:.4g}") == s.local.rate for s in seen)
+    assert all(float(f"{s.local.step_size.rate:.4g}") == s.local.step_size.rate for s in seen)
     found = scenario.list_cells(
         scenario.read_scenario(str(tmp_path / "tuned.toml")), {"engine": "local"}
     )

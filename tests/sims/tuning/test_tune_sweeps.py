@@ -35,9 +35,9 @@ def landscape(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
 
     def trained(settings: Settings, title: str) -> Outcome:
         seen.append(settings)
-        if settings.local.rate < 0.2:
+        if settings.local.step_size.rate < 0.2:
             return "the model is not finite"
-        rate = settings.local.rate
+        rate = settings.local.step_size.rate
         return ValidationScore(1 - abs(rate - 0.5), 2 * rate, abs(rate - 0.3))
 
     monkeypatch.setattr(search, "train_trial", trained)

@@ -7,12 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedcel.errors import SettingsError
-from fedcel.federation import build_workspace_net, init_server_state, move_threshold, move_weight
+from fedcel.federation import follow_goal
 from fedcel.losses.cel import CEL, WeightControl
 from fedcel.losses.cel.adaptive_threshold import NEW_ERROR_WEIGHT
 from fedcel.losses.cel.adaptive_weight import FIRST_SHARE, init_control, next_weight
-from fedcel.posterior import plan_round
-from fedcel.posterior.round_plan import loss_ramp
+from fedcel.run_parts import (
+    build_schedule,
+    build_server_parts,
+    build_workspace_net,
+    init_run_state,
+    ramp_losses,
+)
 from fedcel.settings import parse_settings
 from tests.fedcel.losses.single import options
 
@@ -97,31 +102,35 @@ def test_there_is_none_where_gamma_follows_the_time() -> None:
 def test_it_acts_from_warm_up_and_stays_in_the_chain() -> None:
     """The server moves it in rounds 6 to 40; a threshold beside it never moves."""
     settings = parse_settings(RAW | {"cel.penalty": "log"})
-    net = build_workspace_net(settings).net
-    start = init_server_state(build_workspace_net(settings).vector, settings, net)
+    parts = build_server_parts(settings)
+    start = init_run_state(settings, build_workspace_net(settings))
     assert start.threshold is None
     assert start.weight == WeightControl(FIRST_SHARE)
     moved = []
     for number in range(1, ROUNDS + 1):
         state = start._replace(round=number)
-        if move_weight(settings, state, {"accuracy": 1.0}, 1000) != state:
+        after = follow_goal(parts, state, {"accuracy": 1.0}, 1000)
+        if after.weight != state.weight:
             moved.append(number)
-        assert move_threshold(settings, state, {"accuracy": 1.0}, 1000) == state
+        assert after.threshold is None
     assert moved == list(range(6, 41))
 
 
 def test_it_is_never_ahead_of_the_ramp() -> None:
     """Nor does the loss act in warm-up; where all is allowed it is nearly the ramp."""
     settings = parse_settings(RAW)
-    assert plan_round(settings, 5, 1.0, 1000, gamma=0.25).cel_weight == 0
-    assert plan_round(settings, 6, 1.0, 1000, gamma=0.25).cel_weight == pytest.approx(2 / 25)
-    assert plan_round(settings, 20, 1.0, 1000, gamma=0.25).cel_weight == 0.5
+    assert build_schedule(settings).plan(5, 1.0, 1000, gamma=0.25).cel_weight == 0
+    assert build_schedule(settings).plan(6, 1.0, 1000, gamma=0.25).cel_weight == pytest.approx(
+        2 / 25
+    )
+    assert build_schedule(settings).plan(20, 1.0, 1000, gamma=0.25).cel_weight == 0.5
     control = init_control(settings.cel)
     ramped = parse_settings(RAW | {"cel.schedule": "ramp", "cel.target": "none"})
+    clock = build_schedule(ramped).clock
     for number in range(1, ROUNDS + 1):
         assert control is not None
-        plan = plan_round(settings, number, 1.0, 1000, gamma=control.gamma)
-        assert plan.cel_weight == pytest.approx(2 * loss_ramp(ramped, number), abs=0.2)
+        plan = build_schedule(settings).plan(number, 1.0, 1000, gamma=control.gamma)
+        assert plan.cel_weight == pytest.approx(2 * ramp_losses(ramped, clock(number)), abs=0.2)
         if plan.cel_acts:
             control = next_weight(control, {"accuracy": 1.0}, settings.cel, ROUNDS)
 

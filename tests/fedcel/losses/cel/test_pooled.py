@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from fedcel.errors import NetError, SettingsError
-from fedcel.federation import build_terms, build_workspace_net, init_server_state
 from fedcel.losses import CELTerm
 from fedcel.losses.cel import (
     THRESHOLD_SHARE,
@@ -21,6 +20,7 @@ from fedcel.losses.cel import (
     split_features,
 )
 from fedcel.nets import Cnn, Vgg11, build_net
+from fedcel.run_parts import build_terms, build_workspace_net, init_run_state
 from fedcel.settings import parse_settings
 from fedcel.testing import CELContract
 from tests.fedcel.losses.single import options, single
@@ -136,7 +136,7 @@ def test_a_clients_loss_and_its_threshold_see_the_channels() -> None:
     z, y = maps()
     state = Pooled(weighted.term).refresh(None, split_features(z.flatten(1), y), torch.Generator())
     assert state["centres"].shape == (10, 1, 3)
-    control = init_server_state(flat.vector, settings, flat.net).threshold
+    control = init_run_state(settings, flat).threshold
     assert control is not None
     assert control.threshold == pytest.approx(THRESHOLD_SHARE * 0.3**2 * 3)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from fedcel.losses.cel import ramp_weight
-from fedcel.posterior import round_plan
+from fedcel.run_parts import build_schedule, ramp_losses
 from fedcel.settings import parse_settings
 
 
@@ -20,9 +20,9 @@ def test_a_round_has_the_same_weight() -> None:
     """Of the defaults and of others, in every round."""
     for options in ({}, {"cel.warm-up": 2, "cel.ramp": 0.3}):
         settings = parse_settings({"rounds": 40, "cel.kind": "plain", **options})
-        cel = settings.cel
+        cel, clock = settings.cel, build_schedule(settings).clock
         for number in range(1, 41):
-            assert round_plan.loss_ramp(settings, number) == ramp_weight(
+            assert ramp_losses(settings, clock(number)) == ramp_weight(
                 number, 40, warm_up=cel.warm_up, ramp=cel.ramp
             )
 

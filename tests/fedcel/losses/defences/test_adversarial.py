@@ -17,7 +17,7 @@ from fedcel.losses.defences.protocol import Defence
 from fedcel.nets import Mlp, build_net
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_net import FlatNet
-from fedcel.posterior.round_plan import RoundPlan
+from fedcel.posterior.schedule import RoundPlan
 from fedcel.seeding import make_generator
 from fedcel.settings import LocalSettings
 from fedcel.testing import DefenceContract

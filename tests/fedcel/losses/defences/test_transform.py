@@ -8,10 +8,10 @@ from torch import Tensor
 
 from fedcel.data import load_splits
 from fedcel.errors import PluginError
-from fedcel.federation import init_net
 from fedcel.leakage import SmashedData
 from fedcel.losses.defences import Defence
 from fedcel.losses.protocol import CutShape, State, Term
+from fedcel.run_parts import init_net
 from fedcel.settings import Settings, parse_settings
 
 SHAPE = (1, 8, 8)

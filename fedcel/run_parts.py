@@ -1,0 +1,437 @@
+"""Parts of a run: what settings become, for clients and for the server.
+
+The last place that reads the settings of a training; what computes takes these objects and plain
+arguments.
+"""
+
+from contextlib import nullcontext
+from functools import cache, lru_cache, partial
+from math import inf, log
+
+from fedcel.data import Images, Splits, load_splits
+from fedcel.errors import DataError, NetError
+from fedcel.federation import (
+    SHARE,
+    ClientParts,
+    MetricRange,
+    ServerParts,
+    ServerState,
+    combine_deltas,
+    declare_nll,
+    init_server_state,
+    name_obstacle,
+)
+from fedcel.losses import (
+    CELTerm,
+    DefenceTerm,
+    GradientRule,
+    TermSource,
+    WeightedTerm,
+)
+from fedcel.losses.cel import CutShape, adaptive_threshold, adaptive_weight, ramp_weight
+from fedcel.nets import (
+    CPU,
+    NOISE_LIMIT,
+    FlatNet,
+    ImportedNet,
+    OwnNet,
+    SplitNet,
+    build_net,
+    fastest_device,
+)
+from fedcel.own_parts import blame_own_parts, list_own_parts
+from fedcel.posterior import Clock, RoundSchedule, list_trained_parameters, select_clients
+from fedcel.seeding import make_generator
+from fedcel.settings import OWN_STRATEGY, Settings, check_schedule
+from fedcel.torch_state import usual_torch_state
+
+PARAMETERS_AT_ONCE = 2**20
+"""Parameters of all clients of a batch on a processor: more would leave its fast memory."""
+DEVICE_PARAMETERS_AT_ONCE = 2**26
+"""The same on a GPU, whose memory is the limit."""
+MOST_CLIENTS = 64
+"""Clients of a batch on a processor at most."""
+DEVICE_MOST_CLIENTS = 1024
+"""The same on a GPU, which takes a step of many in the time of a step of few."""
+_USUAL_INFORMATION = 1e4  # nats of an update; unequal clients differ by orders of magnitude
+
+
+@lru_cache(maxsize=4)
+def build_client_parts(settings: Settings) -> ClientParts:
+    """Build what the clients of a run train with; equal settings share it in a process.
+
+    Args:
+        settings: The run's settings.
+
+    Returns:
+        Images, nets, terms and schedules, each made when it is first used.
+    """
+    return ClientParts(
+        images=lru_cache(maxsize=256)(partial(select_client_images, settings)),
+        workspace=cache(partial(build_workspace_net, settings)),
+        nets=partial(build_client_nets, settings),
+        terms=partial(build_terms, settings),
+        schedule=build_schedule(settings),
+        update=settings.update,
+        refresh_every=settings.cel.refresh_epochs,
+        seed=settings.seed,
+        blame=partial(blame_own_parts, settings) if list_own_parts(settings) else nullcontext,
+    )
+
+
+@lru_cache(maxsize=8)
+def build_server_parts(settings: Settings, classes: int | None = None) -> ServerParts:
+    """Build what the server of a run computes its rounds with.
+
+    Args:
+        settings: The run's settings.
+        classes: Its number of classes, for the clients' metrics; None: not known.
+
+    Returns:
+        Schedules, rules and ranges.
+    """
+    rule, cel_settings = settings.strategy, settings.cel
+    is_mean = (rule.name, rule.aggregation, rule.max_norm) == (OWN_STRATEGY, "mean", "none")
+    waits = cel_settings.ramp * settings.rounds if cel_settings.target == "accuracy" else 0
+    return ServerParts(
+        schedule=build_schedule(settings),
+        select=partial(select_clients, settings.seed, settings.clients, settings.clients_per_round),
+        combine=partial(combine_deltas, rule.aggregation),
+        momentum=rule.momentum,
+        gain=rule.gain,
+        least_share=rule.least_share,
+        metrics=declare_metrics(settings, classes),
+        classes=classes,
+        has_noisy_updates=settings.update.noise > 0,
+        takes_mean=is_mean,
+        next_threshold=partial(adaptive_threshold.next_threshold, cel=cel_settings),
+        next_weight=partial(adaptive_weight.next_weight, cel=cel_settings, rounds=settings.rounds),
+        threshold_waits=waits,
+    )
+
+
+def build_schedule(settings: Settings) -> RoundSchedule:
+    """Build the schedules of a run.
+
+    Args:
+        settings: The run's settings.
+
+    Returns:
+        Step size, priors, temperature and weights of each round.
+    """
+    return RoundSchedule(
+        rounds=settings.rounds,
+        local=settings.local,
+        prior=settings.prior,
+        chain=settings.chain,
+        temperature=settings.temperature,
+        gain=settings.strategy.gain,
+        ramp=partial(ramp_losses, settings),
+        cel_weight=0.0 if settings.cel.kind == "none" else settings.cel.weight,
+        defence_weight=settings.defence.used_strength,
+    )
+
+
+def ramp_losses(settings: Settings, clock: Clock) -> float:
+    """Compute gamma_t: 0 in warm-up, then up to 1 as `cel.schedule` says.
+
+    `ramp`: linear to the fraction `cel.ramp` of the rounds, then constant; `constant`: all of it at
+    once; `rate`: in proportion to the step size, so that it falls as a cosine; `target`: as `ramp`,
+    which the gamma that the server sends never exceeds.
+    """
+    options = settings.cel
+    if options.schedule in ("ramp", "target"):
+        return ramp_weight(clock.number, clock.rounds, warm_up=options.warm_up, ramp=options.ramp)
+    if clock.number <= options.warm_up:
+        return 0.0
+    if options.schedule == "constant":
+        return 1.0
+    step_size = settings.local.step_size
+    return step_size(clock) / step_size.rate
+
+
+def init_run_state(settings: Settings, flat: FlatNet) -> ServerState:
+    """Make the server's state before round 1.
+
+    Args:
+        settings: The run's settings; they say whether a threshold or a weight follows a goal.
+        flat: The net, with the first parameters.
+
+    Returns:
+        The state.
+    """
+    options, net = settings.cel, flat.net
+    cut = describe_cut(settings, net, 0)
+    return init_server_state(flat.vector)._replace(
+        threshold=adaptive_threshold.init_control(options, cut),
+        weight=adaptive_weight.init_control(options),
+        trained=list_trained_parameters(net),
+    )
+
+
+@usual_torch_state()
+def init_net(settings: Settings, splits: Splits) -> FlatNet:
+    """Build the net of these settings, its defence included, with the parameters of round 0.
+
+    Args:
+        settings: The run's settings; `seed` and `net.seed` decide the parameters.
+        splits: The images of the run, which say shape and number of classes.
+
+    Returns:
+        The net, its parameters in one vector.
+
+    Raises:
+        NetError: The parts of the net do not fit together, the images do not fit it, or the
+            head that is to be sampled is frozen.
+        PluginError: A user's net or defence cannot be built.
+    """
+    plain = build_net(
+        settings.defence.adapt_net(settings.net),
+        splits.shape,
+        splits.classes,
+        make_generator(settings.seed, "net", settings.net.seed),
+        cut=settings.defence.build_cut(settings.net),
+    )
+    flat = FlatNet(settings.defence.end_encoder(plain, splits.shape, settings))
+    samples_head = (
+        settings.chain.scope == "head"
+        and settings.chain.burn_in_rounds(settings.rounds) < settings.rounds
+    )
+    if samples_head and not any(
+        parameter.requires_grad for parameter in flat.net.head.parameters()
+    ):
+        raise NetError(
+            f"all parameters of the head of net.name {settings.net.name!r} have "
+            "requires_grad=False, and chain.scope 'head' samples nothing else; set "
+            "requires_grad=True there, or chain.scope to 'full'"
+        )
+    return flat
+
+
+@lru_cache(maxsize=4)
+def build_workspace_net(settings: Settings) -> FlatNet:
+    """Build this process's net of these settings, once; all that use it share its memory.
+
+    Whoever uses it loads its parameters first.
+
+    Args:
+        settings: The run's settings.
+
+    Returns:
+        A net to work with.
+    """
+    return init_net(settings, load_splits(settings.data, settings.clients, settings.seed))
+
+
+@lru_cache(maxsize=4)
+def build_client_nets(settings: Settings, count: int) -> FlatNet:
+    """Build this process's nets of some clients, where they are trained; callers share the memory.
+
+    Args:
+        settings: The run's settings.
+        count: Clients that are trained at once.
+
+    Returns:
+        Nets to work with.
+
+    Raises:
+        StackingError: Several clients cannot be computed at once.
+    """
+    flat = build_workspace_net(settings)
+    device = fastest_device(flat.net)
+    if device != CPU:
+        return flat.copy_to(device, count)
+    return flat if count == 1 else FlatNet(flat.net, count)
+
+
+def select_client_images(settings: Settings, client: int) -> Images:
+    """Return the training images of one client.
+
+    Args:
+        settings: The run's settings.
+        client: Its partition, from 0.
+
+    Returns:
+        Images and labels.
+
+    Raises:
+        DataError: There is no such client.
+    """
+    if not 0 <= client < settings.clients:
+        raise DataError(
+            f"partition-id is {client}, must be in 0..{settings.clients - 1}; "
+            f"set clients to the number of nodes"
+        )
+    return load_splits(settings.data, settings.clients, settings.seed).clients[client]
+
+
+@lru_cache(maxsize=4)
+def build_terms(settings: Settings, threshold: float | None = None) -> tuple[WeightedTerm, ...]:
+    """Build the terms of these settings, before a round says how much each counts.
+
+    Args:
+        settings: The run's settings.
+        threshold: Takes the place of `cel.threshold`, whatever loss reads it.
+
+    Returns:
+        The conditional entropy loss and the defence, where there are such, with weight 0.
+
+    Raises:
+        SettingsError: The options of a loss do not fit together.
+        PluginError: A user's loss cannot be built.
+    """
+    splits = load_splits(settings.data, settings.clients, settings.seed)
+    return bind_terms(settings, build_workspace_net(settings).net, splits, threshold)
+
+
+def bind_terms(
+    settings: Settings, net: SplitNet, splits: Splits, threshold: float | None = None
+) -> tuple[WeightedTerm, ...]:
+    """Bind the losses of these settings to a net; see `build_terms`.
+
+    Args:
+        settings: The run's settings.
+        net: The net.
+        splits: The images of the run, which say shape and number of classes.
+        threshold: Takes the place of `cel.threshold`.
+
+    Returns:
+        The terms, with weight 0.
+    """
+    cut = describe_cut(settings, net, splits.classes, splits.shape)
+    options = settings.cel
+    if threshold is not None:
+        options = options.model_copy(update={"threshold": threshold})
+    loss, defence = options.bind(cut), settings.defence.bind(cut, settings)
+    terms = []
+    if loss is not None:
+        rule = GradientRule(
+            None if options.clip == "none" else options.clip,
+            options.passes == "two" or options.momentum > 0,
+            options.momentum,
+        )
+        positions = 1 if options.pool == "flatten" else net.positions
+        source = _name_source("cel.kind", options.kind, "cel.weight")
+        terms.append(WeightedTerm("cel", CELTerm(loss, positions), 0.0, rule, source))
+    if defence is not None:
+        check_schedule(settings, "defence.name", settings.defence.name)
+        source = _name_source("defence.name", settings.defence.name, "defence.strength")
+        terms.append(WeightedTerm("defence", DefenceTerm(defence), 0.0, source=source))
+    return tuple(terms)
+
+
+def describe_cut(
+    settings: Settings, net: SplitNet, classes: int, image: tuple[int, ...] = ()
+) -> CutShape:
+    """Describe to the losses what passes the cut of a net.
+
+    Args:
+        settings: The run's settings, which say how features are bounded.
+        net: The net.
+        classes: C.
+        image: An image's shape, (C, H, W).
+
+    Returns:
+        Sizes, noise and range of the features.
+    """
+    return CutShape(
+        classes=classes,
+        features=net.features,
+        sigma=net.cut.sigma,
+        positions=net.positions,
+        image=image,
+        is_unit_box=getattr(settings.net, "bound", "sigmoid") == "sigmoid",
+    )
+
+
+def _name_source(setting: str, value: str, weight: str) -> TermSource:
+    """Return how errors name a loss, and what they advise where it is not finite."""
+    remedy = "keep it finite" if ":" in value else f"lower local.rate, or {weight}"
+    return TermSource(f"{setting} {value!r}", remedy)
+
+
+def find_obstacle(settings: Settings) -> str | None:
+    """Name a loss that keeps clients from being computed at once.
+
+    Args:
+        settings: The run's settings.
+
+    Returns:
+        A reason, None where nothing is known; a user's own net shows it when it is tried.
+    """
+    return name_obstacle(build_terms(settings))
+
+
+def count_clients_at_once(settings: Settings) -> int:
+    """Choose how many clients are computed at once: as many as their parameters leave room for.
+
+    Args:
+        settings: The run's settings.
+
+    Returns:
+        Their number, 1 or more.
+    """
+    if find_obstacle(settings):
+        return 1
+    flat = build_workspace_net(settings)
+    room, most = PARAMETERS_AT_ONCE, MOST_CLIENTS
+    if fastest_device(flat.net) != CPU:
+        room, most = DEVICE_PARAMETERS_AT_ONCE, DEVICE_MOST_CLIENTS
+    return min(most, max(1, room // len(flat.vector)))
+
+
+def declare_metrics(settings: Settings, classes: int | None = None) -> dict[str, MetricRange]:
+    """Declare what clients report of their training with these settings.
+
+    A loss or a defence of the user's own reports what it likes; it is not declared.
+
+    Args:
+        settings: The run's settings.
+        classes: Its number of classes, None where nobody knows.
+
+    Returns:
+        The range of each metric, by name.
+    """
+    is_own_net = isinstance(settings.net, ImportedNet)  # its head may minimise what it likes
+    declared = {
+        "loss": declare_nll(classes)._replace(lowest=-inf if is_own_net else 0.0),
+        "clipped": SHARE,
+        "update-information": MetricRange(0.0, inf, _USUAL_INFORMATION),
+    }
+    features = float(settings.defence.adapt_net(settings.net).features)
+    is_bounded = isinstance(settings.net, OwnNet) and settings.net.bound != "none"
+    spread = MetricRange(0.0, features if is_bounded else inf, features)
+    per_class = spread._replace(is_per_class=True)
+    nats = log(max(2, settings.local.batch_size))  # of a uniform draw from one class's members
+    clusters = {  # distances to centres, not to the mean: at most twice as long
+        "spread": spread,
+        "cluster-spread": spread._replace(highest=4 * spread.highest, usual=4 * spread.usual),
+        "truncated-share": SHARE,
+    }
+    attention = {
+        "spread": spread,
+        "plain-spread": per_class,
+        "weighted-spread": per_class,
+        "attention-share": SHARE._replace(is_per_class=True),
+    }
+    information = {
+        "spread": spread,
+        "information": MetricRange(0.0, nats),
+        "information-cap": MetricRange(0.0, nats),
+    }
+    of_losses: dict[str, dict[str, MetricRange]] = {
+        "plain": {"spread": spread},
+        "cluster": clusters,
+        "gated": attention,
+        "hybrid": clusters | attention,
+        "mutual-information": information,
+    }
+    of_defences = {"nopeek": "distance-correlation", "adversarial": "adversary-mse"}
+    declared |= of_losses.get(settings.cel.kind, {})
+    if name := of_defences.get(settings.defence.name):
+        declared[name] = SHARE
+    if settings.defence.needs_noise:
+        declared["noise-scale"] = MetricRange(1 / NOISE_LIMIT, NOISE_LIMIT)
+    if settings.defence.name in ("vib", "ceb"):
+        declared["information-bound"] = MetricRange(0.0, inf, features)
+    return declared
