@@ -118,8 +118,8 @@ class ModelCard(StrictModel):
     dropout: float = Field(description="Chance that a device replaces a value by 0.")
     largest: float = Field(description="Largest absolute value of a message.")
     mechanism: str
-    clip: float
-    clip_kind: str
+    clip: float | None = Field(None, description="Size of the clip of logits, where there is one.")
+    clip_kind: str | None = Field(None, description="Kind of that clip.")
     epsilon: float
     delta: float
     price: PriceCard

@@ -3,7 +3,7 @@
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel import attacks, privacy
+from fedcel import attacks
 from fedcel.data import check_first_images, load_splits
 from fedcel.nets import FlatNet, check_layers
 from fedcel.posterior import build_sampler
@@ -37,6 +37,6 @@ def build_parts(settings: Settings) -> FlatNet:
         splits = load_splits(settings.data, settings.clients, settings.seed)
     flat = init_net(settings, splits)
     bind_terms(settings, flat.net, splits)
-    if settings.privacy.mechanism != "none":
-        privacy.build_mechanism(settings.privacy, splits.classes)
+    if settings.privacy.is_private:
+        settings.privacy.build(splits.classes)
     return flat

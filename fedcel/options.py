@@ -17,7 +17,6 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
-from pydantic_core import PydanticUndefined
 
 from fedcel.errors import SettingsError, replace_unwritable
 from fedcel.ranges import FRACTION, POSITIVE, Range
@@ -255,17 +254,11 @@ class Kind(Options):
             if key in raw and key not in chosen_keys:
                 selector, name = f"{cls.table}.{cls.selector}", raw.get(cls.selector)
                 value = cls.default_kind() if name is None else name
-                names = " or ".join(map(describe_kind, kinds))
+                names = [describe_kind(name) for name in kinds]
                 raise SettingsError(
-                    f"{cls.table}.{key} is of {selector} {names}, and {selector} is {value!r}, "
-                    f"which has no such key; remove it, or set {selector}"
+                    f"{cls.table}.{key} is of {selector} {' or '.join(names)}, and {selector} is "
+                    f"{value!r}, which has no such key; remove it, or set {selector}"
                 )
-
-
-def default_of(model: type[BaseModel], alias: str) -> object:
-    """Find the default of a key of one class."""
-    field = next(field for field in model.model_fields.values() if field.alias == alias)
-    return None if field.default is PydanticUndefined else field.default
 
 
 LIMITS = {

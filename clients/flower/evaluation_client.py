@@ -22,7 +22,7 @@ from fedcel.federation import record_names
 from fedcel.metrics import calibration
 from fedcel.nets import FlatNet, to_vector
 from fedcel.posterior import Prediction, apply_heads, predict
-from fedcel.privacy import LabelledLogits, build_mechanism, measure_utility, private_logits
+from fedcel.privacy import LabelledLogits, measure_utility, private_logits
 from fedcel.privacy.ledger import MICRO, Ledger, LedgerAddress, Refusal, to_granted_micro
 from fedcel.seeding import make_generator
 from fedcel.settings import Settings
@@ -117,7 +117,7 @@ class EvaluationClient(NumPyClient):
     def _answer_charged(self, message: Tensor, account: Account) -> NDArray[np.float32]:
         """Return the answers that the account pays for; where it cannot, none of them."""
         model = build_served(self.settings, self.flat, self.samples, tuple(self.images.x.shape[1:]))
-        mechanism = build_mechanism(self.settings.privacy, model.classes)
+        mechanism = self.settings.privacy.build(model.classes)
         with Ledger.open(account.ledger) as ledger:
             ledger.admit(account.client, to_granted_micro(self.settings.privacy.budget))
             answerer = PrivateAnswerer(model, mechanism, ledger)

@@ -37,6 +37,9 @@ MAX_TEXTS = 1024
 """Answers of which the text is kept: where a label is all that is told, there are no others."""
 NO_SCORES: Mapping[int, Tensor] = {}
 
+KEPT_KEYS = {"clip": 1.0, "clip-kind": "l1", "delta": 1e-6, "sensitivity": "none"}
+"""Keys that every mechanism had when the first digests were kept, with their values then."""
+
 
 class Query(NamedTuple):
     """A checked query."""
@@ -299,7 +302,7 @@ class PrivateAnswerer:
 
         Canonical JSON of values alone: the digests are kept for years, names in the code are not.
         """
-        privacy = self.model.privacy.model_dump(mode="json", by_alias=True)
+        privacy = KEPT_KEYS | self.model.privacy.model_dump(mode="json", by_alias=True)
         return [
             json.dumps(
                 {"privacy": privacy, "uncertainty": with_uncertainty},

@@ -23,7 +23,7 @@ from fedcel.nets import FlatNet, SplitNet
 from fedcel.posterior import Prediction, build_device_net
 from fedcel.privacy import AnswerCalibration, Mechanism
 from fedcel.runs import Run, posterior_samples
-from fedcel.settings import NetSettings, PrivacySettings, Settings, check_private
+from fedcel.settings import NetSettings, PrivacySettings, Settings
 
 ENCODER_FORMAT = "1"
 
@@ -159,7 +159,8 @@ def build_served(
         SettingsError: It would answer without a mechanism, or need several messages an image.
         RunError: The samples do not share one encoder.
     """
-    check_private(settings.privacy)
+    if not settings.privacy.is_private:
+        settings.privacy.build(2)  # says what to set
     if settings.chain.scope == "full":
         raise SettingsError(
             "chain.scope is 'full': its samples have encoders of their own, a device would send "

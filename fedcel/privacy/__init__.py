@@ -1,7 +1,6 @@
 """Private answers: each protects the INPUT of one query against whoever reads the answer.
 
-Names are loaded when they are first used: settings check their sensitivity here, and need neither
-tensors nor what else the mechanisms import. (So no file may have the name of what it offers.)
+Names are loaded when they are first used. (So no file may have the name of what it offers.)
 """
 
 from importlib import import_module
@@ -34,9 +33,18 @@ if TYPE_CHECKING:
     )
     from fedcel.privacy.epsilon_range import check_epsilon
     from fedcel.privacy.label_only import LabelOnly
-    from fedcel.privacy.mechanism_builder import build_mechanism, private_logits
     from fedcel.privacy.mechanism_contract import MECHANISM_TESTS, MechanismCase
     from fedcel.privacy.noise_mechanisms import Gaussian, Laplace, perturb_rows
+    from fedcel.privacy.privacy_settings import (
+        ClippedAnswers,
+        GaussianAnswers,
+        LabelOnlyAnswers,
+        LaplaceAnswers,
+        OpenAnswers,
+        OwnAnswers,
+        PrivacySettings,
+        private_logits,
+    )
     from fedcel.privacy.protocol import KnownLaw, Mechanism
     from fedcel.privacy.sensitivity import ClipKind, clip_sensitivity, noise_sensitivity
     from fedcel.privacy.update_noise import (
@@ -52,18 +60,24 @@ __all__ = [
     "AnswerOption",
     "AnswerScore",
     "ClipKind",
+    "ClippedAnswers",
     "Gaussian",
+    "GaussianAnswers",
     "KnownLaw",
     "LabelOnly",
+    "LabelOnlyAnswers",
     "LabelledLogits",
     "Laplace",
+    "LaplaceAnswers",
     "Mechanism",
     "MechanismCase",
     "NoisyRound",
+    "OpenAnswers",
+    "OwnAnswers",
+    "PrivacySettings",
     "account_updates",
     "accuracy_ceiling",
     "add_update_noise",
-    "build_mechanism",
     "check_epsilon",
     "choose_cheapest",
     "clip_rows",
@@ -89,7 +103,7 @@ __all__ = [
 ]
 
 _MODULES = (
-    "sensitivity",  # first what needs no tensors
+    "sensitivity",
     "epsilon_range",
     "budget_units",
     "answer_calibration",
@@ -99,9 +113,9 @@ _MODULES = (
     "composition",
     "empirical_bounds",
     "label_only",
-    "mechanism_builder",
     "mechanism_contract",
     "noise_mechanisms",
+    "privacy_settings",
     "protocol",
     "update_noise",
 )

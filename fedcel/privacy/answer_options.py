@@ -11,8 +11,13 @@ from fedcel.privacy.answer_utility import (
     accuracy_ceiling,
     score_answers,
 )
-from fedcel.privacy.mechanism_builder import build_mechanism
-from fedcel.privacy.privacy_settings import MECHANISMS, NOISES, PrivacySettings
+from fedcel.privacy.privacy_settings import (
+    GaussianAnswers,
+    LabelOnlyAnswers,
+    LaplaceAnswers,
+    OwnAnswers,
+    PrivacySettings,
+)
 
 VALIDATION_ANSWERS = 4000
 """Answers by which an option is chosen, so that its noise does not choose."""
@@ -50,15 +55,17 @@ def list_options(
         Settings, the epsilons of an option one after the other.
     """
     sizes = list(clips)
-    built_in = privacy.model_copy(update={"sensitivity": "none", "clip": 1.0, "clip_kind": "l1"})
-    kinds = [built_in.model_copy(update={"mechanism": "label-only"})]
-    if privacy.mechanism not in MECHANISMS:
+    kinds: list[PrivacySettings] = [LabelOnlyAnswers()]
+    if isinstance(privacy, OwnAnswers):
         kinds.append(privacy)
-    for name in NOISES:
+    for noise in (
+        LaplaceAnswers(),
+        LaplaceAnswers(mechanism="discrete-laplace"),
+        GaussianAnswers(delta=getattr(privacy, "delta", GaussianAnswers().delta)),
+    ):
         for kind in CLIP_KINDS:
             for clip in sizes if kind != "probabilities" else [1.0]:
-                change = {"mechanism": name, "clip_kind": kind, "clip": clip}
-                kinds.append(built_in.model_copy(update=change))
+                kinds.append(noise.model_copy(update={"clip_kind": kind, "clip": clip}))
     steps = list(epsilons)
     return [kind.model_copy(update={"epsilon": epsilon}) for kind in kinds for epsilon in steps]
 
@@ -80,7 +87,7 @@ def score_options(
     halves = split_images(validation)
     classes = test.logits.shape[1]
     for privacy in options:
-        mechanism = build_mechanism(privacy, classes)
+        mechanism = privacy.build(classes)
         scores = [
             score_answers(
                 mechanism,

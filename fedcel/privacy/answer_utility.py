@@ -1,7 +1,7 @@
 """What private answers are still good for.
 
 The answers measured here protect the INPUT of one query against whoever reads the answer; see
-`fedcel.privacy.mechanism_builder`.
+`fedcel.privacy.privacy_settings`.
 """
 
 import math
@@ -13,9 +13,7 @@ from torch import Tensor
 
 from fedcel.metrics import calibration, sample_half_width
 from fedcel.privacy.answer_calibration import AnswerCalibration, fit_calibration
-from fedcel.privacy.clip import clip_rows
-from fedcel.privacy.mechanism_builder import build_mechanism
-from fedcel.privacy.privacy_settings import PrivacySettings
+from fedcel.privacy.privacy_settings import OpenAnswers, PrivacySettings
 from fedcel.privacy.protocol import Mechanism
 from fedcel.short_repr import summarise_record
 
@@ -167,13 +165,13 @@ def measure_utility(
         raise ValueError("no logits to measure, must be at least one row")
     before = images.logits.double().softmax(1)
     ceiling = 1.0
-    if privacy.mechanism == "none":
-        rows = clip_rows(images.logits, privacy.clip_kind, privacy.clip)
+    if isinstance(privacy, OpenAnswers):
+        rows = privacy.clip_logits(images.logits)
         is_distribution = privacy.clip_kind == "probabilities"
         score = score_probabilities(rows if is_distribution else rows.softmax(1), images)
     else:
         classes = images.logits.shape[1]
-        mechanism = build_mechanism(privacy, classes)
+        mechanism = privacy.build(classes)
         reader = fit_calibration(mechanism, *(references or (None, None))[:2])
         score = score_answers(mechanism, reader, images)
         ceiling = accuracy_ceiling(mechanism.epsilon, mechanism.delta, classes)

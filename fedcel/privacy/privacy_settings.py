@@ -1,117 +1,211 @@
-"""Settings of private answers, and what they must fulfil together."""
+"""Private answers as settings ask for them, each protecting the INPUT of one query.
 
-from typing import Annotated
+Whoever reads an answer learns little: any two inputs give answers whose chances differ by at most
+exp(epsilon), up to delta, for each query on its own. Answers to repeated queries add up
+(`fedcel.privacy.composition`), and the images a model was trained on are not protected by this.
+Where the asker owns the input, it is protected from whoever else reads the answer.
+"""
 
-from pydantic import Field
+from dataclasses import replace
+from functools import lru_cache
+from typing import Literal, Self
 
-from fedcel.errors import SettingsError
-from fedcel.options import (
-    Fraction,
-    Off,
-    Options,
-    Positive,
-    PositiveList,
-    part_name,
-    part_words,
-)
-from fedcel.privacy import (
-    ClipKind,
-    check_epsilon,
-    noise_sensitivity,
-    to_granted_micro,
-    to_micro_epsilon,
-)
+from jaxtyping import Float
+from pydantic import Field, model_validator
+from torch import Tensor
 
-NOISES = ("laplace", "discrete-laplace", "gaussian")
-"""Mechanisms that add noise in proportion to a sensitivity."""
-MECHANISMS = (*NOISES, "label-only", "none")
+from fedcel import plugins
+from fedcel.errors import PluginError, SettingsError
+from fedcel.options import Fraction, Kind, Positive, PositiveList
+from fedcel.privacy.budget_units import to_granted_micro, to_micro_epsilon
+from fedcel.privacy.clip import clip_rows
+from fedcel.privacy.discrete_laplace import GridNoise
+from fedcel.privacy.epsilon_range import check_epsilon
+from fedcel.privacy.label_only import LabelOnly
+from fedcel.privacy.mechanism_contract import MECHANISM_CHECKS, MechanismCase
+from fedcel.privacy.noise_mechanisms import Gaussian, Laplace
+from fedcel.privacy.protocol import Mechanism
+from fedcel.privacy.sensitivity import ClipKind
 
 
-class PrivacySettings(Options):
-    """How served logits are perturbed."""
+class PrivacySettings(Kind, table="privacy", selector="mechanism"):
+    """Mechanism of served answers, its price and the budget."""
 
-    mechanism: Annotated[str, part_name(MECHANISMS), part_words(MECHANISMS)] = Field(
-        "label-only",
-        description="label-only, laplace, gaussian (OpenDP), discrete-laplace (own), none, import.",
-    )
+    mechanism: str = Field("label-only", description="Mechanism that makes answers private.")
     epsilon: Positive = Field(4.0, description="Privacy loss of one served answer.")
-    delta: Fraction = Field(1e-6, description="Delta of one answer of the mechanism 'gaussian'.")
     budget: Positive = Field(100.0, description="Epsilon that a client may spend in all.")
     epsilons: PositiveList = Field(
         "0.5,1,2,4,8", description="Epsilons at which result.json states the utility."
     )
+
+    @model_validator(mode="after")
+    def check_prices(self) -> Self:
+        """Refuse epsilons out of range, and a budget for not even one answer."""
+        try:
+            budget = to_granted_micro(self.budget, "privacy.budget")
+            price = to_micro_epsilon(self.epsilon, "privacy.epsilon")
+            for key, texts in (("epsilon", str(self.epsilon)), ("epsilons", self.epsilons)):
+                for epsilon in map(float, texts.split(",")):
+                    check_epsilon(epsilon, self.mechanism, f"privacy.{key}")
+        except ValueError as error:
+            raise SettingsError(str(error)) from None
+        if self.is_private and budget < price:
+            raise SettingsError(
+                f"privacy.budget is {self.budget:g}, must be at least privacy.epsilon "
+                f"({self.epsilon:g}), or not one question is answered; raise it"
+            )
+        return self
+
+    @property
+    def is_private(self) -> bool:
+        """Whether there is a mechanism."""
+        return True
+
+    def build(self, classes: int) -> Mechanism:
+        """Build the mechanism.
+
+        Args:
+            classes: Logits of an answer.
+
+        Returns:
+            The mechanism.
+
+        Raises:
+            SettingsError: The mechanism is `none`, which protects nothing.
+            PluginError: A user's object is no mechanism, or costs more than the settings allow.
+        """
+        raise NotImplementedError
+
+
+class LabelOnlyAnswers(PrivacySettings):
+    """Labels alone, by randomised response."""
+
+    mechanism: Literal["label-only"] = "label-only"
+
+    def build(self, classes: int) -> Mechanism:
+        """Build the mechanism; see `PrivacySettings.build`."""
+        return LabelOnly(self.epsilon, classes)
+
+
+class ClippedAnswers(PrivacySettings):
+    """Clipped logits."""
+
     clip: Positive = Field(
         1.0, description="c: centred logits are clamped to [-c, c], or projected to |.|_1 <= c."
     )
     clip_kind: ClipKind = Field(
-        "l1", description="What enforces the sensitivity: 2cC, 2c, or 2 on probabilities."
-    )
-    sensitivity: Positive | Off = Field(
-        "none", description="Sensitivity stated by hand, at least the clip's; none: the clip's."
+        "l1", description="Rule that enforces the sensitivity: 2cC, 2c, or 2 on probabilities."
     )
 
-    def used_sensitivity(self, classes: int) -> float:
-        """Return the sensitivity to add noise for: L2 for `gaussian`, else L1.
-
-        Args:
-            classes: Values of an answer.
-
-        Raises:
-            SettingsError: One is stated below what the clip enforces for so many classes.
-        """
-        stated = None if self.sensitivity == "none" else self.sensitivity
-        norm = 2 if self.mechanism == "gaussian" else 1
-        return noise_sensitivity(self.clip_kind, self.clip, classes, norm, stated=stated)
+    def clip_logits(self, logits: Float[Tensor, "B C"]) -> Float[Tensor, "B C"]:
+        """Clip logits (B, C), in double precision; see `clip_rows`."""
+        return clip_rows(logits, self.clip_kind, self.clip)
 
 
-def check_private(privacy: PrivacySettings) -> None:
-    """Refuse to answer without a mechanism.
+class OpenAnswers(ClippedAnswers):
+    """Clipped logits as they are, which protect nothing."""
+
+    mechanism: Literal["none"] = "none"
+
+    @property
+    def is_private(self) -> bool:
+        """Whether there is a mechanism."""
+        return False
+
+    def build(self, classes: int) -> Mechanism:
+        """Refuse to answer without a mechanism."""
+        raise SettingsError(
+            "privacy.mechanism is 'none': answers would not be private; set it to 'label-only', "
+            "'laplace', 'discrete-laplace' or 'gaussian'"
+        )
+
+
+class LaplaceAnswers(ClippedAnswers):
+    """Clipped logits plus Laplace noise, drawn by OpenDP or, discrete, by the own sampler."""
+
+    mechanism: Literal["laplace", "discrete-laplace"] = "laplace"
+
+    def build(self, classes: int) -> Mechanism:
+        """Build the mechanism; see `PrivacySettings.build`."""
+        noise = Laplace(self.epsilon, classes, clip_kind=self.clip_kind, clip=self.clip)
+        if self.mechanism == "laplace":
+            return noise
+        return replace(noise, name=self.mechanism, disturb=GridNoise())
+
+
+class GaussianAnswers(ClippedAnswers):
+    """Clipped logits plus Gaussian noise, drawn by OpenDP."""
+
+    mechanism: Literal["gaussian"] = "gaussian"
+    delta: Fraction = Field(1e-6, description="Delta of one answer.")
+
+    def build(self, classes: int) -> Mechanism:
+        """Build the mechanism; see `PrivacySettings.build`."""
+        return Gaussian(
+            self.epsilon, classes, delta=self.delta, clip_kind=self.clip_kind, clip=self.clip
+        )
+
+
+class OwnAnswers(ClippedAnswers, is_imported=True):
+    """Mechanism of a user's own, called with these settings and the number of classes."""
+
+    delta: Fraction = Field(1e-6, description="Delta of one answer.")
+
+    def build(self, classes: int) -> Mechanism:
+        """Build the user's mechanism, once it has kept its contract."""
+        _check_own_mechanism(self, classes)
+        mechanism = _make_own_mechanism(self, classes)
+        epsilon, delta = mechanism.epsilon, mechanism.delta
+        if not (0 < epsilon <= self.epsilon and 0 <= delta <= self.delta):
+            raise PluginError(
+                f"{_name_part(self)} costs epsilon {epsilon} and delta {delta}, must be at most "
+                f"privacy.epsilon {self.epsilon} and privacy.delta {self.delta}"
+            )
+        return mechanism
+
+
+def _name_part(privacy: OwnAnswers) -> plugins.PartName:
+    return plugins.PartName("privacy.mechanism", privacy.mechanism, "MechanismContract")
+
+
+def _make_own_mechanism(privacy: OwnAnswers, classes: int) -> Mechanism:
+    """Return what the user's object makes, if it is a mechanism."""
+    part = _name_part(privacy)
+    mechanism = plugins.make_part(part.setting, part.ref, privacy, classes)
+    if not isinstance(mechanism, Mechanism):
+        raise PluginError(
+            f"{part} made {mechanism!r}, which lacks name, epsilon, delta, protects, unit or answer"
+        )
+    return mechanism
+
+
+@lru_cache(maxsize=64)
+def _check_own_mechanism(privacy: OwnAnswers, classes: int) -> None:
+    """Hold a user's mechanism to its contract."""
+    case = MechanismCase(lambda: _make_own_mechanism(privacy, classes), classes)
+    plugins.check_contract(_name_part(privacy), MECHANISM_CHECKS, case)
+
+
+def private_logits(
+    logits: Float[Tensor, "B C"], privacy: PrivacySettings, epsilon: float | None = None
+) -> Float[Tensor, "B C"]:
+    """Answer privately: clip logits and add the noise that an epsilon asks for.
 
     Args:
-        privacy: The settings of the answers' privacy.
+        logits: (B, C); each row is one answer.
+        privacy: Mechanism, clip and delta.
+        epsilon: Privacy loss of each row; None: `privacy.epsilon`.
+
+    Returns:
+        Answers in the dtype of `logits`, not repeatable by a seed. Mechanism `none` returns the
+        clipped logits as they are and protects nothing.
 
     Raises:
-        SettingsError: The mechanism is `none`.
+        ValueError: Logits are undefined.
     """
-    if privacy.mechanism == "none":
-        raise SettingsError(
-            "privacy.mechanism is 'none': answers would not be private; set it to "
-            f"{', '.join(map(repr, NOISES))} or 'label-only'"
-        )
-
-
-def is_clip_unused(privacy: PrivacySettings) -> bool:
-    """Say whether a clip was chosen that the mechanism does not use."""
-    default = PrivacySettings()
-    chosen = (privacy.clip, privacy.clip_kind) != (default.clip, default.clip_kind)
-    return privacy.mechanism == "label-only" and chosen
-
-
-def check_privacy(privacy: PrivacySettings) -> None:
-    """Refuse a budget for not even one answer, and a sensitivity that nothing enforces."""
-    try:
-        budget, price = (
-            to_granted_micro(privacy.budget, "privacy.budget"),
-            to_micro_epsilon(privacy.epsilon, "privacy.epsilon"),
-        )
-    except ValueError as error:
-        raise SettingsError(str(error)) from None
-    if privacy.mechanism != "none" and budget < price:
-        raise SettingsError(
-            f"privacy.budget is {privacy.budget:g}, must be at least privacy.epsilon "
-            f"({privacy.epsilon:g}), or not one question is answered; raise it"
-        )
-    for key, texts in (("epsilon", str(privacy.epsilon)), ("epsilons", privacy.epsilons)):
-        for epsilon in map(float, texts.split(",")):
-            try:
-                check_epsilon(epsilon, privacy.mechanism, f"privacy.{key}")
-            except ValueError as error:
-                raise SettingsError(str(error)) from None
-    if privacy.mechanism in NOISES:
-        privacy.used_sensitivity(2)
-    elif privacy.sensitivity != "none":
-        raise SettingsError(
-            f"privacy.sensitivity is {privacy.sensitivity:g}, only {', '.join(NOISES)} add noise "
-            f"in proportion to it, privacy.mechanism is {privacy.mechanism!r}; set it to 'none', "
-            "or privacy.mechanism to 'laplace'"
-        )
+    if isinstance(privacy, OpenAnswers):
+        return privacy.clip_logits(logits).to(logits.dtype)
+    if epsilon is not None:
+        privacy = privacy.model_copy(update={"epsilon": epsilon})
+    answer = privacy.build(logits.shape[1]).answer(logits)
+    return answer.to(logits.dtype)  # rounding an answer costs no privacy

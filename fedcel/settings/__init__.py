@@ -12,7 +12,7 @@ from fedcel.posterior.schedule import (
     NoPrior,
     Prior,
 )
-from fedcel.privacy.privacy_settings import MECHANISMS, NOISES, PrivacySettings, check_private
+from fedcel.privacy import PrivacySettings
 from fedcel.privacy.update_settings import UpdateSettings
 from fedcel.settings.attack import AttackSettings
 from fedcel.settings.parsing import (
@@ -34,10 +34,8 @@ from fedcel.settings.strategy import OWN_STRATEGY, StrategySettings, parse_strat
 
 __all__ = [
     "CONNECTED_NODES",
-    "MECHANISMS",
     "MIN_ESS",
     "MIN_SAMPLED_ROUNDS",
-    "NOISES",
     "OWN_STRATEGY",
     "SAMPLERS",
     "SELECTORS",
@@ -58,7 +56,6 @@ __all__ = [
     "StrategySettings",
     "UpdateSettings",
     "burn_in_rounds",
-    "check_private",
     "check_schedule",
     "describe_kind",
     "describe_settings",

@@ -142,8 +142,8 @@ def drop_foreign_keys(
             kind = family.find_kind(name)
         except SettingsError:
             continue  # is refused where it is parsed
-        own = {str(field.alias) for field in kind.model_fields.values()}
-        foreign |= {f"{family.table}.{key}" for key in family.list_keys().keys() - own}
+        allowed = {str(field.alias) for field in kind.model_fields.values()}
+        foreign |= {f"{family.table}.{key}" for key in family.list_keys().keys() - allowed}
     return {key: value for key, value in flat.items() if key not in foreign}
 
 

@@ -58,5 +58,5 @@ def parse_run_config(config: Mapping[str, object], clients: int | None = None) -
     # The app declares the keys of every kind: those that are at their default were not given.
     declared = {key: value for key, value in flat.items() if value == defaults.get(key)}
     kinds = {key: flat.get(key, defaults[key]) for key in SELECTORS}
-    given = {key: value for key, value in flat.items() if key not in declared}
-    return parse_settings(declared, kinds | given)
+    changed = {key: value for key, value in flat.items() if key not in declared}
+    return parse_settings(declared, kinds | changed)

@@ -16,7 +16,7 @@ from fedcel.nets import Mlp, NetSettings, OwnNet
 from fedcel.options import Kind, to_kebab
 from fedcel.posterior.chain import MIN_ESS, MIN_SAMPLED_ROUNDS
 from fedcel.posterior.schedule import ChainSettings, ConsistentPrior, LocalSettings, Prior
-from fedcel.privacy.privacy_settings import PrivacySettings, check_privacy, is_clip_unused
+from fedcel.privacy import LabelOnlyAnswers, PrivacySettings
 from fedcel.privacy.update_settings import UpdateSettings
 from fedcel.settings.attack import AttackSettings
 from fedcel.settings.strategy import OWN_STRATEGY, StrategySettings, check_strategy
@@ -59,7 +59,7 @@ class Settings(BaseModel):
     strategy: StrategySettings = StrategySettings()
     update: UpdateSettings = UpdateSettings()
     chain: ChainSettings = ChainSettings()
-    privacy: PrivacySettings = PrivacySettings()
+    privacy: PrivacySettings = LabelOnlyAnswers()
     attack: AttackSettings = AttackSettings()
 
     def __repr_args__(self) -> Iterator[tuple[str, object]]:
@@ -174,7 +174,6 @@ def check_settings(settings: Settings) -> None:
     check_robust_aggregation(settings)
     check_temperature(settings)
     check_chain(settings)
-    check_privacy(settings.privacy)
     check_update_noise(settings)
     warn_of_unwise(settings)
 
@@ -403,11 +402,6 @@ def warn_of_unwise(settings: Settings) -> None:
             settings.local.augment != "none" and is_whole_net_sampled(settings),
             "local.augment and chain.scope 'full' above temperature 0: the chain samples the "
             "posterior given changed images",
-        ),
-        (
-            is_clip_unused(settings.privacy),
-            "privacy.clip and privacy.clip-kind do nothing to 'label-only' answers, which have no "
-            "logits; set privacy.mechanism to 'laplace' or 'gaussian' to answer with logits",
         ),
     ]
     for is_unwise, message in warnings:

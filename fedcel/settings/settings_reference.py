@@ -14,7 +14,14 @@ BOUND_SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 
 
 def describe_kind(name: str) -> str:
-    """Name a kind, or those that an import string names."""
+    """Name a kind, or those that an import string names.
+
+    Args:
+        name: Of `Setting.kinds`.
+
+    Returns:
+        The name in words.
+    """
     return "import strings" if name == ":" else name
 
 
@@ -71,8 +78,8 @@ def _describe_kinds(family: type[Kind]) -> Iterator[Setting]:
     for key in {str(f.alias): 0 for model in classes for f in model.model_fields.values()}:
         setting = _describe_field(f"{family.table}.{key}", fields[key])
         if key == family.selector:
-            own = ", or package.module:object" if ":" in family.kinds else ""
-            yield setting._replace(type=", ".join(names) + own)
+            imported = ", or package.module:object" if ":" in family.kinds else ""
+            yield setting._replace(type=", ".join(names) + imported)
         else:
             yield setting._replace(kinds=tuple(kinds_of[key]))
 

@@ -16,7 +16,7 @@ from fedcel.federation import weigh_terms
 from fedcel.leakage import LOG_PROB, LOGITS, Law, Observation, SmashedData
 from fedcel.nets import FlatNet, SplitNet, apply_noise, copy_module
 from fedcel.posterior import Prediction, build_device_net, noise_variance, predict
-from fedcel.privacy import KnownLaw, Laplace, Mechanism, build_mechanism
+from fedcel.privacy import KnownLaw, Laplace, Mechanism
 from fedcel.run_parts import build_schedule, build_terms, init_net
 from fedcel.runs import Run, posterior_samples
 from fedcel.seeding import make_generator as stream
@@ -166,8 +166,7 @@ def list_observations(run: Run, attack_settings: AttackSettings | None = None) -
     client = EvaluationClient(run.settings, run.flat, run.splits.test, served)
     message = build_device_net(run.flat, served, "head")
     private = run.settings.privacy
-    is_private = private.mechanism != "none"
-    mechanism = build_mechanism(private, run.splits.classes) if is_private else None
+    mechanism = private.build(run.splits.classes) if private.is_private else None
     answers = PrivateLogits(client, message, sample_heads(run, served), mechanism)
     sent = send_messages(run.flat, samples, scope)
     return [sent, answers, client_uploads(run, attack_settings or run.settings.attack)]

@@ -187,21 +187,23 @@ def list_cells(scenario: Scenario, overrides: dict[str, Scalar]) -> list[Cell]:
 
 
 def merge_variant(
-    common: Mapping[str, Scalar], own: Mapping[str, Scalar], overrides: Mapping[str, Scalar]
+    common: Mapping[str, Scalar], special: Mapping[str, Scalar], overrides: Mapping[str, Scalar]
 ) -> dict[str, Scalar]:
     """Merge the settings of a variant; keys of kinds that it does not have are left out.
 
     Args:
         common: Settings of all variants.
-        own: Its own.
+        special: Those of this variant.
         overrides: Settings in the place of both, given for all variants.
 
     Returns:
         Values by dotted key, unchecked.
     """
-    merged = merge_layers(common, own, overrides)
+    merged = merge_layers(common, special, overrides)
     kinds = {key: merged[key] for key in SELECTORS if key in merged}
-    return merge_layers(drop_foreign_keys(common, kinds), own, drop_foreign_keys(overrides, kinds))
+    return merge_layers(
+        drop_foreign_keys(common, kinds), special, drop_foreign_keys(overrides, kinds)
+    )
 
 
 def list_points(scenario: Scenario) -> list[tuple[Variant, float | None]]:

@@ -27,7 +27,6 @@ from fedcel.privacy import (
     AnswerCalibration,
     Mechanism,
     accuracy_ceiling,
-    build_mechanism,
     score_answers,
     score_probabilities,
 )
@@ -223,7 +222,7 @@ def load_model_and_mechanism(
     """Return a run's model, and the mechanism that its settings and the overrides name."""
     settings = override_group(run.settings, overrides, "privacy")
     model = load_served(run._replace(settings=settings))
-    return model, build_mechanism(settings.privacy, model.classes)
+    return model, settings.privacy.build(model.classes)
 
 
 def choose_engine(model: ServedModel, heads: HeadEngine) -> ServedModel:

@@ -13,12 +13,11 @@ from torch import Tensor
 
 from clients.service import PrivateAnswerer, Query, load_served
 from fedcel.errors import SettingsError
-from fedcel.privacy import LabelledLogits, build_mechanism, fit_calibration
+from fedcel.privacy import LabelledLogits, LabelOnlyAnswers, fit_calibration
 from fedcel.privacy.ledger import Ledger, Refusal, to_granted_micro
 from fedcel.runs import Run, predict_references
 
 EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-USUAL_MECHANISM = "label-only"  # where a run's own is `none`
 REFUSALS = {
     "budget": "The budget is spent: what is left is less than this answer costs.",
     "undefined": "The model has no finite answer to this message.",
@@ -37,8 +36,8 @@ class PrivateAccount:
 
     def __init__(self, run: Run, folder: Path) -> None:
         privacy = run.settings.privacy
-        if privacy.mechanism == "none":
-            changed = privacy.model_copy(update={"mechanism": USUAL_MECHANISM})
+        if not privacy.is_private:
+            changed = LabelOnlyAnswers(epsilon=privacy.epsilon, budget=privacy.budget)
             run = run._replace(settings=run.settings.model_copy(update={"privacy": changed}))
         self.privacy = run.settings.privacy
         self.served, self.reason = None, ""
@@ -104,7 +103,7 @@ class PrivateAccount:
         if epsilon not in self._answerers:
             assert self.served is not None  # `ask` says so first
             privacy = self.privacy.model_copy(update={"epsilon": epsilon})
-            mechanism = build_mechanism(privacy, self.served.classes)
+            mechanism = privacy.build(self.served.classes)
             calibration = fit_calibration(
                 mechanism, self._references.logits, self._references.labels
             )

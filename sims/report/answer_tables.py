@@ -14,9 +14,9 @@ from fedcel.metrics import chance_accuracy, is_at_chance
 from fedcel.posterior import Prediction, apply_heads
 from fedcel.privacy import (
     AnswerOption,
+    ClippedAnswers,
     LabelledLogits,
     accuracy_ceiling,
-    build_mechanism,
     choose_cheapest,
     clip_sensitivity,
     estimate_sensitivity,
@@ -27,7 +27,7 @@ from fedcel.privacy import (
     score_probabilities,
 )
 from fedcel.runs import Run, posterior_samples, predict_labelled, read_run
-from fedcel.settings import NOISES, PrivacySettings
+from fedcel.settings import PrivacySettings
 from sims.progress import show_steps
 from sims.report.table import Table, format_columns, make_table
 
@@ -95,7 +95,7 @@ def check_options(options: Sequence[PrivacySettings], classes: int) -> None:
     """Refuse what no mechanism can be built of, before any is scored: SettingsError."""
     for privacy in options:
         try:
-            build_mechanism(privacy, classes)
+            privacy.build(classes)
         except ValueError as error:
             raise SettingsError(f"{name_option(privacy)}: {error}") from None
 
@@ -133,7 +133,7 @@ def make_answer_table(options: Sequence[AnswerOption], classes: int) -> Table:
 
 def name_parts(privacy: PrivacySettings) -> tuple[str, str]:
     """Return the names of a mechanism and of its clip."""
-    if privacy.mechanism not in NOISES:
+    if not isinstance(privacy, ClippedAnswers):
         return privacy.mechanism, "-"
     size = "" if privacy.clip_kind == "probabilities" else f" {privacy.clip:g}"
     return privacy.mechanism, f"{privacy.clip_kind}{size}"
@@ -157,7 +157,7 @@ def describe_choice(
         )
     settings = [f"privacy.mechanism={cheapest.privacy.mechanism}"]
     settings.append(f"privacy.epsilon={cheapest.privacy.epsilon:g}")
-    if cheapest.privacy.mechanism in NOISES:
+    if isinstance(cheapest.privacy, ClippedAnswers):
         settings.append(f"privacy.clip-kind={cheapest.privacy.clip_kind}")
         settings.append(f"privacy.clip={cheapest.privacy.clip:g}")
     return (

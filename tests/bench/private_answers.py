@@ -19,7 +19,7 @@ import torch
 from fedcel.data import Digits
 from fedcel.files import write_json
 from fedcel.metrics import accuracy, ece
-from fedcel.privacy import LabelledLogits, build_mechanism, fit_calibration
+from fedcel.privacy import LabelledLogits, fit_calibration
 from fedcel.privacy.clip import project_simplex
 from fedcel.runs import predict_labelled, predict_references, read_run
 from fedcel.settings import PrivacySettings
@@ -71,10 +71,11 @@ def measure_rows(
     many = test.repeat(math.ceil(ANSWERS / len(test.labels)))
     for mechanism_name, kind, clip in OPTIONS:
         for epsilon in EPSILONS:
-            privacy = PrivacySettings(
-                mechanism=mechanism_name, clip_kind=kind, clip=clip, epsilon=epsilon
-            )
-            mechanism = build_mechanism(privacy, classes)
+            options = {"mechanism": mechanism_name, "clip-kind": kind, "clip": clip}
+            if mechanism_name == "label-only":
+                options = {}
+            privacy = PrivacySettings.model_validate(options | {"epsilon": epsilon})
+            mechanism = privacy.build(classes)
             reader = fit_calibration(mechanism, references.logits, references.labels)
             answers = mechanism.answer(many.logits.double())
             is_logits = mechanism.unit == "logits"

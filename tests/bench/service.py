@@ -35,7 +35,7 @@ from clients.service.worker import (
     Worker,
     spare_from_collections,
 )
-from fedcel.privacy import LabelOnly, build_mechanism
+from fedcel.privacy import LabelOnly
 from fedcel.privacy.ledger import MICRO, Charge, Ledger, Refusal
 from fedcel.runs import calibrate_answers
 from fedcel.runs.run_folder import Run
@@ -232,8 +232,8 @@ def limits(folder: Path) -> list[tuple[str, float]]:
     """Return the seconds an answer of each part by itself, in groups of 16."""
     run = sixteen_heads("laplace")
     model = load_served(run)
-    noise = build_mechanism(run.settings.privacy, model.classes)
-    own = build_mechanism(sixteen_heads("discrete-laplace").settings.privacy, model.classes)
+    noise = run.settings.privacy.build(model.classes)
+    own = sixteen_heads("discrete-laplace").settings.privacy.build(model.classes)
     labels = LabelOnly(4.0, model.classes)
     onnx = use_onnx_heads(model, convert_heads(model))
     reader = calibrate_answers(run, noise)

@@ -20,7 +20,7 @@ from clients.service.model import ModelOffer
 from clients.service.service import Limits, Reload, Service
 from clients.service.worker import ThreadWorker, Worker
 from fedcel.data import load_splits
-from fedcel.privacy import Mechanism, build_mechanism
+from fedcel.privacy import Mechanism
 from fedcel.privacy.ledger import MICRO, Ledger, parse_ledger_address
 from fedcel.run_parts import init_net
 from fedcel.runs import calibrate_answers
@@ -51,7 +51,7 @@ def make_offer(
 ) -> ModelOffer:
     """Return what a run offers, with another model or mechanism where one is given."""
     model = model or load_served(run)
-    mechanism = mechanism or build_mechanism(run.settings.privacy, model.classes)
+    mechanism = mechanism or run.settings.privacy.build(model.classes)
     return ModelOffer(model, mechanism, calibrate_answers(run, mechanism))
 
 

@@ -13,7 +13,8 @@ from own_parts.strategy import Wary
 from fedcel import parse_settings
 from fedcel.data import ImportedSource
 from fedcel.losses.cel import CEL
-from fedcel.settings import DataSettings, PrivacySettings
+from fedcel.privacy import LabelOnlyAnswers
+from fedcel.settings import DataSettings
 from fedcel.testing import (
     AttackContract,
     CELContract,
@@ -101,7 +102,7 @@ class TestMechanism(MechanismContract):
 
 def test_a_set_holds_the_top_class_as_often_as_said() -> None:
     """2 e / (2 e + 8) of 10 000 times at epsilon 1, ten classes, three members; within 2 %."""
-    mechanism = build_subset_selection(PrivacySettings(epsilon=1.0), 10)
+    mechanism = build_subset_selection(LabelOnlyAnswers(epsilon=1.0), 10)
     assert mechanism.size == 3
     logits = torch.zeros(10_000, 10)
     logits[:, 7] = 1.0

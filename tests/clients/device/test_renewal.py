@@ -19,7 +19,6 @@ from clients.service.service import Reload, build_model_card
 from clients.service_messages import ModelCard
 from fedcel.errors import LeakError, LeakLimitError, ModelVersionError, ServiceError
 from fedcel.nets import SplitNet
-from fedcel.privacy import build_mechanism
 from fedcel.runs import calibrate_answers
 from tests.clients.serving import Running, made_run, running
 
@@ -38,7 +37,7 @@ def make_offer(seed: int, **changes: object) -> ModelOffer:
     """Return a model version of its own; the offer of a new run at the same price."""
     run = made_run(seed=seed, **SETTINGS | {"net.noise": 2.0} | changes)
     model = load_served(run)
-    mechanism = build_mechanism(run.settings.privacy, model.classes)
+    mechanism = run.settings.privacy.build(model.classes)
     return ModelOffer(model, mechanism, calibrate_answers(run, mechanism))
 
 

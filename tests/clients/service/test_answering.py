@@ -194,12 +194,10 @@ def test_the_digest_of_a_question_stays_as_it_is(answerer: PrivateAnswerer) -> N
         {
             "mechanism": "laplace",
             "epsilon": 4.0,
-            "delta": 1e-6,
             "budget": 100.0,
             "epsilons": "0.5,1,2,4,8",
             "clip": 1.0,
             "clip-kind": "l1",
-            "sensitivity": "none",
         }
     )
     changed = replace(answerer, model=replace(MODEL, privacy=privacy))

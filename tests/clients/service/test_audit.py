@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedcel.privacy import Laplace, Mechanism, build_mechanism, clip_rows, measure_epsilon
+from fedcel.privacy import Laplace, Mechanism, clip_rows, measure_epsilon
 from fedcel.privacy.empirical_bounds import epsilon_bound
 from fedcel.privacy.protocol import PROTECTS
 from fedcel.runs.run_folder import Run
@@ -128,7 +128,7 @@ def test_no_more_is_measured_than_is_claimed(tmp_path: Path, mechanism: str) -> 
 def test_half_the_noise_is_caught(tmp_path: Path) -> None:
     """The service claims 1 and adds the noise of 2."""
     run = extreme_run("laplace")
-    honest = build_mechanism(run.settings.privacy, CLASSES)
+    honest = run.settings.privacy.build(CLASSES)
     assert isinstance(honest, Laplace)
     unsound: Mechanism = replace(
         honest, disturb=lambda rows, epsilon, bound: honest.disturb(rows, 2 * epsilon, bound)
@@ -140,7 +140,7 @@ def test_half_the_noise_is_caught(tmp_path: Path) -> None:
 def test_a_floating_point_sampler_is_caught(tmp_path: Path) -> None:
     """Its noise has the right law, and its low bits tell the input (Mironov, CCS 2012)."""
     run = extreme_run("laplace")
-    honest = build_mechanism(run.settings.privacy, CLASSES)
+    honest = run.settings.privacy.build(CLASSES)
     assert isinstance(honest, Laplace)
     with running(tmp_path, run, mechanism=FloatingPoint(honest)) as up:
         live = Live(up)

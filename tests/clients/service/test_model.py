@@ -10,7 +10,7 @@ from clients.service import load_served
 from clients.service.model import ModelOffer
 from clients.service.service import build_model_card
 from fedcel.errors import RunError, SettingsError
-from fedcel.privacy import build_mechanism, fit_calibration
+from fedcel.privacy import fit_calibration
 from tests.clients.serving import made_run
 
 
@@ -66,7 +66,7 @@ def test_the_card_states_what_the_run_measured(tmp_path: Path) -> None:
     limits = {"population-confidence": 0.95, "population-images": 400}
     path.write_text(json.dumps(measured | limits))
     model = load_served(run)
-    mechanism = build_mechanism(run.settings.privacy, model.classes)
+    mechanism = run.settings.privacy.build(model.classes)
     card = build_model_card(ModelOffer(model, mechanism, fit_calibration(mechanism)))
     assert card.leak is not None
     assert card.leak.model_dump() == {

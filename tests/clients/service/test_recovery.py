@@ -8,7 +8,6 @@ import httpx
 import torch
 
 from clients.service import PrivateAnswer, PrivateAnswerer, Query, load_served
-from fedcel.privacy import build_mechanism
 from fedcel.privacy.ledger import MICRO, Ledger, Refusal
 from tests.clients.serving import Running, ledger_of, made_run, running
 from tests.fedcel.privacy.ledger.postgres import PostgresServer
@@ -26,7 +25,7 @@ def test_a_message_without_a_finite_answer_costs_nothing_and_its_neighbours_are_
     broken = replace(model, heads=head)
     with Ledger.open(tmp_path / "ledger.db") as ledger:
         ledger.grant("phone", 100 * MICRO)
-        answerer = PrivateAnswerer(broken, build_mechanism(model.privacy, model.classes), ledger)
+        answerer = PrivateAnswerer(broken, model.privacy.build(model.classes), ledger)
         rows = torch.zeros(3, 8)
         rows[1, 0] = 1e6
         queries = [

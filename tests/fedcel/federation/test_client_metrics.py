@@ -13,9 +13,9 @@ from fedcel.federation.client_metrics import HELD, LEAD, MetricRange
 from fedcel.federation.client_update import RoundRequest
 from fedcel.losses.cel import adaptive_threshold
 from fedcel.metrics import calibration
-from fedcel.privacy import LabelledLogits, measure_utility
+from fedcel.privacy import LabelledLogits, LaplaceAnswers, measure_utility
 from fedcel.run_parts import build_workspace_net, declare_metrics
-from fedcel.settings import PrivacySettings, parse_settings
+from fedcel.settings import parse_settings
 from tests.fedcel.federation.one_client import update_one
 
 KINDS = ["none", "plain", "cluster", "gated", "hybrid", "mutual-information"]
@@ -53,7 +53,7 @@ def test_what_an_evaluation_reports_is_declared_and_in_range() -> None:
     """Scores of probabilities and the use of private answers, under the names they travel by."""
     logits, labels = torch.randn(40, 10), torch.arange(40) % 10
     scores = calibration.score_probabilities(logits.softmax(1), labels)
-    utility = measure_utility(LabelledLogits(logits, labels), PrivacySettings(mechanism="laplace"))
+    utility = measure_utility(LabelledLogits(logits, labels), LaplaceAnswers())
     row = scores | {f"private-{key}": value for key, value in utility.items()}
     declared = declare_scores(10)
     assert row.keys() == declared.keys()

@@ -8,14 +8,16 @@ import torch
 from fedcel.privacy import (
     AnswerOption,
     AnswerScore,
+    GaussianAnswers,
     LabelledLogits,
+    LabelOnlyAnswers,
+    LaplaceAnswers,
     choose_cheapest,
     label_only_epsilon,
     list_options,
     score_options,
 )
 from fedcel.privacy.answer_options import split_images
-from fedcel.settings import PrivacySettings
 
 LABELS = torch.arange(120) % 4
 IMAGES = LabelledLogits(9.0 * torch.nn.functional.one_hot(LABELS, 4).double(), LABELS)
@@ -24,22 +26,22 @@ IMAGES = LabelledLogits(9.0 * torch.nn.functional.one_hot(LABELS, 4).double(), L
 def option(epsilon: float, validation: float, test: float) -> AnswerOption:
     """Return an option with these accuracies."""
     score = AnswerScore(validation, 0.01, 1.0, 0.5, 0.0, 0.0)
-    privacy = PrivacySettings(epsilon=epsilon)
+    privacy = LabelOnlyAnswers(epsilon=epsilon)
     return AnswerOption(privacy, score, score._replace(accuracy=test), 1.0)
 
 
 def test_every_mechanism_clip_and_epsilon_is_listed() -> None:
     """Label-only without a clip, three noises with five clips each, two epsilons."""
-    options = list_options(PrivacySettings(), [1.0, 4.0], [1.0, 8.0])
+    options = list_options(LabelOnlyAnswers(), [1.0, 4.0], [1.0, 8.0])
     assert len(options) == 2 * (1 + 3 * 5)
-    names = {(one.mechanism, one.clip_kind, one.clip, one.epsilon) for one in options}
-    assert len(names) == len(options)
-    assert ("gaussian", "clamp", 8.0, 4.0) in names and ("label-only", "l1", 1.0, 1.0) in names
+    assert len(set(options)) == len(options)
+    assert GaussianAnswers(clip_kind="clamp", clip=8.0) in options
+    assert LabelOnlyAnswers(epsilon=1.0) in options
 
 
 def test_scores_say_what_answers_are_worth() -> None:
     """Labels of a net that is always right: their chance, with its confidence and the ceiling."""
-    options = list_options(PrivacySettings(), [30.0, 1e-6], [1.0])[:2]
+    options = list_options(LabelOnlyAnswers(), [30.0, 1e-6], [1.0])[:2]
     sure, guess = score_options(options, IMAGES, IMAGES)
     assert sure.test.accuracy == sure.validation.accuracy == 1
     assert sure.test.half_width == pytest.approx(-log(0.025) / len(IMAGES.labels))
@@ -53,7 +55,7 @@ def test_validation_images_are_not_read_by_themselves() -> None:
     """Random logits and labels: references that know the images would seem to be right."""
     noise = torch.randn(120, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     images = LabelledLogits(0.3 * noise, LABELS)
-    privacy = PrivacySettings(mechanism="laplace", clip_kind="clamp", clip=1.0, epsilon=1e4)
+    privacy = LaplaceAnswers(clip_kind="clamp", clip=1.0, epsilon=1e4, budget=1e4)
     (scored,) = score_options([privacy], images, images)
     assert scored.validation.accuracy < 0.45
     assert scored.test.accuracy > 0.9  # which here are the references themselves

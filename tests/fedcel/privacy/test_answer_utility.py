@@ -6,7 +6,13 @@ import pytest
 import torch
 from scipy.stats import binom
 
-from fedcel.privacy import LabelledLogits, measure_utility
+from fedcel.privacy import (
+    LabelledLogits,
+    LabelOnlyAnswers,
+    LaplaceAnswers,
+    OpenAnswers,
+    measure_utility,
+)
 from fedcel.privacy.answer_utility import accuracy_ceiling
 from fedcel.settings import PrivacySettings
 
@@ -22,9 +28,7 @@ def test_without_noise_everything_is_kept(kind: str) -> None:
     """Mechanism none: accuracy and top-1 of the logits, ceiling 1."""
     wrong = SURE.roll(1, 1)
     wrong[: N // 4] = SURE[: N // 4]
-    utility = measure_utility(
-        LabelledLogits(wrong, LABELS), PrivacySettings(mechanism="none", clip_kind=kind)
-    )
+    utility = measure_utility(LabelledLogits(wrong, LABELS), OpenAnswers(clip_kind=kind))
     assert utility["accuracy"] == 0.25 and utility["top1-kept"] == 1 and utility["ceiling"] == 1
     assert abs(utility["confidence-before"] - 1) < 1e-9
 
@@ -33,13 +37,9 @@ def test_without_noise_everything_is_kept(kind: str) -> None:
 def test_huge_and_tiny_epsilon(kind: str) -> None:
     """Much noise leaves chance, .1; hardly any leaves all."""
     low, high = binom.interval(1 - 1e-6, N, 0.1)
-    lost = measure_utility(
-        IMAGES, PrivacySettings(mechanism="laplace", clip_kind=kind, epsilon=1e-4)
-    )
+    lost = measure_utility(IMAGES, LaplaceAnswers(clip_kind=kind, epsilon=1e-4))
     assert low / N < lost["accuracy"] < high / N
-    utility = measure_utility(
-        IMAGES, PrivacySettings(mechanism="laplace", clip_kind=kind, epsilon=1e5)
-    )
+    utility = measure_utility(IMAGES, LaplaceAnswers(clip_kind=kind, epsilon=1e5, budget=1e5))
     assert utility["accuracy"] == utility["top1-kept"] == 1
     assert abs(utility["confidence-after"] - 1) < 1e-9 and utility["ece"] < 1e-9
     assert lost["confidence-after"] < 0.101 and lost["ece"] < 0.04
@@ -50,7 +50,9 @@ def test_huge_and_tiny_epsilon(kind: str) -> None:
 @pytest.mark.parametrize("epsilon", [0.5, 2.0, 8.0])
 def test_nothing_beats_the_ceiling(mechanism: str, kind: str, epsilon: float) -> None:
     """Right, sure, balanced logits stay below the ceiling, and above chance."""
-    privacy = PrivacySettings(mechanism=mechanism, clip_kind=kind, epsilon=epsilon)
+    clip = {} if mechanism == "label-only" else {"clip-kind": kind}
+    raw = {"mechanism": mechanism, "epsilon": epsilon, **clip}
+    privacy = PrivacySettings.model_validate(raw)
     utility = measure_utility(LabelledLogits(SURE[:500], LABELS[:500]), privacy)
     assert utility["accuracy"] <= binom.ppf(1 - 1e-6, 500, utility["ceiling"]) / 500
     assert utility["accuracy"] >= binom.ppf(1e-6, 500, 0.1) / 500
@@ -58,7 +60,7 @@ def test_nothing_beats_the_ceiling(mechanism: str, kind: str, epsilon: float) ->
 
 def test_labels_attain_the_ceiling() -> None:
     """A reader is as sure as he may be; before, as sure as the unclipped logits."""
-    utility = measure_utility(IMAGES, PrivacySettings(mechanism="label-only", epsilon=2.0))
+    utility = measure_utility(IMAGES, LabelOnlyAnswers(epsilon=2.0))
     low, high = binom.interval(1 - 1e-6, N, utility["ceiling"])
     assert low / N <= utility["accuracy"] <= high / N
     assert abs(utility["confidence-after"] - utility["ceiling"]) < 1e-9
@@ -71,7 +73,7 @@ def test_accuracy_of_the_largest_of_laplace_values() -> None:
     sure = 50 * torch.nn.functional.one_hot(y, 2).float()
     utility = measure_utility(
         LabelledLogits(sure, y),
-        PrivacySettings(mechanism="laplace", clip_kind="probabilities", epsilon=2.0),
+        LaplaceAnswers(clip_kind="probabilities", epsilon=2.0),
     )
     miss = 3 * exp(-1) / 4  # P(L' - L > t) = exp(-t) (2 + t) / 4
     low, high = binom.interval(1 - 1e-6, N, 1 - miss)
@@ -88,4 +90,4 @@ def test_ceiling_in_numbers() -> None:
 def test_no_logits_are_refused() -> None:
     """A mean over nothing is not reported."""
     with pytest.raises(ValueError, match="at least one row"):
-        measure_utility(LabelledLogits(SURE[:0], LABELS[:0]), PrivacySettings())
+        measure_utility(LabelledLogits(SURE[:0], LABELS[:0]), LabelOnlyAnswers())

@@ -11,7 +11,7 @@ import torch
 from scipy.stats import binomtest, chisquare, ks_2samp, kstest
 from scipy.stats import laplace as continuous
 
-from fedcel.privacy import build_mechanism, perturb_rows
+from fedcel.privacy import LaplaceAnswers, perturb_rows
 from fedcel.privacy.discrete_laplace import (
     GridNoise,
     add_grid_noise,
@@ -23,7 +23,6 @@ from fedcel.privacy.discrete_laplace import (
 )
 from fedcel.privacy.epsilon_range import LARGEST_GRID
 from fedcel.privacy.noise_grid import choose_integer_grid
-from fedcel.settings import PrivacySettings
 
 ALPHA = 1e-6  # chance that a sound sampler fails a test of its law
 SAMPLES = 200_000
@@ -124,7 +123,7 @@ def test_hardly_any_noise_leaves_the_rows() -> None:
     """Every value is disturbed at its own place."""
     rows = torch.randn(7, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     torch.testing.assert_close(add_grid_noise(rows, LARGEST_GRID, 1.0), rows, atol=1e-4, rtol=0)
-    mechanism = build_mechanism(PrivacySettings(mechanism="discrete-laplace", epsilon=1.0), 3)
+    mechanism = LaplaceAnswers(mechanism="discrete-laplace", epsilon=1.0).build(3)
     assert mechanism.name == "discrete-laplace"
     assert len(mechanism.answer(rows.float()).unique()) == 21
 

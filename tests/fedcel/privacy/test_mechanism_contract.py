@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedcel.errors import ContractError, PluginError
-from fedcel.privacy import MECHANISM_TESTS, LabelOnly, MechanismCase, build_mechanism
+from fedcel.privacy import MECHANISM_TESTS, LabelOnly, LabelOnlyAnswers, MechanismCase, OwnAnswers
 from fedcel.settings import PrivacySettings
 
 
@@ -98,17 +98,17 @@ BROKEN = {
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_mechanism_that_breaks_its_contract_is_refused(name: str) -> None:
     """By setting, import string and the line of the contract."""
-    privacy = PrivacySettings(mechanism=f"{__name__}:{name}")
+    privacy = OwnAnswers(mechanism=f"{__name__}:{name}")
     words = f"privacy.mechanism '{__name__}:{name}' breaks its contract: .*{BROKEN[name]}"
     with pytest.raises(PluginError, match=words):
-        build_mechanism(privacy, 3)
+        privacy.build(3)
 
 
 def test_a_sound_one_is_let_through() -> None:
     """And is the user's own object."""
-    mechanism = build_mechanism(PrivacySettings(mechanism=f"{__name__}:Sound"), 3)
+    mechanism = OwnAnswers(mechanism=f"{__name__}:Sound").build(3)
     assert isinstance(mechanism, Sound)
-    assert math.isclose(mechanism.epsilon, PrivacySettings().epsilon)
+    assert math.isclose(mechanism.epsilon, LabelOnlyAnswers().epsilon)
 
 
 class Wordless(Sound):
@@ -148,4 +148,4 @@ def test_a_line_of_tests_alone_is_broken(name: str) -> None:
     kind, words = TESTED[name]
     check(MechanismCase(lambda: LabelOnly(1.0, 3), 3))
     with pytest.raises(ContractError, match=words):
-        check(MechanismCase(lambda: kind(PrivacySettings(epsilon=1.0), 3), 3))
+        check(MechanismCase(lambda: kind(LabelOnlyAnswers(epsilon=1.0), 3), 3))

@@ -12,14 +12,12 @@ from fedcel.privacy import (
     Gaussian,
     LabelOnly,
     Laplace,
-    build_mechanism,
     clip_rows,
-    noise_sensitivity,
     perturb_rows,
 )
 from fedcel.privacy.composition import compose_basic
 from fedcel.privacy.discrete_laplace import add_grid_noise
-from fedcel.settings import PrivacySettings, parse_settings
+from fedcel.settings import parse_settings
 from tests.fedcel.losses.single import single
 
 ROWS = torch.zeros(2, 3)
@@ -65,17 +63,17 @@ def test_losses(raw: Mapping[str, object], make: Callable[[], object], words: st
 
 ANSWERS: dict[str, Case] = {
     "clip": (
-        {"clip": -0.5},
+        {"mechanism": "laplace", "clip": -0.5},
         lambda: laplace(clip=-0.5),
         "clip is -0.5, must be finite and above 0",
     ),
     "clip-kind": (
-        {"clip-kind": "l3"},
+        {"mechanism": "laplace", "clip-kind": "l3"},
         lambda: clip_rows(ROWS, "l3", 1.0),
         "clip-kind is 'l3', must be 'clamp', 'l1' or 'probabilities'",
     ),
     "clip-rows": (
-        {"clip": -0.5},
+        {"mechanism": "laplace", "clip": -0.5},
         lambda: clip_rows(ROWS, "l1", -0.5),
         "clip is -0.5, must be finite and above 0",
     ),
@@ -108,22 +106,6 @@ ANSWERS: dict[str, Case] = {
         {"delta": 1.0, "mechanism": "gaussian"},
         lambda: Gaussian(1.0, 3, delta=1.0, clip_kind="l1", clip=1.0, sensitivity=2.0),
         "delta is 1.0, must be above 0 and below 1",
-    ),
-    "sensitivity": (
-        {"mechanism": "laplace", "sensitivity": 1.0, "clip": 2.0},
-        lambda: noise_sensitivity("l1", 2.0, 2, stated=1.0),
-        "sensitivity is 1, must be at least 4: the clip 'l1' at privacy.clip 2 lets two answers of "
-        "2 classes be that far apart (L1)",
-    ),
-    "sensitivity-of-laplace": (
-        {"mechanism": "laplace", "sensitivity": 1.0},
-        lambda: Laplace(1.0, 2, clip_kind="l1", clip=1.0, sensitivity=1.0),
-        "sensitivity is 1, must be at least 2: the clip 'l1'",
-    ),
-    "sensitivity-of-a-mechanism": (
-        {"mechanism": "laplace", "sensitivity": 1.0, "clip": 2.0},
-        lambda: build_mechanism(PrivacySettings(mechanism="laplace", sensitivity=1.0, clip=2.0), 2),
-        "sensitivity is 1, must be at least 4: the clip 'l1'",
     ),
 }
 

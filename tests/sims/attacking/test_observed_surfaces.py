@@ -19,7 +19,6 @@ from fedcel.nets.flat_net import FlatNet
 from fedcel.nets.noise_scale import NoiseScale
 from fedcel.nets.split_net import SplitNet
 from fedcel.posterior.predict import build_device_net
-from fedcel.privacy import build_mechanism
 from fedcel.settings import AttackSettings, Settings, parse_settings
 from fedcel.testing.attacks import FEATURES, load_digit_targets
 from sims.attacking.observed_surfaces import (
@@ -41,10 +40,10 @@ def settings_of(mechanism: str, epsilon: float, kind: str = "l1", c: float = 1.0
     table = {
         "mechanism": mechanism,
         "epsilon": epsilon,
-        "clip-kind": kind,
-        "clip": c,
         "budget": 1e4,
     }
+    if mechanism != "label-only":
+        table |= {"clip-kind": kind, "clip": c}
     return parse_settings({"privacy": table})
 
 
@@ -56,7 +55,7 @@ def answers(settings: Settings, sigma: float, scale: float = 3.0) -> PrivateLogi
     flat = FlatNet(SplitNet(nn.Flatten(), head, Cut(sigma), 3))
     nothing = Images(torch.zeros(1, 1, 1, 3), torch.zeros(1, dtype=torch.long))
     client = EvaluationClient(settings, flat, nothing, [flat.vector.clone()])
-    mechanism = build_mechanism(settings.privacy, 3)
+    mechanism = settings.privacy.build(3)
     return PrivateLogits(client, build_device_net(flat, client.samples, "head"), [head], mechanism)
 
 

@@ -18,7 +18,7 @@ from fedcel.settings import (
     CONNECTED_NODES,
     UNSET,
     Settings,
-    dump_settings,
+    describe_settings,
     flatten_settings,
     parse_run_config,
 )
@@ -320,13 +320,14 @@ def test_flower_run_config_has_every_setting_with_its_default() -> None:
     config = table["tool"]["flwr"]["app"]["config"]
     assert parse_run_config(flatten_settings(config), 8) == Settings()
     assert config.pop("clients") == CONNECTED_NODES
-    settings = dump_settings(Settings())
+    flat = flatten_settings(config)
+    settings = {setting.key: setting.default for setting in describe_settings()}
     assert settings.pop("clients") == 8
-    for_flower_alone = {key: config.pop(key) for key in config.keys() - settings.keys()}
+    for_flower_alone = {key: flat.pop(key) for key in flat.keys() - settings.keys()}
     switches = {key for key, value in for_flower_alone.items() if value is False}
     assert switches == {"resume", "recount"}
     assert {for_flower_alone[key] for key in for_flower_alone.keys() - switches} == {UNSET}
-    assert config == settings
+    assert flat == settings
 
 
 def test_help_names_every_command() -> None:

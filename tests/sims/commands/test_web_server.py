@@ -124,7 +124,7 @@ def test_answers_of_one_service_may_cost_something_else() -> None:
         run, {"privacy.epsilon": 2, "privacy.mechanism": "gaussian"}
     )
     assert (mechanism.name, mechanism.epsilon, changed.privacy.epsilon) == ("gaussian", 2, 2)
-    assert changed.privacy.clip == model.privacy.clip and changed.version == model.version
+    assert changed.privacy.budget == model.privacy.budget and changed.version == model.version
 
 
 def test_answers_at_chance_are_not_served(

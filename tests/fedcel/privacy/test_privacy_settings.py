@@ -13,15 +13,17 @@ from fedcel.privacy import (
     Gaussian,
     LabelOnly,
     Laplace,
+    LaplaceAnswers,
     Mechanism,
-    build_mechanism,
+    OpenAnswers,
+    OwnAnswers,
     clip_rows,
     clip_sensitivity,
     perturb_rows,
     private_logits,
 )
 from fedcel.privacy.protocol import PROTECTS
-from fedcel.settings import MECHANISMS, PrivacySettings, parse_settings
+from fedcel.settings import PrivacySettings, parse_settings
 from fedcel.testing import MechanismContract
 
 KINDS = ("clamp", "l1", "probabilities")
@@ -61,7 +63,7 @@ class TestOwn(MechanismContract):
 
     def build(self) -> Mechanism:
         """Return it from its import string."""
-        return build_mechanism(PrivacySettings(mechanism=f"{__name__}:Noise", epsilon=2.0), 3)
+        return OwnAnswers(mechanism=f"{__name__}:Noise", epsilon=2.0).build(3)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +79,8 @@ class TestOwn(MechanismContract):
 )
 def test_each_name(name: str, expected: Mechanism) -> None:
     """With the sensitivity of its norm, and its own price."""
-    mechanism = build_mechanism(PrivacySettings(mechanism=name, clip_kind="clamp", clip=2.0), 5)
+    clip = {} if name == "label-only" else {"clip-kind": "clamp", "clip": 2.0}
+    mechanism = PrivacySettings.model_validate({"mechanism": name, **clip}).build(5)
     assert mechanism == expected
     assert (mechanism.name, mechanism.epsilon) == (name, 4.0)
     assert mechanism.delta == (1e-6 if name == "gaussian" else 0)
@@ -85,12 +88,13 @@ def test_each_name(name: str, expected: Mechanism) -> None:
 
 def test_none_is_refused_where_an_answer_must_be_private() -> None:
     """And every other name can be built."""
-    for name in MECHANISMS:
+    for name in PrivacySettings.kinds.keys() - {":"}:
+        privacy = PrivacySettings.model_validate({"mechanism": name})
         if name == "none":
             with pytest.raises(SettingsError, match="answers would not be private"):
-                build_mechanism(PrivacySettings(mechanism=name), 3)
+                privacy.build(3)
         else:
-            assert isinstance(build_mechanism(PrivacySettings(mechanism=name), 3), Mechanism)
+            assert isinstance(privacy.build(3), Mechanism)
 
 
 @pytest.mark.parametrize(
@@ -104,49 +108,19 @@ def test_none_is_refused_where_an_answer_must_be_private() -> None:
 def test_own_objects_that_do_not_fit(name: str, message: str) -> None:
     """Each with the reason."""
     with pytest.raises(PluginError, match=message):
-        build_mechanism(PrivacySettings(mechanism=f"{__name__}:{name}"), 3)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_stated_sensitivity_must_be_enforced(kind: str) -> None:
-    """At least the clip's, in the mechanism's norm; more is more noise."""
-    for name, norm in (("laplace", 1), ("gaussian", 2)):
-        least = clip_sensitivity(kind, 2.0, 5, norm)
-        stated = PrivacySettings(mechanism=name, clip_kind=kind, clip=2.0, sensitivity=1.5 * least)
-        mechanism = build_mechanism(stated, 5)
-        assert isinstance(mechanism, Laplace | Gaussian)
-        assert mechanism.sensitivity == 1.5 * least
-        short = stated.model_copy(update={"sensitivity": 0.99 * least})
-        with pytest.raises(SettingsError, match="lets two answers .* be that far apart"):
-            build_mechanism(short, 5)
+        OwnAnswers(mechanism=f"{__name__}:{name}").build(3)
 
 
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        (
-            {**LAPLACE, "privacy.sensitivity": 1.0},
-            "sensitivity is 1, must be at least 2: the clip 'l1'",
-        ),
-        (
-            {**LAPLACE, "privacy.sensitivity": 3.9, "privacy.clip-kind": "clamp"},
-            "must be at least 4: the c",
-        ),
-        (
-            {**LAPLACE, "privacy.sensitivity": 1.4, "privacy.clip-kind": "probabilities"},
-            "at least 2",
-        ),
-        ({"privacy.sensitivity": 9, "privacy.mechanism": "label-only"}, "set it to 'none'"),
-        ({"privacy.sensitivity": 9, "privacy.mechanism": "none"}, "set it to 'none'"),
-        (
-            {**LAPLACE, "privacy.sensitivity": 0},
-            "privacy.sensitivity is 0, must be .* above 0, or .none",
-        ),
+        ({"privacy.clip": 2.0}, "privacy.clip is of privacy.mechanism .* is 'label-only'"),
+        ({**LAPLACE, "privacy.delta": 0.1}, "is of privacy.mechanism 'gaussian'"),
         ({"privacy.budget": 3.0}, r"budget is 3, must be at least privacy.epsilon \(4\)"),
         ({"privacy.budget": 1e300}, r"privacy.budget is 1e\+300, must be .* below 4.6e12"),
         ({"privacy.budget": 1e-7}, r"privacy.budget is 1e-07, must be at least 1e-06"),
         ({"privacy.mechanism": "laplcae"}, "nearest: 'laplace'"),
-        ({"privacy.delta": 1.0}, "privacy.delta is 1.0"),
+        ({"privacy.mechanism": "gaussian", "privacy.delta": 1.0}, "privacy.delta is 1.0"),
     ],
 )
 def test_settings_that_promise_nothing_are_refused(raw: dict[str, object], message: str) -> None:
@@ -156,10 +130,7 @@ def test_settings_that_promise_nothing_are_refused(raw: dict[str, object], messa
 
 
 def test_settings_that_fit() -> None:
-    """A larger sensitivity, L2 for the Gaussian, an own mechanism, no mechanism without budget."""
-    assert parse_settings({**LAPLACE, "privacy.sensitivity": 2.0}).privacy.sensitivity == 2
-    gaussian = {"privacy.mechanism": "gaussian", "privacy.clip-kind": "probabilities"}
-    parse_settings({**gaussian, "privacy.sensitivity": 1.42})
+    """An own mechanism, no mechanism without budget."""
     parse_settings({"privacy.mechanism": "mine:Own"})
     parse_settings({"privacy.mechanism": "none", "privacy.budget": 0.1})
 
@@ -168,7 +139,7 @@ def test_settings_that_fit() -> None:
 def test_private_logits_use_the_settings(kind: str) -> None:
     """Scale Delta/epsilon of the settings or of the argument; `none` adds nothing."""
     logits = torch.zeros(600, 10)
-    privacy = PrivacySettings(mechanism="laplace", clip_kind=kind, clip=3.0, epsilon=2.0)
+    privacy = LaplaceAnswers(clip_kind=kind, clip=3.0, epsilon=2.0)
     clipped = clip_rows(logits, kind, 3.0)
     for epsilon in (2.0, 0.5):
         answer = private_logits(logits, privacy, None if epsilon == 2 else epsilon)
@@ -176,7 +147,7 @@ def test_private_logits_use_the_settings(kind: str) -> None:
         draws = (answer - clipped).flatten().numpy()
         scale = clip_sensitivity(kind, 3.0, 10) / epsilon
         assert kstest(draws, laplace(scale=scale).cdf).pvalue > ALPHA
-    off = privacy.model_copy(update={"mechanism": "none"})
+    off = OpenAnswers(clip_kind=kind, clip=3.0)
     torch.testing.assert_close(private_logits(logits, off), clipped.float())
 
 
@@ -184,13 +155,6 @@ def test_private_logits_use_the_settings(kind: str) -> None:
 def test_no_mechanism_lets_clipped_logits_through(name: str) -> None:
     """What leaves is not what went in."""
     logits = torch.zeros(100, 3)
-    assert not torch.equal(private_logits(logits, PrivacySettings(mechanism=name)), logits)
-
-
-@pytest.mark.parametrize("key", ["privacy.clip", "privacy.clip-kind"])
-def test_a_clip_that_nothing_uses_is_said(key: str) -> None:
-    """Label-only, the default, has no logits to clip; where logits are answered it is right."""
-    value = {"privacy.clip": 2.0, "privacy.clip-kind": "clamp"}[key]
-    with pytest.warns(UserWarning, match="do nothing to 'label-only' answers"):
-        parse_settings({key: value})
-    assert parse_settings({**LAPLACE, key: value})
+    assert not torch.equal(
+        private_logits(logits, PrivacySettings.model_validate({"mechanism": name})), logits
+    )
