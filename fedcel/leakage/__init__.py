@@ -2,9 +2,8 @@
 
 from fedcel.leakage.answer_floor import answer_bits
 from fedcel.leakage.attribute_leak import AttributeLeak, attribute_leak
-from fedcel.leakage.best_guesses import BestGuesses, best_guesses
 from fedcel.leakage.certificate import Certificate, certificate, fano_bound
-from fedcel.leakage.exact_bits import OptimalLeak, optimal_leak
+from fedcel.leakage.exact_bits import BestGuesses, OptimalLeak, best_guesses, optimal_leak
 from fedcel.leakage.gaussianity import Gaussianity, gaussianity
 from fedcel.leakage.identification import identification
 from fedcel.leakage.image_leak import ImageLeak, image_leak
@@ -25,6 +24,7 @@ from fedcel.leakage.observation import (
     MEAN,
     NOISELESS,
     UPDATE,
+    Law,
     Observation,
     ObservationArchitecture,
     ObservationFirstLayer,
@@ -36,9 +36,9 @@ from fedcel.leakage.observation import (
     ObservationPaid,
     ObservationPooled,
     ObservationUpdate,
+    find_law,
     make_refusal,
 )
-from fedcel.leakage.observation_law import Law, find_law
 from fedcel.leakage.population_bound import (
     SIGMOID_RANGE,
     FeatureRange,
@@ -47,7 +47,6 @@ from fedcel.leakage.population_bound import (
     UpperLimits,
     bound_population,
 )
-from fedcel.leakage.sequence_leak import SequenceLeak, measure_sequences
 from fedcel.leakage.smashed_data import SmashedData
 
 __all__ = [
@@ -85,7 +84,6 @@ __all__ = [
     "ObservationUpdate",
     "OptimalLeak",
     "PopulationBound",
-    "SequenceLeak",
     "SmashedData",
     "UpperLimits",
     "answer_bits",
@@ -101,7 +99,6 @@ __all__ = [
     "make_refusal",
     "measure_attribute_leakage",
     "measure_leakage",
-    "measure_sequences",
     "optimal_leak",
     "read_noise",
 ]

@@ -10,15 +10,14 @@ from torch import Tensor
 from fedcel.leakage.exact_bits import (
     LEAST_LOG,
     PAIRS_AT_ONCE,
-    MessageSampler,
     average_messages,
     bits_half_width,
     default_draws,
     expect_square,
     noise_half_width,
 )
-from fedcel.leakage.observation import NOISELESS, Observation
-from fedcel.leakage.observation_law import Law, find_law
+from fedcel.leakage.messages import Messages, observe_images
+from fedcel.leakage.observation import Observation
 from fedcel.tensors import number_labels
 
 
@@ -73,21 +72,14 @@ def attribute_leak(
         ValueError: The observation grants no likelihood.
         NetError: A likelihood is not finite.
     """
-    if draws is None:
-        draws = 1 if NOISELESS in observation.grants else default_draws(len(images))
+    messages = observe_images(observation, images)
     return measure_attribute(
-        lambda senders, stream: observation.sample(images[senders], stream),
-        find_law(observation, images),
-        labels,
-        attributes,
-        draws=draws,
-        generator=generator,
+        messages, labels, attributes, draws=draws or default_draws(len(images)), generator=generator
     )
 
 
 def measure_attribute(
-    sample: MessageSampler,
-    law: Law,
+    messages: Messages,
     labels: Int[Tensor, " M"],
     attributes: Int[Tensor, " M"],
     *,
@@ -97,18 +89,9 @@ def measure_attribute(
 ) -> AttributeLeak:
     """Measure what messages of a known law tell of an attribute beyond the label.
 
-    Args:
-        sample: Draws a message of each of the images at these positions.
-        law: log p(message | image) of all pairs.
-        labels: The task's labels, (M,).
-        attributes: Whole numbers from 0, (M,).
-        draws: Messages of each image.
-        generator: Draws the noise.
-        pairs_at_once: Pairs of a message and an image in memory.
-
-    Returns:
-        Bits and accuracies.
+    Without noise one message of each image tells all.
     """
+    draws = draws if messages.is_random else 1
     labels, attributes = (*number_labels(labels.cpu()), *number_labels(attributes.cpu()))
     count = len(labels)
     shares = attribute_shares(labels, attributes)
@@ -117,12 +100,11 @@ def measure_attribute(
         return score_attribute(log_prob, senders, labels, attributes)
 
     means, squares = average_messages(
-        sample, law, score, generator, count=count, draws=draws, pairs_at_once=pairs_at_once
+        messages, score, generator, count=count, draws=draws, pairs_at_once=pairs_at_once
     )
     own_share = shares.gather(1, attributes[:, None])[:, 0].log2()
-    bits = means[0] - own_share
     return AttributeLeak(
-        bits=float(bits.mean()),
+        bits=float((means[0] - own_share).mean()),
         half_width=bits_half_width(means[0], squares[0], draws, -own_share),
         cap_bits=-float(own_share.mean()),
         accuracy=float(means[1].mean()),

@@ -113,13 +113,9 @@ def certificate(
     nats, clusters = tightest_bound(features, noise, [*partitions, labels], is_large=is_large)
     within = 0.0
     for rows in classes:
-        members = features[rows]
         partitions = find_partitions(coordinates[rows], CLUSTERS_OF_CLASS)
-        within += (
-            len(members)
-            / count
-            * tightest_bound(members, noise[rows], partitions, is_large=is_large)[0]
-        )
+        bound, _ = tightest_bound(features[rows], noise[rows], partitions, is_large=is_large)
+        within += int(rows.sum()) / count * bound
     return Certificate(
         nats / log(2), within / log(2), fano_bound(nats, candidates), candidates, clusters
     )

@@ -10,15 +10,13 @@ from torch import Tensor
 
 from fedcel.errors import NetError
 from fedcel.leakage.identification import identification
-from fedcel.leakage.observation import NOISELESS, Observation
-from fedcel.leakage.observation_law import Law, find_law
+from fedcel.leakage.messages import Messages, observe_images
+from fedcel.leakage.observation import Observation, find_law
 from fedcel.metrics import mean_half_width, sample_half_width
 from fedcel.progress import tell_progress
 from fedcel.short_repr import summarise_record
 from fedcel.tensors import count_alike
 
-MessageSampler = Callable[[Int[Tensor, " Q"], torch.Generator], Float[Tensor, "Q F"]]
-"""Draws one message of each of the images at these positions."""
 MessageScore = Callable[[Float[Tensor, "Q M"], Int[Tensor, " Q"]], Float[Tensor, "2 3 Q"]]
 """Three scores of messages, by log p(message | image) of all pairs and who sent each, and what
 their squares are expected to be, given the messages."""
@@ -102,25 +100,17 @@ def optimal_leak(
     References:
         Cover and Thomas, Elements of Information Theory, 2006, equation 2.28, for a uniform input.
     """
-    count = len(images)
-    is_noiseless = NOISELESS in observation.grants
+    messages, count = observe_images(observation, images), len(images)
     if draws is None:
-        draws = 1 if is_noiseless else default_draws(count)
-    elif draws < 2 and not is_noiseless:
+        draws = default_draws(count) if messages.is_random else 1
+    elif draws < 2 and messages.is_random:
         raise ValueError(f"draws is {draws}, must be at least 2 for an error; leave it out")
     means, squares = average_scores(
-        lambda senders, stream: observation.sample(images[senders], stream),
-        find_law(observation, images),
-        labels,
-        generator,
-        draws=draws,
-        candidates=identification_candidates,
+        messages, labels, generator, draws=draws, candidates=identification_candidates
     )
     cap_all = torch.full((count,), log2(count), dtype=torch.float64)
     cap_beyond = count_alike(labels).double().log2()
-    identified = means[0]
-    information = means[1] + log2(count)
-    beyond = means[2] + cap_beyond
+    identified, information, beyond = means[0], means[1] + log2(count), means[2] + cap_beyond
     return OptimalLeak(
         identification=float(identified.mean()),
         information_bits=float(information.mean()),
@@ -138,9 +128,51 @@ def optimal_leak(
     )
 
 
+class BestGuesses(NamedTuple):
+    """The likeliest senders of a few messages among M images."""
+
+    images: Int[Tensor, "Q G"]
+    """Positions of the likeliest images, the likeliest first."""
+    probabilities: Float[Tensor, "Q G"]
+    """Their posterior probabilities, for an image drawn uniformly from the M."""
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
+
+
+def best_guesses(
+    observation: Observation,
+    images: Float[Tensor, "M C H W"],
+    senders: Int[Tensor, " Q"],
+    generator: torch.Generator,
+    *,
+    count: int = 3,
+) -> BestGuesses:
+    """Draw one message of each sender and find the images that most probably sent it.
+
+    Args:
+        observation: What is seen of an image; its law must be known.
+        images: The candidates, (M, C, H, W) in [0, 1].
+        senders: Positions of the images that send.
+        generator: Draws the noise.
+        count: Guesses for each message; M where that is less.
+
+    Returns:
+        The guesses, by Bayes' rule with a uniform prior over the candidates.
+
+    Raises:
+        ValueError: The observation grants no likelihood.
+    """
+    law = find_law(observation, images)
+    observed = observation.sample(images[senders], generator)
+    posterior = law(observed).double().softmax(1).cpu()
+    probabilities, positions = posterior.topk(min(count, len(images)))
+    return BestGuesses(positions, probabilities)
+
+
 def average_scores(
-    sample: MessageSampler,
-    law: Law,
+    messages: Messages,
     labels: Int[Tensor, " M"],
     generator: torch.Generator,
     *,
@@ -148,11 +180,7 @@ def average_scores(
     candidates: int,
     pairs_at_once: int = PAIRS_AT_ONCE,
 ) -> tuple[Float[Tensor, "3 M"], Float[Tensor, "3 M"]]:
-    """Return each image's scores and their squares, averaged over messages of it.
-
-    On the processor, whatever device the law computes on; the scores are those of `score_messages`.
-    NetError where a message is not finite.
-    """
+    """Average each image's scores and their squares over messages of it; see `score_messages`."""
 
     def score(log_prob: Float[Tensor, "Q M"], senders: Int[Tensor, " Q"]) -> Float[Tensor, "2 3 Q"]:
         own_column, classes = senders.to(log_prob.device), labels.to(log_prob.device)
@@ -160,13 +188,12 @@ def average_scores(
         return score_messages(log_prob, own_column, same_class, candidates)
 
     return average_messages(
-        sample, law, score, generator, count=len(labels), draws=draws, pairs_at_once=pairs_at_once
+        messages, score, generator, count=len(labels), draws=draws, pairs_at_once=pairs_at_once
     )
 
 
 def average_messages(
-    sample: MessageSampler,
-    law: Law,
+    messages: Messages,
     score: MessageScore,
     generator: torch.Generator,
     *,
@@ -177,8 +204,7 @@ def average_messages(
     """Average three scores of messages, and their squares, for each image that sent them.
 
     Args:
-        sample: Draws a message of each of the images at these positions.
-        law: log p(message | image) of all pairs.
+        messages: Of the images, with their law.
         score: Three scores of each message, and their expected squares.
         generator: Draws the noise.
         count: M, the images.
@@ -195,10 +221,10 @@ def average_messages(
     means, squares, expected = torch.zeros(3, 3, count, dtype=torch.float64)
     finished = 0
     for senders_chunk in torch.split(senders, max(1, pairs_at_once // count)):
-        observed = sample(senders_chunk, generator)
+        observed = messages.sample(senders_chunk, generator)
         if not observed.isfinite().all():
             raise NetError("a message holds NaN or infinity; check the images and the encoder")
-        scores, expected_squares = score(law(observed), senders_chunk).cpu()
+        scores, expected_squares = score(messages.law(observed), senders_chunk).cpu()
         means.index_add_(1, senders_chunk, scores)
         squares.index_add_(1, senders_chunk, scores.square())
         expected.index_add_(1, senders_chunk, expected_squares)
@@ -219,9 +245,9 @@ def raise_squares(
     return squares + (expected - squares).mean(-1, keepdim=True).clamp_min(0)
 
 
-def default_draws(count: int) -> int:
-    """Return how many noise draws each of M images needs: `MIN_MESSAGES` together, 8 at least."""
-    return max(MIN_DRAWS, ceil(MIN_MESSAGES / count))
+def default_draws(count: int, least: int = MIN_DRAWS) -> int:
+    """Return how many noise draws each of M images needs: `MIN_MESSAGES` together, or the least."""
+    return max(least, ceil(MIN_MESSAGES / count))
 
 
 def bits_half_width(
@@ -258,9 +284,6 @@ def noise_half_width(
         high: Largest that it can be.
         reach: What a rare message changes.
 
-    Returns:
-        The half width.
-
     References:
         Satterthwaite, Biometrics 1946: degrees of freedom of a sum of unequal variances.
     """
@@ -270,11 +293,10 @@ def noise_half_width(
     variances = (squares - means.square()).clamp_min(0) * draws / (draws - 1)
     total, count = float(variances.sum()), len(means)
     shares = variances / total if total else torch.ones(1)
-    freedom = (draws + 1) / float(shares.square().sum())
     return mean_half_width(
         float(means.mean()),
         total / draws / count**2,
-        freedom,
+        (draws + 1) / float(shares.square().sum()),
         low=low,
         high=high,
         rare=reach / (draws * count),
@@ -312,21 +334,13 @@ def score_messages(
     squares = expect_square(shares, nats)
     class_squares = expect_square(shares.mul_(same_class), nats.sub_(class_totals - totals))
     bits = (own_log_prob - torch.cat([totals, class_totals], 1).T) / log(2)
-    return torch.stack(
-        [
-            torch.stack([hits, *bits]),
-            torch.stack([hits.square(), squares, class_squares / class_shares]),
-        ]
-    )
+    expected = [hits.square(), squares, class_squares / class_shares]
+    return torch.stack([torch.stack([hits, *bits]), torch.stack(expected)])
 
 
 def expect_square(shares: Float[Tensor, "Q M"], nats: Float[Tensor, "Q M"]) -> Float[Tensor, " Q"]:
     """Return the mean of log2(posterior)^2 over who may have sent each message, by the posterior.
 
     Over messages of all images its mean is that of the own image's square.
-
-    Args:
-        shares: The posterior.
-        nats: Its logarithms.
     """
     return torch.einsum("qm,qm->q", shares * nats, nats) / log(2) ** 2

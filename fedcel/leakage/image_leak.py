@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedcel.leakage.exact_bits import noise_half_width, score_messages
-from fedcel.leakage.feature_messages import FeatureMessages, disturb_features, disturb_unevenly
+from fedcel.leakage.messages import disturb_features
 from fedcel.metrics import UNSEEN_EVENTS
 from fedcel.torch_state import usual_torch_state
 
@@ -83,19 +83,17 @@ def image_leak(
         raise ValueError(
             f"messages is {messages}, draws is {draws}; must be at least 1 and {MIN_DRAWS}"
         )
-    table = features.detach().double()
-    if noise.dim() == 1 and not dropout:
-        channel = disturb_features(table, noise.double() / messages**0.5, 0.0)
-        messages = 1
-    elif noise.dim() == 1:
-        channel = disturb_features(table, noise.double(), dropout)
-    else:
-        channel = disturb_unevenly(table, noise.double())
+    table, sigma = features.detach().double(), noise.double()
+    has_mean = noise.dim() == 1 and not dropout  # which tells what all messages tell
+    if has_mean:
+        sigma, messages = sigma / messages**0.5, 1
+    channel = disturb_features(table, sigma, dropout)
     if not channel.is_random:
         draws = 1
-    elif noise.dim() > 1 or dropout:
+    elif not has_mean:
         draws = max(MIN_DRAWS, min(draws, MAX_TERMS // (messages * table.numel())))
-    log_prob = draw_log_prob(channel, sender, generator, draws=draws, messages=messages)
+    observed = channel.sample(torch.full((draws * messages,), sender), generator)
+    log_prob = channel.law(observed).view(draws, messages, -1).sum(1)
     is_alike = labels.eq(labels[sender]).expand(draws, count)
     senders = torch.full((draws,), sender)
     _, information, beyond = score_messages(log_prob, senders, is_alike, 1)[0]
@@ -128,16 +126,3 @@ def reach_bits(rivals: int, draws: int) -> float:
     log2(rivals / p) + log2(e) bits on average; p is that of one that is missing in so many draws.
     """
     return log2(max(1.0, rivals * draws / UNSEEN_EVENTS) * e) if rivals > 1 else 0.0
-
-
-def draw_log_prob(
-    channel: FeatureMessages,
-    sender: int,
-    generator: torch.Generator,
-    *,
-    draws: int,
-    messages: int,
-) -> Float[Tensor, "draws M"]:
-    """Return log p(messages | image) of all images, for each draw of so many messages."""
-    observed = channel.sample(torch.full((draws * messages,), sender), generator)
-    return channel.law(observed).view(draws, messages, -1).sum(1)

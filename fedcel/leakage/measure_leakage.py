@@ -1,7 +1,7 @@
 """Measure what any encoder leaks: six lines, no federation, no training."""
 
 from collections.abc import Callable, Sequence
-from math import ceil, inf, log2
+from math import inf, log, log2
 
 import numpy as np
 import torch
@@ -10,23 +10,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcel.leakage.attribute_leak import AttributeLeak, measure_attribute
-from fedcel.leakage.certificate import certificate
+from fedcel.leakage.certificate import Certificate, certificate
 from fedcel.leakage.exact_bits import (
-    MIN_MESSAGES,
     average_scores,
     bits_half_width,
+    default_draws,
     noise_half_width,
-)
-from fedcel.leakage.feature_messages import (
-    FeatureMessages,
-    LogProb,
-    Sampler,
-    disturb_features,
-    disturb_unevenly,
-    send_by_law,
 )
 from fedcel.leakage.identification import identification
 from fedcel.leakage.leakage import Leakage
+from fedcel.leakage.messages import LogProb, Messages, Sampler, disturb_features, send_by_law
 from fedcel.leakage.population_bound import (
     FeatureRange,
     GaussianMessages,
@@ -132,20 +125,16 @@ def measure_leakage(
         Cover and Thomas, Elements of Information Theory, 2006, equation 2.28, for a uniform input.
     """
     table = read_features(encoder, images, features, batch_size)
-    count = len(table)
-    y = None if labels is None else to_labels(labels, count)
+    count, has_labels = len(table), labels is not None
+    y = torch.zeros(count, dtype=torch.long) if labels is None else to_labels(labels, count)
     check_numbers(candidates=candidates, draws=draws, seed=seed)
     sigma = None if log_prob or sampler else read_noise(noise, dropout, table)
     messages = choose_messages(table, sigma, dropout, (noise, log_prob, sampler))
-    share_right = read_accuracy(accuracy, accuracy_count, logits, y)
-    if draws is None:
-        draws = max(MIN_DRAWS, ceil(MIN_MESSAGES / count))
-    if not messages.is_random:
-        draws = 1
-    groups = torch.zeros(count, dtype=torch.long) if y is None else y.cpu()
+    share_right = read_accuracy(accuracy, accuracy_count, logits, y if has_labels else None)
+    draws = (draws or default_draws(count, MIN_DRAWS)) if messages.is_random else 1
+    groups = y.cpu()
     means, squares = average_scores(
-        messages.sample,
-        messages.law,
+        messages,
         groups,
         make_generator(seed, "measure-leakage"),
         draws=draws,
@@ -161,11 +150,11 @@ def measure_leakage(
     )
     bounds = bound_bits(table, groups, sigma, candidates)
     reference = read_reference(
-        encoder,
+        None if reference_features is not None else encoder,
         images=reference_images,
         features=reference_features,
         labels=reference_labels,
-        has_labels=labels is not None,
+        has_labels=has_labels,
         batch_size=batch_size,
     )
     check_strangers(images, reference_images)
@@ -181,17 +170,17 @@ def measure_leakage(
         feature_range=feature_range,
         seed=seed,
     )
-    of_class = None if unseen is None or y is None else unseen.beyond_label
-    has_labels = y is not None
+    of_all = None if unseen is None else unseen.information
+    of_class = None if unseen is None or not has_labels else unseen.beyond_label
     return Leakage(
         information_bits=float(information.mean()),
         bits_beyond_label=float(beyond.mean()) if has_labels else None,
         identification=float(means[0].mean()),
-        certificate_bits=None if bounds is None else bounds[0],
-        certificate_beyond_label=bounds[1] if bounds and has_labels else None,
+        certificate_bits=None if bounds is None else bounds.bits,
+        certificate_beyond_label=bounds.bits_within_class if bounds and has_labels else None,
         candidates=count,
         cap_bits=log2(count),
-        cap_beyond_label=float(caps[1].mean()) if has_labels else None,
+        cap_beyond_label=float(class_caps.mean()) if has_labels else None,
         identification_candidates=min(candidates, count),
         identification_by_label=identify_by_label(groups, candidates) if has_labels else None,
         information_half_width=information_width,
@@ -199,14 +188,12 @@ def measure_leakage(
         identification_half_width=noise_half_width(means[0], squares[0], draws),
         accuracy=None if share_right is None else share_right[0],
         verdict=judge(table, sigma, share_right, groups),
-        population_bits=None if unseen is None else unseen.information.student,
-        population_bits_bernstein=None if unseen is None else unseen.information.bernstein,
-        population_beyond_label=None if of_class is None else of_class.student,
-        population_beyond_label_bernstein=None if of_class is None else of_class.bernstein,
+        population_bits=of_all and of_all.student,
+        population_bits_bernstein=of_all and of_all.bernstein,
+        population_beyond_label=of_class and of_class.student,
+        population_beyond_label_bernstein=of_class and of_class.bernstein,
         population_images=None if unseen is None else unseen.image_count,
-        population_is_heavy_tailed=(
-            None if unseen is None else (of_class or unseen.information).is_heavy_tailed
-        ),
+        population_is_heavy_tailed=of_all and (of_class or of_all).is_heavy_tailed,
         information=information,
         beyond=beyond if has_labels else None,
         identified=means[0],
@@ -268,14 +255,11 @@ def measure_attribute_leakage(
     check_numbers(candidates=2, draws=draws, seed=seed)
     sigma = None if log_prob or sampler else read_noise(noise, dropout, table)
     messages = choose_messages(table, sigma, dropout, (noise, log_prob, sampler))
-    if draws is None:
-        draws = max(MIN_DRAWS, ceil(MIN_MESSAGES / count))
     return measure_attribute(
-        messages.sample,
-        messages.law,
+        messages,
         y,
         values,
-        draws=draws if messages.is_random else 1,
+        draws=draws or default_draws(count, MIN_DRAWS),
         generator=make_generator(seed, "measure-attribute-leakage"),
         pairs_at_once=PAIRS_AT_ONCE,
     )
@@ -289,11 +273,12 @@ def read_features(
 ) -> Float[Tensor, "M D"]:
     """Return the features in float64, given or computed; ValueError where they are neither."""
     if (features is None) != (encoder is not None and images is not None):
+        encoder_is, images_are, features_are = (
+            "missing" if part is None else "given" for part in (encoder, images, features)
+        )
         raise ValueError(
-            "give an encoder and images, or features in their place: "
-            f"encoder is {'missing' if encoder is None else 'given'}, images are "
-            f"{'missing' if images is None else 'given'}, features are "
-            f"{'missing' if features is None else 'given'}"
+            f"give an encoder and images, or features in their place: encoder is {encoder_is}, "
+            f"images are {images_are}, features are {features_are}"
         )
     check_whole("batch_size", batch_size, 1, "; leave it out for 256")
     if features is not None:
@@ -353,8 +338,8 @@ def read_noise(
             f"noise is of shape {tuple(sigma.shape)}, must be one number or ({width},): one for "
             f"each feature, or {tuple(table.shape)}: of each image"
         )
-    if not ((sigma >= 0) & (sigma < inf)).all():
-        wrong = float(sigma[~((sigma >= 0) & (sigma < inf))].flatten()[0])
+    if (is_wrong := ~((sigma >= 0) & (sigma < inf))).any():
+        wrong = float(sigma[is_wrong].flatten()[0])
         raise ValueError(f"noise is {wrong}, must be finite and at least 0")
     if sigma.dim() < 2:
         return sigma.expand(width)
@@ -373,11 +358,9 @@ def choose_messages(
     sigma: Float[Tensor, "*M D"] | None,
     dropout: float,
     law: tuple[Noise | None, LogProb | None, Sampler | None],
-) -> FeatureMessages:
+) -> Messages:
     """Return the messages of Gaussian noise and dropout, or of a user's own law."""
     noise, log_prob, sampler = law
-    if sigma is not None and sigma.dim() == 2:
-        return disturb_unevenly(table, sigma)
     if sigma is not None:
         return disturb_features(table, sigma, dropout)
     if log_prob is None or sampler is None:
@@ -409,7 +392,18 @@ def read_accuracy(
     if bool((labels == labels[0]).all()):
         raise ValueError("labels are all of one class: no accuracy shows that anything was learned")
     if logits is not None:
-        return measure_accuracy(to_tensor(logits, "logits"), labels)
+        scores, classes = to_tensor(logits, "logits"), int(labels.max()) + 1
+        if scores.dim() != 2 or len(scores) != len(labels) or scores.shape[1] < classes:
+            raise ValueError(
+                f"logits are of shape {tuple(scores.shape)} and labels go up to {classes - 1}; "
+                f"must be ({len(labels)}, C), column c for label c: number the labels as the "
+                "columns, for one with "
+                "torch.unique(torch.as_tensor(labels), return_inverse=True)[1]"
+            )
+        if not scores.isfinite().all():
+            raise ValueError("logits hold NaN or infinity, must be finite: check the head")
+        is_right = scores.argmax(1).eq(labels.to(scores.device))
+        return float(is_right.double().mean()), len(labels)
     share = 0.0 if accuracy is None else accuracy
     SHARE.check("accuracy", share)
     total = len(labels) if accuracy_count is None else accuracy_count
@@ -417,44 +411,27 @@ def read_accuracy(
     return float(share), total
 
 
-def measure_accuracy(logits: Float[Tensor, "M K"], labels: Int[Tensor, " M"]) -> tuple[float, int]:
-    """Return the share of right answers, and their number."""
-    classes = int(labels.max()) + 1
-    if logits.dim() != 2 or len(logits) != len(labels) or logits.shape[1] < classes:
-        raise ValueError(
-            f"logits are of shape {tuple(logits.shape)} and labels go up to {classes - 1}; must be "
-            f"({len(labels)}, C), column c for label c: number the labels as the columns, for one "
-            "with torch.unique(torch.as_tensor(labels), return_inverse=True)[1]"
-        )
-    if not logits.isfinite().all():
-        raise ValueError("logits hold NaN or infinity, must be finite: check the head")
-    is_right = logits.argmax(1).eq(labels.to(logits.device))
-    return float(is_right.double().mean()), len(labels)
-
-
 def bound_bits(
     table: Float[Tensor, "M D"],
     groups: Int[Tensor, " M"],
     sigma: Float[Tensor, "*M D"] | None,
     candidates: int,
-) -> tuple[float, float] | None:
-    """Return upper bounds on the bits, and on those within a class; None for an unknown law.
+) -> Certificate | None:
+    """Return upper bounds on the bits; None for an unknown law.
 
     Of the noise alone: what dropout does to a message adds nothing. All there is to know where a
     feature has no noise.
     """
     if sigma is None:
         return None
+    unit, scale = 1.0, None
     if sigma.dim() == 2:
-        bound = certificate(
-            table.cpu(), groups, 1.0, candidates, scale=sigma.cpu(), large_table=LARGE_TABLE
-        )
-        return bound.bits, bound.bits_within_class
-    is_noisy = bool((sigma > 0).all())
-    scaled = table / sigma if is_noisy else table
-    unit = 1.0 if is_noisy else 0.0
-    bound = certificate(scaled.cpu(), groups, unit, candidates, large_table=LARGE_TABLE)
-    return bound.bits, bound.bits_within_class
+        scale = sigma.cpu()
+    elif (sigma > 0).all():
+        table = table / sigma
+    else:
+        unit = 0.0
+    return certificate(table.cpu(), groups, unit, candidates, scale=scale, large_table=LARGE_TABLE)
 
 
 def read_reference(
@@ -476,7 +453,7 @@ def read_reference(
         return None
     if images is not None and features is not None:
         raise ValueError("reference_images and reference_features are both given; leave one out")
-    table = read_features(None if features is not None else encoder, images, features, batch_size)
+    table = read_features(encoder, images, features, batch_size)
     if (labels is not None) != has_labels:
         raise ValueError(
             "labels and reference_labels belong together: give both, or none for bits about the "
@@ -573,23 +550,19 @@ def judge(
 ) -> str | None:
     """Return why the numbers mean nothing: a collapsed encoder, or a head that learned nothing."""
     gap = table - table.mean(0)
+    collapsed = "the encoder has collapsed, so this leak means nothing."
     if not (table != table[0]).any():
-        return "All features are equal: the encoder has collapsed, so this leak means nothing."
+        return f"All features are equal: {collapsed}"
     if sigma is not None and (sigma > 0).all():
-        is_flat = gap.norm() <= EQUAL_SHARE * table.norm()
-        channel_bits = float(torch.log1p((gap / sigma).square().mean(0)).sum()) / 2 / np.log(2)
-        if channel_bits < NO_SIGNAL_BITS:
-            if is_flat:
-                return (
-                    "All features are nearly equal: the encoder has collapsed, so this leak means "
-                    "nothing."
-                )
+        nats = float(torch.log1p((gap / sigma).square().mean(0)).sum()) / 2
+        if nats / log(2) < NO_SIGNAL_BITS:
+            if gap.norm() <= EQUAL_SHARE * table.norm():
+                return f"All features are nearly equal: {collapsed}"
             # Pinsker: classes are told by the total variation, sqrt(I / 2) at most, I in nats.
-            gain = (channel_bits * np.log(2) / 2) ** 0.5
             return (
                 "The features differ by far less than the noise: from one message no head is right "
-                f"more than {100 * gain:.1f} points more often than a guess, so this leak means "
-                "nothing."
+                f"more than {100 * (nats / 2) ** 0.5:.1f} points more often than a guess, so this "
+                "leak means nothing."
             )
     if share_right is None:
         return None

@@ -1,5 +1,6 @@
 """What an attacker gets to see, and what the threat model grants beyond seeing it."""
 
+from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -25,10 +26,13 @@ UPDATE = "update"
 FIRST_LAYER = "first-layer"
 """Grant: the first layer is W x + b of the pixels x, as an `ObservationFirstLayer`."""
 
+Law = Callable[[Float[Tensor, "Q F"]], Float[Tensor, "Q M"]]
+"""log p(observed_q | image_j) of given images, in nats, up to one constant for all pairs."""
+
 
 @runtime_checkable
 class Observation(Protocol):
-    """A surface of the system: what an attacker sees of images, one vector each."""
+    """A surface of the system: what an attacker sees of images in [0, 1], one vector each."""
 
     @property
     def name(self) -> str:
@@ -43,15 +47,7 @@ class Observation(Protocol):
     def sample(
         self, images: Float[Tensor, "B C H W"], generator: torch.Generator
     ) -> Float[Tensor, "B F"]:
-        """Observe each image once, every defence applied; no gradient.
-
-        Args:
-            images: (B, C, H, W) in [0, 1].
-            generator: Draws the noise.
-
-        Returns:
-            One fresh observation per image, (B, F).
-        """
+        """Observe each image once, with fresh noise, every defence applied; no gradient."""
         ...
 
 
@@ -60,14 +56,7 @@ class ObservationMean(Observation, Protocol):
     """An observation whose mean can be differentiated."""
 
     def mean(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B F"]:
-        """Compute the mean observation of each image, with a gradient.
-
-        Args:
-            images: (B, C, H, W) in [0, 1].
-
-        Returns:
-            The means, (B, F).
-        """
+        """Compute the mean observation of each image, with a gradient."""
         ...
 
 
@@ -80,13 +69,7 @@ class ObservationMisfit(Observation, Protocol):
     ) -> Float[Tensor, " B"]:
         """Compute how badly each image explains its own observation, with a gradient.
 
-        Args:
-            images: (B, C, H, W) in [0, 1].
-            observed: What was seen of each, (B, F).
-
-        Returns:
-            A number per image, like a mean squared error: the unit is that of a value observed,
-            squared, and it is a mean over values.
+        A number like a mean squared error: a mean over values, in the unit of one, squared.
         """
         ...
 
@@ -96,14 +79,7 @@ class ObservationPooled(Observation, Protocol):
     """An observation whose law tells how to combine several of one image, where no mean does."""
 
     def pooled(self, parts: Float[Tensor, "B m F"]) -> Float[Tensor, "B F"]:
-        """Estimate the mean observation of each image from several fresh ones.
-
-        Args:
-            parts: m observations of each image, (B, m, F).
-
-        Returns:
-            The estimates, (B, F).
-        """
+        """Estimate the mean observation of each image from m fresh ones."""
         ...
 
 
@@ -114,15 +90,16 @@ class ObservationLikelihood(Observation, Protocol):
     def log_prob(
         self, observed: Float[Tensor, "Q F"], images: Float[Tensor, "M C H W"]
     ) -> Float[Tensor, "Q M"]:
-        """Compute log p(observed_q | image_j) for all pairs.
+        """Compute log p(observed_q | image_j) in nats, up to one constant for all pairs."""
+        ...
 
-        Args:
-            observed: (Q, F).
-            images: (M, C, H, W) in [0, 1].
 
-        Returns:
-            Log-likelihoods (Q, M) in nats, up to one constant for all pairs.
-        """
+@runtime_checkable
+class ObservationLaw(ObservationLikelihood, Protocol):
+    """A likelihood much of whose work depends on the images alone."""
+
+    def law_of(self, images: Float[Tensor, "M C H W"]) -> Law:
+        """Bind `log_prob` to these images; the work that they alone need is done once."""
         ...
 
 
@@ -146,28 +123,13 @@ class ObservationHead(Observation, Protocol):
     """An observation that a known head turns into logits, disturbed by a known defence."""
 
     def answer(self, observed: Float[Tensor, "B F"]) -> Float[Tensor, "B K"]:
-        """Compute the head's logits, with a gradient.
-
-        Args:
-            observed: (B, F).
-
-        Returns:
-            Logits (B, K) of K classes.
-        """
+        """Compute the head's logits of K classes, with a gradient."""
         ...
 
     def disturb(
         self, features: Float[Tensor, "B F"], generator: torch.Generator
     ) -> Float[Tensor, "B F"]:
-        """Apply the defence to features, with a gradient.
-
-        Args:
-            features: What an encoder computed, (B, F).
-            generator: Draws the noise.
-
-        Returns:
-            What a device would send, (B, F).
-        """
+        """Apply the defence to features, with a gradient: what a device would send."""
         ...
 
 
@@ -176,14 +138,7 @@ class ObservationArchitecture(Observation, Protocol):
     """An observation whose encoder can be built, but not with its parameters."""
 
     def fresh_encoder(self, generator: torch.Generator) -> nn.Module:
-        """Build an encoder of the same layers, its parameters drawn anew.
-
-        Args:
-            generator: Draws the parameters.
-
-        Returns:
-            A module from (B, C, H, W) to (B, F).
-        """
+        """Build an encoder of the same layers, (B, C, H, W) to (B, F), parameters drawn anew."""
         ...
 
 
@@ -192,14 +147,7 @@ class ObservationLogits(Observation, Protocol):
     """An observation of a network that can be differentiated as a whole."""
 
     def logits(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B K"]:
-        """Compute the logits without any noise, clip or mechanism, with a gradient.
-
-        Args:
-            images: (B, C, H, W) in [0, 1].
-
-        Returns:
-            Logits (B, K) of K classes.
-        """
+        """Compute the logits without any noise, clip or mechanism, with a gradient."""
         ...
 
 
@@ -236,30 +184,13 @@ class ObservationUpdate(Observation, Protocol):
     ) -> Float[Tensor, "G P"]:
         """Compute the mean upload of G clients that hold these images, with a gradient.
 
-        Called with positional arguments.
-
-        Args:
-            images: (G, b, C, H, W) in [0, 1].
-            labels: (G, b).
-            generator: Draws what is not given.
-            noise: Noise at the cut, (G, b, F) in units of its standard deviation; None: drawn.
-            mask: What is kept at the cut, (G, b, F) in [0, 1]; None: drawn.
-
-        Returns:
-            Uploads (G, P).
+        Called with positional arguments. The generator draws noise at the cut (in units of its
+        standard deviation) and mask (what is kept, in [0, 1]) where they are not given.
         """
         ...
 
     def labels(self, observed: Float[Tensor, "G P"], batch: int) -> Int[Tensor, "G b"]:
-        """Read the labels off each upload.
-
-        Args:
-            observed: Uploads (G, P).
-            batch: Images behind each.
-
-        Returns:
-            The labels that explain each upload best, ascending, (G, batch).
-        """
+        """Read off each upload the labels of its images that explain it best, ascending."""
         ...
 
 
@@ -275,14 +206,7 @@ class ObservationFirstLayer(Observation, Protocol):
     def first_layer(
         self, observed: Float[Tensor, " P"]
     ) -> tuple[Float[Tensor, "U N"], Float[Tensor, " U"]]:
-        """Pick the first layer's part of one upload.
-
-        Args:
-            observed: The upload, (P,).
-
-        Returns:
-            What it has of W (units, pixels) and of b (units,), in any unit.
-        """
+        """Pick the first layer's part of one upload: of W (units, pixels) and of b, in any unit."""
         ...
 
 
@@ -298,3 +222,37 @@ def make_refusal(observation: Observation, grant: str) -> ValueError:
     """
     granted = ", ".join(sorted(observation.grants)) or "nothing"
     return ValueError(f"{observation.name!r} must grant {grant!r}, grants {granted}")
+
+
+def find_law(observation: Observation, images: Float[Tensor, "M C H W"]) -> Law:
+    """Bind the law of an observation to the images that may be behind it.
+
+    Args:
+        observation: What is seen; it must grant `LOG_PROB` or `NOISELESS`.
+        images: (M, C, H, W) in [0, 1].
+
+    Returns:
+        A function from observations (Q, F) to log p(observed_q | image_j), (Q, M) in nats. Without
+        noise it is 0 where the observation is that of the image, minus infinity elsewhere.
+
+    Raises:
+        ValueError: The observation grants neither.
+    """
+    if LOG_PROB in observation.grants and isinstance(observation, ObservationLaw):
+        return observation.law_of(images)
+    if LOG_PROB in observation.grants and isinstance(observation, ObservationLikelihood):
+        likelihood = observation.log_prob
+        return lambda observed: likelihood(observed, images)
+    if NOISELESS not in observation.grants:
+        raise ValueError(f"{observation.name!r} does not grant {LOG_PROB!r}: its law is not known")
+    exact = observation.sample(images, torch.Generator())  # noiseless: draws nothing
+    return lambda observed: exact_match_log_prob(observed, exact)
+
+
+def exact_match_log_prob(
+    observed: Float[Tensor, "Q F"], exact: Float[Tensor, "M F"]
+) -> Float[Tensor, "Q M"]:
+    """Return 0 where an observed row equals an image's observation, minus infinity elsewhere."""
+    _, group = torch.unique(torch.cat([observed, exact]), dim=0, return_inverse=True)
+    observed_group, exact_group = group[: len(observed), None], group[None, len(observed) :]
+    return torch.eq(observed_group, exact_group).double().log()

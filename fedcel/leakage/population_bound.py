@@ -213,10 +213,7 @@ def bound_population(
 def fit_law(
     reference: GaussianMessages, *, choosing: GaussianMessages | None = None, seed: int = 0
 ) -> MessageLaw:
-    """Fit a mixture of Gaussians to each class of the reference, its form chosen on others.
-
-    Arguments and errors are those of `bound_population`.
-    """
+    """Fit a mixture of Gaussians to each class of the reference; see `bound_population`."""
     check_messages(reference, "reference")
     if choosing is not None:
         check_messages(choosing, "choosing")
@@ -246,10 +243,7 @@ def bound_under_law(
     feature_range: FeatureRange | None = None,
     delta: float = 0.05,
 ) -> PopulationBound:
-    """Bound what one message tells, by its mean divergence from a law fitted on other images.
-
-    Arguments, errors and the formula are those of `bound_population`.
-    """
+    """Bound what one message tells, by its divergence from a law; see `bound_population`."""
     check_messages(evaluated, "evaluated")
     if evaluated.mean.shape[1] != len(law.scale):
         raise ValueError(
@@ -259,18 +253,24 @@ def bound_under_law(
     if not 0 < delta < 1:
         raise ValueError(f"delta is {delta}, must be above 0 and below 1; leave it out for 0.05")
     if feature_range is not None:
-        check_range(evaluated, feature_range)
+        largest = (evaluated.mean.double() - feature_range.centre).square().mean(1).max()
+        if largest > feature_range.mean_square * (1 + 1e-6):
+            raise ValueError(
+                f"features have a mean square of {largest:.4g} around {feature_range.centre:g}, "
+                f"the range says at most {feature_range.mean_square:g}; give the range of the "
+                "encoder's last layer, or none"
+            )
     messages = rescale(evaluated, law.scale)
     nats = mix_in_strangers(divergences(messages, law.mixtures), law.form.stranger_share)
-    largest = None
+    highest = None
     half_delta = delta / 2  # of each of the two limits that hold together
     if feature_range is not None:
-        nats, largest = mix_in_wide(
+        nats, highest = mix_in_wide(
             nats, messages, feature_range=feature_range, scale=law.scale, delta=half_delta
         )
     information, beyond_label = (
         limits._replace(is_heavy_tailed=limits.is_heavy_tailed or law.is_heavy_tailed)
-        for limits in (limit_mean(values, largest, half_delta) for values in nats)
+        for limits in (limit_mean(values, highest, half_delta) for values in nats)
     )
     student = min(beyond_label.student, information.student)
     bernstein = beyond_label.bernstein
@@ -300,17 +300,6 @@ def check_messages(messages: GaussianMessages, name: str) -> None:
         raise ValueError(
             f"the noise of {name} messages is {float(messages.deviation.min())} somewhere, must be "
             "above 0 and finite: without noise the population's information has no bound"
-        )
-
-
-def check_range(messages: GaussianMessages, feature_range: FeatureRange) -> None:
-    """Raise ValueError where features lie outside the range that is said to hold them all."""
-    largest = float((messages.mean.double() - feature_range.centre).square().mean(1).max())
-    if largest > feature_range.mean_square * (1 + 1e-6):
-        raise ValueError(
-            f"features have a mean square of {largest:.4g} around {feature_range.centre:g}, the "
-            f"range says at most {feature_range.mean_square:g}; give the range of the encoder's "
-            "last layer, or none"
         )
 
 
@@ -514,12 +503,10 @@ def mix_in_wide(
 
 
 def limit_mean(values: Float[Tensor, " n"], largest: float | None, delta: float) -> UpperLimits:
-    """Return the mean of draws in nats, and what their expectation is at most, in bits.
+    """Return the mean of independent draws in nats, 0 or more, and its upper limits, in bits.
 
-    Args:
-        values: Independent draws, two or more, none below 0.
-        largest: What no draw can exceed; None: unknown.
-        delta: Chance that a limit is too low.
+    `largest` is what no draw can exceed, None where that is unknown; `delta` the chance that a
+    limit is too low.
     """
     count = len(values)
     mean, variance = float(values.mean()), float(values.var())

@@ -31,15 +31,7 @@ class Cut:
     def draw_mask(
         self, shape: tuple[int, ...], generator: torch.Generator
     ) -> Bool[Tensor, "*shape"] | None:
-        """Draw which values are kept.
-
-        Args:
-            shape: The shape of the features.
-            generator: The only source of random numbers.
-
-        Returns:
-            The mask, or None where all values are kept.
-        """
+        """Draw which values are kept; None where all are."""
         if self.dropout == 0:
             return None
         return torch.rand(shape, generator=generator, dtype=torch.float32) >= self.dropout
@@ -47,15 +39,7 @@ class Cut:
     def draw_noise(
         self, shape: tuple[int, ...], generator: torch.Generator
     ) -> Float[Tensor, "*shape"] | None:
-        """Draw the noise.
-
-        Args:
-            shape: The shape of the features.
-            generator: The only source of random numbers.
-
-        Returns:
-            sigma * xi, or None where sigma is 0.
-        """
+        """Draw the noise sigma * xi; None where sigma is 0."""
         if self.sigma == 0:
             return None
         return torch.randn(shape, generator=generator, dtype=torch.float32) * self.sigma
@@ -144,10 +128,22 @@ class Cut:
             total -= ((sent[:, None] - value) / spread).square_().div_(2)
         return total
 
+    def dropout_misfit(
+        self, z: Float[Tensor, "B D"], observed: Float[Tensor, "B D"]
+    ) -> Float[Tensor, " B"]:
+        """Compute the mean over values of -2 sigma^2 log p(z~ | z) under dropout, row by row.
+
+        With a gradient, up to a constant; unit of z squared. At sigma 0, where that has no
+        gradient: the squared gap of what came through, a value of 0 says nothing.
+        """
+        if self.sigma == 0:
+            return torch.where(torch.eq(observed, 0.0), 0.0, (observed - z).square()).mean(1)
+        return -2 * self.sigma**2 * self._dropout_log_prob(observed, z).mean(1)
+
     def _dropout_log_prob(
-        self, sent: Float[Tensor, "Q 1"], value: Float[Tensor, "1 M"]
+        self, sent: Float[Tensor, "#Q #M"], value: Float[Tensor, "#Q #M"]
     ) -> Float[Tensor, "Q M"]:
-        """Return the log-likelihood of one feature under dropout."""
+        """Return the log-likelihood of values under dropout."""
         log_keep, log_drop = log(1 - self.dropout), log(self.dropout)
         if self.sigma == 0:
             impossible = -torch.inf

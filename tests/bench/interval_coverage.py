@@ -21,11 +21,7 @@ from fedcel.leakage.exact_bits import (
     raise_squares,
     score_messages,
 )
-from fedcel.leakage.feature_messages import (
-    FeatureMessages,
-    disturb_features,
-    disturb_unevenly,
-)
+from fedcel.leakage.messages import Messages, disturb_features
 
 SEEDS = 1000
 POOL = 400_000  # messages of all images together
@@ -90,14 +86,14 @@ def measure_rare_coverage(dropout: float | None, seeds: int) -> dict[str, Covera
     """
     points = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
     if dropout is None:
-        messages = disturb_unevenly(points, torch.tensor([[1.0], [0.001]], dtype=torch.float64))
+        messages = disturb_features(points, torch.tensor([[1.0], [0.001]], dtype=torch.float64))
     else:
         messages = disturb_features(points, torch.zeros(1, dtype=torch.float64), dropout)
     return cover_truth(messages, torch.zeros(2), None, seeds, torch.Generator().manual_seed(2))
 
 
 def cover_truth(
-    messages: FeatureMessages,
+    messages: Messages,
     labels: Tensor,
     draws: int | None,
     seeds: int,
@@ -137,7 +133,7 @@ def cover_truth(
 
 
 def draw_scores(
-    messages: FeatureMessages, labels: Tensor, stream: torch.Generator
+    messages: Messages, labels: Tensor, stream: torch.Generator
 ) -> Float[Tensor, "2 3 M n"]:
     """Return the three scores of many messages of each image, and their expected squares."""
     count = len(labels)

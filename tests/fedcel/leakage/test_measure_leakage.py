@@ -19,10 +19,10 @@ from fedcel.leakage import (
     image_leak,
     measure_attribute_leakage,
     measure_leakage,
-    measure_sequences,
     optimal_leak,
 )
 from fedcel.nets import Cut, SplitNet
+from tests.bench.sequences import measure_sequences
 from tests.fedcel.elsewhere import ELSEWHERE, Elsewhere
 
 Table = NDArray[np.float64]

@@ -1,4 +1,4 @@
-"""Messages made of given features by noise of a known law, and how likely each features explain."""
+"""Messages by a known law: of given features and noise, by a user's own law, of an observation."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from fedcel.leakage.observation_law import Law
+from fedcel.leakage.observation import NOISELESS, Law, Observation, find_law
 from fedcel.nets import Cut, apply_noise
 from fedcel.tensors import to_tensor
 
@@ -23,86 +23,83 @@ UNIT_ROUNDING = 1e-15  # of float64, with a margin for sums
 
 
 @dataclass(frozen=True)
-class FeatureMessages:
-    """How a message of each features is drawn, and how likely all of them are behind one.
+class Messages:
+    """How a message of each of M images is drawn, and how likely all of them are behind one.
 
     Attributes:
-        sample: Draws a message of the features at these positions.
-        law: log p(message | features) of all pairs.
-        is_random: Whether the same features give different messages.
+        sample: Draws a message of each of the images at these positions.
+        law: log p(message | image) of all pairs.
+        is_random: Whether the same image gives different messages.
     """
 
     sample: Callable[[Int[Tensor, " Q"], torch.Generator], Float[Tensor, "Q F"]]
     law: Law
-    is_random: bool
+    is_random: bool = True
+
+
+def observe_images(observation: Observation, images: Float[Tensor, "M C H W"]) -> Messages:
+    """Return the messages of images that an attacker observes; ValueError without a likelihood."""
+    return Messages(
+        lambda senders, generator: observation.sample(images[senders], generator),
+        find_law(observation, images),
+        NOISELESS not in observation.grants,
+    )
 
 
 def disturb_features(
-    features: Float[Tensor, "M D"], noise: Float[Tensor, " D"], dropout: float
-) -> FeatureMessages:
+    features: Float[Tensor, "M D"], noise: Float[Tensor, "*M D"], dropout: float = 0.0
+) -> Messages:
     """Make messages by dropping values and adding Gaussian noise, of features in float64.
 
     Values are independent given the features: each is kept with chance 1 - dropout, then noise of
-    its own standard deviation is added. A value without noise tells exactly what it is.
-
-    Args:
-        features: (M, D), float64.
-        noise: Standard deviation of each value, (D,), 0 or more.
-        dropout: Chance that a value is sent as 0, in [0, 1).
-
-    Returns:
-        The messages.
+    its own standard deviation is added. A value without noise tells exactly what it is. Noise that
+    differs from image to image, (M, D), is above 0, and nothing is dropped then.
     """
+    if noise.dim() == 2:
+        return _add_uneven_noise(features, noise)
     is_noisy = noise > 0
-    scaled = features[:, is_noisy] / noise[is_noisy]
-    exact = features[:, ~is_noisy]
+    scaled, exact = features[:, is_noisy] / noise[is_noisy], features[:, ~is_noisy]
     parts = []
     if scaled.shape[1]:
-        parts.append(drop_values(scaled, Cut(1.0, dropout)) if dropout else add_unit_noise(scaled))
+        parts.append(_drop_values(scaled, Cut(1.0, dropout)) if dropout else _add_noise(scaled))
     if exact.shape[1]:
-        parts.append(drop_values(exact, Cut(0.0, dropout)) if dropout else send_exactly(exact))
-    return join_messages(parts)
+        parts.append(_drop_values(exact, Cut(0.0, dropout)) if dropout else _send_exactly(exact))
+    return _join_messages(parts)
 
 
-def disturb_unevenly(
-    features: Float[Tensor, "M D"], noise: Float[Tensor, "M D"]
-) -> FeatureMessages:
-    """Make messages by adding Gaussian noise that differs from image to image.
-
-    Args:
-        features: (M, D), float64.
-        noise: Standard deviation of each value, (M, D), above 0.
-
-    Returns:
-        The messages.
-    """
+def _add_uneven_noise(features: Float[Tensor, "M D"], noise: Float[Tensor, "M D"]) -> Messages:
     cut = Cut(1.0)
 
     def sample(senders: Int[Tensor, " Q"], generator: torch.Generator) -> Float[Tensor, "Q D"]:
-        shape = len(senders), features.shape[1]
-        xi = torch.randn(shape, generator=generator, dtype=torch.float64)
-        return features[senders] + noise[senders] * xi.to(features.device)
+        xi = _draw_normal(len(senders), features, generator)
+        return features[senders] + noise[senders] * xi
 
-    return FeatureMessages(sample, lambda observed: cut.log_prob(observed, features, noise), True)
+    return Messages(sample, lambda observed: cut.log_prob(observed, features, noise))
 
 
-def add_unit_noise(features: Float[Tensor, "M D"]) -> FeatureMessages:
+def _draw_normal(
+    count: int, features: Float[Tensor, "M D"], generator: torch.Generator
+) -> Float[Tensor, "Q D"]:
+    """Draw noise on the processor, as everywhere, and bring it to the features."""
+    xi = torch.randn(count, features.shape[1], generator=generator, dtype=torch.float64)
+    return xi.to(features.device)
+
+
+def _add_noise(features: Float[Tensor, "M D"]) -> Messages:
     """Return messages z + xi, xi ~ N(0, I)."""
     centred = features - features.mean(0)
     distinct, group = torch.unique(centred, dim=0, return_inverse=True)
     has_duplicates = len(distinct) < len(centred)
 
     def sample(senders: Int[Tensor, " Q"], generator: torch.Generator) -> Float[Tensor, "Q D"]:
-        shape = len(senders), centred.shape[1]
-        xi = torch.randn(shape, generator=generator, dtype=torch.float64)
-        return centred[senders] + xi.to(centred.device)
+        return centred[senders] + _draw_normal(len(senders), centred, generator)
 
     def law(observed: Float[Tensor, "Q D"]) -> Float[Tensor, "Q M"]:
         # Equal features are computed once, so that rounding does not tell them apart.
         log_prob = gaussian_log_prob(observed, distinct if has_duplicates else centred)
         return log_prob[:, group] if has_duplicates else log_prob
 
-    return FeatureMessages(sample, law, True)
+    return Messages(sample, law)
 
 
 def gaussian_log_prob(
@@ -121,55 +118,46 @@ def gaussian_log_prob(
     rounding = UNIT_ROUNDING * largest**2
     if rounding > MAX_ROUNDING:
         nearest = log_prob.amax(1, keepdim=True)
-        refine_log_prob(log_prob, observed, features, log_prob > nearest - CERTAIN_NATS - rounding)
+        _refine_log_prob(log_prob, observed, features, log_prob > nearest - CERTAIN_NATS - rounding)
     return log_prob
 
 
-def refine_log_prob(
+def _refine_log_prob(
     log_prob: Float[Tensor, "Q M"],
     observed: Float[Tensor, "Q D"],
     features: Float[Tensor, "M D"],
     chosen: Bool[Tensor, "Q M"],
 ) -> None:
     """Compute the chosen pairs anew from differences, in place."""
-    pairs = chosen.nonzero()
-    for rows, columns in (
-        piece.T for piece in torch.split(pairs, max(1, VALUES_AT_ONCE // features.shape[1]))
-    ):
+    pairs = torch.split(chosen.nonzero(), max(1, VALUES_AT_ONCE // features.shape[1]))
+    for rows, columns in (piece.T for piece in pairs):
         gap = observed[rows] - features[columns]
         log_prob[rows, columns] = gap.square().sum(1) / -2
 
 
-def send_exactly(features: Float[Tensor, "M D"]) -> FeatureMessages:
+def _send_exactly(features: Float[Tensor, "M D"]) -> Messages:
     """Return messages without noise: which of the distinct features it is, as one number."""
     group = torch.unique(features, dim=0, return_inverse=True)[1].to(features.dtype)
 
     def law(observed: Float[Tensor, "Q 1"]) -> Float[Tensor, "Q M"]:
         return torch.eq(observed, group).to(features.dtype).log()
 
-    return FeatureMessages(lambda senders, _: group[senders, None], law, False)
+    return Messages(lambda senders, _: group[senders, None], law, is_random=False)
 
 
-def drop_values(features: Float[Tensor, "M D"], cut: Cut) -> FeatureMessages:
+def _drop_values(features: Float[Tensor, "M D"], cut: Cut) -> Messages:
     """Return messages some of whose values are dropped, then disturbed by the cut's noise."""
 
     def sample(senders: Int[Tensor, " Q"], generator: torch.Generator) -> Float[Tensor, "Q D"]:
         sent = features[senders]
         mask = cut.draw_mask(tuple(sent.shape), generator)
-        noise = None
-        if cut.sigma:
-            noise = torch.randn(sent.shape, generator=generator, dtype=torch.float64) * cut.sigma
-        device = sent.device
-        return apply_noise(
-            sent,
-            None if mask is None else mask.to(device),
-            None if noise is None else noise.to(device),
-        )
+        noise = _draw_normal(len(sent), sent, generator) * cut.sigma if cut.sigma else None
+        return apply_noise(sent, None if mask is None else mask.to(sent.device), noise)
 
-    return FeatureMessages(sample, lambda observed: cut.log_prob(observed, features), True)
+    return Messages(sample, lambda observed: cut.log_prob(observed, features))
 
 
-def join_messages(parts: list[FeatureMessages]) -> FeatureMessages:
+def _join_messages(parts: list[Messages]) -> Messages:
     """Return messages of independent parts side by side."""
     if len(parts) == 1:
         return parts[0]
@@ -186,22 +174,11 @@ def join_messages(parts: list[FeatureMessages]) -> FeatureMessages:
         )
         return sum(others, start=first)
 
-    return FeatureMessages(sample, law, any(part.is_random for part in parts))
+    return Messages(sample, law, any(part.is_random for part in parts))
 
 
-def send_by_law(
-    features: Float[Tensor, "M D"], log_prob: LogProb, sampler: Sampler
-) -> FeatureMessages:
-    """Make messages by a user's own law.
-
-    Args:
-        features: (M, D).
-        log_prob: The law.
-        sampler: Draws messages of it.
-
-    Returns:
-        The messages.
-    """
+def send_by_law(features: Float[Tensor, "M D"], log_prob: LogProb, sampler: Sampler) -> Messages:
+    """Make messages by a user's own law and its sampler; ValueError where they do not fit."""
 
     def sample(senders: Int[Tensor, " Q"], generator: torch.Generator) -> Float[Tensor, "Q F"]:
         observed = to_tensor(sampler(features[senders], generator), "messages of the sampler")
@@ -228,4 +205,4 @@ def send_by_law(
             )
         return nats.double()
 
-    return FeatureMessages(sample, law, True)
+    return Messages(sample, law)

@@ -5,7 +5,7 @@ import torch
 
 from fedcel.attacks.averaging import RepeatedObservation
 from fedcel.leakage import LOGITS, SmashedData
-from fedcel.leakage.observation_law import find_law
+from fedcel.leakage.observation import find_law
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet
 from fedcel.testing.attacks import LinearObservation, load_digit_targets
