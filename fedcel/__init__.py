@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fedcel import settings as settings
     from fedcel import testing as testing
     from fedcel.attacks import Inversion as Inversion
-    from fedcel.attacks.invert import invert as invert
+    from fedcel.attacks.inversion import invert as invert
     from fedcel.data import Images as Images
     from fedcel.data import Splits as Splits
     from fedcel.data import load_splits as load_splits

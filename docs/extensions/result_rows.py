@@ -63,7 +63,7 @@ from urllib.parse import parse_qsl
 import yaml
 from scipy.stats import binomtest
 
-from fedcel.runs import per_image
+from fedcel import per_image
 from sims.report.matched_table import (
     COLUMNS,
     Comparison,

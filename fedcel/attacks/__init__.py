@@ -1,98 +1,61 @@
 """Attacks that reconstruct images from what is observed, and how they are scored.
 
-Observations and the optimal attacker are in `fedcel.leakage`.
+Observations and the optimal attacker are in `fedcel.leakage`. Names are loaded when they are first
+used: settings have their keys here, and need no attack.
 """
 
-from fedcel.attacks.attack_contract import ATTACK_CHECKS
-from fedcel.attacks.attack_row import (
-    REPEAT_MARK,
-    AttackConditions,
-    AttackId,
-    AttackRow,
-    AttackScores,
-)
-from fedcel.attacks.attacker import Attacker, Rebuild
-from fedcel.attacks.averaging import Averaging, RepeatedObservation
-from fedcel.attacks.black_box_search import BlackBoxSearch
-from fedcel.attacks.contradictions import MeasuredLeak, find_contradictions
-from fedcel.attacks.decoder import Decoder
-from fedcel.attacks.first_layer import FirstLayer
-from fedcel.attacks.gan_decoder import GANDecoder
-from fedcel.attacks.gradient_inversion import GradientInversion
-from fedcel.attacks.hijacked_encoder import hijack_encoder
-from fedcel.attacks.hybrid_inversion import HybridInversion
-from fedcel.attacks.inversion_training import Effort
-from fedcel.attacks.invert import Inversion, choose_attacks, copy_differentiable, invert
-from fedcel.attacks.kernel_ridge import KernelRidge
-from fedcel.attacks.logit_inversion import LogitInversion
-from fedcel.attacks.mi_face import MIFace
-from fedcel.attacks.protocol import Attack, OtherClasses, Progress
-from fedcel.attacks.registry import ATTACKS, REVISION, parse_attacks
-from fedcel.attacks.rmle import RMLE
-from fedcel.attacks.runner import (
-    FAILURE_PREFIX,
-    AttackedAttributes,
-    AttackListener,
-    AttackOutcome,
-    run_attacks,
-)
-from fedcel.attacks.score_card import (
-    ReconstructionScores,
-    class_means,
-    mean_image,
-    mse,
-    score_reconstructions,
-)
-from fedcel.attacks.shadow import Shadow
-from fedcel.attacks.trap_weights import set_trap_weights
-from fedcel.attacks.unsplit import UnSplit
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "ATTACKS",
-    "ATTACK_CHECKS",
-    "FAILURE_PREFIX",
-    "REPEAT_MARK",
-    "REVISION",
-    "RMLE",
-    "Attack",
-    "AttackConditions",
-    "AttackId",
-    "AttackListener",
-    "AttackOutcome",
-    "AttackRow",
-    "AttackScores",
-    "AttackedAttributes",
-    "Attacker",
-    "Averaging",
-    "BlackBoxSearch",
-    "Decoder",
-    "Effort",
-    "FirstLayer",
-    "GANDecoder",
-    "GradientInversion",
-    "HybridInversion",
-    "Inversion",
-    "KernelRidge",
-    "LogitInversion",
-    "MIFace",
-    "MeasuredLeak",
-    "OtherClasses",
-    "Progress",
-    "Rebuild",
-    "ReconstructionScores",
-    "RepeatedObservation",
-    "Shadow",
-    "UnSplit",
-    "choose_attacks",
-    "class_means",
-    "copy_differentiable",
-    "find_contradictions",
-    "hijack_encoder",
-    "invert",
-    "mean_image",
-    "mse",
-    "parse_attacks",
-    "run_attacks",
-    "score_reconstructions",
-    "set_trap_weights",
-]
+from fedcel.lazy import export_lazily as _export_lazily
+
+if TYPE_CHECKING:
+    from fedcel.attacks.attack import ATTACK_CHECKS as ATTACK_CHECKS
+    from fedcel.attacks.attack import Attack as Attack
+    from fedcel.attacks.attack import Attacker as Attacker
+    from fedcel.attacks.attack import OtherClasses as OtherClasses
+    from fedcel.attacks.attack import Progress as Progress
+    from fedcel.attacks.attack import Rebuild as Rebuild
+    from fedcel.attacks.attack_row import REPEAT_MARK as REPEAT_MARK
+    from fedcel.attacks.attack_row import AttackConditions as AttackConditions
+    from fedcel.attacks.attack_row import AttackId as AttackId
+    from fedcel.attacks.attack_row import AttackRow as AttackRow
+    from fedcel.attacks.attack_row import AttackScores as AttackScores
+    from fedcel.attacks.attack_settings import AttackSettings as AttackSettings
+    from fedcel.attacks.averaging import Averaging as Averaging
+    from fedcel.attacks.averaging import RepeatedObservation as RepeatedObservation
+    from fedcel.attacks.black_box_search import BlackBoxSearch as BlackBoxSearch
+    from fedcel.attacks.contradictions import MeasuredLeak as MeasuredLeak
+    from fedcel.attacks.contradictions import find_contradictions as find_contradictions
+    from fedcel.attacks.decoder import Decoder as Decoder
+    from fedcel.attacks.decoder import Effort as Effort
+    from fedcel.attacks.decoder import LogitInversion as LogitInversion
+    from fedcel.attacks.gan_decoder import GANDecoder as GANDecoder
+    from fedcel.attacks.inversion import Inversion as Inversion
+    from fedcel.attacks.inversion import copy_differentiable as copy_differentiable
+    from fedcel.attacks.inversion import invert as invert
+    from fedcel.attacks.kernel_ridge import KernelRidge as KernelRidge
+    from fedcel.attacks.malicious_server import hijack_encoder as hijack_encoder
+    from fedcel.attacks.malicious_server import set_trap_weights as set_trap_weights
+    from fedcel.attacks.pixel_descent import RMLE as RMLE
+    from fedcel.attacks.pixel_descent import HybridInversion as HybridInversion
+    from fedcel.attacks.pixel_descent import MIFace as MIFace
+    from fedcel.attacks.registry import ATTACKS as ATTACKS
+    from fedcel.attacks.registry import REVISION as REVISION
+    from fedcel.attacks.registry import NamedAttack as NamedAttack
+    from fedcel.attacks.registry import parse_attacks as parse_attacks
+    from fedcel.attacks.runner import FAILURE_PREFIX as FAILURE_PREFIX
+    from fedcel.attacks.runner import AttackedAttributes as AttackedAttributes
+    from fedcel.attacks.runner import AttackListener as AttackListener
+    from fedcel.attacks.runner import AttackOutcome as AttackOutcome
+    from fedcel.attacks.runner import run_attacks as run_attacks
+    from fedcel.attacks.score_card import ReconstructionScores as ReconstructionScores
+    from fedcel.attacks.score_card import class_means as class_means
+    from fedcel.attacks.score_card import mean_image as mean_image
+    from fedcel.attacks.score_card import mse as mse
+    from fedcel.attacks.score_card import score_reconstructions as score_reconstructions
+    from fedcel.attacks.unknown_encoder import Shadow as Shadow
+    from fedcel.attacks.unknown_encoder import UnSplit as UnSplit
+    from fedcel.attacks.update_inversion import FirstLayer as FirstLayer
+    from fedcel.attacks.update_inversion import GradientInversion as GradientInversion
+else:
+    __all__, __getattr__, __dir__ = _export_lazily(__name__, __file__)

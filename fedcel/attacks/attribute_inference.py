@@ -9,11 +9,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
-from fedcel.attacks.inversion_training import (
+from fedcel.attacks.decoder import (
     BATCH_SIZE,
     LEARNING_RATE,
-    count_held_out,
     make_observer,
+    split_held_out,
 )
 from fedcel.data import Images
 from fedcel.leakage import Observation
@@ -99,9 +99,7 @@ def train_attribute_reader(
     Raises:
         DataError: There are fewer than two images.
     """
-    count = count_held_out(len(auxiliary.x))
-    order = torch.randperm(len(auxiliary.x), generator=generator)
-    held_out, trained = order[:count], order[count:]
+    trained, held_out = split_held_out(torch.arange(len(auxiliary.x)), generator)
     observe_own = make_observer(observation, auxiliary.x[trained], REPEATS, generator)
     observe_held = make_observer(observation, auxiliary.x[held_out], REPEATS, generator)
     held_messages = torch.cat([observe_held(generator) for _ in range(HELD_OUT_DRAWS)])

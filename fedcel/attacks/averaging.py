@@ -7,8 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.attacks.attacker import Attacker, BaseAttack, Reconstructions
-from fedcel.attacks.protocol import Attack
+from fedcel.attacks.attack import Attack, Attacker, BaseAttack, Reconstructions
 from fedcel.leakage import (
     FIRST_LAYER,
     LOG_PROB,
@@ -158,6 +157,11 @@ class AveragedObservation:
         """Return the undisturbed logits."""
         assert isinstance(self.once, ObservationLogits)
         return self.once.logits(images)
+
+
+def observe_repeatedly(observation: Observation, repeats: int) -> Observation:
+    """Return what an attack on so many observations of each image sees."""
+    return observation if repeats == 1 else RepeatedObservation(observation, repeats)
 
 
 def move_to_device(observation: ObservationMean) -> tuple[ObservationMean, torch.device]:

@@ -7,11 +7,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedcel.attacks.attacker import Attacker, BaseAttack, Reconstructions
-from fedcel.attacks.decoder_networks import build_decoder_network, is_flat
-from fedcel.attacks.inversion_training import (
+from fedcel.attacks.attack import Attacker, BaseAttack, Reconstructions
+from fedcel.attacks.decoder import (
     HELD_OUT_DRAWS,
     apply_network,
+    build_decoder_network,
+    is_flat,
     keep_best_epoch,
     observe_own_images,
 )
@@ -115,30 +116,18 @@ def build_critic(shape: tuple[int, ...], generator: torch.Generator) -> nn.Modul
 
     Without normalisation over the batch, which the penalty forbids (Gulrajani et al., section 4).
     """
-    layers = build_flat_critic(shape) if is_flat(shape) else build_strided_critic(shape)
+    channels, height, width = shape
+    layers: list[nn.Module] = []
+    if is_flat(shape):
+        layers += [nn.Flatten(), nn.Linear(prod(shape), CRITIC_UNITS), nn.LeakyReLU(LEAKY_SLOPE)]
+        layers += [nn.Linear(CRITIC_UNITS, CRITIC_UNITS), nn.LeakyReLU(LEAKY_SLOPE)]
+        layers += [nn.Linear(CRITIC_UNITS, 1)]
+    else:
+        for out_channels in CRITIC_CHANNELS:  # each convolution halves the sides
+            convolution = nn.Conv2d(channels, out_channels, 3, stride=2, padding=1)
+            layers += [convolution, nn.LeakyReLU(LEAKY_SLOPE)]
+            channels, height, width = out_channels, -(-height // 2), -(-width // 2)
+        layers += [nn.Flatten(), nn.Linear(channels * height * width, 1)]
     net = nn.Sequential(*layers)
     initialise_parameters(net, generator)
     return net
-
-
-def build_flat_critic(shape: tuple[int, ...]) -> list[nn.Module]:
-    """Return the layers of the plain critic."""
-    return [
-        nn.Flatten(),
-        nn.Linear(prod(shape), CRITIC_UNITS),
-        nn.LeakyReLU(LEAKY_SLOPE),
-        nn.Linear(CRITIC_UNITS, CRITIC_UNITS),
-        nn.LeakyReLU(LEAKY_SLOPE),
-        nn.Linear(CRITIC_UNITS, 1),
-    ]
-
-
-def build_strided_critic(shape: tuple[int, ...]) -> list[nn.Module]:
-    """Return the layers of the critic of larger images, each convolution halving the sides."""
-    layers: list[nn.Module] = []
-    channels, (height, width) = shape[0], shape[1:]
-    for out_channels in CRITIC_CHANNELS:
-        convolution = nn.Conv2d(channels, out_channels, 3, stride=2, padding=1)
-        layers += [convolution, nn.LeakyReLU(LEAKY_SLOPE)]
-        channels, height, width = out_channels, -(-height // 2), -(-width // 2)
-    return [*layers, nn.Flatten(), nn.Linear(channels * height * width, 1)]

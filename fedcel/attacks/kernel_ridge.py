@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.attacks.attacker import Attacker, BaseAttack, Rebuild, Reconstructions
-from fedcel.attacks.inversion_training import HELD_OUT_SHARE, make_observer, split_held_out
+from fedcel.attacks.attack import Attacker, BaseAttack, Rebuild, Reconstructions
+from fedcel.attacks.decoder import HELD_OUT_SHARE, make_observer, split_held_out
 
 MAX_IMAGES = 2000  # that are learned from, at budget 1
 USUAL_ROWS = 500  # messages that are learned from, where there are fewer images
@@ -44,14 +44,6 @@ class Kernel(NamedTuple):
         return torch.cdist(a, b).square_().div_(-self.width).exp_()
 
 
-class Choice(NamedTuple):
-    """A kernel and its penalty, and their mean squared error on held-out images."""
-
-    error: float
-    kernel: Kernel
-    penalty: float
-
-
 class Regression(NamedTuple):
     """A kernel solved on pairs (z_i, x_i), once for all penalties lambda.
 
@@ -75,6 +67,24 @@ class Regression(NamedTuple):
         """Return the flat images in [0, 1] of projected messages."""
         shrunk = self.coefficients / (self.values + ridge_penalty(penalty, self.values))[:, None]
         return torch.addmm(self.mean, projected, shrunk).clamp(0, 1)
+
+
+class Choice(NamedTuple):
+    """A kernel and its penalty, and their mean squared error on held-out images."""
+
+    error: float
+    kernel: Kernel
+    penalty: float
+
+    def fit(self, pairs: Pairs, shape: tuple[int, ...]) -> Rebuild:
+        """Return the regression on these pairs, which gives images of this shape (C, H, W)."""
+        regression = solve_regression(self.kernel, pairs)
+
+        def rebuild(observed: Float[Tensor, "T F"]) -> Float[Tensor, "T C H W"]:
+            projected = regression.project(observed.double().cpu())
+            return regression.rebuild(projected, self.penalty).to(observed).view(-1, *shape)
+
+        return rebuild
 
 
 class Learned(NamedTuple):
@@ -127,14 +137,7 @@ class KernelRidge(BaseAttack):
         learned = choose_regression(attacker, *images, rows=rows, repeats=self.repeats)
         pairs = zip(learned.training, learned.held_out, strict=True)
         everything = Pairs(*(torch.cat(both) for both in pairs))
-        regression = solve_regression(learned.choice.kernel, everything)
-
-        def rebuild(observed: Float[Tensor, "T F"]) -> Float[Tensor, "T C H W"]:
-            projected = regression.project(observed.double())
-            flat = regression.rebuild(projected, learned.choice.penalty)
-            return flat.to(x.dtype).view(len(observed), *x.shape[1:])
-
-        return rebuild
+        return learned.choice.fit(everything, x.shape[1:])
 
 
 def count_rows(images: int, rows: int, factor: float) -> int:
@@ -160,12 +163,11 @@ def choose_regression(
     training_pairs = Pairs(z[:rows], x[:rows])
     held_out_pairs = sample_pairs(attacker, held_out, HELD_OUT_DRAWS, repeats)
     kernels = list_kernels(training_pairs.z)
+    rows = len(training_pairs.z)
     choices = list[Choice]()
     for number, kernel in enumerate(kernels, 1):
         choices.append(choose_penalty(kernel, training_pairs, held_out_pairs))
-        error = choices[-1].error
-        rows = len(training_pairs.z)
-        detail = f"MSE {error:.4f} on held images"
+        detail = f"MSE {choices[-1].error:.4f} on held images"
         attacker.report("row", number * rows, len(kernels) * rows, detail)
     return Learned(min(choices, key=lambda choice: choice.error), training_pairs, held_out_pairs)
 

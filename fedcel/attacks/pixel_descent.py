@@ -1,14 +1,39 @@
-"""Descend on the pixels of many images at once, each row for itself."""
+"""Search images by descent on their pixels: the images that explain what was seen."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from math import cos, pi
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
-from fedcel.attacks.attacker import Attacker
+from fedcel.attacks.attack import Attacker, BaseAttack, Rebuild, Reconstructions
+from fedcel.attacks.averaging import move_to_device
+from fedcel.attacks.decoder import (
+    DEFAULT_EFFORT,
+    AttackerImages,
+    Effort,
+    apply_network,
+    train_inverter,
+)
+from fedcel.attacks.kernel_ridge import (
+    MAX_IMAGES,
+    USUAL_ROWS,
+    choose_regression,
+    count_rows,
+)
+from fedcel.leakage import (
+    LOGITS,
+    MEAN,
+    ObservationLogits,
+    ObservationMean,
+    ObservationMisfit,
+    make_refusal,
+)
 from fedcel.torch_state import use_full_precision
 
 PixelLoss = Callable[[Float[Tensor, "N C H W"]], Float[Tensor, " N"]]
@@ -64,3 +89,226 @@ def total_variation(images: Float[Tensor, "N C H W"]) -> Float[Tensor, " N"]:
     down = (images[:, :, 1:] - images[:, :, :-1]).abs().flatten(1)
     across = (images[:, :, :, 1:] - images[:, :, :, :-1]).abs().flatten(1)
     return down.sum(1) / max(1, down.shape[1]) + across.sum(1) / max(1, across.shape[1])
+
+
+SEARCH_STEPS = DescentSteps(2000, 0.02)
+HYBRID_STEPS = DescentSteps(300, 0.01)
+MAX_TUNING_IMAGES = 64  # of the attacker's own, on which the weight is chosen
+
+
+@dataclass(frozen=True)
+class RMLE(BaseAttack):
+    """Search the image whose message fits what was seen, by descent on its pixels.
+
+    It minimises the misfit of x to z~ + tv TV(x), all targets at once. The weight tv and the share
+    of the steps that is taken are those which rebuild the attacker's own images best, each seen
+    through fresh noise as the targets were: to fit a noisy message to the last is to fit its noise.
+    Where the source starts at grey, this starts at the mean of the own images, which is nearer.
+
+    Args:
+        name, needs, observes: See `Attack`.
+        steps: Steps of the descent at budget 1.
+        weights: Tried for tv, 0 or more.
+        shares: Tried for the share of the steps, in (0, 1].
+
+    References:
+        He et al., ACSAC 2019, algorithm 1 and equation 4.
+    """
+
+    name: str = "rmle"
+    needs: frozenset[str] = frozenset({MEAN})
+    observes: str = "smashed-data"
+    steps: DescentSteps = SEARCH_STEPS
+    weights: tuple[float, ...] = (0.0, 0.01, 0.1, 1.0)
+    shares: tuple[float, ...] = (0.01, 0.05, 0.2, 1.0)
+
+    def invert(self, attacker: Attacker, observed: Float[Tensor, "T F"]) -> Reconstructions:
+        """Return one image in [0, 1] per message."""
+        observation, x = attacker.observation, attacker.auxiliary.x
+        if not isinstance(observation, ObservationMean):
+            raise make_refusal(observation, MEAN)
+        tuning_images = x[torch.randperm(len(x), generator=attacker.generator)[:MAX_TUNING_IMAGES]]
+        tuning_observed = observation.sample(tuning_images, attacker.generator)
+        moved, device = move_to_device(observation)
+        steps = self.steps.scaled(attacker.budget)
+        centre = x.mean(0).to(device)
+
+        def descend(
+            observed: Float[Tensor, "N F"], tv: float | Float[Tensor, " N"], share: float
+        ) -> Float[Tensor, "N C H W"]:
+            loss = penalised_misfit(moved, observed, tv)
+            start = centre.repeat(len(observed), 1, 1, 1)
+            return descend_pixels(loss, start, steps.scaled(share), attacker)
+
+        tv, share = self.tune(tuning_images.to(device), tuning_observed.to(device), descend)
+        return descend(observed.to(device), tv, share).cpu()
+
+    def tune(
+        self,
+        tuning_images: Float[Tensor, "N C H W"],
+        tuning_observed: Float[Tensor, "N F"],
+        descend: Callable[[Tensor, Tensor, float], Tensor],
+    ) -> tuple[float, float]:
+        """Return the weight and the share of the steps with the lowest MSE on own images."""
+        count = len(self.weights)
+        weights = torch.tensor(self.weights, device=tuning_images.device)
+        tv = weights.repeat_interleave(len(tuning_images))
+        errors = []
+        for share in self.shares:
+            rebuilt = descend(tuning_observed.repeat(count, 1), tv, share)
+            gap = rebuilt - tuning_images.repeat(count, 1, 1, 1)
+            errors.append(gap.square().view(count, -1).mean(1))
+        best = int(torch.stack(errors, 1).nan_to_num(torch.inf).argmin())
+        return self.weights[best // len(self.shares)], self.shares[best % len(self.shares)]
+
+
+def penalised_misfit(
+    observation: ObservationMean, observed: Float[Tensor, "N F"], tv: float | Float[Tensor, " N"]
+) -> PixelLoss:
+    """Return the misfit + tv TV(x) of each image, tv one or one a row.
+
+    The misfit is that of the observation's law where it offers one, else mean (E[z~|x] - z~)^2.
+    """
+
+    def squared_gap(
+        images: Float[Tensor, "N C H W"], observed: Float[Tensor, "N F"]
+    ) -> Float[Tensor, " N"]:
+        return (observation.mean(images) - observed).square().mean(1)
+
+    misfit = observation.misfit if isinstance(observation, ObservationMisfit) else squared_gap
+    return lambda images: misfit(images, observed) + tv * total_variation(images)
+
+
+@dataclass(frozen=True)
+class HybridInversion(BaseAttack):
+    """Search the image that fits the message, from a decoder's image and near it.
+
+    It minimises the misfit of x to z~ + tv TV(x) + mu mean (x - D(z~))^2 from D(z~). D is the
+    trained decoder, the one in closed form (`kernel-ridge`) or the mean of both. That, tv and mu
+    are those which rebuild best the attacker's images that D was not trained on; where D alone
+    does, under much noise, its image stays.
+
+    Args:
+        name, needs, observes: See `Attack`.
+        effort: How the decoder is trained.
+        steps: Steps of the descent at budget 1.
+        weights: Tried for tv, 0 or more.
+        ties: Tried for mu, above 0.
+
+    References:
+        He et al., ACSAC 2019 (initialised search), with the decoder as the prior's mean.
+    """
+
+    name: str = "hybrid-inversion"
+    needs: frozenset[str] = frozenset({MEAN})
+    observes: str = "smashed-data"
+    effort: Effort = DEFAULT_EFFORT
+    steps: DescentSteps = HYBRID_STEPS
+    weights: tuple[float, ...] = (0.0, 0.01, 0.1)
+    ties: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+
+    def invert(self, attacker: Attacker, observed: Float[Tensor, "T F"]) -> Reconstructions:
+        """Return one image per message."""
+        observation = attacker.observation
+        if not isinstance(observation, ObservationMean):
+            raise make_refusal(observation, MEAN)
+        net, images = train_inverter(attacker, self.effort)
+        steps = self.steps.scaled(attacker.budget)
+        moved, device = move_to_device(observation)
+        tuning_images = images.held_out[:MAX_TUNING_IMAGES]
+        tuning_observed = observation.sample(tuning_images, attacker.generator).to(device)
+        tuning_images = tuning_images.to(device)
+        pairs = torch.tensor(list(product(self.weights, self.ties)))
+        tv, mu = pairs.to(device).repeat_interleave(len(tuning_images), 0).T
+        invert = self.choose_inverter(attacker, net, images)
+        tuning_start = invert(tuning_observed)
+        starts = tuning_start.repeat(len(pairs), 1, 1, 1)
+        misfit = penalised_misfit(moved, tuning_observed.repeat(len(pairs), 1), tv)
+        rebuilt = descend_pixels(add_proximal_term(misfit, starts, mu), starts, steps)
+        errors = (rebuilt - tuning_images.repeat(len(pairs), 1, 1, 1)).square().flatten(1).mean(1)
+        lowest, best = errors.view(len(pairs), -1).mean(1).nan_to_num(torch.inf).min(0)
+        observed = observed.to(device)
+        start = invert(observed)
+        if lowest >= (tuning_start - tuning_images).square().mean():
+            return start.cpu()
+        best_tv, best_mu = pairs[int(best)].tolist()
+        loss = add_proximal_term(penalised_misfit(moved, observed, best_tv), start, best_mu)
+        return descend_pixels(loss, start, steps, attacker).cpu()
+
+    def choose_inverter(
+        self, attacker: Attacker, net: nn.Module, images: AttackerImages
+    ) -> Rebuild:
+        """Return D: the network, a regression on the same images, or their mean."""
+        factor = attacker.budget ** (1 / 3)
+        training = images.training[: max(2, round(MAX_IMAGES * factor))]
+        rows = count_rows(min(len(images.training), MAX_IMAGES), USUAL_ROWS, factor)
+        learned = choose_regression(
+            attacker, training, images.held_out, rows=rows, repeats=self.effort.repeats
+        )
+        regress = learned.choice.fit(learned.training, images.held_out.shape[1:])
+
+        def average(z: Float[Tensor, "N F"]) -> Float[Tensor, "N C H W"]:
+            return (apply_network(net, z) + regress(z)) / 2
+
+        def held_out_error(invert: Rebuild) -> float:
+            rebuilt = invert(learned.held_out.z.float()).flatten(1)
+            return float((rebuilt - learned.held_out.x).square().mean())
+
+        inverters: list[Rebuild] = [partial(apply_network, net), regress, average]
+        return min(inverters, key=held_out_error)
+
+
+def add_proximal_term(
+    loss: PixelLoss, centre: Float[Tensor, "N C H W"], mu: float | Float[Tensor, " N"]
+) -> PixelLoss:
+    """Return the loss plus mu times each image's mean squared distance from its centre."""
+
+    def proximal_loss(images: Float[Tensor, "N C H W"]) -> Float[Tensor, " N"]:
+        return loss(images) + mu * (images - centre).square().flatten(1).mean(1)
+
+    return proximal_loss
+
+
+@dataclass(frozen=True)
+class MIFace(BaseAttack):
+    """Search the picture that the network is surest shows the answered class.
+
+    It descends 1 - p_y(x) + weight TV(x) from the attacker's mean image, y the most probable
+    answer. It finds what a class looks like, not who sent the image: all targets of a class get the
+    same picture.
+
+    Args:
+        name, needs, observes: See `Attack`.
+        steps: Steps of the descent at budget 1.
+        rate: Step size.
+        weight: Weight of the total variation, 0 or more.
+
+    References:
+        Fredrikson et al., CCS 2015, algorithm 1.
+    """
+
+    name: str = "mi-face"
+    needs: frozenset[str] = frozenset({LOGITS})
+    observes: str = "private-logits"
+    steps: int = 5000
+    rate: float = 0.1
+    weight: float = 0.1
+
+    def invert(self, attacker: Attacker, observed: Float[Tensor, "T F"]) -> Reconstructions:
+        """Return its class's picture per answer."""
+        observation = attacker.observation
+        if not isinstance(observation, ObservationLogits):
+            raise make_refusal(observation, LOGITS)
+        classes, class_of_target = torch.unique(observed.argmax(1), return_inverse=True)
+        rows = torch.arange(len(classes))
+        images = attacker.auxiliary.x.mean(0).repeat(len(classes), 1, 1, 1)
+        steps = attacker.scale(self.steps)
+        for step in range(1, steps + 1):
+            images.requires_grad_()
+            probability = observation.logits(images).softmax(1)[rows, classes]
+            loss = 1 - probability + self.weight * total_variation(images)
+            (slope,) = torch.autograd.grad(loss.sum(), images)
+            images = (images - self.rate * slope).detach().clamp(0, 1)
+            least = float(probability.detach().min())
+            attacker.report("step", step, steps, f"sure to {least:.3f} or more")
+        return images[class_of_target]

@@ -3,26 +3,19 @@
 from collections.abc import Callable
 from difflib import get_close_matches
 from functools import partial
+from typing import NamedTuple
 
 from fedcel import plugins
-from fedcel.attacks.attack_contract import ATTACK_CHECKS
+from fedcel.attacks.attack import ATTACK_CHECKS, Attack
 from fedcel.attacks.attribute_inference import ATTRIBUTE
 from fedcel.attacks.averaging import Averaging
 from fedcel.attacks.black_box_search import BlackBoxSearch
-from fedcel.attacks.decoder import Decoder
-from fedcel.attacks.decoder_networks import LARGE_DECODER
-from fedcel.attacks.first_layer import FirstLayer
+from fedcel.attacks.decoder import LARGE_DECODER, Decoder, Effort, LogitInversion
 from fedcel.attacks.gan_decoder import GANDecoder
-from fedcel.attacks.gradient_inversion import GradientInversion
-from fedcel.attacks.hybrid_inversion import HybridInversion
-from fedcel.attacks.inversion_training import Effort
 from fedcel.attacks.kernel_ridge import KernelRidge
-from fedcel.attacks.logit_inversion import LogitInversion
-from fedcel.attacks.mi_face import MIFace
-from fedcel.attacks.protocol import Attack
-from fedcel.attacks.rmle import RMLE
-from fedcel.attacks.shadow import Shadow
-from fedcel.attacks.unsplit import UnSplit
+from fedcel.attacks.pixel_descent import RMLE, HybridInversion, MIFace
+from fedcel.attacks.unknown_encoder import Shadow, UnSplit
+from fedcel.attacks.update_inversion import FirstLayer, GradientInversion
 from fedcel.errors import PluginError, SettingsError
 
 OPTIMAL = "optimal"
@@ -51,7 +44,20 @@ ATTACKS: dict[str, Callable[[], Attack]] = {
 """Attacks by short name that reconstruct images; `NAME*M` sees M observations of each target."""
 
 
-def parse_attacks(names: str) -> list[tuple[Attack | None, int]]:
+class NamedAttack(NamedTuple):
+    """An attack of a list, as it was asked for."""
+
+    entry: str
+    """As typed: an attack of your own by its import string."""
+    name: str
+    """As rows name it."""
+    attack: Attack | None
+    """None for one that rebuilds no image."""
+    repeats: int
+    """Observations of each target."""
+
+
+def parse_attacks(names: str) -> list[NamedAttack]:
     """Build the attacks of a list such as `optimal, decoder*4, package.module:object`.
 
     Args:
@@ -59,56 +65,29 @@ def parse_attacks(names: str) -> list[tuple[Attack | None, int]]:
             each target.
 
     Returns:
-        Each attack in order, None for one that rebuilds no image, and its number of observations.
+        The attacks in order.
 
     Raises:
         SettingsError: A name is wrong; the nearest right one is said.
         PluginError: An import string leads to no attack.
     """
-    attacks: list[tuple[Attack | None, int]] = []
-    for entry in names.split(","):
-        base, repeats = parse_repeats(entry.strip())
-        attacks.append((None if base in WITHOUT_IMAGES else build_attack(base, repeats), repeats))
-    return attacks
+    return [parse_entry(entry.strip()) for entry in names.split(",")]
 
 
-def list_entries(names: str) -> list[tuple[str, str]]:
-    """List the entries of a list of attacks beside the names that rows give their attacks.
-
-    The name of an attack of your own is not its import string.
-
-    Args:
-        names: A list as `parse_attacks` takes it.
-
-    Returns:
-        Each entry as typed, and the name of its attack.
-
-    Raises:
-        SettingsError: A name is wrong; the nearest right one is said.
-        PluginError: An import string leads to no attack.
-    """
-    attacks = (attack for attack, _ in parse_attacks(names))
-    return [
-        (entry, attack.name if attack else parse_repeats(entry)[0])
-        for entry, attack in zip(map(str.strip, names.split(",")), attacks, strict=True)
-    ]
-
-
-def parse_repeats(name: str) -> tuple[str, int]:
-    """Return `NAME*M` in its parts, M is 1 where it is left out; SettingsError on a wrong M."""
-    base, star, times = name.partition("*")
+def parse_entry(entry: str) -> NamedAttack:
+    """Build an attack of a list; errors as of `parse_attacks`."""
+    base, star, times = entry.partition("*")
     if star and not (times.isdecimal() and int(times) >= 2):
         raise SettingsError(
-            f"attack.names has {name!r}: after the * goes a whole number from 2 on, as in "
+            f"attack.names has {entry!r}: after the * goes a whole number from 2 on, as in "
             f"{base + '*16'!r}"
         )
-    return base, int(times) if star else 1
-
-
-def build_attack(base: str, repeats: int) -> Attack:
-    """Return an attack by its name without repeats; errors as of `parse_attacks`."""
+    repeats = int(times) if star else 1
+    if base in WITHOUT_IMAGES:
+        return NamedAttack(entry, base, None, repeats)
     single = ATTACKS[base]() if base in ATTACKS else load_attack(base)
-    return single if repeats == 1 else Averaging(single, repeats)
+    attack = single if repeats == 1 else Averaging(single, repeats)
+    return NamedAttack(entry, attack.name, attack, repeats)
 
 
 def load_attack(name: str) -> Attack:

@@ -2,8 +2,8 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import NamedTuple
 from warnings import warn
 
@@ -11,16 +11,17 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from fedcel import per_image
+from fedcel.attacks.attack import Attack, Progress
 from fedcel.attacks.attack_row import AttackRow
+from fedcel.attacks.attack_settings import AttackSettings
 from fedcel.attacks.attribute_inference import (
     ATTRIBUTE,
     score_attribute_reader,
     train_attribute_reader,
 )
-from fedcel.attacks.averaging import RepeatedObservation
-from fedcel.attacks.gradient_inversion import check_batch_size
-from fedcel.attacks.protocol import Attack, Progress
-from fedcel.attacks.registry import OPTIMAL, list_entries, parse_attacks
+from fedcel.attacks.averaging import observe_repeatedly
+from fedcel.attacks.registry import OPTIMAL, parse_attacks
 from fedcel.attacks.score_card import (
     class_means,
     identification_chances,
@@ -28,6 +29,7 @@ from fedcel.attacks.score_card import (
     score_reconstructions,
     squared_errors,
 )
+from fedcel.attacks.update_inversion import check_batch_size
 from fedcel.data import Images
 from fedcel.errors import DataError, FedcelError, ServiceError, describe_origin, describe_unforeseen
 from fedcel.leakage import (
@@ -40,9 +42,7 @@ from fedcel.leakage import (
     attribute_leak,
     optimal_leak,
 )
-from fedcel.runs import per_image
 from fedcel.seeding import make_generator
-from fedcel.settings.attack import AttackSettings
 from fedcel.short_repr import summarise_record
 
 COPY_DISTANCE = 1.5 / 255  # root mean square of pixels' differences below which two images are one
@@ -52,6 +52,8 @@ FAILURE_PREFIX = "failed with"
 """How `skipped` begins in the row of an attack that nobody foresaw would fail."""
 
 Pictures = dict[str, Tensor]
+Seeds = Callable[[], Iterator[int]]
+"""The attack seeds; the listener is told of each as it begins."""
 
 
 class AttackOutcome(NamedTuple):
@@ -63,7 +65,7 @@ class AttackOutcome(NamedTuple):
     """(n, C, H, W) in [0, 1], n at most 12: `targets`, `class-mean` (what the label alone tells),
     and under each attack's name the first reconstructions of its best seed."""
     per_image: per_image.Vectors
-    """Scores of each target, named by `fedcel.runs.per_image.vector_name`."""
+    """Scores of each target, named by `fedcel.per_image.vector_name`."""
 
     def __repr__(self) -> str:
         """Show shapes in the place of numbers."""
@@ -91,9 +93,6 @@ class AttackListener:
     keep_outcome: Callable[[str, AttackOutcome], None] = ignore
 
 
-SILENT = AttackListener()
-
-
 class AttackedAttributes(NamedTuple):
     """What attacks on an attribute want to know, and know of the attacker's own images."""
 
@@ -105,28 +104,6 @@ class AttackedAttributes(NamedTuple):
         return summarise_record(self)
 
 
-@dataclass(frozen=True)
-class AttackTask:
-    """What one attack is carried out with, and which of how many it is."""
-
-    settings: AttackSettings
-    auxiliary: Images
-    targets: Images
-    population: Images | None
-    seed: int
-    listener: AttackListener
-    name: str
-    attacks_done: int
-    attack_count: int
-    attributes: AttackedAttributes | None = None
-
-    def begin_seed(self, attack_seed: int) -> None:
-        """Tell the listener that an attack seed begins."""
-        attacks_done = self.attacks_done + attack_seed / self.settings.seeds
-        activity = f"{self.name}, seed {attack_seed}"
-        self.listener.begin_seed(attacks_done, self.attack_count, activity)
-
-
 def run_attacks(
     observations: Sequence[Observation],
     settings: AttackSettings,
@@ -136,7 +113,7 @@ def run_attacks(
     seed: int,
     population: Images | None = None,
     attributes: AttackedAttributes | None = None,
-    listener: AttackListener = SILENT,
+    listener: AttackListener | None = None,
 ) -> AttackOutcome:
     """Carry out all attacks that settings name and score what they find.
 
@@ -167,35 +144,27 @@ def run_attacks(
     """
     attacks = parse_attacks(settings.names)
     refuse_known_targets(targets, auxiliary)
-    refuse_batches([attack for attack, _ in attacks if attack], observations, auxiliary)
-    pictured = slice(
-        min(MAX_PICTURES, settings.targets or MAX_PICTURES)
-    )  # all attacks rebuild these
+    uploads = {
+        named.attack.observes for named in attacks if named.attack and UPDATE in named.attack.needs
+    }
+    for observation in observations:
+        if observation.name in uploads and isinstance(observation, ObservationUpdate):
+            check_batch_size(observation.batch, len(auxiliary.y))
+    pictured = slice(min(MAX_PICTURES, settings.targets or MAX_PICTURES))  # all rebuild these
     guesses = class_means(targets.y, population or auxiliary)
     anchors: Pictures = {"targets": targets.x[pictured], "class-mean": guesses[pictured]}
+    listener = listener or AttackListener()
+    run = _AttackRun(settings, auxiliary, targets, population, attributes, seed, listener)
     total = AttackOutcome([], anchors, {})
-    entries = zip(list_entries(settings.names), attacks, strict=True)
-    for number, ((entry, name), (attack, repeats)) in enumerate(entries):
-        task = AttackTask(
-            settings,
-            auxiliary,
-            targets,
-            population,
-            seed,
-            listener,
-            name=name,
-            attacks_done=number,
-            attack_count=len(attacks),
-            attributes=attributes,
-        )
-        surfaces = observations
-        if repeats > 1:
-            surfaces = [RepeatedObservation(observation, repeats) for observation in observations]
-        if attack is None:
-            run_rows = run_attribute_attack if name == ATTRIBUTE else run_optimal_attack
-            outcome = AttackOutcome(run_rows(surfaces, task), {}, {})
+    for number, (entry, name, attack, repeats) in enumerate(attacks):
+        surfaces = [observe_repeatedly(observation, repeats) for observation in observations]
+
+        seeds = partial(run.begin_seeds, name, number, len(attacks))
+        if attack is not None:
+            outcome = run.reconstruct(attack, surfaces, seeds)
         else:
-            outcome = run_reconstruction(attack, surfaces, task)
+            run_rows = run.infer_attribute if name == ATTRIBUTE else run.identify
+            outcome = AttackOutcome(run_rows(surfaces, seeds), {}, {})
         listener.keep_outcome(entry, outcome._replace(pictures=anchors | outcome.pictures))
         total = AttackOutcome(
             total.rows + outcome.rows,
@@ -204,6 +173,205 @@ def run_attacks(
         )
     listener.begin_seed(len(attacks), len(attacks), "writing")
     return total
+
+
+@dataclass(frozen=True)
+class _AttackRun:
+    """What the attacks of one call share; `seeds` begins the attack seeds of the one under way."""
+
+    settings: AttackSettings
+    auxiliary: Images
+    targets: Images
+    population: Images | None
+    attributes: AttackedAttributes | None
+    seed: int
+    listener: AttackListener
+
+    def begin_seeds(self, name: str, attacks_done: int, attack_count: int) -> Iterator[int]:
+        """Yield the attack seeds, and tell the listener that each begins."""
+        seeds = self.settings.seeds
+        for attack_seed in range(seeds):
+            activity = f"{name}, seed {attack_seed}"
+            self.listener.begin_seed(attacks_done + attack_seed / seeds, attack_count, activity)
+            yield attack_seed
+
+    def identify(self, surfaces: Sequence[Observation], seeds: Seeds) -> list[AttackRow]:
+        """Return the optimal attacker's rows on each surface whose law it is granted."""
+        identity = AttackRow(attack=OPTIMAL, observation="", knowledge="white-box")
+        with_known_law = [surface for surface in surfaces if has_known_law(surface)]
+        if not with_known_law:
+            return [identity.with_results(skipped=f"needs {LOG_PROB}, granted nowhere")]
+        rows: list[AttackRow] = []
+        for surface in with_known_law:
+            for attack_seed in seeds():
+                row = identity.with_results(observation=surface.name, seed=attack_seed)
+                stream = make_generator(self.seed, f"attack/{OPTIMAL}/{surface.name}", attack_seed)
+                add_row(rows, row, partial(self._measure_leak, surface, stream, attack_seed))
+        return rows
+
+    def _measure_leak(
+        self, surface: Observation, stream: torch.Generator, attack_seed: int
+    ) -> dict[str, object]:
+        leak = optimal_leak(
+            surface,
+            *self.targets,
+            stream,
+            identification_candidates=self.settings.candidates,
+        )
+        self.listener.show_line(
+            f"{OPTIMAL} on {surface.name}, seed {attack_seed}: {leak.bits_beyond_label:.2f} of "
+            f"{leak.cap_beyond_label:.2f} bits beyond the label"
+        )
+        return {
+            "budget": self.settings.budget,
+            "identification_optimal": leak.identification,
+            "identification_candidates": leak.identification_candidates,
+            "identification_half_width": leak.identification_half_width,
+            "information_bits": leak.information_bits,
+            "information_cap": leak.cap_bits,
+            "bits_beyond_label": leak.bits_beyond_label,
+            "bits_cap": leak.cap_beyond_label,
+            "candidates": leak.image_count,
+        }
+
+    def infer_attribute(self, surfaces: Sequence[Observation], seeds: Seeds) -> list[AttackRow]:
+        """Return rows of who reads an attribute off each surface: the optimal and a trained one.
+
+        The optimal attacker knows the candidates and the law; the trained one has own images only.
+        """
+        attributes = self.attributes
+        identity = AttackRow(attack=ATTRIBUTE, budget=self.settings.budget)
+        if attributes is None:
+            skipped = "there is no attribute beside the label; set data.labels to a coarser task"
+            return [identity.with_results(skipped=skipped)]
+        rows: list[AttackRow] = []
+        for surface in surfaces:
+            if UPDATE in surface.grants or isinstance(surface, ObservationPaid):
+                continue
+            for attack_seed in seeds():
+                row = identity.with_results(observation=surface.name, seed=attack_seed)
+                stream = make_generator(self.seed, f"attack/attribute/{surface.name}", attack_seed)
+                if has_known_law(surface):
+                    exact = row.with_results(knowledge="white-box")
+                    add_row(rows, exact, partial(self._infer_exactly, surface, attributes, stream))
+                trained = row.with_results(knowledge=self.settings.knowledge)
+                add_row(
+                    rows, trained, partial(self._infer_by_training, surface, attributes, stream)
+                )
+        return rows
+
+    def _infer_exactly(
+        self, surface: Observation, attributes: AttackedAttributes, stream: torch.Generator
+    ) -> dict[str, object]:
+        leak = attribute_leak(surface, *self.targets, attributes.targets, generator=stream)
+        self.listener.show_line(
+            f"{ATTRIBUTE} on {surface.name}: {leak.bits:.2f} of {leak.cap_bits:.2f} bits, named in "
+            f"{leak.accuracy:.1%} of cases, by the label alone in {leak.accuracy_by_label:.1%}"
+        )
+        return {
+            "attribute_bits": leak.bits,
+            "attribute_cap": leak.cap_bits,
+            "attribute_accuracy": leak.accuracy,
+            "attribute_by_label": leak.accuracy_by_label,
+            "attribute_by_others": leak.accuracy_of_others,
+            "candidates": leak.image_count,
+        }
+
+    def _infer_by_training(
+        self, surface: Observation, attributes: AttackedAttributes, stream: torch.Generator
+    ) -> dict[str, object]:
+        reader = train_attribute_reader(
+            surface,
+            self.auxiliary,
+            attributes.auxiliary,
+            budget=self.settings.budget,
+            generator=stream,
+        )
+        accuracy = score_attribute_reader(
+            reader, surface, self.targets, attributes.targets, generator=stream
+        )
+        self.listener.show_line(f"{ATTRIBUTE} on {surface.name}, trained: {accuracy:.1%} of cases")
+        return {"attribute_accuracy": accuracy, "targets": len(self.targets.y)}
+
+    def reconstruct(
+        self, attack: Attack, surfaces: Sequence[Observation], seeds: Seeds
+    ) -> AttackOutcome:
+        """Return one attack's rows and the first reconstructions of its best seed."""
+        settings, name = self.settings, attack.name
+        identity = AttackRow(attack=name, observation=attack.observes, knowledge=settings.knowledge)
+        try:
+            surface = find_surface(attack, surfaces)
+        except ValueError as error:
+            return AttackOutcome([identity.with_results(skipped=str(error))], {}, {})
+        targets = Images(*(part[: settings.targets or None] for part in self.targets))
+        outcome = AttackOutcome([], {}, {})
+        lowest_mse = torch.inf
+
+        def rebuild(row: AttackRow, attack_seed: int) -> dict[str, object]:
+            nonlocal lowest_mse
+            begin = time.monotonic()
+            paid = count_paid(surface)
+            images = reconstruct_targets(
+                attack,
+                surface,
+                targets,
+                self.auxiliary,
+                budget=settings.budget,
+                seed=self.seed,
+                attack_seed=attack_seed,
+                progress=self.listener.show_line,
+            )
+            is_paid = isinstance(surface, ObservationPaid)
+            conditions = {
+                "budget": settings.budget,
+                "targets": len(targets.y),
+                "identification_candidates": min(settings.candidates, len(targets.y)),
+                "queries": count_paid(surface) - paid if is_paid else None,
+                "seconds": time.monotonic() - begin,  # the scores are not the attack's
+            }
+            candidates = settings.candidates
+            scores = score_reconstructions(
+                images, targets, self.auxiliary, candidates, population=self.population
+            )
+            image_scores = {
+                "mse": squared_errors(images, targets.x),
+                "identification-1": identification_chances(images, targets.x, candidates, 1),
+            }
+            for measure, vector in image_scores.items():
+                outcome.per_image[per_image.vector_name(row.to_json(), measure)] = vector
+            if scores.mse < lowest_mse:
+                lowest_mse = scores.mse
+                outcome.pictures[name] = images[:MAX_PICTURES]
+            return conditions | asdict(scores)
+
+        for attack_seed in seeds():
+            row = identity.with_results(seed=attack_seed)
+            add_row(outcome.rows, row, partial(rebuild, row, attack_seed))
+        return outcome
+
+
+def has_known_law(surface: Observation) -> bool:
+    """Whether the optimal attacker can work on a surface."""
+    return bool(surface.grants & {LOG_PROB, NOISELESS})
+
+
+def add_row(rows: list[AttackRow], row: AttackRow, attack: Callable[[], dict[str, object]]) -> None:
+    """Carry out one attack seed and add its row, with `skipped` on an error that nobody foresaw.
+
+    Of a service that says no, too: what it answered before was paid for. Any other FedcelError is
+    raised: it says what the user has to mend.
+    """
+    begin = time.monotonic()
+    try:
+        results = attack()
+        rows.append(row.with_results(**{"seconds": time.monotonic() - begin} | results))
+    except Exception as error:
+        if isinstance(error, FedcelError) and not isinstance(error, ServiceError):
+            raise
+        failure = f"{FAILURE_PREFIX} {describe_unforeseen(error)}"
+        rows.append(row.with_results(skipped=failure))
+        place = f"{row.attack} on {row.observation}, seed {row.seed}"
+        warn(f"{place} {failure} ({describe_origin(error)})", stacklevel=4)
 
 
 def refuse_known_targets(targets: Images, auxiliary: Images) -> None:
@@ -231,245 +399,44 @@ def refuse_known_targets(targets: Images, auxiliary: Images) -> None:
         )
 
 
-def refuse_batches(
-    attacks: Sequence[Attack], observations: Sequence[Observation], auxiliary: Images
-) -> None:
-    """Refuse uploads of more images than the attacker has to simulate one with; SettingsError."""
-    attacked_names = {attack.observes for attack in attacks if UPDATE in attack.needs}
-    for observation in observations:
-        if observation.name in attacked_names and isinstance(observation, ObservationUpdate):
-            check_batch_size(observation.batch, len(auxiliary.y))
-
-
-@contextmanager
-def record_failure(rows: list[AttackRow], row: AttackRow) -> Iterator[None]:
-    """Add the row with `skipped`, and warn, on an error that nobody foresaw.
-
-    Of a service that says no, too: what it answered before was paid for. Any other FedcelError is
-    raised: it says what the user has to mend.
-    """
-    try:
-        yield
-    except Exception as error:
-        if isinstance(error, FedcelError) and not isinstance(error, ServiceError):
-            raise
-        failure = f"{FAILURE_PREFIX} {describe_unforeseen(error)}"
-        rows.append(row.with_results(skipped=failure))
-        place = f"{row.attack} on {row.observation}, seed {row.seed}"
-        warn(f"{place} {failure} ({describe_origin(error)})", stacklevel=4)
-
-
-def run_optimal_attack(observations: Sequence[Observation], task: AttackTask) -> list[AttackRow]:
-    """Return the optimal attacker's rows on each observation whose law it is granted."""
-    settings = task.settings
-    rows: list[AttackRow] = []
-    identity = AttackRow(attack=OPTIMAL, observation="", knowledge="white-box")
-    with_known_law = [surface for surface in observations if surface.grants & {LOG_PROB, NOISELESS}]
-    if not with_known_law:
-        return [identity.with_results(skipped=f"needs {LOG_PROB}, granted nowhere")]
-    for observation in with_known_law:
-        for attack_seed in range(settings.seeds):
-            row = identity.with_results(observation=observation.name, seed=attack_seed)
-            task.begin_seed(attack_seed)
-            with record_failure(rows, row):
-                begin = time.monotonic()
-                purpose = f"attack/{OPTIMAL}/{observation.name}"
-                stream = make_generator(task.seed, purpose, attack_seed)
-                leak = optimal_leak(
-                    observation,
-                    *task.targets,
-                    stream,
-                    identification_candidates=settings.candidates,
-                )
-                task.listener.show_line(
-                    f"{OPTIMAL} on {observation.name}, seed {attack_seed}: "
-                    f"{leak.bits_beyond_label:.2f} of {leak.cap_beyond_label:.2f} bits beyond the "
-                    "label"
-                )
-                row = row.with_results(
-                    budget=settings.budget,
-                    identification_optimal=leak.identification,
-                    identification_candidates=leak.identification_candidates,
-                    identification_half_width=leak.identification_half_width,
-                    information_bits=leak.information_bits,
-                    information_cap=leak.cap_bits,
-                    bits_beyond_label=leak.bits_beyond_label,
-                    bits_cap=leak.cap_beyond_label,
-                    candidates=leak.image_count,
-                    seconds=time.monotonic() - begin,
-                )
-                rows.append(row)
-    return rows
-
-
-def run_attribute_attack(observations: Sequence[Observation], task: AttackTask) -> list[AttackRow]:
-    """Return rows of who reads an attribute off each observation: the optimal and a trained one.
-
-    The optimal attacker knows the candidates and the law; the trained one has own images alone.
-    """
-    settings, attributes = task.settings, task.attributes
-    identity = AttackRow(attack=ATTRIBUTE, budget=settings.budget)
-    if attributes is None:
-        skipped = "there is no attribute beside the label; set data.labels to a coarser task"
-        return [identity.with_results(skipped=skipped)]
-    rows: list[AttackRow] = []
-    for observation in observations:
-        if UPDATE in observation.grants or isinstance(observation, ObservationPaid):
-            continue
-        for attack_seed in range(settings.seeds):
-            task.begin_seed(attack_seed)
-            row = identity.with_results(observation=observation.name, seed=attack_seed)
-            stream = make_generator(task.seed, f"attack/attribute/{observation.name}", attack_seed)
-            if observation.grants & {LOG_PROB, NOISELESS}:
-                exact = row.with_results(knowledge="white-box")
-                with record_failure(rows, exact):
-                    rows.append(
-                        infer_optimally(observation, attributes, task, exact, generator=stream)
-                    )
-            trained = row.with_results(knowledge=settings.knowledge)
-            with record_failure(rows, trained):
-                rows.append(
-                    infer_by_training(observation, attributes, task, trained, generator=stream)
-                )
-    return rows
-
-
-def infer_optimally(
-    observation: Observation,
-    attributes: AttackedAttributes,
-    task: AttackTask,
-    row: AttackRow,
-    *,
-    generator: torch.Generator,
-) -> AttackRow:
-    """Return the row of the optimal attacker on an attribute."""
-    begin = time.monotonic()
-    leak = attribute_leak(observation, *task.targets, attributes.targets, generator=generator)
-    task.listener.show_line(
-        f"{ATTRIBUTE} on {observation.name}: {leak.bits:.2f} of {leak.cap_bits:.2f} bits, named in "
-        f"{leak.accuracy:.1%} of cases, by the label alone in {leak.accuracy_by_label:.1%}"
-    )
-    return row.with_results(
-        attribute_bits=leak.bits,
-        attribute_cap=leak.cap_bits,
-        attribute_accuracy=leak.accuracy,
-        attribute_by_label=leak.accuracy_by_label,
-        attribute_by_others=leak.accuracy_of_others,
-        candidates=leak.image_count,
-        seconds=time.monotonic() - begin,
-    )
-
-
-def infer_by_training(
-    observation: Observation,
-    attributes: AttackedAttributes,
-    task: AttackTask,
-    row: AttackRow,
-    *,
-    generator: torch.Generator,
-) -> AttackRow:
-    """Return the row of a classifier that was trained on the attacker's images."""
-    begin = time.monotonic()
-    reader = train_attribute_reader(
-        observation,
-        task.auxiliary,
-        attributes.auxiliary,
-        budget=task.settings.budget,
-        generator=generator,
-    )
-    accuracy = score_attribute_reader(
-        reader, observation, task.targets, attributes.targets, generator=generator
-    )
-    task.listener.show_line(f"{ATTRIBUTE} on {observation.name}, trained: {accuracy:.1%} of cases")
-    return row.with_results(
-        attribute_accuracy=accuracy,
-        targets=len(task.targets.y),
-        seconds=time.monotonic() - begin,
-    )
-
-
-def run_reconstruction(
-    attack: Attack, observations: Sequence[Observation], task: AttackTask
-) -> AttackOutcome:
-    """Return one attack's rows and the first reconstructions of its best seed."""
-    settings, name, kind = task.settings, attack.name, attack.observes
-    identity = AttackRow(attack=name, observation=kind, knowledge=settings.knowledge)
-    observation = next((surface for surface in observations if surface.name == kind), None)
-    if observation is None or not attack.needs <= observation.grants:
-        skipped = explain_refusal(attack, observation)
-        return AttackOutcome([identity.with_results(skipped=skipped)], {}, {})
-    targets = Images(*(part[: settings.targets or None] for part in task.targets))
-    rows: list[AttackRow] = []
-    vectors: per_image.Vectors = {}
-    pictures: Pictures = {}
-    lowest_mse = torch.inf
-    for attack_seed in range(settings.seeds):
-        row = identity.with_results(seed=attack_seed)
-        task.begin_seed(attack_seed)
-        with record_failure(rows, row):
-            begin = time.monotonic()
-            paid = count_paid(observation)
-            images = reconstruct_targets(
-                attack, observation, targets, task, attack_seed=attack_seed
-            )
-            is_paid = isinstance(observation, ObservationPaid)
-            row = row.with_results(
-                budget=settings.budget,
-                targets=len(targets.y),
-                identification_candidates=min(settings.candidates, len(targets.y)),
-                queries=count_paid(observation) - paid if is_paid else None,
-                seconds=time.monotonic() - begin,
-            )
-            candidates = settings.candidates
-            scores = score_reconstructions(
-                images, targets, task.auxiliary, candidates, population=task.population
-            )
-            image_scores = {
-                "mse": squared_errors(images, targets.x),
-                "identification-1": identification_chances(images, targets.x, candidates, 1),
-            }
-            rows.append(row.with_results(**asdict(scores)))
-            for measure, vector in image_scores.items():
-                vectors[per_image.vector_name(row.to_json(), measure)] = vector
-            if scores.mse < lowest_mse:
-                lowest_mse = scores.mse
-                pictures = {name: images[:MAX_PICTURES]}
-    return AttackOutcome(rows, pictures, vectors)
-
-
-def explain_refusal(attack: Attack, observation: Observation | None) -> str:
-    """Return why an attack cannot run on what there is."""
-    if observation is None:
-        return f"nothing here is observed as {attack.observes!r}"
-    missing = sorted(attack.needs - observation.grants)
-    return f"needs {', '.join(missing)}, which is not granted"
+def find_surface(attack: Attack, surfaces: Sequence[Observation]) -> Observation:
+    """Return what an attack sees; ValueError where it cannot run on any surface."""
+    surface = next((surface for surface in surfaces if surface.name == attack.observes), None)
+    if surface is None:
+        raise ValueError(f"nothing here is observed as {attack.observes!r}")
+    if missing := sorted(attack.needs - surface.grants):
+        raise ValueError(f"needs {', '.join(missing)}, which is not granted")
+    return surface
 
 
 def reconstruct_targets(
     attack: Attack,
     observation: Observation,
     targets: Images,
-    task: AttackTask,
+    auxiliary: Images,
     *,
+    budget: float,
+    seed: int,
     attack_seed: int,
+    progress: Progress,
 ) -> Float[Tensor, "T C H W"]:
     """Observe the targets and return what the attack makes of them, a batch in the best order.
 
     ValueError unless there is one image in [0, 1] for each target.
     """
     name = attack.name
-    shape = tuple(targets.x.shape)
-    noise = make_generator(task.seed, f"targets/{observation.name}", attack_seed)
+    noise = make_generator(seed, f"targets/{observation.name}", attack_seed)
     images = attack.reconstruct(
         observation,
-        task.auxiliary,
+        auxiliary,
         observation.sample(targets.x, noise),
-        task.settings.budget,
-        make_generator(task.seed, f"attack/{name}", attack_seed),
-        lambda line: task.listener.show_line(f"{name}, seed {attack_seed}: {line}"),
+        budget,
+        make_generator(seed, f"attack/{name}", attack_seed),
+        lambda line: progress(f"{name}, seed {attack_seed}: {line}"),
     )
     if images.shape != targets.x.shape:
-        raise ValueError(f"attack {name!r} returned {tuple(images.shape)}, must be {shape}")
+        shapes = f"{tuple(images.shape)}, must be {tuple(targets.x.shape)}"
+        raise ValueError(f"attack {name!r} returned {shapes}")
     low, high = images.min().item(), images.max().item()  # NaN comes through both
     if not 0 <= low <= high <= 1:
         raise ValueError(f"attack {name!r} returned pixels in [{low}, {high}], must be in [0, 1]")

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedcel.attacks.protocol import OtherClasses
+from fedcel.attacks.attack import OtherClasses
 from fedcel.data import Images
 from fedcel.errors import DataError
 from fedcel.extras import import_optional

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from fedcel import per_image
 from fedcel.data import Images, load_attributes
 from fedcel.federation import HEAVIEST
 from fedcel.files import write_json, write_tensors
@@ -54,7 +55,7 @@ from fedcel.privacy import (
     measure_utility,
 )
 from fedcel.run_parts import build_server_parts
-from fedcel.runs import per_image, run_folder
+from fedcel.runs import run_folder
 from fedcel.runs.round_log import EVENTS, summarise_kept_shares
 from fedcel.runs.run_folder import Run
 from fedcel.seeding import make_generator

@@ -1,5 +1,6 @@
 """Every setting of a run, its range, and the rules between settings."""
 
+from fedcel.attacks.attack_settings import AttackSettings
 from fedcel.data import DataSettings
 from fedcel.nets import NetSettings
 from fedcel.posterior.chain import MIN_ESS, MIN_SAMPLED_ROUNDS
@@ -14,7 +15,6 @@ from fedcel.posterior.schedule import (
 )
 from fedcel.privacy import PrivacySettings
 from fedcel.privacy.update_settings import UpdateSettings
-from fedcel.settings.attack import AttackSettings
 from fedcel.settings.parsing import (
     Scalar,
     drop_foreign_keys,

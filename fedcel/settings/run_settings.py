@@ -8,6 +8,7 @@ from warnings import warn
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from fedcel.attacks.attack_settings import AttackSettings
 from fedcel.data import DataSettings
 from fedcel.errors import SettingsError
 from fedcel.losses.cel import CEL, NoCEL
@@ -18,7 +19,6 @@ from fedcel.posterior.chain import MIN_ESS, MIN_SAMPLED_ROUNDS
 from fedcel.posterior.schedule import ChainSettings, ConsistentPrior, LocalSettings, Prior
 from fedcel.privacy import LabelOnlyAnswers, PrivacySettings
 from fedcel.privacy.update_settings import UpdateSettings
-from fedcel.settings.attack import AttackSettings
 from fedcel.settings.strategy import OWN_STRATEGY, StrategySettings, check_strategy
 
 MIN_FOLLOWED_ROUNDS = 3

@@ -196,11 +196,11 @@ def split_budget(
             f"the client can pay {affordable} answers, an attack needs {MIN_ANSWERS} or more: "
             "`fedcel ledger top-up`"
         )
-    for attack, repeats in parse_attacks(attack_settings.names):
-        if attack and repeats > 1:
+    for named in parse_attacks(attack_settings.names):
+        if named.attack and named.repeats > 1:
             raise SettingsError(
-                f"attack.names has {attack.name}: a service answers a repeated question from "
-                f"memory; name {attack.name.partition(REPEAT_MARK)[0]}"
+                f"attack.names has {named.name}: a service answers a repeated question from "
+                f"memory; name {named.name.partition(REPEAT_MARK)[0]}"
             )
     test = run.splits.test
     auxiliary = select_auxiliary(run, attack_settings)
@@ -225,7 +225,7 @@ def split_budget(
 
 def count_query_attacks(names: str) -> tuple[int, int]:
     """Return how many attacks on answers make their images up, and how many do not."""
-    attacks = [attack for attack, _ in parse_attacks(names) if attack]
+    attacks = [named.attack for named in parse_attacks(names) if named.attack]
     asks = [attack for attack in attacks if attack.observes.partition("*")[0] == PRIVATE_LOGITS]
     searches = sum(isinstance(attack, BlackBoxSearch) for attack in asks)
     return searches, len(asks) - searches

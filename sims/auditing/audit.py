@@ -208,12 +208,10 @@ def check_plan(plan: AuditPlan) -> None:
         raise SettingsError(f"--budget is {plan.budget:g}, must be a finite number above 0; try 1")
     parse_normalisation(plan)
     if plan.attacks:
-        for name, (attack, _) in zip(
-            plan.attacks, parse_attacks(",".join(plan.attacks)), strict=True
-        ):
-            if attack is None:
+        for named in parse_attacks(",".join(plan.attacks)):
+            if named.attack is None:
                 raise SettingsError(
-                    f"--attacks has {name!r}, which rebuilds nothing: the bits are measured "
+                    f"--attacks has {named.entry!r}, which rebuilds nothing: the bits are measured "
                     "anyway; leave it out, or give none in the place of all attacks"
                 )
     source, _ = find_source(plan.data)

@@ -17,6 +17,7 @@ import torch
 from pydantic import AwareDatetime, Field
 from torch import Tensor
 
+from fedcel import per_image
 from fedcel.attacks import (
     FAILURE_PREFIX,
     REVISION,
@@ -28,7 +29,6 @@ from fedcel.attacks import (
 from fedcel.errors import RunError
 from fedcel.files import lock_file, read_tensors, write_json, write_tensors
 from fedcel.json_records import Record
-from fedcel.runs import per_image
 from fedcel.settings import AttackSettings, Scalar
 from sims.results.file_names import ATTACKS_FOLDER
 from sims.results.record_files import read_record

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
+from fedcel import per_image
 from fedcel.errors import RunError
 from fedcel.files import lock_file, write_json
-from fedcel.runs import per_image
 from sims.results.attack_results import (
     average_attacks,
     list_failures,

@@ -16,8 +16,8 @@ from statistics import fmean, stdev
 import numpy as np
 from jaxtyping import Float
 
+from fedcel import per_image
 from fedcel.metrics import NORMAL_QUANTILE, mean_half_width
-from fedcel.runs import per_image
 from sims.results.attack_results import IMAGE_MEASURES, attack_vector_name
 from sims.results.columns import ACCURACY, BITS, IDENTIFICATION, Measures, row_measures
 from sims.results.records import BenchRow

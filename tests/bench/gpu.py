@@ -19,9 +19,9 @@ from unittest.mock import patch
 
 import torch
 
-from fedcel.attacks import inversion_training
-from fedcel.attacks.attacker import Attacker
-from fedcel.attacks.inversion_training import CONVOLUTION_PACE, Effort, train_inverter
+from fedcel.attacks import decoder
+from fedcel.attacks.attack import Attacker
+from fedcel.attacks.decoder import CONVOLUTION_PACE, Effort, train_inverter
 from fedcel.data import Images
 from fedcel.federation import client_update
 from fedcel.leakage import SmashedData
@@ -166,7 +166,7 @@ def stay_at(place: Place) -> Iterator[None]:
     torch.set_num_threads(place.threads)
     build_client_nets.cache_clear()
     with ExitStack() as stack:
-        for module in (client_update, inversion_training):
+        for module in (client_update, decoder):
             stack.enter_context(patch.object(module, "fastest_device", lambda net: place.device))
         yield
     torch.set_num_threads(before)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedcel.attacks.mi_face import MIFace
+from fedcel.attacks.pixel_descent import MIFace
 from fedcel.attacks.score_card import class_means, label_accuracy, mse
 from fedcel.leakage import LOGITS
 from fedcel.nets.split_net import SplitNet

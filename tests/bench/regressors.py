@@ -24,10 +24,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
+from fedcel.attacks.attack import Attack
 from fedcel.attacks.decoder import Decoder
-from fedcel.attacks.hybrid_inversion import HybridInversion
 from fedcel.attacks.kernel_ridge import KernelRidge as OurRidge
-from fedcel.attacks.protocol import Attack
+from fedcel.attacks.pixel_descent import HybridInversion
 from fedcel.attacks.score_card import class_means, identification_rate, mse
 from fedcel.leakage import SmashedData
 from fedcel.nets.split_net import SplitNet

@@ -11,9 +11,9 @@ from torch import Tensor
 
 import escalate
 from escalate import CellTask, find_worst_attacks, nearest_rows
+from fedcel import per_image
 from fedcel.attacks import AttackOutcome
 from fedcel.errors import RunError, SettingsError
-from fedcel.runs import per_image
 from fedcel.settings import AttackSettings, Scalar
 from sims.bench import run_bench, scenario
 from sims.results.attack_results import attack_vector_name, write_result

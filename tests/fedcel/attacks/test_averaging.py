@@ -5,10 +5,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedcel.attacks.attack import Attack
 from fedcel.attacks.averaging import AveragedObservation, Averaging, RepeatedObservation
 from fedcel.attacks.decoder import Decoder
-from fedcel.attacks.protocol import Attack
-from fedcel.attacks.rmle import RMLE
+from fedcel.attacks.pixel_descent import RMLE
 from fedcel.attacks.score_card import mse
 from fedcel.leakage import (
     FIRST_LAYER,

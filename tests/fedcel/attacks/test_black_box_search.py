@@ -5,12 +5,10 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from fedcel.attacks.attacker import Attacker
-from fedcel.attacks.black_box_search import BlackBoxSearch, estimate_answer_variance
-from fedcel.attacks.inversion_training import apply_network
-from fedcel.attacks.protocol import Attack
+from fedcel.attacks.attack import Attack, Attacker
+from fedcel.attacks.black_box_search import BlackBoxSearch, estimate_answer_variance, fit_vae
+from fedcel.attacks.decoder import apply_network
 from fedcel.attacks.score_card import mean_image, mse
-from fedcel.attacks.vae import fit_vae
 from fedcel.errors import SpentError
 from fedcel.testing.attacks import AttackContract, LinearObservation, load_digit_targets
 

@@ -5,27 +5,23 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from fedcel.attacks.attacker import Attacker
-from fedcel.attacks.decoder import Decoder
-from fedcel.attacks.decoder_networks import (
+from fedcel.attacks.attack import Attack, Attacker
+from fedcel.attacks.decoder import (
+    CONVOLUTION_PACE,
+    DEFAULT_EFFORT,
+    FLAT_PACE,
     LARGE_DECODER,
     SMALL_DECODER,
+    Decoder,
     DecoderSize,
+    Effort,
+    Pace,
     ResidualBlock,
     Standardisation,
     build_decoder_network,
     is_flat,
-)
-from fedcel.attacks.inversion_training import (
-    CONVOLUTION_PACE,
-    DEFAULT_EFFORT,
-    FLAT_PACE,
-    Effort,
-    Pace,
     make_observer,
-    train_and_invert,
 )
-from fedcel.attacks.protocol import Attack
 from fedcel.attacks.registry import ATTACKS
 from fedcel.attacks.score_card import class_means, identification_rate, mse
 from fedcel.data.images import Images
@@ -156,7 +152,7 @@ def test_queries_are_asked_once(budget: float) -> None:
     """Without free queries each image costs `repeats` answers, however long the training."""
     known, targets = load_digit_targets()
     seen, observed = counting(), LinearObservation("linear").sample(targets.x, stream())
-    train_and_invert(Attacker(seen, known, budget, stream()), observed, Effort(repeats=3))
+    Decoder(effort=Effort(repeats=3)).invert(Attacker(seen, known, budget, stream()), observed)
     assert seen.asked == 3 * len(known.x)
 
 
@@ -247,7 +243,7 @@ def test_convolutions_learn(size: DecoderSize, budget: float) -> None:
     known, target = x[order[:56]], x[order[56:]]
     seen = Whole().sample(target, stream())
     attacker = Attacker(Whole(), Images(known, torch.zeros(56).long()), budget, stream())
-    rebuilt = train_and_invert(attacker, seen, Effort(size=size))
+    rebuilt = Decoder(effort=Effort(size=size)).invert(attacker, seen)
     assert (rebuilt - target).square().mean() < 0.5 * target.var()
 
 

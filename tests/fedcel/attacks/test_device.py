@@ -6,15 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedcel.attacks import averaging, gan_decoder, inversion_training
+from fedcel.attacks import averaging, decoder, gan_decoder
+from fedcel.attacks.attack import Attack
 from fedcel.attacks.averaging import Averaging, RepeatedObservation, move_to_device
-from fedcel.attacks.decoder import Decoder
-from fedcel.attacks.decoder_networks import build_decoder_network
+from fedcel.attacks.decoder import Decoder, apply_network, build_decoder_network
 from fedcel.attacks.gan_decoder import GANDecoder
-from fedcel.attacks.hybrid_inversion import HybridInversion
-from fedcel.attacks.inversion_training import apply_network
-from fedcel.attacks.protocol import Attack
-from fedcel.attacks.rmle import RMLE
+from fedcel.attacks.pixel_descent import RMLE, HybridInversion
 from fedcel.attacks.score_card import mse
 from fedcel.data.images import Images
 from fedcel.leakage import SmashedData
@@ -30,7 +27,7 @@ ATTACKS = [Decoder(), GANDecoder(), RMLE(), HybridInversion()]
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let attacks believe in a GPU."""
-    with pretended(monkeypatch, inversion_training, gan_decoder, averaging):
+    with pretended(monkeypatch, decoder, gan_decoder, averaging):
         yield
 
 
@@ -49,7 +46,7 @@ def test_images_come_back_to_the_processor(
     one = SmashedData(net())
     own = Images(torch.rand(40, 3, 32, 32), torch.zeros(40, dtype=torch.int64))
     here = rebuilt(attack, one, own, repeats)
-    with pretended(monkeypatch, inversion_training, gan_decoder, averaging):
+    with pretended(monkeypatch, decoder, gan_decoder, averaging):
         there = rebuilt(attack, one, own, repeats)
     assert there.device == CPU
     assert there.shape == (5, 3, 32, 32)
@@ -102,7 +99,7 @@ def test_a_gpu_rebuilds_as_well(attack: Attack, monkeypatch: pytest.MonkeyPatch)
     one, own = SmashedData(net()), Images(torch.rand(40, 3, 32, 32), torch.zeros(40).long())
     errors = []
     for place in (fastest_device(one.net), CPU):
-        for module in (inversion_training, gan_decoder, averaging):
+        for module in (decoder, gan_decoder, averaging):
             monkeypatch.setattr(module, "fastest_device", lambda net, place=place: place)
         stream = torch.Generator().manual_seed(0)
         made = attack.reconstruct(one, own, one.sample(own.x[:5], stream), 0.1, stream)

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from fedcel.attacks.attack import Attack
 from fedcel.attacks.gan_decoder import GANDecoder, build_critic, gradient_penalty
-from fedcel.attacks.protocol import Attack
 from fedcel.testing.attacks import AttackContract
 
 

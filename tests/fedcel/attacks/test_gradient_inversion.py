@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcel.attacks.gradient_inversion import TUNING_IMAGES, count_tuning_images
+from fedcel.attacks.update_inversion import TUNING_IMAGES, count_tuning_images
 from fedcel.errors import SettingsError
 
 

@@ -3,7 +3,7 @@
 import torch
 
 from fedcel.attacks.decoder import Decoder
-from fedcel.attacks.hijacked_encoder import hijack_encoder
+from fedcel.attacks.malicious_server import hijack_encoder
 from fedcel.attacks.score_card import mse
 from fedcel.leakage import SmashedData, optimal_leak
 from fedcel.testing.attacks import load_digit_targets

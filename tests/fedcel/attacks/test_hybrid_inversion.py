@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from fedcel.attacks.attack import Attack
 from fedcel.attacks.averaging import AveragedObservation, RepeatedObservation
 from fedcel.attacks.decoder import Decoder
-from fedcel.attacks.hybrid_inversion import HybridInversion, add_proximal_term
 from fedcel.attacks.kernel_ridge import KernelRidge
-from fedcel.attacks.protocol import Attack
+from fedcel.attacks.pixel_descent import HybridInversion, add_proximal_term
 from fedcel.attacks.score_card import class_means, mean_image, mse
 from fedcel.leakage import SmashedData
 from fedcel.nets.cut import Cut

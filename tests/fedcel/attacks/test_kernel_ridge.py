@@ -7,6 +7,7 @@ from sklearn.linear_model import Ridge
 from torch import Tensor
 
 from fedcel.attacks import kernel_ridge
+from fedcel.attacks.attack import Attack
 from fedcel.attacks.decoder import Decoder
 from fedcel.attacks.kernel_ridge import (
     Kernel,
@@ -16,7 +17,6 @@ from fedcel.attacks.kernel_ridge import (
     ridge_penalty,
     solve_regression,
 )
-from fedcel.attacks.protocol import Attack
 from fedcel.attacks.score_card import mean_image, mse
 from fedcel.data.images import Images
 from fedcel.leakage import SmashedData

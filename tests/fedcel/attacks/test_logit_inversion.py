@@ -2,8 +2,8 @@
 
 import torch
 
-from fedcel.attacks.logit_inversion import LogitInversion, centre_logits
-from fedcel.attacks.protocol import Attack
+from fedcel.attacks.attack import Attack
+from fedcel.attacks.decoder import LogitInversion, centre_logits
 from fedcel.attacks.score_card import mean_image, mse
 from fedcel.testing.attacks import AttackContract, LinearObservation, load_digit_targets
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from fedcel.attacks.mi_face import MIFace
-from fedcel.attacks.protocol import Attack
+from fedcel.attacks.attack import Attack
+from fedcel.attacks.pixel_descent import MIFace
 from fedcel.attacks.score_card import label_accuracy
 from fedcel.leakage import LOGITS, Observation
 from fedcel.nets.split_net import SplitNet

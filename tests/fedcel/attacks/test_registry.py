@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedcel.attacks.attack import Attack
 from fedcel.attacks.averaging import Averaging
-from fedcel.attacks.protocol import Attack
-from fedcel.attacks.registry import ATTACKS, list_entries, parse_attacks, parse_repeats
+from fedcel.attacks.registry import ATTACKS, parse_attacks, parse_entry
 from fedcel.errors import PluginError, SettingsError
 from fedcel.settings import AttackSettings
 
@@ -14,34 +14,32 @@ from fedcel.settings import AttackSettings
 @pytest.mark.parametrize("name", ATTACKS)
 def test_each_name_is_that_of_its_attack(name: str) -> None:
     """What is asked for is what a row says, alone and repeated."""
-    (single, _), (repeated, _) = parse_attacks(f"{name},{name}*16")
-    assert isinstance(single, Attack) and single.name == name
-    assert repeated and repeated.name == f"{name}*16"
+    single, repeated = parse_attacks(f"{name},{name}*16")
+    assert isinstance(single.attack, Attack) and single.attack.name == single.name == name
+    assert repeated.attack and repeated.attack.name == repeated.name == f"{name}*16"
 
 
 def test_list_in_order() -> None:
     """Spaces are nothing; the optimal attacker is None; own attacks may repeat too."""
-    attacks = parse_attacks("optimal, decoder*4,optimal*2,fedcel.attacks.rmle:RMLE*3")
-    assert [(attack and attack.name, repeats) for attack, repeats in attacks] == [
+    attacks = parse_attacks("optimal, decoder*4,optimal*2,fedcel.attacks.pixel_descent:RMLE*3")
+    assert [(named.attack and named.attack.name, named.repeats) for named in attacks] == [
         (None, 1), ("decoder*4", 4), (None, 2), ("rmle*3", 3),
     ]  # fmt: skip
-    assert isinstance(attacks[1][0], Averaging)
+    assert isinstance(attacks[1].attack, Averaging)
 
 
 def test_default_is_cheap() -> None:
     """No search and no critic unless asked for."""
-    assert [attack and attack.name for attack, _ in parse_attacks(AttackSettings().names)] == [
-        None,
-        "decoder",
-        "kernel-ridge",
-    ]
+    names = [named.name for named in parse_attacks(AttackSettings().names)]
+    assert names == ["optimal", "decoder", "kernel-ridge"]
 
 
 def test_an_entry_and_what_rows_call_it() -> None:
     """The name of an own attack is its own."""
-    entries = list_entries("optimal*4, decoder*2,fedcel.attacks.rmle:RMLE")
-    assert entries == [
-        ("optimal*4", "optimal"), ("decoder*2", "decoder*2"), ("fedcel.attacks.rmle:RMLE", "rmle"),
+    own = "fedcel.attacks.pixel_descent:RMLE"
+    attacks = parse_attacks(f"optimal*4, decoder*2,{own}")
+    assert [(named.entry, named.name) for named in attacks] == [
+        ("optimal*4", "optimal"), ("decoder*2", "decoder*2"), (own, "rmle"),
     ]  # fmt: skip
 
 
@@ -56,7 +54,8 @@ def test_an_empty_name_is_no_misspelt_one(names: str) -> None:
 @given(st.integers(2, 10**6))
 def test_split_is_undone_by_joining(repeats: int) -> None:
     """NAME*M."""
-    assert parse_repeats(f"decoder*{repeats}") == ("decoder", repeats)
+    named = parse_entry(f"decoder*{repeats}")
+    assert (named.name, named.repeats) == (f"decoder*{repeats}", repeats)
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,9 @@
 import pytest
 import torch
 
+from fedcel.attacks.attack import Attack
 from fedcel.attacks.averaging import AveragedObservation, RepeatedObservation
-from fedcel.attacks.pixel_descent import DescentSteps
-from fedcel.attacks.protocol import Attack
-from fedcel.attacks.rmle import RMLE
+from fedcel.attacks.pixel_descent import RMLE, DescentSteps
 from fedcel.attacks.score_card import class_means, mse
 from fedcel.leakage import FREE_QUERIES, SmashedData
 from fedcel.nets.cut import Cut

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedcel.attacks import AttackListener, Decoder
-from fedcel.attacks.protocol import OtherClasses
+from fedcel.attacks.attack import OtherClasses
 from fedcel.attacks.registry import ATTACKS, parse_attacks
 from fedcel.attacks.runner import AttackOutcome, run_attacks
 from fedcel.data.images import Images
@@ -241,8 +241,8 @@ def test_names_are_checked_first() -> None:
         go(QUICK.model_copy(update={"names": "decoder,decodr"}), smashed())
     with pytest.raises(PluginError, match="is no attack"):
         parse_attacks("fedcel.seeding:make_generator")
-    ((attack, _),) = parse_attacks("fedcel.attacks.decoder:Decoder")
-    assert attack and attack.name == "decoder"
+    (named,) = parse_attacks("fedcel.attacks.decoder:Decoder")
+    assert named.attack and named.name == "decoder"
 
 
 @dataclass(frozen=True)

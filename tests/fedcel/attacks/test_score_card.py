@@ -7,8 +7,8 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
+from fedcel.attacks.attack import OtherClasses
 from fedcel.attacks.attack_row import AttackRow
-from fedcel.attacks.protocol import OtherClasses
 from fedcel.attacks.score_card import (
     ReconstructionScores,
     class_means,

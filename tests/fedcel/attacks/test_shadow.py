@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from fedcel.attacks.protocol import Attack, OtherClasses
+from fedcel.attacks.attack import Attack, OtherClasses
 from fedcel.attacks.score_card import class_means, mse
-from fedcel.attacks.shadow import Shadow, build_plain_encoder, moment_distance, residual_sd
+from fedcel.attacks.unknown_encoder import Shadow, build_plain_encoder, moment_distance, residual_sd
 from fedcel.leakage import FREE_QUERIES, HEAD, Observation, SmashedData
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedcel.attacks.protocol import Attack
-from fedcel.attacks.unsplit import UnSplit
+from fedcel.attacks.attack import Attack
+from fedcel.attacks.unknown_encoder import UnSplit
 from fedcel.leakage import Observation, SmashedData
 from fedcel.nets.build_net import initialise_parameters
 from fedcel.nets.cut import Cut

@@ -8,10 +8,14 @@ from functools import cache
 import pytest
 import torch
 
-from fedcel.attacks.first_layer import FirstLayer, select_most_frequent
-from fedcel.attacks.gradient_inversion import GradientInversion, fit_shrinkage
 from fedcel.attacks.runner import AttackListener, run_attacks
 from fedcel.attacks.score_card import class_means, mean_image, mse, order_batches
+from fedcel.attacks.update_inversion import (
+    FirstLayer,
+    GradientInversion,
+    fit_shrinkage,
+    select_most_frequent,
+)
 from fedcel.data import Images
 from fedcel.errors import DataError, SettingsError
 from fedcel.leakage import FIRST_LAYER, ObservationFirstLayer, ObservationUpdate

@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedcel import per_image
 from fedcel.attacks import FAILURE_PREFIX, AttackOutcome, AttackRow
 from fedcel.errors import RunError
-from fedcel.runs import per_image, run_folder
+from fedcel.runs import run_folder
 from fedcel.settings import Scalar
 from sims.bench import run_bench, scenario
 from sims.results.attack_results import read_attack_rows, write_result

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedcel.attacks.attacker import BaseAttack
+from fedcel.attacks.attack import BaseAttack
 from fedcel.errors import DataError
 from fedcel.files import read_json
 from sims.bench import overlap_cells, run_cell, scenario

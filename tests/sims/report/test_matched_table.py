@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from fedcel import per_image
 from fedcel.errors import RunError, SettingsError
-from fedcel.runs import per_image
 from sims.commands.main import main
 from sims.report.matched_table import COLUMNS, NEVER, describe_attacks, make_matched_tables
 from sims.report.table import DASH, escape_latex

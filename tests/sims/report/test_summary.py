@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 import pytest
 import torch
 
-from fedcel.runs import per_image
+from fedcel import per_image
 from fedcel.settings import burn_in_rounds
 from sims.report.book import read_book
 from sims.report.summary import summarise_book

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedcel import per_image
 from fedcel.attacks import AttackOutcome
 from fedcel.errors import RunError
-from fedcel.runs import per_image
 from fedcel.settings import AttackSettings
 from sims.results.attack_results import write_result
 from sims.results.bench_rows import (

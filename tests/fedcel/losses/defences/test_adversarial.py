@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from fedcel.attacks.decoder_networks import build_decoder_network
+from fedcel.attacks.decoder import build_decoder_network
 from fedcel.data import Images
 from fedcel.errors import NetError, SettingsError
 from fedcel.leakage import SmashedData, optimal_leak

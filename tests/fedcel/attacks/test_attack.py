@@ -58,7 +58,8 @@ def test_an_attack_that_breaks_its_contract_is_refused(name: str) -> None:
 
 def test_a_sound_one_is_let_through() -> None:
     """Arguments may have any names, since they are given by position."""
-    assert parse_attacks(f"{__name__}:sound") == [(sound, 1)]
+    (named,) = parse_attacks(f"{__name__}:sound")
+    assert named[1:] == ("mine", sound, 1)
 
 
 @pytest.mark.parametrize("name", ATTACKS)

@@ -9,17 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedcel.attacks.averaging import Averaging, RepeatedObservation
-from fedcel.attacks.protocol import Attack, Progress
+from fedcel.attacks.attack import Progress
+from fedcel.attacks.averaging import observe_repeatedly
 from fedcel.attacks.registry import WITHOUT_IMAGES, parse_attacks
-from fedcel.attacks.runner import (
-    SILENT,
-    AttackListener,
-    AttackTask,
-    explain_refusal,
-    reconstruct_targets,
-    refuse_known_targets,
-)
+from fedcel.attacks.runner import find_surface, ignore, reconstruct_targets, refuse_known_targets
 from fedcel.attacks.score_card import ReconstructionScores, score_reconstructions
 from fedcel.data import Images
 from fedcel.errors import NetError, RefusedImagesError
@@ -43,8 +36,7 @@ from fedcel.nets import (
     encode_images,
     switch_to_evaluation,
 )
-from fedcel.ranges import check_whole
-from fedcel.settings.attack import AttackSettings
+from fedcel.ranges import POSITIVE, check_whole
 from fedcel.short_repr import summarise_record
 from fedcel.tensors import ArrayLike, check_features, number_labels, to_labels, to_tensor
 from fedcel.torch_state import usual_torch_state
@@ -189,14 +181,18 @@ def invert(
     """
     require_extra("attacks")
     check_whole("seed", seed)
+    check_whole("candidates", candidates, 2)
+    POSITIVE.check("budget", budget)
     if isinstance(attacks, str):
         raise ValueError(f"attacks is {attacks!r}, must be a list of names: [{attacks!r}]")
     if (labels is None) != (auxiliary_labels is None):
         raise ValueError("give labels and auxiliary_labels, or neither: the baseline needs both")
-    settings = AttackSettings(
-        names=",".join(attacks), budget=budget, candidates=candidates, seeds=1
-    )
-    chosen = choose_attacks(attacks)
+    chosen = parse_attacks(",".join(attacks))
+    if any(named.attack is None for named in chosen):
+        raise ValueError(
+            f"attacks has {' or '.join(map(repr, WITHOUT_IMAGES))}, which rebuilds nothing; call "
+            "measure_leakage or measure_attribute_leakage"
+        )
     target_images = read_images(targets, labels, "targets")
     auxiliary_images = read_images(auxiliary, auxiliary_labels, "auxiliary images")
     target_y, auxiliary_y = number_labels(target_images.y, auxiliary_images.y)
@@ -209,27 +205,31 @@ def invert(
         )
     refuse_known_targets(target_images, auxiliary_images)
     observation = observe_encoder(encoder, auxiliary_images.x, noise, dropout, head=head)
-    listener = SILENT if progress is None else AttackListener(show_line=progress)
     rebuilt: dict[str, Tensor] = {}
     scores: dict[str, ReconstructionScores] = {}
-    for number, attack in enumerate(chosen):
-        task = AttackTask(
-            settings,
-            auxiliary_images,
-            target_images,
-            None,
-            seed,
-            listener,
-            name=attack.name,
-            attacks_done=number,
-            attack_count=len(chosen),
-        )
-        surface = choose_surface(attack, observation)
+    for _, name, attack, repeats in chosen:
+        assert attack is not None
+        try:
+            surface = find_surface(attack, [observe_repeatedly(observation, repeats)])
+        except ValueError as error:
+            raise ValueError(
+                f"attack {name!r} {error}: give a PyTorch module with a gradient as the encoder, "
+                "and the head where the attack needs it; an encoder alone sends nothing else than "
+                "smashed data"
+            ) from None
         with torch.random.fork_rng(devices=[]):  # fresh layers draw from the caller's stream
-            images = reconstruct_targets(attack, surface, target_images, task, attack_seed=0)
-        rebuilt[attack.name] = images
-        scores[attack.name] = score_reconstructions(
-            images, target_images, auxiliary_images, candidates
+            rebuilt[name] = reconstruct_targets(
+                attack,
+                surface,
+                target_images,
+                auxiliary_images,
+                budget=budget,
+                seed=seed,
+                attack_seed=0,
+                progress=progress or ignore,
+            )
+        scores[name] = score_reconstructions(
+            rebuilt[name], target_images, auxiliary_images, candidates
         )
     if labels is None:  # all of one class: a classifier has nothing to read
         scores = {name: replace(row, label_accuracy=None) for name, row in scores.items()}
@@ -240,28 +240,6 @@ def invert(
         min(candidates, len(target_images.x)),
         has_labels=labels is not None,
     )
-
-
-def choose_attacks(names: Sequence[str]) -> list[Attack]:
-    """Choose the attacks that rebuild images, by their names.
-
-    Args:
-        names: As of `invert`.
-
-    Returns:
-        The attacks in their order.
-
-    Raises:
-        ValueError: A name is wrong, or of an attack that rebuilds nothing.
-    """
-    attacks = [attack for attack, _ in parse_attacks(",".join(names))]
-    if None in attacks:
-        without_images = " or ".join(map(repr, WITHOUT_IMAGES))
-        raise ValueError(
-            f"attacks has {without_images}, which rebuilds nothing; call measure_leakage or "
-            "measure_attribute_leakage"
-        )
-    return list(filter(None, attacks))
 
 
 def read_images(values: ArrayLike, labels: ArrayLike | None, name: str) -> Images:
@@ -361,44 +339,36 @@ def observe_encoder(
     features = encode_images(encoder, images[:2])
     check_features(features)
     module = copy_differentiable(encoder, images)
+    unit: Tensor | None = None
     if callable(noise):
-        return observe_learned_noise(module, features.shape[1], noise, head=head)
-    sigma = read_noise(noise, dropout, features.double())
-    if sigma.dim() == 2:
-        raise ValueError("noise differs from image to image; give a function of the features")
-    is_uniform = bool((sigma == sigma[0]).all())
-    if not is_uniform and not (sigma > 0).all():
-        raise ValueError("noise is 0 for some features only; must be above 0 for all, or 0 for all")
-    cut = Cut(float(sigma[0]) if is_uniform else 1.0, dropout)
-    unit = None if is_uniform else sigma.cpu()
-    if module is None and head is not None:
-        raise NetError("head is given for an encoder that gives no gradient; leave it out")
-    if module is None:
-        return EncodedImages(encoder, cut, unit)
-    if head is not None and unit is not None:
-        raise NetError("head is given beside noise of each feature; use one noise for all")
+        if module is None:
+            raise NetError(
+                "noise is a function and the encoder gives no gradient; give a PyTorch module"
+            )
+        cut, scale = Cut(1.0), LearnedNoiseLayer(noise)
+    else:
+        sigma = read_noise(noise, dropout, features.double())
+        if sigma.dim() == 2:
+            raise ValueError("noise differs from image to image; give a function of the features")
+        is_uniform = bool((sigma == sigma[0]).all())
+        if not is_uniform and not (sigma > 0).all():
+            raise ValueError(
+                "noise is 0 for some features only; must be above 0 for all, or 0 for all"
+            )
+        cut, scale = Cut(float(sigma[0]) if is_uniform else 1.0, dropout), None
+        unit = None if is_uniform else sigma.cpu()
+        if module is None and head is not None:
+            raise NetError("head is given for an encoder that gives no gradient; leave it out")
+        if module is None:
+            return EncodedImages(encoder, cut, unit)
+        if head is not None and unit is not None:
+            raise NetError("head is given beside noise of each feature; use one noise for all")
+    answers = nn.Identity() if head is None else copy_module(head).cpu().float().eval()
     flat = ScaledFeatures(module, unit)
-    answers = nn.Identity() if head is None else copy_module(head).cpu().float().eval()
-    net = SplitNet(flat, answers, cut, features.shape[1])
-    return SmashedData(
-        net, fits_head=head is not None, has_layers=any(map(can_be_reset, module.modules()))
-    )
-
-
-def observe_learned_noise(
-    module: nn.Module | None, features: int, noise: NoiseFunction, *, head: nn.Module | None
-) -> SmashedData:
-    """Return what an attacker sees where the noise is a function of the features."""
-    if module is None:
-        raise NetError(
-            "noise is a function and the encoder gives no gradient; give a PyTorch module"
-        )
-    answers = nn.Identity() if head is None else copy_module(head).cpu().float().eval()
-    flat, scale = ScaledFeatures(module, None), LearnedNoiseLayer(noise)
-    net = SplitNet(flat, answers, Cut(1.0), features, noise_scale=scale)
-    return SmashedData(
-        net, fits_head=head is not None, has_layers=any(map(can_be_reset, module.modules()))
-    )
+    net = SplitNet(flat, answers, cut, features.shape[1], noise_scale=scale)
+    # An attacker who knows a layer's kind can draw its parameters anew.
+    can_be_reset = any(hasattr(layer, "reset_parameters") for layer in module.modules())
+    return SmashedData(net, fits_head=head is not None, has_layers=can_be_reset)
 
 
 @usual_torch_state()
@@ -426,26 +396,3 @@ def copy_differentiable(encoder: Encoder, images: Float[Tensor, "A C H W"]) -> n
         return None
     (gradient,) = torch.autograd.grad(features.sum(), example, allow_unused=True)
     return None if gradient is None else copy
-
-
-def can_be_reset(layer: nn.Module) -> bool:
-    """Say whether an attacker who knows a layer's kind can draw its parameters anew."""
-    return callable(getattr(layer, "reset_parameters", None))
-
-
-def choose_surface(attack: Attack, observation: Observation) -> Observation:
-    """Return what an attack sees: one message, or several; ValueError where it cannot run."""
-    surface = observation
-    if isinstance(attack, Averaging) and attack.repeats > 1:
-        surface = RepeatedObservation(observation, attack.repeats)
-    if attack.observes != surface.name:
-        raise ValueError(
-            f"attack {attack.name!r} sees {attack.observes!r}, must see {surface.name!r}: an "
-            "encoder alone sends nothing else"
-        )
-    if not attack.needs <= surface.grants:
-        raise ValueError(
-            f"attack {attack.name!r} {explain_refusal(attack, surface)}: give a PyTorch module "
-            "with a gradient as the encoder, and the head where the attack needs it"
-        )
-    return surface
