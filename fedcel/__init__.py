@@ -55,9 +55,8 @@ if TYPE_CHECKING:
         measure_attribute_leakage as measure_attribute_leakage,
     )
     from fedcel.leakage.measure_leakage import measure_leakage as measure_leakage
-    from fedcel.losses import CELTerm as CELTerm
-    from fedcel.losses import DefenceTerm as DefenceTerm
     from fedcel.losses import WeightedTerm as WeightedTerm
+    from fedcel.losses.cel import CELTerm as CELTerm
     from fedcel.losses.cel import ClusterCEL as ClusterCEL
     from fedcel.losses.cel import ConditionalEntropy as ConditionalEntropy
     from fedcel.losses.cel import GatedCEL as GatedCEL
@@ -67,6 +66,7 @@ if TYPE_CHECKING:
     from fedcel.losses.cel import Term as Term
     from fedcel.losses.cel import ramp_weight as ramp_weight
     from fedcel.losses.defences import Defence as Defence
+    from fedcel.losses.defences import DefenceTerm as DefenceTerm
     from fedcel.nets import Cut as Cut
     from fedcel.nets import FlatNet as FlatNet
     from fedcel.nets import SplitNet as SplitNet

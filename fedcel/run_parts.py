@@ -22,8 +22,6 @@ from fedcel.federation import (
     name_obstacle,
 )
 from fedcel.losses import (
-    CELTerm,
-    DefenceTerm,
     GradientRule,
     TermSource,
     WeightedTerm,
@@ -310,13 +308,12 @@ def bind_terms(
             options.passes == "two" or options.momentum > 0,
             options.momentum,
         )
-        positions = 1 if options.pool == "flatten" else net.positions
         source = _name_source("cel.kind", options.kind, "cel.weight")
-        terms.append(WeightedTerm("cel", CELTerm(loss, positions), 0.0, rule, source))
+        terms.append(WeightedTerm("cel", loss, 0.0, rule, source))
     if defence is not None:
         check_schedule(settings, "defence.name", settings.defence.name)
         source = _name_source("defence.name", settings.defence.name, "defence.strength")
-        terms.append(WeightedTerm("defence", DefenceTerm(defence), 0.0, source=source))
+        terms.append(WeightedTerm("defence", defence, 0.0, source=source))
     return tuple(terms)
 
 

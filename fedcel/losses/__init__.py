@@ -2,8 +2,6 @@
 
 from fedcel.losses.terms import (
     Batch,
-    CELTerm,
-    DefenceTerm,
     GradientRule,
     LossTerm,
     States,
@@ -18,8 +16,6 @@ from fedcel.losses.terms import (
 
 __all__ = [
     "Batch",
-    "CELTerm",
-    "DefenceTerm",
     "GradientRule",
     "LossTerm",
     "States",

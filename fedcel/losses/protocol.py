@@ -1,6 +1,5 @@
 """What every conditional entropy loss offers to the local update."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -132,48 +131,6 @@ class ConditionalEntropy(Protocol):
         ...
 
 
-class StackedEntropy(ABC):
-    """Base of losses whose `loss` and `step` take the batches of K clients at once.
-
-    State, features, labels and the value then have a first dimension, a client a row.
-    """
-
-    takes_stacks = True
-
-    @abstractmethod
-    def refresh_stack(
-        self,
-        state: State | None,
-        read_features: FeatureReader,
-        generators: Sequence[torch.Generator],
-    ) -> State:
-        """Compute the statistics of K clients, as `ConditionalEntropy.refresh` those of one.
-
-        Args:
-            state: The state of all, each tensor (K, ...); None at the clients' first round.
-            read_features: Reads the features of all.
-            generators: The only source of random numbers of each client.
-
-        Returns:
-            Their next state.
-        """
-
-    def refresh(
-        self, state: State | None, batches: FeatureBatches, generator: torch.Generator
-    ) -> State:
-        """Compute the statistics of one client; see `ConditionalEntropy.refresh`."""
-
-        def read() -> Iterator[StackedFeatures]:
-            return (StackedFeatures(z, y, torch.zeros_like(y)) for z, y in batches())
-
-        stacked = None if state is None else stack_states([state])
-        return select_row(self.refresh_stack(stacked, read, [generator]), 0)
-
-    def step(self, state: State, z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"]) -> State:
-        """Return the state as it is; see `ConditionalEntropy.step`."""
-        return state
-
-
 class Stateless:
     """Base of losses that keep nothing between batches: `refresh` and `step` have no effect."""
 
@@ -183,7 +140,7 @@ class Stateless:
         """Return an empty state; see `ConditionalEntropy.refresh`."""
         return {}
 
-    def step(self, state: State, z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"]) -> State:
+    def step(self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"]) -> State:
         """Return the state as it is; see `ConditionalEntropy.step`."""
         return state
 

@@ -20,6 +20,7 @@ from fedcel.losses.cel import (
     THRESHOLD_SHARE,
     CutShape,
     Gated,
+    OneClient,
     Penalty,
     channel_penalty,
     linear_penalty,
@@ -167,8 +168,9 @@ def draw_attention() -> tuple[Figure, Numbers]:
     left_axes, right_axes = figure.subplots(1, 2, sharex=True)
     numbers: Numbers = {"members": MEMBERS}
     for mode, colour, marker in zip(MODES, COLOURS, MARKERS, strict=False):
-        loss = Gated(penalty="linear", attention=mode).bind(CutShape(1, FEATURES))
-        assert loss is not None
+        bound = Gated(penalty="linear", attention=mode).bind(CutShape(1, FEATURES))
+        assert isinstance(bound, Gated)
+        loss = OneClient(bound)
         state = loss.refresh(None, split_features(z, y), torch.Generator())
         counts, ratios = list[float](), list[float]()
         for _ in range(STEPS + 1):

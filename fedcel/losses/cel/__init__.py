@@ -8,7 +8,7 @@ from fedcel.losses.cel.conditional_entropy import CEL, NoCEL, Pool
 from fedcel.losses.cel.contract import CEL_TESTS, CELCase
 from fedcel.losses.cel.gated import Gated
 from fedcel.losses.cel.hybrid import Hybrid
-from fedcel.losses.cel.imported import ImportedCEL
+from fedcel.losses.cel.imported import CELTerm, ImportedCEL
 from fedcel.losses.cel.modules import (
     CELModule,
     ClusterCEL,
@@ -18,6 +18,7 @@ from fedcel.losses.cel.modules import (
     PlainCEL,
 )
 from fedcel.losses.cel.mutual_information import MutualInformation
+from fedcel.losses.cel.one_client import OneClient
 from fedcel.losses.cel.plain import Plain
 from fedcel.losses.cel.ramp import ramp_weight
 from fedcel.losses.cel.spread_penalties import (
@@ -33,7 +34,6 @@ from fedcel.losses.protocol import (
     CutShape,
     FeatureBatches,
     FeatureReader,
-    StackedEntropy,
     StackedFeatures,
     State,
     Stateless,
@@ -47,6 +47,7 @@ __all__ = [
     "THRESHOLD_SHARE",
     "CELCase",
     "CELModule",
+    "CELTerm",
     "ClassShare",
     "Cluster",
     "ClusterCEL",
@@ -62,12 +63,12 @@ __all__ = [
     "MutualInformation",
     "MutualInformationCEL",
     "NoCEL",
+    "OneClient",
     "Penalty",
     "Plain",
     "PlainCEL",
     "Pool",
     "SpreadCEL",
-    "StackedEntropy",
     "StackedFeatures",
     "State",
     "Stateless",

@@ -164,15 +164,13 @@ def select_measured(
     """Leave out the metrics of a batch that has nothing to measure.
 
     Args:
-        metrics: Each by its name, of one client or of K.
+        metrics: Each by its name, of K clients.
         is_measured: Whether there is anything to measure.
 
     Returns:
-        Of one client all of them or none; of several each, NaN where there is nothing.
+        Each, NaN where there is nothing.
     """
-    if is_measured.dim():
-        return {name: value.where(is_measured, torch.nan) for name, value in metrics.items()}
-    return dict(metrics) if is_measured else {}
+    return {name: value.where(is_measured, torch.nan) for name, value in metrics.items()}
 
 
 def class_shares(counts: Float[Tensor, "*k C"], share: ClassShare) -> Float[Tensor, "*k C"]:

@@ -29,7 +29,7 @@ from fedcel.losses.cel.mixture import Mixture
 from fedcel.losses.cel.reservoir import check_finite, sample_reservoir
 from fedcel.losses.cel.spread_penalties import SpreadCEL
 from fedcel.losses.cel.state_names import check_state_names
-from fedcel.losses.protocol import FeatureReader, StackedEntropy, State, Term
+from fedcel.losses.protocol import FeatureReader, State, Term
 from fedcel.options import Off, Positive
 
 DEFAULT_CLUSTERS = 5
@@ -314,7 +314,7 @@ class ClusteredCEL(SpreadCEL, RefreshedCEL):
 
 
 @final
-class Cluster(ClusteredCEL, StackedEntropy):
+class Cluster(ClusteredCEL):
     """Keeps each class close to a few centres of its own.
 
     sum_c beta_c R(v_c), v_c = sum_k pi_ck v_ck, v_ck = mean |z_i - mu_ck|^2 over the members of
@@ -340,7 +340,7 @@ class Cluster(ClusteredCEL, StackedEntropy):
         """Return the shape of each tensor of the state; see `CEL.state_shapes`."""
         return self.cluster_shapes()
 
-    def refresh_stack(
+    def fit(
         self,
         state: State | None,
         read_features: FeatureReader,
@@ -349,8 +349,8 @@ class Cluster(ClusteredCEL, StackedEntropy):
         """Fit the clusters of each class anew; see `ClusteredCEL.fit_clusters`."""
         return self.fit_clusters(state, read_features, generators)
 
-    def loss(
-        self, state: State, z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"], measure: bool = True
+    def evaluate(
+        self, state: State, z: Float[Tensor, "K B D"], y: Int[Tensor, "K B"], measure: bool
     ) -> Term:
         """Compute the loss of one batch; see `ClusteredCEL.charge_clusters`."""
         return self.charge_clusters(state, z, y, measure)

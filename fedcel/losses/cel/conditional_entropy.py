@@ -1,19 +1,24 @@
 """Conditional entropy losses: the options that all of them share."""
 
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
+import torch
+from jaxtyping import Float, Int
 from pydantic import Field, PrivateAttr, model_validator
+from torch import Tensor
 
 from fedcel.errors import SettingsError
 from fedcel.losses.cel.class_spread import ClassShare
-from fedcel.losses.protocol import ConditionalEntropy, CutShape
+from fedcel.losses.protocol import CutShape, FeatureReader, StackedFeatures, State, Term
+from fedcel.losses.terms import Batch, LossTerm, Streams
 from fedcel.options import Kind, Off, Positive
 
 Pool = Literal["flatten", "mean"]
 """What becomes of features of more than one dimension before a loss."""
 
 
-class CEL(Kind, table="cel"):
+class CEL(Kind, LossTerm, table="cel"):
     """Conditional entropy loss: its options, and what it computes with them.
 
     `bind` returns the loss of the features of one net.
@@ -107,7 +112,73 @@ class CEL(Kind, table="cel"):
             SettingsError: There is no noise.
         """
 
-    def bind(self, cut: CutShape) -> ConditionalEntropy | None:
+    def start(
+        self, state: State | None, read_features: FeatureReader, streams: Sequence[Streams]
+    ) -> State:
+        """Compute the statistics before the first step; see `LossTerm.start`."""
+        return self._fit_seen(state, read_features, streams, step=0)
+
+    def refresh(
+        self, state: State, read_features: FeatureReader, streams: Sequence[Streams], step: int
+    ) -> State:
+        """Compute the statistics anew; see `LossTerm.refresh`."""
+        return self._fit_seen(state, read_features, streams, step=step)
+
+    def loss(self, state: State, batch: Batch, measure: bool) -> Term:
+        """Compute the loss of the features that it sees; see `LossTerm.loss`."""
+        z = pool_positions(batch.whitened, self._cut.positions)
+        return self.evaluate(state, z, batch.y, measure)
+
+    def update(self, state: State, batch: Batch) -> State:
+        """Move what the loss learns itself; see `LossTerm.update`."""
+        return self.move(state)
+
+    def fit(
+        self,
+        state: State | None,
+        read_features: FeatureReader,
+        generators: Sequence[torch.Generator],
+    ) -> State:
+        """Compute the statistics of K clients.
+
+        Args:
+            state: The state of all, each tensor (K, ...); None at the clients' first round.
+            read_features: Reads the features of all, as the loss sees them.
+            generators: The only source of random numbers of each client.
+
+        Returns:
+            Their next state.
+        """
+        return {}
+
+    def evaluate(
+        self, state: State, z: Float[Tensor, "K B D"], y: Int[Tensor, "K B"], measure: bool
+    ) -> Term:
+        """Compute the loss (K,) of the features that it sees, whitened."""
+        raise NotImplementedError
+
+    def move(self, state: State) -> State:
+        """Move what the loss learns itself, by the gradient that it gathered."""
+        return state
+
+    def _fit_seen(
+        self,
+        state: State | None,
+        read_features: FeatureReader,
+        streams: Sequence[Streams],
+        *,
+        step: int,
+    ) -> State:
+        """Compute the statistics of the features that the loss sees."""
+        positions, name = self._cut.positions, f"refresh-{step}"
+
+        def read() -> Iterator[StackedFeatures]:
+            for part in read_features():
+                yield part._replace(z=pool_positions(part.z, positions))
+
+        return self.fit(state, read, [stream(name) for stream in streams])
+
+    def bind(self, cut: CutShape) -> LossTerm | None:
         """Return the loss of the features at one cut.
 
         Args:
@@ -124,7 +195,6 @@ class CEL(Kind, table="cel"):
         self.check_noise(cut.sigma)
         bound = self.model_copy()
         bound._cut = self.pool_cut(cut)
-        assert isinstance(bound, ConditionalEntropy)
         return bound
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -202,3 +272,8 @@ def require_noise(option: str, value: str, sigma: float, *, instead: str) -> Non
             f"net.noise is {sigma}, must be above 0 for cel.{option} {value!r}, which is measured "
             f"against the noise; use 0.3, or cel.{option} {instead!r}"
         )
+
+
+def pool_positions(z: Float[Tensor, "*k B D"], positions: int) -> Float[Tensor, "*k B C"]:
+    """Return the mean of each channel over its positions, of features channel after channel."""
+    return z if positions == 1 else z.reshape(*z.shape[:-1], -1, positions).mean(-1)

@@ -30,7 +30,6 @@ from fedcel.losses.cel.spread_penalties import SpreadCEL
 from fedcel.losses.gradient_reversal import reverse_gradient
 from fedcel.losses.protocol import (
     FeatureReader,
-    StackedEntropy,
     State,
     Term,
     stack_states,
@@ -227,7 +226,7 @@ class AttentiveCEL(SpreadCEL):
 
 
 @final
-class Gated(AttentiveCEL, StackedEntropy):
+class Gated(AttentiveCEL):
     """Keeps each class close together under weights that a gated attention gives its members.
 
     sum_c beta_c R(v_c), v_c = sum_i alpha_i |z_i - zbar_c|^2, zbar_c = sum_i alpha_i z_i, alpha the
@@ -257,7 +256,7 @@ class Gated(AttentiveCEL, StackedEntropy):
         """Return the shape of each tensor of the state; see `CEL.state_shapes`."""
         return adam.state_shapes(self.theta_size)
 
-    def refresh_stack(
+    def fit(
         self,
         state: State | None,
         read_features: FeatureReader,
@@ -266,14 +265,14 @@ class Gated(AttentiveCEL, StackedEntropy):
         """Make theta ready to learn; see `AttentiveCEL.start_attention`."""
         return self.start_attention(state, read_features, generators)
 
-    def loss(
-        self, state: State, z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"], measure: bool = True
+    def evaluate(
+        self, state: State, z: Float[Tensor, "K B D"], y: Int[Tensor, "K B"], measure: bool
     ) -> Term:
         """Compute the loss of one batch; see `AttentiveCEL.charge_weighted`."""
         return self.charge_weighted(state, z, y, measure)
 
-    def step(self, state: State, z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"]) -> State:
-        """Move theta where a gradient arrived; see `ConditionalEntropy.step`."""
+    def move(self, state: State) -> State:
+        """Move theta where a gradient arrived; see `CEL.move`."""
         return self.move_attention(state)
 
 

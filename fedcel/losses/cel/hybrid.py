@@ -16,7 +16,6 @@ from fedcel.losses.cel.gated import AttentiveCEL, attention_scores
 from fedcel.losses.cel.reservoir import check_finite
 from fedcel.losses.protocol import (
     FeatureReader,
-    StackedEntropy,
     StackedFeatures,
     State,
     Term,
@@ -27,7 +26,7 @@ GATED_PREFIX, CLUSTER_PREFIX = "gated.", "cluster."
 
 
 @final
-class Hybrid(ClusteredCEL, AttentiveCEL, StackedEntropy):
+class Hybrid(ClusteredCEL, AttentiveCEL):
     """The loss of `Cluster` around centres whose starts are drawn by the attention of `Gated`.
 
     At each refresh K members of every class are drawn without replacement, each time in proportion
@@ -61,13 +60,13 @@ class Hybrid(ClusteredCEL, AttentiveCEL, StackedEntropy):
         parts = {GATED_PREFIX: attention, CLUSTER_PREFIX: self.cluster_shapes()}
         return {f"{prefix}{k}": v for prefix, part in parts.items() for k, v in part.items()}
 
-    def refresh_stack(
+    def fit(
         self,
         state: State | None,
         read_features: FeatureReader,
         generators: Sequence[torch.Generator],
     ) -> State:
-        """Draw centres by the attention, fit the clusters; see `StackedEntropy.refresh_stack`.
+        """Draw centres by the attention, fit the clusters; see `CEL.fit`.
 
         Errors are those of both parts.
         """
@@ -121,10 +120,10 @@ class Hybrid(ClusteredCEL, AttentiveCEL, StackedEntropy):
         a = attention_scores(theta, n)
         return torch.empty_like(a).exponential_(generator=generator).log() - a
 
-    def loss(
-        self, state: State, z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"], measure: bool = True
+    def evaluate(
+        self, state: State, z: Float[Tensor, "K B D"], y: Int[Tensor, "K B"], measure: bool
     ) -> Term:
-        """Compute the clusters' loss of one batch; see `ConditionalEntropy.loss`.
+        """Compute the clusters' loss of one batch; see `CEL.evaluate`.
 
         Logged is what both parts log.
         """
@@ -133,8 +132,8 @@ class Hybrid(ClusteredCEL, AttentiveCEL, StackedEntropy):
         pull = weighted.loss - weighted.loss.detach()
         return Term(around.loss + pull, weighted.metrics | around.metrics)
 
-    def step(self, state: State, z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"]) -> State:
-        """Move the attention; see `ConditionalEntropy.step`."""
+    def move(self, state: State) -> State:
+        """Move the attention; see `CEL.move`."""
         attention = self.move_attention(select_prefix(state, GATED_PREFIX))
         return _join_states(attention, select_prefix(state, CLUSTER_PREFIX))
 

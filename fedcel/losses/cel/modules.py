@@ -22,8 +22,9 @@ from fedcel.losses.cel.conditional_entropy import CEL, RefreshedCEL
 from fedcel.losses.cel.gated import Gated
 from fedcel.losses.cel.hybrid import Hybrid
 from fedcel.losses.cel.mutual_information import MutualInformation
+from fedcel.losses.cel.one_client import OneClient
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.protocol import ConditionalEntropy, CutShape, FeatureBatches, State, Term
+from fedcel.losses.protocol import CutShape, FeatureBatches, State, Term
 from fedcel.options import describe_problems
 from fedcel.seeding import make_generator
 from fedcel.tensors import ArrayLike, to_labels, to_tensor
@@ -93,7 +94,7 @@ class CELModule(nn.Module):
             raise ValueError(f"classes is {classes!r}, must be a whole number, 1 or more")
         self.classes, self.noise, self.seed = classes, float(noise), seed
         self._options = read_options(self.options, self.noise, options)
-        self._loss: ConditionalEntropy | None = None
+        self._loss: OneClient | None = None
         self._width = 0
         self._state_names: tuple[str, ...] = ()
         self.register_buffer("feature_count", torch.zeros((), dtype=torch.long))
@@ -224,7 +225,7 @@ class CELModule(nn.Module):
             self._keep(loss.refresh(self._state() or None, batches, generator))
         self.refresh_count += 1
 
-    def _build(self, width: int) -> ConditionalEntropy:
+    def _build(self, width: int) -> OneClient:
         """Return the loss of so many features; ValueError where they were others before."""
         known_width = int(self.feature_count) if self._loss is None else self._width
         if known_width not in (0, width):
@@ -235,8 +236,7 @@ class CELModule(nn.Module):
         if self._loss is None:
             with in_library_terms():
                 loss = self._bind(width)
-            assert isinstance(loss, ConditionalEntropy)
-            self._loss, self._width = loss, width
+            self._loss, self._width = OneClient(loss), width
             self.feature_count.fill_(width)
         return self._loss
 

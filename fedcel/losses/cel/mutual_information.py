@@ -1,6 +1,6 @@
 """Mutual information of images and smashed data given the label, bounded in the batch."""
 
-from typing import ClassVar, Literal, final
+from typing import Literal, final
 
 import torch
 from jaxtyping import Float, Int
@@ -21,7 +21,7 @@ from fedcel.losses.cel.class_spread import (
     weighted_sums,
 )
 from fedcel.losses.cel.conditional_entropy import CEL, require_noise
-from fedcel.losses.protocol import State, Stateless, Term
+from fedcel.losses.protocol import State, Term
 
 InformationBound = Literal["upper", "lower"]
 """Which bound of the mutual information is minimised."""
@@ -31,7 +31,7 @@ DIVISORS: dict[InformationBound, float] = {"upper": 2.0, "lower": 8.0}
 
 
 @final
-class MutualInformation(CEL, Stateless):
+class MutualInformation(CEL):
     """Bounds what smashed data tell about the image beyond its label, in nats.
 
     sum_c beta_c I_c, I_c = -mean_i log mean_j exp(-|z_i - z_j|^2 / (a sigma^2)) over pairs i, j of
@@ -53,17 +53,14 @@ class MutualInformation(CEL, Stateless):
         "upper", description="Pairwise bound of the information: upper, or lower."
     )
 
-    takes_stacks: ClassVar[bool] = True
-    """Whether `loss` takes the batches of several clients at once, (K, B, D)."""
-
     def check_noise(self, sigma: float) -> None:
         """Refuse a channel without noise, which tells everything; see `CEL.check_noise`."""
         require_noise("kind", self.kind, sigma, instead="plain")
 
-    def loss(
-        self, state: State, z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"], measure: bool = True
+    def evaluate(
+        self, state: State, z: Float[Tensor, "K B D"], y: Int[Tensor, "K B"], measure: bool
     ) -> Term:
-        """Compute the loss, exactly 0 when no class has 2 members; see `ConditionalEntropy.loss`.
+        """Compute the loss, exactly 0 when no class has 2 members; see `CEL.evaluate`.
 
         Logged, as means over the members of classes of 2 or more: `spread`, that of `Plain`;
         `information`, I_c; `information-cap`, log n_c, which I_c cannot exceed.

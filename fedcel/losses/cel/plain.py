@@ -1,6 +1,6 @@
 """Spread around the batch's own class means: the baseline of every other kind."""
 
-from typing import ClassVar, Literal, final
+from typing import Literal, final
 
 import torch
 from jaxtyping import Float, Int
@@ -15,11 +15,11 @@ from fedcel.losses.cel.class_spread import (
     weighted_mean,
 )
 from fedcel.losses.cel.spread_penalties import SpreadCEL
-from fedcel.losses.protocol import State, Stateless, Term
+from fedcel.losses.protocol import State, Term
 
 
 @final
-class Plain(SpreadCEL, Stateless):
+class Plain(SpreadCEL):
     """Keeps each class close to its mean in the batch.
 
     sum_c beta_c R(v_c), v_c = mean |z_i - zbar_c|^2 over the batch's members of class c. Classes
@@ -31,13 +31,10 @@ class Plain(SpreadCEL, Stateless):
 
     kind: Literal["plain"] = "plain"
 
-    takes_stacks: ClassVar[bool] = True
-    """Whether `loss` takes the batches of several clients at once, (K, B, D)."""
-
-    def loss(
-        self, state: State, z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"], measure: bool = True
+    def evaluate(
+        self, state: State, z: Float[Tensor, "K B D"], y: Int[Tensor, "K B"], measure: bool
     ) -> Term:
-        """Compute the loss, exactly 0 when no class has 2 members; see `ConditionalEntropy.loss`.
+        """Compute the loss, exactly 0 when no class has 2 members; see `CEL.evaluate`.
 
         Logged as `spread`: the mean of v_c over the members of classes of 2 or more.
         """

@@ -13,10 +13,10 @@ from fedcel.losses.defences.contract import (
     DefenceCase,
     TransformCase,
 )
-from fedcel.losses.defences.imported import ImportedDefence
+from fedcel.losses.defences.imported import DefenceTerm, ImportedDefence
 from fedcel.losses.defences.learned_noise import LearnedNoise
 from fedcel.losses.defences.nopeek import NoPeek
-from fedcel.losses.defences.protocol import Defence, LawDefence, Transform
+from fedcel.losses.defences.protocol import Defence, Transform
 from fedcel.losses.defences.rival import Bottleneck, Dropout, NoDefence, Noise, Rival
 from fedcel.losses.defences.transform import append_transform
 
@@ -29,10 +29,10 @@ __all__ = [
     "Bottleneck",
     "Defence",
     "DefenceCase",
+    "DefenceTerm",
     "Dropout",
     "ImportedDefence",
     "InformationBottleneck",
-    "LawDefence",
     "LearnedNoise",
     "NoDefence",
     "NoPeek",

@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 from math import prod
-from typing import ClassVar, Literal, final
+from typing import Literal, final
 
 import torch
 from jaxtyping import Float
@@ -13,6 +13,7 @@ from fedcel.losses import adam
 from fedcel.losses.defences.rival import LossRival
 from fedcel.losses.gradient_reversal import reverse_gradient
 from fedcel.losses.protocol import State, Term
+from fedcel.losses.terms import Batch
 
 WIDTH = 256
 """Width of the decoder's hidden layers."""
@@ -37,18 +38,15 @@ class Adversarial(LossRival):
 
     name: Literal["adversarial"] = "adversarial"
 
-    takes_stacks: ClassVar[bool] = True
-    """Whether `loss` takes the batches of several clients at once, (K, B, D)."""
-
     @property
     def widths(self) -> list[int]:
         """The number of values before and after each of the three layers."""
         return [self._cut.features, WIDTH, WIDTH, prod(self._cut.image)]
 
-    def refresh(self, state: State | None, generator: torch.Generator) -> State:
+    def start_client(self, state: State | None, generator: torch.Generator) -> State:
         """Make theta ready to learn, drawn as layers are at a client's first round.
 
-        See `Defence.refresh`.
+        See `LossRival.start_client`.
 
         Raises:
             SettingsError: The state is another loss's or of a decoder of another size.
@@ -89,22 +87,15 @@ class Adversarial(LossRival):
             x = x.sigmoid() if k == len(layers) - 1 else x.relu()
         return x
 
-    def loss(
-        self,
-        state: State,
-        x: Float[Tensor, "*k B C H W"],
-        z: Float[Tensor, "*k B D"],
-        smashed: Float[Tensor, "*k B D"],
-        measure: bool = True,
-    ) -> Term:
-        """Compute 1 - MSE, in [0, 1] for images in [0, 1]; see `Defence.loss`.
+    def loss(self, state: State, batch: Batch, measure: bool) -> Term:
+        """Compute 1 - MSE, in [0, 1] for images in [0, 1]; see `LossTerm.loss`.
 
         Logged as `adversary-mse`: the MSE.
         """
-        images = self.decode(reverse_gradient(state["theta"]), smashed)
-        mse = (images - x.flatten(-3)).square().mean((-2, -1))
+        images = self.decode(reverse_gradient(state["theta"]), batch.smashed)
+        mse = (images - batch.x.flatten(-3)).square().mean((-2, -1))
         return Term(1 - mse, {"adversary-mse": mse.detach()} if measure else {})
 
-    def step(self, state: State) -> State:
-        """Move the decoder by a step of Adam, which clears the gradient; see `Defence.step`."""
+    def update(self, state: State, batch: Batch) -> State:
+        """Move the decoder by a step of Adam, which clears the gradient; see `LossTerm.update`."""
         return adam.take_step(state, RATE)

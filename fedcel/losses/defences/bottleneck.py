@@ -4,7 +4,7 @@ from math import log, sqrt
 from typing import ClassVar, Literal, final
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.errors import NetError
@@ -12,6 +12,7 @@ from fedcel.losses import adam
 from fedcel.losses.defences.learned_noise import measure_scale
 from fedcel.losses.defences.rival import LossRival
 from fedcel.losses.protocol import State, Term
+from fedcel.losses.terms import Batch
 
 
 def gaussian_divergence(
@@ -63,16 +64,13 @@ class InformationBottleneck(LossRival):
 
     needs_noise: ClassVar[bool] = True
 
-    takes_stacks: ClassVar[bool] = True
-    """Whether `law_loss` takes the batches of several clients at once, (K, B, D)."""
-
     @property
     def groups(self) -> int:
         """Number of Gaussians: 1, or one a class."""
         return 1
 
-    def refresh(self, state: State | None, generator: torch.Generator) -> State:
-        """Make theta ready to learn; nothing is drawn. See `Defence.refresh`.
+    def start_client(self, state: State | None, generator: torch.Generator) -> State:
+        """Make theta ready to learn; nothing is drawn. See `LossRival.start_client`.
 
         Raises:
             SettingsError: The state is another loss's, or of other features or classes.
@@ -93,23 +91,16 @@ class InformationBottleneck(LossRival):
         values = torch.tensor([centre, log(sqrt(self._cut.sigma**2 + variance))])
         return values.repeat_interleave(self.groups * self._cut.features)
 
-    def law_loss(
-        self,
-        state: State,
-        z: Float[Tensor, "*k B D"],
-        scale: Float[Tensor, "*k B D"],
-        *,
-        y: Int[Tensor, "*k B"],
-        measure: bool = True,
-    ) -> Term:
+    def loss(self, state: State, batch: Batch, measure: bool) -> Term:
         """Compute the mean over images of KL(N(z, (sigma s)^2) || r_y) in nats.
 
-        See `LawDefence.law_loss`. Logged as `information-bound`, and `noise-scale`: the geometric
+        See `LossTerm.loss`. Logged as `information-bound`, and `noise-scale`: the geometric
         mean of s.
 
         Raises:
             NetError: The encoder makes another number of features.
         """
+        z, y, scale = batch.z, batch.y, batch.known_scale
         if z.shape[-1] != self._cut.features:
             raise NetError(
                 f"the encoder makes {z.shape[-1]} features, the bottleneck is of "
@@ -125,8 +116,8 @@ class InformationBottleneck(LossRival):
         metrics = {"information-bound": bound.detach(), "noise-scale": measure_scale(scale)}
         return Term(bound, metrics if measure else {})
 
-    def step(self, state: State) -> State:
-        """Move the Gaussians by a step of Adam, which clears the gradient; see `Defence.step`."""
+    def update(self, state: State, batch: Batch) -> State:
+        """Move the Gaussians by a step of Adam, which clears the gradient."""
         return adam.take_step(state, RATE)
 
 

@@ -10,7 +10,9 @@ from fedcel.losses.defences.contract import DefenceCase
 from fedcel.losses.defences.protocol import Defence, Transform
 from fedcel.losses.defences.rival import Rival
 from fedcel.losses.defences.transform import append_transform
-from fedcel.losses.protocol import CutShape
+from fedcel.losses.protocol import CutShape, FeatureReader, State, Term
+from fedcel.losses.row_term import RowTerm
+from fedcel.losses.terms import Batch, LossTerm, Streams
 from fedcel.nets import SplitNet
 
 
@@ -25,14 +27,14 @@ class ImportedDefence(Rival, is_imported=True):
             return net
         return append_transform(defence, net, image, self.name)
 
-    def bind(self, cut: CutShape, run: object) -> Defence | None:
+    def bind(self, cut: CutShape, run: object) -> LossTerm | None:
         """Return the user's loss, held to its contract; see `Rival.bind`."""
         defence = self._make(run, cut.image)
         if not isinstance(defence, Defence):
             return None
         part = plugins.PartName("defence.name", self.name, "DefenceContract")
         _check_imported(part, self, cut, run)
-        return guard_loss(part, defence)
+        return DefenceTerm(guard_loss(part, defence))
 
     def _make(self, run: object, image: tuple[int, ...]) -> Defence | Transform:
         """Return the user's defence."""
@@ -43,6 +45,31 @@ class ImportedDefence(Rival, is_imported=True):
                 "or transform"
             )
         return defence
+
+
+class DefenceTerm(RowTerm):
+    """A defence of one client, such as a user's own, mapped over the clients.
+
+    Args:
+        defence: The defence.
+    """
+
+    def __init__(self, defence: Defence) -> None:
+        self._defence = defence
+
+    def refresh_row(
+        self, state: State | None, read_features: FeatureReader, stream: Streams, step: int
+    ) -> State:
+        """Return one client's state; see `Defence.refresh`."""
+        return self._defence.refresh(state, stream("defence"))
+
+    def evaluate_row(self, state: State, batch: Batch, measure: bool) -> Term:
+        """Return the loss of one client's batch; see `Defence.loss`."""
+        return self._defence.loss(state, batch.x, batch.z, batch.smashed, measure)
+
+    def move_row(self, state: State, batch: Batch) -> State:
+        """Return one client's state after the backward pass; see `Defence.step`."""
+        return self._defence.step(state)
 
 
 @lru_cache(maxsize=16)

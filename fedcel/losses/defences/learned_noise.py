@@ -2,12 +2,12 @@
 
 from typing import ClassVar, Literal, final
 
-import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.losses.defences.rival import LossRival
 from fedcel.losses.protocol import State, Term
+from fedcel.losses.terms import Batch
 
 
 def measure_scale(scale: Float[Tensor, "*k B D"]) -> Float[Tensor, "*k"]:
@@ -34,29 +34,11 @@ class LearnedNoise(LossRival):
 
     needs_noise: ClassVar[bool] = True
 
-    takes_stacks: ClassVar[bool] = True
-    """Whether `law_loss` takes the batches of several clients at once, (K, B, D)."""
-
-    def refresh(self, state: State | None, generator: torch.Generator) -> State:
-        """Return an empty state; see `Defence.refresh`."""
-        return {}
-
-    def law_loss(
-        self,
-        state: State,
-        z: Float[Tensor, "*k B D"],
-        scale: Float[Tensor, "*k B D"],
-        *,
-        y: Int[Tensor, "*k B"],
-        measure: bool = True,
-    ) -> Term:
-        """Compute -sum_d log s_d in nats, mean over images; see `LawDefence.law_loss`.
+    def loss(self, state: State, batch: Batch, measure: bool) -> Term:
+        """Compute -sum_d log s_d in nats, mean over images; see `LossTerm.loss`.
 
         Logged as `noise-scale`: the geometric mean of s.
         """
+        scale = batch.known_scale
         loss = -scale.log().sum(-1).mean(-1)
         return Term(loss, {"noise-scale": measure_scale(scale)} if measure else {})
-
-    def step(self, state: State) -> State:
-        """Return the state as it is; see `Defence.step`."""
-        return state

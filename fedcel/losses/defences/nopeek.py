@@ -1,6 +1,6 @@
 """Features whose distances say little about the distances of the images."""
 
-from typing import ClassVar, Literal, final
+from typing import Literal, final
 
 import torch
 from jaxtyping import Float
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedcel.losses.defences.rival import LossRival
 from fedcel.losses.protocol import State, Term
+from fedcel.losses.terms import Batch
 
 
 def double_centre(x: Float[Tensor, "*k B D"]) -> Float[Tensor, "*k B B"]:
@@ -56,28 +57,10 @@ class NoPeek(LossRival):
 
     name: Literal["nopeek"] = "nopeek"
 
-    takes_stacks: ClassVar[bool] = True
-    """Whether `loss` takes the batches of several clients at once, (K, B, D)."""
-
-    def refresh(self, state: State | None, generator: torch.Generator) -> State:
-        """Return an empty state; see `Defence.refresh`."""
-        return {}
-
-    def loss(
-        self,
-        state: State,
-        x: Float[Tensor, "*k B C H W"],
-        z: Float[Tensor, "*k B D"],
-        smashed: Float[Tensor, "*k B D"],
-        measure: bool = True,
-    ) -> Term:
-        """Compute the correlation, in [0, 1]; see `Defence.loss`.
+    def loss(self, state: State, batch: Batch, measure: bool) -> Term:
+        """Compute the correlation, in [0, 1]; see `LossTerm.loss`.
 
         It is also what is logged, as `distance-correlation`.
         """
-        correlation = distance_correlation(x.flatten(-3), z)
+        correlation = distance_correlation(batch.x.flatten(-3), batch.z)
         return Term(correlation, {"distance-correlation": correlation.detach()} if measure else {})
-
-    def step(self, state: State) -> State:
-        """Return the state as it is; see `Defence.step`."""
-        return state

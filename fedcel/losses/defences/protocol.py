@@ -3,7 +3,7 @@
 from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.losses.protocol import State, Term
@@ -59,43 +59,6 @@ class Defence(Protocol):
         Returns:
             The state for the next batch.
         """
-        ...
-
-
-@runtime_checkable
-class LawDefence(Protocol):
-    """A loss of the law of what is sent: N(z, (sigma s)^2) of each value, the label known."""
-
-    def refresh(self, state: State | None, generator: torch.Generator) -> State:
-        """Make the state that a round starts with; see `Defence.refresh`."""
-        ...
-
-    def law_loss(
-        self,
-        state: State,
-        z: Float[Tensor, "*k B D"],
-        scale: Float[Tensor, "*k B D"],
-        *,
-        y: Int[Tensor, "*k B"],
-        measure: bool = True,
-    ) -> Term:
-        """Compute the loss of one batch.
-
-        Args:
-            state: The current state, which is not changed.
-            z: Features (B, D), with a gradient.
-            scale: Standard deviation of each value's noise in units of the cut's sigma (B, D), with
-                a gradient where it is learned.
-            y: Labels (B,).
-            measure: Whether to compute metrics.
-
-        Returns:
-            The loss, and its metrics or an empty dictionary.
-        """
-        ...
-
-    def step(self, state: State) -> State:
-        """Move what the defence learns itself, after the backward pass; see `Defence.step`."""
         ...
 
 

@@ -1,12 +1,14 @@
 """Rival defences: the options that all of them share, and those that only change the cut."""
 
+from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
+import torch
 from pydantic import Field, PrivateAttr, model_validator
 
 from fedcel.errors import SettingsError
-from fedcel.losses.defences.protocol import Defence, LawDefence
-from fedcel.losses.protocol import CutShape
+from fedcel.losses.protocol import CutShape, FeatureReader, State, select_row, stack_states
+from fedcel.losses.terms import LossTerm, Streams
 from fedcel.nets import Cut, NetSettings, SplitNet
 from fedcel.options import Kind
 
@@ -104,7 +106,7 @@ class Rival(Kind, table="defence", selector="name"):
         """
         return net
 
-    def bind(self, cut: CutShape, run: object) -> Defence | LawDefence | None:
+    def bind(self, cut: CutShape, run: object) -> LossTerm | None:
         """Return the loss of what passes one cut.
 
         Args:
@@ -121,17 +123,36 @@ class Rival(Kind, table="defence", selector="name"):
         return None
 
 
-class LossRival(Rival):
+class LossRival(Rival, LossTerm):
     """Defence by a loss."""
 
     has_loss: ClassVar[bool] = True
 
-    def bind(self, cut: CutShape, run: object) -> Defence | LawDefence | None:
+    def bind(self, cut: CutShape, run: object) -> LossTerm:
         """Return the loss of what passes one cut; see `Rival.bind`."""
         bound = self.model_copy()
         bound._cut = cut
-        assert isinstance(bound, Defence | LawDefence)
         return bound
+
+    def start(
+        self, state: State | None, read_features: FeatureReader, streams: Sequence[Streams]
+    ) -> State:
+        """Make each client's state; see `LossTerm.start`."""
+        rows = [None if state is None else select_row(state, k) for k in range(len(streams))]
+        pairs = zip(rows, streams, strict=True)
+        return stack_states([self.start_client(row, stream("defence")) for row, stream in pairs])
+
+    def start_client(self, state: State | None, generator: torch.Generator) -> State:
+        """Make the state that one client's round starts with.
+
+        Args:
+            state: The state of its last round; None at its first.
+            generator: The only source of random numbers.
+
+        Returns:
+            The state for the next batches.
+        """
+        return {}
 
 
 class NoDefence(Rival):

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from fedcel.data import Images
 from fedcel.federation import ClientUpdate, local_steps
 from fedcel.federation.local_steps import FeatureReading, draw_batches
-from fedcel.losses import CELTerm, DefenceTerm, GradientRule, WeightedTerm
+from fedcel.losses import GradientRule, WeightedTerm
 from fedcel.losses.cel.gated import Gated
 from fedcel.losses.defences import Adversarial, Defence, NoPeek
 from fedcel.losses.protocol import ConditionalEntropy, State, Stateless, Term
@@ -25,7 +25,7 @@ from fedcel.seeding import make_generator
 from fedcel.settings import LocalSettings
 from tests.fedcel.federation.one_client import train_one
 from tests.fedcel.losses.cel.gates import Attention
-from tests.fedcel.losses.single import bind_rival, single
+from tests.fedcel.losses.single import bind_rival, cel_term, defence_term, single
 from tests.fedcel.test_torch_state import STATES
 
 PLAIN = RoundPlan(0.3, 0.0, 0.0, 0.0, 0.0, 0.0, False, 0.0)
@@ -51,12 +51,12 @@ def data(examples: int = 12) -> tuple[torch.Tensor, torch.Tensor]:
 
 def defend(defence: Defence, weight: float) -> WeightedTerm:
     """Return a defence's term."""
-    return WeightedTerm("defence", DefenceTerm(defence), weight)
+    return WeightedTerm("defence", defence_term(defence), weight)
 
 
 def weigh_cel(loss: ConditionalEntropy, rule: GradientRule) -> WeightedTerm:
     """Return a conditional entropy loss's term, of weight 0.7."""
-    return WeightedTerm("cel", CELTerm(loss), 0.7, rule)
+    return WeightedTerm("cel", cel_term(loss), 0.7, rule)
 
 
 def update(plan: RoundPlan, received: torch.Tensor, examples: int = 12) -> ClientUpdate:

@@ -26,7 +26,7 @@ BASE = {
 }
 KINDS = {"plain": Plain, "cluster": Cluster, "gated": Gated, "hybrid": Hybrid}
 KINDS |= {"mutual-information": MutualInformation}
-LOSS_STEPS = ("refresh", "refresh_stack", "loss", "step")
+LOSS_STEPS = ("fit", "evaluate", "move")
 NOISE = ("cut", "langevin")
 Train = Callable[[Settings, int], None]
 

@@ -40,7 +40,7 @@ def test_a_built_in_loss_that_is_not_finite_is_named(
 ) -> None:
     """With round and client, and what to lower; not the learning rate alone."""
     monkeypatch.setattr(
-        Plain, "loss", lambda self, state, z, y, measure=True: Term(value * z.mean(), {})
+        Plain, "evaluate", lambda self, state, z, y, measure: Term(value * z.mean((1, 2)), {})
     )
     words = r"round 3, client 1: cel.kind 'plain' gave a loss that is not finite .* or cel.weight"
     with pytest.raises(DivergedError, match=words):
@@ -50,7 +50,7 @@ def test_a_built_in_loss_that_is_not_finite_is_named(
 def test_a_gradient_that_is_not_finite_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a root at 0: the loss itself is finite."""
     monkeypatch.setattr(
-        Plain, "loss", lambda self, state, z, y, measure=True: Term((z - z).sum().sqrt(), {})
+        Plain, "evaluate", lambda self, state, z, y, measure: Term((z - z).sum((1, 2)).sqrt(), {})
     )
     with pytest.raises(DivergedError, match="'plain' gave a finite loss whose gradient is not"):
         update(**{"cel.kind": "plain"})
@@ -59,7 +59,9 @@ def test_a_gradient_that_is_not_finite_is_named(monkeypatch: pytest.MonkeyPatch)
 def test_a_defence_that_is_not_finite_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside a conditional entropy loss that is."""
     monkeypatch.setattr(
-        NoPeek, "loss", lambda self, state, x, z, s, measure=True: Term(torch.nan * z.mean(), {})
+        NoPeek,
+        "loss",
+        lambda self, state, batch, measure: Term(torch.nan * batch.z.mean((1, 2)), {}),
     )
     words = "defence.name 'nopeek' gave a loss that is not finite .nan.*or defence.strength"
     with pytest.raises(DivergedError, match=words):
@@ -115,12 +117,12 @@ def test_what_an_own_net_raises_in_training_is_named(monkeypatch: pytest.MonkeyP
 def test_finite_rounds_are_played_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step asks for the loss once: the second look is for rounds that failed."""
     calls: list[int] = []
-    loss = Plain.loss
+    evaluate = Plain.evaluate
 
-    def count(self: Plain, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
+    def count(self: Plain, state: State, z: Tensor, y: Tensor, measure: bool) -> Term:
         calls.append(1)
-        return loss(self, state, z, y, measure)
+        return evaluate(self, state, z, y, measure)
 
-    monkeypatch.setattr(Plain, "loss", count)
+    monkeypatch.setattr(Plain, "evaluate", count)
     update(**{"cel.kind": "plain"})
     assert len(calls) == RAW["local.steps"]

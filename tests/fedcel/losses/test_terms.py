@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import torch
@@ -12,8 +13,6 @@ from fedcel.federation import client_step
 from fedcel.federation.local_steps import StepState
 from fedcel.losses import (
     Batch,
-    CELTerm,
-    DefenceTerm,
     GradientRule,
     States,
     WeightedTerm,
@@ -23,7 +22,6 @@ from fedcel.losses import (
 )
 from fedcel.losses.cel import Gated, Plain
 from fedcel.losses.defences import CEB, Adversarial, LearnedNoise, NoPeek
-from fedcel.losses.defences.protocol import Defence, LawDefence
 from fedcel.losses.protocol import (
     ConditionalEntropy,
     FeatureBatches,
@@ -36,7 +34,7 @@ from fedcel.losses.terms import JOINT
 from fedcel.nets import Cut, FlatNet, SplitNet
 from fedcel.posterior import LangevinContext, RoundPlan, build_sampler
 from fedcel.settings import LocalSettings
-from tests.fedcel.losses.single import bind_rival, single
+from tests.fedcel.losses.single import bind_rival, cel_term, defence_term, single
 
 PLAIN = single(Plain(penalty="linear"), 3)
 GATED = single(Gated(penalty="linear", attention_rate=0.1))
@@ -74,14 +72,12 @@ def of_cel(
     loss: ConditionalEntropy, weight: float = 1.0, rule: GradientRule = JOINT
 ) -> WeightedTerm:
     """Return a conditional entropy loss as a term."""
-    return WeightedTerm("cel", CELTerm(loss), weight, rule)
+    return WeightedTerm("cel", cel_term(loss), weight, rule)
 
 
-def of_defence(
-    loss: Defence | LawDefence, weight: float = 1.0, rule: GradientRule = JOINT
-) -> WeightedTerm:
+def of_defence(loss: Any, weight: float = 1.0, rule: GradientRule = JOINT) -> WeightedTerm:
     """Return a defence as a term."""
-    return WeightedTerm("defence", DefenceTerm(loss), weight, rule)
+    return WeightedTerm("defence", defence_term(loss), weight, rule)
 
 
 BOTH = [of_cel(GATED, 0.5), of_defence(ADVERSARY, 2.0)]
@@ -152,11 +148,10 @@ def test_a_stored_tensor_that_a_term_lacks_now_is_dropped() -> None:
 
 def test_weighted_sum() -> None:
     """Value, gradient and metrics are those of the parts."""
-    own, both = batch(), [of_cel(PLAIN, 0.5), of_defence(NoPeek(), 2.0)]
+    own, both = batch(), [of_cel(PLAIN, 0.5), of_defence(bind_rival(NoPeek()), 2.0)]
     states = start(both)
     term = add(both, states, own, measure=True)
-    cel = PLAIN.loss({}, own.z, own.y)
-    defence = NoPeek().loss({}, own.x, own.z, own.smashed)
+    cel, defence = PLAIN.term.loss({}, own, True), NoPeek().loss({}, own, True)
     want = 0.5 * cel.loss + 2.0 * defence.loss
     torch.testing.assert_close(term.loss, want)
     assert term.metrics.keys() == cel.metrics.keys() | defence.metrics.keys()
@@ -200,7 +195,7 @@ def test_clip_bounds_each_row_and_keeps_its_direction() -> None:
     torch.testing.assert_close(one["cel"]["theta"].grad, two["cel"]["theta"].grad)
     added = [add(terms, begin, batch()).loss for terms in (free, bound)]
     assert torch.equal(added[0], added[1])
-    rival = of_defence(NoPeek(), 3.0)
+    rival = of_defence(bind_rival(NoPeek()), 3.0)
     alone = slope([rival], {"defence": {}}, batch())
     torch.testing.assert_close(
         slope([*bound, rival], begin | {"defence": {}}, batch()) - alone, cut
@@ -296,14 +291,14 @@ def test_a_loss_sees_features_in_units_of_their_noise() -> None:
     scale = (torch.rand(1, 9, 4, generator=stream) + 0.5).requires_grad_()
     scaled = plain._replace(noise_scale=scale)
     spread = add([of_cel(PLAIN, 2.0)], {"cel": {}}, scaled).loss
-    expected = 2.0 * PLAIN.loss({}, plain.z / scale, plain.y).loss
+    expected = 2.0 * PLAIN.evaluate({}, plain.z / scale, plain.y, False).loss
     torch.testing.assert_close(spread, expected)
     slopes = torch.autograd.grad(spread.sum(), [plain.z, scale])
     for slope_of_mine, slope_expected in zip(
         slopes, torch.autograd.grad(expected.sum(), [plain.z, scale]), strict=True
     ):
         torch.testing.assert_close(slope_of_mine, slope_expected)
-    reward = add([of_defence(LearnedNoise(), 0.5)], {"defence": {}}, scaled).loss
+    reward = add([of_defence(bind_rival(LearnedNoise()), 0.5)], {"defence": {}}, scaled).loss
     torch.testing.assert_close(reward, -0.5 * scale.log().sum(-1).mean(-1))
     bottleneck = bind_rival(CEB(), sigma=0.1)
     state = bottleneck.refresh(None, torch.Generator())
@@ -363,10 +358,9 @@ def test_a_loss_of_one_client_sees_no_row_of_clients() -> None:
     ):
         own, watching = batch(), Watching()
         weighted = make(watching, 0.5)  # type: ignore[operator]
-        assert not weighted.term.takes_stacks
         stored = {f"{weighted.name}.weight": torch.ones(4), "other": torch.ones(1)}
         states = start([weighted], stored)
-        assert torch.equal(states[weighted.name]["weight"], torch.full((4,), 2.0))
+        assert torch.equal(states[weighted.name]["weight"], torch.full((1, 4), 2.0))
         term = add([weighted], states, own, measure=True)
         torch.testing.assert_close(term.loss, own.z.mean().detach().reshape(1) * 2 * 0.5)
         torch.testing.assert_close(term.metrics, {"mean": own.z.mean().detach().reshape(1) * 2})
@@ -387,33 +381,24 @@ def test_a_loss_of_one_client_sees_no_row_of_clients() -> None:
         ]
 
 
-class Lawful:
-    """A loss of the law of what is sent that knows one client only."""
-
-    def refresh(self, state: State | None, generator: torch.Generator) -> State:
-        """Return no state."""
-        return {}
-
-    def law_loss(
-        self, state: State, z: Tensor, scale: Tensor, *, y: Tensor, measure: bool = True
-    ) -> Term:
-        """Return the mean over images of a sum over features."""
-        assert (z.shape, scale.shape, y.shape) == ((9, 4), (9, 4), (9,))
-        value = (z * scale).sum(1).mean()
-        return Term(value, {"mean": value.detach()} if measure else {})
-
-    def step(self, state: State) -> State:
-        """Return the state."""
-        return state
-
-
-def test_a_law_of_one_client_sees_no_row_of_clients() -> None:
-    """With a learned scale and without, as any other loss."""
-    own = batch()
-    for scale in (None, torch.full((1, 9, 4), 3.0)):
-        term = add([of_defence(Lawful(), 0.5)], {"defence": {}}, own._replace(noise_scale=scale))
-        expected = (3.0 if scale is not None else 1.0) * 0.5 * own.z.sum(-1).mean(-1)
-        torch.testing.assert_close(term.loss, expected)
+def test_losses_of_one_client_are_mapped_over_several() -> None:
+    """Each client's own state, features, gradient and step, as where it is alone."""
+    for make, reader in ((of_cel, make_reader(2)), (of_defence, make_reader(2))):
+        own, weighted = batch(clients=2), make(Watching(), 0.5)
+        stored: list[State | None] = [
+            {f"{weighted.name}.weight": torch.full((4,), float(k))} for k in (1, 5)
+        ]
+        states = start_terms([weighted], stored, reader, [streams, streams])
+        term = add([weighted], states, own, measure=True)
+        torch.autograd.backward(term.loss.sum())
+        states = {weighted.name: weighted.term.update(states[weighted.name], own)}
+        kept = part_states([weighted], states, stored)
+        for k, weight in enumerate((2.0, 6.0)):
+            z = own.z[k].detach()
+            torch.testing.assert_close(term.loss[k].detach(), 0.5 * weight * z.mean())
+            torch.testing.assert_close(term.metrics["mean"][k], weight * z.mean())
+            moved = weight - 0.5 * z.sum(0) / 36
+            torch.testing.assert_close(kept[k][f"{weighted.name}.weight"].detach(), moved)
 
 
 @pytest.mark.parametrize("clip", [None, 0.05])
@@ -472,7 +457,7 @@ RULES = {
 def test_rules_of_two_terms_by_hand(name: str, count: int) -> None:
     """Three steps: each term's running mean, from its first gradient, at the encoder alone."""
     rules = RULES[name]
-    terms = [of_cel(PLAIN, 0.5, rules[0]), of_defence(NoPeek(), 2.0, rules[1])]
+    terms = [of_cel(PLAIN, 0.5, rules[0]), of_defence(bind_rival(NoPeek()), 2.0, rules[1])]
     net = SplitNet(
         nn.Sequential(nn.Flatten(), nn.Linear(16, 4), nn.Tanh()), nn.Linear(4, 3), Cut(0.0), 4
     ).double()
@@ -522,7 +507,7 @@ def step_by_hand(
         x, y = own.x[client].double(), own.y[client]
         z = (x.flatten(1) @ weight.view(4, 16).T + bias).tanh()
         potential = cross_entropy(z @ head_weight.view(3, 4).T + head_bias, y)
-        losses = 0.5 * PLAIN.loss({}, z, y).loss, 2.0 * NoPeek().loss({}, x, z, z).loss
+        losses = 0.5 * PLAIN.loss({}, z, y).loss, 2.0 * bind_rival(NoPeek()).loss({}, x, z, z).loss
         (total,) = torch.autograd.grad(potential, leaf, retain_graph=True)
         for position, (loss, weighted) in enumerate(zip(losses, terms, strict=True)):
             (gradient,) = torch.autograd.grad(loss, leaf, retain_graph=True)
@@ -544,8 +529,6 @@ def test_a_pass_of_its_own_reaches_the_encoder_alone() -> None:
     @dataclass(frozen=True)
     class Confident:
         """A loss of the head's answers."""
-
-        takes_stacks = True
 
         def refresh(self, state: State | None, generator: torch.Generator) -> State:
             """Return no state."""

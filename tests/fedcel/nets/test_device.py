@@ -6,7 +6,7 @@ from torch import nn
 
 from fedcel.data import Images
 from fedcel.federation import ClientUpdate, client_update
-from fedcel.losses import CELTerm, DefenceTerm, GradientRule, WeightedTerm
+from fedcel.losses import GradientRule, WeightedTerm
 from fedcel.losses.cel import CEL
 from fedcel.losses.defences import Adversarial, NoPeek
 from fedcel.losses.protocol import ConditionalEntropy
@@ -18,7 +18,7 @@ from fedcel.seeding import make_generator
 from fedcel.settings import LocalSettings, parse_settings
 from fedcel.torch_state import use_full_precision
 from tests.fedcel.elsewhere import ELSEWHERE, Elsewhere, pretended
-from tests.fedcel.losses.single import bind_rival, single
+from tests.fedcel.losses.single import bind_rival, cel_term, defence_term, single
 from tests.fedcel.train_one import train_one
 
 SHAPE, CLASSES, FEATURES = (1, 8, 8), 3, 6
@@ -60,7 +60,7 @@ def test_the_stand_in_refuses_what_a_gpu_refuses() -> None:
 
 def weighted_cel(name: str, clip: float | None = 1.0) -> WeightedTerm:
     """Return a loss as a term of weight 1."""
-    return WeightedTerm("cel", CELTerm(build(name)), 1.0, GradientRule(clip))
+    return WeightedTerm("cel", cel_term(build(name)), 1.0, GradientRule(clip))
 
 
 def build_flat() -> FlatNet:
@@ -118,7 +118,7 @@ def test_a_round_elsewhere_comes_back_whole(name: str) -> None:
 def test_defences_elsewhere(defence: NoPeek | Adversarial) -> None:
     """The same of them."""
     bound = bind_rival(defence, features=FEATURES, image=SHAPE)
-    term = WeightedTerm("defence", DefenceTerm(bound), 1.0)
+    term = WeightedTerm("defence", defence_term(bound), 1.0)
     here = update(term)
     with Elsewhere():
         same(here, update(term, device=ELSEWHERE))

@@ -7,10 +7,12 @@ import torch
 from torch import Tensor
 
 from fedcel.errors import PluginError
-from fedcel.federation import client_update
+from fedcel.federation import RoundRequest
 from fedcel.losses.cel import CEL, Penalty, Stateless, Term, channel_penalty, class_members
 from fedcel.losses.protocol import State, split_features
+from fedcel.run_parts import build_workspace_net
 from fedcel.settings import parse_settings
+from tests.fedcel.federation.one_client import update_one
 from tests.fedcel.losses.single import options, single
 
 
@@ -53,15 +55,12 @@ def test_no_attention_before_the_loss_acts(kind: str) -> None:
     """Up to the end of warm-up a client stores nothing; then theta and Adam's moments appear."""
     cel = {"kind": kind, "warm-up": 2}
     settings = parse_settings({"cel": cel, "local": {"steps": 2}, "rounds": 20})
-    model = client_update.build_workspace_net(settings).vector.clone()
+    model = build_workspace_net(settings).vector.clone()
     state: State | None = None
     has_theta = []
     for number in range(1, 5):
-        inputs = client_update.RoundInputs(number, model, 997)
-        (update,) = client_update.update_clients(
-            settings, {0: 0.1}, inputs, read_state=lambda client, known=state: known
-        )
-        state = update.state
+        request = RoundRequest(number, model, 997, {})
+        state = update_one(settings, 0, 0.1, request, state).state
         has_theta.append(any(name.endswith("theta") for name in state))
     assert has_theta[:2] == [False, False]
     assert has_theta[-1]

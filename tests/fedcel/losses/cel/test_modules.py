@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedcel.errors import DivergedError, SettingsError
-from fedcel.losses import Batch, CELTerm, WeightedTerm
+from fedcel.losses import Batch, WeightedTerm
 from fedcel.losses.cel import (
     CELModule,
     ClusterCEL,
@@ -62,14 +62,14 @@ def test_gradients_are_those_of_a_client_to_the_bit(kind: type[CELModule], name:
     settings = parse_settings({"cel.kind": name, "net.noise": 0.4})
     loss = single(settings.cel, 3, 6, 0.4)
     assert loss is not None
-    weighted = WeightedTerm("cel", CELTerm(loss), 0.3)
+    weighted = WeightedTerm("cel", loss.term, 0.3)
     cel, term = kind(classes=3, noise=0.4), weighted.term
     for epoch in range(3):
         purpose, reader = f"refresh-{epoch}", read_clients((z, y))
         if epoch:
             state = term.refresh(state, reader, [streams], epoch)
         else:
-            state = term.start([None], reader, [streams])
+            state = term.start(None, reader, [streams])
         cel.refresh(z, y, streams(purpose))
         for rows in torch.split(torch.randperm(48, generator=streams(purpose)), 12):
             leaf = z[rows].clone().requires_grad_()
@@ -95,7 +95,7 @@ def test_defaults_are_those_of_settings(kind: type[CELModule], name: str) -> Non
     assert parameters["noise"].default == Settings().net.noise
     built = kind(classes=3)
     built.refresh(*points())
-    assert repr(built._loss) == repr(single(settings, 3, 6, 0.3))
+    assert repr(built._loss.term) == repr(single(settings, 3, 6, 0.3).term)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,5 +1,6 @@
 """A loss of channels' means: what it sees, whom it moves, where it is refused."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -7,55 +8,30 @@ import torch
 from torch import Tensor, nn
 
 from fedcel.errors import NetError, SettingsError
-from fedcel.losses import CELTerm
+from fedcel.losses import Batch
 from fedcel.losses.cel import (
+    CEL,
     THRESHOLD_SHARE,
     ClusterCEL,
     ConditionalEntropy,
+    CutShape,
     FeatureBatches,
+    OneClient,
     Plain,
     StackedFeatures,
     State,
     Term,
     split_features,
 )
+from fedcel.losses.protocol import select_row, stack_states
 from fedcel.nets import Cnn, Vgg11, build_net
 from fedcel.run_parts import build_terms, build_workspace_net, init_run_state
 from fedcel.settings import parse_settings
 from fedcel.testing import CELContract
-from tests.fedcel.losses.single import options, single
+from tests.fedcel.losses.single import options
 
 HERE = __name__
 RAW = {"net.name": f"{HERE}:make_net", "net.features": 12, "cel.kind": "plain", "cel.pool": "mean"}
-
-
-class Pooled:
-    """One client's term of channels' means, in the words of a loss."""
-
-    def __init__(self, term: CELTerm) -> None:
-        self.term = term
-
-    def refresh(
-        self, state: State | None, batches: FeatureBatches, generator: torch.Generator
-    ) -> State:
-        """Return the statistics that a round starts with."""
-        joined = self.term.start(
-            [state],
-            lambda: (StackedFeatures(z, y, torch.zeros_like(y)) for z, y in batches()),
-            [lambda purpose: generator],
-        )
-        (own,) = self.term.part(joined, 1)
-        return own
-
-    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
-        """Return the loss of one batch."""
-        joined = self.term.join([state])
-        value, metrics = self.term.evaluate_features(joined, z[None], y[None], measure)
-        return Term(value[0], {name: part[0] for name, part in metrics.items()})
-
-    def step(self, state: State, z: Tensor, y: Tensor) -> State:
-        """Return the state: these losses learn nothing."""
-        return state
 
 
 class TestPooled(CELContract):
@@ -63,7 +39,40 @@ class TestPooled(CELContract):
 
     def build(self) -> ConditionalEntropy:
         """Return the pooled plain loss."""
-        return Pooled(CELTerm(single(Plain(penalty="linear"), 3), 2))
+        return pool(Plain(penalty="linear", pool="mean"), 4, positions=2)
+
+
+class Pooled(OneClient):
+    """The loss of one client, of features before they are pooled."""
+
+    def __init__(self, term: CEL, positions: int) -> None:
+        super().__init__(term)
+        self.positions = positions
+
+    def refresh(
+        self, state: State | None, batches: FeatureBatches, generator: torch.Generator
+    ) -> State:
+        """Return the statistics that a round starts with."""
+
+        def read() -> Iterator[StackedFeatures]:
+            return (StackedFeatures(z, y, torch.zeros_like(y)) for z, y in batches())
+
+        stored = None if state is None else stack_states([state])
+        return select_row(self.term.start(stored, read, [lambda purpose: generator]), 0)
+
+    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
+        """Return the loss of one batch."""
+        batch = Batch(z[None], z[None], z[None], y[None])
+        rows = {name: tensor[None] for name, tensor in state.items()}
+        value, metrics = self.term.loss(rows, batch, measure)
+        return Term(value[0], {n: part[0] for n, part in metrics.items() if not part.isnan()})
+
+
+def pool(options: CEL, features: int, positions: int) -> Pooled:
+    """Return the loss of one client, of channels' means."""
+    term = options.bind(CutShape(3, features, 0.3, positions))
+    assert isinstance(term, CEL)
+    return Pooled(term, positions)
 
 
 class Convolution(nn.Sequential):
@@ -103,9 +112,7 @@ def test_it_is_the_modules_loss_of_maps_to_the_bit() -> None:
     """`ClusterCEL(pool="mean")` of (B, C, H, W) and a client's loss of the same, flattened."""
     z, y = maps()
     cel = ClusterCEL(classes=3, clusters=2, pool="mean")
-    inner = single(options(kind="cluster", clusters=2), 3, 3, 0.3)
-    assert inner is not None
-    pooled = Pooled(CELTerm(inner, 4))
+    pooled = pool(options(kind="cluster", clusters=2, pool="mean"), 12, positions=4)
     cel.refresh(z, y, torch.Generator().manual_seed(3))
     state = pooled.refresh(None, split_features(z.flatten(1), y), torch.Generator().manual_seed(3))
     assert torch.equal(pooled.loss(state, z.flatten(1), y).loss, cel(z, y))
@@ -131,10 +138,11 @@ def test_a_clients_loss_and_its_threshold_see_the_channels() -> None:
     flat = build_workspace_net(settings)
     assert flat.net.positions == 4
     (weighted,) = build_terms(settings)
-    assert isinstance(weighted.term, CELTerm)
-    assert weighted.term.positions == 4
+    assert isinstance(weighted.term, CEL)
     z, y = maps()
-    state = Pooled(weighted.term).refresh(None, split_features(z.flatten(1), y), torch.Generator())
+    state = Pooled(weighted.term, 4).refresh(
+        None, split_features(z.flatten(1), y), torch.Generator()
+    )
     assert state["centres"].shape == (10, 1, 3)
     control = init_run_state(settings, flat).threshold
     assert control is not None

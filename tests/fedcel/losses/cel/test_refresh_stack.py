@@ -10,7 +10,6 @@ from torch import Tensor
 from fedcel.errors import DataError, SettingsError, StackingError
 from fedcel.losses.cel import CEL, Cluster, Hybrid
 from fedcel.losses.protocol import (
-    StackedEntropy,
     State,
     select_row,
     split_features,
@@ -45,21 +44,19 @@ def reservoir(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr("fedcel.losses.cel.cluster.RESERVOIR_SIZE", 7)
 
 
-def cluster(**options: Any) -> StackedEntropy:
+def cluster(**options: Any) -> Any:
     """Return the linear loss of three classes."""
     return stacked(Cluster(penalty="linear", **options))
 
 
-def hybrid(**options: Any) -> StackedEntropy:
+def hybrid(**options: Any) -> Any:
     """Return the linear loss whose attention climbs."""
     return stacked(Hybrid(penalty="linear", **options))
 
 
-def stacked(options: CEL) -> StackedEntropy:
-    """Return the loss of several clients at once."""
-    loss = single(options, CLASSES)
-    assert isinstance(loss, StackedEntropy)
-    return loss
+def stacked(options: CEL) -> Any:
+    """Return the loss of one client, whose `term` is that of several at once."""
+    return single(options, CLASSES)
 
 
 def fresh(seed: int) -> torch.Generator:
@@ -85,7 +82,7 @@ def move(clients: Sequence[Client], seed: int = 2) -> list[Client]:
 
 
 def refresh_both(
-    loss: StackedEntropy,
+    loss: Any,
     stored: Sequence[State] | None,
     clients: Sequence[Client],
     *,
@@ -95,7 +92,7 @@ def refresh_both(
     """Return the states of all at once, and those of each alone, of the same streams."""
     generators = [fresh(seed + k) for k in range(len(clients))]
     joined = None if stored is None else stack_states(stored)
-    together = loss.refresh_stack(joined, read_clients(*clients, size=size), generators)
+    together = loss.fit(joined, read_clients(*clients, size=size), generators)
     alone = []
     for k, (z, y) in enumerate(clients):
         stream = fresh(seed + k)
@@ -179,7 +176,7 @@ def test_clusters_play_rounds_at_once_as_each(name: str) -> None:
     play_rounds(cluster(**OPTIONS[name]), make_clients())
 
 
-def play_rounds(loss: StackedEntropy, clients: Sequence[Client], *, size: int = 1024) -> None:
+def play_rounds(loss: Any, clients: Sequence[Client], *, size: int = 1024) -> None:
     """Compare three rounds of two steps of all at once with those of each alone."""
     stored: list[State] | None = None
     for number in range(3):
@@ -190,10 +187,10 @@ def play_rounds(loss: StackedEntropy, clients: Sequence[Client], *, size: int = 
             batches = [(z[own], y[own]) for (z, y), own in zip(clients, rows, strict=True)]
             z, y = (torch.stack(parts) for parts in zip(*batches, strict=True))
             z.requires_grad_()
-            term = loss.loss(together, z, y)
+            term = loss.evaluate(together, z, y, True)
             torch.autograd.backward(term.loss.sum())
             assert z.grad is not None
-            together = loss.step(together, z.detach(), y)
+            together = loss.move(together)
             for k, (own_z, own_y) in enumerate(batches):
                 leaf = own_z.clone().requires_grad_()
                 own_term = loss.loss(alone[k], leaf, own_y)
@@ -217,7 +214,7 @@ def test_a_refresh_within_a_round_keeps_an_attention_that_learns() -> None:
     loss, clients = gated("ascend"), make_clients()
     state, _ = refresh_both(loss, None, clients, seed=1)
     state = {**state, "m": state["m"] + 1, "t": state["t"] + 3}
-    again = loss.refresh_stack(state, read_clients(*clients), [fresh(k) for k in range(3)])
+    again = loss.fit(state, read_clients(*clients), [fresh(k) for k in range(3)])
     assert all(torch.equal(again[name], tensor) for name, tensor in state.items())
     assert again["theta"].is_leaf and again["theta"].requires_grad
 
@@ -226,20 +223,20 @@ def test_states_that_do_not_fit_are_refused() -> None:
     """Of other numbers of clusters, features or weights; of clients that differ; without images."""
     clients, generators = make_clients(), [fresh(k) for k in range(CLIENTS)]
     reader = read_clients(*clients)
-    state = cluster(clusters=3).refresh_stack(None, reader, generators)
+    state = cluster(clusters=3).fit(None, reader, generators)
     with pytest.raises(SettingsError, match=r"\(3, 3, 4\), must be \(3, 4, 4\)"):
-        cluster(clusters=4).refresh_stack(state, reader, generators)
+        cluster(clusters=4).fit(state, reader, generators)
     for loss in (gated("ascend"), cluster(clusters=3), hybrid(clusters=3)):
         with pytest.raises(SettingsError, match="must hold"):
-            loss.refresh_stack({"foreign": torch.ones(CLIENTS, 3)}, reader, generators)
-    learning = gated("ascend").refresh_stack(None, reader, generators)
+            loss.fit({"foreign": torch.ones(CLIENTS, 3)}, reader, generators)
+    learning = gated("ascend").fit(None, reader, generators)
     for before in (learning, {name: tensor.detach() for name, tensor in learning.items()}):
         with pytest.raises(SettingsError, match="576 weights, must have 832"):
-            gated("ascend", features=6).refresh_stack(before, reader, generators)
+            gated("ascend", features=6).fit(before, reader, generators)
     empty = clients[0][0][:0], clients[0][1][:0]
     for entropy in (cluster(clusters=3), hybrid(clusters=3)):
         with pytest.raises(DataError, match="a client has 0 examples"):
-            entropy.refresh_stack(None, read_clients(clients[0], empty), generators[:2])
+            entropy.fit(None, read_clients(clients[0], empty), generators[:2])
     other = cluster(clusters=2).refresh(None, split_features(*clients[0]), fresh(0))
     states = [select_row(state, 0), other]
     with pytest.raises(StackingError, match="different shapes"):

@@ -83,9 +83,8 @@ def test_shares(share: ClassShare, hand: list[float]) -> None:
 
 def charge(sigma: float, features: int, **options: Any) -> Tensor:
     """Return what the plain loss charges for the spreads."""
-    loss = single(Plain(**options), 3, features, sigma)
-    assert isinstance(loss, Plain)
-    return loss.charge(SPREADS)
+    charged: Tensor = single(Plain(**options), 3, features, sigma).charge(SPREADS)
+    return charged
 
 
 def test_options_choose_the_penalty() -> None:

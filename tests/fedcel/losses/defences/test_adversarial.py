@@ -1,6 +1,7 @@
 """The adversary: it learns to decode, and what it cannot decode others cannot either."""
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from fedcel.attacks.decoder import build_decoder_network
 from fedcel.data import Images
 from fedcel.errors import NetError, SettingsError
 from fedcel.leakage import SmashedData, optimal_leak
-from fedcel.losses import DefenceTerm, WeightedTerm
+from fedcel.losses import WeightedTerm
 from fedcel.losses.defences.adversarial import Adversarial
 from fedcel.losses.defences.protocol import Defence
 from fedcel.nets import Mlp, build_net
@@ -21,7 +22,7 @@ from fedcel.posterior.schedule import RoundPlan
 from fedcel.seeding import make_generator
 from fedcel.settings import LocalSettings
 from fedcel.testing import DefenceContract
-from tests.fedcel.losses.single import bind_rival
+from tests.fedcel.losses.single import bind_rival, defence_term
 from tests.fedcel.train_one import train_one
 
 SHAPE = (1, 4, 4)
@@ -34,7 +35,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedcel.losses.defences.adversarial.RATE", 0.01)
 
 
-def adversary(shape: tuple[int, ...] = SHAPE, features: int = 4) -> Adversarial:
+def adversary(shape: tuple[int, ...] = SHAPE, features: int = 4) -> Any:
     """Return the defence of images and messages of that size."""
     return bind_rival(Adversarial(), features=features, image=shape)
 
@@ -170,7 +171,7 @@ def trained(weight: float) -> FlatNet:
     flat = FlatNet(
         build_net(Mlp(features=4, width=16), SHAPE, 2, make_generator(1, "net"), cut=Cut(0.03))
     )
-    term = WeightedTerm("defence", DefenceTerm(adversary()), weight)
+    term = WeightedTerm("defence", defence_term(adversary()), weight)
     plan = RoundPlan(0.3, 0.0, weight, 0.0, 0.0, 0.0, False, 0.0)
     local = LocalSettings(steps=700, batch_size=32)
     train_one(

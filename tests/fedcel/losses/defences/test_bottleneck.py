@@ -1,6 +1,7 @@
 """Information bottlenecks: the divergence, the bound, and how the Gaussians are learned."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch.distributions import Normal, kl_divergence
 from fedcel.errors import NetError, SettingsError
 from fedcel.leakage import SmashedData, optimal_leak
 from fedcel.losses import defences
-from fedcel.losses.defences import InformationBottleneck, LawDefence, gaussian_divergence
+from fedcel.losses.defences import gaussian_divergence
 from fedcel.losses.protocol import State
 from fedcel.nets import Cut, SplitNet
 from tests.fedcel.losses.single import bind_rival
@@ -34,7 +35,7 @@ def make_batch(seed: int, count: int = 8) -> tuple[Tensor, Tensor, Tensor]:
     return z, torch.rand(count, 3, generator=stream(seed + 1)) + 0.5, y
 
 
-def draw_state(bottleneck: InformationBottleneck, seed: int = 5) -> State:
+def draw_state(bottleneck: Any, seed: int = 5) -> State:
     """Return a state whose Gaussians differ."""
     state = bottleneck.refresh(None, stream())
     nn.init.normal_(state["theta"].data, std=0.5, generator=stream(seed))
@@ -69,7 +70,7 @@ def test_each_image_is_held_to_its_own_class() -> None:
 
 
 @pytest.mark.parametrize("bottleneck", [CEB, VIB], ids=["ceb", "vib"])
-def test_the_gradient(bottleneck: InformationBottleneck) -> None:
+def test_the_gradient(bottleneck: Any) -> None:
     """Of features, scales and Gaussians, by finite differences."""
     z, scale, y = make_batch(2, 4)
     state = draw_state(bottleneck)
@@ -135,7 +136,6 @@ def test_several_clients_at_once() -> None:
 
 def test_what_is_learned_goes_on_where_it_stopped() -> None:
     """As arrays are read again; of another size it is refused."""
-    assert isinstance(CEB, LawDefence)
     state = draw_state(CEB)
     stored = {name: tensor.detach().clone() for name, tensor in state.items()}
     again = CEB.refresh(stored, stream())

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from fedcel.errors import PluginError, SettingsError
-from fedcel.federation import build_terms
+from fedcel.losses import Batch
 from fedcel.losses.defences import (
     CEB,
     VIB,
     Adversarial,
-    Defence,
+    DefenceTerm,
     InformationBottleneck,
     LearnedNoise,
     NoPeek,
@@ -20,6 +20,7 @@ from fedcel.losses.defences import (
 from fedcel.losses.protocol import CutShape, State, Term
 from fedcel.nets import SplitNet, build_net
 from fedcel.nets.cut import Cut
+from fedcel.run_parts import build_terms
 from fedcel.settings import Settings, parse_settings
 
 SHAPE = (1, 8, 8)
@@ -131,9 +132,10 @@ def test_a_users_defence() -> None:
     """Called with all settings and the shape of the images; its cut is the net's."""
     s = named(f"{__name__}:Mine")
     made = bind(s)
-    assert isinstance(made, Defence)
-    z = torch.arange(3.0)[:, None]
-    assert made.loss({}, torch.zeros(3, *SHAPE), z, z).loss == 5 / 3
+    assert isinstance(made, DefenceTerm)
+    z = torch.arange(3.0)[None, :, None]
+    batch = Batch(torch.zeros(1, 3, *SHAPE), z, z, torch.zeros(1, 3, dtype=torch.long))
+    assert made.loss({}, batch, True).loss == 5 / 3
     assert Mine.made == (s, SHAPE)
     assert s.defence.build_cut(s.net) == Cut(0.1)
 
@@ -197,7 +199,7 @@ def test_the_gaussians_of_a_bottleneck(
     """One, or one a class; at its start as wide as features within their bound, noise included."""
     made = bind(parse_settings(keys))
     assert isinstance(made, InformationBottleneck)
-    means, logs = made.refresh(None, torch.Generator())["theta"].detach().view(2, groups, 64)
+    means, logs = made.start_client(None, torch.Generator())["theta"].detach().view(2, groups, 64)
     assert torch.all(means == centre)
     torch.testing.assert_close(logs.exp(), torch.full_like(logs, deviation))
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from fedcel.losses.defences.nopeek import NoPeek, distance_correlation
 from fedcel.losses.defences.protocol import Defence
 from fedcel.testing import DefenceContract
+from tests.fedcel.losses.single import bind_rival
 
 
 class TestNoPeek(DefenceContract):
@@ -18,7 +19,7 @@ class TestNoPeek(DefenceContract):
 
     def build(self) -> Defence:
         """Return the defence."""
-        return NoPeek()
+        return bind_rival(NoPeek())
 
 
 def points(seed: int, count: int = 9, features: int = 3) -> Tensor:
@@ -136,6 +137,6 @@ def test_what_is_undefined_stays_so() -> None:
 def test_metric_is_the_loss() -> None:
     """Of the whole image, whatever its shape, and of z, not of the message."""
     x, z = torch.rand(9, 2, 3, 2, generator=torch.Generator().manual_seed(1)), points(14).float()
-    term = NoPeek().loss({}, x, z, torch.zeros_like(z))
+    term = bind_rival(NoPeek()).loss({}, x, z, torch.zeros_like(z))
     assert torch.equal(term.loss, distance_correlation(x.flatten(1), z))
     assert torch.equal(term.metrics["distance-correlation"], term.loss)

@@ -9,7 +9,7 @@ from torch import Tensor
 from fedcel.data import load_splits
 from fedcel.errors import PluginError
 from fedcel.leakage import SmashedData
-from fedcel.losses.defences import Defence
+from fedcel.losses.defences import DefenceTerm
 from fedcel.losses.protocol import CutShape, State, Term
 from fedcel.run_parts import init_net
 from fedcel.settings import Settings, parse_settings
@@ -99,7 +99,7 @@ def test_what_is_sent_is_transformed_for_everybody() -> None:
 def test_a_transform_may_bring_a_loss() -> None:
     """The same object is asked for both."""
     s = named("Both")
-    assert isinstance(bind(s), Defence)
+    assert isinstance(bind(s), DefenceTerm)
     net = init_net(s, load_splits(s.data, s.clients, s.seed)).net
     assert "TransformedEncoder" in [type(layer).__name__ for layer in net.encoder]
 
