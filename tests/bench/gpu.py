@@ -19,11 +19,11 @@ from unittest.mock import patch
 
 import torch
 
+from fedcel import run_parts
 from fedcel.attacks import decoder
 from fedcel.attacks.attack import Attacker
 from fedcel.attacks.decoder import CONVOLUTION_PACE, Effort, train_inverter
 from fedcel.data import Images
-from fedcel.federation import client_update
 from fedcel.leakage import SmashedData
 from fedcel.nets import CPU, SplitNet
 from fedcel.run_parts import build_client_nets, build_workspace_net
@@ -166,7 +166,7 @@ def stay_at(place: Place) -> Iterator[None]:
     torch.set_num_threads(place.threads)
     build_client_nets.cache_clear()
     with ExitStack() as stack:
-        for module in (client_update, decoder):
+        for module in (run_parts, decoder):
             stack.enter_context(patch.object(module, "fastest_device", lambda net: place.device))
         yield
     torch.set_num_threads(before)

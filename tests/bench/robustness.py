@@ -11,7 +11,6 @@ from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import torch
 
@@ -20,7 +19,6 @@ from fedcel.federation import (
     ClientUpdate,
     RoundRequest,
     begin_round,
-    client_update,
     finish_round,
     init_server_state,
 )
@@ -112,11 +110,9 @@ def trained(case: Case) -> tuple[Case, float]:
     examples = {client: len(part.y) for client, part in enumerate(splits.clients)}
     images = wrong(s, who) if case.attack == "labels" else select_client_images
     change = ATTACKS.get(case.attack)
-    with (
-        TemporaryDirectory() as folder,
-        patch.object(client_update, "select_client_images", images),
-    ):
-        clients = LocalTrainer(build_client_parts(s), Path(folder))
+    parts = build_client_parts(s)._replace(images=lambda client: images(s, client))
+    with TemporaryDirectory() as folder:
+        clients = LocalTrainer(parts, Path(folder))
         for _ in range(s.rounds):
             request = begin_round(build_server_parts(s), server, examples)
             updates = train_with_hostile(clients, request, who, change)

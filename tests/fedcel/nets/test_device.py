@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from fedcel import run_parts
 from fedcel.data import Images
-from fedcel.federation import ClientUpdate, client_update
+from fedcel.federation import ClientUpdate
 from fedcel.losses import GradientRule, WeightedTerm
 from fedcel.losses.cel import CEL
 from fedcel.losses.defences import Adversarial, NoPeek
@@ -157,7 +158,7 @@ def test_clients_train_where_pytorch_finds_a_gpu(
     """Their nets are made there, with memory of their own; without one they are here."""
     settings = parse_settings({"net.name": "cnn", "seed": count})
     build_client_nets.cache_clear()
-    with pretended(monkeypatch, client_update):
+    with pretended(monkeypatch, run_parts):
         there = build_client_nets(settings, count)
         assert there.vectors.device == ELSEWHERE
         assert there.gradients.device == ELSEWHERE

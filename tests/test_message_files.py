@@ -1,0 +1,13 @@
+"""Files that run between a train message and its reply: each is one that a reader opens."""
+
+from tests.bench.message_files import record_files
+
+MOST_FILES = 22
+"""Files of the core and of the clients; today as many run."""
+
+
+def test_few_files_answer_a_train_message() -> None:
+    """A node's second round, in which all that a process keeps is there."""
+    names = {name for name in record_files() if name.startswith(("fedcel/", "clients/"))}
+    assert "fedcel/federation/local_steps.py" in names
+    assert len(names) <= MOST_FILES, sorted(names)
