@@ -1,8 +1,8 @@
 """What a ledger needs of its database; SQLite and PostgreSQL give it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, Self, TypeVar, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import Any, Self, TypeVar
 
 from fedcel.privacy.ledger.address import LedgerAddress
 
@@ -14,24 +14,49 @@ FORMAT = 3
 """Of the tables; the same in both databases. In format 1 an answer is in an entry and a table of
 its own. Up to format 2 accounts have neither a delta nor a digest."""
 UPGRADABLE_FORMATS = (1, 2)
+# Of format 1; answers are in the log since.
+ANSWER_INDEX = "CREATE INDEX by_answer ON log (request) WHERE kind = 'answer'"
 
 
-@runtime_checkable
-class Rows(Protocol):
-    """What a statement returned."""
+def define_tables(
+    *, whole: str, real: str, blob: str, of_log: str, accounts_end: str = ""
+) -> tuple[str, ...]:
+    """Return the statements that make a ledger's tables, in a database's names of types.
 
-    @property
-    def rowcount(self) -> int:
-        """How many rows it changed."""
-
-    def fetchone(self) -> Any:
-        """Return the next row, None after the last."""
-
-    def fetchall(self) -> list[Any]:
-        """Return all rows that are left."""
-
-    def __iter__(self) -> Iterator[Any]:
-        """Yield all rows that are left."""
+    Args:
+        whole: Type of whole numbers of 64 bits.
+        real: Type of doubles.
+        blob: Type of bytes.
+        of_log: Columns or checks that this database's log has more.
+        accounts_end: Options of the table of accounts.
+    """
+    return (
+        # What happened, in order; everything else follows from it.
+        f"""CREATE TABLE log (
+            position {whole} PRIMARY KEY,
+            kind TEXT NOT NULL CHECK (kind IN ('grant', 'limit', 'charge', 'answer')),
+            request TEXT NOT NULL,
+            client TEXT NOT NULL,
+            model TEXT NOT NULL,
+            micro {whole} NOT NULL,
+            delta {real} NOT NULL,
+            content {blob} NOT NULL,
+            link {blob} NOT NULL,
+            answer {blob},
+            {of_log})""",
+        "CREATE INDEX by_request ON log (request) WHERE kind = 'charge'",
+        "CREATE INDEX by_message ON log (client, model, content) WHERE kind = 'charge'",
+        ANSWER_INDEX,
+        f"CREATE TABLE answers (request TEXT PRIMARY KEY, answer {blob} NOT NULL)",
+        f"""CREATE TABLE accounts (
+            scope TEXT NOT NULL CHECK (scope IN ('client', 'model')),
+            name TEXT NOT NULL,
+            allowed {whole},
+            spent {whole} NOT NULL DEFAULT 0,
+            delta {whole} NOT NULL,
+            digest {blob} NOT NULL,
+            PRIMARY KEY (scope, name)) {accounts_end}""",
+    )
 
 
 class LedgerDatabase(ABC):
@@ -51,6 +76,15 @@ class LedgerDatabase(ABC):
             complete: Fills the new columns; whatever it raises leaves the tables as they were.
         """
 
+    def apply_upgrades(
+        self, version: int, upgrades: dict[int, tuple[str, ...]], complete: Callable[[Self], None]
+    ) -> None:
+        """Run the statements from each older format to the next, and fill the new columns."""
+        for older in range(version, FORMAT):
+            for statement in upgrades[older]:
+                self.execute(statement)
+        complete(self)
+
     @abstractmethod
     def touch(self) -> None:
         """Write something that changes nothing, in the transaction's work."""
@@ -69,12 +103,8 @@ class LedgerDatabase(ABC):
         """
 
     @abstractmethod
-    def execute(self, statement: str, parameters: Sequence[object] = ()) -> Rows:
-        """Run a statement of the transaction's work."""
-
-    @abstractmethod
-    def executemany(self, statement: str, rows: Sequence[Sequence[object]]) -> None:
-        """Run a statement of the transaction's work once for each row of parameters."""
+    def execute(self, statement: str, parameters: Sequence[object] = ()) -> list[Any]:
+        """Run a statement of the transaction's work; return its rows."""
 
     @abstractmethod
     def expect_long_work(self) -> None:

@@ -28,17 +28,16 @@ from hashlib import sha256
 from json.encoder import encode_basestring_ascii as quote
 from pathlib import Path
 from threading import Lock
-from typing import Literal, NamedTuple, TypeVar, cast, final
+from typing import Literal, NamedTuple, TypeVar, final
 
 from fedcel.errors import LedgerError, SettingsError
 from fedcel.extras import import_optional
 from fedcel.files import write_whole
 from fedcel.privacy.budget_units import ATTO, MAX_MICRO, to_atto_delta
 from fedcel.privacy.ledger.address import LedgerAddress, parse_ledger_address
-from fedcel.privacy.ledger.database import LedgerDatabase
+from fedcel.privacy.ledger.database import LedgerDatabase, Result
 from fedcel.privacy.ledger.sqlite_database import SqliteDatabase
 
-Result = TypeVar("Result")
 Row = TypeVar("Row", bound=tuple[object, ...])
 
 DIGEST_BYTES = 32
@@ -138,6 +137,11 @@ class BudgetAccount(NamedTuple):
         """Micro-epsilons that may still be spent; below 0 where a limit was lowered."""
         return (MAX_MICRO if self.allowed is None else self.allowed) - self.spent
 
+    @property
+    def balance(self) -> Balance:
+        """A client's account as it is told."""
+        return Balance(self.allowed or 0, self.spent, self.remaining, self.delta / ATTO)
+
 
 class LedgerSums(NamedTuple):
     """What a ledger holds in all; micro-epsilons over all clients."""
@@ -217,7 +221,11 @@ class Ledger:
                 reached or written, or would lose what it said is on the disk.
         """
         address = parse_ledger_address(address)
-        db = connect_database(address)
+        if isinstance(address, Path):
+            db: LedgerDatabase = SqliteDatabase(address)
+        else:
+            module = import_optional("fedcel.privacy.ledger.postgres_database")  # needs an extra
+            db = module.PostgresDatabase(address)
         try:
             db.upgrade(complete_accounts)
         except BaseException:
@@ -319,7 +327,7 @@ class Ledger:
             Its balance; all 0 for a client that is not known.
         """
         check_text("client", client)
-        return self._read(lambda db: read_balance(db, client))
+        return (self._read(lambda db: read_account(db, ("client", client))) or EMPTY).balance
 
     def clients(self) -> dict[str, Balance]:
         """Read the balance of every known client.
@@ -339,7 +347,9 @@ class Ledger:
             How many answers cost each (micro-epsilons, delta).
         """
         check_text("client", client)
-        return self._read(lambda db: count_prices(db, client))
+        condition = "WHERE log.kind = 'charge' AND log.client = ?"
+        charges = self._read(lambda db: list(read_checked(db, condition, (client,))))
+        return dict(Counter((row.entry.micro, row.entry.delta) for row in charges))
 
     def probe(self) -> None:
         """Find out whether something could be charged now: write to the disk, and change nothing.
@@ -359,7 +369,7 @@ class Ledger:
         Raises:
             LedgerError: One of them is not what was written.
         """
-        return self._read(lambda db: list(check_links(db)))
+        return self._read(lambda db: list(read_checked(db, "ORDER BY log.position")))
 
     def export(self, path: str | Path) -> None:
         """Write the log as JSON lines, whole or not at all.
@@ -418,14 +428,6 @@ class Ledger:
         """Do the work on one moment of the ledger; it keeps nobody from writing."""
         with self.lock:
             return self.db.transact(work, writing=False)
-
-
-def connect_database(address: LedgerAddress) -> LedgerDatabase:
-    """Return a connection to a ledger, which is made where there is none."""
-    if isinstance(address, Path):
-        return SqliteDatabase(address)
-    module = import_optional("fedcel.privacy.ledger.postgres_database")  # needs an extra
-    return cast(LedgerDatabase, module.PostgresDatabase(address))
 
 
 class WriteTransaction:
@@ -651,19 +653,9 @@ def read_log(db: LedgerDatabase) -> Iterator[LogRow]:
     while rows := db.execute(
         f"SELECT {', '.join(LOG_COLUMNS)} FROM log WHERE position > ? ORDER BY position LIMIT ?",
         (position, ROWS_AT_ONCE),
-    ).fetchall():
+    ):
         for position, *entry, link in rows:
             yield LogRow(position, LogEntry(*entry), link)
-
-
-def check_links(db: LedgerDatabase) -> Iterator[LogRow]:
-    """Yield all rows in order; LedgerError at one that is not what was written."""
-    position, link = 0, FIRST_LINK
-    for row in read_log(db):
-        if row.position != position + 1 or not is_linked(link, row):
-            raise refuse_damaged(db, f"row {position + 1} of the log")
-        position, _, link = row
-        yield row
 
 
 def read_checked(
@@ -684,7 +676,7 @@ def read_checked(
         f"{begin} SELECT {columns}, before.link FROM {source} "
         f"LEFT JOIN log AS before ON before.position = log.position - 1 {condition}",
         parameters,
-    ).fetchall():
+    ):
         row = LogRow(position, LogEntry(*entry), link)
         if not is_linked(FIRST_LINK if position == 1 else previous_link, row):
             raise refuse_damaged(db, f"row {position} of the log")
@@ -747,12 +739,10 @@ def read_older_answers(db: LedgerDatabase, requests: Sequence[str]) -> dict[str,
     """Return the answers of format 1, which are beside the log, checked by its digests."""
     answers: dict[str, bytes] = {}
     for entry in read_requests(db, "answer", requests):
-        row = db.execute(
-            "SELECT answer FROM answers WHERE request = ?", (entry.request,)
-        ).fetchone()
-        if row is None or not is_digest(entry.content, row[0]):
+        rows = db.execute("SELECT answer FROM answers WHERE request = ?", (entry.request,))
+        if not rows or not is_digest(entry.content, rows[0][0]):
             raise refuse_damaged(db, f"the answer to {entry.request!r}")
-        answers[entry.request] = row[0]
+        answers[entry.request] = rows[0][0]
     return answers
 
 
@@ -803,7 +793,7 @@ def read_accounts(
     """Return accounts, by default all; LedgerError at one that is not what was written."""
     columns = ", ".join(f"accounts.{column}" for column in ACCOUNT_COLUMNS)
     accounts: dict[AccountKey, BudgetAccount] = {}
-    for row in db.execute(f"{begin} SELECT {columns} FROM {source}", parameters).fetchall():
+    for row in db.execute(f"{begin} SELECT {columns} FROM {source}", parameters):
         scope, name, *numbers, _ = row
         account = BudgetAccount(*numbers)
         if row != seal_account((scope, name), account):
@@ -818,27 +808,10 @@ def read_account(db: LedgerDatabase, key: AccountKey) -> BudgetAccount | None:
     return (read_accounts(db, source=source, parameters=key) or read_accounts(db)).get(key)
 
 
-def to_balance(account: BudgetAccount) -> Balance:
-    """Return a client's account as it is told."""
-    granted, spent, delta = account
-    return Balance(granted or 0, spent, account.remaining, delta / ATTO)
-
-
-def read_balance(db: LedgerDatabase, client: str) -> Balance:
-    """Return a client's balance as it is stored."""
-    return to_balance(read_account(db, ("client", client)) or EMPTY)
-
-
 def read_balances(db: LedgerDatabase) -> dict[str, Balance]:
     """Return the balances of all known clients, by name in order."""
     accounts = sorted(read_accounts(db).items())
-    return {name: to_balance(account) for (scope, name), account in accounts if scope == "client"}
-
-
-def count_prices(db: LedgerDatabase, client: str) -> dict[tuple[int, float], int]:
-    """Return how many of a client's answers cost each (micro-epsilons, delta)."""
-    charges = read_checked(db, "WHERE log.kind = 'charge' AND log.client = ?", (client,))
-    return dict(Counter((row.entry.micro, row.entry.delta) for row in charges))
+    return {name: account.balance for (scope, name), account in accounts if scope == "client"}
 
 
 def complete_accounts(db: LedgerDatabase) -> None:
@@ -850,10 +823,10 @@ def complete_accounts(db: LedgerDatabase) -> None:
     deltas: Counter[str] = Counter()
     for client, delta, count in db.execute(
         "SELECT client, delta, count(*) FROM log WHERE kind = 'charge' GROUP BY client, delta"
-    ).fetchall():
+    ):
         if isinstance(delta, float):  # another type is told by the audit
             deltas[client] += count * to_atto_delta(delta)
-    rows = db.execute("SELECT scope, name, allowed, spent FROM accounts").fetchall()
+    rows = db.execute("SELECT scope, name, allowed, spent FROM accounts")
     for scope, name, allowed, spent in rows:
         account = BudgetAccount(allowed, spent, deltas[name] if scope == "client" else 0)
         *_, delta, digest = seal_account((scope, name), account)
@@ -881,9 +854,8 @@ def copy_rows(
     if problems := audit_ledger(source):
         raise LedgerError(f"{name} is not sound, so nothing was copied:\n" + "\n".join(problems))
     for table, columns in COPIED_TABLES.items():
-        rows = source.execute(f"SELECT {', '.join(columns)} FROM {table}").fetchall()
-        marks = ", ".join("?" * len(columns))
-        target.executemany(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", rows)
+        rows = source.execute(f"SELECT {', '.join(columns)} FROM {table}")
+        insert_rows(target, table, columns, rows)
     sums = read_sums(target)
     if problems := audit_ledger(target):
         raise LedgerError(f"the copy in {target_name} is not sound:\n" + "\n".join(problems))
@@ -894,9 +866,9 @@ def copy_rows(
 
 def read_sums(db: LedgerDatabase) -> LedgerSums:
     """Return what a ledger holds in all."""
-    rows, answers, older_answers = db.execute(
+    ((rows, answers, older_answers),) = db.execute(
         "SELECT count(*), count(answer), (SELECT count(*) FROM answers) FROM log"
-    ).fetchone()
+    )
     balances = read_balances(db).values()
     granted = sum(balance.granted for balance in balances)
     spent = sum(balance.spent for balance in balances)
@@ -964,7 +936,7 @@ def _audit_accounts(db: LedgerDatabase, accounts: dict[AccountKey, BudgetAccount
         (scope, name): (tuple(numbers), digest)
         for scope, name, *numbers, digest in db.execute(
             f"SELECT {', '.join(ACCOUNT_COLUMNS)} FROM accounts"
-        ).fetchall()
+        )
     }
     for key in sorted(accounts.keys() | stored.keys(), key=repr):
         numbers, digest = stored.get(key, (None, None))

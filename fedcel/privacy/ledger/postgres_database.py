@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from time import monotonic, sleep
-from typing import Any, Generic, Self, TypeVar, final
+from typing import Any, Generic, Self, final
 
 import psycopg
 from psycopg import errors
@@ -24,14 +24,14 @@ from psycopg import errors
 from fedcel.errors import LedgerError
 from fedcel.privacy.ledger.address import PostgresAddress
 from fedcel.privacy.ledger.database import (
+    ANSWER_INDEX,
     FORMAT,
     LOCK_SECONDS,
     UPGRADABLE_FORMATS,
     LedgerDatabase,
     Result,
+    define_tables,
 )
-
-Outcome = TypeVar("Outcome")
 
 SCHEMA_NAME = "fedcel_ledger"
 CREATION_LOCK = 0x6665644C
@@ -44,36 +44,14 @@ IDLE_SECONDS = LOCK_SECONDS / 2
 
 SCHEMA = (
     f"CREATE SCHEMA {SCHEMA_NAME}",
-    """CREATE TABLE ledger (
-        format INTEGER NOT NULL)""",
+    "CREATE TABLE ledger (format INTEGER NOT NULL)",
     f"INSERT INTO ledger VALUES ({FORMAT})",
-    """CREATE TABLE log (
-        position BIGINT PRIMARY KEY,
-        kind TEXT NOT NULL CHECK (kind IN ('grant', 'limit', 'charge', 'answer')),
-        request TEXT NOT NULL,
-        client TEXT NOT NULL,
-        model TEXT NOT NULL,
-        micro BIGINT NOT NULL,
-        delta DOUBLE PRECISION NOT NULL,
-        content BYTEA NOT NULL,
-        link BYTEA NOT NULL,
-        answer BYTEA,
-        attempt TEXT NOT NULL DEFAULT current_setting('fedcel.attempt'))""",
-    "CREATE INDEX by_request ON log (request) WHERE kind = 'charge'",
-    "CREATE INDEX by_message ON log (client, model, content) WHERE kind = 'charge'",
-    # Of format 1; answers are in the log since.
-    "CREATE INDEX by_answer ON log (request) WHERE kind = 'answer'",
-    """CREATE TABLE answers (
-        request TEXT PRIMARY KEY,
-        answer BYTEA NOT NULL)""",
-    """CREATE TABLE accounts (
-        scope TEXT NOT NULL CHECK (scope IN ('client', 'model')),
-        name TEXT NOT NULL,
-        allowed BIGINT,
-        spent BIGINT NOT NULL DEFAULT 0,
-        delta BIGINT NOT NULL,
-        digest BYTEA NOT NULL,
-        PRIMARY KEY (scope, name))""",
+    *define_tables(
+        whole="BIGINT",
+        real="DOUBLE PRECISION",
+        blob="BYTEA",
+        of_log="attempt TEXT NOT NULL DEFAULT current_setting('fedcel.attempt')",
+    ),
     """CREATE FUNCTION refuse_edit() RETURNS trigger LANGUAGE plpgsql AS
         $$ BEGIN RAISE EXCEPTION '% is append-only', TG_TABLE_NAME; END $$""",
     *(
@@ -86,7 +64,7 @@ SCHEMA = (
 UPGRADES = {
     1: ("ALTER TABLE log ADD COLUMN answer BYTEA",),
     2: (
-        "CREATE INDEX by_answer ON log (request) WHERE kind = 'answer'",
+        ANSWER_INDEX,
         "DROP INDEX IF EXISTS by_delta",
         "ALTER TABLE accounts ADD COLUMN delta BIGINT, ADD COLUMN digest BYTEA",
     ),
@@ -117,12 +95,12 @@ CONFLICTS = (errors.SerializationFailure, errors.DeadlockDetected)
 
 @final
 @dataclass(frozen=True)
-class Commit(Generic[Outcome]):
+class Commit(Generic[Result]):
     """A commit under way: its rows, where kept, are after the position and bear the name."""
 
     attempt: str
     position: int
-    outcome: Outcome
+    outcome: Result
 
 
 @final
@@ -164,10 +142,7 @@ class PostgresDatabase(LedgerDatabase):
         connection.execute("LOCK TABLE log IN ACCESS EXCLUSIVE MODE")  # before a writer's row
         version = read_format(connection)
         if version in UPGRADABLE_FORMATS:
-            for older in range(version, FORMAT):
-                for statement in UPGRADES[older]:
-                    connection.execute(statement)
-            complete(self)
+            self.apply_upgrades(version, UPGRADES, complete)
             for statement in UPGRADED:
                 connection.execute(statement)
 
@@ -198,14 +173,10 @@ class PostgresDatabase(LedgerDatabase):
                         raise
                     sleep(random.uniform(0.01, 0.1))
 
-    def execute(self, statement: str, parameters: Sequence[object] = ()) -> "psycopg.Cursor[Any]":
+    def execute(self, statement: str, parameters: Sequence[object] = ()) -> list[Any]:
         """Run a statement."""
-        return self._connection.execute(to_driver(statement), parameters)
-
-    def executemany(self, statement: str, rows: Sequence[Sequence[object]]) -> None:
-        """Run a statement once for each row of parameters."""
-        if rows:
-            self._connection.cursor().executemany(to_driver(statement), rows)
+        cursor = self._connection.execute(statement.replace("?", "%s"), parameters)
+        return cursor.fetchall() if cursor.description else []
 
     def expect_long_work(self) -> None:
         """Let the transaction last: long computations between its statements are no hanging."""
@@ -398,8 +369,3 @@ def read_setting(connection: "psycopg.Connection[Any]", name: str) -> str:
     """Return a setting of the server."""
     row = connection.execute("SELECT current_setting(%s)", (name,)).fetchone()
     return str(row[0]) if row else ""
-
-
-def to_driver(statement: str) -> str:
-    """Return a statement with the parameters as the driver writes them."""
-    return statement.replace("?", "%s")

@@ -9,15 +9,17 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from threading import Thread
 from time import monotonic, sleep
-from typing import Self, final
+from typing import Any, Self, final
 
 from fedcel.errors import LedgerError
 from fedcel.privacy.ledger.database import (
+    ANSWER_INDEX,
     FORMAT,
     LOCK_SECONDS,
     UPGRADABLE_FORMATS,
     LedgerDatabase,
     Result,
+    define_tables,
 )
 
 APPLICATION_ID = 0x6665644C
@@ -43,33 +45,14 @@ CHECKPOINT_TURNS = 3
 """Each takes what was written during the one before: a few milliseconds, then less than one."""
 
 SCHEMA = (
-    # What happened, in order; everything else follows from it.
-    """CREATE TABLE log (
-        position INTEGER PRIMARY KEY,
-        kind TEXT NOT NULL CHECK (kind IN ('grant', 'limit', 'charge', 'answer')),
-        request TEXT NOT NULL,
-        client TEXT NOT NULL,
-        model TEXT NOT NULL,
-        micro INTEGER NOT NULL CHECK (typeof(micro) = 'integer'),
-        delta REAL NOT NULL CHECK (typeof(delta) = 'real'),
-        content BLOB NOT NULL CHECK (typeof(content) = 'blob'),
-        link BLOB NOT NULL CHECK (typeof(link) = 'blob'),
-        answer BLOB)""",
-    "CREATE INDEX by_request ON log (request) WHERE kind = 'charge'",
-    "CREATE INDEX by_message ON log (client, model, content) WHERE kind = 'charge'",
-    # Of format 1; answers are in the log since.
-    "CREATE INDEX by_answer ON log (request) WHERE kind = 'answer'",
-    """CREATE TABLE answers (
-        request TEXT PRIMARY KEY,
-        answer BLOB NOT NULL)""",
-    """CREATE TABLE accounts (
-        scope TEXT NOT NULL CHECK (scope IN ('client', 'model')),
-        name TEXT NOT NULL,
-        allowed INTEGER,
-        spent INTEGER NOT NULL DEFAULT 0,
-        delta INTEGER NOT NULL,
-        digest BLOB NOT NULL,
-        PRIMARY KEY (scope, name)) WITHOUT ROWID""",
+    *define_tables(
+        whole="INTEGER",
+        real="REAL",
+        blob="BLOB",
+        of_log="CHECK (typeof(micro) = 'integer' AND typeof(delta) = 'real' "
+        "AND typeof(content) = 'blob' AND typeof(link) = 'blob')",
+        accounts_end="WITHOUT ROWID",
+    ),
     *(
         f"CREATE TRIGGER {table}_{verb} BEFORE {verb} ON {table} "
         f"BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END"
@@ -81,7 +64,7 @@ SCHEMA = (
 UPGRADES = {
     1: ("ALTER TABLE log ADD COLUMN answer BLOB",),
     2: (
-        "CREATE INDEX by_answer ON log (request) WHERE kind = 'answer'",
+        ANSWER_INDEX,
         "ALTER TABLE accounts ADD COLUMN delta INTEGER NOT NULL DEFAULT 0",
         "ALTER TABLE accounts ADD COLUMN digest BLOB NOT NULL DEFAULT x''",
     ),
@@ -140,10 +123,7 @@ class SqliteDatabase(LedgerDatabase):
         def work(db: Self) -> None:
             version = _read_format(db._connection)
             if version in UPGRADABLE_FORMATS:
-                for older in range(version, FORMAT):
-                    for statement in UPGRADES[older]:
-                        db.execute(statement)
-                complete(db)
+                db.apply_upgrades(version, UPGRADES, complete)
                 db.execute(WRITE_FORMAT)
             if read_columns(db._connection) != expect_columns():
                 remedy = ERROR_REMEDIES["SQLITE_CORRUPT"]
@@ -161,13 +141,9 @@ class SqliteDatabase(LedgerDatabase):
             remedy = ERROR_REMEDIES["SQLITE_IOERR"]
             raise LedgerError(f"ledger {self.address}: {remedy} ({error})") from error
 
-    def execute(self, statement: str, parameters: Sequence[object] = ()) -> sqlite3.Cursor:
+    def execute(self, statement: str, parameters: Sequence[object] = ()) -> list[Any]:
         """Run a statement."""
-        return self._connection.execute(statement, parameters)
-
-    def executemany(self, statement: str, rows: Sequence[Sequence[object]]) -> None:
-        """Run a statement once for each row of parameters."""
-        self._connection.executemany(statement, rows)
+        return self._connection.execute(statement, parameters).fetchall()
 
     def expect_long_work(self) -> None:
         """Do nothing: a transaction lasts until its process ends it, or ends."""
@@ -230,7 +206,7 @@ the files are open. None: there is no such file."""
 
 def identify_files(path: Path) -> FileIds:
     """Return what the three files at a path are."""
-    return tuple(identify_file(name) for name in list_files(path))
+    return tuple(map(identify_file, list_files(path)))
 
 
 def list_files(path: Path) -> tuple[str, str, str]:

@@ -316,8 +316,8 @@ def test_a_database_that_would_not_keep_a_charge_is_refused(
         with pytest.raises(LedgerError, match="encoding is LATIN1, must be UTF8"):
             Ledger.open(postgres.url("latin"))
         with Ledger.open(url) as ledger:
-            shown = ledger.db.execute("SHOW synchronous_commit").fetchone()
-            assert shown == ("on",)
+            shown = ledger.db.execute("SHOW synchronous_commit")
+            assert shown == [("on",)]
         with psycopg.connect(url, autocommit=True) as db:
             db.execute("ALTER ROLE fedcel SET default_transaction_read_only = on")
         with pytest.raises(LedgerError, match="only reads"):

@@ -49,7 +49,7 @@ def test_a_damaged_ledger_is_refused(tmp_path: Path) -> None:
 
 def test_a_full_disk_books_nothing(ledger_file: Ledger) -> None:
     """The group is refused with the reason; once there is space, the ledger goes on."""
-    (pages,) = ledger_file.db.execute("PRAGMA page_count").fetchone()
+    ((pages,),) = ledger_file.db.execute("PRAGMA page_count")
     ledger_file.db.execute(f"PRAGMA max_page_count = {pages}")
     ledger_file.grant("ann", 1000 * MICRO)
     before = ledger_file.balance("ann")
@@ -97,8 +97,8 @@ def test_a_file_that_is_no_longer_there_is_not_charged(tmp_path: Path) -> None:
 
 def test_each_commit_is_flushed_to_the_disk(ledger_file: Ledger) -> None:
     """SQLite's own word for it: 2 is FULL."""
-    assert ledger_file.db.execute("PRAGMA synchronous").fetchone() == (2,)
-    assert ledger_file.db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert ledger_file.db.execute("PRAGMA synchronous") == [(2,)]
+    assert ledger_file.db.execute("PRAGMA journal_mode") == [("wal",)]
 
 
 def test_the_working_folder_may_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
