@@ -23,6 +23,7 @@ def format_summary(folder: Path) -> str:
         verdict.describe_single_image_updates(found),
         verdict.describe_attack(found),
         verdict.describe_seeds(summaries),
+        verdict.describe_broken(summaries),
     )
     blocks = [
         textwrap.fill(verdict.describe_left_out(found.runs), 96),

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from fedcel.attacks import ATTACKS, REPEAT_MARK, find_contradictions
 from sims.report.book import FinishedRun
-from sims.report.summary import Summary
+from sims.report.summary import Summary, accuracy_lost_to_a_loss
 from sims.results.columns import ACCURACY, BITS, IDENTIFICATION, MSE, ORACLE_MSE, Column
 from sims.results.intervals import MIN_SEEDS, crossed_interval, estimate
 from sims.results.records import FailedCell
@@ -323,6 +323,8 @@ def list_cautions(verdict: Verdict) -> Iterator[str]:
             f"No better than a guess: {'; '.join(collapsed)}. Nothing was learned there, so a "
             "small leak is none of a defence's merit."
         )
+    if broken := describe_broken(verdict.summaries):
+        yield broken
     errors = [(s.label, mean(s, MSE), mean(s, ORACLE_MSE)) for s in verdict.summaries]
     weak = [
         (label, error, label_only)
@@ -345,6 +347,23 @@ def list_cautions(verdict: Verdict) -> Iterator[str]:
                 f"{summary.label}: identification {percent(share)} is above the certificate's "
                 f"bound {percent(bound)}. One of the two is wrong; do not rely on it."
             )
+
+
+def describe_broken(summaries: Iterable[Summary]) -> str:
+    """Name the runs whose accuracy a loss broke, and the remedies; "" where there is none."""
+    falls = [
+        f"{summary.label}, from {percent(fall[0])} to {percent(fall[1])}"
+        for summary in summaries
+        for fall in [next(filter(None, map(accuracy_lost_to_a_loss, summary.runs)), None)]
+        if fall
+    ]
+    if not falls:
+        return ""
+    return (
+        f"A loss broke the accuracy on validation images that was reached before it acted: "
+        f"{'; '.join(falls)}. Lower cel.weight or local.rate, raise rounds, or bound the loss's "
+        "gradient with cel.limit."
+    )
 
 
 KNOWLEDGE_LIMITS = {

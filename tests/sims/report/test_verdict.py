@@ -11,12 +11,13 @@ from sims.report.book import FinishedRun
 from sims.report.summary import Summary
 from sims.report.verdict import (
     describe_attack,
+    describe_broken,
     describe_single_image_updates,
     find_verdict,
     list_cautions,
     name_price,
 )
-from sims.results.records import CellAttack, RunResult
+from sims.results.records import CellAttack, RoundEvent, RunResult
 from tests.sims.report.made import cell
 
 NONE = cell("none", 0.951, 4.46, 0.92)
@@ -224,6 +225,27 @@ def test_an_update_of_one_image_stands_at_the_top(outcome: Callable[..., RunResu
 def run_with(result: RunResult) -> FinishedRun:
     """Return a run of this result."""
     return FinishedRun("r", Settings(), (), result, (), {})
+
+
+@pytest.mark.parametrize(
+    ("kind", "accuracies", "is_broken"),
+    [
+        ("cluster", [0.3, 0.76, 0.56, 0.44], True),
+        ("cluster", [0.3, 0.76, 0.7, 0.72], False),  # within the chance of 150 images
+        ("cluster", [0.3, 0.76], False),  # the loss never acted
+        ("none", [0.3, 0.76, 0.56, 0.44], False),
+    ],
+)
+def test_an_accuracy_that_a_loss_broke_is_said(
+    outcome: Callable[..., RunResult], kind: str, accuracies: list[float], is_broken: bool
+) -> None:
+    """Before the loss against after burn-in, beyond what chance explains."""
+    options = {} if kind == "none" else {"cel.warm-up": 2, "cel.ramp": 0.75}
+    settings = parse_settings({"cel.kind": kind, "rounds": 4, "chain.burn-in": 0.8, **options})
+    events = tuple(RoundEvent(round=k, accuracy=a) for k, a in enumerate(accuracies, 1))
+    run = replace(run_with(outcome()), settings=settings, events=events)
+    words = describe_broken([replace(cell("a", 0.44, 0.5), runs=(run,))])
+    assert ("a, from 76\xa0% to 44\xa0%" in words) == is_broken == bool(words)
 
 
 def test_cautions(outcome: Callable[..., RunResult]) -> None:
