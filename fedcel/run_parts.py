@@ -307,6 +307,7 @@ def bind_terms(
             None if options.clip == "none" else options.clip,
             options.passes == "two" or options.momentum > 0,
             options.momentum,
+            None if options.limit == "none" else options.limit,
         )
         source = _name_source("cel.kind", options.kind, "cel.weight")
         terms.append(WeightedTerm("cel", loss, 0.0, rule, source))

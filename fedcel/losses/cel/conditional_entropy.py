@@ -54,6 +54,10 @@ class CEL(Kind, LossTerm, table="cel"):
     clip: Positive | Off = Field(
         "none", description="Largest L2 norm of the loss's gradient at an image's features."
     )
+    limit: Positive | Off = Field(
+        "none",
+        description="Largest ratio of the loss's gradient at a batch's features to the task's.",
+    )
     momentum: float = Field(
         0.0,
         ge=0,

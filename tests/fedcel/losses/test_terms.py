@@ -202,6 +202,48 @@ def test_clip_bounds_each_row_and_keeps_its_direction() -> None:
     )
 
 
+def test_a_limit_bounds_each_clients_batch_by_the_tasks_gradient() -> None:
+    """The longer one is scaled to the ratio, the shorter one passes; directions stay."""
+    rows = batch(clients=2)
+    task = torch.ones_like(rows.z.detach())
+    task[1] *= 1e3
+    whole = slope([of_cel(PLAIN)], {"cel": {}}, rows).clone()
+    limited = GradientRule(limit=0.01)
+    bounded = slope([of_cel(PLAIN, 1.0, limited)], {"cel": {}}, rows._replace(task_gradient=task))
+    torch.testing.assert_close(bounded[0].norm(), 0.01 * task[0].norm())
+    torch.testing.assert_close(bounded[0] / bounded[0].norm(), whole[0] / whole[0].norm())
+    torch.testing.assert_close(bounded[1], whole[1])
+
+
+def test_a_step_holds_a_loss_to_the_tasks_gradient() -> None:
+    """At the encoder's output, with as much as the potential itself gives there, at limit 1."""
+    rule = GradientRule(limit=1.0)
+    lengths = []
+    for terms in ([], [of_cel(PLAIN, 1e6, rule)], [of_cel(PLAIN, 1e6)]):
+        torch.manual_seed(0)
+        encoder = nn.Sequential(nn.Flatten(), nn.Linear(16, 4))
+        nets = FlatNet(SplitNet(encoder, nn.Linear(4, 3), Cut(0.1), 4))
+        x = batch().x
+        z = nets.encode(x)
+        slopes: list[Tensor] = []
+        z.register_hook(slopes.append)
+        context = LangevinContext(
+            plan=RoundPlan(1.0, 1.0, 1.0, 0.0, 0.0, 0.0, False, 0.0),
+            moving=slice(None),
+            received=nets.vector.clone(),
+            control_variate=None,
+            noise=[0.0],
+            streams=[torch.Generator()],
+            noise_buffer=torch.empty_like(nets.vector),
+            sampler=build_sampler(LocalSettings()),
+        )
+        state = StepState({"cel": {}}, {}, {})
+        client_step(nets, state, Batch(x, z, z, batch().y), terms=terms, context=context)
+        lengths.append(float(slopes[-1].norm()))  # of the step; one before it is the task's
+    task, held, free = lengths
+    assert held <= 2 * task * (1 + 1e-5) and free > 100 * task
+
+
 def test_clip_is_of_the_weighted_loss() -> None:
     """A weight so small that no row reaches the bound leaves all as they are."""
     free, bound = [of_cel(PLAIN, 1e-3)], [of_cel(PLAIN, 1e-3, GradientRule(0.2))]
