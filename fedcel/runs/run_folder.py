@@ -19,7 +19,7 @@ from fedcel.nets import FlatNet, NetSettings, OwnNet
 from fedcel.posterior import Chain, Trace
 from fedcel.run_parts import init_net
 from fedcel.runs.folder_lock import LOCK, hold_folder
-from fedcel.settings import Settings, dump_settings, parse_settings
+from fedcel.settings import SELECTORS, Settings, dump_settings, flatten_settings, parse_settings
 from fedcel.short_repr import summarise_record
 
 FORMAT = 1
@@ -198,7 +198,9 @@ def parse_run_settings(table: dict[str, object], path: str | Path) -> Settings:
     version = table.pop("format", None)
     if version != FORMAT:
         raise RunError(f"{path}: format is {version!r}, this version reads {FORMAT}")
-    return parse_settings(table)
+    flat = flatten_settings(table)
+    kinds = {key: flat[key] for key in SELECTORS if key in flat}
+    return parse_settings(flat, kinds)  # older runs hold the keys of all kinds
 
 
 def open_chain(folder: Path, settings: Settings) -> Chain:

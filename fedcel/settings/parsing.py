@@ -22,13 +22,29 @@ REMOVED_KEYS: dict[str, tuple[Scalar, str]] = {
     "cel.hidden": (0, "the attention is a quarter as wide as the features, from 64 to 256"),
     "cel.refresh-every": (1, "set cel.refresh to the number of epochs"),
     "cel.reservoir": (1024, "a refresh sees up to 1024 images of each class"),
+    "chain.probes": (16, "a chain is diagnosed on 16 validation images"),
+    "data.repository": ("none", "set data.path to the name on the Hub"),
     "defence.marginal": ("learned", "the Gaussians of 'vib' and 'ceb' are always learned"),
     "defence.marginal-rate": (0.01, "the Gaussians of 'vib' and 'ceb' step by 0.01"),
     "defence.noise": (0.3, "set net.noise to the noise beside a defence"),
     "defence.rate": (0.001, "the adversary's decoder steps by 0.001"),
     "defence.width": (256, "the adversary's decoder is 256 wide"),
+    "net.head-width": (0, "the head is linear; bring a net of your own by net.name"),
+    "net.noise-limit": (8.0, "a learned sd is from sigma / 8 to 8 sigma"),
+    "prior.compensate": (True, "the noise always makes up for what the prior cools"),
+    "privacy.sensitivity": ("none", "the clip's sensitivity is used"),
+    "strategy.byzantine": (1, "name Flower's rule by strategy.name, with strategy.arguments"),
+    "strategy.damped": (True, "for Flower's momentum set strategy.gain to 1/(1 - momentum)"),
+    "strategy.proximal": (0.0, "set strategy.name to Flower's FedProx, with strategy.arguments"),
+    "strategy.trim": (0.2, "name Flower's rule by strategy.name, with strategy.arguments"),
 }
 """Keys of version 0.2, their defaults, which are passed over, and what else takes their place."""
+
+RENAMED_VALUES: dict[tuple[str, Scalar], Scalar] = {
+    ("cel.refresh", "epoch"): 1,
+    ("cel.refresh", "round"): 0,
+}
+"""Values of version 0.2, and what they are called now."""
 
 
 def flatten_settings(tree: Mapping[str, object], prefix: str = "") -> dict[str, Scalar]:
@@ -76,7 +92,7 @@ def parse_settings(*layers: Mapping[str, object]) -> Settings:
     Raises:
         SettingsError: One line a problem: what, its value, what is allowed, the nearest name.
     """
-    flat = _rename_engine(merge_layers(*layers))
+    flat = _rename_values(_rename_engine(merge_layers(*layers)))
     known_keys = [setting.key for setting in describe_settings()]
     for key in sorted(flat.keys() & REMOVED_KEYS.keys()):
         former_default, remedy = REMOVED_KEYS[key]
@@ -145,6 +161,11 @@ def drop_foreign_keys(
         allowed = {str(field.alias) for field in kind.model_fields.values()}
         foreign |= {f"{family.table}.{key}" for key in family.list_keys().keys() - allowed}
     return {key: value for key, value in flat.items() if key not in foreign}
+
+
+def _rename_values(flat: dict[str, Scalar]) -> dict[str, Scalar]:
+    """Return settings with values of version 0.2 replaced by what they are called now."""
+    return {key: RENAMED_VALUES.get((key, value), value) for key, value in flat.items()}
 
 
 def _rename_engine(flat: dict[str, Scalar]) -> dict[str, Scalar]:

@@ -1,14 +1,19 @@
 """What is read, what is refused before any rule is asked, and how it is said."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from fedcel.errors import SettingsError
+from fedcel.runs import parse_run_settings
 from fedcel.settings import (
     Settings,
     dump_settings,
     flatten_settings,
     parse_settings,
 )
+from fedcel.settings.parsing import REMOVED_KEYS
 
 
 def test_round_trip_through_tables_and_flat_keys() -> None:
@@ -83,3 +88,26 @@ def test_settings_are_frozen_and_hashable() -> None:
     assert hash(s) == hash(parse_settings({}))
     with pytest.raises(ValueError, match="frozen"):
         s.rounds = 3  # type: ignore[misc]
+
+
+def test_removed_keys_pass_at_their_former_default_alone() -> None:
+    """With another value they are refused, with what takes their place."""
+    former = {key: default for key, (default, _) in REMOVED_KEYS.items()}
+    assert parse_settings(former) == Settings()
+    for key, (default, remedy) in REMOVED_KEYS.items():
+        with pytest.raises(SettingsError, match=re.escape(f"{key} is gone: {remedy}")):
+            parse_settings({key: "other" if default != "other" else 1})
+
+
+def test_the_settings_of_an_older_run_are_read(tmp_path: Path) -> None:
+    """They hold the keys of all kinds, and values by former names."""
+    older = {
+        "cel": {"kind": "cluster", "refresh": "round", "attention": "ascend", "bound": "upper"},
+        "prior": {"mode": "consistent", "width": 1.0, "pull": 0.1, "compensate": True},
+        "privacy": {"mechanism": "label-only", "clip": 1.0, "delta": 1e-6},
+        "data": {"source": "digits", "path": "none", "repository": "none", "shards": 2},
+    }
+    settings = parse_run_settings({"format": 1, **older}, tmp_path / "settings.toml")
+    assert settings == parse_settings({"cel.kind": "cluster", "cel.refresh": 0})
+    with pytest.raises(SettingsError, match="cel.attention is of cel.kind"):
+        parse_settings(older)
