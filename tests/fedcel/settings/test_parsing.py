@@ -105,7 +105,7 @@ def test_the_settings_of_an_older_run_are_read(tmp_path: Path) -> None:
         "cel": {"kind": "cluster", "refresh": "round", "attention": "ascend", "bound": "upper"},
         "prior": {"mode": "consistent", "width": 1.0, "pull": 0.1, "compensate": True},
         "privacy": {"mechanism": "label-only", "clip": 1.0, "delta": 1e-6},
-        "data": {"source": "digits", "path": "none", "repository": "none", "shards": 2},
+        "data": {"source": "digits", "path": "none", "partition": "dirichlet", "shards": 2},
     }
     settings = parse_run_settings({"format": 1, **older}, tmp_path / "settings.toml")
     assert settings == parse_settings({"cel.kind": "cluster", "cel.refresh": 0})
