@@ -27,8 +27,7 @@ from fedcel.losses import Streams, WeightedTerm, select_state
 from fedcel.named_tensors import State
 from fedcel.nets import FlatNet
 from fedcel.posterior import RoundPlan, RoundSchedule, list_trained_parameters
-from fedcel.privacy import add_update_noise, clip_update
-from fedcel.privacy.update_settings import UpdateSettings
+from fedcel.privacy import UpdateSettings, add_update_noise, clip_update
 from fedcel.seeding import make_generator
 from fedcel.short_repr import summarise_record
 from fedcel.torch_state import usual_torch_state

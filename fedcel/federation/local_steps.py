@@ -167,7 +167,9 @@ def train_clients(
                 }
                 refreshed = _place_states(refreshed, CPU, device)
                 state = state._replace(terms=_choose_rows(is_due, refreshed, state.terms))
-            batch = pass_cut(nets, inputs, y, mask, noise, is_encoder_frozen=is_encoder_frozen)
+            batch = pass_cut(
+                nets, inputs, y, mask=mask, noise=noise, is_encoder_frozen=is_encoder_frozen
+            )
             if inspect:
                 refuse_undefined_terms(terms, state.terms, batch)
             is_last = step == local.steps - 1
@@ -281,9 +283,9 @@ def pass_cut(
     nets: FlatNet,
     inputs: Float[Tensor, "K b ..."],
     y: Int[Tensor, "K b"],
+    *,
     mask: Bool[Tensor, "K b D"] | None,
     noise: Float[Tensor, "K b D"] | None,
-    *,
     is_encoder_frozen: bool,
 ) -> Batch:
     """Encode a step's inputs, unless they are features already, and apply the cut's draws."""

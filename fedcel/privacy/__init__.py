@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         add_update_noise,
         clip_update,
     )
+    from fedcel.privacy.update_settings import UpdateSettings
 
 __all__ = [
     "MECHANISM_TESTS",
@@ -75,6 +76,7 @@ __all__ = [
     "OpenAnswers",
     "OwnAnswers",
     "PrivacySettings",
+    "UpdateSettings",
     "account_updates",
     "accuracy_ceiling",
     "add_update_noise",
@@ -118,6 +120,7 @@ _MODULES = (
     "privacy_settings",
     "protocol",
     "update_noise",
+    "update_settings",
 )
 
 

@@ -3,8 +3,9 @@
 from fedcel.attacks.attack_settings import AttackSettings
 from fedcel.data import DataSettings
 from fedcel.nets import NetSettings
-from fedcel.posterior.chain import MIN_ESS, MIN_SAMPLED_ROUNDS
-from fedcel.posterior.schedule import (
+from fedcel.posterior import (
+    MIN_ESS,
+    MIN_SAMPLED_ROUNDS,
     SAMPLERS,
     ChainSettings,
     ConsistentPrior,
@@ -13,8 +14,7 @@ from fedcel.posterior.schedule import (
     NoPrior,
     Prior,
 )
-from fedcel.privacy import PrivacySettings
-from fedcel.privacy.update_settings import UpdateSettings
+from fedcel.privacy import PrivacySettings, UpdateSettings
 from fedcel.settings.parsing import (
     Scalar,
     drop_foreign_keys,

@@ -15,10 +15,15 @@ from fedcel.losses.cel import CEL, NoCEL
 from fedcel.losses.defences import NoDefence, Rival
 from fedcel.nets import Mlp, NetSettings, OwnNet
 from fedcel.options import Kind, to_kebab
-from fedcel.posterior.chain import MIN_ESS, MIN_SAMPLED_ROUNDS
-from fedcel.posterior.schedule import ChainSettings, ConsistentPrior, LocalSettings, Prior
-from fedcel.privacy import LabelOnlyAnswers, PrivacySettings
-from fedcel.privacy.update_settings import UpdateSettings
+from fedcel.posterior import (
+    MIN_ESS,
+    MIN_SAMPLED_ROUNDS,
+    ChainSettings,
+    ConsistentPrior,
+    LocalSettings,
+    Prior,
+)
+from fedcel.privacy import LabelOnlyAnswers, PrivacySettings, UpdateSettings
 from fedcel.settings.strategy import OWN_STRATEGY, StrategySettings, check_strategy
 
 MIN_FOLLOWED_ROUNDS = 3
