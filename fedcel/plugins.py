@@ -124,12 +124,12 @@ def blame_part(part: PartName) -> Iterator[None]:
         raise FailedError(part.describe_failure(error)) from error
 
 
-def guard_part(part: PartName, made: Part, **checks: Callable[..., object]) -> Part:
+def guard_part(part: PartName, part_object: Part, **checks: Callable[..., object]) -> Part:
     """Guard a user's object, so that whatever goes wrong in a run names it.
 
     Args:
         part: How errors name the object.
-        made: The object.
+        part_object: The object.
         checks: Of each method of its protocol, what looks at a result and returns it.
 
     Returns:
@@ -140,7 +140,7 @@ def guard_part(part: PartName, made: Part, **checks: Callable[..., object]) -> P
     def guard(method: str, check: Callable[..., object]) -> Callable[..., object]:
         def call(*arguments: object) -> object:
             with blame_part(part):
-                return check(getattr(made, method)(*arguments))
+                return check(getattr(part_object, method)(*arguments))
 
         return call
 

@@ -63,8 +63,8 @@ def build_strategy(
             f"strategy.upload to {takes}"
         )
     if is_own and rule.arguments == "none":
-        own: PosteriorStrategy = factory(settings, state, shapes, cut)
-        return own
+        posterior: PosteriorStrategy = factory(settings, state, shapes, cut)
+        return posterior
     if is_own:
         raise SettingsError(
             f"strategy.arguments is {rule.arguments!r}, which {rule.name} does not take: a "
@@ -91,9 +91,9 @@ def _make_strategy(settings: Settings, factory: Callable[..., Any]) -> Strategy:
     except Exception as error:  # annotations are evaluated, which may raise anything
         raise SettingsError(f"strategy.name {name!r} has no readable signature: {error}") from None
     is_open = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
-    taken = {*parameters, *(_SAMPLING if is_open else ())}
+    accepted = {*parameters, *(_SAMPLING if is_open else ())}
     decided = _list_decided(settings)
-    arguments = {key: value for key, value in decided.items() if key in taken}
+    arguments = {key: value for key, value in decided.items() if key in accepted}
     if "strategy" in parameters:  # a wrapper of Flower's for differential privacy
         arguments["strategy"] = FedAvg(**{key: decided[key] for key in _SAMPLING})
     for key, text in parse_strategy_arguments(settings.strategy.arguments).items():

@@ -40,8 +40,10 @@ def check_strategy(settings: Settings, flat: FlatNet) -> None:
         raise PluginError(part.describe_failure(error)) from error
     if not isinstance(strategy, PosteriorStrategy):
         return
-    kept = {key: getattr(settings, key) for key in ("rounds", "chain", "strategy")}
-    small = parse_settings({"clients": len(EXAMPLES), "temperature": 0.0}).model_copy(update=kept)
+    same = {key: getattr(settings, key) for key in ("rounds", "chain", "strategy")}
+    small = parse_settings({"clients": len(EXAMPLES), "temperature": 0.0}).model_copy(
+        update=same
+    )
 
     def build(state: ServerState) -> Any:
         return build_strategy(small, state, SHAPES, CUT)

@@ -84,7 +84,7 @@ def register_nodes(
 ) -> NodeRegistry:
     """Ask the nodes what they hold, before the first round.
 
-    Nobody is asked before as many as `clients` are there, or a minute is over; then each once, as
+    Nobody is queried before as many as `clients` are there, or a minute is over; then each once, as
     they come, until all partitions are found.
 
     Args:
@@ -113,8 +113,15 @@ def register_nodes(
             )
         new = [n for n in nodes if n not in registry.partitions and n not in registry.refused]
         if new and (is_late or len(nodes) >= clients):
-            taken = registry.examples
-            answers = _query_nodes(grid, new, expected, taken, requirements, ANSWER_SECONDS)
+            occupied = registry.examples
+            answers = _query_nodes(
+                grid,
+                new,
+                expected,
+                occupied,
+                requirements=requirements,
+                timeout=ANSWER_SECONDS,
+            )
             registry = _merge_registries(registry, answers.registry)
             reasons, silent = reasons + answers.reasons, silent + answers.silent
         elif not is_late:
@@ -130,10 +137,10 @@ def register_nodes(
                 log(WARNING, sentence, partition, count, before)
         return registry._replace(examples={**earlier, **examples})
     if len(examples) != clients:
-        asked = len(registry.partitions) + len(registry.refused)
+        queried = len(registry.partitions) + len(registry.refused)
         raise SettingsError(
             f"{len(examples)} partitions answered, clients is {clients}; "
-            + _describe_missing(asked, silent, reasons)
+            + _describe_missing(queried, silent, reasons)
         )
     return registry
 
@@ -164,7 +171,9 @@ def reregister_nodes(
     if not (orphans and candidates):
         return registry
     expected = registry.examples
-    answers = _query_nodes(grid, candidates, expected, occupied, requirements, timeout)
+    answers = _query_nodes(
+        grid, candidates, expected, occupied, requirements=requirements, timeout=timeout
+    )
     for partition in sorted(answers.registry.examples):
         log(INFO, "A node holds partition %d again", partition)
     return _merge_registries(registry, answers.registry)
@@ -211,6 +220,7 @@ def _query_nodes(
     nodes: Sequence[int],
     expected: Mapping[int, int | None],
     occupied: Container[int],
+    *,
     requirements: ConfigRecord,
     timeout: float,
 ) -> Answers:

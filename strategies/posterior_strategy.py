@@ -293,7 +293,7 @@ class PosteriorStrategy(FedAvg):
         self,
         replies: Iterable[Message],
         find_fault: Callable[[Message], str | None],
-        asked: Collection[int],
+        selected: Collection[int],
         sent: list[tuple[Metadata, int]],
     ) -> tuple[dict[int, RecordDict], list[Rejection]]:
         """Return the contents of valid replies by partition, and why others are left out.
@@ -305,7 +305,7 @@ class PosteriorStrategy(FedAvg):
         for reply in replies:
             partition = find_sender(reply, self.registry.partitions, sent)
             reason = "a second reply" if partition in valid else describe_failure(reply)
-            if reason is None and partition not in asked:
+            if reason is None and partition not in selected:
                 reason = "it is from a node that was not asked"
             reason = reason or _examine(reply, find_fault)
             if reason is None:

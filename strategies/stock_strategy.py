@@ -88,8 +88,8 @@ class StockStrategy(Strategy):
         """Ask the clients of the round by the strategy's messages, once all are connected."""
         config = ConfigRecord({**config})  # a strategy adds to what it is given
         nodes = self._await_nodes(server_round, config, grid)
-        drawn = cast(Grid, DrawnGrid(grid, [*nodes.values()]))
-        messages = [*self.strategy.configure_train(server_round, arrays, config, drawn)]
+        drawn_grid = cast(Grid, DrawnGrid(grid, [*nodes.values()]))
+        messages = [*self.strategy.configure_train(server_round, arrays, config, drawn_grid)]
         partitions = {node: k for k, node in nodes.items()}
         clients = [partitions.get(message.metadata.dst_node_id, -1) for message in messages]
         if sorted(clients) != [*nodes]:

@@ -240,8 +240,8 @@ def _find_encoding_fault(record: ArrayRecord, shapes: Sequence[tuple[int, ...]])
         headers = [_read_header(array) for array in record.values()]
     except Exception as error:  # whatever a hostile sender's bytes make of the decoder
         return f"they cannot be read: {error}"
-    if (found := [shape for shape, _, _ in headers]) != list(shapes):
-        return f"shapes {found}, must be {list(shapes)}"
+    if (shapes_received := [shape for shape, _, _ in headers]) != list(shapes):
+        return f"shapes {shapes_received}, must be {list(shapes)}"
     if dtypes := sorted({str(dtype) for _, dtype, _ in headers if dtype != np.float32}):
         return f"dtypes {dtypes}, must be float32"
     for array, (shape, dtype, header) in zip(record.values(), headers, strict=True):

@@ -88,9 +88,9 @@ def select_client(batch: Batch, row: int) -> Batch:
 
 def take_row(state: State, row: int) -> State:
     """Select one client's state with the gradient that it gathered."""
-    taken = {}
+    selected = {}
     for name, tensor in state.items():
-        taken[name] = tensor.detach()[row].requires_grad_(tensor.requires_grad)
+        selected[name] = tensor.detach()[row].requires_grad_(tensor.requires_grad)
         if tensor.grad is not None:
-            taken[name].grad = tensor.grad[row]
-    return taken
+            selected[name].grad = tensor.grad[row]
+    return selected

@@ -194,7 +194,7 @@ def start_terms(
 
     Args:
         terms: Those that act in the round.
-        stored: What each client kept of its last round, None before its first.
+        stored: What each client present of its last round, None before its first.
         read_features: Reads all features of all clients.
         streams: Random streams of each client.
 
@@ -204,8 +204,8 @@ def start_terms(
     states: States = {}
     for weighted in terms:
         rows = [select_state(state, weighted.name) for state in stored]
-        kept = [row for row in rows if row is not None]  # of all or none
-        joined = stack_states(kept) if kept else None
+        present = [row for row in rows if row is not None]  # of all or none
+        joined = stack_states(present) if present else None
         states[weighted.name] = weighted.term.start(joined, read_features, streams)
     return states
 

@@ -1,6 +1,6 @@
 """Every setting of a run, its range, and the rules between settings."""
 
-from fedcel.attacks.attack_settings import AttackSettings
+from fedcel.attacks import AttackSettings
 from fedcel.data import DataSettings
 from fedcel.nets import NetSettings
 from fedcel.posterior import (

@@ -8,7 +8,7 @@ from warnings import warn
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedcel.attacks.attack_settings import AttackSettings
+from fedcel.attacks import AttackSettings
 from fedcel.data import DataSettings
 from fedcel.errors import SettingsError
 from fedcel.losses.cel import CEL, NoCEL
@@ -275,7 +275,9 @@ def check_averaged_weights(settings: Settings) -> None:
         return
     total = "such a server does not tell a client how many examples there are in all"
     sends = "such a server sends nothing of it"
-    own = "a strategy of Flower's has strategy.arguments of its own, as 'server_momentum=0.9'"
+    arguments = (
+        "a strategy of Flower's has strategy.arguments of its own, as 'server_momentum=0.9'"
+    )
     requirements: list[Requirement] = [
         ("temperature", (0,), "such a server tells no client its share"),
         ("chain.scope", ("full",), "averaged weights keep no frozen encoder equal to the bit"),
@@ -283,10 +285,10 @@ def check_averaged_weights(settings: Settings) -> None:
         ("prior.scale", ("none",), total),
         ("local.control", ("none",), sends),
         ("update.clip", ("none",), "only a 'delta' is clipped"),
-        ("strategy.momentum", (0,), own),
-        ("strategy.gain", (1,), own),
-        ("strategy.max-norm", ("none",), own),
-        ("strategy.aggregation", ("mean",), own),
+        ("strategy.momentum", (0,), arguments),
+        ("strategy.gain", (1,), arguments),
+        ("strategy.max-norm", ("none",), arguments),
+        ("strategy.aggregation", ("mean",), arguments),
     ]
     if settings.cel.kind != "none":
         reason = "such a server sends no threshold and no weight"

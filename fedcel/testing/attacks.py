@@ -147,15 +147,15 @@ class AttackContract:
             draws.append(generator.get_state().numpy().tobytes())
             return original(self, images, generator)
 
-        known, budget = load_digit_targets()[0], self.budget * effort
-        copies = [part.clone() for part in known]
+        auxiliary, budget = load_digit_targets()[0], self.budget * effort
+        copies = [part.clone() for part in auxiliary]
         with patch.object(type(observation), "sample", sample):
             observed = observation.sample(self.target_images().x, make_stream(5))
             images = self.build().reconstruct(
-                *(observation, known, observed, budget, make_stream(1)),
+                *(observation, auxiliary, observed, budget, make_stream(1)),
                 None if is_silent else lines.append,
             )
-        assert all(map(torch.equal, known, copies)), "the attacker's own images were written to"
+        assert all(map(torch.equal, auxiliary, copies)), "the attacker's own images were written to"
         return AttackTrial(images, lines, draws)
 
     def try_attack(self, effort: float = 1.0) -> AttackTrial:

@@ -139,9 +139,9 @@ def _check_messages(case: StrategyCase) -> None:
     for message, examples in zip(messages, EXAMPLES.values(), strict=True):
         config: Any = message.content.config_records[record_names.CONFIG]
         arrays = message.content.array_records[record_names.ARRAYS].to_numpy_ndarrays()
-        told = config[record_names.ROUND], config[record_names.TOTAL]
+        numbers = config[record_names.ROUND], config[record_names.TOTAL]
         is_weight = abs(config[record_names.WEIGHT] - examples / total) < 1e-6
-        is_told = is_weight and told == (1, total)
+        is_told = is_weight and numbers == (1, total)
         require(is_told, "each message must tell the round, the client's weight and all examples")
         is_model = torch.equal(to_vector(arrays), strategy.state.model)
         require(is_model, "each message must bring the model")

@@ -253,8 +253,8 @@ def format_match(
 
     cells = {}
     for column in columns:
-        drawn = samples if column in COMPARED else ()
-        of_samples = (values(sample, column.key) for sample in drawn)
+        compared = samples if column in COMPARED else ()
+        of_samples = (values(sample, column.key) for sample in compared)
         cells[column.key] = format_samples(column, values(matches, column.key), of_samples)
     often = sum(None not in values(sample, BITS.key).values() for sample in samples)
     sign = "≤ " if any((match := matches[seed]) and match.is_bound for seed in reached) else ""
@@ -289,8 +289,8 @@ def make_paired_table(
         cells = {}
         for column in COMPARED:
             gaps = paired_differences(ours, reference, column.key)
-            drawn = (paired_differences(s[name], s[against], column.key) for s in samples)
-            cells[column.key] = format_samples(column, gaps, drawn)
+            sampled = (paired_differences(s[name], s[against], column.key) for s in samples)
+            cells[column.key] = format_samples(column, gaps, sampled)
         common = paired_differences(ours, reference, BITS.key)
         cells[BITS.key] = f"{format_bound(ours, reference, common)}{cells[BITS.key]}"
         lines.append([bench.titles[name], *cells.values(), str(len(common))])

@@ -125,7 +125,7 @@ def draw_figures(report: Report) -> dict[str, Figure]:
     """
     summaries, featured = report.summaries, report.featured
     looks = figures.choose_looks(summaries)
-    drawn: dict[str, Figure | None] = {
+    figure_of_name: dict[str, Figure | None] = {
         "bits": figures.draw_bits_trade_off(summaries),
         "mse": figures.draw_mse_trade_off(report.compared),
         "identification": figures.draw_identification_trade_off(report.compared),
@@ -134,34 +134,34 @@ def draw_figures(report: Report) -> dict[str, Figure]:
     }
     curves = summaries if len(summaries) <= MAX_CURVES else list(featured.values())
     for name, (value, label, log) in CURVES.items():
-        drawn[name] = figures.draw_curve(curves, looks, value, label=label, log=log)
+        figure_of_name[name] = figures.draw_curve(curves, looks, value, label=label, log=log)
     for place, summary in featured.items():
         result = summary.results[0]
-        drawn[f"reliability-{place}"] = figures.draw_reliability(
+        figure_of_name[f"reliability-{place}"] = figures.draw_reliability(
             result.reliability, looks[summary.variant], tables.name_predictor([result])
         )
     trace = report.sampled and report.sampled.trace
     if trace and (convergence := figures.draw_convergence(trace)):
         # Without enough rounds to judge it by, a chain's path is a picture of nothing.
-        drawn |= {"chain": figures.draw_chain_path(trace), "convergence": convergence}
-    return {name: figure for name, figure in drawn.items() if figure is not None}
+        figure_of_name |= {"chain": figures.draw_chain_path(trace), "convergence": convergence}
+    return {name: figure for name, figure in figure_of_name.items() if figure is not None}
 
 
 def render_page(report: Report, svgs: Mapping[str, str], strips: Sequence[Strip]) -> str:
     """Return the page; every text from the files is escaped by the template."""
-    summaries, found = report.summaries, report.verdict
+    summaries, conclusion = report.summaries, report.verdict
     return render_template(
         "report/report.html.jinja",
         title=report.book.title,
-        left_out=verdict.describe_left_out(found.runs),
-        sentence=found.sentence,
+        left_out=verdict.describe_left_out(conclusion.runs),
+        sentence=conclusion.sentence,
         alarms=verdict.find_alarms(summaries),
-        update_sentence=verdict.describe_single_image_updates(found),
+        update_sentence=verdict.describe_single_image_updates(conclusion),
         showcase=make_showcase(report.featured),
-        candidates=found.shown.row.candidates or "the",
+        candidates=conclusion.shown.row.candidates or "the",
         first=tables.tabulate_anchored("Accuracy and leak", tables.FIRST, summaries),
         seeds=verdict.describe_seeds(summaries),
-        cautions=list(verdict.list_cautions(found)),
+        cautions=list(verdict.list_cautions(conclusion)),
         parts=[part for part in list_parts(report, svgs, strips) if not part.is_empty],
         versions=", ".join(f"{k} {v}" for k, v in sorted(summaries[0].results[0].versions.items())),
     )
@@ -169,7 +169,7 @@ def render_page(report: Report, svgs: Mapping[str, str], strips: Sequence[Strip]
 
 def list_parts(report: Report, svgs: Mapping[str, str], strips: Sequence[Strip]) -> Iterator[Part]:
     """Yield the parts of the page below its head."""
-    summaries, found = report.summaries, report.verdict
+    summaries, conclusion = report.summaries, report.verdict
 
     def plots(*names: str) -> list[Plot]:
         return [Plot(FIGURE_LABELS[n], inline_svg(svgs[n])) for n in names if n in svgs]
@@ -202,7 +202,7 @@ def list_parts(report: Report, svgs: Mapping[str, str], strips: Sequence[Strip])
     note = "Test images that no attacker saw. Below them, the best image of each attack."
     yield Part(
         "What an attacker reconstructs",
-        f"{note} {verdict.describe_attack(found)}",
+        f"{note} {verdict.describe_attack(conclusion)}",
         strips=strips,
         lines=() if strips else ["There are no reconstructions: no attack that makes images ran."],
     )
@@ -266,7 +266,7 @@ def list_parts(report: Report, svgs: Mapping[str, str], strips: Sequence[Strip])
     served = (rows[0].attack for rows in report.live)
     yield Part(
         "What this shows and what it does not",
-        lines=list(verdict.list_limits(found, report.book.failed, served)),
+        lines=list(verdict.list_limits(conclusion, report.book.failed, served)),
     )
 
 

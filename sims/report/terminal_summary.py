@@ -17,16 +17,16 @@ def format_summary(folder: Path) -> str:
         RunError: Files are missing or damaged.
     """
     summaries = summarise_book(read_book(folder))
-    found = verdict.find_verdict(summaries)
+    conclusion = verdict.find_verdict(summaries)
     paragraphs = (
-        found.sentence,
-        verdict.describe_single_image_updates(found),
-        verdict.describe_attack(found),
+        conclusion.sentence,
+        verdict.describe_single_image_updates(conclusion),
+        verdict.describe_attack(conclusion),
         verdict.describe_seeds(summaries),
         verdict.describe_broken(summaries),
     )
     blocks = [
-        textwrap.fill(verdict.describe_left_out(found.runs), 96),
+        textwrap.fill(verdict.describe_left_out(conclusion.runs), 96),
         format_columns(tabulate_anchored("Summary", TERMINAL, summaries)),
         *(textwrap.fill(paragraph, 96) for paragraph in paragraphs),
     ]
