@@ -41,9 +41,7 @@ def check_strategy(settings: Settings, flat: FlatNet) -> None:
     if not isinstance(strategy, PosteriorStrategy):
         return
     same = {key: getattr(settings, key) for key in ("rounds", "chain", "strategy")}
-    small = parse_settings({"clients": len(EXAMPLES), "temperature": 0.0}).model_copy(
-        update=same
-    )
+    small = parse_settings({"clients": len(EXAMPLES), "temperature": 0.0}).model_copy(update=same)
 
     def build(state: ServerState) -> Any:
         return build_strategy(small, state, SHAPES, CUT)

@@ -275,9 +275,7 @@ def check_averaged_weights(settings: Settings) -> None:
         return
     total = "such a server does not tell a client how many examples there are in all"
     sends = "such a server sends nothing of it"
-    arguments = (
-        "a strategy of Flower's has strategy.arguments of its own, as 'server_momentum=0.9'"
-    )
+    arguments = "a strategy of Flower's has strategy.arguments of its own, as 'server_momentum=0.9'"
     requirements: list[Requirement] = [
         ("temperature", (0,), "such a server tells no client its share"),
         ("chain.scope", ("full",), "averaged weights keep no frozen encoder equal to the bit"),
