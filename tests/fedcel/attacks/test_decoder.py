@@ -15,15 +15,17 @@ from fedcel.attacks.decoder import (
     Decoder,
     DecoderSize,
     Effort,
+    LogitInversion,
     Pace,
     ResidualBlock,
     Standardisation,
     build_decoder_network,
+    centre_logits,
     is_flat,
     make_observer,
 )
 from fedcel.attacks.registry import ATTACKS
-from fedcel.attacks.score_card import class_means, identification_rate, mse
+from fedcel.attacks.score_card import class_means, identification_rate, mean_image, mse
 from fedcel.data.images import Images
 from fedcel.errors import DataError
 from fedcel.leakage import FREE_QUERIES, SmashedData, optimal_leak
@@ -270,3 +272,37 @@ def test_one_image_is_not_enough() -> None:
     x, y = (part[:1] for part in load_digit_targets()[0])
     with pytest.raises(DataError, match="has 1 images"):
         Decoder().reconstruct(counting(), Images(x, y), torch.zeros(1, 32), 1.0, stream())
+
+
+class TestLogitInversion(AttackContract):
+    """The built-in logit inversion."""
+
+    def build(self) -> Attack:
+        """Return it."""
+        return LogitInversion()
+
+
+def test_works_on_counted_queries() -> None:
+    """Sixteen answers an image, no grants at all: still far better than the mean image."""
+    known, targets = load_digit_targets()
+    seen = LinearObservation("private-logits", grants=frozenset())
+    observed = seen.sample(targets.x, stream())
+    images = LogitInversion().reconstruct(seen, known, observed, 0.3, stream(1))
+    assert mse(images, targets.x) < 0.5 * mse(mean_image(targets.y, known), targets.x)
+
+
+def test_what_means_nothing_is_ignored() -> None:
+    """A number added to all logits of a query changes no image."""
+    known, targets = load_digit_targets()
+    seen = LinearObservation("private-logits")
+    observed = seen.sample(targets.x, stream())
+    first, second = (
+        LogitInversion().reconstruct(seen, known, observed + shift, 0.02, stream(1))
+        for shift in (0, 3)
+    )
+    torch.testing.assert_close(first, second, rtol=0, atol=1e-5)
+
+
+def test_centred_by_hand() -> None:
+    """The mean is taken away."""
+    assert centre_logits(torch.tensor([[1.0, 2.0, 6.0]])).tolist() == [[-2, -1, 3]]

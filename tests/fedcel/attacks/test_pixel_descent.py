@@ -1,10 +1,35 @@
-"""Descent on pixels, against minima known by hand."""
+"""Descent on pixels, and the attacks that search by it."""
 
+from dataclasses import dataclass
+
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedcel.attacks.pixel_descent import DescentSteps, descend_pixels, total_variation
+from fedcel.attacks.attack import Attack
+from fedcel.attacks.averaging import AveragedObservation, RepeatedObservation
+from fedcel.attacks.decoder import Decoder
+from fedcel.attacks.kernel_ridge import KernelRidge
+from fedcel.attacks.pixel_descent import (
+    RMLE,
+    DescentSteps,
+    HybridInversion,
+    MIFace,
+    add_proximal_term,
+    descend_pixels,
+    total_variation,
+)
+from fedcel.attacks.score_card import class_means, label_accuracy, mean_image, mse
+from fedcel.leakage import FREE_QUERIES, LOGITS, Observation, SmashedData
+from fedcel.nets.cut import Cut
+from fedcel.nets.split_net import SplitNet
+from fedcel.testing.attacks import (
+    AttackContract,
+    LinearObservation,
+    load_digit_targets,
+)
+from tests.fedcel.attacks.undefended import train_undefended
 
 
 def test_minimum_inside_and_at_the_edge() -> None:
@@ -44,3 +69,204 @@ def test_budget_multiplies_steps() -> None:
     """At least one is left."""
     assert DescentSteps(100, 0.1).scaled(2.5) == DescentSteps(250, 0.1)
     assert DescentSteps(100, 0.1).scaled(1e-9).number == 1
+
+
+def stream(seed: int = 0) -> torch.Generator:
+    """Return a generator."""
+    return torch.Generator().manual_seed(seed)
+
+
+class TestRMLE(AttackContract):
+    """The built-in search; a prior of smooth images alone gets no nearer."""
+
+    budget, share = 0.1, 0.4
+
+    def build(self) -> Attack:
+        """Return it."""
+        return RMLE()
+
+
+class Still(AttackContract):
+    """A search that never moves, as one with a wrong learning rate would be."""
+
+    def build(self) -> Attack:
+        """Return it."""
+        return RMLE(steps=DescentSteps(100, 0.0))
+
+
+def test_contract_catches_a_search_that_stands_still() -> None:
+    """The mean image, which it starts from, is no attack."""
+    with pytest.raises(AssertionError):
+        Still().test_far_better_than_the_mean_image()
+
+
+def test_without_noise_far_below_the_class_mean() -> None:
+    """A trained layer without noise: a third of what the label tells, or less."""
+    known, targets = load_digit_targets()
+    seen = SmashedData(train_undefended(0.0, 1))
+    observed = seen.sample(targets.x, stream())
+    rebuilt = RMLE().reconstruct(seen, known, observed, 0.2, stream(1))
+    assert mse(rebuilt, targets.x) < 0.4 * mse(class_means(targets.y, known), targets.x)
+
+
+def test_as_many_features_as_pixels_is_exact() -> None:
+    """The identity as encoder, no noise: every pixel is found."""
+    net = SplitNet(torch.nn.Flatten(), torch.nn.Identity(), Cut(0.0), 64)
+    known, targets = load_digit_targets()
+    rebuilt = RMLE().reconstruct(SmashedData(net), known, targets.x.flatten(1), 0.2, stream())
+    assert mse(rebuilt, targets.x) < 1e-5
+
+
+def test_noise_chooses_a_short_search() -> None:
+    """Noise as large as the signal: fitting it is worse than stopping early, and that is seen."""
+    known, targets = load_digit_targets()
+    seen = SmashedData(train_undefended(3.0, 1))
+    observed = seen.sample(targets.x, stream())
+    greedy = RMLE(weights=(0.0,), shares=(1.0,))
+    errors = [
+        mse(attack.reconstruct(seen, known, observed, 0.2, stream(1)), targets.x)
+        for attack in (RMLE(), greedy)
+    ]
+    assert errors[0] < 0.7 * errors[1]
+
+
+@pytest.mark.parametrize("sigma", [0.0, 0.1])
+def test_under_dropout_the_law_beats_the_gap_to_the_mean(sigma: float) -> None:
+    """Four values in ten dropped: what came through is fitted, not (1 - p) z to all of it."""
+    known, targets = load_digit_targets()
+    net = train_undefended(sigma)
+    seen = SmashedData(SplitNet(net.encoder, net.head, Cut(sigma, 0.4), net.features))
+    observed = seen.sample(targets.x, stream())
+    law, gap = (
+        mse(RMLE().reconstruct(surface, known, observed, 0.1, stream(1)), targets.x)
+        for surface in (
+            seen,
+            AveragedObservation(RepeatedObservation(seen, 1)),
+        )  # a mean of answers offers no law
+    )
+    assert law < 0.9 * gap
+
+
+def test_needs_the_mean() -> None:
+    """An observation without a gradient is refused by name."""
+
+    class Opaque:
+        name, grants = "opaque", frozenset({FREE_QUERIES})
+
+        def sample(self, images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+            return images.flatten(1)
+
+    with pytest.raises(ValueError, match="'opaque' must grant 'mean', grants free-queries"):
+        RMLE().reconstruct(Opaque(), load_digit_targets()[0], torch.zeros(1, 64), 1.0, stream())
+
+
+class TestHybrid(AttackContract):
+    """The built-in one."""
+
+    def build(self) -> Attack:
+        """Return it."""
+        return HybridInversion()
+
+
+@pytest.mark.parametrize("sigma", [0.1, 1.0])
+def test_better_than_what_it_starts_from(sigma: float) -> None:
+    """On an undefended net: below both decoders, little noise or much; half the class mean's."""
+    known, targets = load_digit_targets()
+    seen = SmashedData(train_undefended(sigma, 2))
+    observed = seen.sample(targets.x, stream())
+    errors = [
+        mse(attack.reconstruct(seen, known, observed, 0.5, stream(1)), targets.x)
+        for attack in (HybridInversion(), Decoder(), KernelRidge())
+    ]
+    assert errors[0] < min(errors[1:])
+    assert errors[0] < (0.4 if sigma < 1 else 0.6) * mse(class_means(targets.y, known), targets.x)
+
+
+def test_under_much_noise_it_stays_where_it_starts() -> None:
+    """Sigma 10 on a net made for .1: the weakest tie of all would leave the mean image behind."""
+    known, targets = load_digit_targets()
+    net = train_undefended()
+    seen = SmashedData(SplitNet(net.encoder, net.head, Cut(10.0), net.features))
+    observed = seen.sample(targets.x, stream())
+    rebuilt = HybridInversion(ties=(0.01,)).reconstruct(seen, known, observed, 0.2, stream(1))
+    assert mse(rebuilt, targets.x) < 1.1 * mse(mean_image(targets.y, known), targets.x)
+
+
+@pytest.mark.long
+def test_under_dropout_the_law_beats_the_gap_in_a_hybrid_too() -> None:
+    """Four values in ten dropped, sigma .1: an error of .9 of that without the law, or less."""
+    known, targets = load_digit_targets()
+    net = train_undefended()
+    seen = SmashedData(SplitNet(net.encoder, net.head, Cut(0.1, 0.4), net.features))
+    observed = seen.sample(targets.x, stream())
+    law, gap = (
+        mse(HybridInversion().reconstruct(surface, known, observed, 0.5, stream(1)), targets.x)
+        for surface in (
+            seen,
+            AveragedObservation(RepeatedObservation(seen, 1)),
+        )  # a mean of answers offers no law
+    )
+    assert law < 0.9 * gap
+
+
+def test_tie_by_hand() -> None:
+    """The loss is 1 + mu times the mean squared distance."""
+    centre, images = torch.zeros(2, 1, 2, 2), torch.full((2, 1, 2, 2), 0.5)
+    loss = add_proximal_term(lambda x: torch.ones(len(x)), centre, torch.tensor([1.0, 4.0]))
+    assert loss(images).tolist() == [1.25, 2.0]
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Logits of a net without any noise."""
+
+    net: SplitNet
+    name: str = "private-logits"
+    grants: frozenset[str] = frozenset({LOGITS})
+
+    def logits(self, images: torch.Tensor) -> torch.Tensor:
+        """Return them, with a gradient."""
+        return self.net.answer(self.net.encode(images))
+
+    def sample(self, images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """Return them."""
+        return self.logits(images).detach()
+
+
+class TestMIFace(AttackContract):
+    """The built-in one; a class's picture is little nearer to a target than the mean image."""
+
+    budget = 0.1
+    share = 0.95
+
+    def build(self) -> Attack:
+        """Return it."""
+        return MIFace()
+
+    def observation(self) -> Observation:
+        """Return it."""
+        return Answers(train_undefended())
+
+
+def test_pictures_show_their_class() -> None:
+    """An independent classifier reads the answered class off most pictures; one per class."""
+    known, targets = load_digit_targets()
+    seen = Answers(train_undefended())
+    observed = seen.sample(targets.x, stream())
+    rebuilt = MIFace().reconstruct(seen, known, observed, 0.1, stream())
+    answered = observed.argmax(1)
+    assert label_accuracy(rebuilt, answered, known) > 0.6
+    assert seen.logits(rebuilt).softmax(1).gather(1, answered[:, None]).min() > 0.98
+    assert len(torch.unique(rebuilt.flatten(1), dim=0)) == len(torch.unique(answered))
+
+
+def test_needs_a_gradient() -> None:
+    """Refused by name without it."""
+    with pytest.raises(ValueError, match="must grant 'logits'"):
+        MIFace().reconstruct(
+            LinearObservation("private-logits"),
+            load_digit_targets()[0],
+            torch.zeros(1, 32),
+            1.0,
+            stream(),
+        )
