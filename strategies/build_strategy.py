@@ -55,6 +55,9 @@ def build_strategy(
         return PosteriorStrategy(settings, state, shapes, cut)
     factory: Any = plugins.load_object(rule.name)
     is_class = isinstance(factory, type)
+    is_strategy = not is_class or (issubclass(factory, Strategy) and not isabstract(factory))
+    if not callable(factory) or not is_strategy:
+        raise SettingsError(f"strategy.name {rule.name!r} is no Flower Strategy, or is abstract")
     is_own = is_class and issubclass(factory, PosteriorStrategy)
     if is_own != (rule.upload == "delta"):
         takes = "'delta'" if is_own else "'weights' and temperature to 0"
@@ -75,9 +78,6 @@ def build_strategy(
             f"strategy.name is {rule.name!r}, which combines trees of XGBoost; clients of fedcel "
             "train a net, whose weights others combine, as flwr.serverapp.strategy:FedAvg"
         )
-    is_strategy = not is_class or (issubclass(factory, Strategy) and not isabstract(factory))
-    if not callable(factory) or not is_strategy:
-        raise SettingsError(f"strategy.name {rule.name!r} is no Flower Strategy, or is abstract")
     strategy = _make_strategy(settings, factory)
     _check_clients(settings, strategy)
     return StockStrategy(strategy, settings, state, shapes)

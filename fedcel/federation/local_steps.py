@@ -148,11 +148,11 @@ def train_clients(
     received = received.to(device)
     is_encoder_frozen = clients[0].plan.is_encoder_frozen
     streams, stored = [c.streams for c in clients], [c.state for c in clients]
-    context = _start_chains(nets, received, clients, local=local)
     features = FeatureReading(nets, [client.images for client in clients])
 
     def take_steps(inspect: bool) -> tuple[States, list[dict[str, Tensor]]]:
         nets.load(received)
+        context = _start_chains(nets, received, clients, local=local)
         epochs, steps = draw_steps(nets, clients, features, local=local)
         start = start_terms(terms, stored, features.read, streams)
         sampler = context.start(nets.vectors[:, context.moving])
@@ -180,9 +180,9 @@ def train_clients(
         return state.terms, measures
 
     states, measures = take_steps(inspect=False)
-    if terms and len(clients) == 1 and not nets.vector.isfinite().all():
-        take_steps(inspect=True)  # once more, with a look at the terms before each step
     models, before = nets.vectors.detach().to(CPU, copy=True), received.cpu()
+    if terms and len(clients) == 1 and not models.isfinite().all():
+        take_steps(inspect=True)  # the same once more, with a look at the terms before each step
     client_states = part_states(terms, _place_states(states, device, CPU), stored)
     metrics = summarise_measures(measures)
     return [
@@ -229,7 +229,7 @@ def client_step(
         The next state, and measurements.
     """
     potential = nets.potential(batch.smashed, batch.y)
-    if any(weighted.rule.limit for weighted in terms):
+    if batch.z.requires_grad and any(weighted.rule.limit for weighted in terms):
         (task,) = torch.autograd.grad(potential.sum(), batch.z, retain_graph=True)
         scale = batch.noise_scale
         batch = batch._replace(task_gradient=task if scale is None else task * scale.detach())

@@ -1,4 +1,4 @@
-"""What every conditional entropy loss offers to the local update."""
+"""Protocol of conditional entropy losses of one client, such as a user's own."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -67,12 +67,14 @@ class Term(NamedTuple):
     """One batch's loss, and what there is to log about it.
 
     Attributes:
-        loss: A scalar with a gradient, in the unit that the loss names (mostly nats).
-        metrics: Scalars without a gradient, by the name under which they are logged.
+        loss: A scalar with a gradient, or one a client (K,), in the unit that the loss names
+            (mostly nats).
+        metrics: Numbers of the same shape without a gradient, by the name under which they are
+            logged.
     """
 
-    loss: Float[Tensor, ""]
-    metrics: dict[str, Float[Tensor, ""]]
+    loss: Float[Tensor, "*k"]
+    metrics: dict[str, Float[Tensor, "*k"]]
 
     def __repr__(self) -> str:
         """Show shapes in the place of numbers."""

@@ -48,7 +48,7 @@ class Batch(NamedTuple):
         return torch.ones_like(self.z) if self.noise_scale is None else self.noise_scale
 
     @property
-    def whitened(self) -> Float[Tensor, "K B D"]:
+    def whitened(self) -> Float[Tensor, "*k B D"]:
         """The features in units in which the noise of each has the cut's sigma."""
         scale = self.noise_scale
         return self.z if scale is None else whiten_features(self.z, scale)

@@ -22,8 +22,9 @@ from fedcel.files import read_tensors, write_tensors
 from fedcel.posterior.chain import MIN_ESS, MIN_SAMPLED_ROUNDS
 
 MAX_R_HAT = 1.05
+"""R-hat of one functional above which a chain has not converged."""
 MAX_GEWEKE_Z = 3.0
-"""The diagnosis of one functional."""
+"""Geweke's |z| of one functional above which a chain has not converged."""
 NO_EVIDENCE = "no evidence against convergence"
 DIAGNOSIS_INTERVAL = 10
 """Sampled rounds from one diagnosis of a running chain to the next."""

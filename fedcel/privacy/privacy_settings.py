@@ -8,7 +8,7 @@ Where the asker owns the input, it is protected from whoever else reads the answ
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import Literal, Self
+from typing import Literal
 
 from jaxtyping import Float
 from pydantic import Field, model_validator
@@ -39,7 +39,7 @@ class PrivacySettings(Kind, table="privacy", selector="mechanism"):
     )
 
     @model_validator(mode="after")
-    def check_prices(self) -> Self:
+    def check_prices(self) -> "PrivacySettings":
         """Refuse epsilons out of range, and a budget for not even one answer."""
         try:
             budget = to_granted_micro(self.budget, "privacy.budget")

@@ -1,7 +1,5 @@
 """Settings of the clip of an update, and of its noise."""
 
-from typing import Self
-
 from pydantic import Field, model_validator
 
 from fedcel.errors import SettingsError
@@ -28,7 +26,7 @@ class UpdateSettings(Options):
     )
 
     @model_validator(mode="after")
-    def _check_size(self) -> Self:
+    def _check_size(self) -> "UpdateSettings":
         """Refuse noise of no size, and a clip or a sigma that single precision cannot hold."""
         clip, noise = self.clip, self.noise
         if clip == "none":

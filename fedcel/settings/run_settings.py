@@ -196,7 +196,9 @@ def check_schedule(settings: Settings, key: str, name: str) -> None:
     """
     cel = settings.cel
     burn_in = burn_in_rounds(settings)
-    if max(cel.warm_up, round(cel.ramp * settings.rounds, 9)) > burn_in:
+    is_ramped = cel.schedule in ("ramp", "target")
+    full_strength = round(cel.ramp * settings.rounds, 9) if is_ramped else 0
+    if max(cel.warm_up, full_strength) > burn_in:
         raise SettingsError(
             f"{key} is {name!r}, cel.warm-up {cel.warm_up} rounds and cel.ramp {cel.ramp:g} of "
             f"{settings.rounds}, burn-in ends after {burn_in}: the loss must be fully on by then; "

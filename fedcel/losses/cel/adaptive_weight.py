@@ -37,9 +37,9 @@ def next_weight(
     gamma moves by -e times the largest step, e the smoothed error of `smooth_error`: it rises while
     the validation accuracy, or the spread of the clients' batches, is above the goal, and falls
     while it is below. The largest step is 1 - FIRST_SHARE over the rounds from `cel.warm-up` to
-    `cel.ramp` of all, so that it is the ramp's where all is allowed: `plan_round`
-    takes the ramp where that is smaller. gamma stays in [FIRST_SHARE, 1]: the loss goes
-    on acting where the goal is never met.
+    `cel.ramp` of all, so that it is the ramp's where all is allowed: the plan of a round takes the
+    ramp where that is smaller. gamma stays in [FIRST_SHARE, 1]: the loss goes on acting where the
+    goal is never met.
 
     Where most clients report no spread, and that is followed, gamma stays, with a warning.
     """

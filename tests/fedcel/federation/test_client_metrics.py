@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from fedcel.federation import declare_scores, summarise_metrics
 from fedcel.federation.client_metrics import HELD, LEAD, MetricRange
 from fedcel.federation.client_update import RoundRequest
-from fedcel.losses.cel import adaptive_threshold
+from fedcel.losses.cel import CEL, adaptive_threshold
 from fedcel.metrics import calibration
 from fedcel.privacy import LabelledLogits, LaplaceAnswers, measure_utility
 from fedcel.run_parts import build_workspace_net, declare_metrics
 from fedcel.settings import parse_settings
 from tests.fedcel.federation.one_client import update_one
 
-KINDS = ["none", "plain", "cluster", "gated", "hybrid", "mutual-information"]
+KINDS = sorted(CEL.kinds.keys() - {":"})
 SPREAD = {
     "loss": MetricRange(0.0, math.inf, 2.0),
     "spread": MetricRange(0.0, 64.0, 64.0),

@@ -47,7 +47,7 @@ def test_a_folder_needs_no_other_key(capsys: pytest.CaptureFixture[str], tmp_pat
     notes = [line.removeprefix("images: ") for line in DONE]
     result = read_json(run / "result.json")
     assert isinstance(result, dict) and result["data-notes"] == notes
-    assert f"What was done to the images first: {'; '.join(notes)}." in (
+    assert f"Changes made to the images first: {'; '.join(notes)}." in (
         run / "report.html"
     ).read_text().replace("&#39;", "'")
 

@@ -105,8 +105,11 @@ def test_an_own_strategy_decides(tmp_path: Path) -> None:
             "called with .Settings, tuple., fail",
         ),
         ({"cel.kind": "builtins:print"}, "made None, which lacks refresh"),
-        ({"privacy.mechanism": "builtins:max"}, "called with .PrivacySettings, int., failed"),
-        ({"attack.names": "fedcel.attacks:Averaging"}, "called with .., failed: .*missing"),
+        ({"privacy.mechanism": "builtins:max"}, "called with .OwnAnswers, int., failed"),
+        (
+            {"attack.names": "fedcel.attacks.averaging:Averaging"},
+            "called with .., failed: .*missing",
+        ),
     ],
     ids=str,
 )

@@ -3,10 +3,11 @@
 import pytest
 import torch
 
+from fedcel.losses.cel import CEL
 from fedcel.losses.protocol import split_features
 from tests.fedcel.losses.single import options, single
 
-KINDS = ("plain", "cluster", "gated", "mutual-information", "hybrid")
+KINDS = sorted(CEL.kinds.keys() - {"none", ":"})
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fedcel.errors import DivergedError, SettingsError
 from fedcel.losses import Batch, WeightedTerm
 from fedcel.losses.cel import (
+    CEL,
     CELModule,
     ClusterCEL,
     GatedCEL,
@@ -30,7 +31,7 @@ from tests.fedcel.losses.single import options, single
 from tests.fedcel.test_torch_state import STATES
 
 KINDS: list[type[CELModule]] = [PlainCEL, ClusterCEL, GatedCEL, HybridCEL, MutualInformationCEL]
-NAMES = ["plain", "cluster", "gated", "hybrid", "mutual-information"]
+NAMES = sorted(CEL.kinds.keys() - {"none", ":"})
 CASES = list(zip(KINDS, NAMES, strict=True))
 LEARNING = [GatedCEL, HybridCEL]
 
