@@ -398,7 +398,9 @@ def declare_metrics(settings: Settings, classes: int | None = None) -> dict[str,
     }
     features = float(settings.defence.adapt_net(settings.net).features)
     is_bounded = isinstance(settings.net, OwnNet) and settings.net.bound != "none"
-    spread = MetricRange(0.0, features if is_bounded else inf, features)
+    is_one_sd = settings.defence.find_noise_shape(settings.net) == "one"
+    largest = features * (1.0 if is_one_sd else NOISE_LIMIT**2)  # in units of the noise
+    spread = MetricRange(0.0, largest if is_bounded else inf, largest)
     per_class = spread._replace(is_per_class=True)
     nats = log(max(2, settings.local.batch_size))  # of a uniform draw from one class's members
     clusters = {  # distances to centres, not to the mean: at most twice as long
