@@ -217,7 +217,11 @@ def assert_alike(expected: ClientUpdate, actual: ClientUpdate) -> None:
         )
     assert actual.state.keys() == expected.state.keys()
     for name, tensor in expected.state.items():
-        torch.testing.assert_close(actual.state[name].detach(), tensor.detach(), rtol=0, atol=2e-4)
+        # Inverse factors of near singular covariances are as much larger as their rounding.
+        rtol = 1e-3 if name.endswith("whitenings") else 0
+        torch.testing.assert_close(
+            actual.state[name].detach(), tensor.detach(), rtol=rtol, atol=2e-4
+        )
     assert actual.metrics == pytest.approx(expected.metrics, abs=1e-4)
 
 
