@@ -51,6 +51,10 @@ class SourceParts(NamedTuple):
     holders: Labels | None = None
     notes: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        """Show shapes in place of numbers."""
+        return summarise_record(self)
+
 
 def scale_bytes(pixels: NDArray[np.generic]) -> Tensor:
     """Return unsigned bytes as float32 in [0, 1]."""

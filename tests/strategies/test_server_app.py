@@ -18,7 +18,7 @@ from fedcel.errors import PluginError, RunError
 from fedcel.federation import record_names
 from fedcel.files import read_tensors
 from fedcel.losses.cel import State, Stateless, Term
-from fedcel.run_parts import select_client_images
+from fedcel.run_parts import build_client_parts, select_client_images
 from fedcel.runs import hold_folder, run_folder
 from fedcel.settings import (
     CONNECTED_NODES,
@@ -242,6 +242,12 @@ def test_a_run_config_that_says_nothing_takes_the_nodes_there_are_and_makes_a_fo
     assert capsys.readouterr().out.splitlines()[-1] == f"the run is complete; its folder: {out}"
 
 
+def forget_images() -> None:
+    """Forget what this process has read and built."""
+    load_splits.cache_clear()
+    build_client_parts.cache_clear()
+
+
 def test_a_node_that_holds_other_images_takes_part_again_once_its_run_recounts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,7 +262,7 @@ def test_a_node_that_holds_other_images_takes_part_again_once_its_run_recounts(
             with np.load(path) as images:
                 more = {name: np.concatenate([images[name], images[name][:10]]) for name in images}
             np.savez(path, **more)
-            load_splits.cache_clear()  # a node's next message is another process
+            forget_images()  # a node's next message is another process
         if trained == 12:
             raise KeyboardInterrupt
         return answer(messages, timeout=timeout)
@@ -272,7 +278,7 @@ def test_a_node_that_holds_other_images_takes_part_again_once_its_run_recounts(
     images = path.read_bytes()
     again = Wire(tmp_path, out, own=True)
     path.write_bytes(images)
-    load_splits.cache_clear()
+    forget_images()
     run(again, out, resume=True, recount=True, **settings)
     log = events(out)
     assert ["it claims" in str(event["rejected"]) for event in log] == [False, False, True, False]

@@ -23,7 +23,7 @@ class Wary(PosteriorStrategy):
         """Say why to leave a reply out, or None."""
         if reason := super().fault(reply):
             return reason
-        if self.request.plan.noise > 0:
+        if self._adds_noise():
             return None
         delta = to_vector(reply.content.array_records[record_names.DELTA].to_numpy_ndarrays())
         cosine = float(torch.cosine_similarity(delta, self.state.average, 0))
@@ -31,8 +31,12 @@ class Wary(PosteriorStrategy):
             return f"its cosine with the mean is {cosine:.2f}, must be {MIN_COSINE} or more"
         return None
 
+    def _adds_noise(self) -> bool:
+        """Whether clients add Langevin noise in this round."""
+        return self.request is not None and self.parts.plan(self.request).noise > 0
+
     def step(self, delta: ArrayRecord) -> ArrayRecord:
         """Turn the mean delta into the next model."""
-        share = 1.0 if self.request.plan.noise > 0 else min(1.0, (self.state.round + 1) / WARM_UP)
+        share = 1.0 if self._adds_noise() else min(1.0, (self.state.round + 1) / WARM_UP)
         arrays = [(share * array).astype(array.dtype) for array in delta.to_numpy_ndarrays()]
         return super().step(ArrayRecord(arrays))

@@ -12,7 +12,7 @@ from own_parts.strategy import Wary
 
 from fedcel import parse_settings
 from fedcel.data import ImportedSource
-from fedcel.losses.cel import CEL
+from fedcel.losses.cel import NoCEL
 from fedcel.privacy import LabelOnlyAnswers
 from fedcel.settings import DataSettings
 from fedcel.testing import (
@@ -47,7 +47,7 @@ class TestCEL(CELContract):
 
     def build(self) -> Deviations:
         """Return the loss."""
-        return build_deviations(CEL(), lambda v: v, 4, 3)
+        return build_deviations(NoCEL(), lambda v: v, 4, 3)
 
 
 class TestDefenceLoss(DefenceContract):

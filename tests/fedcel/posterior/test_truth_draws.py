@@ -16,6 +16,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from torch import Tensor
 
 from clients import make_client_app
+from clients.flower import client_app, posterior_client
+from fedcel.data import Images
 from fedcel.federation import ClientParts, init_server_state, server_round
 from fedcel.federation.aggregation import renormalise_weights
 from fedcel.nets.flat_net import to_arrays
@@ -25,6 +27,7 @@ from strategies.node_registry import NodeRegistry
 from tests.fedcel.posterior.truth import (
     Federation,
     Map,
+    client_parts,
     looped,
     misses,
     quadratics,
@@ -210,6 +213,10 @@ def missed_by_lost(rounds: int, patch: pytest.MonkeyPatch) -> tuple[float, float
     for name in ("_task_id", "_run_id", "_node_id"):  # Flower asks which task makes a message
         patch.setattr(TaskIdentity, name, 1)
     population = federation(rounds)
+    for module in (client_app, posterior_client):
+        patch.setattr(module, "build_client_parts", lambda settings: client_parts(population))
+    patch.setattr(client_app, "select_client_images", lambda s, k: Images(*population.parts[k]))
+    patch.setattr(client_app, "build_workspace_net", lambda settings: population.flat)
     used, models = zip(*Nodes(population).models(), strict=True)
     laws = moments(
         round_map(population, {k: SHARES[k] for k in clients}, SHARES) for clients in used

@@ -134,17 +134,21 @@ def unequal(counts: list[int], chains: int, s: Settings, seed: int = 0) -> Feder
     return lines(designs, targets, chains, s)
 
 
-def looped(federation: Federation, folder: Path) -> Iterator[ServerState]:
-    """Yield the server's state after each round of the local engine, of these images and net."""
-    s, state = federation.settings, init_server_state(federation.flat.vector)
-    examples = {k: len(y) for k, (_, y) in enumerate(federation.parts)}
-    parts = build_client_parts(s)._replace(
+def client_parts(federation: Federation) -> ClientParts:
+    """Return what clients train with: these images and this net, no loss besides."""
+    return build_client_parts(federation.settings)._replace(
         images=lambda client: Images(*federation.parts[client]),
         workspace=lambda: federation.flat,
         nets=lambda count: federation.flat,
         terms=lambda threshold: (),
     )
-    trainer = LocalTrainer(parts, folder)
+
+
+def looped(federation: Federation, folder: Path) -> Iterator[ServerState]:
+    """Yield the server's state after each round of the local engine, of these images and net."""
+    s, state = federation.settings, init_server_state(federation.flat.vector)
+    examples = {k: len(y) for k, (_, y) in enumerate(federation.parts)}
+    trainer = LocalTrainer(client_parts(federation), folder)
     for _ in range(s.rounds):
         state, _ = play_round(
             build_server_parts(s), state, examples, trainer, cut=federation.flat.cut

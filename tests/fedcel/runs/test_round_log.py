@@ -8,6 +8,7 @@ import torch
 
 from fedcel.errors import DivergedError, RunError
 from fedcel.federation import Rejection, RoundReport, init_server_state
+from fedcel.run_parts import build_schedule
 from fedcel.runs.round_log import EVENTS, Event, RoundLog, describe_round
 from fedcel.settings import parse_settings
 
@@ -18,7 +19,7 @@ def event(score: float, **metrics: float) -> Event:
     unused = [Rejection(1, "'loss' is nan")]
     report = RoundReport([0, 1], [Rejection(2, "it is late")], metrics, 100, unused)
     return describe_round(
-        parse_settings({}),
+        build_schedule(parse_settings({})),
         state,
         report,
         {"accuracy": score},

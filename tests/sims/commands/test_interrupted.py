@@ -41,15 +41,15 @@ def test_ctrl_c_names_what_goes_on(
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(f"{TRAINED_BY[command]}", interrupt)
-    assert main([command, "digits", "--set", "net.name=a b"]) == 130
+    assert main([command, "digits", "--set", "net.name=a:b c"]) == 130
     said = capsys.readouterr().err
     if command == "tune":
-        assert said.endswith("command again: fedcel tune digits --set 'net.name=a b'\n")
+        assert said.endswith("command again: fedcel tune digits --set 'net.name=a:b c'\n")
         return
     found = re.search(r"--out (runs/digits-[0-9-]+)", said)
     assert found
     out = found.group(1)
-    line = f"fedcel {command} digits --set 'net.name=a b' --out {out}"
+    line = f"fedcel {command} digits --set 'net.name=a:b c' --out {out}"
     assert said.endswith(
         f"{line} --resume\n" if command == "simulate" else f"command again: {line}\n"
     )

@@ -47,7 +47,7 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         ("cel.wieght=1", "did you mean 'cel.weight'"),
         ("rounds=many", "rounds is 'many'"),
         ("net.features=0", "must be 1 or more"),
-        ("data.source=cifra", "did you mean 'cifar'"),
+        ("data.source=cifra", "nearest: 'cifar'"),
         ("clients=900", "client"),
         ("data.test=3000", "3000"),
         ("net.name=vgg", "net.name is 'vgg'"),
