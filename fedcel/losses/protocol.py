@@ -73,8 +73,8 @@ class Term(NamedTuple):
             logged.
     """
 
-    loss: Float[Tensor, "*k"]
-    metrics: dict[str, Float[Tensor, "*k"]]
+    loss: Float[Tensor, "..."]
+    metrics: dict[str, Float[Tensor, "..."]]
 
     def __repr__(self) -> str:
         """Show shapes in the place of numbers."""
