@@ -59,7 +59,7 @@ def backbone(shape: tuple[int, ...], classes: int, net: NetSettings) -> tuple[nn
     return Backbone(net.features), nn.Linear(net.features, classes)
 
 
-def resnet(shape: tuple[int, ...], classes: int, net: NetSettings) -> tuple[nn.Module, nn.Module]:
+def resnet(shape: tuple[int, ...], classes: int, net: ImportedNet) -> tuple[nn.Module, nn.Module]:
     """Return a ResNet with weights of a file and an adapter of our own, and the head."""
     trunk = resnet18()
     trunk.load_state_dict(torch.load(WEIGHTS, weights_only=True))
