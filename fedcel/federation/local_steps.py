@@ -160,9 +160,9 @@ def train_clients(
         for step, (inputs, y, mask, noise) in enumerate(steps):
             is_due = [is_refresh_due(step, epoch * refresh_every) for epoch in epochs]
             if terms and any(is_due):
-                before = _place_states(state.terms, device, CPU)
+                on_cpu = _place_states(state.terms, device, CPU)
                 refreshed = {
-                    name: term.refresh(before[name], features.read, streams, step)
+                    name: term.refresh(on_cpu[name], features.read, streams, step)
                     for name, term, *_ in terms
                 }
                 refreshed = _place_states(refreshed, CPU, device)
@@ -180,13 +180,13 @@ def train_clients(
         return state.terms, measures
 
     states, measures = take_steps(inspect=False)
-    models, before = nets.vectors.detach().to(CPU, copy=True), received.cpu()
+    models, start_model = nets.vectors.detach().to(CPU, copy=True), received.cpu()
     if terms and len(clients) == 1 and not models.isfinite().all():
         take_steps(inspect=True)  # the same once more, with a look at the terms before each step
     client_states = part_states(terms, _place_states(states, device, CPU), stored)
     metrics = summarise_measures(measures)
     return [
-        ClientUpdate(model - before, model, state, numbers)
+        ClientUpdate(model - start_model, model, state, numbers)
         for model, state, numbers in zip(models, client_states, metrics, strict=True)
     ]
 

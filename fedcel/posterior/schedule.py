@@ -182,7 +182,8 @@ class LocalSettings(Options):
         False, description="Draw batches with equally many images of each class that a client has."
     )
     augment: Literal["none", "affine", "affine-flip"] = Field(
-        "none", description="Small random turns, scalings and shifts of training images; mirrored."
+        "none",
+        description="Random turns, scalings, shifts (and mirroring) while the encoder trains.",
     )
     step_size: StepSize = CosineStepSize()
     at_once: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(

@@ -46,6 +46,20 @@ def streams(purpose: str) -> torch.Generator:
     return torch.Generator().manual_seed(sum(map(ord, purpose)))
 
 
+def plain_steps(nets: FlatNet, rate: float = 1.0) -> LangevinContext:
+    """Return steps along the gradient alone, without noise or prior, of all parameters."""
+    return LangevinContext(
+        plan=RoundPlan(rate, 1.0, 1.0, 0.0, 0.0, 0.0, False, 0.0),
+        moving=slice(None),
+        received=nets.vector.clone(),
+        control_variate=None,
+        noise=[0.0] * nets.count,
+        streams=[torch.Generator() for _ in range(nets.count)],
+        noise_buffer=torch.empty_like(nets.vector),
+        sampler=build_sampler(LocalSettings()),
+    )
+
+
 def batch(seed: int = 1, count: int = 9, clients: int = 1) -> Batch:
     """Return a batch whose z is a leaf and whose message is z and noise."""
     stream = torch.Generator().manual_seed(seed)
@@ -227,16 +241,7 @@ def test_a_step_holds_a_loss_to_the_tasks_gradient() -> None:
         z = nets.encode(x)
         slopes: list[Tensor] = []
         z.register_hook(slopes.append)
-        context = LangevinContext(
-            plan=RoundPlan(1.0, 1.0, 1.0, 0.0, 0.0, 0.0, False, 0.0),
-            moving=slice(None),
-            received=nets.vector.clone(),
-            control_variate=None,
-            noise=[0.0],
-            streams=[torch.Generator()],
-            noise_buffer=torch.empty_like(nets.vector),
-            sampler=build_sampler(LocalSettings()),
-        )
+        context = plain_steps(nets)
         state = StepState({"cel": {}}, {}, {})
         client_step(nets, state, Batch(x, z, z, batch().y), terms=terms, context=context)
         lengths.append(float(slopes[-1].norm()))  # of the step; one before it is the task's
@@ -505,18 +510,7 @@ def test_rules_of_two_terms_by_hand(name: str, count: int) -> None:
     ).double()
     nets = FlatNet(net, 2) if count == 2 else FlatNet(net)
     nets.load(torch.randn(*nets.vectors.shape, generator=streams("vectors")).double() / 2)
-    plan = RoundPlan(0.3, 1.0, 1.0, 0.0, 0.0, 0.0, False, 0.0)
-    generators = [torch.Generator() for _ in range(count)]
-    context = LangevinContext(
-        plan=plan,
-        moving=slice(None),
-        received=nets.vector.clone(),
-        control_variate=None,
-        noise=[0.0] * count,
-        streams=generators,
-        noise_buffer=torch.empty_like(nets.vector),
-        sampler=build_sampler(LocalSettings()),
-    )
+    context = plain_steps(nets, rate=0.3)
     draws = [batch(seed, clients=count) for seed in range(3)]
     vectors = nets.vectors.clone()
     state = StepState({"cel": {}, "defence": {}}, {}, {})
@@ -590,16 +584,7 @@ def test_a_pass_of_its_own_reaches_the_encoder_alone() -> None:
         terms = [] if rule is None else [of_defence(Confident(), 1.0, rule)]
         before = nets.vectors.clone()
         z = nets.encode(own.x)
-        context = LangevinContext(
-            plan=RoundPlan(1.0, 1.0, 1.0, 0.0, 0.0, 0.0, False, 0.0),
-            moving=slice(None),
-            received=nets.vector.clone(),
-            control_variate=None,
-            noise=[0.0],
-            streams=[torch.Generator()],
-            noise_buffer=torch.empty_like(nets.vector),
-            sampler=build_sampler(LocalSettings()),
-        )
+        context = plain_steps(nets)
         states = StepState({"defence": {}}, {}, {})
         client_step(nets, states, Batch(own.x, z, z, own.y), terms=terms, context=context)
         gradients[case] = nets.gradients[0].clone()
