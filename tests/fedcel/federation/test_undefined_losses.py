@@ -126,3 +126,19 @@ def test_finite_rounds_are_played_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Plain, "evaluate", count)
     update(**{"cel.kind": "plain"})
     assert len(calls) == RAW["local.steps"]
+
+
+def test_a_failed_round_is_looked_at_with_the_same_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loss that fails at the features of one step alone is met there again, and named."""
+    sums: list[float] = []
+
+    def fail_at_third(self: Plain, state: State, z: Tensor, y: Tensor, measure: bool) -> Term:
+        total = float(z.detach().sum())
+        if len(sums) < RAW["local.steps"]:
+            sums.append(total)
+        is_third = len(sums) == RAW["local.steps"] and total == sums[-1]
+        return Term((torch.nan if is_third else 0.0) * z.mean((1, 2)), {})
+
+    monkeypatch.setattr(Plain, "evaluate", fail_at_third)
+    with pytest.raises(DivergedError, match="cel.kind 'plain' gave a loss that is not finite"):
+        update(**{"cel.kind": "plain", "temperature": 1.0, "chain.heat": 1.0})
