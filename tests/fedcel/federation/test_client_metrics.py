@@ -172,3 +172,10 @@ def test_a_client_cannot_drag_a_threshold_along() -> None:
     assert honest.threshold == 1.0
     assert 0.5 < steered.threshold < 1.0
     assert LEAD > HELD
+
+
+def test_spreads_are_in_units_of_learned_noise() -> None:
+    """Whose sd is an eighth of sigma at least: a square may be 64 times as large."""
+    for shape, factor in (("one", 1), ("feature", 64)):
+        settings = parse_settings({"cel.kind": "plain", "net.noise-shape": shape})
+        assert declare_metrics(settings)["spread"].highest == 64 * factor

@@ -169,3 +169,12 @@ def test_settings_print_what_was_set() -> None:
     assert str(parse_settings({})) == "Settings()"
     shown = str(parse_settings({"rounds": 7, "data.size": 32, "chain.burn-in": 0.7}))
     assert shown == "Settings(rounds=7, data.size=32, chain.burn-in=0.7)"
+
+
+@pytest.mark.parametrize("schedule", ["constant", "rate"])
+def test_a_schedule_without_a_ramp_is_not_held_to_one(schedule: str) -> None:
+    """Its weight is in full once the warm-up ends."""
+    late = {"cel.kind": "plain", "cel.ramp": 0.9, "chain.burn-in": 0.5}
+    assert parse_settings({**late, "cel.schedule": schedule}).cel.schedule == schedule
+    with pytest.raises(SettingsError, match="the loss must be fully on by then"):
+        parse_settings(late)
