@@ -1,6 +1,7 @@
 """The local steps of a round, of K clients at once: the only training loop there is."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain, repeat
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from fedcel.losses import (
     Streams,
     WeightedTerm,
     part_states,
+    refresh_terms,
     refuse_undefined_terms,
     start_terms,
 )
@@ -144,51 +146,59 @@ def train_clients(
     """
     if nets.count > 1 and (reason := name_obstacle(terms)):
         raise StackingError(reason)
-    device = nets.vectors.device
-    received = received.to(device)
-    is_encoder_frozen = clients[0].plan.is_encoder_frozen
-    streams, stored = [c.streams for c in clients], [c.state for c in clients]
-    features = FeatureReading(nets, [client.images for client in clients])
-
-    def take_steps(inspect: bool) -> tuple[States, list[dict[str, Tensor]]]:
-        nets.load(received)
-        context = _start_chains(nets, received, clients, local=local)
-        epochs, steps = draw_steps(nets, clients, features, local=local)
-        start = start_terms(terms, stored, features.read, streams)
-        sampler = context.start(nets.vectors[:, context.moving])
-        state, measures = StepState(_place_states(start, CPU, device), sampler), []
-        for step, (inputs, y, mask, noise) in enumerate(steps):
-            is_due = [is_refresh_due(step, epoch * refresh_every) for epoch in epochs]
-            if terms and any(is_due):
-                on_cpu = _place_states(state.terms, device, CPU)
-                refreshed = {
-                    name: term.refresh(on_cpu[name], features.read, streams, step)
-                    for name, term, *_ in terms
-                }
-                refreshed = _place_states(refreshed, CPU, device)
-                state = state._replace(terms=_choose_rows(is_due, refreshed, state.terms))
-            batch = pass_cut(
-                nets, inputs, y, mask=mask, noise=noise, is_encoder_frozen=is_encoder_frozen
-            )
-            if inspect:
-                refuse_undefined_terms(terms, state.terms, batch)
-            is_last = step == local.steps - 1
-            state, measured = client_step(
-                nets, state, batch, terms=terms, context=context, measure=is_last
-            )
-            measures.append(measured)
-        return state.terms, measures
-
-    states, measures = take_steps(inspect=False)
+    train = partial(
+        _take_steps, nets, received, clients, local=local, terms=terms, refresh_every=refresh_every
+    )
+    states, measures = train()
     models, start_model = nets.vectors.detach().to(CPU, copy=True), received.cpu()
-    if terms and len(clients) == 1 and not models.isfinite().all():
-        take_steps(inspect=True)  # the same once more, with a look at the terms before each step
-    client_states = part_states(terms, _place_states(states, device, CPU), stored)
-    metrics = summarise_measures(measures)
+    if len(clients) == 1 and not models.isfinite().all():
+        train(look=partial(refuse_undefined_terms, terms))  # the same once more
     return [
-        ClientUpdate(model - start_model, model, state, numbers)
-        for model, state, numbers in zip(models, client_states, metrics, strict=True)
+        ClientUpdate(model - start_model, model, state, metrics)
+        for model, state, metrics in zip(models, states, measures, strict=True)
     ]
+
+
+def _take_steps(
+    nets: FlatNet,
+    received: Float[Tensor, " P"],
+    clients: Sequence[ClientRound],
+    *,
+    local: LocalSettings,
+    terms: Sequence[WeightedTerm],
+    refresh_every: int,
+    look: Callable[[States, Batch], None] = lambda states, batch: None,
+) -> tuple[list[State], list[dict[str, float]]]:
+    """Take a round's steps; return what each client keeps, and its metrics.
+
+    `look` sees the terms' states and the batch before each step.
+    """
+    device, is_encoder_frozen = nets.vectors.device, clients[0].plan.is_encoder_frozen
+    nets.load(received.to(device))
+    streams, stored = [client.streams for client in clients], [client.state for client in clients]
+    features = FeatureReading(nets, [client.images for client in clients])
+    context = _start_chains(nets, clients, local=local)
+    epochs, steps = draw_steps(nets, clients, features, local=local)
+    states = _place_states(start_terms(terms, stored, features.read, streams), CPU, device)
+    state = StepState(states, context.start(nets.vectors[:, context.moving]))
+    measures = []
+    for step, (inputs, y, mask, noise) in enumerate(steps):
+        is_due = [is_refresh_due(step, epoch * refresh_every) for epoch in epochs]
+        if any(is_due):
+            on_cpu = _place_states(state.terms, device, CPU)
+            fresh = refresh_terms(terms, on_cpu, features.read, streams, step, is_due)
+            state = state._replace(terms=_place_states(fresh, CPU, device))
+        batch = pass_cut(
+            nets, inputs, y, mask=mask, noise=noise, is_encoder_frozen=is_encoder_frozen
+        )
+        look(state.terms, batch)
+        is_last = step == local.steps - 1
+        state, measured = client_step(
+            nets, state, batch, terms=terms, context=context, measure=is_last
+        )
+        measures.append(measured)
+    states = part_states(terms, _place_states(state.terms, device, CPU), stored)
+    return states, summarise_measures(measures)
 
 
 def name_obstacle(terms: Sequence[WeightedTerm]) -> str | None:
@@ -441,24 +451,21 @@ def _unbind_draws(
 
 
 def _start_chains(
-    nets: FlatNet,
-    received: Float[Tensor, " P"],
-    clients: Sequence[ClientRound],
-    *,
-    local: LocalSettings,
+    nets: FlatNet, clients: Sequence[ClientRound], *, local: LocalSettings
 ) -> LangevinContext:
     """Gather what the Langevin steps of a round share, of the parameters that move."""
     plan = clients[0].plan
     moving = moving_parameters(nets, plan.is_encoder_frozen)
+    received = nets.vectors[0, moving].clone()
     variates = [client.control_variate for client in clients if client.control_variate is not None]
     return LangevinContext(
         plan=plan,
         moving=moving,
-        received=received[moving],
+        received=received,
         control_variate=torch.stack(variates)[:, moving].to(received.device) if variates else None,
         noise=[client.plan.noise for client in clients],
         streams=[client.streams("langevin") for client in clients],
-        noise_buffer=torch.empty_like(received[moving], device=CPU),
+        noise_buffer=torch.empty_like(received, device=CPU),
         sampler=build_sampler(local),
     )
 
@@ -468,24 +475,6 @@ def _place_states(states: States, source: torch.device, target: torch.device) ->
     if source == target:
         return states
     return {name: place_state(state, target) for name, state in states.items()}
-
-
-def _choose_rows(is_new: Sequence[bool], new: States, old: States) -> States:
-    """Return the new state of some clients and the old one of others; what learns is a leaf."""
-    if all(is_new):
-        return new
-
-    def choose(name: str, tensor: Tensor, before: Tensor) -> Tensor:
-        if tensor is before:
-            return before
-        rows = torch.tensor(is_new, device=tensor.device).view(-1, *[1] * (tensor.dim() - 1))
-        chosen = torch.where(rows, tensor.detach(), before.detach())
-        return chosen.requires_grad_(before.requires_grad)
-
-    return {
-        term: {name: choose(name, tensor, old[term][name]) for name, tensor in state.items()}
-        for term, state in new.items()
-    }
 
 
 def summarise_measures(measures: Sequence[Mapping[str, Tensor]]) -> list[dict[str, float]]:

@@ -210,6 +210,42 @@ def start_terms(
     return states
 
 
+def refresh_terms(
+    terms: Sequence[WeightedTerm],
+    states: States,
+    read_features: FeatureReader,
+    streams: Sequence[Streams],
+    step: int,
+    is_due: Sequence[bool],
+) -> States:
+    """Compute the statistics of the terms anew, of the clients that are due.
+
+    Args:
+        terms: Those that act in the round.
+        states: The state of each term.
+        read_features: Reads all features of all clients.
+        streams: Random streams of each client.
+        step: Steps taken so far.
+        is_due: Of each client.
+
+    Returns:
+        The state of each term; a tensor that learns is a leaf.
+    """
+
+    def choose(new: Tensor, old: Tensor) -> Tensor:
+        if new is old or all(is_due):
+            return new
+        rows = torch.tensor(is_due, device=new.device).view(-1, *[1] * (new.dim() - 1))
+        return torch.where(rows, new.detach(), old.detach()).requires_grad_(old.requires_grad)
+
+    after: States = {}
+    for weighted in terms:
+        old = states[weighted.name]
+        new = weighted.term.refresh(old, read_features, streams, step)
+        after[weighted.name] = {name: choose(tensor, old[name]) for name, tensor in new.items()}
+    return after
+
+
 def part_states(
     terms: Sequence[WeightedTerm], states: States, stored: Sequence[State | None]
 ) -> list[State]:
