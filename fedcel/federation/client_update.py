@@ -142,35 +142,53 @@ def update_clients(
     protect = partial(protect_update, parts.update, received=request.model, trained=trained)
     obstacle = None
 
+    def train(clients: Sequence[int], states: Mapping[int, State | None]) -> list[ClientUpdate]:
+        return train_clients(
+            parts.nets(len(clients)),
+            request.model,
+            [prepare_client(parts, request, client, states[client]) for client in clients],
+            local=parts.schedule.local,
+            terms=terms,
+            refresh_every=parts.refresh_every,
+        )
+
+    def train_together(
+        clients: Sequence[int], states: Mapping[int, State | None]
+    ) -> dict[int, ClientUpdate]:
+        """Train several at once; return the updates of those that can be, and are finite."""
+        nonlocal obstacle
+        try:
+            updates = dict(zip(clients, train(clients, states), strict=True))
+        except DivergedError:  # is raised again where it is one client's
+            return {}
+        except Exception as error:  # the same, where it is no obstacle
+            is_known = isinstance(error, StackingError)
+            obstacle = str(error) if is_known else describe_unforeseen(error)
+            report_obstacle(obstacle)
+            return {}
+        return {
+            client: protect(partial(list, [update]))
+            for client, update in updates.items()
+            if update.model.isfinite().all()
+        }
+
+    def train_alone(client: int, states: Mapping[int, State | None]) -> ClientUpdate:
+        try:
+            with parts.blame():
+                return protect(partial(train, [client], states), state=states[client])
+        except FailedError as error:
+            where = f"round {request.round_number}, client {client}"
+            raise type(error)(f"{where}: {error}") from error
+
     @usual_torch_state()
     def train_window(window: Sequence[int]) -> dict[int, ClientUpdate]:
-        nonlocal obstacle
         states = {client: read_state(client) for client in window}
-        train = partial(_train_batch, parts, request, terms=terms, states=states)
-        updates = {}
+        updates: dict[int, ClientUpdate] = {}
         for batch in _group_clients(parts, states, terms=terms, plan=plan, at_once=at_once):
-            together: list[ClientUpdate] = []
             if len(batch) > 1 and obstacle is None:
-                try:
-                    together = train(batch)
-                except DivergedError:
-                    pass  # is raised again where it is one client's
-                except Exception as error:  # the same, where it is no obstacle
-                    is_known = isinstance(error, StackingError)
-                    obstacle = str(error) if is_known else describe_unforeseen(error)
-                    report_obstacle(obstacle)
-            for client, update in zip(batch, together, strict=False):
-                if update.model.isfinite().all():
-                    updates[client] = protect(partial(list, [update]))
-            for client in batch:
-                if client not in updates:
-                    try:
-                        with parts.blame():
-                            alone = partial(train, [client])
-                            updates[client] = protect(alone, state=states[client])
-                    except FailedError as error:
-                        where = f"round {request.round_number}, client {client}"
-                        raise type(error)(f"{where}: {error}") from error
+                updates |= train_together(batch, states)
+            missing = [client for client in batch if client not in updates]
+            updates |= {client: train_alone(client, states) for client in missing}
         return updates
 
     remaining = iter(request.weights)
@@ -219,25 +237,6 @@ def _group_clients(
     for group in groups.values():
         for piece in torch.tensor(group).tensor_split(-(-len(group) // at_once)):
             yield piece.tolist()
-
-
-def _train_batch(
-    parts: ClientParts,
-    request: RoundRequest,
-    clients: Sequence[int],
-    *,
-    terms: Sequence[WeightedTerm],
-    states: Mapping[int, State | None],
-) -> list[ClientUpdate]:
-    """Train clients at once, without a look at what may leave them."""
-    return train_clients(
-        parts.nets(len(clients)),
-        request.model,
-        [prepare_client(parts, request, client, states[client]) for client in clients],
-        local=parts.schedule.local,
-        terms=terms,
-        refresh_every=parts.refresh_every,
-    )
 
 
 def prepare_client(

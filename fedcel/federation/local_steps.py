@@ -197,8 +197,8 @@ def _take_steps(
             nets, state, batch, terms=terms, context=context, measure=is_last
         )
         measures.append(measured)
-    states = part_states(terms, _place_states(state.terms, device, CPU), stored)
-    return states, summarise_measures(measures)
+    ended = _place_states(state.terms, device, CPU)
+    return part_states(terms, ended, stored), summarise_measures(measures)
 
 
 def name_obstacle(terms: Sequence[WeightedTerm]) -> str | None:
