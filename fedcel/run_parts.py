@@ -26,7 +26,7 @@ from fedcel.losses import (
     TermSource,
     WeightedTerm,
 )
-from fedcel.losses.cel import CutShape, adaptive_threshold, adaptive_weight, ramp_weight
+from fedcel.losses.cel import CutShape, init_control, move_control
 from fedcel.nets import (
     CPU,
     NOISE_LIMIT,
@@ -88,9 +88,8 @@ def build_server_parts(settings: Settings, classes: int | None = None) -> Server
     Returns:
         Schedules, rules and ranges.
     """
-    rule, cel_settings = settings.strategy, settings.cel
+    rule = settings.strategy
     is_mean = (rule.name, rule.aggregation, rule.max_norm) == (OWN_STRATEGY, "mean", "none")
-    waits = cel_settings.ramp * settings.rounds if cel_settings.target == "accuracy" else 0
     return ServerParts(
         schedule=build_schedule(settings),
         select=partial(select_clients, settings.seed, settings.clients, settings.clients_per_round),
@@ -102,9 +101,7 @@ def build_server_parts(settings: Settings, classes: int | None = None) -> Server
         classes=classes,
         has_noisy_updates=settings.update.noise > 0,
         takes_mean=is_mean,
-        next_threshold=partial(adaptive_threshold.next_threshold, cel=cel_settings),
-        next_weight=partial(adaptive_weight.next_weight, cel=cel_settings, rounds=settings.rounds),
-        threshold_waits=waits,
+        move_control=partial(move_control, cel=settings.cel, rounds=settings.rounds),
     )
 
 
@@ -124,28 +121,27 @@ def build_schedule(settings: Settings) -> RoundSchedule:
         chain=settings.chain,
         temperature=settings.temperature,
         gain=settings.strategy.gain,
-        ramp=partial(ramp_losses, settings),
-        cel_weight=0.0 if settings.cel.kind == "none" else settings.cel.weight,
-        defence_weight=settings.defence.used_strength,
+        weigh_losses=partial(weigh_losses, settings),
     )
 
 
-def ramp_losses(settings: Settings, clock: Clock) -> float:
-    """Compute gamma_t: 0 in warm-up, then up to 1 as `cel.schedule` says.
+def weigh_losses(settings: Settings, clock: Clock, limit: float | None) -> dict[str, float]:
+    """Compute the weights of the added losses in a round.
 
-    `ramp`: linear to the fraction `cel.ramp` of the rounds, then constant; `constant`: all of it at
-    once; `rate`: in proportion to the step size, so that it falls as a cosine; `target`: as `ramp`,
-    which the gamma that the server sends never exceeds.
+    Args:
+        settings: The run's settings.
+        clock: The round.
+        limit: Upper limit of the conditional entropy loss's gamma, besides its schedule.
+
+    Returns:
+        Each weight, by its term's name.
     """
-    options = settings.cel
-    if options.schedule in ("ramp", "target"):
-        return ramp_weight(clock.number, clock.rounds, warm_up=options.warm_up, ramp=options.ramp)
-    if clock.number <= options.warm_up:
-        return 0.0
-    if options.schedule == "constant":
-        return 1.0
-    step_size = settings.local.step_size
-    return step_size(clock) / step_size.rate
+    gamma = settings.cel.find_gamma(clock, settings.local.step_size)
+    largest = 0.0 if settings.cel.kind == "none" else settings.cel.weight
+    return {
+        "cel": largest * (gamma if limit is None else min(limit, gamma)),
+        "defence": settings.defence.used_strength * gamma,
+    }
 
 
 def init_run_state(settings: Settings, flat: FlatNet) -> ServerState:
@@ -158,12 +154,10 @@ def init_run_state(settings: Settings, flat: FlatNet) -> ServerState:
     Returns:
         The state.
     """
-    options, net = settings.cel, flat.net
-    cut = describe_cut(settings, net, 0)
+    cut = describe_cut(settings, flat.net, 0)
     return init_server_state(flat.vector)._replace(
-        threshold=adaptive_threshold.init_control(options, cut),
-        weight=adaptive_weight.init_control(options),
-        trained=list_trained_parameters(net),
+        control=init_control(settings.cel, cut),
+        trained=list_trained_parameters(flat.net),
     )
 
 

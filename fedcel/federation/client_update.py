@@ -208,9 +208,10 @@ def weigh_terms(terms: Sequence[WeightedTerm], plan: RoundPlan) -> list[Weighted
     Returns:
         The terms that act.
     """
-    weights = {"cel": plan.cel_weight, "defence": plan.defence_weight}
-    weighted = [term._replace(weight=weights[term.name]) for term in terms]
-    return [term for term in weighted if term.weight > 0 and not plan.is_encoder_frozen]
+    if plan.is_encoder_frozen:
+        return []
+    weighted = [term._replace(weight=plan.weights[term.name]) for term in terms]
+    return [term for term in weighted if term.weight > 0]
 
 
 def _group_clients(

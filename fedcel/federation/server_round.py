@@ -18,7 +18,7 @@ from fedcel.federation.client_metrics import MetricRange, summarise_metrics
 from fedcel.federation.client_update import RoundRequest
 from fedcel.federation.local_steps import ClientUpdate
 from fedcel.federation.server_state import ServerState
-from fedcel.losses.cel import ThresholdControl, WeightControl
+from fedcel.losses.cel import GoalControl
 from fedcel.posterior import RoundPlan, RoundSchedule, weigh_clients
 
 HEAVIEST = "heaviest-update"
@@ -44,9 +44,7 @@ class ServerParts(NamedTuple):
         classes: The run's number of classes; None: not known.
         has_noisy_updates: Whether clients perturb their updates.
         takes_mean: Whether the mean of all updates is what is taken.
-        next_threshold: Moves an adaptive threshold by what a round measured.
-        next_weight: Moves an adaptive gamma.
-        threshold_waits: Round before which the threshold stays.
+        move_control: Moves what follows a goal by what round `n` measured.
     """
 
     schedule: RoundSchedule
@@ -59,9 +57,7 @@ class ServerParts(NamedTuple):
     classes: int | None
     has_noisy_updates: bool
     takes_mean: bool
-    next_threshold: Callable[[ThresholdControl, Mapping[str, float]], ThresholdControl]
-    next_weight: Callable[[WeightControl, Mapping[str, float]], WeightControl]
-    threshold_waits: float
+    move_control: Callable[[GoalControl, Mapping[str, float], int], GoalControl]
 
     def plan(self, request: RoundRequest) -> RoundPlan:
         """Compute the constants of a round for a client that holds all examples."""
@@ -173,7 +169,7 @@ def begin_round(
         sum(examples.values()),
         weights,
         {client: state.find_state_round(client) for client in weights},
-        threshold=state.threshold.threshold if state.threshold else None,
+        threshold=state.threshold,
         gamma=state.gamma,
     )
 
@@ -296,9 +292,7 @@ def follow_goal(
 ) -> ServerState:
     """Move an adaptive threshold or gamma after a round in which the loss acted.
 
-    A threshold that follows the accuracy waits until the ramp's end: early on, the model is merely
-    young, and a threshold that rose for it would have to come all the way back. In the chain both
-    stay: so does the chain's target.
+    In the chain both stay: so does the chain's target.
 
     Args:
         parts: Schedules and rules.
@@ -310,17 +304,13 @@ def follow_goal(
     Returns:
         The state that the next round begins with.
     """
-    if state.threshold is None and state.weight is None:
+    if state.control is None:
         return state
     schedule, number = parts.schedule, state.round
     plan = schedule.plan(number, 1.0, total_examples, gamma=state.gamma)
-    if not plan.cel_acts or schedule.clock(number).is_sampling:
+    if not plan.weights["cel"] or schedule.clock(number).is_sampling:
         return state
-    if state.threshold is not None and number >= parts.threshold_waits:
-        state = state._replace(threshold=parts.next_threshold(state.threshold, measured))
-    if state.weight is not None:
-        state = state._replace(weight=parts.next_weight(state.weight, measured))
-    return state
+    return state._replace(control=parts.move_control(state.control, measured, number))
 
 
 def measure_kept_share(report: RoundReport) -> float:

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedcel.losses.cel import ThresholdControl, WeightControl
+from fedcel.losses.cel import GoalControl
 from fedcel.short_repr import summarise_record
 
 
@@ -18,14 +18,12 @@ class ServerState(NamedTuple):
     model: Float[Tensor, " P"]
     average: Float[Tensor, " P"]
     """m, the sliding average of deltas."""
-    threshold: ThresholdControl | None = None
-    """The state of an adaptive threshold."""
+    control: GoalControl | None = None
+    """The threshold or weight of a loss that follows a goal."""
     examples: Mapping[int, int] | None = None
     """Partition -> N_k, once nodes have told."""
     has_node_data: bool = False
     """Whether a node trained on images that are not the server's to deal."""
-    weight: WeightControl | None = None
-    """The state of an adaptive gamma."""
     trained: Int[Tensor, " M"] | None = None
     """Positions of the parameters that are trained; None: all are."""
     state_rounds: Mapping[int, int] | None = {}
@@ -37,9 +35,16 @@ class ServerState(NamedTuple):
         return None if self.state_rounds is None else self.state_rounds.get(client, 0)
 
     @property
+    def threshold(self) -> float | None:
+        """Threshold of the next round; None where it follows no goal."""
+        control = self.control
+        return control.value if control and control.steered == "threshold" else None
+
+    @property
     def gamma(self) -> float | None:
-        """What gamma is at most in the next round; None where only the schedule limits it."""
-        return None if self.weight is None else self.weight.gamma
+        """Largest gamma of the next round; None where only the schedule limits it."""
+        control = self.control
+        return control.value if control and control.steered == "weight" else None
 
     def __repr__(self) -> str:
         """Show shapes in the place of numbers."""

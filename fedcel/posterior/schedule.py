@@ -248,10 +248,6 @@ class RoundPlan(NamedTuple):
 
     rate: float
     """eta."""
-    cel_weight: float
-    """lambda times the ramp gamma_t."""
-    defence_weight: float
-    """The defence's strength times the ramp gamma_t."""
     pull: float
     """kappa, the pull towards the received model."""
     decay: float
@@ -265,11 +261,8 @@ class RoundPlan(NamedTuple):
     steps: int = 1
     control: str = "none"
     """The control variate of this round."""
-
-    @property
-    def cel_acts(self) -> bool:
-        """Say whether the conditional entropy loss has an encoder to act on and a weight."""
-        return self.cel_weight > 0 and not self.is_encoder_frozen
+    weights: Mapping[str, float] = {}
+    """Weight of each added loss, by its term's name."""
 
 
 def temperature_ratio(rate: float, kappa: float, steps: int) -> float:
@@ -326,9 +319,8 @@ class RoundSchedule(NamedTuple):
         chain: Burn-in, and what is sampled.
         temperature: T after burn-in.
         gain: Factor of the mean delta on the server.
-        ramp: Share of the losses' weights in a round, gamma.
-        cel_weight: lambda, of the conditional entropy loss; 0: there is none.
-        defence_weight: Strength of the defence as a weight.
+        weigh_losses: Weights of the added losses in a round, by their terms' names; its second
+            argument limits the gamma of the conditional entropy loss.
     """
 
     rounds: int
@@ -337,9 +329,7 @@ class RoundSchedule(NamedTuple):
     chain: ChainSettings
     temperature: float
     gain: float = 1.0
-    ramp: Callable[[Clock], float] = lambda clock: 1.0
-    cel_weight: float = 0.0
-    defence_weight: float = 0.0
+    weigh_losses: Callable[[Clock, float | None], Mapping[str, float]] = lambda clock, limit: {}
 
     def clock(self, number: int) -> Clock:
         """Make the clock of round `number`, from 1."""
@@ -397,11 +387,8 @@ class RoundSchedule(NamedTuple):
             steps=steps,
             gain=self.gain,
         )
-        ramp = self.ramp(clock)
         return RoundPlan(
             rate=eta,
-            cel_weight=self.cel_weight * (ramp if gamma is None else min(gamma, ramp)),
-            defence_weight=self.defence_weight * ramp,
             pull=kappa + proximal,
             decay=decay,
             noise=math.sqrt(variance),
@@ -409,6 +396,7 @@ class RoundSchedule(NamedTuple):
             temperature=temperature,
             clip=None if self.local.clip == "none" else self.local.clip,
             steps=steps,
+            weights=self.weigh_losses(clock, gamma),
             control=self.local.control if clock.is_sampling else "none",
         )
 

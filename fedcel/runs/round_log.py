@@ -109,7 +109,7 @@ def describe_round(
         ],
         "rate": plan.rate,
         "temperature": plan.temperature,
-        "cel-weight": plan.cel_weight,
+        "cel-weight": plan.weights["cel"],
         "pull": plan.rate * plan.pull,
         "seconds": seconds,
     }
@@ -121,8 +121,8 @@ def describe_round(
         event["lost-states"] = list(report.lost_states)
     if (share := measure_kept_share(report)) < 1:
         event[KEPT_SHARE] = share
-    if state.threshold:
-        event["cel-threshold"] = state.threshold.threshold
+    if state.threshold is not None:
+        event["cel-threshold"] = state.threshold
     if diagnosis:
         event |= {"r-hat": diagnosis.r_hat, "ess": diagnosis.ess, "geweke": diagnosis.geweke}
     undefined = [k for k, v in event.items() if isinstance(v, float) and not math.isfinite(v)]

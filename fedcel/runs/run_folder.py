@@ -14,7 +14,7 @@ from fedcel.data import Splits, describe_images, load_splits
 from fedcel.errors import RunError
 from fedcel.federation import ServerState
 from fedcel.files import read_json, read_tensors, read_toml, write_json, write_tensors, write_toml
-from fedcel.losses.cel import ThresholdControl, WeightControl
+from fedcel.losses.cel import GoalControl
 from fedcel.nets import FlatNet, NetSettings, OwnNet
 from fedcel.posterior import Chain, Trace
 from fedcel.run_parts import init_net
@@ -28,6 +28,7 @@ IMAGE_FORM = "images.json"
 """In an exported model: what it has to know of its images, in their place."""
 UPLOADS = "uploads.json"
 """In a run folder: the rounds in which noisy updates were requested, once for each time."""
+_CONTROL_KEYS = {"threshold": ("threshold", "error"), "weight": ("gamma", "gamma-error")}
 
 
 class ImageForm(BaseModel, frozen=True, extra="forbid"):
@@ -301,12 +302,9 @@ def write_state(folder: Path, state: ServerState) -> None:
     """Write all that the server needs to go on after this round."""
     tensors = {"model": state.model, "average": state.average}
     metadata = {"round": str(state.round)}
-    if state.threshold:
-        threshold = state.threshold
-        metadata |= {"threshold": repr(threshold.threshold), "error": repr(threshold.error)}
-    if state.weight:
-        weight = state.weight
-        metadata |= {"gamma": repr(weight.gamma), "gamma-error": repr(weight.error)}
+    if state.control:
+        value_key, error_key = _CONTROL_KEYS[state.control.steered]
+        metadata |= {value_key: repr(state.control.value), error_key: repr(state.control.error)}
     if state.examples is not None:
         metadata |= {
             "examples": json.dumps(state.examples),
@@ -331,12 +329,9 @@ def read_state(folder: Path, initial: ServerState) -> ServerState:
             int(metadata["round"]),
             tensors["model"],
             tensors["average"],
-            initial.threshold
-            and ThresholdControl(float(metadata["threshold"]), float(metadata["error"])),
+            initial.control and _read_control(metadata, initial.control),
             {int(client): int(count) for client, count in examples.items()} or None,
             bool(int(metadata.get("own", "0"))),  # an earlier version did not write it
-            initial.weight
-            and WeightControl(float(metadata["gamma"]), float(metadata["gamma-error"])),
             initial.trained,
             _read_state_rounds(metadata),
         )
@@ -344,6 +339,12 @@ def read_state(folder: Path, initial: ServerState) -> ServerState:
         raise RunError(f"{path} is damaged: it holds no {error}; start the run anew") from None
     except (ValueError, TypeError, AttributeError) as error:
         raise RunError(f"{path} is damaged: {error}; start the run anew") from None
+
+
+def _read_control(metadata: Mapping[str, str], initial: GoalControl) -> GoalControl:
+    value_key, error_key = _CONTROL_KEYS[initial.steered]
+    value, error = float(metadata[value_key]), float(metadata[error_key])
+    return initial._replace(value=value, error=error)
 
 
 def _read_state_rounds(metadata: Mapping[str, str]) -> dict[int, int] | None:

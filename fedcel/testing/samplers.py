@@ -175,7 +175,7 @@ class SamplerContract:
         """After burn-in the head moves alone, every parameter of it; all stays finite."""
         net, stream = Mlp(features=6, width=9), torch.Generator().manual_seed(1)
         flat = FlatNet(build_net(net, (1, 4, 4), 3, stream, cut=Cut(0.1)))
-        plan = RoundPlan(0.1, 0.0, 0.0, 0.0, 0.0, 0.05, True, 1.0, steps=3)
+        plan = RoundPlan(0.1, 0.0, 0.0, 0.05, True, 1.0, steps=3)
         images = Images(torch.rand(12, 1, 4, 4, generator=stream), torch.arange(12) % 3)
         local = LocalSettings(sampler=self.name, steps=3, batch_size=4)
         client = ClientRound(images, plan, partial(make_generator, 3))

@@ -72,7 +72,7 @@ def ours() -> Callable[[], None]:
     """Return our steps: a gradient by autograd, a pull to 0, the posterior's noise."""
     flat = FlatNet(wide())
     noise = (2 * RATE * TEMPERATURE / EXAMPLES) ** 0.5
-    plan = RoundPlan(RATE, 0.0, 0.0, 0.0, 1 / (EXAMPLES * SCALE**2), noise, False, TEMPERATURE)
+    plan = RoundPlan(RATE, 0.0, 1 / (EXAMPLES * SCALE**2), noise, False, TEMPERATURE)
     stream = torch.Generator().manual_seed(0)
     context = LangevinContext(
         plan,

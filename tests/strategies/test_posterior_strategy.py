@@ -11,8 +11,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedcel.errors import RoundError
 from fedcel.federation import Rejection, record_names
-from fedcel.losses.cel import WeightControl
-from fedcel.losses.cel.adaptive_threshold import ThresholdControl
+from fedcel.losses.cel import GoalControl
 from strategies import PosteriorStrategy
 from strategies.validate_reply import find_gradient_fault
 from tests.strategies.grid import EXAMPLES, SHAPES, FakeGrid, begin, failed, reply, strategy
@@ -156,7 +155,7 @@ def test_bytes_that_are_no_array_are_left_out() -> None:
 def test_the_threshold_goes_down_with_the_round() -> None:
     """Exactly the server's number, to each client."""
     s = strategy(**{"cel.kind": "cluster", "cel.warm-up": 1, "rounds": 10})
-    s.state = s.state._replace(round=1, threshold=ThresholdControl(0.25))
+    s.state = s.state._replace(round=1, control=GoalControl("threshold", 0.25))
     begin(s)
     model = ArrayRecord([np.zeros(shape, np.float32) for shape in SHAPES])
     sent = list(s.configure_train(2, model, ConfigRecord(), FakeGrid([])))  # type: ignore[arg-type]
@@ -169,7 +168,7 @@ def test_the_threshold_goes_down_with_the_round() -> None:
 def test_gamma_goes_down_with_the_round() -> None:
     """The server's number, to each client."""
     s = strategy(**{"cel.kind": "plain", "cel.schedule": "target", "cel.target": "accuracy"})
-    s.state = s.state._replace(weight=WeightControl(0.375))
+    s.state = s.state._replace(control=GoalControl("weight", 0.375))
     begin(s)
     model = ArrayRecord([np.zeros(shape, np.float32) for shape in SHAPES])
     for message in s.configure_train(1, model, ConfigRecord(), FakeGrid([])):  # type: ignore[arg-type]

@@ -1,12 +1,11 @@
 """Conditional entropy losses: a small spread of features within each class."""
 
-from fedcel.losses.cel.adaptive_threshold import ThresholdControl
-from fedcel.losses.cel.adaptive_weight import WeightControl
 from fedcel.losses.cel.class_spread import ClassShare, class_members
 from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.cel.conditional_entropy import CEL, NoCEL, Pool
 from fedcel.losses.cel.contract import CEL_TESTS, CELCase
 from fedcel.losses.cel.gated import Gated
+from fedcel.losses.cel.goal_control import GoalControl, init_control, move_control
 from fedcel.losses.cel.hybrid import Hybrid
 from fedcel.losses.cel.imported import CELTerm, ImportedCEL
 from fedcel.losses.cel.modules import (
@@ -57,6 +56,7 @@ __all__ = [
     "FeatureReader",
     "Gated",
     "GatedCEL",
+    "GoalControl",
     "Hybrid",
     "HybridCEL",
     "ImportedCEL",
@@ -73,12 +73,12 @@ __all__ = [
     "State",
     "Stateless",
     "Term",
-    "ThresholdControl",
-    "WeightControl",
     "channel_penalty",
     "class_members",
+    "init_control",
     "linear_penalty",
     "log_penalty",
+    "move_control",
     "ramp_weight",
     "split_features",
 ]

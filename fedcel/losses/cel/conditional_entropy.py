@@ -10,9 +10,11 @@ from torch import Tensor
 
 from fedcel.errors import SettingsError
 from fedcel.losses.cel.class_spread import ClassShare
+from fedcel.losses.cel.ramp import ramp_weight
 from fedcel.losses.protocol import CutShape, FeatureReader, StackedFeatures, State, Term
 from fedcel.losses.terms import Batch, LossTerm, Streams
 from fedcel.options import Kind, Off, Positive
+from fedcel.posterior import Clock, StepSize
 
 Pool = Literal["flatten", "mean"]
 """What becomes of features of more than one dimension before a loss."""
@@ -95,6 +97,26 @@ class CEL(Kind, LossTerm, table="cel"):
             raise SettingsError(
                 f"cel.goal is {self.goal:g}, must be a validation accuracy below 1; try 0.95"
             )
+
+    def find_gamma(self, clock: Clock, step_size: StepSize) -> float:
+        """Compute gamma_t of a round, the share of all losses' weights: 0 in warm-up.
+
+        Then by `schedule`. `ramp`: linear to the fraction `ramp` of the rounds, then constant;
+        `constant`: all of it at once; `rate`: in proportion to the step size; `target`: as `ramp`,
+        which the gamma that the server sends never exceeds.
+
+        Args:
+            clock: The round.
+            step_size: That of the clients.
+
+        Returns:
+            gamma_t, in [0, 1].
+        """
+        if self.schedule in ("ramp", "target"):
+            return ramp_weight(clock.number, clock.rounds, warm_up=self.warm_up, ramp=self.ramp)
+        if clock.number <= self.warm_up:
+            return 0.0
+        return 1.0 if self.schedule == "constant" else step_size(clock) / step_size.rate
 
     @property
     def refresh_epochs(self) -> int:

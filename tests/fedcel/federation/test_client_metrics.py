@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fedcel.federation import declare_scores, summarise_metrics
 from fedcel.federation.client_metrics import HELD, LEAD, MetricRange
 from fedcel.federation.client_update import RoundRequest
-from fedcel.losses.cel import CEL, adaptive_threshold
+from fedcel.losses.cel import CEL, GoalControl, move_control
 from fedcel.metrics import calibration
 from fedcel.privacy import LabelledLogits, LaplaceAnswers, measure_utility
 from fedcel.run_parts import build_workspace_net, declare_metrics
@@ -156,21 +156,21 @@ def test_a_client_cannot_drag_a_threshold_along() -> None:
     """One of eight reports the largest spread there is for 60 rounds: tau stays within 2 times."""
     raw = {"cel.kind": "plain", "cel.penalty": "log", "cel.target": "spread", "cel.goal": 1.0}
     cel = parse_settings(raw).cel
-    honest = steered = adaptive_threshold.ThresholdControl(1.0)
-    for _ in range(60):
+    honest = steered = GoalControl("threshold", 1.0)
+    for number in range(60):
         rows = [{"spread": 1.0}] * 7
         for hostile, control in ((1.0, "honest"), (64.0, "steered")):
             summary = summarise_metrics([*rows, {"spread": hostile}], [0.125] * 8, SPREAD)
             assert summary.spread is not None
             measured = {"spread": summary.spread}
             if control == "honest":
-                honest = adaptive_threshold.next_threshold(honest, measured, cel)
+                honest = move_control(honest, measured, number, cel=cel, rounds=60)
             else:
                 # The loss answers a lower threshold with a smaller spread.
-                measured["spread"] *= steered.threshold
-                steered = adaptive_threshold.next_threshold(steered, measured, cel)
-    assert honest.threshold == 1.0
-    assert 0.5 < steered.threshold < 1.0
+                measured["spread"] *= steered.value
+                steered = move_control(steered, measured, number, cel=cel, rounds=60)
+    assert honest.value == 1.0
+    assert 0.5 < steered.value < 1.0
     assert LEAD > HELD
 
 

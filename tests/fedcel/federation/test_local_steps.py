@@ -28,7 +28,7 @@ from tests.fedcel.losses.cel.gates import Attention
 from tests.fedcel.losses.single import bind_rival, cel_term, defence_term, single
 from tests.fedcel.test_torch_state import STATES
 
-PLAIN = RoundPlan(0.3, 0.0, 0.0, 0.0, 0.0, 0.0, False, 0.0)
+PLAIN = RoundPlan(0.3, 0.0, 0.0, 0.0, False, 0.0)
 LOCAL = LocalSettings(steps=7, batch_size=5)
 
 

@@ -49,7 +49,7 @@ def streams(purpose: str) -> torch.Generator:
 def plain_steps(nets: FlatNet, rate: float = 1.0) -> LangevinContext:
     """Return steps along the gradient alone, without noise or prior, of all parameters."""
     return LangevinContext(
-        plan=RoundPlan(rate, 1.0, 1.0, 0.0, 0.0, 0.0, False, 0.0),
+        plan=RoundPlan(rate, 0.0, 0.0, 0.0, False, 0.0),
         moving=slice(None),
         received=nets.vector.clone(),
         control_variate=None,

@@ -112,7 +112,7 @@ def test_a_sampler_that_breaks_its_contract_is_refused(name: str) -> None:
 def test_a_sampler_that_fails_later_is_named() -> None:
     """FailedError, with the user's file and line."""
     sampler = build_sampler(LocalSettings(sampler=f"{__name__}:Limited"))
-    plan = RoundPlan(0.1, 0.0, 0.0, 0.0, 0.0, 0.0, False, 1.0, steps=1)
+    plan = RoundPlan(0.1, 0.0, 0.0, 0.0, False, 1.0, steps=1)
     words = r"Limited' failed: ArithmeticError: beyond the limit \(.*test_sampler_contract.py, line"
     with pytest.raises(FailedError, match=words):
         sampler.step({}, torch.full((3,), 8.0), torch.ones(3), lambda *_: None, plan)

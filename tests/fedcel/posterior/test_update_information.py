@@ -16,7 +16,7 @@ from tests.fedcel.posterior.truth import lines, settings
 
 RATE, STEPS, NOISE, PULL = 0.1, 8, 0.05, 0.7
 CHAINS = 20_000
-PLAN = RoundPlan(RATE, 0.0, 0.0, PULL, 0.0, NOISE, False, 1.0, steps=STEPS)
+PLAN = RoundPlan(RATE, PULL, 0.0, NOISE, False, 1.0, steps=STEPS)
 
 
 def measure_bound(target: float, plan: RoundPlan = PLAN) -> float:

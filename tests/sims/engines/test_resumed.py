@@ -9,8 +9,7 @@ import torch
 from fedcel.errors import RunError
 from fedcel.federation import init_server_state
 from fedcel.files import read_tensors, write_tensors
-from fedcel.losses.cel import WeightControl
-from fedcel.losses.cel.adaptive_threshold import ThresholdControl
+from fedcel.losses.cel import GoalControl
 from fedcel.runs import run_folder
 from fedcel.runs.server_run import ServerRun
 from fedcel.settings import Settings, parse_settings
@@ -23,11 +22,11 @@ from tests.sims.trained import FOLLOWING, STEERED, events, model, run
 def test_a_state_without_the_threshold_is_refused_by_name(tmp_path: Path) -> None:
     """An earlier version wrote it, or a run with a fixed threshold."""
     folder = run(tmp_path / "run")
-    fresh = init_server_state(model(folder))._replace(threshold=ThresholdControl(1.0))
+    fresh = init_server_state(model(folder))._replace(control=GoalControl("threshold", 1.0))
     with pytest.raises(RunError, match="holds no 'threshold'; start the run anew"):
         run_folder.read_state(folder, fresh)
     assert run_folder.read_state(folder, init_server_state(model(folder))).threshold is None
-    fresh = init_server_state(model(folder))._replace(weight=WeightControl(0.1))
+    fresh = init_server_state(model(folder))._replace(control=GoalControl("weight", 0.1))
     with pytest.raises(RunError, match="holds no 'gamma'; start the run anew"):
         run_folder.read_state(folder, fresh)
 

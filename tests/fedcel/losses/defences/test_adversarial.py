@@ -172,7 +172,7 @@ def trained(weight: float) -> FlatNet:
         build_net(Mlp(features=4, width=16), SHAPE, 2, make_generator(1, "net"), cut=Cut(0.03))
     )
     term = WeightedTerm("defence", defence_term(adversary()), weight)
-    plan = RoundPlan(0.3, 0.0, weight, 0.0, 0.0, 0.0, False, 0.0)
+    plan = RoundPlan(0.3, 0.0, 0.0, 0.0, False, 0.0)
     local = LocalSettings(steps=700, batch_size=32)
     train_one(
         flat,
