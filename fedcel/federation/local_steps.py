@@ -186,7 +186,7 @@ def _take_steps(
         is_due = [is_refresh_due(step, epoch * refresh_every) for epoch in epochs]
         if any(is_due):
             on_cpu = _place_states(state.terms, device, CPU)
-            fresh = refresh_terms(terms, on_cpu, features.read, streams, step, is_due)
+            fresh = refresh_terms(terms, on_cpu, features.read, streams, step=step, is_due=is_due)
             state = state._replace(terms=_place_states(fresh, CPU, device))
         batch = pass_cut(
             nets, inputs, y, mask=mask, noise=noise, is_encoder_frozen=is_encoder_frozen

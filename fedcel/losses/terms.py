@@ -215,6 +215,7 @@ def refresh_terms(
     states: States,
     read_features: FeatureReader,
     streams: Sequence[Streams],
+    *,
     step: int,
     is_due: Sequence[bool],
 ) -> States:
