@@ -299,9 +299,7 @@ def bind_terms(
     if loss is not None:
         rule = GradientRule(
             None if options.clip == "none" else options.clip,
-            options.passes == "two" or options.momentum > 0,
-            options.momentum,
-            None if options.limit == "none" else options.limit,
+            None if options.momentum == "none" else options.momentum,
         )
         source = _name_source("cel.kind", options.kind, "cel.weight")
         terms.append(WeightedTerm("cel", loss, 0.0, rule, source))

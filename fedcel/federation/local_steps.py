@@ -239,10 +239,6 @@ def client_step(
         The next state, and measurements.
     """
     potential = nets.potential(batch.smashed, batch.y)
-    if batch.z.requires_grad and any(weighted.rule.limit for weighted in terms):
-        (task,) = torch.autograd.grad(potential.sum(), batch.z, retain_graph=True)
-        scale = batch.noise_scale
-        batch = batch._replace(task_gradient=task if scale is None else task * scale.detach())
     values = [weighted.evaluate(state.terms[weighted.name], batch, measure) for weighted in terms]
     joint, separate = potential, []
     for weighted, value in zip(terms, values, strict=True):
@@ -280,9 +276,9 @@ def add_separate_gradients(
         if loss.requires_grad:
             nets.backward(loss, retain_graph=position + 1 < len(separate))
             gradient = nets.gradients[:, : nets.cut].clone()
-        if weighted.name in means:
-            gradient = torch.lerp(gradient, means[weighted.name], weighted.rule.momentum)
-        if weighted.rule.momentum:
+        if momentum := weighted.rule.momentum:
+            if weighted.name in means:
+                gradient = torch.lerp(gradient, means[weighted.name], momentum)
             after[weighted.name] = gradient
         nets.gradients.copy_(joint)
         nets.gradients[:, : nets.cut].add_(gradient)

@@ -27,8 +27,6 @@ class Batch(NamedTuple):
         y: Labels (K, B).
         noise_scale: Standard deviation of each value's noise in units of the cut's sigma
             (K, B, D); None: all are 1.
-        task_gradient: Gradient of the potential at the whitened features (K, B, D), where a term
-            is bounded by it.
     """
 
     x: Float[Tensor, "K B ..."]
@@ -36,7 +34,6 @@ class Batch(NamedTuple):
     smashed: Float[Tensor, "K B D"]
     y: Int[Tensor, "K B"]
     noise_scale: Float[Tensor, "K B D"] | None = None
-    task_gradient: Float[Tensor, "K B D"] | None = None
 
     def __repr__(self) -> str:
         """Show shapes in the place of numbers."""
@@ -110,45 +107,18 @@ class GradientRule(NamedTuple):
 
     Attributes:
         clip: Largest norm of the weighted gradient at the features of one image, or None.
-        has_own_pass: Whether the term has a backward pass of its own, into the encoder alone.
         momentum: Share of the last step's in the running mean of the term's gradient that the
-            encoder follows; 0: each step's own. Above 0 the term needs a backward pass of its own.
-        limit: Largest ratio of the norm of the weighted gradient at the features of a batch to that
-            of the potential's, or None.
+            encoder follows, from a backward pass of its own; 0: each step's own; None: the term
+            shares the pass of the cross-entropy.
     """
 
     clip: float | None = None
-    has_own_pass: bool = False
-    momentum: float = 0.0
-    limit: float | None = None
+    momentum: float | None = None
 
     @property
-    def bounds_features(self) -> bool:
-        """Whether the gradient at the features is bounded; a loss's own parameters get theirs."""
-        return self.clip is not None or self.limit is not None
-
-    def bound(
-        self, gradient: Float[Tensor, "K B D"], task: Float[Tensor, "K B D"] | None
-    ) -> Float[Tensor, "K B D"]:
-        """Bound a term's gradient at the features.
-
-        Args:
-            gradient: The weighted term's.
-            task: The potential's, in the same units; None: the rule has no `limit`.
-
-        Returns:
-            The gradient, no image's longer than `clip`, and in each client's batch no longer than
-            `limit` times the potential's.
-        """
-        smallest = torch.finfo(gradient.dtype).tiny
-        if self.clip is not None:
-            norm = gradient.norm(dim=-1, keepdim=True).clamp_min(smallest)
-            gradient = gradient * (self.clip / norm).clamp_max(1.0)
-        if self.limit is not None and task is not None:
-            norm, allowed = (part.flatten(1).norm(dim=1) for part in (gradient, task))
-            share = (self.limit * allowed / norm.clamp_min(smallest)).clamp_max(1.0)
-            gradient = gradient * share[:, None, None]
-        return gradient
+    def has_own_pass(self) -> bool:
+        """Whether the term has a backward pass of its own, into the encoder alone."""
+        return self.momentum is not None
 
 
 JOINT = GradientRule()
@@ -167,7 +137,7 @@ class WeightedTerm(NamedTuple):
 
     def evaluate(self, state: State, batch: Batch, measure: bool) -> Term:
         """Compute the weighted loss (K,) of a batch, and metrics if they are to be measured."""
-        if not self.rule.bounds_features:
+        if self.rule.clip is None:
             loss, metrics = self.term.loss(state, batch, measure)
             return Term(self.weight * loss, metrics)
         z = batch.whitened.detach().requires_grad_()
@@ -175,7 +145,8 @@ class WeightedTerm(NamedTuple):
         torch.autograd.backward(self.weight * loss, torch.ones_like(loss))
         if z.grad is None:  # no class carries a signal
             return Term(self.weight * loss.detach(), metrics)
-        gradient = self.rule.bound(z.grad, batch.task_gradient)
+        norm = z.grad.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(z.grad.dtype).tiny)
+        gradient = z.grad * (self.rule.clip / norm).clamp_max(1.0)
         pull = (batch.whitened * gradient).sum((-2, -1))
         return Term(self.weight * loss.detach() + (pull - pull.detach()), metrics)
 

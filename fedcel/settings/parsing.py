@@ -16,10 +16,15 @@ FORMER_ENGINES = ("loop", "batched", "processes")
 """Names of engines in version 0.2: all of them the engine `local` now."""
 
 REMOVED_KEYS: dict[str, tuple[Scalar, str]] = {
+    "cel.attention-rate": (0.01, "the attention steps by 0.01"),
     "cel.attention-step": ("adam", "the attention always steps by Adam"),
     "cel.end": (1.0, "multiply cel.weight by it"),
     "cel.entropy": (0.0, "set cel.attention to 'floor', which keeps the members too"),
+    "cel.floor": (0.5, "the attention 'floor' spreads half of the weight evenly"),
     "cel.hidden": (0, "the attention is a quarter as wide as the features, from 64 to 256"),
+    "cel.limit": ("none", "bound the loss's gradient with cel.clip, or lower cel.weight"),
+    "cel.outlier-rule": ("reseed", "to truncate set cel.clustering to 'truncated-k-means'"),
+    "cel.passes": ("one", "for two passes set cel.momentum to 0"),
     "cel.refresh-every": (1, "set cel.refresh to the number of epochs"),
     "cel.reservoir": (1024, "a refresh sees up to 1024 images of each class"),
     "chain.probes": (16, "a chain is diagnosed on 16 validation images"),
@@ -38,13 +43,14 @@ REMOVED_KEYS: dict[str, tuple[Scalar, str]] = {
     "strategy.proximal": (0.0, "set strategy.name to Flower's FedProx, with strategy.arguments"),
     "strategy.trim": (0.2, "name Flower's rule by strategy.name, with strategy.arguments"),
 }
-"""Keys of version 0.2, their defaults, which are passed over, and what else takes their place."""
+"""Former keys, their defaults, which are passed over, and what else takes their place."""
 
-RENAMED_VALUES: dict[tuple[str, Scalar], Scalar] = {
-    ("cel.refresh", "epoch"): 1,
-    ("cel.refresh", "round"): 0,
+FORMER_VALUES: dict[tuple[str, Scalar], tuple[str, Scalar]] = {
+    ("cel.outlier-rule", "truncate"): ("cel.clustering", "truncated-k-means"),
+    ("cel.refresh", "epoch"): ("cel.refresh", 1),
+    ("cel.refresh", "round"): ("cel.refresh", 0),
 }
-"""Values of version 0.2, and what they are called now."""
+"""Former values of keys, and what says the same now."""
 
 
 def flatten_settings(tree: Mapping[str, object], prefix: str = "") -> dict[str, Scalar]:
@@ -92,7 +98,7 @@ def parse_settings(*layers: Mapping[str, object]) -> Settings:
     Raises:
         SettingsError: One line a problem: what, its value, what is allowed, the nearest name.
     """
-    flat = _rename_values(_rename_engine(merge_layers(*layers)))
+    flat = _translate_former(_rename_engine(merge_layers(*layers)))
     known_keys = [setting.key for setting in describe_settings()]
     for key in sorted(flat.keys() & REMOVED_KEYS.keys()):
         former_default, remedy = REMOVED_KEYS[key]
@@ -163,9 +169,16 @@ def drop_foreign_keys(
     return {key: value for key, value in flat.items() if key not in foreign}
 
 
-def _rename_values(flat: dict[str, Scalar]) -> dict[str, Scalar]:
-    """Return settings with values of version 0.2 replaced by what they are called now."""
-    return {key: RENAMED_VALUES.get((key, value), value) for key, value in flat.items()}
+def _translate_former(flat: dict[str, Scalar]) -> dict[str, Scalar]:
+    """Return settings with what earlier versions wrote replaced by what says the same now."""
+    former = {
+        key: FORMER_VALUES[key, flat[key]] for key in flat if (key, flat[key]) in FORMER_VALUES
+    }
+    flat = {key: value for key, value in flat.items() if key not in former} | dict(former.values())
+    passes = flat.get("cel.passes")
+    if passes in ("one", "two") and flat.pop("cel.passes") and not flat.get("cel.momentum"):
+        flat["cel.momentum"] = 0.0 if passes == "two" else "none"
+    return flat
 
 
 def _rename_engine(flat: dict[str, Scalar]) -> dict[str, Scalar]:

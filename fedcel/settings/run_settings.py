@@ -344,8 +344,8 @@ def check_chain(settings: Settings) -> None:
             "classes, and the chain would sample another posterior; set local.balance to false",
         ),
         (
-            settings.cel.momentum > 0 and is_whole_net_sampled(settings),
-            f"cel.momentum is {settings.cel.momentum:g} and chain.scope 'full' above temperature "
+            settings.cel.momentum not in ("none", 0) and is_whole_net_sampled(settings),
+            f"cel.momentum is {settings.cel.momentum} and chain.scope 'full' above temperature "
             "0: steps along a mean of earlier gradients would sample another distribution; set "
             "cel.momentum to 0, or chain.scope to 'head'",
         ),

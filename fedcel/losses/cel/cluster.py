@@ -52,19 +52,18 @@ class ClusteredCEL(SpreadCEL, RefreshedCEL):
         "auto",
         description="Clusters a class; 0: 5, at most a quarter of n_c; auto: 1, of `hybrid` 0.",
     )
-    clustering: Literal["k-means", "diagonal", "full"] = Field(
-        "k-means", description="How clusters are found: K-means, or Gaussians of that covariance."
+    clustering: Literal["k-means", "truncated-k-means", "diagonal", "full"] = Field(
+        "k-means",
+        description="K-means, the same less far members, or Gaussians of that covariance.",
     )
     form: Literal["renormalised", "original"] = Field(
         "renormalised",
         description="A class's spread is over the clusters in the batch; original: absent as 0.",
     )
     outlier: Positive | Off = Field(
-        "none", description="Multiple of a class's median spread above which a cluster is too wide."
-    )
-    outlier_rule: Literal["reseed", "truncate"] = Field(
-        "reseed",
-        description="reseed: too wide clusters start anew; truncate: far members are left out.",
+        "none",
+        description="Multiple of a class's median spread above which a cluster is reseeded, or "
+        "truncated.",
     )
 
     @property
@@ -80,20 +79,18 @@ class ClusteredCEL(SpreadCEL, RefreshedCEL):
     def check_rules(self) -> None:
         """Refuse to leave members out where nothing says which; see `CEL.check_rules`."""
         super().check_rules()
-        if self.outlier_rule != "truncate":
-            return
-        if self.outlier == "none" or self.outlier < 1:
+        if self.is_truncated and (self.outlier == "none" or self.outlier < 1):
             value = "'none'" if self.outlier == "none" else f"{self.outlier:g}"
             raise SettingsError(
-                f"cel.outlier-rule is 'truncate', cel.outlier {value}, must be 1 or more: it says "
-                "who is far; set cel.outlier to 2, or cel.outlier-rule to 'reseed'"
+                f"cel.clustering is 'truncated-k-means', cel.outlier {value}, must be 1 or more: "
+                "it says which members are far; set cel.outlier to 2, or cel.clustering to "
+                "'k-means'"
             )
-        if self.clustering != "k-means":
-            raise SettingsError(
-                f"cel.outlier-rule is 'truncate', cel.clustering {self.clustering!r}: only "
-                "clusters of K-means have a radius; set cel.clustering to 'k-means', or "
-                "cel.outlier-rule to 'reseed'"
-            )
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether clusters that are too wide lose their far members."""
+        return self.clustering == "truncated-k-means"
 
     @torch.no_grad()
     def fit_clusters(
@@ -135,12 +132,12 @@ class ClusteredCEL(SpreadCEL, RefreshedCEL):
             previous_centres = previous["centres"].to(z.dtype) - means[:, None]
         problem = ClusteringProblem(centred, y, active, generators)
         outlier = None if self.outlier == "none" else self.outlier
-        if self.clustering == "k-means":
-            reseeded = outlier if self.outlier_rule == "reseed" else None
+        if self.clustering not in SCALE_NAMES:
+            reseeded = None if self.is_truncated else outlier
             clusters = kmeans.find_clusters(problem, previous_centres, is_retained, reseeded)
             weights = kmeans.measure_clusters(clusters)[0].to(z.dtype) / sizes.clamp_min(1)[:, None]
             packed = _pack_state(clusters, weights, counts, means)
-            if outlier is not None and self.outlier_rule == "truncate":
+            if outlier is not None and self.is_truncated:
                 centres, limits, spreads = kmeans.truncate_clusters(centred, clusters, outlier)
                 packed = _pack_state(clusters._replace(centres=centres), weights, counts, means)
                 packed |= {"limits": limits, "spreads": spreads}
@@ -163,10 +160,10 @@ class ClusteredCEL(SpreadCEL, RefreshedCEL):
             "spreads": slots,
             "counts": slots[:1],
         }
-        if self.clustering != "k-means":
+        if self.clustering in SCALE_NAMES:
             scale = (features,) if self.clustering == "diagonal" else (features, features)
             shapes[SCALE_NAMES[self.clustering]] = (*slots, *scale)
-        return shapes | ({"limits": slots} if self.outlier_rule == "truncate" else {})
+        return shapes | ({"limits": slots} if self.is_truncated else {})
 
     def _check_size(self, shape: tuple[int, int, int], state: State | None) -> None:
         """Raise SettingsError unless the state fits the shape, and covariances the memory."""
@@ -254,7 +251,7 @@ class ClusteredCEL(SpreadCEL, RefreshedCEL):
         else:
             slot_members = _find_slot_members(slots, pi.shape[-2:].numel(), z)
         centre = select_rows(state["centres"].flatten(-3, -2), slots)
-        if self.outlier_rule == "truncate":
+        if self.is_truncated:
             slot_members = _leave_out_far(slot_members, z, centre, slots, limits=state["limits"])
         parts = self._cluster_parts(pi, slot_members.counts.view_as(pi))
         v = weighted_spread(z, centre, uniform_weights(slot_members)).view_as(pi)
@@ -268,7 +265,7 @@ class ClusteredCEL(SpreadCEL, RefreshedCEL):
         pair_counts = drop_singletons(members.counts)
         within = {"cluster-spread": weighted_mean((parts * v).sum(-1), counts)}
         total = {"spread": weighted_mean(plain_spread(z.detach(), y, members), pair_counts)}
-        if self.outlier_rule == "truncate":
+        if self.is_truncated:
             counted_share = slot_members.counts.sum(-1) / members.counts.sum(-1).clamp_min(1)
             within["truncated-share"] = 1 - counted_share
         return Term(
@@ -285,7 +282,7 @@ class ClusteredCEL(SpreadCEL, RefreshedCEL):
         pi, centres = state["weights"], state["centres"]
         if pi.shape[-1] == 1:
             return y
-        if self.clustering == "k-means":
+        if self.clustering not in SCALE_NAMES:
             # Centred first: the expanded squared distance loses precision far from 0.
             means = torch.einsum("...ck,...ckd->...cd", pi, centres)
             centred = z - select_rows(means, y)

@@ -1,7 +1,7 @@
 """Conditional entropy losses: the options that all of them share."""
 
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -56,19 +56,10 @@ class CEL(Kind, LossTerm, table="cel"):
     clip: Positive | Off = Field(
         "none", description="Largest L2 norm of the loss's gradient at an image's features."
     )
-    limit: Positive | Off = Field(
+    momentum: Annotated[float, Field(ge=0, lt=1)] | Off = Field(
         "none",
-        description="Largest ratio of the loss's gradient at a batch's features to the task's.",
-    )
-    momentum: float = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        description="The encoder follows the running mean of the loss's gradient; 0: each step's.",
-    )
-    passes: Literal["one", "two"] = Field(
-        "one",
-        description="two: the loss has a backward pass of its own, into the encoder alone.",
+        description="Of the loss's gradient, from a backward pass of its own into the encoder; "
+        "none: one pass for all.",
     )
 
     _cut: CutShape = PrivateAttr(CutShape(0, 0))

@@ -34,8 +34,11 @@ from fedcel.losses.protocol import (
     Term,
     stack_states,
 )
-from fedcel.options import Positive
 
+FLOOR_SHARE = 0.5
+"""Share r of the weights that the attention `floor` spreads evenly over a class."""
+ATTENTION_RATE = 0.01
+"""Step size of the attention's weights."""
 COLLAPSED_SHARE = 0.5
 """Mean n_eff/n below which a warning is given."""
 
@@ -125,8 +128,6 @@ class AttentiveCEL(SpreadCEL):
     attention: Literal["ascend", "minimise", "detach", "floor"] = Field(
         "ascend", description="Who moves the gated attention: against, with, or without the loss."
     )
-    floor: float = Field(0.5, ge=0, le=1, description="Uniform share r of the attention 'floor'.")
-    attention_rate: Positive = Field(0.01, description="Step size of the attention's weights.")
 
     @property
     def hidden_size(self) -> int:
@@ -209,7 +210,7 @@ class AttentiveCEL(SpreadCEL):
         alpha = attention_weights(attention_scores(theta, n), members)
         if self.attention != "floor":
             return alpha
-        return (1 - self.floor) * alpha + self.floor * uniform_weights(members)
+        return (1 - FLOOR_SHARE) * alpha + FLOOR_SHARE * uniform_weights(members)
 
     def _warn_of_collapse(self, share: float) -> None:
         """Warn, in at most five wordings, so that Python's default filter prints each once."""
@@ -222,7 +223,7 @@ class AttentiveCEL(SpreadCEL):
 
     def move_attention(self, state: State) -> State:
         """Move theta where a gradient arrived."""
-        return adam.take_step(state, self.attention_rate)
+        return adam.take_step(state, ATTENTION_RATE)
 
 
 @final
@@ -237,7 +238,7 @@ class Gated(AttentiveCEL):
     How the attention moves: `ascend`: it climbs while the encoder descends, on the worst weighting,
     by gradient reversal. `minimise`: both descend, for comparison; watch `attention-share`.
     `detach`: alpha is a constant to autograd. `floor`: both descend on (1 - r) alpha + r/n, so that
-    v >= r * plain spread. A step moves theta by about `attention_rate`, whatever the loss's weight.
+    v >= r * plain spread. A step moves theta by about `ATTENTION_RATE`, whatever the loss's weight.
 
     Classes with fewer than 2 members carry no signal: they are left out and beta is taken over the
     rest. Features that are NaN give a NaN loss.

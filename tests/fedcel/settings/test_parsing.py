@@ -8,6 +8,7 @@ import pytest
 from fedcel.errors import SettingsError
 from fedcel.runs import parse_run_settings
 from fedcel.settings import (
+    Scalar,
     Settings,
     dump_settings,
     flatten_settings,
@@ -97,6 +98,27 @@ def test_removed_keys_pass_at_their_former_default_alone() -> None:
     for key, (default, remedy) in REMOVED_KEYS.items():
         with pytest.raises(SettingsError, match=re.escape(f"{key} is gone: {remedy}")):
             parse_settings({key: "other" if default != "other" else 1})
+
+
+@pytest.mark.parametrize(
+    ("former", "current"),
+    [
+        (
+            {"cel.outlier-rule": "truncate", "cel.outlier": 3.0, "cel.clustering": "k-means"},
+            {"cel.clustering": "truncated-k-means", "cel.outlier": 3.0},
+        ),
+        ({"cel.passes": "one", "cel.momentum": 0.0}, {}),
+        ({"cel.passes": "two", "cel.momentum": 0.0}, {"cel.momentum": 0.0}),
+        ({"cel.passes": "two"}, {"cel.momentum": 0.0}),
+        ({"cel.passes": "one", "cel.momentum": 0.5}, {"cel.momentum": 0.5}),
+    ],
+)
+def test_former_values_mean_what_they_meant(
+    former: dict[str, Scalar], current: dict[str, Scalar]
+) -> None:
+    """What two keys said is read from the one that is left."""
+    kind = {"cel.kind": "cluster"}
+    assert parse_settings(former | kind) == parse_settings(current | kind)
 
 
 def test_the_settings_of_an_older_run_are_read(tmp_path: Path) -> None:

@@ -14,10 +14,9 @@ Attention = Literal["ascend", "minimise", "detach", "floor"]
 MODES: list[Attention] = ["ascend", "minimise", "detach", "floor"]
 
 
-def gated(attention: Attention, rate: float = 0.01, floor: float = 0.5, features: int = 4) -> Any:
+def gated(attention: Attention, features: int = 4) -> Any:
     """Return the linear loss; its value is the share-weighted spread itself."""
-    options = Gated(penalty="linear", attention=attention, floor=floor, attention_rate=rate)
-    return single(options, 3, features)
+    return single(Gated(penalty="linear", attention=attention), 3, features)
 
 
 def example(seed: int, count: int = 9) -> tuple[Tensor, Tensor, State]:

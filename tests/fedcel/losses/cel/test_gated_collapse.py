@@ -62,12 +62,10 @@ def test_collapse_warns_when_measured(attention: Attention) -> None:
 
 
 @settings(deadline=None, max_examples=30)
-@given(st.integers(0, 2**32 - 1), st.floats(0, 1), st.floats(0, 50))
-def test_floor_bounds_the_spread(seed: int, floor: float, sharpness: float) -> None:
-    """At least r * plain for any attention, however sharp; r = 1 is plain."""
+@given(st.integers(0, 2**32 - 1), st.floats(0, 50))
+def test_floor_bounds_the_spread(seed: int, sharpness: float) -> None:
+    """At least half of the plain one for any attention, however sharp."""
     z, y, state = example(seed)
     state = {**state, "theta": state["theta"].detach() * sharpness}
     plain = single(Plain(penalty="linear"), 3).loss({}, z, y).loss
-    mine, even = gated("floor", floor=floor), gated("floor", floor=1.0)
-    assert mine.loss(state, z, y, measure=False).loss >= floor * plain - 1e-12
-    torch.testing.assert_close(even.loss(state, z, y).loss, plain)
+    assert gated("floor").loss(state, z, y, measure=False).loss >= 0.5 * plain - 1e-12

@@ -274,7 +274,6 @@ def refusals() -> Iterator[tuple[Callable[[], object], str]]:
     yield lambda: MutualInformationCEL(classes=3, noise=0.0), "^noise is 0.0, must be above 0"
     yield lambda: PlainCEL(classes=3, penalty="square"), "penalty"  # type: ignore[arg-type]
     yield lambda: HybridCEL(classes=3, clusters=1), "^clusters is 1, HybridCEL"
-    yield lambda: GatedCEL(classes=3, floor=2.0), "floor"
     yield lambda: GatedCEL(classes=3, attention="sideways"), "^attention is 'sideways', must be"
     yield lambda: PlainCEL(classes=3, clusters=2), "unexpected keyword argument 'clusters'"
     yield lambda: PlainCEL(classes=3)(Z[0], Y), "features are"
@@ -311,7 +310,7 @@ EMPTY = [
     (ClusterCEL, {}),
     (ClusterCEL, {"clusters": 3, "share": "none"}),
     (ClusterCEL, {"clusters": 2, "clustering": "full"}),
-    (ClusterCEL, {"clusters": 2, "outlier": 1.5, "outlier_rule": "truncate"}),
+    (ClusterCEL, {"clusters": 2, "outlier": 1.5, "clustering": "truncated-k-means"}),
     (GatedCEL, {}),
     (HybridCEL, {"clusters": 2}),
     (MutualInformationCEL, {}),
@@ -385,7 +384,7 @@ def test_many_classes_take_no_square_of_their_number() -> None:
     ("make", "words"),
     [
         (lambda: ClusterCEL(classes=4, penalty="root"), "^penalty is 'root', must be 'linear'"),  # type: ignore[arg-type]
-        (lambda: ClusterCEL(classes=4, outlier_rule="cut"), "^outlier_rule is 'cut', must be"),  # type: ignore[arg-type]
+        (lambda: ClusterCEL(classes=4, clustering="cut"), "^clustering is 'cut', must be"),  # type: ignore[arg-type]
         (lambda: PlainCEL(classes=4, noise=0.0), "^noise is 0.0, .* or penalty 'linear'$"),
         (lambda: MutualInformationCEL(classes=4, noise=0.0), "^noise is 0.0, .* or PlainCEL$"),
         (lambda: PlainCEL(classes=2.5), r"^classes is 2.5, must be a whole number"),  # type: ignore[arg-type]

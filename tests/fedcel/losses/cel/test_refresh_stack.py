@@ -27,7 +27,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "by count": {"clusters": 0},
     "original": {"clusters": 3, "form": "original"},
     "reseeded": {"clusters": 3, "outlier": 1.2},
-    "truncated": {"clusters": 2, "outlier": 1.2, "outlier_rule": "truncate"},
+    "truncated": {"clusters": 2, "outlier": 1.2, "clustering": "truncated-k-means"},
     "small reservoir": {"clusters": 2},
     "small reservoir, reseeded": {"clusters": 3, "outlier": 1.2},
     "diagonal": {"clusters": 2, "clustering": "diagonal"},
