@@ -26,8 +26,8 @@ from sims.report.figures import (
     draw_variant,
 )
 from sims.report.summary import Summary
-from sims.results.columns import ACCURACY, BITS, Column
-from sims.results.intervals import Estimate, crossed_interval, mean_samples
+from sims.results.columns import ACCURACY, BITS, POSITIONS, Column
+from sims.results.intervals import Estimate, crossed_interval
 from sims.results.records import BenchRow
 
 FOLDER = Path(__file__).parents[1] / "figures"
@@ -79,11 +79,8 @@ def list_points(file: str) -> list[Point]:
             groups.setdefault((row.variant, row.strength or 0.0), []).append(number)
 
     def mean(numbers: Sequence[int], column: Column) -> Estimate:
-        samples = mean_samples(
-            ([sample[number] for number in numbers] for sample in bench.samples), column.key
-        )
-        values = (bench.measured[number][column.key] for number in numbers)
-        return crossed_interval(values, samples)
+        values = bench.measured[:, numbers, POSITIONS[column.key]]
+        return crossed_interval(values[0], values[1:].mean(1))
 
     points = []
     for (variant, _), numbers in sorted(groups.items()):

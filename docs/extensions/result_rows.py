@@ -67,19 +67,18 @@ from fedcel import per_image
 from sims.report.matched_table import (
     COLUMNS,
     Comparison,
-    VariantMatches,
+    format_gaps,
     format_match,
     make_anchor_lines,
     make_loss_tables,
     make_overall_table,
-    make_paired_table,
     open_comparison,
 )
 from sims.report.table import format_estimate, format_markdown, make_table
 from sims.results.columns import BITS, MSE, Column, find_columns
 from sims.results.file_names import BENCH_FILE
 from sims.results.intervals import estimate
-from sims.results.matched_accuracy import match_samples
+from sims.results.matched_accuracy import Matches, match_curves
 from sims.results.records import BenchRow
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -208,13 +207,12 @@ def quote_match(file: str, query: dict[str, str], key: str) -> str:
         line = dict(list_area_cells(file, float(query["over"]), against))[variant]
         current = line[(2 if against else 0) + (BITS, MSE).index(column)]
     elif against:
-        current = list_paired_cells(file, float(query["loss"]), variant, against)[column.key]
+        matches = match_bench(file, float(query["loss"]))
+        current = format_gaps(matches[variant], matches[against])[column.key]
     else:
-        bench, matches, samples = match_bench(file, float(query["loss"]))
-        seeds = len({row.seed for row in bench.rows})
+        matches = match_bench(file, float(query["loss"]))
         columns = tuple(dict.fromkeys([column, BITS]))
-        drawn = [sample[variant] for sample in samples]
-        current = format_match(matches[variant], drawn, seeds, columns)[0]
+        current = format_match(matches[variant], compare_variants(file), columns)[0]
     if not any(character.isdigit() for character in current):
         raise ValueError(f"{variant} has no {key} there: {current}")
     return current
@@ -457,13 +455,9 @@ def compare_variants(file: str, against: str | None = None) -> Comparison:
 
 
 @lru_cache
-def match_bench(
-    file: str, loss: float
-) -> tuple[Comparison, VariantMatches, Sequence[VariantMatches]]:
-    """Return a kept bench, its variants at an accuracy, and the same in samples of its images."""
-    bench = compare_variants(file)
-    matches, *samples = match_samples(bench.rows, [bench.measured, *bench.samples], loss)
-    return bench, matches, samples
+def match_bench(file: str, loss: float) -> dict[str, Matches]:
+    """Return the variants of a kept bench at an accuracy."""
+    return match_curves(compare_variants(file).curves, loss)
 
 
 def draw_matched(
@@ -499,16 +493,14 @@ def draw_beside(
     compare: Sequence[str],
 ) -> str:
     """Return measures at one accuracy, and beside them differences to a variant."""
-    bench, matches, samples = match_bench(file, loss)
-    seeds = len({row.seed for row in bench.rows})
+    bench, matches = compare_variants(file), match_bench(file, loss)
     lines = []
     for name in only or matches:
-        drawn = [sample[name] for sample in samples]
-        gaps = {} if name == against else list_paired_cells(file, loss, name, against)
+        gaps = {} if name == against else format_gaps(matches[name], matches[against])
         lines.append(
             [
                 bench.titles[name],
-                *format_match(matches[name], drawn, seeds, columns),
+                *format_match(matches[name], bench, columns),
                 *(gaps.get(key, "") for key in compare),
             ]
         )
@@ -517,15 +509,6 @@ def draw_beside(
     heads = [f"{column.head}: to {bench.titles[against]}" for column in find_columns(*compare)]
     head = ["variant", *(column.head for column in columns), *heads]
     return format_markdown(make_table(file, head, lines))
-
-
-@lru_cache
-def list_paired_cells(file: str, loss: float, variant: str, against: str) -> dict[str, str]:
-    """Return the differences of a variant to another at an accuracy, by the measures' keys."""
-    bench, matches, samples = match_bench(file, loss)
-    table = make_paired_table(bench, matches, samples, against=against, names=[variant])
-    keys = [column.key for column in COLUMNS[:4]]
-    return dict(zip(keys, table.rows[-1][1:], strict=False))
 
 
 @lru_cache

@@ -1,10 +1,12 @@
 """A bench as Markdown or LaTeX tables: leaks of variants at equal accuracy, with intervals."""
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
 
 from fedcel.errors import SettingsError
 from sims.report.table import (
@@ -12,7 +14,6 @@ from sims.report.table import (
     Table,
     escape_latex,
     find_anchors,
-    format_crossed,
     format_estimate,
     format_latex,
     format_markdown,
@@ -20,15 +21,18 @@ from sims.report.table import (
     make_table,
 )
 from sims.results.bench_rows import read_bench_rows, read_image_vectors
-from sims.results.columns import BITS, MSE, Column, Measures, find_columns
+from sims.results.columns import BITS, MSE, POSITIONS, Column, find_columns
 from sims.results.file_names import FAILED_FILE
-from sims.results.intervals import complete_mean, resample_rows
+from sims.results.intervals import crossed_interval, resample_rows
 from sims.results.matched_accuracy import (
+    Curves,
+    Match,
     Matches,
-    match_samples,
+    average_curves,
+    make_curves,
+    match_curves,
     measure_rows,
     paired_differences,
-    sample_areas,
 )
 from sims.results.record_files import read_records
 from sims.results.records import BenchRow, CellAttack, FailedCell
@@ -44,22 +48,27 @@ COMPARED = COLUMNS[:4]
 """Measures of which differences are taken, and which are drawn again in samples of the images."""
 MOSTLY = 0.9
 """A variant that reaches an accuracy in fewer of the bootstrap samples is said to."""
-VariantMatches = Mapping[str, Matches]
-VariantAreas = Mapping[str, Mapping[int, Measures]]
-"""Measures by variant and seed."""
-SeedValues = Mapping[int, float | None]
 
 
 class Comparison(NamedTuple):
-    """A bench's rows, what was measured of them, and how the variants are named."""
+    """A bench's rows, held to the attacks that all have met, and their curves."""
 
     rows: list[BenchRow]
-    measured: list[Measures]
-    samples: list[list[dict[str, float]]]
-    """The measures in bootstrap samples of the test images."""
-    titles: dict[str, str]
+    measured: Float[np.ndarray, "S R K"]
+    """The measures, and the same in bootstrap samples of the test images."""
+    curves: Curves
     against: str | None
     """The variant that the others are compared with."""
+
+    @property
+    def titles(self) -> dict[str, str]:
+        """Names of the variants in tables."""
+        return {row.variant: row.name for row in self.rows}
+
+    @property
+    def seeds(self) -> list[int]:
+        """Training seeds."""
+        return sorted({row.seed for row in self.rows})
 
 
 def make_matched_tables(
@@ -100,18 +109,19 @@ def caption_markdown(table: Table) -> str:
 
 
 def open_comparison(folder: Path, against: str | None = None) -> Comparison:
-    """Return a bench's rows, held to the attacks that all have met, and what was measured of them.
+    """Return a bench, held to the attacks that all cells have met, and what was measured of it.
 
     Raises:
         SettingsError: When `against` is none of its variants.
         RunError: When bench.json is missing, damaged, or made by a version that wrote less.
     """
     rows = hold_to_common(read_bench_rows(folder))
-    titles = {row.variant: row.name for row in rows}
-    if against is not None and against not in titles:
-        raise SettingsError(f"--against is {against!r}, must be one of {', '.join(titles)}")
+    variants = dict.fromkeys(row.variant for row in rows)
+    if against is not None and against not in variants:
+        raise SettingsError(f"--against is {against!r}, must be one of {', '.join(variants)}")
     samples = resample_rows(rows, read_image_vectors(folder))
-    return Comparison(rows, measure_rows(rows), samples, titles, against)
+    measured = np.concatenate([measure_rows(rows)[None], samples])
+    return Comparison(rows, measured, make_curves(rows, measured), against)
 
 
 def parse_losses(text: str) -> list[float]:
@@ -133,19 +143,18 @@ def describe_all(bench: Comparison) -> str:
         texts = dict.fromkeys(format_number(v, digits) for v in values if v is not None)
         return ", ".join(texts) or DASH
 
-    seeds = sorted({row.seed for row in rows})
     undefended = next((row.name for row in rows if row.undefended), DASH)
     return (
         f"M = {join(row.candidates for row in rows)} targets; bits beyond the label are at most "
         f"{join((row.bits_cap for row in rows), 2)}; identification is among "
         f"{join(row.identification_candidates for row in rows)} images. "
-        f"Seeds {', '.join(map(str, seeds))}; means with 95 % intervals from three seeds on. "
+        f"Seeds {', '.join(map(str, bench.seeds))}; means with 95 % intervals from three seeds on. "
         f"The undefended variant is {undefended!r}, accuracy matched seed by seed, "
         "linearly between neighbouring strengths. "
         "≤: the sweep ends, or is best, at a higher accuracy, so it leaks at most this; "
         f"{DASH}: not measured. The bits are exact for these targets and one message each."
         f"{describe_attacks(rows)}{describe_failed_attacks(rows)}"
-        f"{describe_intervals(bench.samples)}"
+        f"{describe_intervals(len(bench.measured) - 1)}"
     )
 
 
@@ -180,13 +189,13 @@ def describe_failed_attacks(rows: Sequence[BenchRow]) -> str:
     return f" Attacks that failed, and so are in no number: {'; '.join(failed)}." if failed else ""
 
 
-def describe_intervals(samples: Sequence[object]) -> str:
-    """Return the meaning of the intervals."""
+def describe_intervals(samples: int) -> str:
+    """Return the meaning of the intervals; `samples` is the number of bootstrap samples."""
     if not samples:
         return " Intervals: Student's t over seeds; these test images are taken as given."
     return (
         " Intervals: Student's t over seeds and, added as variances, a bootstrap over the test "
-        f"images, {len(samples)} samples, the same in every cell, candidates held fixed; of "
+        f"images, {samples} samples, the same in every cell, candidates held fixed; of "
         "accuracy, bits, identification and, where it was kept, the attack's error. All else is "
         "over seeds alone."
     )
@@ -210,57 +219,51 @@ def make_loss_tables(
     `columns` are the measures of the first table, the bits among them; `only` names the variants of
     both, all of them without it.
     """
-    matches, *samples = match_samples(bench.rows, [bench.measured, *bench.samples], loss)
+    matches = match_curves(bench.curves, loss)
     names = [name for name in matches if name in (only or matches)]
     below = "the undefended accuracy" if loss == 0 else f"{loss:g} points below undefended"
-    seeds = len({row.seed for row in bench.rows})
-    lines = [
-        [
-            bench.titles[name],
-            *format_match(matches[name], [sample[name] for sample in samples], seeds, columns),
-        ]
-        for name in names
-    ]
+    lines = [[bench.titles[name], *format_match(matches[name], bench, columns)] for name in names]
     head = ("variant", *(column.head for column in columns))
     lines += make_anchor_lines(bench.rows, columns)
     tables = [make_table("At matched accuracy", head, lines)._replace(heading=f"At {below}")]
     if bench.against is not None:
+        lines = [
+            [bench.titles[name], *format_gaps(matches[name], matches[bench.against]).values()]
+            for name in names
+            if name != bench.against
+        ]
+        head = ("variant", *(column.head for column in COMPARED), "seeds")
         note = f"Difference to {bench.titles[bench.against]}, paired by seed:"
-        paired = make_paired_table(bench, matches, samples, against=bench.against, names=names)
-        tables.append(paired._replace(note=note))
+        tables.append(make_table("Differences", head, lines)._replace(note=note))
     return tables
 
 
-def format_samples(column: Column, values: SeedValues, samples: Iterable[SeedValues] = ()) -> str:
-    """Return the mean over seeds; the interval goes over samples of the images, too."""
-    means = (complete_mean([sample.get(seed) for seed in values]) for sample in samples)
-    return format_crossed(column, values.values(), means)
+def seed_values(matches: Iterable[Match], column: Column) -> list[Float[np.ndarray, " S"]]:
+    """Return a measure under each seed, in all samples of the images."""
+    return [match.values[:, POSITIONS[column.key]] for match in matches]
 
 
-def format_match(
-    matches: Matches, samples: Sequence[Matches], seeds: int, columns: Sequence[Column]
-) -> list[str]:
-    """Return a variant's measures; it says of how many seeds, where not of all of them.
+def format_seeds(column: Column, seeds: Iterable[Float[np.ndarray, " S"]]) -> str:
+    """Return the mean over seeds; the interval of what is compared goes over images, too."""
+    values = list(seeds)
+    images = np.mean(values, 0)[1:] if values and column.key in {c.key for c in COMPARED} else ()
+    return format_estimate(column, crossed_interval((value[0] for value in values), images))
 
-    `samples` are its matches in bootstrap samples of the images.
-    """
-    reached = [seed for seed, match in matches.items() if match]
+
+def format_match(matches: Matches, bench: Comparison, columns: Sequence[Column]) -> list[str]:
+    """Return a variant's measures; it says of how many seeds, where not of all of them."""
+    reached = [match for match in matches.values() if match.is_reached]
     if not reached:
         return [NEVER if column == BITS else DASH for column in columns]
-
-    def values(sample: Matches, key: str) -> dict[int, float | None]:
-        return {s: match.values.get(key) if (match := sample[s]) else None for s in reached}
-
-    cells = {}
-    for column in columns:
-        compared = samples if column in COMPARED else ()
-        of_samples = (values(sample, column.key) for sample in compared)
-        cells[column.key] = format_samples(column, values(matches, column.key), of_samples)
-    often = sum(None not in values(sample, BITS.key).values() for sample in samples)
-    sign = "≤ " if any((match := matches[seed]) and match.is_bound for seed in reached) else ""
-    note = "" if len(reached) == seeds else f" ({len(reached)} of {seeds} seeds)"
-    if often < MOSTLY * len(samples):
-        note += f" (in {often} of {len(samples)} samples of images)"
+    cells = {column.key: format_seeds(column, seed_values(reached, column)) for column in columns}
+    bits = np.stack(seed_values(reached, BITS))[:, 1:]
+    samples, often = bits.shape[1], int((~np.isnan(bits)).all(0).sum())
+    sign = "≤ " if any(match.is_bound for match in reached) else ""
+    note = ""
+    if len(reached) < len(bench.seeds):
+        note += f" ({len(reached)} of {len(bench.seeds)} seeds)"
+    if often < MOSTLY * samples:
+        note += f" (in {often} of {samples} samples of images)"
     return list((cells | {BITS.key: f"{sign}{cells[BITS.key]}{note}"}).values())
 
 
@@ -272,45 +275,22 @@ def make_anchor_lines(rows: Sequence[BenchRow], columns: Sequence[Column]) -> li
     ]
 
 
-def make_paired_table(
-    bench: Comparison,
-    matches: VariantMatches,
-    samples: Sequence[VariantMatches],
-    *,
-    against: str,
-    names: Iterable[str],
-) -> Table:
-    """Return the differences of the variants `names` to `against`, over common seeds."""
-    lines = []
-    for name in names:
-        if name == against:
-            continue
-        ours, reference = matches[name], matches[against]
-        cells = {}
-        for column in COMPARED:
-            gaps = paired_differences(ours, reference, column.key)
-            sampled = (paired_differences(s[name], s[against], column.key) for s in samples)
-            cells[column.key] = format_samples(column, gaps, sampled)
-        common = paired_differences(ours, reference, BITS.key)
-        cells[BITS.key] = f"{format_bound(ours, reference, common)}{cells[BITS.key]}"
-        lines.append([bench.titles[name], *cells.values(), str(len(common))])
-    head = ["variant", *(column.head for column in COMPARED), "seeds"]
-    return make_table("Differences", head, lines)
+def format_gaps(ours: Matches, reference: Matches) -> dict[str, str]:
+    """Return the differences of a variant to another over common seeds by key, and their number.
 
-
-def format_bound(ours: Matches, reference: Matches, common: Iterable[int]) -> str:
-    """Return the sign before a difference of bounds: at most, at least, or either."""
-    seeds = list(common)
-    first, second = (
-        any((match := side[seed]) and match.is_bound for seed in seeds)
-        for side in (ours, reference)
-    )
-    return {(False, False): "", (True, False): "≤ ", (False, True): "≥ "}.get((first, second), "≶ ")
+    Before a difference of bounds stands whether it is at most, at least, or either.
+    """
+    gaps = {c.key: paired_differences(ours, reference, c.key) for c in COMPARED}
+    cells = {column.key: format_seeds(column, gaps[column.key].values()) for column in COMPARED}
+    common = gaps[BITS.key].keys()
+    is_most, is_least = (any(side[s].is_bound for s in common) for side in (ours, reference))
+    sign = ("≶ " if is_least else "≤ ") if is_most else ("≥ " if is_least else "")
+    return {**cells, BITS.key: sign + cells[BITS.key], "seeds": str(len(common))}
 
 
 def make_overall_table(bench: Comparison, most: float) -> Table:
     """Return each curve's mean bits and MSE over the losses up to `most`, fewest bits first."""
-    areas, *sampled = sample_areas(bench.rows, [bench.measured, *bench.samples], most)
+    averages = average_curves(bench.curves, most)
     columns = [
         BITS.titled(f"mean bits beyond label, 0 to {most:g} points lost"),
         MSE.titled("mean of the attack's MSE"),
@@ -320,22 +300,18 @@ def make_overall_table(bench: Comparison, most: float) -> Table:
     if against:
         head += [f"{column.head}: difference to {bench.titles[against]}" for column in columns]
 
-    def cell(name: str, other: str | None, column: Column) -> str:
-        if name == other:
-            return DASH
-        gaps: list[SeedValues] = [
-            subtract_areas(of_variants, name, other, column.key)
-            for of_variants in (areas, *sampled)
-        ]
-        return format_samples(column, gaps[0], gaps[1:])
-
-    lines = [
-        [
-            bench.titles[name],
-            *(cell(name, other, c) for other in dict.fromkeys([None, against]) for c in columns),
-        ]
-        for name in sorted(areas, key=lambda v: fmean(seed[BITS.key] for seed in areas[v].values()))
-    ]
+    lines = []
+    for name in sorted(averages, key=lambda name: mean_bits(averages[name])):
+        line = [bench.titles[name]]
+        line += [format_seeds(c, seed_values(averages[name].values(), c)) for c in columns]
+        if against:
+            gaps = (paired_differences(averages[name], averages[against], c.key) for c in columns)
+            is_other = name != against
+            line += [
+                format_seeds(c, gap.values()) if is_other else DASH
+                for c, gap in zip(columns, gaps, strict=True)
+            ]
+        lines.append(line)
     explanation = (
         "The area under each curve, over its width: at every loss the fewest "
         "bits that the variant reaches, or the undefended net's, and the MSE of the same net."
@@ -344,10 +320,6 @@ def make_overall_table(bench: Comparison, most: float) -> Table:
     return table._replace(heading="Over all losses.", note=explanation)
 
 
-def subtract_areas(areas: VariantAreas, name: str, other: str | None, key: str) -> dict[int, float]:
-    """Return a variant's areas by seed, less the other's of the same seed if there is one."""
-    ours = {seed: area[key] for seed, area in areas[name].items() if key in area}
-    if other is None:
-        return ours
-    reference = areas[other]
-    return {s: v - reference[s][key] for s, v in ours.items() if key in reference.get(s, {})}
+def mean_bits(matches: Matches) -> float:
+    """Return the mean of the bits over seeds, on the images as measured."""
+    return float(np.mean([values[0] for values in seed_values(matches.values(), BITS)]))

@@ -1,8 +1,10 @@
 """Summaries of a bench: the cells of one variant at one strength, with means and intervals."""
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
 
 from fedcel.attacks import AttackRow
 from fedcel.metrics import is_at_chance
@@ -10,7 +12,7 @@ from fedcel.settings import burn_in_rounds
 from sims.report.book import Book, FinishedRun
 from sims.report.table import DASH
 from sims.results.attack_results import average_seeds, group_by_attack
-from sims.results.columns import ACCURACY, Column, Measures
+from sims.results.columns import ACCURACY, ROW_COLUMNS, Column, Measures
 from sims.results.intervals import Estimate, crossed_interval, estimate, mean_samples, resample_rows
 from sims.results.records import BenchRow, RunResult, attribute
 from sims.results.worst_attack import find_worst_attack, hold_to_common, hold_to_common_per_point
@@ -21,7 +23,7 @@ LARGEST_VALIDATION = 150
 """Validation images of `data.validation = "auto"` at most."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Summary:
     """Cells that differ in the training seed only: a row of the report's tables.
 
@@ -36,7 +38,7 @@ class Summary:
     label: str
     rows: tuple[BenchRow, ...]
     runs: tuple[FinishedRun, ...]
-    samples: Sequence[Sequence[Measures]] = ()
+    samples: Measures = field(default_factory=lambda: np.empty((0, 1, len(ROW_COLUMNS))))
 
     @property
     def row(self) -> BenchRow:

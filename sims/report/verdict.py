@@ -6,10 +6,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from statistics import fmean
 from typing import Literal, NamedTuple
 
+import numpy as np
+from jaxtyping import Float
+
 from fedcel.attacks import ATTACKS, REPEAT_MARK, find_contradictions
 from sims.report.book import FinishedRun
 from sims.report.summary import Summary, accuracy_lost_to_a_loss
-from sims.results.columns import ACCURACY, BITS, IDENTIFICATION, MSE, ORACLE_MSE, Column
+from sims.results.columns import (
+    ACCURACY,
+    BITS,
+    IDENTIFICATION,
+    MSE,
+    ORACLE_MSE,
+    POSITIONS,
+    Column,
+)
 from sims.results.intervals import MIN_SEEDS, crossed_interval, estimate
 from sims.results.records import FailedCell
 
@@ -147,19 +158,17 @@ def is_separated(base: Summary, best: Summary) -> bool:
     seeds = sorted(before.keys() & after.keys())
     if len(seeds) < MIN_SEEDS:
         return True
-    drops = [
-        [first - second for first, second in zip(before[seed], after[seed], strict=False)]
-        for seed in seeds
-    ]
-    of_seeds, *of_samples = zip(*drops, strict=True)
-    drop = crossed_interval(of_seeds, map(fmean, of_samples))
+    length = min(map(len, (*before.values(), *after.values())))
+    drops = np.stack([before[seed][:length] - after[seed][:length] for seed in seeds])
+    drop = crossed_interval(drops[:, 0], drops[:, 1:].mean(0))
     return drop.half is None or (drop.mean or 0.0) > drop.half
 
 
-def bits_by_seed(summary: Summary) -> dict[int, list[float]]:
+def bits_by_seed(summary: Summary) -> dict[int, Float[np.ndarray, " S"]]:
     """Return the bits of each seed, then its bits in each bootstrap sample of the test images."""
+    samples = summary.samples[:, :, POSITIONS[BITS.key]]
     return {
-        row.seed: [row.bits_beyond_label, *(sample[n][BITS.key] for sample in summary.samples)]
+        row.seed: np.append(row.bits_beyond_label, samples[:, n : n + 1])
         for n, row in enumerate(summary.rows)
         if row.bits_beyond_label is not None
     }

@@ -1,7 +1,9 @@
 """The measures: their keys in files, and how every table shows them."""
 
-from collections.abc import Mapping
 from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
 
 from sims.results.records import BenchRow
 
@@ -66,8 +68,10 @@ RESULT_COLUMNS = (
     Column("seconds", "seconds", 1),
 )
 """The other measures in the results of runs and of attacks."""
-Measures = Mapping[str, float]
-"""Numbers of one row by the keys of their columns."""
+POSITIONS = {column.key: position for position, column in enumerate(ROW_COLUMNS)}
+"""Places of the measures in an array whose last axis, K, is `ROW_COLUMNS`."""
+Measures = Float[np.ndarray, "*batch K"]
+"""Measures of rows; NaN: not measured."""
 
 
 def find_columns(*keys: str) -> tuple[Column, ...]:
@@ -76,7 +80,6 @@ def find_columns(*keys: str) -> tuple[Column, ...]:
     return tuple(by_key[key] for key in keys)
 
 
-def row_measures(row: BenchRow) -> dict[str, float]:
+def row_measures(row: BenchRow) -> Measures:
     """Return what was measured of a cell, the scores of its worst attack among it."""
-    measured = {column.key: row.measure(column.key) for column in ROW_COLUMNS}
-    return {key: value for key, value in measured.items() if value is not None}
+    return np.array([row.measure(column.key) for column in ROW_COLUMNS], float)

@@ -11,7 +11,7 @@ section 3, on the bootstrap of crossed effects).
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import stdev
 
 import numpy as np
 from jaxtyping import Float
@@ -19,11 +19,22 @@ from jaxtyping import Float
 from fedcel import per_image
 from fedcel.metrics import NORMAL_QUANTILE, mean_half_width
 from sims.results.attack_results import IMAGE_MEASURES, attack_vector_name
-from sims.results.columns import ACCURACY, BITS, IDENTIFICATION, Measures, row_measures
+from sims.results.columns import (
+    ACCURACY,
+    BITS,
+    IDENTIFICATION,
+    POSITIONS,
+    Measures,
+    row_measures,
+)
 from sims.results.records import BenchRow
 
 MIN_SEEDS = 3
 """Seeds below which no interval is given."""
+REPLICATES = 200
+REQUIRED = (ACCURACY.key, BITS.key)
+"""Measures that must be kept of each image of each run, or no sample is drawn."""
+Vector = Float[np.ndarray, " T"]
 
 
 @dataclass(frozen=True)
@@ -40,16 +51,21 @@ UNKNOWN = Estimate()
 """The estimate of what was not measured."""
 
 
+def select_known(values: Iterable[float | None]) -> list[float]:
+    """Return the values that were measured: neither None nor NaN."""
+    return [value for value in values if value is not None and not math.isnan(value)]
+
+
 def estimate(values: Iterable[float | None]) -> Estimate:
     """Return the mean of values, and Student's 95 % interval from three values on.
 
     Args:
-        values: One measure's values under several seeds; None is left out.
+        values: One measure's values under several seeds; None and NaN are left out.
 
     Returns:
         The estimate, `UNKNOWN` of no value.
     """
-    numbers = [value for value in values if value is not None]
+    numbers = select_known(values)
     if not numbers:
         return UNKNOWN
     mean = sum(numbers) / len(numbers)
@@ -63,17 +79,31 @@ def estimate(values: Iterable[float | None]) -> Estimate:
     return Estimate(mean, half, sd, len(numbers))
 
 
-REPLICATES = 200
-REQUIRED = (ACCURACY.key, BITS.key)
-"""Measures that must be kept of each image of each run, or no sample is drawn."""
-Vector = Float[np.ndarray, " T"]
+def crossed_interval(
+    seeds: Iterable[float | None], images: Iterable[float | None] = ()
+) -> Estimate:
+    """Return the mean over seeds, and its 95 % interval over seeds and images.
+
+    Args:
+        seeds: A value for each training seed; None and NaN are left out.
+        images: The mean over seeds in each bootstrap sample; without any the interval is over seeds
+            alone.
+
+    Returns:
+        The estimate; it has no interval below three seeds.
+
+    References:
+        Owen, 2007, section 3: the two parts add as variances.
+    """
+    of_seeds, means = estimate(seeds), select_known(images)
+    if of_seeds.half is None or len(means) < 2:
+        return of_seeds
+    half = math.hypot(of_seeds.half, NORMAL_QUANTILE * stdev(means))
+    return Estimate(of_seeds.mean, half, of_seeds.sd, of_seeds.n)
 
 
 def row_vectors(row: BenchRow, vectors: Mapping[str, Vector]) -> dict[str, Vector]:
-    """Return a row's measures per test image, those of its worst attack too, as far as kept.
-
-    `vectors`: what `read_image_vectors` returns.
-    """
+    """Return a row's measures per test image, those of its worst attack too, as far as kept."""
     names = {key: key for key in (*REQUIRED, IDENTIFICATION.key)}
     if row.worst:
         names |= {key: attack_vector_name(row.worst.id, key) for key in IMAGE_MEASURES}
@@ -83,45 +113,32 @@ def row_vectors(row: BenchRow, vectors: Mapping[str, Vector]) -> dict[str, Vecto
 
 def resample_rows(
     rows: Sequence[BenchRow], vectors: Mapping[str, Vector]
-) -> list[list[dict[str, float]]]:
+) -> Float[np.ndarray, "B R K"]:
     """Draw the test images again, 200 times, the same in all rows.
 
-    A measure that some rows have vectors of is left out of the others, and where no image of a
-    shorter vector was drawn.
-
     Args:
-        rows: Cells of a bench, held to an attack where its error is asked for.
-        vectors: What `read_image_vectors` returns; some may be of the first images alone.
+        rows: Cells of a bench, one or more, held to an attack where its error is asked for.
+        vectors: Result of `read_image_vectors`; some may be of the first images only.
 
     Returns:
-        By sample and row, the measures by their keys. No sample at all where a run lacks accuracy
-        or bits, or runs were measured on different numbers of images.
+        Measures by sample, row and `POSITIONS`. A measure that some rows have vectors of is NaN in
+        the others, and where no image of a shorter vector was drawn. No sample at all where a run
+        lacks accuracy or bits, or runs were measured on different numbers of images.
     """
-    vectors_of_rows = [row_vectors(row, vectors) for row in rows]
-    if not rows or not all(row.keys() >= {*REQUIRED} for row in vectors_of_rows):
-        return []
-    counts = {len(row[key]) for row in vectors_of_rows for key in REQUIRED}
-    if len(counts) > 1:
-        return []
+    measured = np.stack([row_measures(row) for row in rows])
+    kept = [row_vectors(row, vectors) for row in rows]
+    counts = {len(row.get(key, ())) for row in kept for key in REQUIRED}
+    if len(counts) > 1 or 0 in counts:
+        return np.empty((0, *measured.shape))
     (count,) = counts
     draw = np.random.default_rng(0)
     times = draw.multinomial(count, np.full(count, 1 / count), REPLICATES).astype(float)
-    redrawn = {key for row in vectors_of_rows for key in row}
-    fixed = [
-        {key: value for key, value in row_measures(row).items() if key not in redrawn}
-        for row in rows
-    ]
-    means = [
-        {key: resampled_mean(times, vector) for key, vector in row.items()}
-        for row in vectors_of_rows
-    ]
-    return [
-        [
-            same | {key: float(row[key][b]) for key in row if not np.isnan(row[key][b])}
-            for same, row in zip(fixed, means, strict=True)
-        ]
-        for b in range(REPLICATES)
-    ]
+    samples = np.tile(measured, (REPLICATES, 1, 1))
+    for key in {key for row in kept for key in row}:
+        for number, row in enumerate(kept):
+            means = resampled_mean(times, row[key]) if key in row else np.nan
+            samples[:, number, POSITIONS[key]] = means
+    return samples
 
 
 def resampled_mean(times: Float[np.ndarray, "B T"], values: Vector) -> Float[np.ndarray, " B"]:
@@ -133,36 +150,6 @@ def resampled_mean(times: Float[np.ndarray, "B T"], values: Vector) -> Float[np.
     return means
 
 
-def crossed_interval(
-    seeds: Iterable[float | None], images: Iterable[float | None] = ()
-) -> Estimate:
-    """Return the mean over seeds, and its 95 % interval over seeds and images.
-
-    Args:
-        seeds: A value for each training seed; None is left out.
-        images: The mean over seeds in each bootstrap sample; without any the interval is over seeds
-            alone.
-
-    Returns:
-        The estimate; it has no interval below three seeds.
-
-    References:
-        Owen, 2007, section 3: the two parts add as variances.
-    """
-    of_seeds = estimate(seeds)
-    means = [value for value in images if value is not None]
-    if of_seeds.half is None or len(means) < 2:
-        return of_seeds
-    half = math.hypot(of_seeds.half, NORMAL_QUANTILE * stdev(means))
-    return Estimate(of_seeds.mean, half, of_seeds.sd, of_seeds.n)
-
-
-def complete_mean(values: Sequence[float | None]) -> float | None:
-    """Return the mean of all of them; None where one is not numbers."""
-    numbers = [value for value in values if value is not None]
-    return fmean(numbers) if numbers and len(numbers) == len(values) else None
-
-
-def mean_samples(samples: Iterable[Sequence[Measures]], key: str) -> list[float | None]:
-    """Return a measure's mean over rows in each sample; None where a row has none."""
-    return [complete_mean([row.get(key) for row in rows]) for rows in samples]
+def mean_samples(samples: Measures, key: str) -> Float[np.ndarray, " B"]:
+    """Return a measure's mean over rows in each sample; NaN where a row has none."""
+    return samples[..., POSITIONS[key]].mean(-1) if key in POSITIONS else np.empty(0)

@@ -24,7 +24,7 @@ from sims.overrides import override_group, parse_overrides
 from sims.report import write_report
 from sims.results.attack_results import average_attacks, lacking_settings, requested_results
 from sims.results.bench_rows import read_bench_rows, update_bench
-from sims.results.columns import ACCURACY
+from sims.results.columns import ACCURACY, POSITIONS
 from sims.results.matched_accuracy import measure_rows, undefended_measures
 from sims.results.records import BenchRow
 from sims.results.worst_attack import find_worst_attack
@@ -105,8 +105,8 @@ def nearest_rows(rows: Sequence[BenchRow], loss: float) -> list[BenchRow]:
     undefended = undefended_measures(rows, measured)
     costs: dict[tuple[str, float | None], list[float]] = {}
     for row, values in zip(rows, measured, strict=True):
-        cost = undefended[row.seed][ACCURACY.key] - values[ACCURACY.key]
-        costs.setdefault(row.point, []).append(cost)
+        cost = (undefended[row.seed] - values)[POSITIONS[ACCURACY.key]]
+        costs.setdefault(row.point, []).append(float(cost))
     distances = {point: abs(fmean(values) - loss) for point, values in costs.items()}
     nearest = {
         variant: min((p for p in distances if p[0] == variant), key=lambda p: distances[p])

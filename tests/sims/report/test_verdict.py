@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from fedcel.attacks import AttackRow
@@ -17,6 +18,7 @@ from sims.report.verdict import (
     list_cautions,
     name_price,
 )
+from sims.results.columns import POSITIONS
 from sims.results.records import CellAttack, RoundEvent, RunResult
 from tests.sims.report.made import cell
 
@@ -85,7 +87,8 @@ def test_seeds_that_overlap_do_not_help() -> None:
 
 def with_samples(summary: Summary, bits: list[float]) -> Summary:
     """Return a summary whose bits are these in bootstrap samples of the images, in all seeds."""
-    samples = [[{"bits-beyond-label": value}] * len(summary.rows) for value in bits]
+    samples = np.full((len(bits), len(summary.rows), len(POSITIONS)), np.nan)
+    samples[..., POSITIONS["bits-beyond-label"]] = np.array(bits)[:, None]
     return replace(summary, samples=samples)
 
 

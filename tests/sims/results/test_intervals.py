@@ -5,6 +5,7 @@ import pytest
 
 from fedcel.metrics import NORMAL_QUANTILE
 from sims.results.attack_results import attack_vector_name
+from sims.results.columns import POSITIONS
 from sims.results.intervals import (
     REPLICATES,
     crossed_interval,
@@ -46,9 +47,11 @@ def test_rows_are_redrawn_alike_in_all_cells() -> None:
     cells = rows("a", "b", **{"certificate-bits": 7.0})
     found = resample_rows(cells, vectors("a", 1, 2, 3) | vectors("b", 2, 3, 4))
     assert len(found) == REPLICATES
-    assert {round(b[BITS] - a[BITS], 9) for a, b in found} == {1.0}
-    assert len({a[BITS] for a, _ in found}) > 3
-    assert all(row["mse"] == 0.1 and row["certificate-bits"] == 7.0 for row in found[0])
+    first, second = found[..., POSITIONS[BITS]].T
+    np.testing.assert_allclose(second - first, 1.0)
+    assert len({*first}) > 3
+    assert (found[..., POSITIONS["mse"]] == 0.1).all()
+    assert (found[..., POSITIONS["certificate-bits"]] == 7.0).all()
 
 
 def test_a_measure_that_one_run_lacks_is_of_no_use_and_few_targets_are_of_some() -> None:
@@ -57,29 +60,29 @@ def test_a_measure_that_one_run_lacks_is_of_no_use_and_few_targets_are_of_some()
     name = f"a|{attack_vector_name(attack('decoder', 0.1).id, 'mse')}"
     images = vectors("a", *range(50)) | vectors("b", *range(50)) | {name: np.array([0.1])}
     found = resample_rows(cells, images)
-    assert not any("mse" in b for _, b in found)
-    lacking = sum("mse" not in a for a, _ in found) / len(found)
-    assert 0.2 < lacking < 0.6  # (1 - 1/50)^50 is .36
-    assert mean_samples(found, "mse") == [None] * REPLICATES
+    first, second = found[..., POSITIONS["mse"]].T
+    assert np.isnan(second).all()
+    assert 0.2 < np.isnan(first).mean() < 0.6  # (1 - 1/50)^50 is .36
+    assert np.isnan(mean_samples(found, "mse")).all()
 
 
 def test_runs_measured_on_other_images_are_not_paired() -> None:
     """Fifty and sixty: the same place is not the same image."""
     images = vectors("a", *range(50)) | vectors("b", *range(60))
-    assert resample_rows(rows("a", "b"), images) == []
+    assert len(resample_rows(rows("a", "b"), images)) == 0
 
 
 def test_the_spread_over_samples_is_the_standard_error() -> None:
     """Of a plain mean it is sd / sqrt(T), to the noise of 200 samples."""
     values = np.random.default_rng(1).normal(size=400)
-    drawn = [row[BITS] for (row,) in resample_rows(rows("a"), vectors("a", *values))]
+    drawn = resample_rows(rows("a"), vectors("a", *values))[:, 0, POSITIONS[BITS]]
     assert np.std(drawn) == pytest.approx(values.std() / 20, rel=0.15)
 
 
 @pytest.mark.parametrize("images", [{}, {f"a|{BITS}": np.ones(3)}, vectors("b", 1, 2)])
 def test_nothing_is_known_of_images_where_a_run_kept_none(images: dict[str, np.ndarray]) -> None:
     """Not a sample, rather than samples that do not vary."""
-    assert resample_rows(rows("a"), images) == []
+    assert len(resample_rows(rows("a"), images)) == 0
 
 
 def test_the_parts_add_as_variances() -> None:

@@ -1,27 +1,40 @@
 """Matched accuracy: curves drawn by hand, and what must hold for every curve."""
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedcel.errors import RunError
 from sims.results import matched_accuracy
-from sims.results.matched_accuracy import (
-    Curve,
-    Match,
-    Matches,
-    measure_rows,
-    paired_differences,
-)
+from sims.results.columns import POSITIONS
+from sims.results.matched_accuracy import Matches, measure_rows, paired_differences, read_curve
 from sims.results.records import BenchRow
 from tests.sims.results.made import attack, make_row
 
 BITS = "bits-beyond-label"
+Point = dict[str, float]
 
 
-def point(accuracy: float, bits: float, **more: float) -> dict[str, float]:
+class Found(NamedTuple):
+    """Measures at an accuracy by their keys."""
+
+    values: Point
+    is_bound: bool
+
+
+def point(accuracy: float, bits: float, **more: float) -> Point:
     """Return a point of a curve."""
     return {"accuracy": accuracy, BITS: bits, **more}
+
+
+def name_measures(values: np.ndarray) -> Point:
+    """Return measures by their keys, less those that are not there."""
+    named = zip(POSITIONS, values.tolist(), strict=True)
+    return {key: value for key, value in named if not np.isnan(value)}
 
 
 def row(
@@ -39,28 +52,36 @@ def row(
     return make_row(variant, strength, accuracy=accuracy, bits=bits, seed=seed, worst=worst, **more)
 
 
-def match_rows(rows: list[BenchRow], loss: float) -> dict[str, Matches]:
+def make_curves(rows: Sequence[BenchRow]) -> matched_accuracy.Curves:
+    """Return curves of the rows' own measures."""
+    return matched_accuracy.make_curves(rows, measure_rows(rows)[None])
+
+
+def match_rows(rows: Sequence[BenchRow], loss: float) -> dict[str, Matches]:
     """Return matches of the rows' own measures."""
-    return matched_accuracy.match_samples(rows, [measure_rows(rows)], loss)[0]
+    return matched_accuracy.match_curves(make_curves(rows), loss)
 
 
-def curve_areas(rows: list[BenchRow], most: float) -> dict[str, dict[int, dict[str, float]]]:
+def curve_areas(rows: Sequence[BenchRow], most: float) -> dict[str, dict[int, Point]]:
     """Return areas of the rows' own measures."""
-    areas = matched_accuracy.sample_areas(rows, [measure_rows(rows)], most)[0]
-    return {name: {seed: dict(area) for seed, area in each.items()} for name, each in areas.items()}
+    areas = matched_accuracy.average_curves(make_curves(rows), most)
+    return {
+        name: {seed: name_measures(area.values[0]) for seed, area in seeds.items()}
+        for name, seeds in areas.items()
+    }
 
 
-def bits_at(curve: Curve, accuracy: float) -> Match | None:
+def bits_at(curve: Sequence[Point], accuracy: float) -> Found | None:
     """Return one curve's match."""
-    (match,) = matched_accuracy.find_matches([curve], [accuracy])
-    return match
+    points = [[point.get(key, np.nan) for key in POSITIONS] for point in curve]
+    values, is_bound = read_curve(np.array([points]), np.array([[accuracy]]))
+    named = name_measures(values[0, 0])
+    return Found(named, bool(is_bound[0, 0])) if named else None
 
 
-def curve_of(rows: list[BenchRow], variant: str) -> Curve:
+def curve_of(rows: Sequence[BenchRow], variant: str) -> list[Point]:
     """Return a variant's curve of the first seed."""
-    measured = measure_rows(rows)
-    bare = matched_accuracy.undefended_measures(rows, measured)
-    return matched_accuracy.make_curves(rows, measured, bare)[variant, 0]
+    return [name_measures(values) for values in make_curves(rows)[variant][0].points[0]]
 
 
 def test_between_two_strengths_by_hand() -> None:
@@ -98,7 +119,6 @@ def test_which_point_counts(
 def test_never_this_accurate() -> None:
     """No value, rather than the nearest."""
     assert bits_at([point(0.9, 4.0), point(0.8, 2.0)], 0.91) is None
-    assert bits_at([], 0.5) is None
 
 
 UNIT = st.floats(0, 1, allow_subnormal=False)
@@ -170,12 +190,11 @@ def test_each_seed_is_matched_to_its_own_undefended_net() -> None:
     more = [row("none", None, 0.97, 5.0, 1), row("swept", 1.0, 0.96, 3.0, 1)]
     more += [row("swept", 3.0, 0.94, 2.0, 1), row("own", 1.0, 0.94, 1.5, 1)]
     found = match_rows([*ROWS, *more], 2.0)
-    one, two = found["swept"][0], found["swept"][1]
-    assert one and one.values[BITS] == pytest.approx(2.0)
-    assert two and two.values[BITS] == pytest.approx(2.5)
-    assert found["own"][0] == Match(point(0.94, 1.5), True)
-    assert found["own"][1] is None
-    assert paired_differences(found["swept"], found["own"], BITS) == {0: pytest.approx(0.5)}
+    one, two = (name_measures(found["swept"][seed].values[0]) for seed in (0, 1))
+    assert one[BITS] == pytest.approx(2.0) and two[BITS] == pytest.approx(2.5)
+    assert name_measures(found["own"][0].values[0]) == point(0.94, 1.5)
+    assert found["own"][0].is_bound and not found["own"][1].is_reached
+    assert paired_differences(found["swept"], found["own"], BITS) == {0: pytest.approx([0.5])}
     assert paired_differences(found["swept"], found["own"], "mse") == {}
 
 
@@ -198,7 +217,7 @@ def test_the_first_undefended_variant_is_the_reference() -> None:
     """A second one is a row like the others."""
     rows = [*ROWS, row("other", None, 0.5, 1.0, undefended=True)]
     bare = matched_accuracy.undefended_measures(rows, measure_rows(rows))
-    assert bare[0]["accuracy"] == 0.95
+    assert name_measures(bare[0])["accuracy"] == 0.95
 
 
 def test_an_area_by_hand() -> None:
