@@ -3,9 +3,9 @@
 from fedcel.leakage.answer_floor import answer_bits
 from fedcel.leakage.attribute_leak import AttributeLeak, attribute_leak
 from fedcel.leakage.certificate import Certificate, certificate, fano_bound
-from fedcel.leakage.exact_bits import BestGuesses, OptimalLeak, best_guesses, optimal_leak
+from fedcel.leakage.exact_bits import OptimalLeak, best_guesses, optimal_leak
 from fedcel.leakage.gaussianity import Gaussianity, gaussianity
-from fedcel.leakage.identification import identification
+from fedcel.leakage.identification import identification, identify_by_label
 from fedcel.leakage.image_leak import ImageLeak, image_leak
 from fedcel.leakage.leakage import USELESS_BITS, Leakage
 from fedcel.leakage.measure_leakage import (
@@ -62,7 +62,6 @@ __all__ = [
     "UPDATE",
     "USELESS_BITS",
     "AttributeLeak",
-    "BestGuesses",
     "Certificate",
     "FeatureRange",
     "GaussianMessages",
@@ -95,6 +94,7 @@ __all__ = [
     "find_law",
     "gaussianity",
     "identification",
+    "identify_by_label",
     "image_leak",
     "make_refusal",
     "measure_attribute_leakage",

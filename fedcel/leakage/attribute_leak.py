@@ -1,5 +1,6 @@
 """What a message tells of a sensitive attribute of its image that is not the task."""
 
+from functools import partial
 from math import log
 from typing import NamedTuple
 
@@ -9,10 +10,11 @@ from torch import Tensor
 
 from fedcel.leakage.exact_bits import (
     LEAST_LOG,
+    MIN_DRAWS,
     PAIRS_AT_ONCE,
     average_messages,
     bits_half_width,
-    default_draws,
+    count_draws,
     expect_square,
     noise_half_width,
 )
@@ -73,9 +75,7 @@ def attribute_leak(
         NetError: A likelihood is not finite.
     """
     messages = observe_images(observation, images)
-    return measure_attribute(
-        messages, labels, attributes, draws=draws or default_draws(len(images)), generator=generator
-    )
+    return measure_attribute(messages, labels, attributes, draws=draws, generator=generator)
 
 
 def measure_attribute(
@@ -83,22 +83,20 @@ def measure_attribute(
     labels: Int[Tensor, " M"],
     attributes: Int[Tensor, " M"],
     *,
-    draws: int,
+    draws: int | None,
     generator: torch.Generator,
+    least_draws: int = MIN_DRAWS,
     pairs_at_once: int = PAIRS_AT_ONCE,
 ) -> AttributeLeak:
     """Measure what messages of a known law tell of an attribute beyond the label.
 
     Without noise one message of each image tells all.
     """
-    draws = draws if messages.is_random else 1
     labels, attributes = (*number_labels(labels.cpu()), *number_labels(attributes.cpu()))
     count = len(labels)
+    draws = count_draws(messages, count, draws, least_draws)
     shares = attribute_shares(labels, attributes)
-
-    def score(log_prob: Float[Tensor, "Q M"], senders: Int[Tensor, " Q"]) -> Float[Tensor, "2 3 Q"]:
-        return score_attribute(log_prob, senders, labels, attributes)
-
+    score = partial(score_attribute, labels=labels, attributes=attributes)
     means, squares = average_messages(
         messages, score, generator, count=count, draws=draws, pairs_at_once=pairs_at_once
     )

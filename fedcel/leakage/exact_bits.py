@@ -1,11 +1,12 @@
 """The optimal identification attacker: the noise law is known, so Bayes' rule is the attack."""
 
 from collections.abc import Callable
+from functools import partial
 from math import ceil, log, log2
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedcel.errors import NetError
@@ -31,8 +32,8 @@ class OptimalLeak(NamedTuple):
     """What one observation tells the best possible attacker, in bits and as a rate.
 
     Half widths of 95 % intervals: `identification_half_width` and `beyond_label_half_width` over
-    the targets, the candidates held fixed; `information_noise_half_width` and
-    `beyond_noise_half_width` over the noise drawn, for these images.
+    the targets, the candidates held fixed; those with `noise` in their names over the noise drawn,
+    for these images.
     """
 
     identification: float
@@ -50,12 +51,13 @@ class OptimalLeak(NamedTuple):
     identification_candidates: int
     identification_half_width: float
     beyond_label_half_width: float
+    identification_noise_half_width: float
     information_noise_half_width: float
-    """How far chance may have moved `information_bits` from what these images leak."""
     beyond_noise_half_width: float
-    """How far chance may have moved `bits_beyond_label` from what these images leak."""
     identified: Float[Tensor, " M"]
     """Chance that each image is identified, mean over noise draws; see `identification`."""
+    information: Float[Tensor, " M"]
+    """Bits of each image, mean over noise draws."""
     beyond: Float[Tensor, " M"]
     """Bits beyond the label of each image, mean over noise draws."""
 
@@ -86,8 +88,8 @@ def optimal_leak(
         labels: (M,).
         generator: Draws the noise.
         identification_candidates: Images among which the right one is picked, 1 or more.
-        draws: Noise draws of each image, 2 or more, 1 or more without noise; None: 3200 draws of
-            all images together, 8 or more of each, a single one without noise.
+        draws: Noise draws of each image, 2 or more; None: 3200 of all images together, 8 or more of
+            each. Without noise one is enough.
 
     Returns:
         Bits, bits beyond the label, and how often the right image is picked.
@@ -100,17 +102,32 @@ def optimal_leak(
     References:
         Cover and Thomas, Elements of Information Theory, 2006, equation 2.28, for a uniform input.
     """
-    messages, count = observe_images(observation, images), len(images)
-    if draws is None:
-        draws = default_draws(count) if messages.is_random else 1
-    elif draws < 2 and messages.is_random:
-        raise ValueError(f"draws is {draws}, must be at least 2 for an error; leave it out")
-    means, squares = average_scores(
+    messages = observe_images(observation, images)
+    return measure_bits(
         messages, labels, generator, draws=draws, candidates=identification_candidates
+    )
+
+
+def measure_bits(
+    messages: Messages,
+    labels: Int[Tensor, " M"],
+    generator: torch.Generator,
+    *,
+    draws: int | None,
+    candidates: int,
+    least_draws: int = MIN_DRAWS,
+    pairs_at_once: int = PAIRS_AT_ONCE,
+) -> OptimalLeak:
+    """Measure what messages of a known law tell; see `optimal_leak`."""
+    count = len(labels)
+    draws = count_draws(messages, count, draws, least_draws)
+    score = partial(score_messages, labels=labels, candidates=candidates)
+    means, squares = average_messages(
+        messages, score, generator, count=count, draws=draws, pairs_at_once=pairs_at_once
     )
     cap_all = torch.full((count,), log2(count), dtype=torch.float64)
     cap_beyond = count_alike(labels).double().log2()
-    identified, information, beyond = means[0], means[1] + log2(count), means[2] + cap_beyond
+    identified, information, beyond = means[0], means[1] + cap_all, means[2] + cap_beyond
     return OptimalLeak(
         identification=float(identified.mean()),
         information_bits=float(information.mean()),
@@ -118,27 +135,16 @@ def optimal_leak(
         image_count=count,
         cap_bits=log2(count),
         cap_beyond_label=float(cap_beyond.mean()),
-        identification_candidates=min(identification_candidates, count),
+        identification_candidates=min(candidates, count),
         identification_half_width=sample_half_width(identified, low=0.0, high=1.0),
         beyond_label_half_width=sample_half_width(beyond, low=0.0, high=float(cap_beyond.max())),
+        identification_noise_half_width=noise_half_width(means[0], squares[0], draws),
         information_noise_half_width=bits_half_width(means[1], squares[1], draws, cap_all),
         beyond_noise_half_width=bits_half_width(means[2], squares[2], draws, cap_beyond),
         identified=identified,
+        information=information,
         beyond=beyond,
     )
-
-
-class BestGuesses(NamedTuple):
-    """The likeliest senders of a few messages among M images."""
-
-    images: Int[Tensor, "Q G"]
-    """Positions of the likeliest images, the likeliest first."""
-    probabilities: Float[Tensor, "Q G"]
-    """Their posterior probabilities, for an image drawn uniformly from the M."""
-
-    def __repr__(self) -> str:
-        """Show shapes in the place of numbers."""
-        return summarise_record(self)
 
 
 def best_guesses(
@@ -148,7 +154,7 @@ def best_guesses(
     generator: torch.Generator,
     *,
     count: int = 3,
-) -> BestGuesses:
+) -> tuple[Int[Tensor, "Q G"], Float[Tensor, "Q G"]]:
     """Draw one message of each sender and find the images that most probably sent it.
 
     Args:
@@ -159,7 +165,8 @@ def best_guesses(
         count: Guesses for each message; M where that is less.
 
     Returns:
-        The guesses, by Bayes' rule with a uniform prior over the candidates.
+        Positions of the likeliest images, the likeliest first, and their posterior probabilities by
+        Bayes' rule, for an image drawn uniformly from the M.
 
     Raises:
         ValueError: The observation grants no likelihood.
@@ -168,28 +175,7 @@ def best_guesses(
     observed = observation.sample(images[senders], generator)
     posterior = law(observed).double().softmax(1).cpu()
     probabilities, positions = posterior.topk(min(count, len(images)))
-    return BestGuesses(positions, probabilities)
-
-
-def average_scores(
-    messages: Messages,
-    labels: Int[Tensor, " M"],
-    generator: torch.Generator,
-    *,
-    draws: int,
-    candidates: int,
-    pairs_at_once: int = PAIRS_AT_ONCE,
-) -> tuple[Float[Tensor, "3 M"], Float[Tensor, "3 M"]]:
-    """Average each image's scores and their squares over messages of it; see `score_messages`."""
-
-    def score(log_prob: Float[Tensor, "Q M"], senders: Int[Tensor, " Q"]) -> Float[Tensor, "2 3 Q"]:
-        own_column, classes = senders.to(log_prob.device), labels.to(log_prob.device)
-        same_class = classes[own_column, None] == classes
-        return score_messages(log_prob, own_column, same_class, candidates)
-
-    return average_messages(
-        messages, score, generator, count=len(labels), draws=draws, pairs_at_once=pairs_at_once
-    )
+    return positions, probabilities
 
 
 def average_messages(
@@ -201,21 +187,9 @@ def average_messages(
     draws: int,
     pairs_at_once: int = PAIRS_AT_ONCE,
 ) -> tuple[Float[Tensor, "3 M"], Float[Tensor, "3 M"]]:
-    """Average three scores of messages, and their squares, for each image that sent them.
+    """Average three scores of `draws` messages of each of M images, and their squares.
 
-    Args:
-        messages: Of the images, with their law.
-        score: Three scores of each message, and their expected squares.
-        generator: Draws the noise.
-        count: M, the images.
-        draws: Messages of each.
-        pairs_at_once: Pairs of a message and an image in memory.
-
-    Returns:
-        Means and mean squares, (3, M) each, on the processor; see `raise_squares`.
-
-    Raises:
-        NetError: A message is not finite.
+    The squares are those of `raise_squares`. NetError where a message is not finite.
     """
     senders = torch.arange(count).repeat(draws)
     means, squares, expected = torch.zeros(3, 3, count, dtype=torch.float64)
@@ -245,9 +219,17 @@ def raise_squares(
     return squares + (expected - squares).mean(-1, keepdim=True).clamp_min(0)
 
 
-def default_draws(count: int, least: int = MIN_DRAWS) -> int:
-    """Return how many noise draws each of M images needs: `MIN_MESSAGES` together, or the least."""
-    return max(least, ceil(MIN_MESSAGES / count))
+def count_draws(
+    messages: Messages, count: int, draws: int | None = None, least: int = MIN_DRAWS
+) -> int:
+    """Return the noise draws of each of M images: those asked for, or `MIN_MESSAGES` together."""
+    if not messages.is_random:
+        return 1
+    if draws is None:
+        return max(least, ceil(MIN_MESSAGES / count))
+    if draws < 2:
+        raise ValueError(f"draws is {draws}, must be at least 2 for an error; leave it out")
+    return draws
 
 
 def bits_half_width(
@@ -258,8 +240,8 @@ def bits_half_width(
 ) -> float:
     """Return the half width of bits over the noise, from logs of the own image's posterior.
 
-    `squares` are those of `raise_squares`, so that what no message of any image showed costs no
-    more than `caps`, all bits there are of each image.
+    By the squares of `raise_squares` what no message of any image showed costs no more than
+    `caps`, all bits there are of each image.
     """
     low, reach = -float(caps.mean()), float(caps.max())
     return noise_half_width(means, squares, draws, low=low, high=0.0, reach=reach)
@@ -276,13 +258,8 @@ def noise_half_width(
 ) -> float:
     """Return the half width of a mean over M fixed images, each the mean of its noise draws.
 
-    Args:
-        means: Each image's mean over its draws.
-        squares: Each image's mean square.
-        draws: Of each image; one where it tells all, and then the half width is 0.
-        low: Least that the mean over all images can be.
-        high: Largest that it can be.
-        reach: What a rare message changes.
+    One draw tells all, and then it is 0. The mean is from `low` to `high`, and a rare message
+    changes it by `reach`.
 
     References:
         Satterthwaite, Biometrics 1946: degrees of freedom of a sum of unequal variances.
@@ -306,7 +283,7 @@ def noise_half_width(
 def score_messages(
     log_prob: Float[Tensor, "Q M"],
     senders: Int[Tensor, " Q"],
-    same_class: Bool[Tensor, "Q M"],
+    labels: Int[Tensor, " M"],
     candidates: int,
 ) -> Float[Tensor, "2 3 Q"]:
     """Return chance of identification, log2 posterior of the own image, and within its class.
@@ -314,6 +291,8 @@ def score_messages(
     Beside them their squares, of the posterior as expected by itself: see `expect_square`.
     NetError where an image could not have sent its own message: it was encoded to other bits.
     """
+    senders, labels = senders.to(log_prob.device), labels.to(log_prob.device)
+    same_class = labels[senders, None] == labels
     own_log_prob = log_prob.gather(1, senders[:, None])[:, 0]
     if not own_log_prob.isfinite().all():
         raise NetError(

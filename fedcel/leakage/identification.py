@@ -46,6 +46,24 @@ def identification(
     return (below[better + ties + 1] - below[better]) / (ties + 1)
 
 
+def identify_by_label(labels: Int[Tensor, " M"], candidates: int) -> float:
+    """Compute how often an attacker who is told nothing but the label picks the right image.
+
+    Args:
+        labels: Of the M images.
+        candidates: Images among which the right one is picked, 1 or more; all M if they are fewer.
+
+    Returns:
+        The chance, mean over images.
+    """
+    total = 0.0
+    for label, size in zip(*torch.unique(labels, return_counts=True), strict=True):
+        is_alike = labels.eq(label)
+        scores, first = is_alike.double()[None], is_alike.nonzero()[0]
+        total += int(size) * float(identification(scores, first, candidates))
+    return total / len(labels)
+
+
 @lru_cache(maxsize=8)
 def cumulative_chances(wrong: int, drawn_wrong: int, top: int) -> Float[Tensor, " B"]:
     """Return the sum of P(Hypergeom(wrong, b, drawn_wrong) < top) over b below 0, 1, ..."""

@@ -94,10 +94,9 @@ def image_leak(
         draws = max(MIN_DRAWS, min(draws, MAX_TERMS // (messages * table.numel())))
     observed = channel.sample(torch.full((draws * messages,), sender), generator)
     log_prob = channel.law(observed).view(draws, messages, -1).sum(1)
-    is_alike = labels.eq(labels[sender]).expand(draws, count)
     senders = torch.full((draws,), sender)
-    _, information, beyond = score_messages(log_prob, senders, is_alike, 1)[0]
-    alike = int(is_alike[0].sum())
+    _, information, beyond = score_messages(log_prob, senders, labels, 1)[0]
+    alike = int(labels.eq(labels[sender]).sum())
     widths = [
         noise_half_width(
             scores.mean()[None],

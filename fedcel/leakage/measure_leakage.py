@@ -1,7 +1,7 @@
 """Measure what any encoder leaks: six lines, no federation, no training."""
 
 from collections.abc import Callable, Sequence
-from math import inf, log, log2
+from math import inf, log
 
 import numpy as np
 import torch
@@ -11,13 +11,8 @@ from torch import Tensor
 
 from fedcel.leakage.attribute_leak import AttributeLeak, measure_attribute
 from fedcel.leakage.certificate import Certificate, certificate
-from fedcel.leakage.exact_bits import (
-    average_scores,
-    bits_half_width,
-    default_draws,
-    noise_half_width,
-)
-from fedcel.leakage.identification import identification
+from fedcel.leakage.exact_bits import measure_bits
+from fedcel.leakage.identification import identify_by_label
 from fedcel.leakage.leakage import Leakage
 from fedcel.leakage.messages import LogProb, Messages, Sampler, disturb_features, send_by_law
 from fedcel.leakage.population_bound import (
@@ -30,7 +25,7 @@ from fedcel.metrics import chance_accuracy, is_at_chance
 from fedcel.nets import Encoder, encode_images
 from fedcel.ranges import CHANCE, SHARE, check_whole
 from fedcel.seeding import make_generator
-from fedcel.tensors import ArrayLike, check_features, count_alike, to_labels, to_tensor
+from fedcel.tensors import ArrayLike, check_features, to_labels, to_tensor
 from fedcel.torch_state import usual_torch_state
 
 PAIRS_AT_ONCE = 2**19  # of a message and an image in memory; after so many, progress is told
@@ -124,33 +119,24 @@ def measure_leakage(
     References:
         Cover and Thomas, Elements of Information Theory, 2006, equation 2.28, for a uniform input.
     """
-    table = read_features(encoder, images, features, batch_size)
-    count, has_labels = len(table), labels is not None
-    y = torch.zeros(count, dtype=torch.long) if labels is None else to_labels(labels, count)
+    has_labels = labels is not None
+    table, groups = read_images(encoder, images, features, labels, batch_size=batch_size)
     check_numbers(candidates=candidates, draws=draws, seed=seed)
     sigma = None if log_prob or sampler else read_noise(noise, dropout, table)
     messages = choose_messages(table, sigma, dropout, (noise, log_prob, sampler))
-    share_right = read_accuracy(accuracy, accuracy_count, logits, y if has_labels else None)
-    draws = (draws or default_draws(count, MIN_DRAWS)) if messages.is_random else 1
-    groups = y.cpu()
-    means, squares = average_scores(
+    share_right = read_accuracy(accuracy, accuracy_count, logits, groups if has_labels else None)
+    leak = measure_bits(
         messages,
         groups,
         make_generator(seed, "measure-leakage"),
         draws=draws,
         candidates=candidates,
+        least_draws=MIN_DRAWS,
         pairs_at_once=PAIRS_AT_ONCE,
-    )
-    class_caps = count_alike(groups).double().log2()
-    caps = torch.full_like(class_caps, log2(count)), class_caps
-    information, beyond = means[1] + caps[0], means[2] + caps[1]
-    information_width, beyond_width = (
-        bits_half_width(mean, square, draws, cap)
-        for mean, square, cap in zip(means[1:], squares[1:], caps, strict=True)
     )
     bounds = bound_bits(table, groups, sigma, candidates)
     reference = read_reference(
-        None if reference_features is not None else encoder,
+        encoder,
         images=reference_images,
         features=reference_features,
         labels=reference_labels,
@@ -160,43 +146,45 @@ def measure_leakage(
     check_strangers(images, reference_images)
     reference_sigma = sigma
     if reference is not None and sigma is not None and sigma.dim() == 2:
-        reference_sigma = read_reference_noise(noise, dropout, reference[0])
+        if not callable(noise):
+            raise ValueError(
+                "noise is given for each of the images and not for the reference images; give a "
+                "function of the features, or leave the reference out"
+            )
+        reference_sigma = read_noise(noise, dropout, reference[0])
     unseen = bound_unseen(
-        table,
-        groups,
-        sigma,
-        reference=reference,
-        reference_sigma=reference_sigma,
-        feature_range=feature_range,
+        describe_messages(table, groups, sigma),
+        None if reference is None else describe_messages(*reference, reference_sigma),
+        feature_range=read_range(feature_range),
         seed=seed,
     )
-    of_all = None if unseen is None else unseen.information
-    of_class = None if unseen is None or not has_labels else unseen.beyond_label
+    of_all = unseen and unseen.information
+    of_class = unseen and unseen.beyond_label if has_labels else None
     return Leakage(
-        information_bits=float(information.mean()),
-        bits_beyond_label=float(beyond.mean()) if has_labels else None,
-        identification=float(means[0].mean()),
-        certificate_bits=None if bounds is None else bounds.bits,
+        information_bits=leak.information_bits,
+        bits_beyond_label=leak.bits_beyond_label if has_labels else None,
+        identification=leak.identification,
+        certificate_bits=bounds and bounds.bits,
         certificate_beyond_label=bounds.bits_within_class if bounds and has_labels else None,
-        candidates=count,
-        cap_bits=log2(count),
-        cap_beyond_label=float(class_caps.mean()) if has_labels else None,
-        identification_candidates=min(candidates, count),
+        candidates=leak.image_count,
+        cap_bits=leak.cap_bits,
+        cap_beyond_label=leak.cap_beyond_label if has_labels else None,
+        identification_candidates=leak.identification_candidates,
         identification_by_label=identify_by_label(groups, candidates) if has_labels else None,
-        information_half_width=information_width,
-        beyond_label_half_width=beyond_width if has_labels else None,
-        identification_half_width=noise_half_width(means[0], squares[0], draws),
-        accuracy=None if share_right is None else share_right[0],
+        information_half_width=leak.information_noise_half_width,
+        beyond_label_half_width=leak.beyond_noise_half_width if has_labels else None,
+        identification_half_width=leak.identification_noise_half_width,
+        accuracy=share_right and share_right[0],
         verdict=judge(table, sigma, share_right, groups),
         population_bits=of_all and of_all.student,
         population_bits_bernstein=of_all and of_all.bernstein,
         population_beyond_label=of_class and of_class.student,
         population_beyond_label_bernstein=of_class and of_class.bernstein,
-        population_images=None if unseen is None else unseen.image_count,
+        population_images=unseen and unseen.image_count,
         population_is_heavy_tailed=of_all and (of_class or of_all).is_heavy_tailed,
-        information=information,
-        beyond=beyond if has_labels else None,
-        identified=means[0],
+        information=leak.information,
+        beyond=leak.beyond if has_labels else None,
+        identified=leak.identified,
     )
 
 
@@ -246,32 +234,34 @@ def measure_attribute_leakage(
     Raises:
         ValueError: A shape, a number or a combination is not allowed, or features are not finite.
     """
-    table = read_features(encoder, images, features, batch_size)
-    count = len(table)
+    table, groups = read_images(encoder, images, features, labels, batch_size=batch_size)
     if attributes is None:
         raise ValueError("attributes are missing: a whole number from 0 for each image")
-    values = to_labels(attributes, count, "attributes")
-    y = torch.zeros(count, dtype=torch.long) if labels is None else to_labels(labels, count)
+    values = to_labels(attributes, len(table), "attributes")
     check_numbers(candidates=2, draws=draws, seed=seed)
     sigma = None if log_prob or sampler else read_noise(noise, dropout, table)
     messages = choose_messages(table, sigma, dropout, (noise, log_prob, sampler))
     return measure_attribute(
         messages,
-        y,
+        groups,
         values,
-        draws=draws or default_draws(count, MIN_DRAWS),
+        draws=draws,
         generator=make_generator(seed, "measure-attribute-leakage"),
+        least_draws=MIN_DRAWS,
         pairs_at_once=PAIRS_AT_ONCE,
     )
 
 
-def read_features(
+def read_images(
     encoder: Encoder | None,
     images: ArrayLike | None,
     features: ArrayLike | None,
+    labels: ArrayLike | None,
+    *,
     batch_size: int,
-) -> Float[Tensor, "M D"]:
-    """Return the features in float64, given or computed; ValueError where they are neither."""
+    name: str = "labels",
+) -> tuple[Float[Tensor, "M D"], Int[Tensor, " M"]]:
+    """Return features in float64, given or computed, and classes, 0 where there are no labels."""
     if (features is None) != (encoder is not None and images is not None):
         encoder_is, images_are, features_are = (
             "missing" if part is None else "given" for part in (encoder, images, features)
@@ -295,7 +285,10 @@ def read_features(
         raise ValueError("there is 1 image, must be 2 or more: one alone cannot be told apart")
     if table.device.type == "mps":  # has no float64
         table = table.cpu()
-    return table.double()
+    groups = torch.zeros(len(table), dtype=torch.long)
+    if labels is not None:
+        groups = to_labels(labels, len(table), name).cpu()
+    return table.double(), groups
 
 
 def check_numbers(*, candidates: int, draws: int | None, seed: int) -> None:
@@ -453,15 +446,15 @@ def read_reference(
         return None
     if images is not None and features is not None:
         raise ValueError("reference_images and reference_features are both given; leave one out")
-    table = read_features(encoder, images, features, batch_size)
     if (labels is not None) != has_labels:
         raise ValueError(
             "labels and reference_labels belong together: give both, or none for bits about the "
             "image alone"
         )
-    if labels is None:
-        return table, torch.zeros(len(table), dtype=torch.long)
-    return table, to_labels(labels, len(table), "reference_labels").cpu()
+    encoder = encoder if features is None else None
+    return read_images(
+        encoder, images, features, labels, batch_size=batch_size, name="reference_labels"
+    )
 
 
 def check_strangers(images: ArrayLike | None, reference_images: ArrayLike | None) -> None:
@@ -478,68 +471,46 @@ def check_strangers(images: ArrayLike | None, reference_images: ArrayLike | None
         )
 
 
+def read_range(feature_range: tuple[float, float] | None) -> FeatureRange | None:
+    """Return the range that a least and a largest value make; ValueError where they are none."""
+    if feature_range is None:
+        return None
+    ends = to_tensor(feature_range, "feature_range").double().flatten().tolist()
+    if len(ends) != 2 or not -inf < ends[0] < ends[1] < inf:
+        raise ValueError(
+            f"feature_range is {feature_range!r}, must be two finite numbers, the smaller first"
+        )
+    low, high = ends
+    return FeatureRange((low + high) / 2, (high - low) ** 2 / 4)
+
+
+def describe_messages(
+    table: Float[Tensor, "M D"], groups: Int[Tensor, " M"], sigma: Float[Tensor, "*M D"] | None
+) -> GaussianMessages | None:
+    """Return the Gaussian law of each image's message; None where a feature has no such noise."""
+    if sigma is None or not (sigma > 0).all():
+        return None
+    rows = sigma if sigma.dim() == 2 else sigma[None]
+    return GaussianMessages(table.cpu(), rows.cpu(), groups)
+
+
 def bound_unseen(
-    table: Float[Tensor, "M D"],
-    groups: Int[Tensor, " M"],
-    sigma: Float[Tensor, "*M D"] | None,
+    evaluated: GaussianMessages | None,
+    reference: GaussianMessages | None,
     *,
-    reference: tuple[Float[Tensor, "n D"], Int[Tensor, " n"]] | None,
-    reference_sigma: Float[Tensor, "*n D"] | None,
-    feature_range: tuple[float, float] | None,
+    feature_range: FeatureRange | None,
     seed: int,
 ) -> PopulationBound | None:
     """Return what unseen images leak at most; None where there is no noise, or too few images."""
-    limits = None
-    if feature_range is not None:
-        ends = to_tensor(feature_range, "feature_range").double().flatten().tolist()
-        if len(ends) != 2 or not -inf < ends[0] < ends[1] < inf:
-            raise ValueError(
-                f"feature_range is {feature_range!r}, must be two finite numbers, the smaller first"
-            )
-        low, high = ends
-        limits = FeatureRange((low + high) / 2, (high - low) ** 2 / 4)
-    if sigma is None or reference_sigma is None or not (sigma > 0).all():
+    if evaluated is None:
         return None
-    rows_sigma, fitted_sigma = (
-        part if part.dim() == 2 else part[None] for part in (sigma, reference_sigma)
-    )
     if reference is None:
-        if len(table) < MIN_HALVED:
+        count = len(evaluated.labels)
+        if count < MIN_HALVED:
             return None
-        order = torch.randperm(len(table), generator=make_generator(seed, "population-halves"))
-        fitted, rows = (half.to(table.device) for half in order.tensor_split(2))
-        reference = table[fitted], groups[fitted.cpu()]
-        table, groups = table[rows], groups[rows.cpu()]
-        if sigma.dim() == 2:
-            rows_sigma, fitted_sigma = sigma[rows], sigma[fitted]
-    return bound_population(
-        GaussianMessages(table, rows_sigma.double(), groups),
-        GaussianMessages(reference[0], fitted_sigma.double(), reference[1]),
-        feature_range=limits,
-        seed=seed,
-    )
-
-
-def read_reference_noise(
-    noise: Noise | None, dropout: float, table: Float[Tensor, "n D"]
-) -> Float[Tensor, "*n D"]:
-    """Return the noise of reference images; ValueError where that of each image is just numbers."""
-    if not callable(noise):
-        raise ValueError(
-            "noise is given for each of the images and not for the reference images; give a "
-            "function of the features, or leave the reference out"
-        )
-    return read_noise(noise, dropout, table)
-
-
-def identify_by_label(groups: Int[Tensor, " M"], candidates: int) -> float:
-    """Return how often the right image is picked by its label alone."""
-    total = 0.0
-    for label, size in zip(*torch.unique(groups, return_counts=True), strict=True):
-        first = groups.eq(label).nonzero()[0]
-        scores = groups.eq(label).double()[None]
-        total += int(size) * float(identification(scores, first, candidates))
-    return total / len(groups)
+        order = torch.randperm(count, generator=make_generator(seed, "population-halves"))
+        reference, evaluated = (evaluated.take(half) for half in order.tensor_split(2))
+    return bound_population(evaluated, reference, feature_range=feature_range, seed=seed)
 
 
 def judge(

@@ -56,25 +56,30 @@ def disturb_features(
     differs from image to image, (M, D), is above 0, and nothing is dropped then.
     """
     if noise.dim() == 2:
-        return _add_uneven_noise(features, noise)
+        return _disturb_by(Cut(1.0), features, noise)
     is_noisy = noise > 0
     scaled, exact = features[:, is_noisy] / noise[is_noisy], features[:, ~is_noisy]
     parts = []
     if scaled.shape[1]:
-        parts.append(_drop_values(scaled, Cut(1.0, dropout)) if dropout else _add_noise(scaled))
+        parts.append(_disturb_by(Cut(1.0, dropout), scaled) if dropout else _add_noise(scaled))
     if exact.shape[1]:
-        parts.append(_drop_values(exact, Cut(0.0, dropout)) if dropout else _send_exactly(exact))
-    return _join_messages(parts)
+        parts.append(_disturb_by(Cut(0.0, dropout), exact) if dropout else _send_exactly(exact))
+    return parts[0] if len(parts) == 1 else _join_messages(parts)
 
 
-def _add_uneven_noise(features: Float[Tensor, "M D"], noise: Float[Tensor, "M D"]) -> Messages:
-    cut = Cut(1.0)
+def _disturb_by(
+    cut: Cut, features: Float[Tensor, "M D"], scale: Float[Tensor, "M D"] | None = None
+) -> Messages:
+    """Return messages by the noise and mask of a cut."""
 
     def sample(senders: Int[Tensor, " Q"], generator: torch.Generator) -> Float[Tensor, "Q D"]:
-        xi = _draw_normal(len(senders), features, generator)
-        return features[senders] + noise[senders] * xi
+        sent = features[senders]
+        mask = cut.draw_mask(tuple(sent.shape), generator)
+        noise = _draw_normal(len(sent), sent, generator) * cut.sigma if cut.sigma else None
+        spread = None if scale is None else scale[senders]
+        return apply_noise(sent, None if mask is None else mask.to(sent.device), noise, spread)
 
-    return Messages(sample, lambda observed: cut.log_prob(observed, features, noise))
+    return Messages(sample, lambda observed: cut.log_prob(observed, features, scale))
 
 
 def _draw_normal(
@@ -145,22 +150,8 @@ def _send_exactly(features: Float[Tensor, "M D"]) -> Messages:
     return Messages(lambda senders, _: group[senders, None], law, is_random=False)
 
 
-def _drop_values(features: Float[Tensor, "M D"], cut: Cut) -> Messages:
-    """Return messages some of whose values are dropped, then disturbed by the cut's noise."""
-
-    def sample(senders: Int[Tensor, " Q"], generator: torch.Generator) -> Float[Tensor, "Q D"]:
-        sent = features[senders]
-        mask = cut.draw_mask(tuple(sent.shape), generator)
-        noise = _draw_normal(len(sent), sent, generator) * cut.sigma if cut.sigma else None
-        return apply_noise(sent, None if mask is None else mask.to(sent.device), noise)
-
-    return Messages(sample, lambda observed: cut.log_prob(observed, features))
-
-
 def _join_messages(parts: list[Messages]) -> Messages:
     """Return messages of independent parts side by side."""
-    if len(parts) == 1:
-        return parts[0]
     first_senders = torch.zeros(1, dtype=torch.long)
     widths = [part.sample(first_senders, torch.Generator()).shape[1] for part in parts]
 

@@ -125,11 +125,10 @@ class Component(NamedTuple):
 
 
 class Projection(NamedTuple):
-    """Messages seen from a component: squares, in units of the noise."""
+    """Messages seen from a component: squares, in all and along its axes, in units of the noise."""
 
     distance: Float[Tensor, " n"]
     along: Float[Tensor, "n r"]
-    """Along each axis."""
     noise: Float[Tensor, " #n"]
     """Variances of the noise, summed."""
     noise_along: Float[Tensor, "#n r"]
@@ -138,11 +137,11 @@ class Projection(NamedTuple):
 
 
 Mixtures = dict[int, tuple[float, list[Component]]]
-"""By class: its share of the images, and its components."""
+"""By class: its share of the images, and its components: features without any noise."""
 
 
 class MixtureForm(NamedTuple):
-    """How a class's messages are modelled."""
+    """Model of a class's messages."""
 
     groups: int
     shrinkage: float
@@ -153,7 +152,7 @@ class MixtureForm(NamedTuple):
 
 
 class MessageLaw(NamedTuple):
-    """What was fitted to the messages of reference images: the law q_y of each class."""
+    """The law q_y of each class, fitted to the messages of reference images."""
 
     mixtures: Mixtures
     form: MixtureForm
@@ -228,10 +227,8 @@ def fit_law(
     fitted, choosing = rescale(fitted, scale), rescale(choosing, scale)
     form = choose_form(fitted, choosing)
     everything = join_messages(fitted, choosing)
-    places = find_groups(everything, form.groups)
-    spreads = measure_groups(everything, places, form.is_shared)
-    mixtures = add_noise_law(spreads, form.shrinkage, has_tails=form.has_tails)
-    nats = mix_in_strangers(divergences(everything, mixtures), form.stranger_share)
+    mixtures = fit_mixtures(everything, find_groups(everything, form.groups), form.is_shared)
+    nats = mix_in_strangers(divergences(everything, mixtures, form), form.stranger_share)
     is_heavy_tailed = any(map(has_heavy_tail, nats))
     return MessageLaw(mixtures, form, scale, len(everything.labels), is_heavy_tailed)
 
@@ -261,7 +258,7 @@ def bound_under_law(
                 "encoder's last layer, or none"
             )
     messages = rescale(evaluated, law.scale)
-    nats = mix_in_strangers(divergences(messages, law.mixtures), law.form.stranger_share)
+    nats = mix_in_strangers(divergences(messages, law.mixtures, law.form), law.form.stranger_share)
     highest = None
     half_delta = delta / 2  # of each of the two limits that hold together
     if feature_range is not None:
@@ -328,14 +325,14 @@ def choose_form(fitted: GaussianMessages, choosing: GaussianMessages) -> Mixture
     scores: dict[MixtureForm, float] = {}
     places = {groups: find_groups(fitted, groups) for groups in GROUPS}
     for groups, is_shared in product(GROUPS, (True, False)):
-        spreads = measure_groups(fitted, places[groups], is_shared)
-        projections: dict[int, Projection] = {}
+        mixtures = fit_mixtures(fitted, places[groups], is_shared)
+        projections = project_on_all(choosing, mixtures)
         for shrinkage, has_tails in product(SHRINKAGES, (False, True)):
-            mixtures = add_noise_law(spreads, shrinkage, has_tails=has_tails)
-            nats = divergences(choosing, mixtures, projections)
+            form = MixtureForm(groups, shrinkage, is_shared, has_tails, STRANGER_SHARES[0])
+            nats = divergences(choosing, mixtures, form, projections)
             for share in STRANGER_SHARES:
-                form = MixtureForm(groups, shrinkage, is_shared, has_tails, share)
-                scores[form] = float(mix_in_strangers(nats, share)[1].mean())
+                mean = float(mix_in_strangers(nats, share)[1].mean())
+                scores[form._replace(stranger_share=share)] = mean
     return min(scores, key=scores.__getitem__)
 
 
@@ -359,33 +356,29 @@ def find_groups(fitted: GaussianMessages, groups: int) -> dict[int, list[Int[Ten
     return places
 
 
-def measure_groups(
+def fit_mixtures(
     fitted: GaussianMessages, places: dict[int, list[Int[Tensor, " _"]]], is_shared: bool
 ) -> Mixtures:
     """Return means and spreads of the features of each class's groups, without any noise."""
-    count = len(fitted.labels)
     centred = torch.empty_like(fitted.mean)
     for members in chain.from_iterable(places.values()):
         centred[members] = fitted.mean[members] - fitted.mean[members].mean(0)
-    number = sum(map(len, places.values()))
-    common = find_axes(centred, number) if is_shared else None
-    everything = fitted.mean - fitted.mean.mean(0)
-    anywhere = Component(1.0, fitted.mean.mean(0), *find_axes(everything, 1))
+    common = find_axes(centred, sum(map(len, places.values()))) if is_shared else None
+    middle = fitted.mean.mean(0)
+    anywhere = Component(1.0, middle, *find_axes(fitted.mean - middle, 1))
     mixtures = {NOWHERE: (NOWHERE_SHARE, [anywhere])}
-    return mixtures | {
-        label: (
-            (1 - NOWHERE_SHARE) * sum(map(len, parts)) / count,
-            [
-                Component(
-                    len(members) / sum(map(len, parts)),
-                    fitted.mean[members].mean(0),
-                    *(common or find_axes(centred[members], 1)),
-                )
-                for members in parts
-            ],
-        )
-        for label, parts in places.items()
-    }
+    for label, groups in places.items():
+        count = sum(map(len, groups))
+        parts = [
+            Component(
+                len(members) / count,
+                fitted.mean[members].mean(0),
+                *(common or find_axes(centred[members], 1)),
+            )
+            for members in groups
+        ]
+        mixtures[label] = ((1 - NOWHERE_SHARE) * count / len(fitted.labels), parts)
+    return mixtures
 
 
 def find_axes(
@@ -403,48 +396,50 @@ def find_axes(
     return centred.T @ rows / (variances * freedom).sqrt(), variances
 
 
-def add_noise_law(spreads: Mixtures, shrinkage: float, *, has_tails: bool) -> Mixtures:
-    """Return mixtures of messages: variances are drawn to their mean, the noise is added."""
-
-    def shrink(part: Component, share: float, factor: float) -> Component:
-        common = factor * shrinkage * float(part.variances.sum()) / len(part.mean)
-        variances = 1 + common + factor * (1 - shrinkage) * part.variances
-        return part._replace(share=share * part.share, variances=variances, floor=1 + common)
-
-    forms = TAILS if has_tails else ((1.0, 1.0),)
-    return {
-        label: (share, [shrink(part, *form) for part in parts for form in forms])
-        for label, (share, parts) in spreads.items()
-    }
+def add_noise_law(part: Component, form: MixtureForm) -> list[Component]:
+    """Return a component of messages, in parts where it has tails: shrunk, the noise added."""
+    tails = TAILS if form.has_tails else ((1.0, 1.0),)
+    mean_variance = form.shrinkage * float(part.variances.sum())
+    components = []
+    for share, factor in tails:
+        common = factor * mean_variance / len(part.mean)
+        variances = 1 + common + factor * (1 - form.shrinkage) * part.variances
+        components.append(Component(share * part.share, *part[1:3], variances, 1 + common))
+    return components
 
 
 def divergences(
-    messages: GaussianMessages, mixtures: Mixtures, projections: dict[int, Projection] | None = None
+    messages: GaussianMessages,
+    mixtures: Mixtures,
+    form: MixtureForm,
+    projections: dict[int, list[Projection]] | None = None,
 ) -> Float[Tensor, "2 n"]:
     """Bound KL(message || mixture) of each image, for that of all classes and of its own, in nats.
 
-    For an image of a class without a mixture that of all is its own. `projections` keeps, by the
-    identity of a component's mean, what mixtures of the same means and axes have in common.
+    For an image of a class without a mixture that of all is its own.
     """
-    projections = {} if projections is None else projections
-
-    def weigh(part: Component) -> Float[Tensor, " n"]:
-        if id(part.mean) not in projections:
-            projections[id(part.mean)] = project(messages, part)
-        return log(part.share) - gaussian_divergence(projections[id(part.mean)], part)
-
-    of_class = {
-        label: torch.stack([weigh(part) for part in parts]).logsumexp(0)
-        for label, (_, parts) in mixtures.items()
-    }
-    shares = {label: share for label, (share, _) in mixtures.items()}
-    information = torch.stack(
-        [nats + log(shares[label]) for label, nats in of_class.items()]
-    ).logsumexp(0)
+    projections = projections or project_on_all(messages, mixtures)
+    of_class, of_all = {}, []
+    for label, (share, parts) in mixtures.items():
+        weighed = [
+            log(noisy.share) - gaussian_divergence(projected, noisy)
+            for part, projected in zip(parts, projections[label], strict=True)
+            for noisy in add_noise_law(part, form)
+        ]
+        of_class[label] = torch.stack(weighed).logsumexp(0)
+        of_all.append(of_class[label] + log(share))
+    information = torch.stack(of_all).logsumexp(0)
     beyond = information.clone()
     for label, values in of_class.items():
         beyond = torch.where(messages.labels == label, values, beyond)
     return torch.stack([information, beyond]).neg()
+
+
+def project_on_all(messages: GaussianMessages, mixtures: Mixtures) -> dict[int, list[Projection]]:
+    """Return messages as all components see them, which is the same for mixtures of any form."""
+    return {
+        label: [project(messages, part) for part in parts] for label, (_, parts) in mixtures.items()
+    }
 
 
 def project(messages: GaussianMessages, part: Component) -> Projection:
@@ -521,7 +516,7 @@ def limit_mean(values: Float[Tensor, " n"], largest: float | None, delta: float)
 
 
 def has_heavy_tail(values: Float[Tensor, " n"]) -> bool:
-    """Say whether so few values carry the spread that a mean of them is not as good as Gaussian.
+    """Whether so few values carry the spread that a mean of them is not as good as Gaussian.
 
     Skewness over the root of n, which is what Student's t is wrong by, to first order (Johnson,
     JASA 1978), is 1 / sqrt(k) where k of many values carry all. Above one half they are fewer than

@@ -1,9 +1,7 @@
 """How good predicted probabilities are, and how far features spread."""
 
 from fedcel.metrics.calibration import (
-    accuracy,
     bald,
-    brier,
     ece,
     nll,
     predictive_entropy,
@@ -23,10 +21,8 @@ from fedcel.metrics.spread import between_group_spread, within_class_spread
 __all__ = [
     "NORMAL_QUANTILE",
     "UNSEEN_EVENTS",
-    "accuracy",
     "bald",
     "between_group_spread",
-    "brier",
     "chance_accuracy",
     "ece",
     "is_at_chance",

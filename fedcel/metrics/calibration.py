@@ -1,4 +1,7 @@
-"""How good predicted probabilities are, and what their uncertainty tells."""
+"""How good predicted probabilities are, and what their uncertainty tells.
+
+Rows that are no distributions, and no rows at all, are refused by a ValueError.
+"""
 
 import torch
 from jaxtyping import Float, Int
@@ -17,34 +20,20 @@ def score_probabilities(
         labels: (N,).
 
     Returns:
-        `accuracy`, `nll` (nats), `ece` and `brier`.
+        `accuracy` of the most probable class, the first of equals; `nll` (nats); `ece`; `brier`,
+        the mean over images of sum_c (p_c - [c = label])^2, in [0, 2].
 
-    Raises:
-        ValueError: Rows are no distributions, or there are none.
-    """
-    return {
-        "accuracy": accuracy(probabilities, labels),
-        "nll": nll(probabilities, labels),
-        "ece": ece(probabilities, labels),
-        "brier": brier(probabilities, labels),
-    }
-
-
-def accuracy(probabilities: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> float:
-    """Measure how often the most probable class, the first of equals, is the label.
-
-    Args:
-        probabilities: (N, C), each row a distribution over classes.
-        labels: (N,).
-
-    Returns:
-        The share of right answers, in [0, 1].
-
-    Raises:
-        ValueError: Rows are no distributions, or there are none.
+    References:
+        Brier, Monthly Weather Review, 1950, equation 2.
     """
     p = check_probabilities(probabilities)
-    return float((p.argmax(1) == labels).double().mean())
+    truth = torch.nn.functional.one_hot(labels, p.shape[1])
+    return {
+        "accuracy": float((p.argmax(1) == labels).double().mean()),
+        "nll": nll(probabilities, labels),
+        "ece": ece(probabilities, labels),
+        "brier": float((p - truth).square().sum(1).mean()),
+    }
 
 
 def nll(probabilities: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> float:
@@ -59,33 +48,9 @@ def nll(probabilities: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> float
 
     Returns:
         The mean of -log p(label), in nats.
-
-    Raises:
-        ValueError: Rows are no distributions, or there are none.
     """
     p = check_probabilities(probabilities).gather(1, labels[:, None])
     return float(-p.clamp_min(torch.finfo(probabilities.dtype).tiny).log().mean())
-
-
-def brier(probabilities: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> float:
-    """Measure the squared error of the probabilities.
-
-    Args:
-        probabilities: (N, C), each row a distribution over classes.
-        labels: (N,).
-
-    Returns:
-        The mean over images of sum_c (p_c - [c = label])^2, in [0, 2].
-
-    Raises:
-        ValueError: Rows are no distributions, or there are none.
-
-    References:
-        Brier, Monthly Weather Review, 1950, equation 2.
-    """
-    p = check_probabilities(probabilities)
-    truth = torch.nn.functional.one_hot(labels, p.shape[1])
-    return float((p - truth).square().sum(1).mean())
 
 
 def ece(
@@ -102,9 +67,6 @@ def ece(
 
     Returns:
         The mean over images of |confidence - accuracy| of their bin, in [0, 1].
-
-    Raises:
-        ValueError: Rows are no distributions, or there are none.
 
     References:
         Guo et al., ICML 2017, equation 3.
@@ -125,9 +87,6 @@ def reliability(
 
     Returns:
         Of each bin its mean `confidence`, `accuracy` (both None where it is empty) and `count`.
-
-    Raises:
-        ValueError: Rows are no distributions, or there are none.
     """
     count, confidence, right = _bin_sums(probabilities, labels, bins)
 
@@ -170,9 +129,6 @@ def predictive_entropy(samples: Float[Tensor, "S N C"]) -> Float[Tensor, " N"]:
 
     Returns:
         The entropy of each averaged prediction, (N,) in nats.
-
-    Raises:
-        ValueError: Rows are no distributions, or there are none.
     """
     return _entropy(check_probabilities(samples).mean(0))
 
@@ -185,9 +141,6 @@ def bald(samples: Float[Tensor, "S N C"]) -> Float[Tensor, " N"]:
 
     Returns:
         The entropy of the average less the average entropy, (N,) in nats, 0 or more.
-
-    Raises:
-        ValueError: Rows are no distributions, or there are none.
 
     References:
         Houlsby et al., 2011, equation 2.

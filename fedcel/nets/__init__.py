@@ -14,10 +14,9 @@ from fedcel.nets.encode_images import (
     switch_to_evaluation,
 )
 from fedcel.nets.flat_net import FlatNet, to_arrays, to_vector
-from fedcel.nets.gaussian_head import GaussianHead
 from fedcel.nets.inference_cost import InferenceCost, measure_cost
 from fedcel.nets.net_contract import NET_TESTS, NetCase
-from fedcel.nets.net_faults import find_batch_layers, find_layer_faults, name_layers
+from fedcel.nets.net_faults import find_batch_layers, name_layers
 from fedcel.nets.net_settings import (
     Cnn,
     ImportedNet,
@@ -39,7 +38,6 @@ __all__ = [
     "Cut",
     "Encoder",
     "FlatNet",
-    "GaussianHead",
     "ImportedNet",
     "InferenceCost",
     "Mlp",
@@ -60,7 +58,6 @@ __all__ = [
     "encode_images",
     "fastest_device",
     "find_batch_layers",
-    "find_layer_faults",
     "find_module",
     "fold_batch_norms",
     "initialise_parameters",

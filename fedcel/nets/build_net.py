@@ -3,7 +3,7 @@
 from functools import lru_cache
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 from torch.nn.utils.weight_norm import WeightNorm
 
@@ -195,15 +195,7 @@ def _draw_normalised_weight(
 
 
 def find_structure_faults(encoder: nn.Module, head: nn.Module) -> list[str]:
-    """Find all layers and shared parameters that cannot be trained in a federation.
-
-    Args:
-        encoder: Images to features.
-        head: Features to logits.
-
-    Returns:
-        A sentence for each kind of fault; none where all is well.
-    """
+    """Find all layers and shared parameters that cannot be trained in a federation."""
     faults = find_layer_faults({"encoder": encoder, "head": head})
     shared = {*encoder.parameters()} & {*head.parameters()}
     if names := [name for name, parameter in head.named_parameters() if parameter in shared]:
@@ -216,7 +208,8 @@ def find_structure_faults(encoder: nn.Module, head: nn.Module) -> list[str]:
 
 def _check_net(encoder: nn.Module, head: nn.Module, shape: tuple[int, ...]) -> int:
     """Return D; NetError says what is wrong with the values."""
-    before = copy_buffers(encoder, head)
+    buffers = nn.ModuleDict({"encoder": encoder, "head": head}).named_buffers
+    before = {name: buffer.clone() for name, buffer in buffers()}
     try:
         with torch.no_grad():
             z = encoder(torch.full((2, *shape), 0.5))
@@ -225,8 +218,7 @@ def _check_net(encoder: nn.Module, head: nn.Module, shape: tuple[int, ...]) -> i
             logits = head(z)
     except RuntimeError as error:
         raise NetError(f"the net does not fit images of shape {shape}: {error}") from error
-    after = copy_buffers(encoder, head)
-    if moved := [n for n in after if n not in before or not torch.equal(before[n], after[n])]:
+    if moved := [n for n, b in buffers() if n not in before or not torch.equal(before[n], b)]:
         raise NetError(
             f"buffer {', '.join(map(repr, moved))} is changed by a forward pass, and is not "
             "trained or averaged; leave it as it is, or make it a parameter"
@@ -234,9 +226,3 @@ def _check_net(encoder: nn.Module, head: nn.Module, shape: tuple[int, ...]) -> i
     if logits.dim() != 2 or len(logits) != 2:
         raise NetError(f"the head returned {tuple(logits.shape)}, must be (B, classes)")
     return int(z.shape[1])
-
-
-def copy_buffers(encoder: nn.Module, head: nn.Module) -> dict[str, Tensor]:
-    """Return copies of both halves' buffers by their paths."""
-    halves = nn.ModuleDict({"encoder": encoder, "head": head})
-    return {name: buffer.clone() for name, buffer in halves.named_buffers()}

@@ -1,6 +1,6 @@
 """Layers of K clients at once, each client with parameters of its own."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -18,14 +18,9 @@ _ELEMENTWISE = (nn.Identity, nn.ReLU, nn.Sigmoid, nn.Tanh, nn.GELU, nn.SiLU, nn.
 
 
 def stack_layer(module: nn.Module, parameters: Mapping[str, Tensor]) -> Layer:
-    """Choose how a module is computed for K clients; subclasses may do anything and are mapped.
+    """Choose how a module is computed for K clients, by parameters (K, ...) of all of them.
 
-    Args:
-        module: The module; of it nothing is read but its layers.
-        parameters: Each of its parameters by name, of all clients (K, ...).
-
-    Returns:
-        A function of the clients' inputs (K, b, ...).
+    Subclasses of layers may do anything and are mapped.
     """
     kind = type(module)
     if kind is nn.Sequential:
@@ -34,9 +29,15 @@ def stack_layer(module: nn.Module, parameters: Mapping[str, Tensor]) -> Layer:
             for name, child in module._modules.items()
             if child is not None  # `named_children` skips one that is repeated
         ]
-        return _Chain(layers)
+
+        def chain(x: Tensor) -> Tensor:
+            for layer in layers:
+                x = layer(x)
+            return x
+
+        return chain
     if kind is nn.Linear and "weight" in parameters:
-        return _Linear(parameters["weight"], parameters.get("bias"))
+        return stack_linear(parameters["weight"], parameters.get("bias"))
     if isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) == (1, -1):
         return lambda x: x.flatten(2)
     if kind in _ELEMENTWISE:
@@ -45,34 +46,18 @@ def stack_layer(module: nn.Module, parameters: Mapping[str, Tensor]) -> Layer:
 
 
 def stack_noise_scale(scale: nn.Module, parameters: Mapping[str, Tensor]) -> Layer:
-    """Choose how the scale of the noise is computed for K clients.
-
-    Args:
-        scale: Features to standard deviations in units of the cut's sigma.
-        parameters: Each of its parameters by name, of all clients (K, ...).
-
-    Returns:
-        A function of the clients' features (K, b, D).
-    """
+    """Choose how the scale of the noise is computed for K clients, by parameters (K, ...)."""
     if type(scale) is not NoiseScale:
         return map_module(scale, parameters)
     bias = parameters["bias"]
     if "weight" not in parameters:
         return lambda z: scale.bound(bias[:, None].expand_as(z))
-    exponent = _Linear(parameters["weight"], bias)
+    exponent = stack_linear(parameters["weight"], bias)
     return lambda z: scale.bound(exponent(z))
 
 
 def map_module(module: nn.Module, parameters: Mapping[str, Tensor]) -> Callable[..., Tensor]:
-    """Map a module over K clients by `torch.vmap`.
-
-    Args:
-        module: The module.
-        parameters: Each of its parameters by name, of all clients (K, ...).
-
-    Returns:
-        A function of the clients' inputs, each (K, ...).
-    """
+    """Map a module over the inputs and parameters of K clients by `torch.vmap`."""
 
     def call(values: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
         output: Tensor = functional_call(module, dict(values), inputs)
@@ -82,28 +67,15 @@ def map_module(module: nn.Module, parameters: Mapping[str, Tensor]) -> Callable[
     return lambda *inputs: mapped(dict(parameters), *inputs)
 
 
-class _Chain:
-    """Layers one after the other."""
+def stack_linear(weight: Float[Tensor, "K o i"], bias: Float[Tensor, "K o"] | None) -> Layer:
+    """Return a linear layer of K clients, each with weights of its own."""
 
-    def __init__(self, layers: Sequence[Layer]) -> None:
-        self._layers = layers
-
-    def __call__(self, x: Tensor) -> Tensor:
-        for layer in self._layers:
-            x = layer(x)
-        return x
-
-
-class _Linear:
-    """A linear layer of K clients, each with weights of its own."""
-
-    def __init__(self, weight: Float[Tensor, "K o i"], bias: Float[Tensor, "K o"] | None) -> None:
-        self._weight, self._bias = weight, bias
-
-    def __call__(self, x: Float[Tensor, "K ..."]) -> Float[Tensor, "K ..."]:
+    def layer(x: Float[Tensor, "K ..."]) -> Float[Tensor, "K ..."]:
         rows = x if x.dim() == 3 else x.flatten(1, -2)
-        out: Tensor = _BatchedLinear.apply(rows, self._weight, self._bias)
+        out: Tensor = _BatchedLinear.apply(rows, weight, bias)
         return out if x.dim() == 3 else out.view(*x.shape[:-1], -1)
+
+    return layer
 
 
 class _BatchedLinear(torch.autograd.Function):

@@ -50,15 +50,9 @@ class Cut:
         generator: torch.Generator,
         scale: Float[Tensor, "*shape"] | None = None,
     ) -> Float[Tensor, "*shape"]:
-        """Make smashed data from features.
+        """Make smashed data z~ from features, of their dtype; z itself when nothing is random.
 
-        Args:
-            z: Features of any shape.
-            generator: The only source of random numbers.
-            scale: Standard deviation of each value's noise in units of sigma; None: all are 1.
-
-        Returns:
-            One z~ for each z, of its dtype; z itself when nothing is random.
+        `scale` is the standard deviation of each value's noise in units of sigma; None: all are 1.
         """
         shape = tuple(z.shape)
         mask = self.draw_mask(shape, generator)
@@ -73,21 +67,13 @@ class Cut:
         z: Float[Tensor, "M D"],
         scale: Float[Tensor, "M D"] | None = None,
     ) -> Float[Tensor, "Q M"]:
-        """Compute how likely smashed data are, given features.
+        """Compute log p(z~_q | z_j) in nats and float64, up to one constant for all pairs.
 
         Values are independent given z: each is N(z, sigma^2), or with dropout p the mixture
         (1 - p) N(z, sigma^2) + p N(0, sigma^2), at sigma 0 a choice between z and 0. With a scale
         each is N(z, (sigma s)^2): where s differs from image to image, so does the determinant.
         Distances are sums of squared differences: the expansion |a|^2 - 2ab + |b|^2 loses all
         digits when sigma is small, and breaks ties between equals.
-
-        Args:
-            smashed: Smashed data (Q, D).
-            z: Features (M, D).
-            scale: Standard deviation s of each value's noise in units of sigma; None: all are 1.
-
-        Returns:
-            log p(z~_q | z_j) (Q, M) in nats and float64, up to one constant for all pairs.
 
         Raises:
             ValueError: Nothing is random, or values are dropped and their noise is scaled.

@@ -101,23 +101,11 @@ class FlatNet:
         return len(self.vectors)
 
     def copy_to(self, device: torch.device, count: int = 1) -> "FlatNet":
-        """Copy the net to a device, with memory of its own.
-
-        Args:
-            device: Where it is needed.
-            count: Copies there.
-
-        Returns:
-            The same net there.
-        """
+        """Copy the net to a device, with memory of its own, in `count` copies."""
         return FlatNet(copy_module(self.net).to(device), count)
 
     def load(self, vector: Float[Tensor, "*k P"]) -> None:
-        """Overwrite all parameters.
-
-        Args:
-            vector: The new values, (P,) for every copy or (K, P).
-        """
+        """Overwrite all parameters: with one vector for every copy, or one for each."""
         self.vectors.copy_(vector)
 
     def encode(self, images: Float[Tensor, "K b ..."]) -> Float[Tensor, "K b D"]:
@@ -154,9 +142,7 @@ class FlatNet:
     def backward(self, losses: Float[Tensor, " K"], *, retain_graph: bool = False) -> None:
         """Fill `gradients` with those of each client's loss; what else learns gathers its own.
 
-        Args:
-            losses: One for each client.
-            retain_graph: Whether another loss of the same batch follows.
+        `retain_graph` where another loss of the same batch follows.
         """
         if not self._copied:
             self.gradients.zero_()

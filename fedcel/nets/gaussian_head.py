@@ -38,14 +38,7 @@ class GaussianHead(nn.Module):
         self.log_sd: nn.Module = nn.Linear(features, 1) if is_heteroscedastic else _OneNumber()
 
     def describe(self, smashed: Float[Tensor, "B D"]) -> tuple[Tensor, Tensor]:
-        """Compute mean and standard deviation of y.
-
-        Args:
-            smashed: Smashed data (B, D).
-
-        Returns:
-            m and s, (B, 1) each, in units of y in [0, 1].
-        """
+        """Compute mean and standard deviation of y, (B, 1) each, in units of y in [0, 1]."""
         exponent = LOG_RANGE * torch.tanh(self.log_sd(smashed) / LOG_RANGE)
         mean: Tensor = 0.5 + self.mean(smashed) / self.classes
         return mean, (1 + exponent).exp().expand_as(mean) / self.classes
@@ -73,15 +66,7 @@ class _OneNumber(nn.Module):
 def log_interval(
     low: Float[Tensor, "*shape"], high: Float[Tensor, "*shape"]
 ) -> Float[Tensor, "*shape"]:
-    """Compute ln(Phi(high) - Phi(low)), low below high, without cancelling far from 0.
-
-    Args:
-        low: Lower ends.
-        high: Upper ends.
-
-    Returns:
-        The logarithms.
-    """
+    """Compute ln(Phi(high) - Phi(low)), low below high, without cancelling far from 0."""
     is_right = low + high > 0  # the tail on the left has the same probability, and its digits
     lower, upper = torch.where(is_right, -high, low), torch.where(is_right, -low, high)
     log_upper = log_phi(upper)

@@ -15,14 +15,7 @@ _STATISTICS = ("running_mean", "running_var", "weight", "bias", "eps")
 
 
 def is_batch_norm(layer: nn.Module) -> bool:
-    """Tell whether a layer is a BatchNorm, or a frozen one as torchvision and others have it.
-
-    Args:
-        layer: Any layer.
-
-    Returns:
-        Whether it is.
-    """
+    """Whether a layer is a BatchNorm, or a frozen one as torchvision and others have it."""
     is_frozen = "BatchNorm" in type(layer).__name__ and all(hasattr(layer, n) for n in _STATISTICS)
     return isinstance(layer, _BatchNorm) or is_frozen
 
@@ -44,14 +37,7 @@ def find_batch_layers(module: nn.Module) -> dict[str, nn.Module]:
 
 
 def draws_in_training(layer: nn.Module) -> bool:
-    """Tell whether a layer draws random numbers in training, such as dropout of any kind.
-
-    Args:
-        layer: Any layer.
-
-    Returns:
-        Whether it does; one that drops nothing, such as `Dropout(p=0)`, does not.
-    """
+    """Whether a layer draws random numbers in training, such as dropout with a chance above 0."""
     is_named = any(name in type(layer).__name__ for name in _RANDOM_NAMES)
     if not isinstance(layer, _RANDOM_KINDS) and not is_named:
         return False
@@ -62,14 +48,9 @@ def draws_in_training(layer: nn.Module) -> bool:
 
 
 def find_layer_faults(parts: Mapping[str, nn.Module]) -> list[str]:
-    """Find all layers of a net that cannot be trained in a federation.
+    """Find all layers of encoder and head that cannot be trained in a federation.
 
-    Args:
-        parts: Encoder and head by their names.
-
-    Returns:
-        A sentence for each kind of fault, with the full paths of its layers; none where all is
-        well.
+    A sentence for each kind of fault, with the full paths of its layers.
     """
     layers = {
         ".".join(filter(None, (part, name))): layer

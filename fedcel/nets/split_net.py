@@ -41,16 +41,7 @@ class SplitNet(nn.Module):
         noise_scale: nn.Module | None = None,
         positions: int = 1,
     ) -> None:
-        """Join two halves.
-
-        Args:
-            encoder: The half on the device.
-            head: The half on the server.
-            cut: The noise between.
-            features: D, what the encoder makes of an image.
-            noise_scale: How much noise each feature gets; None: the cut's for all.
-            positions: Of each channel of a convolutional cut.
-        """
+        """Join two halves; the arguments are the attributes of the same names."""
         super().__init__()
         self.encoder = encoder
         self.noise_scale = noise_scale  # before the head: the vector begins with the device's half
@@ -61,38 +52,19 @@ class SplitNet(nn.Module):
         self.potential: Potential = getattr(head, "potential", cross_entropy)
 
     def encode(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D"]:
-        """Compute the features of images.
-
-        Args:
-            images: (B, C, H, W), in [0, 1].
-
-        Returns:
-            z (B, D), before any noise.
-        """
+        """Compute the features z (B, D) of images in [0, 1], before any noise."""
         return cast(Tensor, self.encoder(images.clone()))  # one may work in place
 
     def add_noise(
         self, z: Float[Tensor, "B D"], generator: torch.Generator
     ) -> Float[Tensor, "B D"]:
-        """Make smashed data from features, the noise of the cut drawn afresh.
-
-        Args:
-            z: Features (B, D).
-            generator: The only source of random numbers.
-
-        Returns:
-            Smashed data (B, D).
-        """
+        """Make smashed data from features, the noise of the cut drawn afresh by the generator."""
         return self.cut.disturb(z, generator, self.scale_noise(z))
 
     def scale_noise(self, z: Float[Tensor, "B D"]) -> Float[Tensor, "B D"] | None:
-        """Compute how much noise each feature gets.
+        """Compute the standard deviation of each feature's noise in units of the cut's sigma.
 
-        Args:
-            z: Features (B, D).
-
-        Returns:
-            Standard deviations in units of the cut's sigma (B, D); None where all are 1.
+        None where all are 1.
         """
         return None if self.noise_scale is None else cast(Tensor, self.noise_scale(z))
 
@@ -105,49 +77,23 @@ class SplitNet(nn.Module):
         return any(layer.weight is not None for layer in layers)
 
     def whiten(self, z: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
-        """Express features in units in which the noise of each has the cut's sigma.
-
-        Args:
-            z: Features (B, D).
-
-        Returns:
-            The features (B, D), z itself where all have the same noise.
-        """
+        """Express features in units in which the noise of each has the cut's sigma."""
         return whiten_features(z, self.scale_noise(z))
 
     def log_prob(
         self, smashed: Float[Tensor, "Q D"], z: Float[Tensor, "M D"]
     ) -> Float[Tensor, "Q M"]:
-        """Compute how likely smashed data are, given features.
-
-        Args:
-            smashed: Smashed data (Q, D).
-            z: Features (M, D).
-
-        Returns:
-            log p(z~_q | z_j) (Q, M) in nats and float64, up to one constant for all pairs.
-
-        Raises:
-            ValueError: Nothing is random.
-        """
+        """Compute log p(z~_q | z_j) in nats and float64; see `Cut.log_prob`."""
         return self.cut.log_prob(smashed, z, self.scale_noise(z))
 
     def device_parameters(self) -> dict[str, nn.Parameter]:
-        """Name the parameters of the device's half.
-
-        Returns:
-            Those of the encoder, then those of the scale of the noise, by name.
-        """
+        """Name the parameters of the device's half: the encoder's, then those of the noise."""
         scale = self.noise_scale
         of_scale = () if scale is None else scale.named_parameters(prefix="noise_scale")
         return dict([*self.encoder.named_parameters(), *of_scale])
 
     def load_device_parameters(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put tensors in the place of the parameters of the device's half.
-
-        Args:
-            tensors: One for each of `device_parameters`, of its shape.
-        """
+        """Put tensors in the place of the parameters of the device's half, one for each name."""
         encoder_names = [name for name, _ in self.encoder.named_parameters()]
         of_encoder = {name: tensors[name] for name in encoder_names}
         self.encoder.load_state_dict(of_encoder, strict=False, assign=True)  # buffers stay
@@ -155,12 +101,5 @@ class SplitNet(nn.Module):
             self.noise_scale.load_state_dict(select_prefix(tensors, "noise_scale."), assign=True)
 
     def answer(self, smashed: Float[Tensor, "B D"]) -> Float[Tensor, "B K"]:
-        """Classify smashed data as it was received.
-
-        Args:
-            smashed: Smashed data (B, D).
-
-        Returns:
-            Logits (B, K).
-        """
+        """Classify smashed data as it was received: logits (B, K)."""
         return cast(Tensor, self.head(smashed))

@@ -8,8 +8,6 @@ from math import ceil, log2
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-import scipy
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -29,6 +27,7 @@ from fedcel.leakage import (
     bound_population,
     certificate,
     gaussianity,
+    identify_by_label,
     optimal_leak,
 )
 from fedcel.metrics import (
@@ -265,7 +264,6 @@ def measure_run_leakage(run: Run, net: SplitNet, leak: OptimalLeak) -> dict[str,
         scale = net.scale_noise(z)
     whitened = whiten_features(z, scale)
     bound = certificate(z, y, net.cut.sigma, s.attack.candidates, scale=scale)
-    counts = y.bincount(minlength=run.splits.classes).double()
     candidates = min(s.attack.candidates, len(y))
     return {
         "bits-beyond-label": leak.bits_beyond_label,
@@ -278,7 +276,7 @@ def measure_run_leakage(run: Run, net: SplitNet, leak: OptimalLeak) -> dict[str,
         "bits-cap": leak.cap_beyond_label,
         "information-cap": log2(leak.image_count),
         "identification-candidates": candidates,
-        "label-only-identification": label_only_identification(counts, candidates),
+        "label-only-identification": identify_by_label(y, candidates),
         "certificate-bits": bound.bits,
         "certificate-bits-within-class": bound.bits_within_class,
         "fano-identification": bound.identification,
@@ -396,20 +394,6 @@ def measure_client_spread(run: Run, smashed: SmashedData) -> float:
     with torch.no_grad():
         z = smashed.net.whiten(smashed.encode(x))
     return float(between_group_spread(z, y, client))
-
-
-def label_only_identification(counts: Float[Tensor, " K"], candidates: int) -> float:
-    """Compute how often one who knows only the label picks the right one of `candidates`.
-
-    E[1/(1 + hypergeometric number of others of the class)], exact.
-    """
-    total = int(counts.sum())
-    chance = 0.0
-    for count in counts.tolist():
-        k = np.arange(int(count))  # others of the class among the candidates
-        pmf = scipy.stats.hypergeom.pmf(k, total - 1, max(int(count) - 1, 0), candidates - 1)
-        chance += float((pmf / (1 + k)).sum()) * count / total
-    return chance
 
 
 def predict_labelled(

@@ -73,7 +73,7 @@ def measure_coverage(
     """
     stream = torch.Generator().manual_seed(count)
     points = torch.tensor([[0.0], [4.0]]) if count == 2 else torch.randn(count, 4, generator=stream)
-    labels = torch.zeros(2) if count == 2 else torch.arange(count) % CLASSES
+    labels = torch.zeros(2).long() if count == 2 else torch.arange(count) % CLASSES
     noise = torch.full((points.shape[1],), sigma, dtype=torch.float64)
     messages = disturb_features(points.double(), noise, 0.0)
     return cover_truth(messages, labels, draws, seeds, stream)
@@ -89,7 +89,9 @@ def measure_rare_coverage(dropout: float | None, seeds: int) -> dict[str, Covera
         messages = disturb_features(points, torch.tensor([[1.0], [0.001]], dtype=torch.float64))
     else:
         messages = disturb_features(points, torch.zeros(1, dtype=torch.float64), dropout)
-    return cover_truth(messages, torch.zeros(2), None, seeds, torch.Generator().manual_seed(2))
+    return cover_truth(
+        messages, torch.zeros(2).long(), None, seeds, torch.Generator().manual_seed(2)
+    )
 
 
 def cover_truth(
@@ -141,8 +143,7 @@ def draw_scores(
     for sender in range(count):
         senders = torch.full((POOL // count,), sender)
         log_prob = messages.law(messages.sample(senders, stream))
-        is_alike = labels.eq(labels[sender]).expand(len(senders), -1)
-        scores.append(score_messages(log_prob, senders, is_alike, 100))
+        scores.append(score_messages(log_prob, senders, labels, 100))
     return torch.stack(scores, 2)
 
 

@@ -18,7 +18,7 @@ import torch
 
 from fedcel.data import Digits
 from fedcel.files import write_json
-from fedcel.metrics import accuracy, ece
+from fedcel.metrics import ece, score_probabilities
 from fedcel.privacy import LabelledLogits, fit_calibration
 from fedcel.privacy.clip import project_simplex
 from fedcel.runs import predict_labelled, predict_references, read_run
@@ -87,13 +87,15 @@ def measure_rows(
                 "data": name,
                 "references": len(references.labels),
                 "answers": len(many.labels),
-                "accuracy-without-privacy": accuracy(test.logits.softmax(1), test.labels),
+                "accuracy-without-privacy": score_probabilities(
+                    test.logits.softmax(1), test.labels
+                )["accuracy"],
                 "mechanism": mechanism_name,
                 "clip": "-" if mechanism_name == "label-only" else shown,
                 "epsilon": epsilon,
                 "accuracy-before": float(is_right.double().mean()),
                 "ece-before": ece(naive, many.labels),
-                "accuracy": accuracy(after, many.labels),
+                "accuracy": score_probabilities(after, many.labels)["accuracy"],
                 "ece": ece(after, many.labels),
             }
 

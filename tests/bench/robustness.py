@@ -123,7 +123,7 @@ def trained(case: Case) -> tuple[Case, float]:
                 return case, 0.0
     x, y = splits.test
     found = predict(flat, [server.model], x, make_generator(s.seed, "test"), scope=s.chain.scope)
-    return case, calibration.accuracy(found.probabilities, y)
+    return case, calibration.score_probabilities(found.probabilities, y)["accuracy"]
 
 
 def main() -> None:

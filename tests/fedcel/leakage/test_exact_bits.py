@@ -11,7 +11,8 @@ from torch import nn
 from fedcel.errors import NetError
 from fedcel.leakage import SmashedData
 from fedcel.leakage.certificate import certificate
-from fedcel.leakage.exact_bits import default_draws, optimal_leak, score_messages
+from fedcel.leakage.exact_bits import count_draws, optimal_leak, score_messages
+from fedcel.leakage.messages import disturb_features
 from fedcel.nets.cut import Cut
 from fedcel.nets.noise_scale import NoiseScale
 from fedcel.nets.split_net import SplitNet
@@ -68,7 +69,8 @@ def test_few_images_are_drawn_often_enough(seed: int) -> None:
 
 def test_draws_by_the_number_of_images() -> None:
     """At least 3 200 messages together, at least 8 of each image."""
-    draws = [default_draws(count) for count in (1, 90, 400, 999, 1000, 100_000)]
+    messages = disturb_features(torch.zeros(1, 1).double(), torch.ones(1).double())
+    draws = [count_draws(messages, count) for count in (1, 90, 400, 999, 1000, 100_000)]
     assert draws == [3200, 36, 8, 8, 8, 8]
 
 
@@ -237,10 +239,10 @@ def test_refuses_what_is_not_known() -> None:
 
 def test_a_message_its_own_image_could_not_send_is_refused() -> None:
     """Instead of NaN bits: an encoder whose values depend on the batch."""
-    own, same = torch.tensor([0]), torch.tensor([[True, True]])
+    sender, labels = torch.tensor([0]), torch.tensor([0, 0])
     impossible = torch.tensor([[-torch.inf, 0.0]], dtype=torch.float64)
     with pytest.raises(NetError, match="impossible for the image that sent it"):
-        score_messages(impossible, own, same, 2)
+        score_messages(impossible, sender, labels, 2)
 
 
 def noisy_pixels(sigma: float, weight: float, bias: float) -> SmashedData:

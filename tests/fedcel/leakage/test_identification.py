@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcel.leakage.identification import identification
+from fedcel.leakage.identification import identification, identify_by_label
 
 
 def drawn(scores: torch.Tensor, candidates: int, top: int, seed: int) -> torch.Tensor:
@@ -53,3 +53,18 @@ def test_refuses_nonsense() -> None:
         identification(*one, 2, top=0)
     with pytest.raises(ValueError, match="NaN"):
         identification(torch.tensor([[torch.nan, 0.0]]), one[1], 2)
+
+
+@pytest.mark.parametrize(
+    ("counts", "candidates", "chance"),
+    [
+        ([10], 5, 1 / 5),  # one class: nothing is told
+        ([1, 1, 1, 1], 4, 1.0),  # the label is the image
+        ([40] * 10, 400, 1 / 40),  # all images are candidates
+        ([2, 2], 2, 2 / 3 + 1 / 3 / 2),  # the other candidate is of the same class in 1 of 3
+    ],
+)
+def test_label_only_by_hand(counts: list[int], candidates: int, chance: float) -> None:
+    """E[1/(1 + others of the class among the candidates)]."""
+    labels = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+    assert identify_by_label(labels, candidates) == pytest.approx(chance)

@@ -56,8 +56,9 @@ def test_reliability_bins() -> None:
     p, y = random_case(0)
     bins = calibration.reliability(p, y)
     rows = [r for r in zip(*bins.values(), strict=True) if r[2]]
-    assert abs(sum(a * n for _, a, n in rows) / 200 - calibration.accuracy(p, y)) < 1e-12
-    assert abs(sum(abs(c - a) * n for c, a, n in rows) / 200 - calibration.ece(p, y)) < 1e-12
+    scores = calibration.score_probabilities(p, y)
+    assert abs(sum(a * n for _, a, n in rows) / 200 - scores["accuracy"]) < 1e-12
+    assert abs(sum(abs(c - a) * n for c, a, n in rows) / 200 - scores["ece"]) < 1e-12
 
 
 def test_nll_of_an_underflowed_probability_is_large_and_finite() -> None:

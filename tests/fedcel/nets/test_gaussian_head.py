@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from fedcel.errors import NetError
-from fedcel.nets import GaussianHead, Mlp, build_net
-from fedcel.nets.gaussian_head import log_interval
+from fedcel.nets import Mlp, build_net
+from fedcel.nets.gaussian_head import GaussianHead, log_interval
 
 
 def set_constant(head: GaussianHead, mean: float, exponent: float) -> None:

@@ -5,7 +5,7 @@ from torch import nn
 from torchvision import models
 from torchvision.ops import FrozenBatchNorm2d, StochasticDepth
 
-from fedcel.nets import find_batch_layers, find_layer_faults
+from fedcel.nets.net_faults import find_batch_layers, find_layer_faults
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from fedcel.posterior import build_device_net, predict
 from fedcel.run_parts import init_net
 from fedcel.runs.evaluation import (
     attack_test_images,
-    label_only_identification,
     measure_device,
     measure_gaussianity,
     measure_run_leakage,
@@ -24,23 +23,6 @@ from fedcel.runs.evaluation import (
 from fedcel.runs.run_folder import Run
 from fedcel.seeding import make_generator
 from fedcel.settings import parse_settings
-
-
-@pytest.mark.parametrize(
-    ("counts", "candidates", "chance"),
-    [
-        ([10], 5, 1 / 5),  # one class: nothing is told
-        ([1, 1, 1, 1], 4, 1.0),  # the label is the image
-        ([40] * 10, 400, 1 / 40),  # all images are candidates
-        ([2, 2], 2, 2 / 3 + 1 / 3 / 2),  # the other candidate is of the same class in 1 of 3
-        ([3, 0], 3, 1 / 3),  # an absent class
-    ],
-)
-def test_label_only_by_hand(counts: list[int], candidates: int, chance: float) -> None:
-    """E[1/(1 + others of the class among the candidates)]."""
-    assert label_only_identification(torch.tensor(counts).double(), candidates) == pytest.approx(
-        chance
-    )
 
 
 def trained(folder: Path, **more: object) -> Run:
