@@ -1,5 +1,6 @@
 """What training minimises beside the task: conditional entropy losses, and rival defences."""
 
+from fedcel.losses.contract import CEL_TESTS, DEFENCE_TESTS, LossCase
 from fedcel.losses.terms import (
     Batch,
     GradientRule,
@@ -16,8 +17,11 @@ from fedcel.losses.terms import (
 )
 
 __all__ = [
+    "CEL_TESTS",
+    "DEFENCE_TESTS",
     "Batch",
     "GradientRule",
+    "LossCase",
     "LossTerm",
     "States",
     "Streams",

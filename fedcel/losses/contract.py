@@ -1,21 +1,24 @@
-"""Contract of losses: what conditional entropies and defences share."""
+"""Contract of losses of one client: conditional entropies and defences."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, TypeVar
+from math import inf
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.errors import ContractError, DivergedError, SettingsError
-from fedcel.losses.protocol import State, Term
+from fedcel.errors import ContractError, DataError, DivergedError, SettingsError
+from fedcel.losses.one_client import CELTerm, DefenceTerm, OneClientTerm
+from fedcel.losses.protocol import ConditionalEntropy, Defence, StackedFeatures, State, Term
+from fedcel.losses.terms import Batch
 from fedcel.named_tensors import require_state
 from fedcel.plugins import PartName, guard_part, require
 from fedcel.seeding import make_twice
-from fedcel.short_repr import summarise_record
 
 Loss = TypeVar("Loss")
 IMAGES = 24
@@ -25,69 +28,78 @@ _MOST_CLASSES = 3  # that occur in a batch
 _NOISE = 0.1  # sd between features and smashed data
 
 
-class LossBatch(NamedTuple):
-    """Images (B, C, H, W), features and noise of the cut (B, D), labels (B,)."""
-
-    x: Float[Tensor, "B C H W"]
-    z: Float[Tensor, "B D"]
-    xi: Float[Tensor, "B D"]
-    y: Int[Tensor, " B"]
-
-    def __repr__(self) -> str:
-        """Show shapes in place of numbers."""
-        return summarise_record(self)
-
-    def select(self, rows: Tensor | slice) -> "LossBatch":
-        """Return some rows, or all in another order."""
-        return LossBatch(*(part[rows] for part in self))
-
-
-class LossCase(ABC):
-    """A loss to hold to its contract.
+@dataclass(frozen=True)
+class LossCase:
+    """A loss of one client to hold to its contract.
 
     Each call is made to a new object, since another process may take the next step: what a loss
-    keeps stands in its state alone.
+    keeps stands in its state alone. Batches have no dimension of clients.
 
     Attributes:
-        shape: An image's, (C, H, W).
+        build: Makes the loss, as a term.
         features: D.
         classes: C.
+        shape: An image's, (C, H, W).
+        least: Least value of the loss.
+        shift_invariant: Whether one number that is added to all features changes nothing.
     """
 
-    shape: tuple[int, ...]
+    build: Callable[[], OneClientTerm]
     features: int
-    classes: int
+    classes: int = 3
+    shape: tuple[int, ...] = (1, 1, 1)
+    least: float = -inf
+    shift_invariant: bool = True
 
-    @abstractmethod
-    def refresh(self, state: State | None, batch: LossBatch, seed: int = 3) -> State:
-        """Return the state after `refresh`, by a client that has the batch's features."""
+    @classmethod
+    def of_cel(cls, build: Callable[[], ConditionalEntropy], **sizes: Any) -> "LossCase":
+        """Make the case of a conditional entropy loss, which is never below 0."""
+        return cls(lambda: CELTerm(_check_results(build())), least=0.0, **sizes)
 
-    @abstractmethod
-    def loss(self, state: State, batch: LossBatch, measure: bool = True) -> Term:
+    @classmethod
+    def of_defence(cls, build: Callable[[], Defence], **sizes: Any) -> "LossCase":
+        """Make the case of a defence with a loss."""
+        return cls(lambda: DefenceTerm(_check_results(build())), **sizes)
+
+    def refresh(self, state: State | None, batch: Batch, seed: int = 3) -> State:
+        """Return the state that a round begins with, of a client that has the batch's features."""
+
+        def read() -> Iterator[StackedFeatures]:
+            yield StackedFeatures(batch.z, batch.y, torch.zeros_like(batch.y))
+
+        generator = torch.Generator().manual_seed(seed)
+        return self.build().refresh_row(state, read, lambda purpose: generator, 0)
+
+    def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
         """Return the term of a batch."""
+        term = self.build().evaluate_row(state, batch, measure)
+        value = term.loss.item()
+        require(not value < self.least, f"the loss must be {self.least:g} or more, is {value:g}")
+        return term
 
-    @abstractmethod
-    def step(self, state: State, batch: LossBatch) -> State:
-        """Return the state after `step`."""
+    def step(self, state: State, batch: Batch) -> State:
+        """Return the state after a step."""
+        return self.build().move_row(state, batch)
 
-    def make_batch(self, seed: int) -> LossBatch:
+    def make_batch(self, seed: int) -> Batch:
         """Draw images in [0, 1], normal features and noise; labels go round three classes."""
         generator = torch.Generator().manual_seed(seed)
-        z, xi = torch.randn(2, IMAGES, self.features, generator=generator)
+        z, noise = torch.randn(2, IMAGES, self.features, generator=generator)
         y = torch.arange(IMAGES) % min(_MOST_CLASSES, self.classes)
-        return LossBatch(torch.rand(IMAGES, *self.shape, generator=generator), z, _NOISE * xi, y)
+        x = torch.rand(IMAGES, *self.shape, generator=generator)
+        return Batch(x, z, z + _NOISE * noise, y)
 
-    def run_backward(self, state: State, batch: LossBatch) -> None:
+    def run_backward(self, state: State, batch: Batch) -> None:
         """Let the state's tensors that learn gather their gradient."""
-        leaf = batch._replace(z=batch.z.detach().clone().requires_grad_())
+        leaf = replace_features(batch, batch.z.detach().clone().requires_grad_())
         torch.autograd.backward(self.loss(state, leaf).loss)
         require(torch.equal(leaf.z, batch.z), "`loss` must leave the features as they are")
 
     def evaluate(
-        self, state: State, batch: LossBatch
+        self, state: State, batch: Batch
     ) -> tuple[Float[Tensor, ""], Float[Tensor, "B D"]]:
         """Return loss and gradient of a batch, after holding both to what any batch has."""
-        leaf = batch._replace(z=batch.z.detach().clone().requires_grad_())
+        leaf = replace_features(batch, batch.z.detach().clone().requires_grad_())
         term, words = self.loss(state, leaf), f"{len(batch.y)} features must be finite, is"
         value = term.loss.detach()
         require(bool(value.isfinite()), f"the loss of {words} {value:g}")
@@ -124,6 +136,16 @@ class LossCase(ABC):
             yield state
 
 
+def replace_features(batch: Batch, z: Float[Tensor, "B D"]) -> Batch:
+    """Return a batch of other features with the same noise."""
+    return batch._replace(z=z, smashed=z + (batch.smashed - batch.z).detach())
+
+
+def select_images(batch: Batch, rows: Tensor | slice) -> Batch:
+    """Return some images of a batch, or all in another order."""
+    return Batch(*(part[rows] for part in batch if part is not None))
+
+
 def require_term(term: object) -> Term:
     """Refuse what is no `Term` of a scalar tensor and scalar metrics by name."""
     line = "`loss` must return fedcel.Term(loss, metrics)"
@@ -141,15 +163,25 @@ def require_term(term: object) -> Term:
     return term
 
 
+_RESULTS: dict[str, Callable[..., object]] = {
+    "refresh": partial(require_state, method="refresh"),
+    "loss": require_term,
+    "step": partial(require_state, method="step"),
+}
+
+
 def guard_loss(part: PartName, loss: Loss) -> Loss:
     """Guard a user's loss or defence; see `guard_part`."""
-    return guard_part(
-        part,
-        loss,
-        refresh=partial(require_state, method="refresh"),
-        loss=require_term,
-        step=partial(require_state, method="step"),
-    )
+    return guard_part(part, loss, **_RESULTS)
+
+
+def _check_results(loss: Loss) -> Loss:
+    """Return an object with the methods of a loss, which hold their results to their types."""
+
+    def wrap(method: str, check: Callable[..., object]) -> Callable[..., object]:
+        return lambda *arguments: check(getattr(loss, method)(*arguments))
+
+    return cast(Loss, SimpleNamespace(**{name: wrap(name, c) for name, c in _RESULTS.items()}))
 
 
 def store_state(state: State) -> State:
@@ -163,9 +195,15 @@ def store_state(state: State) -> State:
     }
 
 
+def _are_equal(state: State, other: State) -> bool:
+    """Whether two states have the same names and the same bits."""
+    return state.keys() == other.keys() and all(torch.equal(state[n], other[n]) for n in state)
+
+
 def _check_gradient(case: LossCase) -> None:
     batch = case.make_batch(7)
-    first, again = make_twice(lambda: case.evaluate(case.refresh(None, batch), batch.select(HALF)))
+    half = select_images(batch, HALF)
+    first, again = make_twice(lambda: case.evaluate(case.refresh(None, batch), half))
     line = "of the same generator and batch must come"
     require(torch.equal(first[0], again[0]), f"the same loss {line}, another one came")
     require(torch.equal(first[1], again[1]), f"the same gradient {line}, another one came")
@@ -186,7 +224,7 @@ def _check_inputs(case: LossCase) -> None:
         is_same = state[name] is tensor and tensor._version == version
         require(is_same and torch.equal(tensor.detach(), value), f"{line}; it changed {name!r}")
     case.step(state, batch)
-    is_left = all(map(torch.equal, batch, before))
+    is_left = all(map(torch.equal, batch[:4], before[:4]))
     require(is_left, "images, features and labels must be left as they are; they were written to")
 
 
@@ -195,11 +233,11 @@ def _check_small_batches(case: LossCase) -> None:
     is_last = batch.y == batch.y.max()  # classes before it may be absent
     others, last = (~is_last).nonzero()[:, 0], is_last.nonzero()[:, 0]
     batches = {
-        "one image": batch.select(last[:1]),
-        "two equal images": batch.select(last[[0, 0]]),
-        "equal features": batch._replace(z=batch.z[:1].expand_as(batch.z)),
-        "a single class": batch.select(last),
-        "a class of one image": batch.select(torch.cat([others, last[:1]])),
+        "one image": select_images(batch, last[:1]),
+        "two equal images": select_images(batch, last[[0, 0]]),
+        "equal features": replace_features(batch, batch.z[:1].expand_as(batch.z)),
+        "a single class": select_images(batch, last),
+        "a class of one image": select_images(batch, torch.cat([others, last[:1]])),
     }
     for stored in (batch, batches["a single class"]):
         state = case.refresh(None, stored)
@@ -213,10 +251,15 @@ def _check_small_batches(case: LossCase) -> None:
 def _check_undefined_features(case: LossCase) -> None:
     batch = case.make_batch(18)
     state = case.refresh(None, batch)
-    batch.z[2, 0] = torch.nan
     with suppress(DivergedError):
-        is_hidden = bool(case.loss(state, batch).loss.isfinite())
+        is_hidden = bool(case.loss(state, _spoil_feature(batch, torch.nan)).loss.isfinite())
         require(not is_hidden, "of NaN the loss must not be finite, or a diverged run goes on")
+
+
+def _spoil_feature(batch: Batch, value: float) -> Batch:
+    z = batch.z.clone()
+    z[2, 0] = value
+    return replace_features(batch, z)
 
 
 def _check_stored_state(case: LossCase) -> None:
@@ -228,11 +271,6 @@ def _check_stored_state(case: LossCase) -> None:
         require(all(map(torch.equal, *values)), f"{line} loss")
 
 
-def _are_equal(state: State, other: State) -> bool:
-    """Whether two states have the same names and the same bits."""
-    return state.keys() == other.keys() and all(torch.equal(state[n], other[n]) for n in state)
-
-
 def _check_foreign_state(case: LossCase) -> None:
     batch = case.make_batch(19)
     with suppress(SettingsError):  # or a state that the loss can use
@@ -241,23 +279,107 @@ def _check_foreign_state(case: LossCase) -> None:
 
 def _check_every_image(case: LossCase) -> None:
     batch = case.make_batch(7)
-    _, gradient = case.evaluate(case.refresh(None, batch), batch.select(HALF))
+    _, gradient = case.evaluate(case.refresh(None, batch), select_images(batch, HALF))
     line = "each image of several a class must have a gradient"
     require(bool(gradient.any(1).all()), f"{line}; that of {int((~gradient.any(1)).sum())} is 0")
 
 
 def _check_order(case: LossCase) -> None:
     batch = case.make_batch(8)
-    state, order = (
-        case.refresh(None, batch),
-        torch.randperm(IMAGES // 2, generator=torch.Generator()),
-    )
-    loss, gradient = case.evaluate(state, batch.select(HALF))
-    shuffled = case.evaluate(state, batch.select(order))
+    order = torch.randperm(IMAGES // 2, generator=torch.Generator())
+    state = case.refresh(None, batch)
+    loss, gradient = case.evaluate(state, select_images(batch, HALF))
+    shuffled = case.evaluate(state, select_images(batch, order))
     is_same = torch.allclose(shuffled[0], loss, rtol=1e-6, atol=1e-6) and torch.allclose(
         shuffled[1], gradient[order], rtol=1e-5, atol=1e-6
     )
     require(is_same, "the order of a batch must change neither loss nor gradient")
+
+
+def _check_labels(case: LossCase) -> None:
+    batch = case.make_batch(17)
+    state = case.refresh(None, batch)
+    for label in (-1, case.classes):
+        y = batch.y.clone()
+        y[5] = label
+        wrong = batch._replace(y=y)
+        try:
+            case.loss(state, wrong)
+        except DataError:
+            pass
+        else:
+            require(False, f"label {label} of {case.classes} classes must be refused: DataError")
+        with suppress(DataError):  # a loss that reads no statistics never sees it there
+            case.refresh(None, wrong)
+        with suppress(DataError):
+            case.step(state, wrong)
+
+
+def _check_undefined_statistics(case: LossCase) -> None:
+    batch = case.make_batch(18)
+    state = case.refresh(None, batch)
+    for value in (torch.nan, torch.inf):
+        spoiled = _spoil_feature(batch, value)
+        with suppress(DivergedError):
+            is_hidden = bool(case.loss(state, spoiled).loss.isfinite())
+            require(not is_hidden, f"of {value} the loss must not be finite")
+        with suppress(DivergedError):
+            store_state(case.refresh(None, spoiled))
+        with suppress(DivergedError):
+            store_state(case.step(state, spoiled))
+
+
+def _check_absent_classes(case: LossCase) -> None:
+    batch = case.make_batch(10)
+    for stored in (batch, select_images(batch, batch.y < 2)):
+        state = case.refresh(None, stored)
+        for chosen in (batch.y == 1, batch.y < 2, (batch.y < 2) | (torch.arange(IMAGES) == 2)):
+            loss, _ = case.evaluate(state, select_images(batch, chosen))
+            require(bool(loss > 0), "classes that spread must cost something beside absent ones")
+
+
+def _check_no_signal(case: LossCase) -> None:
+    batch = case.make_batch(11)
+    state = case.refresh(None, select_images(batch, batch.y < 2))
+    loss, gradient = case.evaluate(state, select_images(batch, torch.tensor([2])))
+    is_zero = not loss.any() and not gradient.any()
+    require(is_zero, "one image of a class that the client never had must cost 0, gradient 0")
+
+
+def _check_equal_features(case: LossCase) -> None:
+    batch = case.make_batch(12)
+    equal = replace_features(batch, torch.full_like(batch.z, 0.3))
+    loss, _ = case.evaluate(case.refresh(None, equal), equal)
+    require(bool(loss < 1e-6), f"equal features must cost nothing, cost {loss:g}")
+
+
+def _check_shift(case: LossCase) -> None:
+    if case.shift_invariant:
+        batch = case.make_batch(9)
+        moved = replace_features(batch, batch.z + 2)
+        loss, _ = case.evaluate(case.refresh(None, batch), select_images(batch, HALF))
+        shifted, _ = case.evaluate(case.refresh(None, moved), select_images(moved, HALF))
+        is_same = torch.allclose(shifted, loss, rtol=1e-4, atol=1e-5)
+        line = "2 added to all features must change nothing, or set shift_invariant to False"
+        require(is_same, f"{line}; {loss:g} became {shifted:g}")
+
+
+def _check_weight(case: LossCase) -> None:
+    batch = case.make_batch(15)
+    batch = replace_features(batch, batch.z.double())
+    leaf = batch.z.clone().requires_grad_()
+    state, encoded = case.refresh(None, batch), replace_features(batch, leaf.clone())
+    loss = case.loss(state, encoded).loss
+    (plain,) = torch.autograd.grad(loss, leaf, retain_graph=True)
+    (weighted,) = torch.autograd.grad(0.3 * loss, leaf)
+    is_same = torch.allclose(weighted, 0.3 * plain, rtol=1e-12, atol=1e-12)
+    require(is_same, "a second backward pass, of 0.3 times the loss, must give 0.3 the gradient")
+
+
+def _check_one_step(case: LossCase) -> None:
+    for state in case.play_rounds(store=False):
+        is_same = _are_equal(case.step(state, case.make_batch(12)), state)
+        require(is_same, "without another backward pass a second `step` must change nothing")
 
 
 LossCheck = Callable[[LossCase], None]
@@ -269,10 +391,23 @@ LOSS_CHECKS: tuple[LossCheck, ...] = (
     _check_stored_state,
 )
 """Before a run and in tests; each raises ContractError where a line of the contract breaks."""
-LOSS_TESTS: tuple[LossCheck, ...] = (
+_LOSS_TESTS: tuple[LossCheck, ...] = (
     *LOSS_CHECKS,
     _check_foreign_state,
     _check_every_image,
     _check_order,
 )
 """All, in tests: the settings of a run may leave images out, or give features of any size."""
+CEL_TESTS: tuple[LossCheck, ...] = (
+    *_LOSS_TESTS,
+    _check_labels,
+    _check_undefined_statistics,
+    _check_absent_classes,
+    _check_no_signal,
+    _check_equal_features,
+    _check_shift,
+    _check_weight,
+)
+"""Those of conditional entropies, of 4 features and 3 classes under a penalty that is not flat."""
+DEFENCE_TESTS: tuple[LossCheck, ...] = (*_LOSS_TESTS, _check_one_step)
+"""Those of defences with a loss."""

@@ -1,4 +1,4 @@
-"""Protocol of conditional entropy losses of one client, such as a user's own."""
+"""Protocols of losses of one client, such as a user's own, and what all losses are given."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -61,6 +61,19 @@ FeatureReader = Callable[[], Iterator[StackedFeatures]]
 
 Of each client the examples come in its own order.
 """
+
+
+def pool_positions(z: Float[Tensor, "*k B D"], positions: int) -> Float[Tensor, "*k B C"]:
+    """Average each channel over its positions, of features channel after channel.
+
+    Args:
+        z: Features.
+        positions: Positions of each channel; 1: the features stay.
+
+    Returns:
+        The mean of each channel.
+    """
+    return z if positions == 1 else z.reshape(*z.shape[:-1], -1, positions).mean(-1)
 
 
 class Term(NamedTuple):
@@ -145,6 +158,59 @@ class Stateless:
     def step(self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"]) -> State:
         """Return the state as it is; see `ConditionalEntropy.step`."""
         return state
+
+
+@runtime_checkable
+class Defence(Protocol):
+    """A loss that makes images hard to recover from what is sent.
+
+    All arguments are passed by position, so that a defence of your own may name them as it likes.
+    """
+
+    def refresh(self, state: State | None, generator: torch.Generator) -> State:
+        """Make the state that a round starts with.
+
+        Args:
+            state: The state of the last round; None at a client's first.
+            generator: The only source of random numbers.
+
+        Returns:
+            The state for the next batches.
+        """
+        ...
+
+    def loss(
+        self,
+        state: State,
+        x: Float[Tensor, "B C H W"],
+        z: Float[Tensor, "B D"],
+        smashed: Float[Tensor, "B D"],
+        measure: bool = True,
+    ) -> Term:
+        """Compute the loss of one batch.
+
+        Args:
+            state: The current state, which is not changed.
+            x: Images (B, C, H, W) in [0, 1].
+            z: Their features (B, D), with a gradient.
+            smashed: z after the noise of the cut (B, D), with a gradient.
+            measure: Whether to compute metrics.
+
+        Returns:
+            The loss, and its metrics or an empty dictionary.
+        """
+        ...
+
+    def step(self, state: State) -> State:
+        """Move what the defence learns itself, such as an adversary, after the backward pass.
+
+        Args:
+            state: The state whose tensors gathered their gradient.
+
+        Returns:
+            The state for the next batch.
+        """
+        ...
 
 
 def stack_states(states: Sequence[State]) -> State:

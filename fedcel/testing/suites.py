@@ -5,15 +5,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from fedcel.losses.cel import CEL_TESTS, CELCase, ConditionalEntropy
-from fedcel.losses.defences import (
-    DEFENCE_TESTS,
-    TRANSFORM_TESTS,
-    Defence,
-    DefenceCase,
-    Transform,
-    TransformCase,
-)
+from fedcel.losses import CEL_TESTS, DEFENCE_TESTS, LossCase
+from fedcel.losses.cel import ConditionalEntropy
+from fedcel.losses.defences import TRANSFORM_TESTS, Defence, Transform, TransformCase
 from fedcel.nets import NET_TESTS, Cut, NetCase, NetSettings, SplitNet, build_net
 from fedcel.privacy import MECHANISM_TESTS, Mechanism, MechanismCase
 from fedcel.testing.check_names import name_check
@@ -39,9 +33,10 @@ class CELContract:
         raise NotImplementedError
 
     @pytest.mark.parametrize("check", CEL_TESTS, ids=name_check)
-    def test_contract(self, check: Callable[[CELCase], None]) -> None:
+    def test_contract(self, check: Callable[[LossCase], None]) -> None:
         """Each line of the contract."""
-        check(CELCase(self.build, 4, 3, self.shift_invariant))
+        is_invariant = self.shift_invariant
+        check(LossCase.of_cel(self.build, features=4, shift_invariant=is_invariant))
 
 
 class DefenceContract:
@@ -59,9 +54,9 @@ class DefenceContract:
         raise NotImplementedError
 
     @pytest.mark.parametrize("check", DEFENCE_TESTS, ids=name_check)
-    def test_contract(self, check: Callable[[DefenceCase], None]) -> None:
+    def test_contract(self, check: Callable[[LossCase], None]) -> None:
         """Each line of the contract."""
-        check(DefenceCase(self.build, (1, 4, 4), 4))
+        check(LossCase.of_defence(self.build, features=4, shape=(1, 4, 4)))
 
 
 class TransformContract:

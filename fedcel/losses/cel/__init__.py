@@ -3,11 +3,10 @@
 from fedcel.losses.cel.class_spread import ClassShare, class_members
 from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.cel.conditional_entropy import CEL, NoCEL, Pool
-from fedcel.losses.cel.contract import CEL_TESTS, CELCase
 from fedcel.losses.cel.gated import Gated
 from fedcel.losses.cel.goal_control import GoalControl, init_control, move_control
 from fedcel.losses.cel.hybrid import Hybrid
-from fedcel.losses.cel.imported import CELTerm, ImportedCEL
+from fedcel.losses.cel.imported import ImportedCEL
 from fedcel.losses.cel.modules import (
     CELModule,
     ClusterCEL,
@@ -17,7 +16,6 @@ from fedcel.losses.cel.modules import (
     PlainCEL,
 )
 from fedcel.losses.cel.mutual_information import MutualInformation
-from fedcel.losses.cel.one_client import OneClient
 from fedcel.losses.cel.plain import Plain
 from fedcel.losses.cel.ramp import ramp_weight
 from fedcel.losses.cel.spread_penalties import (
@@ -28,6 +26,7 @@ from fedcel.losses.cel.spread_penalties import (
     linear_penalty,
     log_penalty,
 )
+from fedcel.losses.one_client import CELTerm, OneClient
 from fedcel.losses.protocol import (
     ConditionalEntropy,
     CutShape,
@@ -42,9 +41,7 @@ from fedcel.losses.protocol import (
 
 __all__ = [
     "CEL",
-    "CEL_TESTS",
     "THRESHOLD_SHARE",
-    "CELCase",
     "CELModule",
     "CELTerm",
     "ClassShare",

@@ -11,7 +11,14 @@ from torch import Tensor
 from fedcel.errors import SettingsError
 from fedcel.losses.cel.class_spread import ClassShare
 from fedcel.losses.cel.ramp import ramp_weight
-from fedcel.losses.protocol import CutShape, FeatureReader, StackedFeatures, State, Term
+from fedcel.losses.protocol import (
+    CutShape,
+    FeatureReader,
+    StackedFeatures,
+    State,
+    Term,
+    pool_positions,
+)
 from fedcel.losses.terms import Batch, LossTerm, Streams
 from fedcel.options import Kind, Off, Positive
 from fedcel.posterior import Clock, StepSize
@@ -289,8 +296,3 @@ def require_noise(option: str, value: str, sigma: float, *, instead: str) -> Non
             f"net.noise is {sigma}, must be above 0 for cel.{option} {value!r}, which is measured "
             f"against the noise; use 0.3, or cel.{option} {instead!r}"
         )
-
-
-def pool_positions(z: Float[Tensor, "*k B D"], positions: int) -> Float[Tensor, "*k B C"]:
-    """Return the mean of each channel over its positions, of features channel after channel."""
-    return z if positions == 1 else z.reshape(*z.shape[:-1], -1, positions).mean(-1)

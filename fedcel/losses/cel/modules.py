@@ -22,8 +22,8 @@ from fedcel.losses.cel.conditional_entropy import CEL, RefreshedCEL
 from fedcel.losses.cel.gated import Gated
 from fedcel.losses.cel.hybrid import Hybrid
 from fedcel.losses.cel.mutual_information import MutualInformation
-from fedcel.losses.cel.one_client import OneClient
 from fedcel.losses.cel.plain import Plain
+from fedcel.losses.one_client import OneClient
 from fedcel.losses.protocol import CutShape, FeatureBatches, State, Term
 from fedcel.options import describe_problems
 from fedcel.seeding import make_generator

@@ -7,28 +7,26 @@ from fedcel.losses.defences.bottleneck import (
     InformationBottleneck,
     gaussian_divergence,
 )
-from fedcel.losses.defences.contract import (
-    DEFENCE_TESTS,
-    TRANSFORM_TESTS,
-    DefenceCase,
-    TransformCase,
-)
-from fedcel.losses.defences.imported import DefenceTerm, ImportedDefence
+from fedcel.losses.defences.imported import ImportedDefence
 from fedcel.losses.defences.learned_noise import LearnedNoise
 from fedcel.losses.defences.nopeek import NoPeek
-from fedcel.losses.defences.protocol import Defence, Transform
 from fedcel.losses.defences.rival import Bottleneck, Dropout, NoDefence, Noise, Rival
-from fedcel.losses.defences.transform import append_transform
+from fedcel.losses.defences.transform import (
+    TRANSFORM_TESTS,
+    Transform,
+    TransformCase,
+    append_transform,
+)
+from fedcel.losses.one_client import DefenceTerm
+from fedcel.losses.protocol import Defence
 
 __all__ = [
     "CEB",
-    "DEFENCE_TESTS",
     "TRANSFORM_TESTS",
     "VIB",
     "Adversarial",
     "Bottleneck",
     "Defence",
-    "DefenceCase",
     "DefenceTerm",
     "Dropout",
     "ImportedDefence",

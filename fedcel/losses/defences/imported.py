@@ -5,14 +5,12 @@ from typing import final
 
 from fedcel import plugins
 from fedcel.errors import PluginError
-from fedcel.losses.contract import LOSS_CHECKS, guard_loss
-from fedcel.losses.defences.contract import DefenceCase
-from fedcel.losses.defences.protocol import Defence, Transform
+from fedcel.losses.contract import LOSS_CHECKS, LossCase, guard_loss
 from fedcel.losses.defences.rival import Rival
-from fedcel.losses.defences.transform import append_transform
-from fedcel.losses.protocol import CutShape, FeatureReader, State, Term
-from fedcel.losses.row_term import RowTerm
-from fedcel.losses.terms import Batch, LossTerm, Streams
+from fedcel.losses.defences.transform import Transform, append_transform
+from fedcel.losses.one_client import DefenceTerm
+from fedcel.losses.protocol import CutShape, Defence
+from fedcel.losses.terms import LossTerm
 from fedcel.nets import SplitNet
 
 
@@ -37,7 +35,6 @@ class ImportedDefence(Rival, is_imported=True):
         return DefenceTerm(guard_loss(part, defence))
 
     def _make(self, run: object, image: tuple[int, ...]) -> Defence | Transform:
-        """Return the user's defence."""
         defence = plugins.make_part("defence.name", self.name, run, image)
         if not isinstance(defence, Defence | Transform):
             raise PluginError(
@@ -45,31 +42,6 @@ class ImportedDefence(Rival, is_imported=True):
                 "or transform"
             )
         return defence
-
-
-class DefenceTerm(RowTerm):
-    """A defence of one client, such as a user's own, mapped over the clients.
-
-    Args:
-        defence: The defence.
-    """
-
-    def __init__(self, defence: Defence) -> None:
-        self._defence = defence
-
-    def refresh_row(
-        self, state: State | None, read_features: FeatureReader, stream: Streams, step: int
-    ) -> State:
-        """Return one client's state; see `Defence.refresh`."""
-        return self._defence.refresh(state, stream("defence"))
-
-    def evaluate_row(self, state: State, batch: Batch, measure: bool) -> Term:
-        """Return the loss of one client's batch; see `Defence.loss`."""
-        return self._defence.loss(state, batch.x, batch.z, batch.smashed, measure)
-
-    def move_row(self, state: State, batch: Batch) -> State:
-        """Return one client's state after the backward pass; see `Defence.step`."""
-        return self._defence.step(state)
 
 
 @lru_cache(maxsize=16)
@@ -83,4 +55,5 @@ def _check_imported(
         assert isinstance(defence, Defence)
         return defence
 
-    plugins.check_contract(part, LOSS_CHECKS, DefenceCase(build, cut.image, cut.features))
+    case = LossCase.of_defence(build, features=cut.features, shape=cut.image)
+    plugins.check_contract(part, LOSS_CHECKS, case)

@@ -8,13 +8,9 @@ import torch
 from torch import Tensor
 
 from fedcel.errors import ContractError, FedcelError
-from fedcel.losses.cel import CEL_TESTS, CELCase, Plain, State, Term
-from fedcel.losses.defences import (
-    DEFENCE_TESTS,
-    TRANSFORM_TESTS,
-    DefenceCase,
-    TransformCase,
-)
+from fedcel.losses import CEL_TESTS, DEFENCE_TESTS, LossCase
+from fedcel.losses.cel import Plain, State, Term
+from fedcel.losses.defences import TRANSFORM_TESTS, TransformCase
 from tests.fedcel.losses.single import single
 
 PLAIN = single(Plain(penalty="linear"), 3)
@@ -127,14 +123,14 @@ def test_every_check_has_a_loss_that_breaks_it() -> None:
 def test_a_loss_with_one_fault_is_refused(name: str) -> None:
     """By the check of this fault, and the unchanged loss by none."""
     check = find_check(CEL_TESTS, name)
-    check(CELCase(lambda: PLAIN, 4, 3))
+    check(LossCase.of_cel(lambda: PLAIN, features=4))
     with pytest.raises((FedcelError, KeyError)):
-        check(CELCase(lambda: LOSSES[name], 4, 3))  # type: ignore[arg-type, return-value]
+        check(LossCase.of_cel(lambda: LOSSES[name], features=4))  # type: ignore[arg-type, return-value]
 
 
 def test_a_loss_below_zero_is_refused() -> None:
     """By the first batch."""
-    case = CELCase(lambda: ChangedCEL(lambda loss, z, y: loss - 9), 4, 3)
+    case = LossCase.of_cel(lambda: ChangedCEL(lambda loss, z, y: loss - 9), features=4)
     with pytest.raises(ContractError, match=r"0 or more, is -\d"):
         CEL_TESTS[0](case)
 
@@ -142,7 +138,7 @@ def test_a_loss_below_zero_is_refused() -> None:
 def test_a_second_step_of_a_defence_must_change_nothing() -> None:
     """One that counts its steps is refused."""
     check = find_check(DEFENCE_TESTS, "one-step")
-    check(DefenceCase(ChangedDefence, (1, 4, 4), 4))
+    check(LossCase.of_defence(ChangedDefence, features=4, shape=(1, 4, 4)))
 
     def build() -> ChangedDefence:
         return ChangedDefence(
@@ -151,7 +147,7 @@ def test_a_second_step_of_a_defence_must_change_nothing() -> None:
         )
 
     with pytest.raises(ContractError, match="a second `step`"):
-        check(DefenceCase(build, (1, 4, 4), 4))
+        check(LossCase.of_defence(build, features=4, shape=(1, 4, 4)))
 
 
 class Doubled:

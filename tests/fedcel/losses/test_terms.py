@@ -395,26 +395,6 @@ def test_a_loss_of_one_client_sees_no_row_of_clients() -> None:
         ]
 
 
-def test_losses_of_one_client_are_mapped_over_several() -> None:
-    """Each client's own state, features, gradient and step, as where it is alone."""
-    for make, reader in ((of_cel, make_reader(2)), (of_defence, make_reader(2))):
-        own, weighted = batch(clients=2), make(Watching(), 0.5)
-        stored: list[State | None] = [
-            {f"{weighted.name}.weight": torch.full((4,), float(k))} for k in (1, 5)
-        ]
-        states = start_terms([weighted], stored, reader, [streams, streams])
-        term = add([weighted], states, own, measure=True)
-        torch.autograd.backward(term.loss.sum())
-        states = {weighted.name: weighted.term.update(states[weighted.name], own)}
-        kept = part_states([weighted], states, stored)
-        for k, weight in enumerate((2.0, 6.0)):
-            z = own.z[k].detach()
-            torch.testing.assert_close(term.loss[k].detach(), 0.5 * weight * z.mean())
-            torch.testing.assert_close(term.metrics["mean"][k], weight * z.mean())
-            moved = weight - 0.5 * z.sum(0) / 36
-            torch.testing.assert_close(kept[k][f"{weighted.name}.weight"].detach(), moved)
-
-
 @pytest.mark.parametrize("clip", [None, 0.05])
 def test_several_clients_are_each_of_them(clip: float | None) -> None:
     """Value, metrics, gradients and next states of a stack are those of each client alone."""

@@ -1,6 +1,5 @@
 """A loss of channels' means: what it sees, whom it moves, where it is refused."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -8,22 +7,16 @@ import torch
 from torch import Tensor, nn
 
 from fedcel.errors import NetError, SettingsError
-from fedcel.losses import Batch
 from fedcel.losses.cel import (
     CEL,
     THRESHOLD_SHARE,
     ClusterCEL,
     ConditionalEntropy,
     CutShape,
-    FeatureBatches,
     OneClient,
     Plain,
-    StackedFeatures,
-    State,
-    Term,
     split_features,
 )
-from fedcel.losses.protocol import select_row, stack_states
 from fedcel.nets import Cnn, Vgg11, build_net
 from fedcel.run_parts import build_terms, build_workspace_net, init_run_state
 from fedcel.settings import parse_settings
@@ -42,37 +35,11 @@ class TestPooled(CELContract):
         return pool(Plain(penalty="linear", pool="mean"), 4, positions=2)
 
 
-class Pooled(OneClient):
-    """The loss of one client, of features before they are pooled."""
-
-    def __init__(self, term: CEL, positions: int) -> None:
-        super().__init__(term)
-        self.positions = positions
-
-    def refresh(
-        self, state: State | None, batches: FeatureBatches, generator: torch.Generator
-    ) -> State:
-        """Return the statistics that a round starts with."""
-
-        def read() -> Iterator[StackedFeatures]:
-            return (StackedFeatures(z, y, torch.zeros_like(y)) for z, y in batches())
-
-        stored = None if state is None else stack_states([state])
-        return select_row(self.term.start(stored, read, [lambda purpose: generator]), 0)
-
-    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
-        """Return the loss of one batch."""
-        batch = Batch(z[None], z[None], z[None], y[None])
-        rows = {name: tensor[None] for name, tensor in state.items()}
-        value, metrics = self.term.loss(rows, batch, measure)
-        return Term(value[0], {n: part[0] for n, part in metrics.items() if not part.isnan()})
-
-
-def pool(options: CEL, features: int, positions: int) -> Pooled:
+def pool(options: CEL, features: int, positions: int) -> OneClient:
     """Return the loss of one client, of channels' means."""
     term = options.bind(CutShape(3, features, 0.3, positions))
-    assert isinstance(term, CEL)
-    return Pooled(term, positions)
+    assert term is not None
+    return OneClient(term)
 
 
 class Convolution(nn.Sequential):
@@ -138,15 +105,14 @@ def test_a_clients_loss_and_its_threshold_see_the_channels() -> None:
     flat = build_workspace_net(settings)
     assert flat.net.positions == 4
     (weighted,) = build_terms(settings)
-    assert isinstance(weighted.term, CEL)
     z, y = maps()
-    state = Pooled(weighted.term, 4).refresh(
+    state = OneClient(weighted.term).refresh(
         None, split_features(z.flatten(1), y), torch.Generator()
     )
     assert state["centres"].shape == (10, 1, 3)
     control = init_run_state(settings, flat).threshold
     assert control is not None
-    assert control.threshold == pytest.approx(THRESHOLD_SHARE * 0.3**2 * 3)
+    assert control == pytest.approx(THRESHOLD_SHARE * 0.3**2 * 3)
 
 
 def test_vgg_has_the_positions_of_its_maps() -> None:

@@ -14,7 +14,7 @@ from fedcel.errors import NetError, SettingsError
 from fedcel.leakage import SmashedData, optimal_leak
 from fedcel.losses import WeightedTerm
 from fedcel.losses.defences.adversarial import Adversarial
-from fedcel.losses.defences.protocol import Defence
+from fedcel.losses.protocol import Defence
 from fedcel.nets import Mlp, build_net
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_net import FlatNet

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedcel.losses.defences.nopeek import NoPeek, distance_correlation
-from fedcel.losses.defences.protocol import Defence
+from fedcel.losses.protocol import Defence
 from fedcel.testing import DefenceContract
 from tests.fedcel.losses.single import bind_rival
 
