@@ -1,4 +1,4 @@
-"""What a ledger needs of its database; SQLite and PostgreSQL give it."""
+"""The tables of a ledger, and the database below it: SQLite or PostgreSQL."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -11,11 +11,9 @@ Result = TypeVar("Result")
 LOCK_SECONDS = 30.0
 """How long to wait for another process's transaction."""
 FORMAT = 3
-"""Of the tables; the same in both databases. In format 1 an answer is in an entry and a table of
-its own. Up to format 2 accounts have neither a delta nor a digest."""
-UPGRADABLE_FORMATS = (1, 2)
-# Of format 1; answers are in the log since.
-ANSWER_INDEX = "CREATE INDEX by_answer ON log (request) WHERE kind = 'answer'"
+"""Format of the tables, the same in both databases."""
+OLDER_FORMAT = 2
+"""Of 0.2.0: accounts have neither a delta nor a digest. It is upgraded when it is opened."""
 
 
 def define_tables(
@@ -34,7 +32,7 @@ def define_tables(
         # What happened, in order; everything else follows from it.
         f"""CREATE TABLE log (
             position {whole} PRIMARY KEY,
-            kind TEXT NOT NULL CHECK (kind IN ('grant', 'limit', 'charge', 'answer')),
+            kind TEXT NOT NULL CHECK (kind IN ('grant', 'limit', 'charge')),
             request TEXT NOT NULL,
             client TEXT NOT NULL,
             model TEXT NOT NULL,
@@ -46,8 +44,6 @@ def define_tables(
             {of_log})""",
         "CREATE INDEX by_request ON log (request) WHERE kind = 'charge'",
         "CREATE INDEX by_message ON log (client, model, content) WHERE kind = 'charge'",
-        ANSWER_INDEX,
-        f"CREATE TABLE answers (request TEXT PRIMARY KEY, answer {blob} NOT NULL)",
         f"""CREATE TABLE accounts (
             scope TEXT NOT NULL CHECK (scope IN ('client', 'model')),
             name TEXT NOT NULL,
@@ -70,20 +66,11 @@ class LedgerDatabase(ABC):
 
     @abstractmethod
     def upgrade(self, complete: Callable[[Self], None]) -> None:
-        """Bring tables of an older format to the present one, and prove that they can be locked.
+        """Bring tables of the older format to the present one, and prove that they can be locked.
 
         Args:
             complete: Fills the new columns; whatever it raises leaves the tables as they were.
         """
-
-    def apply_upgrades(
-        self, version: int, upgrades: dict[int, tuple[str, ...]], complete: Callable[[Self], None]
-    ) -> None:
-        """Run the statements from each older format to the next, and fill the new columns."""
-        for older in range(version, FORMAT):
-            for statement in upgrades[older]:
-                self.execute(statement)
-        complete(self)
 
     @abstractmethod
     def touch(self) -> None:
@@ -108,11 +95,11 @@ class LedgerDatabase(ABC):
 
     @abstractmethod
     def expect_long_work(self) -> None:
-        """Say that the transaction's work computes for long between two statements."""
+        """Announce that the transaction's work computes for long between two statements."""
 
     @abstractmethod
     def check_integrity(self) -> list[str]:
-        """Return what the database itself finds wrong with its files."""
+        """Return the faults that the database itself finds in its files."""
 
     @abstractmethod
     def close(self) -> None:

@@ -5,13 +5,11 @@ Answers protect the input of a query; each adds its epsilon (basic composition, 
 answer, which costs nothing, so that neither a repeat nor an average over repeats gains anything.
 
 Both are one transaction. After a crash either both are there, and a retry gets the same answer for
-free, or neither is, and nobody has seen the answer. Charges are never refunded. Older versions
-wrote the answer after its charge: where it was lost in between, a retry is charged again, as nobody
-knows whether it was seen.
+free, or neither is, and nobody has seen the answer. Charges are never refunded.
 
 The log is append-only, and each row holds a digest of all rows before it. Whoever edits a row, or
-takes one out, has to compute every later link anew; who keeps the last link of an export elsewhere
-finds even that.
+takes one out, has to recompute every later link; an auditor who keeps the last link of an export
+elsewhere finds even that.
 
 A disk may return other bytes than were written. Each row of the log is therefore checked against
 its link when it is read, and each account against a digest of its own; what fits neither is never
@@ -28,7 +26,7 @@ from hashlib import sha256
 from json.encoder import encode_basestring_ascii as quote
 from pathlib import Path
 from threading import Lock
-from typing import Literal, NamedTuple, TypeVar, final
+from typing import Literal, NamedTuple, final
 
 from fedcel.errors import LedgerError, SettingsError
 from fedcel.extras import import_optional
@@ -38,44 +36,23 @@ from fedcel.privacy.ledger.address import LedgerAddress, parse_ledger_address
 from fedcel.privacy.ledger.database import LedgerDatabase, Result
 from fedcel.privacy.ledger.sqlite_database import SqliteDatabase
 
-Row = TypeVar("Row", bound=tuple[object, ...])
-
 DIGEST_BYTES = 32
-LOG_COLUMNS = (
-    "position",
-    "kind",
-    "request",
-    "client",
-    "model",
-    "micro",
-    "delta",
-    "content",
-    "answer",
-    "link",
-)
-ACCOUNT_COLUMNS = ("scope", "name", "allowed", "spent", "delta", "digest")
-COPIED_TABLES = {
-    "log": LOG_COLUMNS,
-    "answers": ("request", "answer"),
-    "accounts": ACCOUNT_COLUMNS,
-}
 MAX_DELTA = ATTO // 100
-"""The largest delta of all answers of a client together, in attos: 1 %; with more, epsilon promises
-little."""
+"""Limit on the sum of a client's deltas, in attos: 1 %; with more, epsilon promises little."""
 FIRST_LINK = bytes(32)
 
 AccountKey = tuple[str, str]
 """Scope, `client` or `model`, and name."""
 ChargeBody = tuple[str, str, bytes]
-"""What a request pays for: client, model, message."""
+"""Client, model and message that a request pays for."""
 MAX_ROWS = 256
-"""Of one statement: databases have a limit on its parameters."""
+"""Rows of one statement: databases have a limit on its parameters."""
 ROWS_AT_ONCE = 10_000
-"""Of the log in memory."""
+"""Rows of the log in memory."""
 
 
 class Charge(NamedTuple):
-    """What one answer costs; `epsilon` in micro-epsilons, by `to_micro_epsilon`.
+    """Price of one answer; `epsilon` in micro-epsilons, by `to_micro_epsilon`.
 
     `request` is unique over all clients. `message` is the 32-byte digest of the message and of all
     else that decides the answer.
@@ -90,14 +67,13 @@ class Charge(NamedTuple):
 
 
 class Receipt(NamedTuple):
-    """What may be told: the answer that was charged now, or the stored one, which costs nothing.
+    """Answer that may be told: charged now if `is_fresh`, else stored before and free.
 
     `remaining` is the client's, in micro-epsilons.
     """
 
     answer: bytes
     is_fresh: bool
-    """Whether it was charged now."""
     remaining: int
 
 
@@ -123,7 +99,7 @@ class Balance(NamedTuple):
 
 
 class BudgetAccount(NamedTuple):
-    """What a client or a model version may spend (None: no limit) and has spent, in micro.
+    """Limit (None: no limit) and spending of a client or a model version, in micro-epsilons.
 
     `delta`: a client's deltas added up, in attos; 0 of a model version.
     """
@@ -143,8 +119,12 @@ class BudgetAccount(NamedTuple):
         return Balance(self.allowed or 0, self.spent, self.remaining, self.delta / ATTO)
 
 
+EMPTY = BudgetAccount(0, 0)
+UNLIMITED = BudgetAccount(None, 0)
+
+
 class LedgerSums(NamedTuple):
-    """What a ledger holds in all; micro-epsilons over all clients."""
+    """Totals of a ledger; micro-epsilons over all clients."""
 
     rows: int
     answers: int
@@ -153,18 +133,13 @@ class LedgerSums(NamedTuple):
     spent: int
 
 
-EMPTY = BudgetAccount(0, 0)
-UNLIMITED = BudgetAccount(None, 0)
-
-
 class LogEntry(NamedTuple):
-    """What happened; fields that do not apply are empty.
+    """An event; fields that do not apply are empty.
 
-    `content` is the digest of a charge's message. `answer` is what was charged for; older versions
-    wrote an entry of its own for it, with its digest as content.
+    `content` is the digest of a charge's message, `answer` what was charged for.
     """
 
-    kind: Literal["grant", "limit", "charge", "answer"]
+    kind: Literal["grant", "limit", "charge"]
     request: str = ""
     client: str = ""
     model: str = ""
@@ -172,6 +147,11 @@ class LogEntry(NamedTuple):
     delta: float = 0.0
     content: bytes = b""
     answer: bytes | None = None
+
+    @property
+    def body(self) -> ChargeBody:
+        """Client, model and message of a charge."""
+        return self.client, self.model, self.content
 
 
 class LogRow(NamedTuple):
@@ -190,13 +170,21 @@ class LogRow(NamedTuple):
         return json.dumps(fields, default=bytes.hex) + "\n"
 
 
+TABLES = {
+    "log": ("position", *LogEntry._fields, "link"),
+    "accounts": ("scope", "name", *BudgetAccount._fields, "digest"),
+}
+"""Columns of each table."""
+
+
 @final
 @dataclass(frozen=True)
 class Ledger:
     """The budgets of all clients in one database; threads take turns, processes open their own.
 
     Open it with `Ledger.open`, use it as a context manager or close it. Every method raises
-    LedgerError where the database cannot be read or written.
+    LedgerError where the database cannot be read or written, and ValueError on a name that it
+    cannot keep. Budgets are micro-epsilons, from 0 to below 2^62, else ValueError.
     """
 
     address: LedgerAddress
@@ -255,8 +243,8 @@ class Ledger:
         charges whose message was answered before, are thrown away.
 
         Args:
-            charges: What the answers cost.
-            answers: What is told, and stored for repeats, of each that can be paid.
+            charges: Prices of the answers.
+            answers: One a charge; stored for repeats of each that can be paid.
 
         Returns:
             For each charge a receipt, or the reason why nothing may be told.
@@ -274,78 +262,33 @@ class Ledger:
         return self._write(lambda transaction: transaction.book(charges, answers))
 
     def grant(self, client: str, micro: int) -> None:
-        """Add to a client's budget, and make the client known.
-
-        Args:
-            client: Its name.
-            micro: Micro-epsilons, 0 or more.
-
-        Raises:
-            ValueError: Less than 0, or more than can be counted.
-        """
+        """Add to a client's budget, and make the client known."""
         self._write(lambda transaction: transaction.grant(client, micro))
 
     def admit(self, client: str, micro: int) -> bool:
-        """Grant an unknown client its first budget.
-
-        Args:
-            client: Its name.
-            micro: Micro-epsilons, 0 or more.
-
-        Returns:
-            Whether the client was unknown; nothing is granted to a known one.
-
-        Raises:
-            ValueError: As `grant`.
-        """
+        """Grant an unknown client its first budget; return whether the client was unknown."""
         check_text("client", client)
         if self._read(lambda db: read_account(db, ("client", client))) is not None:
             return False  # the usual case takes no lock
         return self._write(lambda transaction: transaction.admit(client, micro))
 
     def limit(self, model: str, micro: int) -> None:
-        """Set what all clients together may spend on a model version.
-
-        Args:
-            model: The version.
-            micro: Micro-epsilons; 0 ends it.
-
-        Raises:
-            ValueError: Less than 0, or more than can be counted.
-        """
+        """Set what all clients together may spend on a model version; 0 ends it."""
         check_text("model", model)
         entry = LogEntry("limit", model=model, micro=check_budget(micro))
         self._write(lambda transaction: transaction.append(entry))
 
     def balance(self, client: str) -> Balance:
-        """Read what a client was granted and has spent.
-
-        Args:
-            client: Its name.
-
-        Returns:
-            Its balance; all 0 for a client that is not known.
-        """
+        """Read what a client was granted and has spent; all 0 for an unknown client."""
         check_text("client", client)
         return (self._read(lambda db: read_account(db, ("client", client))) or EMPTY).balance
 
     def clients(self) -> dict[str, Balance]:
-        """Read the balance of every known client.
-
-        Returns:
-            The balances by name.
-        """
+        """Read the balance of every known client, by name."""
         return self._read(read_balances)
 
     def prices(self, client: str) -> dict[tuple[int, float], int]:
-        """Count a client's answers by what they cost.
-
-        Args:
-            client: Its name.
-
-        Returns:
-            How many answers cost each (micro-epsilons, delta).
-        """
+        """Count a client's answers at each price of (micro-epsilons, delta)."""
         check_text("client", client)
         condition = "WHERE log.kind = 'charge' AND log.client = ?"
         charges = self._read(lambda db: list(read_checked(db, condition, (client,))))
@@ -361,34 +304,23 @@ class Ledger:
             self.db.transact(lambda db: db.touch(), writing=True)
 
     def rows(self) -> list[LogRow]:
-        """Read the whole log.
-
-        Returns:
-            Its rows, in order.
-
-        Raises:
-            LedgerError: One of them is not what was written.
-        """
+        """Read the whole log, in order; LedgerError where a row is not what was written."""
         return self._read(lambda db: list(read_checked(db, "ORDER BY log.position")))
 
     def export(self, path: str | Path) -> None:
-        """Write the log as JSON lines, whole or not at all.
-
-        Args:
-            path: File to write; an older one is replaced.
-        """
+        """Write the log as JSON lines, whole or not at all; an older file is replaced."""
         write_whole(Path(path), "".join(row.to_json() for row in self.rows()))
 
     def verify(self) -> list[str]:
-        """Compute links, balances and answers anew from the log, and compare.
+        """Recompute links and balances from the log, and compare.
 
         Returns:
             One sentence for each thing that is wrong, none for a sound ledger.
         """
         return self._read(audit_ledger)
 
-    def copy_to(self, target: "Ledger") -> "LedgerSums":
-        """Copy the log, its links and the stored answers to an empty ledger, all or nothing.
+    def copy_to(self, target: "Ledger") -> LedgerSums:
+        """Copy the log, with its answers and links, to an empty ledger, all or nothing.
 
         Nobody writes to either while it runs. Afterwards this one still accepts charges: whoever
         goes on with both lets clients spend twice.
@@ -397,7 +329,7 @@ class Ledger:
             target: Another ledger, which holds nothing.
 
         Returns:
-            What both hold.
+            Totals that both hold.
 
         Raises:
             SettingsError: The target is this ledger, or is not empty.
@@ -447,48 +379,47 @@ class WriteTransaction:
         self._changed: dict[AccountKey, BudgetAccount] = {}
 
     def book(self, charges: Sequence[Charge], answers: Sequence[bytes]) -> list[Receipt | Refusal]:
-        """Return for each charge the stored answer, or book it, or say why not; in order."""
-        charged = read_charged(self.db, [charge.request for charge in charges])
-        stored = read_answers(self.db, [charge_body(charge) for charge in charges])
-        self._read_accounts(
-            {("client", charge.client) for charge in charges}
-            | {("model", charge.model) for charge in charges}
-        )
-        return [
-            self._book_one(charge, answer, charged, stored)
+        """Return for each charge the stored answer, or book it, or refuse it; in order."""
+        replies: list[Receipt | Refusal] = []
+        entries = [
+            LogEntry("charge", *charge, answer)
             for charge, answer in zip(charges, answers, strict=True)
         ]
+        for start in range(0, len(entries), MAX_ROWS):
+            part = entries[start : start + MAX_ROWS]
+            charged = read_charged(self.db, [entry.request for entry in part])
+            stored = read_answers(self.db, [entry.body for entry in part])
+            keys = {("client", entry.client) for entry in part}
+            keys |= {("model", entry.model) for entry in part}
+            self._accounts |= dict.fromkeys(keys) | read_accounts(self.db, sorted(keys))
+            replies += [self._book_entry(entry, charged, stored) for entry in part]
+            self.write()
+        return replies
 
-    def _book_one(
-        self,
-        charge: Charge,
-        answer: bytes,
-        charged: dict[str, ChargeBody],
-        stored: dict[ChargeBody, bytes],
+    def _book_entry(
+        self, entry: LogEntry, charged: dict[str, ChargeBody], stored: dict[ChargeBody, bytes]
     ) -> Receipt | Refusal:
         """Book a charge; `charged` and `stored` are of its group, and follow."""
-        request, client, model, epsilon, delta, message = charge
-        client_account = self.account(("client", client))
+        client_account = self.account(("client", entry.client))
         remaining = (client_account or EMPTY).remaining
-        body = charge_body(charge)
-        if charged.get(request, body) != body:
+        body, answer = entry.body, entry.answer or b""
+        if charged.get(entry.request, body) != body:
             return Refusal("replayed", remaining)
-        stored_answer = stored.get(body)
-        if stored_answer is not None:
-            return Receipt(stored_answer, is_fresh=False, remaining=remaining)
+        if body in stored:
+            return Receipt(stored[body], is_fresh=False, remaining=remaining)
         if client_account is None:
             return Refusal("unknown-client", 0)
-        model_account = self.account(("model", model)) or UNLIMITED
-        if model_account.remaining < epsilon:
+        model_account = self.account(("model", entry.model)) or UNLIMITED
+        if model_account.remaining < entry.micro:
             return Refusal("model-budget", model_account.remaining)
-        if remaining < epsilon:
+        if remaining < entry.micro:
             return Refusal("budget", remaining)
-        if delta and client_account.delta + to_atto_delta(delta) > MAX_DELTA:
+        if entry.delta and client_account.delta + to_atto_delta(entry.delta) > MAX_DELTA:
             return Refusal("delta", remaining)
-        self.append(LogEntry("charge", request, client, model, epsilon, delta, message, answer))
-        charged[request] = body
+        self.append(entry)
+        charged[entry.request] = body
         stored[body] = answer
-        return Receipt(answer, is_fresh=True, remaining=remaining - epsilon)
+        return Receipt(answer, is_fresh=True, remaining=remaining - entry.micro)
 
     def grant(self, client: str, micro: int) -> None:
         """Add to a client's budget, and make the client known; ValueError below 0 or too much."""
@@ -499,7 +430,7 @@ class WriteTransaction:
         self.append(LogEntry("grant", client=client, micro=micro))
 
     def admit(self, client: str, micro: int) -> bool:
-        """Grant an unknown client its first budget; say whether it was unknown."""
+        """Grant an unknown client its first budget; return whether it was unknown."""
         if self.account(("client", client)) is not None:
             return False
         self.grant(client, micro)
@@ -522,28 +453,15 @@ class WriteTransaction:
 
     def write(self) -> None:
         """Write what was appended, and the accounts that changed."""
-        insert_rows(self.db, "log", LOG_COLUMNS, self._rows)
-        for part in split_parts([seal_account(*changed) for changed in self._changed.items()]):
-            self.db.execute(
-                f"INSERT INTO accounts ({', '.join(ACCOUNT_COLUMNS)}) VALUES {mark_rows(part)} "
-                "ON CONFLICT (scope, name) DO UPDATE SET allowed = excluded.allowed, "
-                "spent = excluded.spent, delta = excluded.delta, digest = excluded.digest",
-                flatten_rows(part),
-            )
-
-    def _read_accounts(self, keys: set[AccountKey]) -> None:
-        """Read accounts that are about to be asked for."""
-        for part in split_parts(sorted(keys)):
-            stored = read_accounts(
-                self.db,
-                f"WITH asked (scope, name) AS (VALUES {mark_rows(part)})",
-                "asked CROSS JOIN accounts WHERE accounts.scope = asked.scope "
-                "AND accounts.name = asked.name",
-                flatten_rows(part),
-            )
-            self._accounts |= dict.fromkeys(part) | stored
-        if None in self._accounts.values():
-            read_accounts(self.db)  # none of them may be missing because its name was damaged
+        insert_rows(self.db, "log", self._rows)
+        insert_rows(
+            self.db,
+            "accounts",
+            [seal_account(*changed) for changed in self._changed.items()],
+            "ON CONFLICT (scope, name) DO UPDATE SET allowed = excluded.allowed, "
+            "spent = excluded.spent, delta = excluded.delta, digest = excluded.digest",
+        )
+        self._rows, self._changed = [], {}
 
 
 def check_charge(charge: Charge) -> Charge:
@@ -651,7 +569,7 @@ def read_log(db: LedgerDatabase) -> Iterator[LogRow]:
     """Yield all rows in order, unchecked, without having all of them in memory."""
     position = 0
     while rows := db.execute(
-        f"SELECT {', '.join(LOG_COLUMNS)} FROM log WHERE position > ? ORDER BY position LIMIT ?",
+        f"SELECT {', '.join(TABLES['log'])} FROM log WHERE position > ? ORDER BY position LIMIT ?",
         (position, ROWS_AT_ONCE),
     ):
         for position, *entry, link in rows:
@@ -671,7 +589,7 @@ def read_checked(
     The statement is `begin`, the selection from `source`, then `condition`. LedgerError at a row
     that is not what was written.
     """
-    columns = ", ".join(f"log.{column}" for column in LOG_COLUMNS)
+    columns = ", ".join(f"log.{column}" for column in TABLES["log"])
     for position, *entry, link, previous_link in db.execute(
         f"{begin} SELECT {columns}, before.link FROM {source} "
         f"LEFT JOIN log AS before ON before.position = log.position - 1 {condition}",
@@ -683,99 +601,47 @@ def read_checked(
         yield row
 
 
-def charge_body(charge: Charge | LogEntry) -> ChargeBody:
-    """Return what a charge pays for."""
-    message = charge.message if isinstance(charge, Charge) else charge.content
-    return charge.client, charge.model, message
-
-
-def read_requests(
-    db: LedgerDatabase, kind: Literal["charge", "answer"], requests: Sequence[str]
-) -> Iterator[LogEntry]:
-    """Yield the checked entries of requests, in order of the log for each part of them."""
-    for part in split_parts([(request,) for request in requests]):
-        for row in read_checked(
-            db,
-            f"WHERE log.kind = '{kind}' AND log.request IN ({', '.join('?' * len(part))}) "
-            "ORDER BY log.position",
-            flatten_rows(part),
-        ):
-            yield row.entry
-
-
 def read_charged(db: LedgerDatabase, requests: Sequence[str]) -> dict[str, ChargeBody]:
     """Return what each request was first charged for, of those that were."""
     charged: dict[str, ChargeBody] = {}
-    for entry in read_requests(db, "charge", requests):
-        charged.setdefault(entry.request, charge_body(entry))
+    marks = ", ".join("?" * len(requests))
+    condition = f"WHERE log.kind = 'charge' AND log.request IN ({marks}) ORDER BY log.position"
+    for row in read_checked(db, condition, requests):
+        charged.setdefault(row.entry.request, row.entry.body)
     return charged
 
 
 def read_answers(db: LedgerDatabase, bodies: Sequence[ChargeBody]) -> dict[ChargeBody, bytes]:
     """Return the stored answer to each message, of those that have one."""
-    charges: list[LogEntry] = []
-    for part in split_parts(bodies):
-        charges += (
-            row.entry
-            for row in read_checked(
-                db,
-                "WHERE log.kind = 'charge' AND log.client = asked.client AND log.model = "
-                "asked.model AND log.content = asked.content ORDER BY log.position",
-                flatten_rows(part),
-                begin=f"WITH asked (client, model, content) AS (VALUES {mark_rows(part)})",
-                source="asked CROSS JOIN log",
-            )
-        )
-    older = read_older_answers(db, [entry.request for entry in charges if entry.answer is None])
+    marks, parameters = mark_rows(bodies)
     answers: dict[ChargeBody, bytes] = {}
-    for entry in charges:
-        answer = older.get(entry.request) if entry.answer is None else entry.answer
-        if answer is not None:  # a charge of an older version may have none
-            answers.setdefault(charge_body(entry), answer)
+    for row in read_checked(
+        db,
+        "WHERE log.kind = 'charge' AND log.client = asked.client AND log.model = asked.model "
+        "AND log.content = asked.content ORDER BY log.position",
+        parameters,
+        begin=f"WITH asked (client, model, content) AS (VALUES {marks})",
+        source="asked CROSS JOIN log",
+    ):
+        if row.entry.answer is not None:  # a charge of an older version may have none
+            answers.setdefault(row.entry.body, row.entry.answer)
     return answers
-
-
-def read_older_answers(db: LedgerDatabase, requests: Sequence[str]) -> dict[str, bytes]:
-    """Return the answers of format 1, which are beside the log, checked by its digests."""
-    answers: dict[str, bytes] = {}
-    for entry in read_requests(db, "answer", requests):
-        rows = db.execute("SELECT answer FROM answers WHERE request = ?", (entry.request,))
-        if not rows or not is_digest(entry.content, rows[0][0]):
-            raise refuse_damaged(db, f"the answer to {entry.request!r}")
-        answers[entry.request] = rows[0][0]
-    return answers
-
-
-def is_digest(digest: object, answer: object) -> bool:
-    """Whether a digest is that of an answer, of whatever type it was read as."""
-    return isinstance(answer, bytes) and digest == sha256(answer).digest()
 
 
 def insert_rows(
-    db: LedgerDatabase, table: str, columns: Sequence[str], rows: Sequence[tuple[object, ...]]
+    db: LedgerDatabase, table: str, rows: Sequence[tuple[object, ...]], on_conflict: str = ""
 ) -> None:
     """Insert rows, many with each statement."""
-    for part in split_parts(rows):
-        db.execute(
-            f"INSERT INTO {table} ({', '.join(columns)}) VALUES {mark_rows(part)}",
-            flatten_rows(part),
-        )
-
-
-def split_parts(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
-    """Yield rows in parts that one statement can have."""
     for start in range(0, len(rows), MAX_ROWS):
-        yield rows[start : start + MAX_ROWS]
+        marks, parameters = mark_rows(rows[start : start + MAX_ROWS])
+        columns = ", ".join(TABLES[table])
+        db.execute(f"INSERT INTO {table} ({columns}) VALUES {marks} {on_conflict}", parameters)
 
 
-def mark_rows(rows: Sequence[tuple[object, ...]]) -> str:
-    """Return the marks of parameters of rows, `(?, ?), (?, ?)`."""
-    return ", ".join([f"({', '.join('?' * len(rows[0]))})"] * len(rows))
-
-
-def flatten_rows(rows: Sequence[tuple[object, ...]]) -> list[object]:
-    """Return the parameters of rows, one after the other."""
-    return [value for row in rows for value in row]
+def mark_rows(rows: Sequence[tuple[object, ...]]) -> tuple[str, list[object]]:
+    """Return the marks of parameters of rows, `(?, ?), (?, ?)`, and the parameters."""
+    marks = ", ".join([f"({', '.join('?' * len(rows[0]))})"] * len(rows))
+    return marks, [value for row in rows for value in row]
 
 
 def seal_account(key: AccountKey, account: BudgetAccount) -> tuple[object, ...]:
@@ -785,27 +651,32 @@ def seal_account(key: AccountKey, account: BudgetAccount) -> tuple[object, ...]:
 
 
 def read_accounts(
-    db: LedgerDatabase,
-    begin: str = "",
-    source: str = "accounts",
-    parameters: Sequence[object] = (),
+    db: LedgerDatabase, keys: Sequence[AccountKey] = ()
 ) -> dict[AccountKey, BudgetAccount]:
-    """Return accounts, by default all; LedgerError at one that is not what was written."""
-    columns = ", ".join(f"accounts.{column}" for column in ACCOUNT_COLUMNS)
+    """Return the accounts of keys, by default all; LedgerError at one that was not written so."""
+    columns = ", ".join(f"accounts.{column}" for column in TABLES["accounts"])
+    statement, parameters = f"SELECT {columns} FROM accounts", list[object]()
+    if keys:
+        marks, parameters = mark_rows(keys)
+        statement = (
+            f"WITH asked (scope, name) AS (VALUES {marks}) SELECT {columns} FROM asked CROSS JOIN "
+            "accounts WHERE accounts.scope = asked.scope AND accounts.name = asked.name"
+        )
     accounts: dict[AccountKey, BudgetAccount] = {}
-    for row in db.execute(f"{begin} SELECT {columns} FROM {source}", parameters):
+    for row in db.execute(statement, parameters):
         scope, name, *numbers, _ = row
         account = BudgetAccount(*numbers)
         if row != seal_account((scope, name), account):
             raise refuse_damaged(db, f"the account of {scope} {name!r}")
         accounts[scope, name] = account
+    if len(accounts) < len(keys):
+        read_accounts(db)  # none may be missing because its name was damaged
     return accounts
 
 
 def read_account(db: LedgerDatabase, key: AccountKey) -> BudgetAccount | None:
     """Return an account as it is stored, None for an unknown name."""
-    source = "accounts WHERE scope = ? AND name = ?"
-    return (read_accounts(db, source=source, parameters=key) or read_accounts(db)).get(key)
+    return read_accounts(db, [key]).get(key)
 
 
 def read_balances(db: LedgerDatabase) -> dict[str, Balance]:
@@ -815,24 +686,18 @@ def read_balances(db: LedgerDatabase) -> dict[str, Balance]:
 
 
 def complete_accounts(db: LedgerDatabase) -> None:
-    """Give the accounts of an older format their deltas and digests.
+    """Give the accounts of the older format their deltas and digests.
 
     LedgerError where the ledger is not sound: a digest would say that it were.
     """
     db.expect_long_work()
-    deltas: Counter[str] = Counter()
-    for client, delta, count in db.execute(
-        "SELECT client, delta, count(*) FROM log WHERE kind = 'charge' GROUP BY client, delta"
-    ):
-        if isinstance(delta, float):  # another type is told by the audit
-            deltas[client] += count * to_atto_delta(delta)
-    rows = db.execute("SELECT scope, name, allowed, spent FROM accounts")
-    for scope, name, allowed, spent in rows:
-        account = BudgetAccount(allowed, spent, deltas[name] if scope == "client" else 0)
-        *_, delta, digest = seal_account((scope, name), account)
+    accounts: dict[AccountKey, BudgetAccount] = {}
+    list(replay_log(db, accounts))
+    for key, account in accounts.items():
+        *_, delta, digest = seal_account(key, account)
         db.execute(
             "UPDATE accounts SET delta = ?, digest = ? WHERE scope = ? AND name = ?",
-            (delta, digest, scope, name),
+            (delta, digest, *key),
         )
     if problems := audit_ledger(db):
         raise LedgerError(
@@ -853,9 +718,8 @@ def copy_rows(
         )
     if problems := audit_ledger(source):
         raise LedgerError(f"{name} is not sound, so nothing was copied:\n" + "\n".join(problems))
-    for table, columns in COPIED_TABLES.items():
-        rows = source.execute(f"SELECT {', '.join(columns)} FROM {table}")
-        insert_rows(target, table, columns, rows)
+    for table, columns in TABLES.items():
+        insert_rows(target, table, source.execute(f"SELECT {', '.join(columns)} FROM {table}"))
     sums = read_sums(target)
     if problems := audit_ledger(target):
         raise LedgerError(f"the copy in {target_name} is not sound:\n" + "\n".join(problems))
@@ -865,69 +729,51 @@ def copy_rows(
 
 
 def read_sums(db: LedgerDatabase) -> LedgerSums:
-    """Return what a ledger holds in all."""
-    ((rows, answers, older_answers),) = db.execute(
-        "SELECT count(*), count(answer), (SELECT count(*) FROM answers) FROM log"
-    )
+    """Return the totals of a ledger."""
+    ((rows, answers),) = db.execute("SELECT count(*), count(answer) FROM log")
     balances = read_balances(db).values()
     granted = sum(balance.granted for balance in balances)
     spent = sum(balance.spent for balance in balances)
-    return LedgerSums(rows, answers + older_answers, len(balances), granted, spent)
+    return LedgerSums(rows, answers, len(balances), granted, spent)
 
 
 def audit_ledger(db: LedgerDatabase) -> list[str]:
-    """Return one sentence for each thing that is wrong, computed anew from the log."""
-    problems = db.check_integrity()
+    """Return one sentence for each thing that is wrong, recomputed from the log."""
     accounts: dict[AccountKey, BudgetAccount] = {}
-    answer_digests: dict[str, bytes] = {}
+    problems = [*db.check_integrity(), *replay_log(db, accounts)]
+    problems += [
+        f"row {position}: request {request!r} was charged with two bodies"
+        for position, request in db.execute(
+            "SELECT DISTINCT log.position, log.request FROM log JOIN log AS earlier "
+            "ON earlier.request = log.request AND earlier.position < log.position "
+            "WHERE log.kind = 'charge' AND earlier.kind = 'charge' AND (earlier.client <> "
+            "log.client OR earlier.model <> log.model OR earlier.content <> log.content) "
+            "ORDER BY log.position"
+        )
+    ]
+    return [*problems, *_audit_accounts(db, accounts)]
+
+
+def replay_log(db: LedgerDatabase, accounts: dict[AccountKey, BudgetAccount]) -> Iterator[str]:
+    """Fill the accounts by the log; yield what is wrong with its rows."""
     previous_link = FIRST_LINK
     expected = 1
     for row in read_log(db):
         position, entry, link = row
         if position != expected:
-            problems.append(f"row {expected} to {position - 1}: missing")
+            yield f"row {expected} to {position - 1}: missing"
         if not is_linked(previous_link, row):
-            problems.append(f"row {position}: edited or damaged, or what came before it was")
+            yield f"row {position}: edited or damaged, or what came before it was"
         with suppress(TypeError, ValueError):  # of a row without its types, which was just told
-            problems += [f"row {position}: {text}" for text in _replay(entry, accounts)]
-        if entry.kind == "answer":
-            answer_digests[entry.request] = entry.content
+            changed = apply_entry(entry, accounts.get)
+            accounts |= changed
+            if not changed:
+                yield f"row {position}: its kind is {entry.kind!r}, as before version 0.2.0"
+            for (scope, name), (allowed, spent, _) in changed.items():
+                if entry.kind == "charge" and allowed is not None and spent > allowed:
+                    yield f"row {position}: {scope} {name!r} spent more than the {allowed} it had"
         previous_link = link
         expected = position + 1
-    return [
-        *problems,
-        *_audit_requests(db),
-        *_audit_accounts(db, accounts),
-        *_audit_answers(db, answer_digests),
-    ]
-
-
-def _replay(entry: LogEntry, accounts: dict[AccountKey, BudgetAccount]) -> Iterator[str]:
-    """Book an entry; yield what no ledger would have booked."""
-    changed = apply_entry(entry, accounts.get)
-    accounts |= changed
-    if entry.kind == "charge":
-        for (scope, name), (allowed, spent, _) in changed.items():
-            if allowed is not None and spent > allowed:
-                yield f"{scope} {name!r} spent more than the {allowed} it had"
-
-
-def _audit_requests(db: LedgerDatabase) -> Iterator[str]:
-    """Yield what is wrong between entries of one request; those that were charged once are not."""
-    first: dict[str, ChargeBody] = {}
-    for position, request, *body in db.execute(
-        "SELECT position, request, client, model, content FROM log WHERE kind = 'charge' AND "
-        "request IN (SELECT request FROM log WHERE kind = 'charge' GROUP BY request "
-        "HAVING count(*) > 1) ORDER BY position"
-    ):
-        if first.setdefault(request, tuple(body)) != tuple(body):
-            yield f"row {position}: request {request!r} was charged with two bodies"
-    for position, request in db.execute(
-        "SELECT position, request FROM log WHERE kind = 'answer' AND NOT EXISTS (SELECT 1 FROM log "
-        "AS charges WHERE charges.kind = 'charge' AND charges.request = log.request "
-        "AND charges.position < log.position) ORDER BY position"
-    ):
-        yield f"row {position}: an answer to {request!r}, which was never charged"
 
 
 def _audit_accounts(db: LedgerDatabase, accounts: dict[AccountKey, BudgetAccount]) -> Iterator[str]:
@@ -935,7 +781,7 @@ def _audit_accounts(db: LedgerDatabase, accounts: dict[AccountKey, BudgetAccount
     stored = {
         (scope, name): (tuple(numbers), digest)
         for scope, name, *numbers, digest in db.execute(
-            f"SELECT {', '.join(ACCOUNT_COLUMNS)} FROM accounts"
+            f"SELECT {', '.join(TABLES['accounts'])} FROM accounts"
         )
     }
     for key in sorted(accounts.keys() | stored.keys(), key=repr):
@@ -945,14 +791,3 @@ def _audit_accounts(db: LedgerDatabase, accounts: dict[AccountKey, BudgetAccount
             yield f"{key[0]} {key[1]!r}: holds {numbers}, by the log {by_log and tuple(by_log)}"
         elif digest != seal_account(key, accounts[key])[-1]:
             yield f"{key[0]} {key[1]!r}: its digest is not that of its numbers"
-
-
-def _audit_answers(db: LedgerDatabase, digests: dict[str, bytes]) -> Iterator[str]:
-    """Yield the answers stored beside the log that are not those of its entries."""
-    requests = set()
-    for request, answer in db.execute("SELECT request, answer FROM answers"):
-        requests.add(request)
-        if not is_digest(digests.get(request), answer):
-            yield f"the answer to {request!r} is not the one that was given"
-    for request in sorted(digests.keys() - requests, key=repr):
-        yield f"the answer to {request!r} is missing"

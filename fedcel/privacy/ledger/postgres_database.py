@@ -24,10 +24,9 @@ from psycopg import errors
 from fedcel.errors import LedgerError
 from fedcel.privacy.ledger.address import PostgresAddress
 from fedcel.privacy.ledger.database import (
-    ANSWER_INDEX,
     FORMAT,
     LOCK_SECONDS,
-    UPGRADABLE_FORMATS,
+    OLDER_FORMAT,
     LedgerDatabase,
     Result,
     define_tables,
@@ -54,22 +53,10 @@ SCHEMA = (
     ),
     """CREATE FUNCTION refuse_edit() RETURNS trigger LANGUAGE plpgsql AS
         $$ BEGIN RAISE EXCEPTION '% is append-only', TG_TABLE_NAME; END $$""",
-    *(
-        f"CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON {table} "
-        "FOR EACH STATEMENT EXECUTE FUNCTION refuse_edit()"
-        for table in ("log", "answers")
-    ),
+    "CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON log "
+    "FOR EACH STATEMENT EXECUTE FUNCTION refuse_edit()",
 )
-
-UPGRADES = {
-    1: ("ALTER TABLE log ADD COLUMN answer BYTEA",),
-    2: (
-        ANSWER_INDEX,
-        "DROP INDEX IF EXISTS by_delta",
-        "ALTER TABLE accounts ADD COLUMN delta BIGINT, ADD COLUMN digest BYTEA",
-    ),
-}
-"""From each older format to the next."""
+UPGRADE = "ALTER TABLE accounts ADD COLUMN delta BIGINT, ADD COLUMN digest BYTEA"
 UPGRADED = (  # an older version that still runs can then write no account
     "ALTER TABLE accounts ALTER COLUMN delta SET NOT NULL, ALTER COLUMN digest SET NOT NULL",
     f"UPDATE ledger SET format = {FORMAT}",
@@ -124,7 +111,7 @@ class PostgresDatabase(LedgerDatabase):
         """Bring the tables to the present format, once all writers of the older one have let go."""
         connection = self._connection
         with explain_errors(self.address):
-            if read_format(connection) in UPGRADABLE_FORMATS:
+            if read_format(connection) == OLDER_FORMAT:
                 try:
                     with connection.transaction():
                         self._upgrade(complete)
@@ -140,9 +127,9 @@ class PostgresDatabase(LedgerDatabase):
     def _upgrade(self, complete: Callable[[Self], None]) -> None:
         connection = self._connection
         connection.execute("LOCK TABLE log IN ACCESS EXCLUSIVE MODE")  # before a writer's row
-        version = read_format(connection)
-        if version in UPGRADABLE_FORMATS:
-            self.apply_upgrades(version, UPGRADES, complete)
+        if read_format(connection) == OLDER_FORMAT:
+            connection.execute(UPGRADE)
+            complete(self)
             for statement in UPGRADED:
                 connection.execute(statement)
 
@@ -351,7 +338,7 @@ def has_tables(connection: "psycopg.Connection[Any]", address: PostgresAddress) 
             "database"
         )
     formats = connection.execute("SELECT format FROM ledger").fetchall()
-    if formats not in [[(number,)] for number in (FORMAT, *UPGRADABLE_FORMATS)]:
+    if formats not in [[(number,)] for number in (FORMAT, OLDER_FORMAT)]:
         raise LedgerError(
             f"ledger {address}: its format is {', '.join(str(row[0]) for row in formats)}, this "
             f"version reads {FORMAT}; use the version that wrote it"

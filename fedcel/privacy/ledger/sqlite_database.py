@@ -13,10 +13,9 @@ from typing import Any, Self, final
 
 from fedcel.errors import LedgerError
 from fedcel.privacy.ledger.database import (
-    ANSWER_INDEX,
     FORMAT,
     LOCK_SECONDS,
-    UPGRADABLE_FORMATS,
+    OLDER_FORMAT,
     LedgerDatabase,
     Result,
     define_tables,
@@ -54,22 +53,16 @@ SCHEMA = (
         accounts_end="WITHOUT ROWID",
     ),
     *(
-        f"CREATE TRIGGER {table}_{verb} BEFORE {verb} ON {table} "
-        f"BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END"
-        for table in ("log", "answers")
+        f"CREATE TRIGGER log_{verb} BEFORE {verb} ON log "
+        "BEGIN SELECT RAISE(ABORT, 'log is append-only'); END"
         for verb in ("UPDATE", "DELETE")
     ),
 )
 
-UPGRADES = {
-    1: ("ALTER TABLE log ADD COLUMN answer BLOB",),
-    2: (
-        ANSWER_INDEX,
-        "ALTER TABLE accounts ADD COLUMN delta INTEGER NOT NULL DEFAULT 0",
-        "ALTER TABLE accounts ADD COLUMN digest BLOB NOT NULL DEFAULT x''",
-    ),
-}
-"""From each older format to the next."""
+UPGRADE = (
+    "ALTER TABLE accounts ADD COLUMN delta INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE accounts ADD COLUMN digest BLOB NOT NULL DEFAULT x''",
+)
 
 ERROR_REMEDIES = {
     "SQLITE_FULL": "the disk is full; free space, nothing was charged",
@@ -118,12 +111,13 @@ class SqliteDatabase(LedgerDatabase):
         return result
 
     def upgrade(self, complete: Callable[[Self], None]) -> None:
-        """Bring tables of an older format to the present one, in one transaction."""
+        """Bring tables of the older format to the present one, in one transaction."""
 
         def work(db: Self) -> None:
-            version = _read_format(db._connection)
-            if version in UPGRADABLE_FORMATS:
-                db.apply_upgrades(version, UPGRADES, complete)
+            if _read_format(db._connection) == OLDER_FORMAT:
+                for statement in UPGRADE:
+                    db.execute(statement)
+                complete(db)
                 db.execute(WRITE_FORMAT)
             if read_columns(db._connection) != expect_columns():
                 remedy = ERROR_REMEDIES["SQLITE_CORRUPT"]
@@ -356,7 +350,7 @@ def _is_new(db: sqlite3.Connection, path: Path) -> bool:
         return True
     if program != APPLICATION_ID:
         raise LedgerError(f"ledger {path}: it is another program's SQLite file; name another file")
-    if version not in (FORMAT, *UPGRADABLE_FORMATS):
+    if version not in (FORMAT, OLDER_FORMAT):
         raise LedgerError(
             f"ledger {path}: its format is {version}, this version reads {FORMAT}; use the "
             "version that wrote it"
@@ -365,11 +359,12 @@ def _is_new(db: sqlite3.Connection, path: Path) -> bool:
 
 
 def read_columns(db: sqlite3.Connection) -> list[tuple[object, ...]]:
-    """Return the columns of all tables: a damaged word there would change what is read."""
+    """Return the columns of both tables: a damaged word there would change what is read."""
     return db.execute(
         'SELECT tables.name, columns.name, columns.type, columns."notnull", columns.pk '
         "FROM sqlite_master AS tables, pragma_table_info(tables.name) AS columns "
-        "WHERE tables.type = 'table' ORDER BY tables.name, columns.cid"
+        "WHERE tables.type = 'table' AND tables.name IN ('log', 'accounts') "
+        "ORDER BY tables.name, columns.cid"
     ).fetchall()
 
 

@@ -339,7 +339,7 @@ def test_an_older_ledger_is_upgraded_beside_writers(url: str) -> None:
     """Several new processes open it while an old one writes; nothing fails, nothing is lost."""
     with Ledger.open(url) as ledger:
         ledger.grant("ann", 10**6)
-    make_older(url, 1)
+    make_older(url)
     ended, errors = threading.Event(), []
 
     def write_as_before() -> None:
@@ -381,7 +381,7 @@ def test_who_does_not_own_an_older_ledger_is_told(url: str) -> None:
     """Rights on the tables are not enough to change them."""
     with Ledger.open(url) as ledger:
         ledger.grant("ann", 1)
-    make_older(url, 1)
+    make_older(url)
     run_statement(url, "CREATE ROLE tenant LOGIN")
     run_statement(url, f"GRANT USAGE ON SCHEMA {database.SCHEMA_NAME} TO tenant")
     run_statement(url, f"GRANT ALL ON ALL TABLES IN SCHEMA {database.SCHEMA_NAME} TO tenant")
