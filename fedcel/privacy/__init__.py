@@ -3,132 +3,52 @@
 Names are loaded when they are first used. (So no file may have the name of what it offers.)
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from fedcel.lazy import export_lazily as _export_lazily
+
 if TYPE_CHECKING:
-    from fedcel.privacy.answer_calibration import AnswerCalibration, fit_calibration
-    from fedcel.privacy.answer_options import (
-        AnswerOption,
-        choose_cheapest,
-        label_only_epsilon,
-        list_options,
-        score_options,
-    )
-    from fedcel.privacy.answer_utility import (
-        AnswerScore,
-        LabelledLogits,
-        accuracy_ceiling,
-        measure_utility,
-        score_answers,
-        score_probabilities,
-    )
-    from fedcel.privacy.budget_units import to_granted_micro, to_micro_epsilon
-    from fedcel.privacy.clip import clip_rows
-    from fedcel.privacy.composition import compose_exactly, compose_prices
-    from fedcel.privacy.empirical_bounds import (
-        estimate_sensitivity,
-        measure_epsilon,
-        push_to_boundary,
-    )
-    from fedcel.privacy.epsilon_range import check_epsilon
-    from fedcel.privacy.label_only import LabelOnly
-    from fedcel.privacy.mechanism_contract import MECHANISM_TESTS, MechanismCase
-    from fedcel.privacy.noise_mechanisms import Gaussian, Laplace, perturb_rows
-    from fedcel.privacy.privacy_settings import (
-        ClippedAnswers,
-        GaussianAnswers,
-        LabelOnlyAnswers,
-        LaplaceAnswers,
-        OpenAnswers,
-        OwnAnswers,
-        PrivacySettings,
-        private_logits,
-    )
-    from fedcel.privacy.protocol import KnownLaw, Mechanism
-    from fedcel.privacy.sensitivity import ClipKind, clip_sensitivity, noise_sensitivity
-    from fedcel.privacy.update_noise import (
-        NoisyRound,
-        account_updates,
-        add_update_noise,
-        clip_update,
-    )
-    from fedcel.privacy.update_settings import UpdateSettings
-
-__all__ = [
-    "MECHANISM_TESTS",
-    "AnswerCalibration",
-    "AnswerOption",
-    "AnswerScore",
-    "ClipKind",
-    "ClippedAnswers",
-    "Gaussian",
-    "GaussianAnswers",
-    "KnownLaw",
-    "LabelOnly",
-    "LabelOnlyAnswers",
-    "LabelledLogits",
-    "Laplace",
-    "LaplaceAnswers",
-    "Mechanism",
-    "MechanismCase",
-    "NoisyRound",
-    "OpenAnswers",
-    "OwnAnswers",
-    "PrivacySettings",
-    "UpdateSettings",
-    "account_updates",
-    "accuracy_ceiling",
-    "add_update_noise",
-    "check_epsilon",
-    "choose_cheapest",
-    "clip_rows",
-    "clip_sensitivity",
-    "clip_update",
-    "compose_exactly",
-    "compose_prices",
-    "estimate_sensitivity",
-    "fit_calibration",
-    "label_only_epsilon",
-    "list_options",
-    "measure_epsilon",
-    "measure_utility",
-    "noise_sensitivity",
-    "perturb_rows",
-    "private_logits",
-    "push_to_boundary",
-    "score_answers",
-    "score_options",
-    "score_probabilities",
-    "to_granted_micro",
-    "to_micro_epsilon",
-]
-
-_MODULES = (
-    "sensitivity",
-    "epsilon_range",
-    "budget_units",
-    "answer_calibration",
-    "answer_options",
-    "answer_utility",
-    "clip",
-    "composition",
-    "empirical_bounds",
-    "label_only",
-    "mechanism_contract",
-    "noise_mechanisms",
-    "privacy_settings",
-    "protocol",
-    "update_noise",
-    "update_settings",
-)
-
-
-def __getattr__(name: str) -> object:
-    """Return a public name, loaded now."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    modules = (import_module(f"{__name__}.{module}") for module in _MODULES)
-    value: object = next(vars(module)[name] for module in modules if name in vars(module))
-    globals()[name] = value
-    return value
+    from fedcel.privacy.answer_calibration import AnswerCalibration as AnswerCalibration
+    from fedcel.privacy.answer_calibration import fit_calibration as fit_calibration
+    from fedcel.privacy.answer_options import AnswerOption as AnswerOption
+    from fedcel.privacy.answer_options import choose_cheapest as choose_cheapest
+    from fedcel.privacy.answer_options import label_only_epsilon as label_only_epsilon
+    from fedcel.privacy.answer_options import list_options as list_options
+    from fedcel.privacy.answer_options import score_options as score_options
+    from fedcel.privacy.answer_utility import AnswerScore as AnswerScore
+    from fedcel.privacy.answer_utility import LabelledLogits as LabelledLogits
+    from fedcel.privacy.answer_utility import accuracy_ceiling as accuracy_ceiling
+    from fedcel.privacy.answer_utility import measure_utility as measure_utility
+    from fedcel.privacy.answer_utility import score_answers as score_answers
+    from fedcel.privacy.answer_utility import score_probabilities as score_probabilities
+    from fedcel.privacy.budget_units import to_granted_micro as to_granted_micro
+    from fedcel.privacy.budget_units import to_micro_epsilon as to_micro_epsilon
+    from fedcel.privacy.clip import ClipKind as ClipKind
+    from fedcel.privacy.clip import clip_rows as clip_rows
+    from fedcel.privacy.clip import clip_sensitivity as clip_sensitivity
+    from fedcel.privacy.composition import compose_prices as compose_prices
+    from fedcel.privacy.empirical_bounds import measure_epsilon as measure_epsilon
+    from fedcel.privacy.epsilon_range import check_epsilon as check_epsilon
+    from fedcel.privacy.label_only import LabelOnly as LabelOnly
+    from fedcel.privacy.mechanism_contract import MECHANISM_TESTS as MECHANISM_TESTS
+    from fedcel.privacy.mechanism_contract import MechanismCase as MechanismCase
+    from fedcel.privacy.noise_mechanisms import Gaussian as Gaussian
+    from fedcel.privacy.noise_mechanisms import Laplace as Laplace
+    from fedcel.privacy.noise_mechanisms import perturb_rows as perturb_rows
+    from fedcel.privacy.privacy_settings import ClippedAnswers as ClippedAnswers
+    from fedcel.privacy.privacy_settings import GaussianAnswers as GaussianAnswers
+    from fedcel.privacy.privacy_settings import LabelOnlyAnswers as LabelOnlyAnswers
+    from fedcel.privacy.privacy_settings import LaplaceAnswers as LaplaceAnswers
+    from fedcel.privacy.privacy_settings import OpenAnswers as OpenAnswers
+    from fedcel.privacy.privacy_settings import OwnAnswers as OwnAnswers
+    from fedcel.privacy.privacy_settings import PrivacySettings as PrivacySettings
+    from fedcel.privacy.privacy_settings import private_logits as private_logits
+    from fedcel.privacy.protocol import KnownLaw as KnownLaw
+    from fedcel.privacy.protocol import Mechanism as Mechanism
+    from fedcel.privacy.update_noise import NoisyRound as NoisyRound
+    from fedcel.privacy.update_noise import account_updates as account_updates
+    from fedcel.privacy.update_noise import add_update_noise as add_update_noise
+    from fedcel.privacy.update_noise import clip_update as clip_update
+    from fedcel.privacy.update_settings import UpdateSettings as UpdateSettings
+else:
+    __all__, __getattr__, __dir__ = _export_lazily(__name__, __file__)

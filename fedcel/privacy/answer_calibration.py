@@ -1,4 +1,4 @@
-"""What a private answer says of each class: probabilities that come true as often as they say.
+"""Class probabilities of private answers, which come true as often as they say.
 
 The softmax of noisy logits takes the noise for knowledge. Bayes' rule does not: the law g of the
 noise is known, and reference rows c_j of images with known labels y_j say what is answered without
@@ -17,6 +17,7 @@ import math
 from dataclasses import dataclass
 from typing import Protocol, final, runtime_checkable
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -38,6 +39,10 @@ FITTED_ANSWERS = 4096
 """Answers to which a temperature is fitted."""
 PRIOR_WEIGHTS = tuple(2.0**power for power in range(-1, 21))
 """How many references of a class the confusions of all classes together may count for."""
+
+
+References = tuple[Float[Tensor, "V C"], Int[Tensor, " V"]]
+"""A net's logits of reference images, and the images' classes."""
 
 
 @runtime_checkable
@@ -81,26 +86,49 @@ def fit_calibration(
         ValueError: There are logits without labels or as many as not, none for a mechanism whose
             law is not known, or they are not rows of a logit a class and places of classes.
     """
-    if (logits is None) != (labels is None):
-        raise ValueError("logits and labels of reference images belong together; give both or none")
-    rows = None if logits is None else to_tensor(logits)
-    if rows is not None and rows.dim() != 2:
-        check_logits(rows, getattr(mechanism, "classes", 2))
-    classes = None if labels is None else read_labels(to_tensor(labels))
-    if rows is not None and classes is not None and len(rows) != len(classes):
-        raise ValueError(f"{len(rows)} reference rows have {len(classes)} labels, must be as many")
-    if rows is not None and not len(rows):
-        raise ValueError("there are 0 reference rows, must be 1 or more; or give none for all sure")
+    references = read_references(mechanism, logits, labels)
     if isinstance(mechanism, LabelOnly):
-        return _count_labels(mechanism, rows, classes)
+        return _count_labels(mechanism, references)
     if isinstance(mechanism, KnownLaw):
-        return _gather_references(mechanism, rows, classes)
-    if rows is None or classes is None or not len(rows):
+        return _gather_references(mechanism, references)
+    if references is None:
         raise ValueError(
             f"the law of {mechanism.name!r} is not known; give logits and labels of reference "
             "images, or the mechanism a log_density"
         )
-    return _fit_temperature(mechanism, rows, classes)
+    return _fit_temperature(mechanism, *references)
+
+
+def read_references(
+    mechanism: Mechanism, logits: Tensor | np.ndarray | None, labels: Tensor | np.ndarray | None
+) -> References | None:
+    """Return references as tensors, None where none are given; ValueError on any that do not fit.
+
+    Labels are whole numbers: no rounding makes others places of classes.
+    """
+    if (logits is None) != (labels is None):
+        raise ValueError("logits and labels of reference images belong together; give both or none")
+    if logits is None or labels is None:
+        return None
+    rows, places = to_tensor(logits), to_tensor(labels)
+    if rows.dim() != 2:
+        check_logits(rows, getattr(mechanism, "classes", 2))
+    if places.dim() != 1 or (places.is_floating_point() and bool((places != places.trunc()).any())):
+        raise ValueError(
+            f"labels are {places.dtype} of shape {tuple(places.shape)}, must be one whole number "
+            "an image, the place of its class; one-hot rows are labels.argmax(1)"
+        )
+    if len(rows) != len(places):
+        raise ValueError(f"{len(rows)} reference rows have {len(places)} labels, must be as many")
+    if not len(rows):
+        raise ValueError("there are 0 reference rows, must be 1 or more; or give none for all sure")
+    places, classes = places.long(), rows.shape[1]
+    if not 0 <= int(places.min()) <= int(places.max()) < classes:
+        raise ValueError(
+            f"labels of references go from {places.min()} to {places.max()}, must be from 0 to "
+            f"{classes - 1}"
+        )
+    return rows, places
 
 
 @final
@@ -111,7 +139,7 @@ class BayesCalibration:
     Attributes:
         mechanism: What gives the answers.
         rows: Answers without noise, (R, C).
-        shares: How often images of a class have each of them, (R, C); columns sum to 1.
+        shares: Share of a class's images that have each of them, (R, C); columns sum to 1.
     """
 
     mechanism: KnownLaw
@@ -123,14 +151,7 @@ class BayesCalibration:
         return summarise_record(self)
 
     def probabilities(self, answers: Array) -> Array:
-        """Return each class's probability given a private answer.
-
-        Args:
-            answers: Tensor or NumPy array (B, C), as the mechanism gave them.
-
-        Returns:
-            Rows (B, C) that sum to 1, in double precision, an array of the same kind.
-        """
+        """Return each class's probability; see `AnswerCalibration.probabilities`."""
         density = self.mechanism.log_density(to_tensor(answers), self.rows)
         by_class = density.softmax(1) @ self.shares
         return match_kind(by_class / by_class.sum(1, keepdim=True), answers)
@@ -148,38 +169,20 @@ class TemperatureCalibration:
     scale: float
 
     def probabilities(self, answers: Array) -> Array:
-        """Return each class's probability given a private answer.
-
-        Args:
-            answers: Tensor or NumPy array (B, C), as the mechanism gave them.
-
-        Returns:
-            Rows (B, C) that sum to 1, in double precision, an array of the same kind.
-        """
+        """Return each class's probability; see `AnswerCalibration.probabilities`."""
         return match_kind((self.scale * to_tensor(answers).double()).softmax(1), answers)
 
 
 def estimate_confusions(
     tops: Int[Tensor, " V"], labels: Int[Tensor, " V"], classes: int
 ) -> Float[Tensor, "C C"]:
-    """Estimate how often a net takes images of a class for each class.
+    """Estimate P(top class | class) of a net, a row a class, from references' tops and labels.
 
     A class's own counts are mixed with the confusions of a net that errs alike in all classes, as
     often as this one does: P(t | y) = (n_yt + a m_yt) / (n_y + a). The weight a is the one under
-    which the counts are most likely. So few references speak for all classes together, and many
-    for their own: with 15 of each of ten classes the counts alone leave the probabilities off by
-    several points.
-
-    Args:
-        tops: The net's top class of each reference, (V,).
-        labels: Their classes, (V,).
-        classes: C.
-
-    Returns:
-        P(top class | class), a row a class.
-
-    References:
-        Minka, Estimating a Dirichlet distribution, 2000, equation 53 (the likelihood of counts).
+    which the counts are most likely (Minka, Estimating a Dirichlet distribution, 2000, equation
+    53). So few references speak for all classes together, and many for their own: with 15 of each
+    of ten classes the counts alone leave the probabilities off by several points.
     """
     counts = torch.zeros(classes, classes, dtype=torch.float64)
     counts.index_put_((labels, tops), torch.ones(len(labels), dtype=torch.float64), accumulate=True)
@@ -197,69 +200,42 @@ def estimate_confusions(
     return (counts + weight * pooled) / (totals + weight)
 
 
-def _count_labels(
-    mechanism: LabelOnly, logits: Tensor | None, labels: Tensor | None
-) -> BayesCalibration:
+def _count_labels(mechanism: LabelOnly, references: References | None) -> BayesCalibration:
     """Return Bayes' rule for labels alone; without references, of a net that is always right."""
-    classes = mechanism.classes
-    sure = SURE_LOGIT * torch.eye(classes, dtype=torch.float64)
-    confusions = torch.eye(classes, dtype=torch.float64)
-    if logits is not None and labels is not None and len(labels):
-        _check_labels(labels, classes)
+    confusions = torch.eye(mechanism.classes, dtype=torch.float64)
+    if references is not None:
+        logits, labels = references
         tops = mechanism.answer_without_noise(logits).argmax(1)
-        confusions = estimate_confusions(tops, labels, classes)
-    return BayesCalibration(mechanism, mechanism.answer_without_noise(sure), confusions.T)
+        confusions = estimate_confusions(tops, labels, mechanism.classes)
+    return BayesCalibration(mechanism, _answer_when_sure(mechanism), confusions.T)
 
 
-def _gather_references(
-    mechanism: KnownLaw, logits: Tensor | None, labels: Tensor | None
-) -> BayesCalibration:
-    """Return Bayes' rule with the first references of each class, a sure one where it has none.
-
-    ValueError where a label is no class.
-    """
-    sure = SURE_LOGIT * torch.eye(mechanism.classes, dtype=torch.float64)
-    rows, classes = [mechanism.answer_without_noise(sure)], [torch.arange(mechanism.classes)]
-    if logits is not None and labels is not None and len(labels):
-        _check_labels(labels, mechanism.classes)
-        places = _first_of_each_class(labels, mechanism.classes)
-        is_missing = labels.bincount(minlength=mechanism.classes) == 0
-        rows = [rows[0][is_missing], mechanism.answer_without_noise(logits[places])]
-        classes = [classes[0][is_missing], labels[places]]
-    members = one_hot(torch.cat(classes), mechanism.classes).double()
-    return BayesCalibration(mechanism, torch.cat(rows), members / members.sum(0))
+def _gather_references(mechanism: KnownLaw, references: References | None) -> BayesCalibration:
+    """Return Bayes' rule with the first references of each class, a sure one where it has none."""
+    classes = mechanism.classes
+    rows, labels = _answer_when_sure(mechanism), torch.arange(classes)
+    if references is not None:
+        most = max(MIN_PER_CLASS, MAX_REFERENCES // classes)
+        by_class = [(references[1] == label).nonzero().flatten()[:most] for label in range(classes)]
+        places = torch.cat(by_class)
+        is_missing = torch.tensor([not len(members) for members in by_class])
+        rows = torch.cat([rows[is_missing], mechanism.answer_without_noise(references[0][places])])
+        labels = torch.cat([labels[is_missing], references[1][places]])
+    members = one_hot(labels, classes).double()
+    return BayesCalibration(mechanism, rows, members / members.sum(0))
 
 
-def read_labels(labels: Tensor) -> Int[Tensor, " V"]:
-    """Return labels as places of classes; ValueError on others, which no rounding makes them."""
-    if labels.dim() != 1 or (labels.is_floating_point() and bool((labels != labels.trunc()).any())):
-        raise ValueError(
-            f"labels are {labels.dtype} of shape {tuple(labels.shape)}, must be one whole number "
-            "an image, the place of its class; one-hot rows are labels.argmax(1)"
-        )
-    return labels.long()
-
-
-def _check_labels(labels: Int[Tensor, " V"], classes: int) -> None:
-    """Raise ValueError where a label is no class."""
-    if not 0 <= int(labels.min()) <= int(labels.max()) < classes:
-        raise ValueError(
-            f"labels of references go from {labels.min()} to {labels.max()}, must be from 0 to "
-            f"{classes - 1}"
-        )
-
-
-def _first_of_each_class(labels: Tensor, classes: int) -> Int[Tensor, " R"]:
-    """Return the places of the first so many references of each class."""
-    most = max(MIN_PER_CLASS, MAX_REFERENCES // classes)
-    places = [(labels == label).nonzero().flatten()[:most] for label in range(classes)]
-    return torch.cat(places)
+def _answer_when_sure(mechanism: KnownLaw) -> Float[Tensor, "C C"]:
+    """Return the answer of a net that is sure of each class, without noise."""
+    return mechanism.answer_without_noise(
+        SURE_LOGIT * torch.eye(mechanism.classes, dtype=torch.float64)
+    )
 
 
 def _fit_temperature(
     mechanism: Mechanism, logits: Tensor, labels: Tensor
 ) -> TemperatureCalibration:
-    """Return the scale that makes the references' labels most likely, over fresh answers.
+    """Fit the scale that makes the references' labels most likely, over fresh answers.
 
     Guo et al., ICML 2017, section 4.2, with the answers' noise in the place of the net's doubt.
     """

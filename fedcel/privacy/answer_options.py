@@ -1,7 +1,8 @@
-"""Which mechanism, clip and epsilon answer well enough: all scored, the cheapest named."""
+"""Choice of a mechanism, clip and epsilon: all are scored, the cheapest that suffices is named."""
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import product
 from typing import NamedTuple
 
 from fedcel.privacy.answer_calibration import fit_calibration
@@ -21,11 +22,10 @@ from fedcel.privacy.privacy_settings import (
 
 VALIDATION_ANSWERS = 4000
 """Answers by which an option is chosen, so that its noise does not choose."""
-CLIP_KINDS = ("l1", "clamp", "probabilities")
 
 
 class AnswerOption(NamedTuple):
-    """One mechanism at one clip and epsilon, and what its answers are worth.
+    """One mechanism at one clip and epsilon, with the scores of its answers.
 
     Attributes:
         privacy: The settings.
@@ -54,7 +54,7 @@ def list_options(
     Returns:
         Settings, the epsilons of an option one after the other.
     """
-    sizes = list(clips)
+    shapes = [*product(("l1", "clamp"), clips), ("probabilities", 1.0)]
     kinds: list[PrivacySettings] = [LabelOnlyAnswers()]
     if isinstance(privacy, OwnAnswers):
         kinds.append(privacy)
@@ -63,11 +63,11 @@ def list_options(
         LaplaceAnswers(mechanism="discrete-laplace"),
         GaussianAnswers(delta=getattr(privacy, "delta", GaussianAnswers().delta)),
     ):
-        for kind in CLIP_KINDS:
-            for clip in sizes if kind != "probabilities" else [1.0]:
-                kinds.append(noise.model_copy(update={"clip_kind": kind, "clip": clip}))
-    steps = list(epsilons)
-    return [kind.model_copy(update={"epsilon": epsilon}) for kind in kinds for epsilon in steps]
+        for kind, clip in shapes:
+            kinds.append(noise.model_copy(update={"clip_kind": kind, "clip": clip}))
+    return [
+        kind.model_copy(update={"epsilon": epsilon}) for kind, epsilon in product(kinds, epsilons)
+    ]
 
 
 def score_options(
@@ -142,7 +142,7 @@ def choose_cheapest(options: Iterable[AnswerOption], least_accuracy: float) -> A
 
 
 def label_only_epsilon(accuracy: float, loss: float, classes: int) -> float:
-    """Return the epsilon at which labels alone lose no more than an accuracy.
+    """Return the epsilon at which labels by themselves lose no more than an accuracy.
 
     With chance p of the truth, (1 - p)/(C - 1) of any other label, an answer is right with chance
     a p + (1 - a)(1 - p)/(C - 1), which is solved for p = e^eps/(e^eps + C - 1).

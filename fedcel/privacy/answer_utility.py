@@ -1,8 +1,4 @@
-"""What private answers are still good for.
-
-The answers measured here protect the INPUT of one query against whoever reads the answer; see
-`fedcel.privacy.privacy_settings`.
-"""
+"""Utility of private answers: accuracy, confidence and calibration."""
 
 import math
 import time
@@ -37,39 +33,25 @@ class LabelledLogits(NamedTuple):
         return summarise_record(self)
 
     def keep_rows(self, rows: int) -> "LabelledLogits":
-        """Keep the messages about each image that give about so many rows, one at least.
-
-        Args:
-            rows: How many are enough.
-
-        Returns:
-            The first messages about all images.
-        """
+        """Keep the first messages about each image that give about `rows` rows, one at least."""
         images = len(self.labels) // self.messages
         messages = min(self.messages, max(1, math.ceil(rows / max(images, 1))))
         end = messages * images
         return LabelledLogits(self.logits[:end], self.labels[:end], messages)
 
     def repeat(self, times: int) -> "LabelledLogits":
-        """Answer each message so many times.
-
-        Args:
-            times: 1 or more.
-
-        Returns:
-            The same messages, one time after the other.
-        """
+        """Repeat all messages, one time after the other, 1 time or more."""
         logits, labels = self.logits.repeat(times, 1), self.labels.repeat(times)
         return LabelledLogits(logits, labels, times * self.messages)
 
 
 class AnswerScore(NamedTuple):
-    """What private answers to known images were worth.
+    """Scores of private answers to known images.
 
     Attributes:
-        accuracy: How often the most probable class was right, in [0, 1].
+        accuracy: Share of answers whose most probable class was right.
         half_width: Half of its 95 % interval, over images.
-        top1_kept: How often the most probable class was the net's own.
+        top1_kept: Share of answers whose most probable class was the net's own.
         confidence: Mean probability of the most probable class.
         ece: Expected calibration error of these probabilities.
         seconds: Processor time that an answer and its probabilities took.
@@ -83,14 +65,7 @@ class AnswerScore(NamedTuple):
     seconds: float
 
     def is_at_chance(self, classes: int) -> bool:
-        """Say whether the answers are not shown to be better than a guess.
-
-        Args:
-            classes: From which a guess is drawn.
-
-        Returns:
-            Whether the accuracy's interval reaches down to 1 / `classes`.
-        """
+        """Whether the accuracy's interval reaches down to a guess, 1 / `classes`."""
         return self.accuracy - self.half_width <= 1 / classes
 
 
@@ -100,8 +75,8 @@ def score_answers(
     """Draw one private answer for each message, and score its probabilities.
 
     Args:
-        mechanism: What gives the answers.
-        reader: What makes probabilities of them.
+        mechanism: Source of the answers.
+        reader: Makes probabilities of them.
         images: The net's logits, with the right classes.
 
     Returns:
@@ -110,12 +85,11 @@ def score_answers(
     Raises:
         ValueError: There are no logits, or they are undefined.
     """
-    if len(images.logits) == 0:
-        raise ValueError("no logits to measure, must be at least one row")
     start = time.process_time()
     probabilities = reader.probabilities(mechanism.answer(images.logits.double()))
-    seconds = (time.process_time() - start) / len(images.logits)
-    return score_probabilities(probabilities, images)._replace(seconds=seconds)
+    seconds = time.process_time() - start
+    score = score_probabilities(probabilities, images)
+    return score._replace(seconds=seconds / len(images.logits))
 
 
 def score_probabilities(probabilities: Float[Tensor, "N C"], images: LabelledLogits) -> AnswerScore:
@@ -127,7 +101,12 @@ def score_probabilities(probabilities: Float[Tensor, "N C"], images: LabelledLog
 
     Returns:
         The scores.
+
+    Raises:
+        ValueError: There are no logits.
     """
+    if len(images.logits) == 0:
+        raise ValueError("no logits to measure, must be at least one row")
     top = probabilities.argmax(1)
     is_right = (top == images.labels).double()
     by_image = is_right.view(images.messages, -1).mean(0)
@@ -144,7 +123,7 @@ def score_probabilities(probabilities: Float[Tensor, "N C"], images: LabelledLog
 def measure_utility(
     images: LabelledLogits, privacy: PrivacySettings, references: LabelledLogits | None = None
 ) -> dict[str, float]:
-    """Measure what one draw of private answers is still good for.
+    """Measure the utility of one draw of private answers.
 
     Args:
         images: The net's logits, with the right classes.
@@ -161,9 +140,6 @@ def measure_utility(
     Raises:
         ValueError: There are no logits, or they are undefined.
     """
-    if len(images.logits) == 0:
-        raise ValueError("no logits to measure, must be at least one row")
-    before = images.logits.double().softmax(1)
     ceiling = 1.0
     if isinstance(privacy, OpenAnswers):
         rows = privacy.clip_logits(images.logits)
@@ -178,7 +154,7 @@ def measure_utility(
     return {
         "accuracy": score.accuracy,
         "top1-kept": score.top1_kept,
-        "confidence-before": float(before.amax(1).mean()),
+        "confidence-before": float(images.logits.double().softmax(1).amax(1).mean()),
         "confidence-after": score.confidence,
         "ece": score.ece,
         "ceiling": ceiling,

@@ -20,15 +20,7 @@ ATTO = 10**18
 
 
 def read_decimal(name: str, number: float | Decimal | Fraction) -> Fraction:
-    """Return the decimal that a number prints as, exactly.
-
-    Args:
-        name: What the message calls it.
-        number: Any real number; NumPy's of fewer digits count as what they print as, too.
-
-    Raises:
-        ValueError: It is no number, or not finite.
-    """
+    """Return the decimal that a real number prints as, exactly; ValueError on NaN and infinity."""
     if isinstance(number, Real | Decimal) and not isinstance(number, bool):
         try:
             if isinstance(number, int | Fraction | Decimal):
@@ -40,11 +32,11 @@ def read_decimal(name: str, number: float | Decimal | Fraction) -> Fraction:
 
 
 def to_micro_epsilon(epsilon: float | Decimal | Fraction, name: str = "epsilon") -> int:
-    """Convert the price of an answer to what the ledger counts.
+    """Convert the price of an answer to the ledger's unit.
 
     Args:
         epsilon: Privacy loss, in nats.
-        name: What the message calls it.
+        name: Name of the value in a message.
 
     Returns:
         Millionths of it, rounded up.
@@ -56,11 +48,11 @@ def to_micro_epsilon(epsilon: float | Decimal | Fraction, name: str = "epsilon")
 
 
 def to_granted_micro(budget: float | Decimal | Fraction, name: str = "epsilon") -> int:
-    """Convert a budget to what the ledger counts.
+    """Convert a budget to the ledger's unit.
 
     Args:
         budget: Epsilon that may be spent, in nats.
-        name: What the message calls it.
+        name: Name of the value in a message.
 
     Returns:
         Millionths of it, rounded down: never more than was given.
@@ -73,17 +65,7 @@ def to_granted_micro(budget: float | Decimal | Fraction, name: str = "epsilon") 
 
 @lru_cache(maxsize=1024)
 def to_atto_delta(delta: float) -> int:
-    """Convert a delta to what the ledger adds up.
-
-    Args:
-        delta: Chance by which epsilon may be exceeded.
-
-    Returns:
-        Attos (1e-18) of it, rounded up.
-
-    Raises:
-        ValueError: It is no finite number.
-    """
+    """Return a delta in attos, rounded up; ValueError on what is no finite number."""
     return math.ceil(read_decimal("delta", delta) * ATTO)
 
 

@@ -1,13 +1,48 @@
 """The clip that enforces a sensitivity: without one, noise of any size promises nothing."""
 
+import math
+from numbers import Integral
+from typing import Literal
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.privacy.sensitivity import clip_sensitivity
+from fedcel.ranges import POSITIVE
 
+ClipKind = Literal["clamp", "l1", "probabilities"]
+"""Rules of a clip: each centred logit, their L1 norm, or nothing of the softmax's probabilities."""
 LARGEST_LOGIT = 1e100  # those beyond are taken as this, so that centring cannot overflow
 MARGIN = 1 - 1e-12  # clipped rows shrink by this, so that rounding cannot exceed the sensitivity
+
+
+def clip_sensitivity(kind: str, clip: float, classes: int, norm: int = 1) -> float:
+    """Return the largest distance of two clipped rows.
+
+    In L1 and L2: 2 c C and 2 c sqrt(C) of `clamp`, 2 c and 2 c of `l1`, 2 and sqrt(2) of
+    `probabilities`.
+
+    Args:
+        kind: A `ClipKind`.
+        clip: c, in units of a logit, above 0.
+        classes: C, the values of a row.
+        norm: 1 for L1, 2 for L2.
+
+    Returns:
+        The distance, in units of a clipped row.
+
+    Raises:
+        ValueError: There is no such kind, or `clip` is not finite and above 0.
+    """
+    POSITIVE.check("clip", clip)
+    distances = {
+        "clamp": (2 * clip * classes, 2 * clip * math.sqrt(classes)),
+        "l1": (2 * clip, 2 * clip),
+        "probabilities": (2.0, math.sqrt(2)),
+    }
+    if kind not in distances:
+        raise ValueError(f"clip-kind is {kind!r}, must be 'clamp', 'l1' or 'probabilities'")
+    return distances[kind][norm - 1]
 
 
 def clip_rows(logits: Float[Tensor, "B C"], kind: str, clip: float) -> Float[Tensor, "B C"]:
@@ -37,8 +72,14 @@ def clip_rows(logits: Float[Tensor, "B C"], kind: str, clip: float) -> Float[Ten
     return clipped * MARGIN
 
 
+def check_classes(classes: int) -> None:
+    """Refuse answers of fewer than two classes, which tell nothing: ValueError."""
+    if isinstance(classes, bool) or not isinstance(classes, Integral) or classes < 2:
+        raise ValueError(f"there are {classes!r} classes, must be 2 or more, a whole number")
+
+
 def check_logits(logits: Float[Tensor, "B C"], classes: int) -> None:
-    """Refuse undefined logits, and those of more or fewer classes than was said: ValueError."""
+    """Refuse undefined logits, and those of another number of classes: ValueError."""
     if logits.dim() != 2:
         raise ValueError(
             f"logits are {tuple(logits.shape)}, must be (B, {classes}), a row an answer; of a "
@@ -64,17 +105,9 @@ def project_l1(rows: Float[Tensor, "B C"], radius: float) -> Float[Tensor, "B C"
 
 
 def project_simplex(rows: Float[Tensor, "B C"], total: float) -> Float[Tensor, "B C"]:
-    """Project rows onto the simplex: the nearest ones with values >= 0 and a given sum.
+    """Project rows onto the simplex: the nearest ones with values >= 0 and a given sum above 0.
 
-    Args:
-        rows: (B, C).
-        total: The sum, above 0.
-
-    Returns:
-        Projected rows (B, C).
-
-    References:
-        Duchi et al., ICML 2008, figure 1.
+    Duchi et al., ICML 2008, figure 1.
     """
     # Relative to each row's maximum: what lies more than `total` below it becomes 0 in any case,
     # and huge values lose no digits.

@@ -10,8 +10,10 @@ trials, so that how many are drawn at once decides nothing. Only the time it tak
 noise.
 """
 
+import math
 import os
 from collections.abc import Callable
+from fractions import Fraction
 from threading import Lock
 from typing import final
 
@@ -23,13 +25,14 @@ from torch import Tensor
 from fedcel.forks import restart_in_forks
 from fedcel.privacy.clip import check_finite
 from fedcel.privacy.epsilon_range import check_epsilon
-from fedcel.privacy.noise_grid import choose_integer_grid
 from fedcel.ranges import POSITIVE
 
 WORDS = 2**64
 """Numbers that eight bytes can be."""
 DRAWN_AHEAD = 2048
 """Values: more would not cost less each, and take longer when they are due."""
+GRID_BITS = 30
+"""In steps of the grid, the scale is about 2^30: whole numbers of 64 bits hold the noise."""
 
 
 def add_grid_noise(
@@ -67,6 +70,24 @@ def add_grid_noise(
     whole = np.rint(values * 2.0**-exponent).astype(np.int64)
     noise = (draw or draw_discrete_laplace)(t, clipped.numel()).reshape(values.shape)
     return torch.from_numpy((whole + noise).astype(np.float64) * 2.0**exponent)
+
+
+def choose_integer_grid(epsilon: float, sensitivity: float, values: int) -> tuple[int, int]:
+    """Return the exponent of the step, a power of 2, and the noise's scale t in steps.
+
+    A row of `values` numbers moves by at most floor(sensitivity / step) + values steps, and t is
+    that over epsilon, rounded up: whole numbers, nothing is lost to rounding. ValueError where
+    epsilon and sensitivity are too far apart.
+    """
+    scale = sensitivity / epsilon
+    exponent = math.frexp(scale)[1] - GRID_BITS
+    if not (math.isfinite(scale) and -1000 < exponent < 900):
+        raise ValueError(
+            f"epsilon is {epsilon} at sensitivity {sensitivity}, too far apart for any grid; try "
+            "an epsilon from .1 to 10"
+        )
+    steps = math.floor(Fraction(sensitivity) / Fraction(2) ** exponent) + values
+    return exponent, math.ceil(steps / Fraction(epsilon))
 
 
 @final

@@ -27,7 +27,7 @@ def check_epsilon(epsilon: float, mechanism: str = "laplace", name: str = "epsil
     Args:
         epsilon: Privacy loss of one answer, in nats.
         mechanism: Its name, as in `privacy.mechanism`.
-        name: What the message calls the value.
+        name: Name of the value in a message.
 
     Raises:
         ValueError: It is out of range.

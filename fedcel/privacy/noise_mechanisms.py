@@ -9,6 +9,7 @@ and Steinke, NeurIPS 2020). It comes from the system's secure generator and cann
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cache, cached_property
@@ -20,18 +21,24 @@ from torch import Tensor
 
 from fedcel.extras import import_optional
 from fedcel.privacy.array_kind import Array, match_kind, to_tensor
-from fedcel.privacy.clip import check_finite, check_logits, clip_rows
+from fedcel.privacy.clip import (
+    ClipKind,
+    check_classes,
+    check_finite,
+    check_logits,
+    clip_rows,
+    clip_sensitivity,
+)
 from fedcel.privacy.epsilon_range import check_epsilon
 from fedcel.privacy.gaussian_calibration import SLACK, calibrate_sigma
-from fedcel.privacy.noise_grid import choose_opendp_grid
-from fedcel.privacy.protocol import PROTECTS
-from fedcel.privacy.sensitivity import ClipKind, check_classes, noise_sensitivity
+from fedcel.privacy.protocol import PROTECTS, Unit
 from fedcel.ranges import FRACTION, POSITIVE
 
-Unit = Literal["logits", "probabilities"]
 EXACT_DISTANCES = "donot_use_mm_for_euclid_dist"
-Disturb = Callable[[Tensor, float, float], Tensor]
-"""Clipped rows, epsilon, sensitivity to disturbed rows, as `perturb_rows`."""
+OPENDP_BITS = 80
+"""OpenDP's step is 2^-80 of the noise's scale, or of the sensitivity where that is smaller."""
+SMALLEST_EXPONENT = -1074
+"""The smallest exponent of a double."""
 
 
 def perturb_rows(
@@ -59,26 +66,76 @@ def perturb_rows(
     scale = SLACK * sensitivity / epsilon  # rounding to the grid moves two rows apart
     if scale == math.inf:
         raise ValueError(f"epsilon is {epsilon}, too small for any finite noise; try 0.5")
+    return _add_noise("laplace", clipped, scale, sensitivity, epsilon=epsilon)
+
+
+def add_gaussian_noise(
+    values: Float[Tensor, "..."], sigma: float, sensitivity: float
+) -> Float[Tensor, "..."]:
+    """Add Gaussian noise of sigma to values within `sensitivity` in L2; in double precision.
+
+    ValueError on undefined values, RuntimeError where OpenDP states a larger loss than it has.
+    """
+    rho = (SLACK * sensitivity / sigma) ** 2 / 2
+    return _add_noise("gaussian", values, sigma, sensitivity, epsilon=rho)
+
+
+def _add_noise(
+    kind: Literal["laplace", "gaussian"],
+    values: Float[Tensor, "..."],
+    scale: float,
+    sensitivity: float,
+    *,
+    epsilon: float,
+) -> Float[Tensor, "..."]:
+    """Return what OpenDP makes of the values, where it states a loss of at most epsilon.
+
+    The loss of Gaussian noise is rho of zero-concentrated privacy.
+    """
+    check_finite(values)
     opendp = import_opendp()
-    space = row_domain(clipped.numel()), opendp.l1_distance(T=float)
-    mechanism = opendp.m.make_laplace(*space, scale=scale, k=choose_opendp_grid(scale, sensitivity))
-    return draw_noise(mechanism, clipped, sensitivity, epsilon)
+    domain = opendp.vector_domain(opendp.atom_domain(T=float, nan=False), size=values.numel())
+    make, metric = opendp.m.make_laplace, opendp.l1_distance
+    if kind == "gaussian":
+        make, metric = opendp.m.make_gaussian, opendp.l2_distance
+    mechanism = make(domain, metric(T=float), scale=scale, k=choose_grid(scale, sensitivity))
+    spent = mechanism.map(sensitivity)
+    if spent > epsilon:
+        raise RuntimeError(f"OpenDP states a privacy loss of {spent}, more than {epsilon}")
+    noisy = mechanism(values.double().flatten().tolist())
+    return torch.tensor(noisy, dtype=torch.float64).reshape(values.shape)
+
+
+def choose_grid(scale: float, sensitivity: float) -> int:
+    """Return the exponent of OpenDP's step, which is fine against the scale and the sensitivity."""
+    return max(math.frexp(min(scale, sensitivity))[1] - OPENDP_BITS, SMALLEST_EXPONENT)
+
+
+@cache
+def import_opendp() -> Any:
+    """Return OpenDP's prelude, with consent to constructors whose proofs are written.
+
+    Raises:
+        MissingExtraError: OpenDP is not installed.
+    """
+    opendp = import_optional("opendp.prelude")
+    opendp.enable_features("contrib")
+    return opendp
 
 
 @dataclass(frozen=True)
-class ClippedNoise:
-    """Answers that are clipped logits plus noise; what noise, `Laplace` and `Gaussian` say.
+class ClippedNoise(ABC):
+    """Answers that are clipped logits plus the noise of `Laplace` or `Gaussian`.
 
     Attributes:
         epsilon: Privacy loss of one answer, in nats.
         classes: Logits of an answer.
         clip_kind: How rows are clipped, see `clip_rows`.
         clip: Largest value or norm, see `clip_rows`.
-        sensitivity: Distance that the noise covers, at least `clip_sensitivity`, which is taken
-            where none is given.
+        sensitivity: Distance that the noise covers: the clip's, in the norm of the noise.
         name: The setting's word for it.
         delta: Chance by which epsilon may be exceeded.
-        protects: What is protected against whom.
+        protects: Sentence that says what is protected against whom.
     """
 
     epsilon: float
@@ -86,39 +143,36 @@ class ClippedNoise:
     _: KW_ONLY
     clip_kind: ClipKind = "l1"
     clip: float = 1.0
-    sensitivity: float = field(default=None)  # type: ignore[assignment]  # None: the clip's
+    sensitivity: float = field(init=False)
     name: str
     delta: float
     protects: str = PROTECTS
     norm: ClassVar[int]
 
     def __post_init__(self) -> None:
-        """Refuse a sensitivity that the clip exceeds, and what cannot be kept: ValueError."""
+        """Refuse what cannot be kept: ValueError."""
         check_classes(self.classes)
-        kind, clip, stated = self.clip_kind, self.clip, self.sensitivity
-        used = noise_sensitivity(kind, clip, self.classes, self.norm, stated=stated)
-        object.__setattr__(self, "sensitivity", used)
+        sensitivity = clip_sensitivity(self.clip_kind, self.clip, self.classes, self.norm)
+        object.__setattr__(self, "sensitivity", sensitivity)
         check_epsilon(self.epsilon, self.name)
 
     @property
     def unit(self) -> Unit:
-        """What the values of an answer are."""
-        return clip_unit(self.clip_kind)
+        """Unit of an answer's values."""
+        return "probabilities" if self.clip_kind == "probabilities" else "logits"
 
     def answer_without_noise(self, logits: Float[Tensor, "B C"]) -> Float[Tensor, "B C"]:
-        """Return the clipped rows, before the noise.
-
-        Args:
-            logits: (B, C).
-
-        Returns:
-            Rows (B, C), in double precision.
-
-        Raises:
-            ValueError: Logits are undefined, or of another number of classes.
-        """
+        """Return the clipped rows; see `KnownLaw.answer_without_noise`."""
         check_logits(logits, self.classes)
         return clip_rows(logits, self.clip_kind, self.clip)
+
+    def answer(self, logits: Array) -> Array:
+        """Return clipped rows plus noise; see `Mechanism.answer`."""
+        return match_kind(self.add_noise(self.answer_without_noise(to_tensor(logits))), logits)
+
+    @abstractmethod
+    def add_noise(self, clipped: Float[Tensor, "B C"]) -> Float[Tensor, "B C"]:
+        """Return the rows with noise, in double precision."""
 
 
 @final
@@ -134,42 +188,24 @@ class Laplace(ClippedNoise):
     Attributes:
         sensitivity: Sensitivity in L1.
         delta: 0.
-        disturb: What draws the noise: `perturb_rows`, or another sampler of the same law.
+        disturb: Sampler of the noise: `perturb_rows`, or another of the same law.
     """
 
     name: str = "laplace"
     delta: float = 0.0
-    disturb: Disturb = perturb_rows
+    disturb: Callable[[Tensor, float, float], Tensor] = perturb_rows
     norm = 1
 
-    def answer(self, logits: Array) -> Array:
-        """Return clipped rows plus noise, in double precision.
-
-        Args:
-            logits: Tensor or NumPy array (B, C); each row is one answer.
-
-        Returns:
-            Noisy rows (B, C), an array of the same kind.
-
-        Raises:
-            ValueError: Logits are undefined, or of another number of classes.
-        """
-        clipped = self.answer_without_noise(to_tensor(logits))
-        return match_kind(self.disturb(clipped, self.epsilon, self.sensitivity), logits)
+    def add_noise(self, clipped: Float[Tensor, "B C"]) -> Float[Tensor, "B C"]:
+        """Return the rows with noise, in double precision."""
+        return self.disturb(clipped, self.epsilon, self.sensitivity)
 
     def log_density(
         self, answers: Float[Tensor, "Q C"], rows: Float[Tensor, "M C"]
     ) -> Float[Tensor, "Q M"]:
-        """Return -|answer - row|_1 epsilon / sensitivity.
+        """Return -|answer - row|_1 epsilon / sensitivity; see `KnownLaw.log_density`.
 
         The noise is taken as continuous: its grid is far finer than its scale.
-
-        Args:
-            answers: (Q, C), as `answer` gives them.
-            rows: (M, C), as `answer_without_noise` gives them.
-
-        Returns:
-            Log-densities (Q, M) in nats, up to one number for all pairs.
         """
         distances = torch.cdist(answers.double(), rows.double(), p=1)
         return distances * (-self.epsilon / self.sensitivity)
@@ -204,85 +240,16 @@ class Gaussian(ClippedNoise):
         """Standard deviation of the noise, in units of a clipped row."""
         return calibrate_sigma(self.epsilon, self.delta, self.sensitivity)
 
-    def answer(self, logits: Array) -> Array:
-        """Return clipped rows plus noise, in double precision.
-
-        Args:
-            logits: Tensor or NumPy array (B, C); each row is one answer.
-
-        Returns:
-            Noisy rows (B, C), an array of the same kind.
-
-        Raises:
-            ValueError: Logits are undefined, or of another number of classes.
-        """
-        clipped = self.answer_without_noise(to_tensor(logits))
-        sigma = self.sigma
-        mechanism = gaussian_measurement(clipped.numel(), sigma, self.sensitivity)
-        allowed = (self.sensitivity * SLACK / sigma) ** 2 / 2
-        return match_kind(draw_noise(mechanism, clipped, self.sensitivity, allowed), logits)
+    def add_noise(self, clipped: Float[Tensor, "B C"]) -> Float[Tensor, "B C"]:
+        """Return the rows with noise, in double precision."""
+        return add_gaussian_noise(clipped, self.sigma, self.sensitivity)
 
     def log_density(
         self, answers: Float[Tensor, "Q C"], rows: Float[Tensor, "M C"]
     ) -> Float[Tensor, "Q M"]:
-        """Return -|answer - row|^2 / (2 sigma^2).
+        """Return -|answer - row|^2 / (2 sigma^2); see `KnownLaw.log_density`.
 
         The noise is taken as continuous: its grid is far finer than its scale.
-
-        Args:
-            answers: (Q, C), as `answer` gives them.
-            rows: (M, C), as `answer_without_noise` gives them.
-
-        Returns:
-            Log-densities (Q, M) in nats, up to one number for all pairs.
         """
         distances = torch.cdist(answers.double(), rows.double(), compute_mode=EXACT_DISTANCES)
         return (distances / self.sigma).square() / -2
-
-
-def clip_unit(kind: str) -> Unit:
-    """Return what a row is after a clip of that kind."""
-    return "probabilities" if kind == "probabilities" else "logits"
-
-
-@cache
-def import_opendp() -> Any:
-    """Return OpenDP's prelude, with consent to constructors whose proofs are written.
-
-    Raises:
-        MissingExtraError: OpenDP is not installed.
-    """
-    opendp = import_optional("opendp.prelude")
-    opendp.enable_features("contrib")
-    return opendp
-
-
-def row_domain(values: int) -> Any:
-    """Return OpenDP's domain of so many finite values."""
-    opendp = import_opendp()
-    return opendp.vector_domain(opendp.atom_domain(T=float, nan=False), size=values)
-
-
-def gaussian_measurement(values: int, sigma: float, sensitivity: float) -> Any:
-    """Return OpenDP's discrete Gaussian noise on so many values, by their L2 distance."""
-    opendp = import_opendp()
-    space = row_domain(values), opendp.l2_distance(T=float)
-    return opendp.m.make_gaussian(*space, scale=sigma, k=choose_opendp_grid(sigma, sensitivity))
-
-
-def draw_noise(
-    mechanism: Any,
-    clipped: Float[Tensor, "..."],
-    sensitivity: float,
-    allowed: float,
-) -> Float[Tensor, "..."]:
-    """Return what OpenDP makes of the values, where it states a loss of at most `allowed`.
-
-    The loss is epsilon for Laplace noise, rho of zero-concentrated privacy for Gaussian noise.
-    """
-    check_finite(clipped)
-    spent = mechanism.map(sensitivity)
-    if spent > allowed:
-        raise RuntimeError(f"OpenDP states a privacy loss of {spent}, more than {allowed}")
-    noisy = mechanism(clipped.double().flatten().tolist())
-    return torch.tensor(noisy, dtype=torch.float64).reshape(clipped.shape)

@@ -18,14 +18,13 @@ from fedcel import plugins
 from fedcel.errors import PluginError, SettingsError
 from fedcel.options import Fraction, Kind, Positive, PositiveList
 from fedcel.privacy.budget_units import to_granted_micro, to_micro_epsilon
-from fedcel.privacy.clip import clip_rows
+from fedcel.privacy.clip import ClipKind, clip_rows
 from fedcel.privacy.discrete_laplace import GridNoise
 from fedcel.privacy.epsilon_range import check_epsilon
 from fedcel.privacy.label_only import LabelOnly
 from fedcel.privacy.mechanism_contract import MECHANISM_CHECKS, MechanismCase
 from fedcel.privacy.noise_mechanisms import Gaussian, Laplace
 from fedcel.privacy.protocol import Mechanism
-from fedcel.privacy.sensitivity import ClipKind
 
 
 class PrivacySettings(Kind, table="privacy", selector="mechanism"):

@@ -1,4 +1,4 @@
-"""What every mechanism of private answers offers, and what one whose law is known offers more."""
+"""Mechanisms of private answers, and those of known law."""
 
 from typing import Literal, Protocol, runtime_checkable
 
@@ -9,6 +9,8 @@ PROTECTS = (
     "the input of one query, against whoever reads its answer; answers add up, and the images a "
     "model was trained on are not protected by this."
 )
+
+Unit = Literal["logits", "probabilities"]
 
 
 @runtime_checkable
@@ -32,32 +34,33 @@ class Mechanism(Protocol):
 
     @property
     def protects(self) -> str:
-        """What is protected against whom, in one sentence."""
+        """Sentence that says what is protected against whom."""
         ...
 
     @property
-    def unit(self) -> Literal["logits", "probabilities"]:
-        """What the values of an answer are; probabilities may lie outside [0, 1]."""
+    def unit(self) -> Unit:
+        """Unit of an answer's values; probabilities may lie outside [0, 1]."""
         ...
 
     def answer(self, logits: Float[Tensor, "B C"]) -> Float[Tensor, "B C"]:
         """Return one private answer a row, with noise of the system's secure generator.
 
         Args:
-            logits: (B, C); each row is one answer.
+            logits: (B, C); each row is one answer. Built-in mechanisms take a NumPy array, too.
 
         Returns:
-            Rows (B, C); the top class of one is its label.
+            Rows (B, C), of the kind that was given, in double precision; the top class of one is
+            its label.
 
         Raises:
-            ValueError: Logits are undefined.
+            ValueError: Logits are undefined, or of another number of classes.
         """
         ...
 
 
 @runtime_checkable
 class KnownLaw(Mechanism, Protocol):
-    """A mechanism that can say how likely each answer is: answers can be read by Bayes' rule."""
+    """A mechanism whose law of the answers is known: they can be read by Bayes' rule."""
 
     @property
     def classes(self) -> int:
@@ -65,7 +68,7 @@ class KnownLaw(Mechanism, Protocol):
         ...
 
     def answer_without_noise(self, logits: Float[Tensor, "B C"]) -> Float[Tensor, "B C"]:
-        """Return what would be answered if nothing were drawn.
+        """Return the answers if nothing were drawn.
 
         Args:
             logits: (B, C).

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.privacy.gaussian_calibration import SLACK, least_epsilon
-from fedcel.privacy.noise_mechanisms import draw_noise, gaussian_measurement
+from fedcel.privacy.noise_mechanisms import add_gaussian_noise
 from fedcel.ranges import POSITIVE
 
 
@@ -32,10 +32,8 @@ def clip_update(delta: Float[Tensor, " P"], clip: float) -> Float[Tensor, " P"]:
     if not delta.isfinite().all():
         warnings.warn("the update is not finite and counts as 0; lower local.rate", stacklevel=2)
         return delta.new_zeros(delta.shape).double()
-    double_delta = (
-        delta.double()
-    )  # in single precision, rounding could make it longer than the clip
-    return double_delta * min(1.0, clip / max(float(double_delta.norm()), clip))
+    doubles = delta.double()  # in single precision, rounding could make it longer than the clip
+    return doubles * min(1.0, clip / max(float(doubles.norm()), clip))
 
 
 def add_update_noise(delta: Float[Tensor, " P"], clip: float, noise: float) -> Float[Tensor, " P"]:
@@ -58,14 +56,11 @@ def add_update_noise(delta: Float[Tensor, " P"], clip: float, noise: float) -> F
     References:
         McMahan et al., ICLR 2018.
     """
-    sigma, sensitivity = noise * clip, 2 * clip
-    mechanism = gaussian_measurement(delta.numel(), sigma, sensitivity)
-    allowed = (SLACK * sensitivity / sigma) ** 2 / 2
-    return draw_noise(mechanism, clip_update(delta, clip), sensitivity, allowed).to(delta.dtype)
+    return add_gaussian_noise(clip_update(delta, clip), noise * clip, 2 * clip).to(delta.dtype)
 
 
 class NoisyRound(NamedTuple):
-    """Whose updates a round took, and how much one counts in their mean.
+    """Clients whose updates a round took, and the most that one counts in their mean.
 
     Attributes:
         clients: Numbers of the clients whose updates were taken.

@@ -64,7 +64,7 @@ def list_accounts(ledger: LedgerName, *, keys: KeyFile = None) -> str:
                 for (micro, delta), count in opened.prices(client).items()
             }
             delta = balance.delta + COMPOSITION_DELTA
-            together = compose_prices(prices, delta).epsilon if prices else 0.0
+            together = compose_prices(prices, delta) if prices else 0.0
             amounts = " ".join(f"{to_epsilon(micro):>12.6f}" for micro in balance[:3])
             lines.append(f"{client:<24} {amounts} {balance.delta:>10.2g} {together:>10.4g}")
     lines.append("together: epsilon of all answers so far at their deltas and 1e-6 (PLD)")

@@ -5,13 +5,8 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
-import torch
-from jaxtyping import Float
-from torch import Tensor
-
 from fedcel.errors import SettingsError
 from fedcel.metrics import chance_accuracy, is_at_chance
-from fedcel.posterior import Prediction, apply_heads
 from fedcel.privacy import (
     AnswerOption,
     ClippedAnswers,
@@ -19,14 +14,12 @@ from fedcel.privacy import (
     accuracy_ceiling,
     choose_cheapest,
     clip_sensitivity,
-    estimate_sensitivity,
     label_only_epsilon,
     list_options,
-    push_to_boundary,
     score_options,
     score_probabilities,
 )
-from fedcel.runs import Run, posterior_samples, predict_labelled, read_run
+from fedcel.runs import Run, predict_labelled, read_run
 from fedcel.settings import PrivacySettings
 from sims.progress import show_steps
 from sims.report.table import Table, format_columns, make_table
@@ -52,7 +45,7 @@ def describe_answers(
         clips: Sizes of the clips `l1` and `clamp`.
 
     Returns:
-        Two tables, the cheapest option and the estimated sensitivity, in lines.
+        Two tables, the cheapest option and the clips' sensitivities, in lines.
 
     Raises:
         RunError: The folder is no finished run.
@@ -88,7 +81,7 @@ def describe_answers(
     lines.append(describe_choice(cheapest, own_validation, own_test, allowed_loss))
     if cheapest is None or cheapest.privacy.mechanism == "label-only":
         lines.append(describe_label_only(run, own_validation, allowed_loss))
-    return "\n".join([*lines, "", *describe_sensitivity(run, clips)])
+    return "\n".join([*lines, "", *describe_sensitivity(clips, run.splits.classes)])
 
 
 def check_options(options: Sequence[PrivacySettings], classes: int) -> None:
@@ -182,27 +175,11 @@ def describe_label_only(run: Run, accuracy: float, allowed_loss: float) -> str:
     )
 
 
-def describe_sensitivity(run: Run, clips: Sequence[float]) -> list[str]:
-    """Return the sensitivities that clips enforce, and the one estimated without a clip."""
-    samples = posterior_samples(run)
-    if run.settings.chain.scope == "full":
-        samples = samples[-1:]  # each has an encoder of its own; one stands for all
-    inputs = run.splits.validation.x
-    run.flat.load(samples[0])
-
-    def answer(images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N K"]:
-        return Prediction(apply_heads(run.flat, samples, run.flat.net.encode(images))).logits
-
-    pushed = push_to_boundary(answer, inputs)
-    estimate = estimate_sensitivity(answer, torch.cat([inputs, pushed]))
-    classes = run.splits.classes
+def describe_sensitivity(clips: Sequence[float], classes: int) -> list[str]:
+    """Return the sensitivities that clips enforce."""
     kinds = [*((kind, clip) for kind in ("l1", "clamp") for clip in clips), ("probabilities", 1.0)]
     lines = ["how far a clip lets two answers lie apart in L1 (the sensitivity), for any inputs:"]
     for kind, clip in kinds:
         name = kind if kind == "probabilities" else f"{kind}, clip {clip:g}"
         lines.append(f"  {name}: {clip_sensitivity(kind, clip, classes):.4g}")
-    return [
-        *lines,
-        f"without a clip, of validation images and {len(pushed)} images pushed to the decision "
-        f"boundary: {estimate}",
-    ]
+    return lines

@@ -17,7 +17,6 @@ from fedcel.privacy.budget_units import (
     to_granted_micro,
     to_micro_epsilon,
 )
-from fedcel.privacy.composition import compose_basic
 from fedcel.privacy.ledger import Ledger, Receipt
 from tests.fedcel.privacy.ledger.charges import charge, pay
 
@@ -87,8 +86,3 @@ def test_a_budget_of_1_pays_for_ten_answers_of_a_tenth(tmp_path: Path) -> None:
         assert isinstance(
             pay(ledger, [charge("11", epsilon=price)._replace(delta=0.0)])[0], Receipt
         )
-
-
-def test_a_sum_is_the_decimal_one() -> None:
-    """Three tenths, not 0.30000000000000004."""
-    assert compose_basic(0.1, 0.001, 3)[2:] == (0.3, 0.003)

@@ -106,3 +106,17 @@ def test_impossible_clips_are_refused(bad: float) -> None:
         clip_rows(torch.zeros(1, 2), "l1", bad)
     with pytest.raises(ValueError, match="must be 'clamp', 'l1' or 'probabilities'"):
         clip_rows(torch.zeros(1, 2), "l2", 4.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "l1", "l2"),
+    [("clamp", 16.0, 8 * 2**0.5), ("l1", 8.0, 8.0), ("probabilities", 2.0, 2**0.5)],
+)
+def test_the_sensitivity_is_attained(kind: str, l1: float, l2: float) -> None:
+    """2cC, 2c and 2 in L1; 2c sqrt(C), 2c and sqrt(2) in L2: c = 4, two or three classes."""
+    assert clip_sensitivity(kind, 4.0, 2) == l1
+    assert clip_sensitivity(kind, 4.0, 2, 2) == l2
+    row, other_row = torch.eye(2) if kind != "l1" else torch.tensor([[1.0, 0, 0], [-1.0, 0, 0]])
+    a, b = clip_rows(1e3 * torch.stack([row, other_row]), kind, 4.0)
+    assert abs(float((a - b).abs().sum()) - l1) < 1e-2
+    assert abs(float((a - b).norm()) - l2) < 1e-2

@@ -4,10 +4,13 @@ import copy
 import math
 import multiprocessing
 import pickle
+from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.stats import binomtest, chisquare, ks_2samp, kstest
 from scipy.stats import laplace as continuous
 
@@ -15,6 +18,7 @@ from fedcel.privacy import LaplaceAnswers, perturb_rows
 from fedcel.privacy.discrete_laplace import (
     GridNoise,
     add_grid_noise,
+    choose_integer_grid,
     draw_below,
     draw_decayed,
     draw_discrete_laplace,
@@ -22,7 +26,6 @@ from fedcel.privacy.discrete_laplace import (
     draw_runs,
 )
 from fedcel.privacy.epsilon_range import LARGEST_GRID
-from fedcel.privacy.noise_grid import choose_integer_grid
 
 ALPHA = 1e-6  # chance that a sound sampler fails a test of its law
 SAMPLES = 200_000
@@ -110,6 +113,16 @@ def test_any_number_can_be_drawn() -> None:
         assert draw_discrete_laplace(3, count).shape == (count,)
     draws = np.concatenate([draw_discrete_laplace(2, 1) for _ in range(4_000)])
     assert misfit(np.clip(draws, -12, 12) + 12, chances(2)) > ALPHA
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.floats(1e-3, LARGEST_GRID), st.floats(1e-6, 1e6), st.integers(1, 1000))
+def test_the_scale_covers_rows_moved_by_rounding(epsilon: float, bound: float, values: int) -> None:
+    """In exact numbers: all steps that two rows may differ by, over t, are at most epsilon."""
+    power, t = choose_integer_grid(epsilon, bound, values)
+    step = Fraction(2) ** power
+    assert (Fraction(bound) / step + values - 1) / t <= Fraction(epsilon)
+    assert t * step <= (Fraction(bound) + (values + 1) * step) / Fraction(epsilon) + step
 
 
 def test_an_answer_lies_on_the_grid() -> None:

@@ -1,7 +1,8 @@
 """The noise has the law it claims, and what it claims is what an attacker measures at most."""
 
 from dataclasses import dataclass, replace
-from math import inf, nan
+from fractions import Fraction
+from math import inf, ldexp, nan
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from fedcel.privacy import (
 from fedcel.privacy.discrete_laplace import add_grid_noise
 from fedcel.privacy.gaussian_calibration import calibrate_sigma
 from fedcel.privacy.mechanism_contract import ANSWERS, CONFIDENCE, extreme_pairs
+from fedcel.privacy.noise_mechanisms import choose_grid
 from fedcel.testing import MechanismContract
 
 KINDS = ("clamp", "l1", "probabilities")
@@ -34,14 +36,12 @@ SAMPLES = 20_000
 
 def laplace_of(epsilon: float, kind: str = "l1", c: float = 2.0) -> Laplace:
     """Return the mechanism for 3 classes."""
-    return Laplace(epsilon, 3, clip_kind=kind, clip=c, sensitivity=clip_sensitivity(kind, c, 3))
+    return Laplace(epsilon, 3, clip_kind=kind, clip=c)
 
 
 def gaussian_of(epsilon: float, delta: float, kind: str = "l1", c: float = 2.0) -> Gaussian:
     """Return the mechanism for 3 classes."""
-    return Gaussian(
-        epsilon, 3, delta=delta, clip_kind=kind, clip=c, sensitivity=clip_sensitivity(kind, c, 3, 2)
-    )
+    return Gaussian(epsilon, 3, delta=delta, clip_kind=kind, clip=c)
 
 
 class TestLaplace(MechanismContract):
@@ -152,8 +152,19 @@ def test_opendp_confirms_every_epsilon(epsilon: float, delta: float) -> None:
 @given(st.floats(1e-3, 1e3), st.floats(1e-9, 0.9), st.floats(1e-3, 1e4))
 def test_opendp_confirms_every_sigma(epsilon: float, delta: float, bound: float) -> None:
     """The stated rho is at most that of the sensitivity and sigma, or `answer` would raise."""
-    mechanism = Gaussian(epsilon, 3, delta=delta, clip_kind="l1", clip=bound / 2, sensitivity=bound)
+    mechanism = Gaussian(epsilon, 3, delta=delta, clip_kind="l1", clip=bound / 2)
     assert mechanism.answer(torch.zeros(1, 3)).isfinite().all()
+
+
+@pytest.mark.parametrize(("scale", "sensitivity"), [(1.0, 2.0), (5.0, 1e-9), (1e300, 1e-300)])
+def test_opendps_step_is_fine_against_scale_and_sensitivity(
+    scale: float, sensitivity: float
+) -> None:
+    """2^-79 of the smaller at most, and never below what a double can be."""
+    exponent = choose_grid(scale, sensitivity)
+    smaller = Fraction(min(scale, sensitivity))
+    assert Fraction(2) ** exponent <= max(smaller / 2**79, Fraction(2) ** -1074)
+    assert ldexp(1.0, exponent) > 0
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, inf, nan])

@@ -1,7 +1,5 @@
 """From settings to a mechanism, and what is refused on the way."""
 
-import math
-
 import pytest
 import torch
 from jaxtyping import Float
@@ -69,10 +67,10 @@ class TestOwn(MechanismContract):
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("laplace", Laplace(4.0, 5, clip_kind="clamp", clip=2.0, sensitivity=20.0)),
+        ("laplace", Laplace(4.0, 5, clip_kind="clamp", clip=2.0)),
         (
             "gaussian",
-            Gaussian(4.0, 5, delta=1e-6, clip_kind="clamp", clip=2.0, sensitivity=4 * math.sqrt(5)),
+            Gaussian(4.0, 5, delta=1e-6, clip_kind="clamp", clip=2.0),
         ),
         ("label-only", LabelOnly(4.0, 5)),
     ],

@@ -13,9 +13,9 @@ from fedcel.privacy import (
     LabelOnly,
     Laplace,
     clip_rows,
+    compose_prices,
     perturb_rows,
 )
-from fedcel.privacy.composition import compose_basic
 from fedcel.privacy.discrete_laplace import add_grid_noise
 from fedcel.settings import parse_settings
 from tests.fedcel.losses.single import single
@@ -25,7 +25,7 @@ ROWS = torch.zeros(2, 3)
 
 def laplace(**changes: float) -> Laplace:
     """Return the mechanism for 3 classes."""
-    values = {"epsilon": 1.0, "clip": 1.0, "sensitivity": 2.0} | changes
+    values = {"epsilon": 1.0, "clip": 1.0} | changes
     return Laplace(classes=3, clip_kind="l1", **values)
 
 
@@ -89,7 +89,7 @@ ANSWERS: dict[str, Case] = {
     ),
     "epsilon-of-many": (
         {"epsilon": -0.5},
-        lambda: compose_basic(-0.5, 0.0, 1),
+        lambda: compose_prices({(-0.5, 0.0): 1}, 1e-6),
         "epsilon is -0.5, must be finite and above 0",
     ),
     "epsilon-of-labels": (
@@ -104,7 +104,7 @@ ANSWERS: dict[str, Case] = {
     ),
     "delta": (
         {"delta": 1.0, "mechanism": "gaussian"},
-        lambda: Gaussian(1.0, 3, delta=1.0, clip_kind="l1", clip=1.0, sensitivity=2.0),
+        lambda: Gaussian(1.0, 3, delta=1.0),
         "delta is 1.0, must be above 0 and below 1",
     ),
 }
