@@ -239,6 +239,10 @@ def client_step(
         The next state, and measurements.
     """
     potential = nets.potential(batch.smashed, batch.y)
+    if batch.z.requires_grad and any(weighted.rule.clip == "task" for weighted in terms):
+        (task,) = torch.autograd.grad(potential.sum(), batch.z, retain_graph=True)
+        scale = batch.noise_scale
+        batch = batch._replace(task_gradient=task if scale is None else task * scale.detach())
     values = [weighted.evaluate(state.terms[weighted.name], batch, measure) for weighted in terms]
     joint, separate = potential, []
     for weighted, value in zip(terms, values, strict=True):

@@ -1,7 +1,7 @@
 """Terms added to the potential: conditional entropy losses and rivals, as the trainer sees them."""
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -27,6 +27,8 @@ class Batch(NamedTuple):
         y: Labels (K, B).
         noise_scale: Standard deviation of each value's noise in units of the cut's sigma
             (K, B, D); None: all are 1.
+        task_gradient: Gradient of the potential at the whitened features (K, B, D), where a term
+            is held to it.
     """
 
     x: Float[Tensor, "K B ..."]
@@ -34,6 +36,7 @@ class Batch(NamedTuple):
     smashed: Float[Tensor, "K B D"]
     y: Int[Tensor, "K B"]
     noise_scale: Float[Tensor, "K B D"] | None = None
+    task_gradient: Float[Tensor, "K B D"] | None = None
 
     def __repr__(self) -> str:
         """Show shapes in the place of numbers."""
@@ -106,19 +109,36 @@ class GradientRule(NamedTuple):
     """How a term's gradient reaches the parameters.
 
     Attributes:
-        clip: Largest norm of the weighted gradient at the features of one image, or None.
+        clip: Largest norm of the weighted gradient at the features of one image; `task`: at those
+            of a batch, the norm of the potential's gradient; None: there is none.
         momentum: Share of the last step's in the running mean of the term's gradient that the
             encoder follows, from a backward pass of its own; 0: each step's own; None: the term
             shares the pass of the cross-entropy.
     """
 
-    clip: float | None = None
+    clip: float | Literal["task"] | None = None
     momentum: float | None = None
 
     @property
     def has_own_pass(self) -> bool:
         """Whether the term has a backward pass of its own, into the encoder alone."""
         return self.momentum is not None
+
+    def bound(
+        self, gradient: Float[Tensor, "K B D"], task: Float[Tensor, "K B D"] | None
+    ) -> Float[Tensor, "K B D"]:
+        """Bound a term's gradient at the features; `task` is the potential's."""
+        tiny = torch.finfo(gradient.dtype).tiny
+        if self.clip != "task":
+            assert self.clip is not None
+            norm = gradient.norm(dim=-1, keepdim=True).clamp_min(tiny)
+            bounded: Tensor = gradient * (self.clip / norm).clamp_max(1.0)
+            return bounded
+        if task is None:  # of a batch that no step is taken with
+            return gradient
+        norm, allowed = (part.flatten(1).norm(dim=1) for part in (gradient, task))
+        share: Tensor = (allowed / norm.clamp_min(tiny)).clamp_max(1.0)
+        return gradient * share[:, None, None]
 
 
 JOINT = GradientRule()
@@ -145,8 +165,7 @@ class WeightedTerm(NamedTuple):
         torch.autograd.backward(self.weight * loss, torch.ones_like(loss))
         if z.grad is None:  # no class carries a signal
             return Term(self.weight * loss.detach(), metrics)
-        norm = z.grad.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(z.grad.dtype).tiny)
-        gradient = z.grad * (self.rule.clip / norm).clamp_max(1.0)
+        gradient = self.rule.bound(z.grad, batch.task_gradient)
         pull = (batch.whitened * gradient).sum((-2, -1))
         return Term(self.weight * loss.detach() + (pull - pull.detach()), metrics)
 

@@ -22,7 +22,7 @@ REMOVED_KEYS: dict[str, tuple[Scalar, str]] = {
     "cel.entropy": (0.0, "set cel.attention to 'floor', which keeps the members too"),
     "cel.floor": (0.5, "the attention 'floor' spreads half of the weight evenly"),
     "cel.hidden": (0, "the attention is a quarter as wide as the features, from 64 to 256"),
-    "cel.limit": ("none", "bound the loss's gradient with cel.clip, or lower cel.weight"),
+    "cel.limit": ("none", "set cel.clip to 'task', or lower cel.weight"),
     "cel.outlier-rule": ("reseed", "to truncate set cel.clustering to 'truncated-k-means'"),
     "cel.passes": ("one", "for two passes set cel.momentum to 0"),
     "cel.refresh-every": (1, "set cel.refresh to the number of epochs"),

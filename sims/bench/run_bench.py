@@ -3,7 +3,6 @@
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from functools import partial
 from pathlib import Path
 
 from fedcel.errors import FedcelError, SettingsError
@@ -12,18 +11,15 @@ from fedcel.runs import hold_folder
 from fedcel.settings import Settings
 from sims import report
 from sims.bench import resume_bench
-from sims.bench.overlap_cells import overlap_cells
+from sims.bench.finish_cells import finish_cells
 from sims.bench.run_cell import (
     TrainingCost,
-    attempt_cell,
-    describe_kill,
     describe_list,
     is_complete,
     is_finished,
 )
 from sims.bench.scenario import Cell, Scenario, is_anchored, refuse_fixed_sweeps
 from sims.engines.choose_engine import choose_engine
-from sims.engines.process_pool import run_items, time_call
 from sims.engines.simulate import print_data_notes
 from sims.progress import estimate_left, print_line
 from sims.results.bench_rows import BENCH_LOCK, write_bench_rows
@@ -70,7 +66,7 @@ def run_bench(scenario: Scenario, cells: list[Cell], folder: str | Path, jobs: i
         print_finished(cells, missing, folder)
         with suppress(FedcelError):  # the cells say why they fail
             print_data_notes(cell.settings for cell in missing)
-        failed = finish_cells(scenario, cells, missing, folder, jobs=jobs)
+        failed = finish_missing(scenario, cells, missing, folder, jobs=jobs)
         rows = write_bench(scenario, cells, folder, failed)
         page = report.write_report(folder) if rows or not failed else None
     if page and not failed:
@@ -105,25 +101,22 @@ def print_finished(cells: list[Cell], missing: list[Cell], folder: Path) -> None
         print_line(f"finished cells of earlier calls that stay in the table: {stay}")
 
 
-def finish_cells(
+def finish_missing(
     scenario: Scenario, cells: list[Cell], missing: list[Cell], folder: Path, *, jobs: int
 ) -> dict[str, FedcelError]:
     """Train and attack the missing cells; return why those that failed did, in their order."""
     failed: dict[str, FedcelError] = {}
     seconds: list[float] = []
-    if jobs == 1 and any(choose_engine(cell.settings) == "ray" for cell in missing):
-        outcomes = overlap_cells(missing, folder)
-    else:
-        task = partial(time_call, partial(attempt_cell, folder=folder))
-        outcomes = run_items(task, missing, jobs, describe_kill)
-    with closing(outcomes) as running:
-        for number, ((name, error), spent) in enumerate(running, 1):
+    begin = time.monotonic()
+    with closing(finish_cells(missing, folder, jobs)) as outcomes:
+        for number, (cell, error) in enumerate(outcomes, 1):
+            last, begin = begin, time.monotonic()
             if error:
-                failed[name] = error
+                failed[cell.name] = error
             else:
-                seconds.append(spent)
-            ended = f"{name} failed: {error}" if error else f"finished {name}"
-            remaining = estimate_left(seconds, len(missing) - number, jobs)
+                seconds.append(begin - last)
+            ended = f"{cell.name} failed: {error}" if error else f"finished {cell.name}"
+            remaining = estimate_left(seconds, len(missing) - number)
             print_line(f"{ended} ({number}/{len(missing)}){remaining}")
             write_bench(scenario, cells, folder, failed)
     return {cell.name: failed[cell.name] for cell in missing if cell.name in failed}

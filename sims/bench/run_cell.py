@@ -3,7 +3,6 @@
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from pydantic import FiniteFloat
@@ -16,7 +15,6 @@ from fedcel.settings import Scalar, Settings, dump_settings, flatten_settings
 from sims.attacking import catch_up
 from sims.bench.scenario import Cell
 from sims.bench.training_cost import measure_step_ratio
-from sims.engines.process_pool import FEWER, KILLED
 from sims.engines.simulate import simulate
 from sims.results.attack_results import lacking_settings, requested_results
 from sims.results.file_names import COST_FILE, RESULT_FILE
@@ -30,13 +28,6 @@ class TrainingCost(Record):
     """What a training step of a cell costs, against one of plain cross-entropy."""
 
     train_step_ratio: FiniteFloat
-
-
-class CellOutcome(NamedTuple):
-    """How a cell ended: why it failed, if it did."""
-
-    name: str
-    error: FedcelError | None
 
 
 def is_finished(folder: Path, cell: Cell) -> bool:
@@ -96,20 +87,6 @@ def suggest_attack(folder: Path, differences: Differences) -> str:
         f". Attacks are added without training again: `fedcel attack {folder} "
         f"{shlex.join(arguments)}`"
     )
-
-
-def attempt_cell(cell: Cell, folder: Path) -> CellOutcome:
-    """Train and attack one cell; return why, should it fail."""
-    try:
-        run_cell(cell, folder)
-    except Exception as error:  # a user's part may raise anything, and the others go on
-        return CellOutcome(cell.name, wrap_error(error))
-    return CellOutcome(cell.name, None)
-
-
-def describe_kill(cell: Cell) -> tuple[CellOutcome, float]:
-    """Return the outcome of a cell whose process was killed, and zero seconds."""
-    return CellOutcome(cell.name, FailedError(f"{KILLED}; {FEWER}")), 0.0
 
 
 def run_cell(cell: Cell, folder: Path) -> None:

@@ -370,8 +370,8 @@ def describe_broken(summaries: Iterable[Summary]) -> str:
         return ""
     return (
         f"A loss broke the accuracy on validation images that was reached before it acted: "
-        f"{'; '.join(falls)}. Lower cel.weight or local.rate, raise rounds, or bound the loss's "
-        "gradient with cel.clip."
+        f"{'; '.join(falls)}. Lower cel.weight or local.rate, raise rounds, or set "
+        "cel.clip to 'task'."
     )
 
 

@@ -60,8 +60,9 @@ class CEL(Kind, LossTerm, table="cel"):
     share: ClassShare = Field(
         "batch-share", description="Beta, a class's share in the loss: n_c/B, 1/present, or 1."
     )
-    clip: Positive | Off = Field(
-        "none", description="Largest L2 norm of the loss's gradient at an image's features."
+    clip: Positive | Literal["task"] | Off = Field(
+        "none",
+        description="Largest norm of the loss's gradient at an image's features; task: the task's.",
     )
     momentum: Annotated[float, Field(ge=0, lt=1)] | Off = Field(
         "none",

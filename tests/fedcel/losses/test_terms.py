@@ -216,6 +216,38 @@ def test_clip_bounds_each_row_and_keeps_its_direction() -> None:
     )
 
 
+def test_the_tasks_gradient_bounds_each_clients_batch() -> None:
+    """The longer one is scaled to the task's norm, the shorter one passes; directions stay."""
+    rows = batch(clients=2)
+    task = torch.full_like(rows.z.detach(), 1e-3)
+    task[1] *= 1e6
+    whole = slope([of_cel(PLAIN)], {"cel": {}}, rows).clone()
+    held = GradientRule("task")
+    bounded = slope([of_cel(PLAIN, 1.0, held)], {"cel": {}}, rows._replace(task_gradient=task))
+    torch.testing.assert_close(bounded[0].norm(), task[0].norm())
+    torch.testing.assert_close(bounded[0] / bounded[0].norm(), whole[0] / whole[0].norm())
+    torch.testing.assert_close(bounded[1], whole[1])
+
+
+def test_a_step_holds_a_loss_to_the_tasks_gradient() -> None:
+    """At the encoder's output it is at most twice what the potential itself gives there."""
+    lengths = []
+    for terms in ([], [of_cel(PLAIN, 1e6, GradientRule("task"))], [of_cel(PLAIN, 1e6)]):
+        torch.manual_seed(0)
+        encoder = nn.Sequential(nn.Flatten(), nn.Linear(16, 4))
+        nets = FlatNet(SplitNet(encoder, nn.Linear(4, 3), Cut(0.1), 4))
+        x = batch().x
+        z = nets.encode(x)
+        slopes: list[Tensor] = []
+        z.register_hook(slopes.append)
+        context = plain_steps(nets)
+        state = StepState({"cel": {}}, {}, {})
+        client_step(nets, state, Batch(x, z, z, batch().y), terms=terms, context=context)
+        lengths.append(float(slopes[-1].norm()))  # of the step; one before it is the task's
+    task, held, free = lengths
+    assert held <= 2 * task * (1 + 1e-5) and free > 100 * task
+
+
 def test_clip_is_of_the_weighted_loss() -> None:
     """A weight so small that no row reaches the bound leaves all as they are."""
     free, bound = [of_cel(PLAIN, 1e-3)], [of_cel(PLAIN, 1e-3, GradientRule(0.2))]

@@ -1,7 +1,8 @@
-"""Cells that are attacked in another process while the next are trained."""
+"""Cells on Ray, attacked in another process while the next are trained."""
 
 import os
 import signal
+from contextlib import nullcontext
 from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,9 @@ import pytest
 import torch
 
 from fedcel.attacks.attack import BaseAttack
-from fedcel.errors import DataError
+from fedcel.errors import DataError, FedcelError
 from fedcel.files import read_json
-from sims.bench import overlap_cells, run_cell, scenario
+from sims.bench import finish_cells, run_cell, scenario
 from sims.engines.process_pool import KILLED
 from sims.results.attack_results import read_attack_rows
 from tests.sims.small import QUICK
@@ -39,7 +40,11 @@ def plan_cells(folder: Path, *settings: str) -> list[scenario.Cell]:
         for number, given in enumerate(settings)
     ]
     path.write_text("".join(variants))
-    more: dict[str, Any] = {"attack.names": "optimal,kernel-ridge", "privacy.mechanism": "none"}
+    more: dict[str, Any] = {
+        "attack.names": "optimal,kernel-ridge",
+        "privacy.mechanism": "none",
+        "engine": "ray",
+    }
     return scenario.list_cells(scenario.read_scenario(str(path)), QUICK | more)
 
 
@@ -49,11 +54,26 @@ def attacked(place: Path) -> list[dict[str, object]]:
     return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
 
 
+def finish(
+    cells: list[scenario.Cell], folder: Path, jobs: int = 1
+) -> dict[str, FedcelError | None]:
+    """Return each cell's error, by its name."""
+    return {cell.name: error for cell, error in finish_cells.finish_cells(cells, folder, jobs)}
+
+
+@pytest.fixture
+def _overlap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Overlap cells as on Ray, though they are trained by the engine `local`."""
+    monkeypatch.setattr(finish_cells, "choose_engine", lambda settings: "ray")
+    monkeypatch.setattr(finish_cells, "share_ray", lambda cells: nullcontext())
+
+
+@pytest.mark.usefixtures("_overlap")
 def test_overlapped_cells_have_the_rows_of_those_one_after_the_other(tmp_path: Path) -> None:
     """One that cannot be trained is named; no process and no thread is left."""
     cells = plan_cells(tmp_path, "temperature = 1.0", "clients = 1790", "net = { noise = 0.4 }")
     before = set(active_children())
-    outcomes = dict(outcome for outcome, _ in overlap_cells.overlap_cells(cells, tmp_path / "a"))
+    outcomes = finish(cells, tmp_path / "a")
     assert set(active_children()) == before
     assert isinstance(outcomes.pop("v1-0"), DataError)
     assert outcomes == {"v0-0": None, "v2-0": None}
@@ -73,11 +93,12 @@ def test_a_killed_process_costs_its_own_cell(tmp_path: Path) -> None:
     settings = second.settings
     attack = settings.attack.model_copy(update={"names": f"{__name__}:Deadly"})
     cells = [first, second._replace(settings=settings.model_copy(update={"attack": attack})), last]
-    outcomes = dict(outcome for outcome, _ in overlap_cells.overlap_cells(cells, tmp_path))
-    assert str(outcomes.pop("v1-0")) == KILLED
+    outcomes = finish(cells, tmp_path, jobs=2)
+    assert str(outcomes.pop("v1-0")).startswith(KILLED)
     assert outcomes == {"v0-0": None, "v2-0": None}
 
 
+@pytest.mark.usefixtures("_overlap")
 def test_an_interruption_ends_the_other_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,7 +111,7 @@ def test_an_interruption_ends_the_other_process(
             raise KeyboardInterrupt
         run_cell.train_cell(cell, folder)
 
-    monkeypatch.setattr(overlap_cells, "train_cell", train)
+    monkeypatch.setattr(finish_cells, "train_cell", train)
     with pytest.raises(KeyboardInterrupt):
-        list(overlap_cells.overlap_cells(cells, tmp_path / "a"))
+        finish(cells, tmp_path / "a")
     assert set(active_children()) == before
