@@ -6,14 +6,12 @@ arguments.
 
 from contextlib import nullcontext
 from functools import cache, lru_cache, partial
-from math import inf, log
+from math import inf
 
 from fedcel.data import Images, Splits, load_splits
 from fedcel.errors import DataError, NetError
 from fedcel.federation import (
-    SHARE,
     ClientParts,
-    MetricRange,
     ServerParts,
     ServerState,
     combine_deltas,
@@ -22,7 +20,10 @@ from fedcel.federation import (
     name_obstacle,
 )
 from fedcel.losses import (
+    SHARE,
     GradientRule,
+    MetricRange,
+    MetricScale,
     TermSource,
     WeightedTerm,
 )
@@ -388,42 +389,10 @@ def declare_metrics(settings: Settings, classes: int | None = None) -> dict[str,
         "clipped": SHARE,
         "update-information": MetricRange(0.0, inf, _USUAL_INFORMATION),
     }
-    features = float(settings.defence.adapt_net(settings.net).features)
+    features = settings.defence.adapt_net(settings.net).features
     is_bounded = isinstance(settings.net, OwnNet) and settings.net.bound != "none"
     is_one_sd = settings.defence.find_noise_shape(settings.net) == "one"
     largest = features * (1.0 if is_one_sd else NOISE_LIMIT**2)  # in units of the noise
     spread = MetricRange(0.0, largest if is_bounded else inf, largest)
-    per_class = spread._replace(is_per_class=True)
-    nats = log(max(2, settings.local.batch_size))  # of a uniform draw from one class's members
-    clusters = {  # distances to centres, not to the mean: at most twice as long
-        "spread": spread,
-        "cluster-spread": spread._replace(highest=4 * spread.highest, usual=4 * spread.usual),
-        "truncated-share": SHARE,
-    }
-    attention = {
-        "spread": spread,
-        "plain-spread": per_class,
-        "weighted-spread": per_class,
-        "attention-share": SHARE._replace(is_per_class=True),
-    }
-    information = {
-        "spread": spread,
-        "information": MetricRange(0.0, nats),
-        "information-cap": MetricRange(0.0, nats),
-    }
-    of_losses: dict[str, dict[str, MetricRange]] = {
-        "plain": {"spread": spread},
-        "cluster": clusters,
-        "gated": attention,
-        "hybrid": clusters | attention,
-        "mutual-information": information,
-    }
-    of_defences = {"nopeek": "distance-correlation", "adversarial": "adversary-mse"}
-    declared |= of_losses.get(settings.cel.kind, {})
-    if name := of_defences.get(settings.defence.name):
-        declared[name] = SHARE
-    if settings.defence.needs_noise:
-        declared["noise-scale"] = MetricRange(1 / NOISE_LIMIT, NOISE_LIMIT)
-    if settings.defence.name in ("vib", "ceb"):
-        declared["information-bound"] = MetricRange(0.0, inf, features)
-    return declared
+    scale = MetricScale(spread, features, settings.local.batch_size)
+    return declared | settings.cel.declare_metrics(scale) | settings.defence.declare_metrics(scale)

@@ -2,8 +2,6 @@
 
 from fedcel.federation.aggregation import weighted_sum
 from fedcel.federation.client_metrics import (
-    SHARE,
-    MetricRange,
     MetricSummary,
     declare_nll,
     declare_scores,
@@ -50,12 +48,10 @@ __all__ = [
     "CLIENT_DRIFT",
     "HEAVIEST",
     "KEPT_SHARE",
-    "SHARE",
     "ClientParts",
     "ClientRound",
     "ClientTrainer",
     "ClientUpdate",
-    "MetricRange",
     "MetricSummary",
     "Rejection",
     "RoundReport",

@@ -11,6 +11,7 @@ from math import inf, isfinite, log
 from typing import NamedTuple
 
 from fedcel.federation import record_names
+from fedcel.losses import SHARE, MetricRange
 
 LEAD = 100.0
 """A number without a largest possible value is at most so many times the usual or middle one."""
@@ -25,18 +26,6 @@ _CLASS_METRIC = re.compile(r"(.+)-(0|[1-9]\d{0,3})")
 """A metric of one class, `plain-spread-3`, and the name of the same metric over all classes."""
 
 
-class MetricRange(NamedTuple):
-    """What a metric can be."""
-
-    lowest: float
-    highest: float
-    """Infinite where mathematics sets no bound."""
-    usual: float = inf
-    """A size that nobody wonders at; where there is no bound, `LEAD` times this is one."""
-    is_per_class: bool = False
-    """Whether each class has one of its own, `NAME-3`."""
-
-
 class MetricSummary(NamedTuple):
     """What the numbers of a round's clients come to."""
 
@@ -47,7 +36,6 @@ class MetricSummary(NamedTuple):
     """The mean `spread` that a threshold follows: each client's held near the middle one."""
 
 
-SHARE = MetricRange(0.0, 1.0)
 _SHARES = (
     "accuracy",
     "ece",

@@ -14,10 +14,11 @@ from torch import Tensor
 
 from fedcel.errors import RoundError
 from fedcel.federation.aggregation import renormalise_weights, slide_average, weighted_sum
-from fedcel.federation.client_metrics import MetricRange, summarise_metrics
+from fedcel.federation.client_metrics import summarise_metrics
 from fedcel.federation.client_update import RoundRequest
 from fedcel.federation.local_steps import ClientUpdate
 from fedcel.federation.server_state import ServerState
+from fedcel.losses import MetricRange
 from fedcel.losses.cel import GoalControl
 from fedcel.posterior import RoundPlan, RoundSchedule, weigh_clients
 

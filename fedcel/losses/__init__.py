@@ -1,6 +1,7 @@
 """What training minimises beside the task: conditional entropy losses, and rival defences."""
 
 from fedcel.losses.contract import CEL_TESTS, DEFENCE_TESTS, LossCase
+from fedcel.losses.protocol import SHARE, MetricRange, MetricScale
 from fedcel.losses.terms import (
     Batch,
     GradientRule,
@@ -19,10 +20,13 @@ from fedcel.losses.terms import (
 __all__ = [
     "CEL_TESTS",
     "DEFENCE_TESTS",
+    "SHARE",
     "Batch",
     "GradientRule",
     "LossCase",
     "LossTerm",
+    "MetricRange",
+    "MetricScale",
     "States",
     "Streams",
     "TermSource",

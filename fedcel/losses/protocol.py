@@ -1,6 +1,7 @@
 """Protocols of losses of one client, such as a user's own, and what all losses are given."""
 
 from collections.abc import Callable, Iterator, Sequence
+from math import inf
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -74,6 +75,39 @@ def pool_positions(z: Float[Tensor, "*k B D"], positions: int) -> Float[Tensor, 
         The mean of each channel.
     """
     return z if positions == 1 else z.reshape(*z.shape[:-1], -1, positions).mean(-1)
+
+
+class MetricRange(NamedTuple):
+    """Range of the values that a metric can have.
+
+    Attributes:
+        lowest: Least value.
+        highest: Largest value, infinite where mathematics sets no bound.
+        usual: A size that is no surprise; where there is no bound, a multiple of it is one.
+        is_per_class: Whether each class has one of its own, `NAME-3`.
+    """
+
+    lowest: float
+    highest: float
+    usual: float = inf
+    is_per_class: bool = False
+
+
+SHARE = MetricRange(0.0, 1.0)
+
+
+class MetricScale(NamedTuple):
+    """Sizes that bound the metrics of a loss.
+
+    Attributes:
+        spread: Range of a spread around class means, in units of the noise where that is learned.
+        features: D, the values of an image that pass the cut.
+        batch_size: Images in a batch.
+    """
+
+    spread: MetricRange
+    features: int
+    batch_size: int
 
 
 class Term(NamedTuple):

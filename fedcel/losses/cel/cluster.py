@@ -29,7 +29,14 @@ from fedcel.losses.cel.mixture import Mixture
 from fedcel.losses.cel.reservoir import check_finite, sample_reservoir
 from fedcel.losses.cel.spread_penalties import SpreadCEL
 from fedcel.losses.cel.state_names import check_state_names
-from fedcel.losses.protocol import FeatureReader, State, Term
+from fedcel.losses.protocol import (
+    SHARE,
+    FeatureReader,
+    MetricRange,
+    MetricScale,
+    State,
+    Term,
+)
 from fedcel.options import Off, Positive
 
 DEFAULT_CLUSTERS = 5
@@ -273,6 +280,16 @@ class ClusteredCEL(SpreadCEL, RefreshedCEL):
             select_measured(within, counts.sum(-1) > 0)
             | select_measured(total, pair_counts.sum(-1) > 0),
         )
+
+    def declare_metrics(self, scale: MetricScale) -> dict[str, MetricRange]:
+        """Declare the ranges of what the loss measures; see `CEL.declare_metrics`."""
+        spread = scale.spread  # distances to centres, not to the mean: at most twice as long
+        around = spread._replace(highest=4 * spread.highest, usual=4 * spread.usual)
+        return super().declare_metrics(scale) | {
+            "spread": spread,
+            "cluster-spread": around,
+            "truncated-share": SHARE,
+        }
 
     @torch.no_grad()
     def _assign_slots(

@@ -14,6 +14,8 @@ from fedcel.losses.cel.ramp import ramp_weight
 from fedcel.losses.protocol import (
     CutShape,
     FeatureReader,
+    MetricRange,
+    MetricScale,
     StackedFeatures,
     State,
     Term,
@@ -181,6 +183,17 @@ class CEL(Kind, LossTerm, table="cel"):
     ) -> Term:
         """Compute the loss (K,) of the features that it sees, whitened."""
         raise NotImplementedError
+
+    def declare_metrics(self, scale: MetricScale) -> dict[str, MetricRange]:
+        """Declare the ranges of what `loss` measures.
+
+        Args:
+            scale: Sizes that bound the metrics.
+
+        Returns:
+            The range of each metric by name; none of a user's own loss.
+        """
+        return {}
 
     def move(self, state: State) -> State:
         """Move what the loss learns itself, by the gradient that it gathered."""

@@ -29,7 +29,10 @@ from fedcel.losses.cel.class_spread import (
 from fedcel.losses.cel.spread_penalties import SpreadCEL
 from fedcel.losses.gradient_reversal import reverse_gradient
 from fedcel.losses.protocol import (
+    SHARE,
     FeatureReader,
+    MetricRange,
+    MetricScale,
     State,
     Term,
     stack_states,
@@ -198,6 +201,16 @@ class AttentiveCEL(SpreadCEL):
             if share < COLLAPSED_SHARE:
                 self._warn_of_collapse(share)
         return Term(loss, metrics)
+
+    def declare_metrics(self, scale: MetricScale) -> dict[str, MetricRange]:
+        """Declare the ranges of what the loss measures; see `CEL.declare_metrics`."""
+        per_class = scale.spread._replace(is_per_class=True)
+        return super().declare_metrics(scale) | {
+            "spread": scale.spread,
+            "plain-spread": per_class,
+            "weighted-spread": per_class,
+            "attention-share": SHARE._replace(is_per_class=True),
+        }
 
     def _weights(
         self, theta: Float[Tensor, "*k P"], n: Float[Tensor, "*k B D"], members: Members

@@ -1,5 +1,6 @@
 """Mutual information of images and smashed data given the label, bounded in the batch."""
 
+from math import log
 from typing import Literal, final
 
 import torch
@@ -21,7 +22,7 @@ from fedcel.losses.cel.class_spread import (
     weighted_sums,
 )
 from fedcel.losses.cel.conditional_entropy import CEL, require_noise
-from fedcel.losses.protocol import State, Term
+from fedcel.losses.protocol import MetricRange, MetricScale, State, Term
 
 InformationBound = Literal["upper", "lower"]
 """Which bound of the mutual information is minimised."""
@@ -56,6 +57,12 @@ class MutualInformation(CEL):
     def check_noise(self, sigma: float) -> None:
         """Refuse a channel without noise, which tells everything; see `CEL.check_noise`."""
         require_noise("kind", self.kind, sigma, instead="plain")
+
+    def declare_metrics(self, scale: MetricScale) -> dict[str, MetricRange]:
+        """Declare the ranges of what the loss measures; see `CEL.declare_metrics`."""
+        # Of a uniform draw from one class's members.
+        nats = MetricRange(0.0, log(max(2, scale.batch_size)))
+        return {"spread": scale.spread, "information": nats, "information-cap": nats}
 
     def evaluate(
         self, state: State, z: Float[Tensor, "K B D"], y: Int[Tensor, "K B"], measure: bool

@@ -15,7 +15,7 @@ from fedcel.losses.cel.class_spread import (
     weighted_mean,
 )
 from fedcel.losses.cel.spread_penalties import SpreadCEL
-from fedcel.losses.protocol import State, Term
+from fedcel.losses.protocol import MetricRange, MetricScale, State, Term
 
 
 @final
@@ -30,6 +30,10 @@ class Plain(SpreadCEL):
     """
 
     kind: Literal["plain"] = "plain"
+
+    def declare_metrics(self, scale: MetricScale) -> dict[str, MetricRange]:
+        """Declare the ranges of what the loss measures; see `CEL.declare_metrics`."""
+        return {"spread": scale.spread}
 
     def evaluate(
         self, state: State, z: Float[Tensor, "K B D"], y: Int[Tensor, "K B"], measure: bool

@@ -12,7 +12,7 @@ from fedcel.errors import NetError
 from fedcel.losses import adam
 from fedcel.losses.defences.rival import LossRival
 from fedcel.losses.gradient_reversal import reverse_gradient
-from fedcel.losses.protocol import State, Term
+from fedcel.losses.protocol import SHARE, MetricRange, MetricScale, State, Term
 from fedcel.losses.terms import Batch
 
 WIDTH = 256
@@ -95,6 +95,10 @@ class Adversarial(LossRival):
         images = self.decode(reverse_gradient(state["theta"]), batch.smashed)
         mse = (images - batch.x.flatten(-3)).square().mean((-2, -1))
         return Term(1 - mse, {"adversary-mse": mse.detach()} if measure else {})
+
+    def declare_metrics(self, scale: MetricScale) -> dict[str, MetricRange]:
+        """Declare the ranges of what the loss measures; see `Rival.declare_metrics`."""
+        return {"adversary-mse": SHARE}
 
     def update(self, state: State, batch: Batch) -> State:
         """Move the decoder by a step of Adam, which clears the gradient; see `LossTerm.update`."""

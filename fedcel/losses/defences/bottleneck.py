@@ -1,6 +1,6 @@
 """Information bottlenecks: the message's law is held near one Gaussian, or one a class."""
 
-from math import log, sqrt
+from math import inf, log, sqrt
 from typing import ClassVar, Literal, final
 
 import torch
@@ -9,9 +9,9 @@ from torch import Tensor
 
 from fedcel.errors import NetError
 from fedcel.losses import adam
-from fedcel.losses.defences.learned_noise import measure_scale
+from fedcel.losses.defences.learned_noise import NOISE_SCALE, measure_scale
 from fedcel.losses.defences.rival import LossRival
-from fedcel.losses.protocol import State, Term
+from fedcel.losses.protocol import MetricRange, MetricScale, State, Term
 from fedcel.losses.terms import Batch
 
 
@@ -90,6 +90,11 @@ class InformationBottleneck(LossRival):
         centre, variance = (0.5, 1 / 12) if self._cut.is_unit_box else (0.0, 1.0)
         values = torch.tensor([centre, log(sqrt(self._cut.sigma**2 + variance))])
         return values.repeat_interleave(self.groups * self._cut.features)
+
+    def declare_metrics(self, scale: MetricScale) -> dict[str, MetricRange]:
+        """Declare the ranges of what the loss measures; see `Rival.declare_metrics`."""
+        bound = MetricRange(0.0, inf, float(scale.features))
+        return {"noise-scale": NOISE_SCALE, "information-bound": bound}
 
     def loss(self, state: State, batch: Batch, measure: bool) -> Term:
         """Compute the mean over images of KL(N(z, (sigma s)^2) || r_y) in nats.

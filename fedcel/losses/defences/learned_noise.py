@@ -6,8 +6,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.losses.defences.rival import LossRival
-from fedcel.losses.protocol import State, Term
+from fedcel.losses.protocol import MetricRange, MetricScale, State, Term
 from fedcel.losses.terms import Batch
+from fedcel.nets import NOISE_LIMIT
+
+NOISE_SCALE = MetricRange(1 / NOISE_LIMIT, NOISE_LIMIT)
+"""Range of the geometric mean of learned standard deviations."""
 
 
 def measure_scale(scale: Float[Tensor, "*k B D"]) -> Float[Tensor, "*k"]:
@@ -33,6 +37,10 @@ class LearnedNoise(LossRival):
     learned_noise_shape: ClassVar[Literal["one", "feature", "image"]] = "feature"
 
     needs_noise: ClassVar[bool] = True
+
+    def declare_metrics(self, scale: MetricScale) -> dict[str, MetricRange]:
+        """Declare the ranges of what the loss measures; see `Rival.declare_metrics`."""
+        return {"noise-scale": NOISE_SCALE}
 
     def loss(self, state: State, batch: Batch, measure: bool) -> Term:
         """Compute -sum_d log s_d in nats, mean over images; see `LossTerm.loss`.

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.losses.defences.rival import LossRival
-from fedcel.losses.protocol import State, Term
+from fedcel.losses.protocol import SHARE, MetricRange, MetricScale, State, Term
 from fedcel.losses.terms import Batch
 
 
@@ -56,6 +56,10 @@ class NoPeek(LossRival):
     """
 
     name: Literal["nopeek"] = "nopeek"
+
+    def declare_metrics(self, scale: MetricScale) -> dict[str, MetricRange]:
+        """Declare the ranges of what the loss measures; see `Rival.declare_metrics`."""
+        return {"distance-correlation": SHARE}
 
     def loss(self, state: State, batch: Batch, measure: bool) -> Term:
         """Compute the correlation, in [0, 1]; see `LossTerm.loss`.

@@ -7,7 +7,15 @@ import torch
 from pydantic import Field, PrivateAttr, model_validator
 
 from fedcel.errors import SettingsError
-from fedcel.losses.protocol import CutShape, FeatureReader, State, select_row, stack_states
+from fedcel.losses.protocol import (
+    CutShape,
+    FeatureReader,
+    MetricRange,
+    MetricScale,
+    State,
+    select_row,
+    stack_states,
+)
 from fedcel.losses.terms import LossTerm, Streams
 from fedcel.nets import Cut, NetSettings, SplitNet
 from fedcel.options import Kind
@@ -105,6 +113,17 @@ class Rival(Kind, table="defence", selector="name"):
                 that nobody could train behind.
         """
         return net
+
+    def declare_metrics(self, scale: MetricScale) -> dict[str, MetricRange]:
+        """Declare the ranges of what the defence's loss measures; see `CEL.declare_metrics`.
+
+        Args:
+            scale: Sizes that bound the metrics.
+
+        Returns:
+            The range of each metric by name; none of a user's own loss.
+        """
+        return {}
 
     def bind(self, cut: CutShape, run: object) -> LossTerm | None:
         """Return the loss of what passes one cut.

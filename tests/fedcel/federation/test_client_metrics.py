@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedcel.federation import declare_scores, summarise_metrics
-from fedcel.federation.client_metrics import HELD, LEAD, MetricRange
+from fedcel.federation.client_metrics import HELD, LEAD
 from fedcel.federation.client_update import RoundRequest
+from fedcel.losses import MetricRange
 from fedcel.losses.cel import CEL, GoalControl, move_control
 from fedcel.metrics import calibration
 from fedcel.privacy import LabelledLogits, LaplaceAnswers, measure_utility
