@@ -16,7 +16,6 @@ PACKAGES = {
     "tune": ("optuna",),
     "service": ("fastapi", "prometheus_client", "uvicorn"),
     "postgresql": ("psycopg",),
-    "telemetry": ("opentelemetry.exporter.otlp.proto.http", "opentelemetry.sdk"),
     "device": ("httpx",),
     "onnx": ("onnxruntime",),
     "export": ("onnx", "onnxscript"),

@@ -1,4 +1,4 @@
-"""Access to a service: clients' keys, and how often each client may ask.
+"""Access to a service: clients' keys, their request ids, and how often each may ask.
 
 An API key is `fedcel_ID_SECRET`, of high entropy, shown once and compared in constant time. A
 file, by default beside the ledger, keeps ID, client, expiry and the SHA-256 of the whole key. 256
@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from email.utils import formatdate
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +22,7 @@ from typing import NamedTuple
 from pydantic import BaseModel, ValidationError
 
 from clients.service.problems import ProblemError, ProblemKind
+from clients.service_messages import REQUEST_ID_PATTERN
 from fedcel.errors import RunError, SettingsError
 from fedcel.files import lock_file, write_whole
 from fedcel.privacy.ledger import LedgerAddress, PostgresAddress
@@ -119,22 +121,17 @@ def check_client_name(client: str) -> None:
         )
 
 
+def check_request_id(request: str) -> None:
+    """Refuse anything but a request id: ProblemError."""
+    if not re.fullmatch(REQUEST_ID_PATTERN, request):
+        raise ProblemError(
+            ProblemKind.INVALID, f"Send a header Idempotency-Key that matches {REQUEST_ID_PATTERN}."
+        )
+
+
 def hash_key(key: str) -> str:
     """Return the digest that is kept of a key."""
     return sha256(key.encode()).hexdigest()
-
-
-class KeyFile(NamedTuple):
-    """One version of the keys' file.
-
-    A thread writes into the version that it has read: a key that another thread finds revoked
-    meanwhile must not stay right.
-    """
-
-    version: tuple[int, int] | None
-    keys: dict[str, StoredKey]
-    right_headers: dict[str, StoredKey]
-    """Those that were right before: hashing each again costs as much as the rest."""
 
 
 class KeyExpiry(NamedTuple):
@@ -153,20 +150,41 @@ def describe_end(key: StoredKey, now: float) -> dict[str, str]:
     return {"Sunset": formatdate(key.expires, usegmt=True)}
 
 
+class KeyFile:
+    """One version of the keys' file.
+
+    It remembers headers that were right: hashing each again costs as much as the rest.
+    """
+
+    def __init__(self, version: tuple[int, int] | None, keys: dict[str, StoredKey]) -> None:
+        self.version = version
+        self.keys = keys
+        self.find_key = lru_cache(maxsize=1024)(self._check)
+
+    def _check(self, header: str) -> StoredKey:
+        """Compare a header with what is kept, in the same time whether it is known or not."""
+        scheme, _, key = header.partition(" ")
+        match = KEY_PATTERN.fullmatch(key)
+        stored_key = self.keys.get(match[1]) if match else None
+        is_same = hmac.compare_digest(hash_key(key), stored_key.digest if stored_key else NO_DIGEST)
+        if scheme.lower() != "bearer" or stored_key is None or not is_same:
+            raise ProblemError(
+                ProblemKind.UNAUTHENTICATED,
+                "Send `Authorization: Bearer KEY` with a key of this service.",
+            )
+        return stored_key
+
+
 class KeyStore:
     """The file, read again when it changes, so that new and revoked keys need no restart."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file = KeyFile(None, {}, {})
+        self._file = KeyFile(None, {})
 
     def authenticate(self, header: str | None) -> StoredKey:
         """Return the key that an Authorization header shows; ProblemError where it shows none."""
-        file = self._read_changes()
-        stored_key = file.right_headers.get(header or "")
-        if stored_key is None:
-            stored_key = self._check(header, file.keys)
-            file.right_headers[header or ""] = stored_key
+        stored_key = self._read_changes().find_key(header or "")
         if stored_key.expires is not None and time.time() >= stored_key.expires:
             raise ProblemError(ProblemKind.EXPIRED, "Ask the operator for a new key.")
         return stored_key
@@ -180,19 +198,6 @@ class KeyStore:
             [key for seconds, key in lasting if seconds <= WARNING_SECONDS],
         )
 
-    def _check(self, header: str | None, keys: dict[str, StoredKey]) -> StoredKey:
-        """Compare a header with what is kept, in the same time whether it is known or not."""
-        scheme, _, key = (header or "").partition(" ")
-        match = KEY_PATTERN.fullmatch(key)
-        stored_key = keys.get(match[1]) if match else None
-        is_same = hmac.compare_digest(hash_key(key), stored_key.digest if stored_key else NO_DIGEST)
-        if scheme.lower() != "bearer" or stored_key is None or not is_same:
-            raise ProblemError(
-                ProblemKind.UNAUTHENTICATED,
-                "Send `Authorization: Bearer KEY` with a key of this service.",
-            )
-        return stored_key
-
     def _read_changes(self) -> KeyFile:
         version = None
         with suppress(FileNotFoundError):
@@ -200,15 +205,14 @@ class KeyStore:
             version = status.st_mtime_ns, status.st_ino
         file = self._file
         if version != file.version:
-            file = KeyFile(version, {key.id: key for key in read_keys(self.path)}, {})
-            self._file = file
+            file = self._file = KeyFile(version, {key.id: key for key in read_keys(self.path)})
         return file
 
 
 class RateLimiter:
     """One token bucket a client: `rate` questions a second on average, twice as many at once."""
 
-    def __init__(self, rate: float, clock: Callable[[], float]) -> None:
+    def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.rate = rate
         self.clock = clock
         self._buckets: dict[str, tuple[float, float]] = {}

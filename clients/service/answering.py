@@ -1,17 +1,18 @@
 """Private answers: drawn together, charged and stored at once, then told.
 
 The answers protect the INPUT of a query against the reader of the answer. None leaves before its
-charge and the answer itself, for repeats, are durable. HTTP service, Flower node and private layer
-answer by `ChargedMechanism.answer` only; it needs no web framework.
+charge and the answer itself, for repeats, are durable. HTTP service, Flower node, playground and
+private layer answer by `ChargedMechanism.answer` only; it needs no web framework.
 """
 
 import json
 import math
+import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from hashlib import sha256
 from typing import NamedTuple, final
 
@@ -23,16 +24,10 @@ from torch import Tensor
 from clients.service.model import ServedModel, uncertainty_scores, uncertainty_sensitivity
 from fedcel.posterior import Prediction
 from fedcel.privacy import AnswerCalibration, Mechanism, perturb_rows
-from fedcel.privacy.ledger import (
-    MICRO,
-    Charge,
-    Ledger,
-    Receipt,
-    Refusal,
-    to_micro_epsilon,
-)
+from fedcel.privacy.ledger import MICRO, Charge, Ledger, Receipt, Refusal, to_micro_epsilon
 
 PROBABILITY_DIGITS = 6
+LABEL = re.compile(rb'"label": \d+')
 MAX_TEXTS = 1024
 """Answers of which the text is kept: where a label is all that is told, there are no others."""
 NO_SCORES: Mapping[int, Tensor] = {}
@@ -46,7 +41,7 @@ class Query(NamedTuple):
 
     client: str
     request: str
-    """The client's own id of it."""
+    """The client's own id of it; empty: the message is its id, so that a repeat has the same."""
     message: bytes
     """D values, float32, little-endian."""
     wants_uncertainty: bool
@@ -73,25 +68,6 @@ class PrivateAnswer(NamedTuple):
         return self.body[:-1] + f', "fresh": {fresh}, "left": {remaining}}}'.encode()
 
 
-class AnswerText(NamedTuple):
-    """A fresh answer as JSON."""
-
-    body: bytes
-    """As the mechanism gave it; stored for repeats."""
-    reply: bytes
-    """With label and probabilities, which follow from it."""
-
-    def add_uncertainty(self, scores: Sequence[float]) -> "AnswerText":
-        """Return the text with entropy and BALD."""
-        entropy, information = scores
-        end = f', "entropy": {entropy!r}, "information": {information!r}}}'.encode()
-        return AnswerText(self.body[:-1] + end, self.reply[:-1] + end)
-
-
-def ignore_phase(name: str, seconds: float) -> None:
-    """Note nothing."""
-
-
 @final
 @dataclass(frozen=True)
 class ChargedMechanism:
@@ -102,15 +78,14 @@ class ChargedMechanism:
         ledger: Pays.
         model: Version of the model, as the ledger knows it.
         calibration: Adds probabilities; None: answers have none.
-        observe_phase: Is told the seconds of each part: noise, write, charge.
+        phases: Seconds of each part of the last batch: noise, write, charge.
     """
 
     mechanism: Mechanism
     ledger: Ledger
     model: str
     calibration: AnswerCalibration | None = None
-    observe_phase: Callable[[str, float], None] = ignore_phase
-    _texts: dict[bytes, AnswerText] = field(default_factory=dict, init=False, repr=False)
+    phases: dict[str, float] = field(default_factory=dict, init=False, repr=False)
 
     def build_charge(
         self, client: str, request: str, digest: bytes, *, wants_uncertainty: bool = False
@@ -119,6 +94,7 @@ class ChargedMechanism:
 
         `digest` identifies all that decides the answer: a client pays once for equal ones.
         """
+        request = request or sha256(self.model.encode() + digest).hexdigest()
         return Charge(
             request=f"{client}:{request}",  # nobody can use up another client's ids
             client=client,
@@ -150,100 +126,74 @@ class ChargedMechanism:
         Raises:
             LedgerError: The ledger cannot be written; nothing was answered.
         """
+        replies: list[PrivateAnswer | Refusal] = [Refusal("undefined", None)] * len(charges)
         is_finite = logits.isfinite().all(1)
-        if not is_finite.all():
-            places = is_finite.nonzero().flatten().tolist()
-            replies: list[PrivateAnswer | Refusal] = [Refusal("undefined", None) for _ in charges]
-            if places:
-                asking = {new: scores[old] for new, old in enumerate(places) if old in scores}
-                answers = self.answer([charges[place] for place in places], logits[places], asking)
-                for place, answer in zip(places, answers, strict=True):
-                    replies[place] = answer
+        places = is_finite.nonzero().flatten().tolist()
+        if not places:
             return replies
         with self.timed("noise"):
-            values = self.mechanism.answer(logits)
-            uncertainty = self._perturb(scores, logits.shape[1])
+            values = self.mechanism.answer(logits[is_finite]).detach().double().numpy()
+            asking = [place for place in places if place in scores]
+            noisy_scores = {}
+            if asking:  # at an epsilon of their own
+                rows = torch.stack([scores[place] for place in asking])
+                sensitivity = uncertainty_sensitivity(logits.shape[1])
+                noisy_rows = perturb_rows(rows, self.mechanism.epsilon, sensitivity)
+                noisy_scores = dict(zip(asking, noisy_rows.tolist(), strict=True))
         with self.timed("write"):
-            texts = self._write(values)
-            for place, row in uncertainty.items():
-                texts[place] = texts[place].add_uncertainty(row)
+            unit = self.mechanism.unit
+            bodies = [
+                write_answer(unit, row.tobytes(), *noisy_scores.get(place, ()))
+                for place, row in zip(places, values, strict=True)
+            ]
         with self.timed("charge"):
-            receipts = self.ledger.charge(charges, [text.body for text in texts])
-        return [
-            self._tell(charge, text, receipt)
-            for charge, text, receipt in zip(charges, texts, receipts, strict=True)
-        ]
+            receipts = self.ledger.charge([charges[place] for place in places], bodies)
+        paid = list[tuple[int, Receipt]]()
+        told_rows = list[Sequence[float]]()
+        for place, row, receipt in zip(places, values, receipts, strict=True):
+            if isinstance(receipt, Refusal):
+                replies[place] = receipt
+                continue
+            paid.append((place, receipt))
+            told_rows.append(row if receipt.is_fresh else json.loads(receipt.answer)["values"])
+        texts = [receipt.answer for _, receipt in paid]
+        if self.calibration is not None and paid:  # follows from what is stored, for nothing
+            probabilities = self.calibration.probabilities(np.array(told_rows, np.float64))
+            texts = [
+                add_probabilities(text, tuple(row))
+                for text, row in zip(texts, probabilities.tolist(), strict=True)
+            ]
+        for (place, receipt), text in zip(paid, texts, strict=True):
+            spent = charges[place].epsilon if receipt.is_fresh else 0
+            replies[place] = PrivateAnswer(text, receipt.is_fresh, receipt.remaining, spent)
+        return replies
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
-        """Observe how long a phase takes."""
+        """Note how long a phase takes."""
         start = time.perf_counter()
         yield
-        self.observe_phase(phase, time.perf_counter() - start)
+        self.phases[phase] = time.perf_counter() - start
 
     @cached_property
     def _epsilon(self) -> int:
         return to_micro_epsilon(self.mechanism.epsilon)
 
-    def _perturb(
-        self, scores: Mapping[int, Float[Tensor, "2"]], classes: int
-    ) -> dict[int, list[float]]:
-        """Perturb entropy and BALD at an epsilon of their own."""
-        if not scores:
-            return {}
-        rows = torch.stack([*scores.values()])
-        noisy = perturb_rows(rows, self.mechanism.epsilon, uncertainty_sensitivity(classes))
-        return dict(zip(scores, noisy.tolist(), strict=True))
 
-    def _tell(
-        self, charge: Charge, text: AnswerText, receipt: Receipt | Refusal
-    ) -> PrivateAnswer | Refusal:
-        """Return what the ledger lets a query have: its own answer, an earlier one, or none."""
-        if isinstance(receipt, Refusal):
-            return receipt
-        if receipt.is_fresh:
-            return PrivateAnswer(
-                text.reply, is_fresh=True, remaining=receipt.remaining, spent=charge.epsilon
-            )
-        body = receipt.answer
-        if self.calibration is not None:  # follows from what is stored, for nothing
-            row = np.asarray(json.loads(body)["values"], np.float64)
-            body = add_probabilities(body, row, self.calibration.probabilities(row[None])[0])
-        return PrivateAnswer(body, is_fresh=False, remaining=receipt.remaining, spent=0)
-
-    def _write(self, values: Float[Tensor, "B C"]) -> list[AnswerText]:
-        """Write fresh answers; of a label alone there are few, which are written once."""
-        rows = values.detach().double().numpy()
-        keys = [row.tobytes() for row in rows]
-        unknown = [place for place, key in enumerate(keys) if key not in self._texts]
-        written = dict(zip(unknown, self._write_anew(rows[unknown]), strict=True))
-        texts = [written.get(place) or self._texts[key] for place, key in enumerate(keys)]
-        if len(self._texts) + len(unknown) <= MAX_TEXTS:
-            self._texts.update((keys[place], text) for place, text in written.items())
-        return texts
-
-    def _write_anew(self, rows: Float[np.ndarray, "P C"]) -> list[AnswerText]:
-        if not len(rows):
-            return []
-        unit = self.mechanism.unit
-        bodies = [
-            json.dumps({"unit": unit, "label": top, "values": row}).encode()
-            for top, row in zip(rows.argmax(1).tolist(), rows.tolist(), strict=True)
-        ]
-        if self.calibration is None:
-            return [AnswerText(body, body) for body in bodies]
-        parts = zip(bodies, rows, self.calibration.probabilities(rows), strict=True)
-        return [AnswerText(body, add_probabilities(body, *part)) for body, *part in parts]
+@lru_cache(MAX_TEXTS)
+def write_answer(unit: str, values: bytes, *scores: float) -> bytes:
+    """Return an answer as JSON, as the mechanism gave it: float64 `values`, entropy and BALD."""
+    row = np.frombuffer(values, np.float64)
+    answer = {"unit": unit, "label": int(row.argmax()), "values": row.tolist()}
+    return json.dumps(answer | dict(zip(("entropy", "information"), scores, strict=False))).encode()
 
 
-def add_probabilities(
-    body: bytes, values: Float[np.ndarray, " C"], probabilities: Float[np.ndarray, " C"]
-) -> bytes:
-    """Return a stored answer with label and probabilities."""
-    label = int(probabilities.argmax())
-    if label != values.argmax():  # the largest value need not be the most probable class
-        body = json.dumps({**json.loads(body), "label": label}).encode()
-    numbers = ", ".join(f"{p:.{PROBABILITY_DIGITS}f}" for p in probabilities.tolist())
+@lru_cache(MAX_TEXTS)
+def add_probabilities(body: bytes, probabilities: tuple[float, ...]) -> bytes:
+    """Return a stored answer with its probabilities and the label of the largest one."""
+    numbers = ", ".join(f"{p:.{PROBABILITY_DIGITS}f}" for p in probabilities)
+    label = probabilities.index(max(probabilities))  # that of the largest value need not be
+    body = LABEL.sub(b'"label": %d' % label, body, count=1)
     return body[:-1] + f', "probabilities": [{numbers}]}}'.encode()
 
 
@@ -255,7 +205,6 @@ class PrivateAnswerer:
     model: ServedModel
     mechanism: Mechanism
     ledger: Ledger
-    observe_phase: Callable[[str, float], None] = ignore_phase
     calibration: AnswerCalibration | None = None
 
     def answer(self, queries: Sequence[Query]) -> list[PrivateAnswer | Refusal]:
@@ -266,6 +215,7 @@ class PrivateAnswerer:
         """
         if not queries:
             return []
+        self.phases.clear()
         with self._paid.timed("heads"):
             message_bytes = bytearray().join(query.message for query in queries)
             messages = torch.frombuffer(message_bytes, dtype=torch.float32)
@@ -290,17 +240,21 @@ class PrivateAnswerer:
             wants_uncertainty=query.wants_uncertainty,
         )
 
+    @property
+    def phases(self) -> dict[str, float]:
+        """Return the seconds of each part of the last batch: heads, noise, write, charge."""
+        return self._paid.phases
+
     def digest(self, query: Query) -> bytes:
         """Return SHA-256 of a query's message and of everything else that decides its answer."""
-        return sha256(
-            self._answer_contexts[query.wants_uncertainty] + b"\0" + query.message
-        ).digest()
+        context = self._answer_contexts[query.wants_uncertainty]
+        return sha256(context + b"\0" + query.message).digest()
 
     @cached_property
     def _answer_contexts(self) -> list[bytes]:
-        """Return what decides an answer besides its message, without and with uncertainty.
+        """What decides an answer besides its message, without and with uncertainty.
 
-        Canonical JSON of values alone: the digests are kept for years, names in the code are not.
+        Canonical JSON of values only: the digests are kept for years, names in the code are not.
         """
         privacy = KEPT_KEYS | self.model.privacy.model_dump(mode="json", by_alias=True)
         return [
@@ -314,6 +268,4 @@ class PrivateAnswerer:
 
     @cached_property
     def _paid(self) -> ChargedMechanism:
-        return ChargedMechanism(
-            self.mechanism, self.ledger, self.model.version, self.calibration, self.observe_phase
-        )
+        return ChargedMechanism(self.mechanism, self.ledger, self.model.version, self.calibration)

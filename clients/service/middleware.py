@@ -3,7 +3,6 @@
 import asyncio
 import json
 import logging
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, final
@@ -12,11 +11,11 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from clients.service.access import RateLimiter
+from clients.service.access import RateLimiter, check_request_id
 from clients.service.answering import PrivateAnswer
 from clients.service.app import JSON_TYPE, read_body
 from clients.service.message_identity import identify_message
-from clients.service.private_layer import LogitQuery, PrivateLayer, check_request_id
+from clients.service.private_layer import LogitQuery, PrivateLayer
 from clients.service.problems import (
     ProblemError,
     ProblemKind,
@@ -107,7 +106,7 @@ class PrivacyMiddleware:
         self.open_paths = frozenset(open_paths) - self.paths
         self.read = read
         self.max_bytes = max_bytes
-        self.rates = RateLimiter(rate, time.monotonic)
+        self.rates = RateLimiter(rate)
         self._thread = ThreadPoolExecutor(1, "fedcel-answers")
         self._batcher: Batcher[LogitQuery, PrivateAnswer | Refusal] | None = None
 

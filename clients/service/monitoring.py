@@ -8,15 +8,12 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 from typing import TextIO
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from clients.service.answering import PrivateAnswer
 from clients.service.problems import list_frames
-from fedcel.privacy.ledger import MICRO, Refusal
 
 LOGGER = logging.getLogger("fedcel.service")
 RECORD_FIELDS = {*vars(logging.makeLogRecord({})), "message", "asctime", "color_message"}
@@ -64,42 +61,13 @@ class Metrics:
         self.reloads = counter("fedcel_reloads", "Reloads of the run.", ["outcome"])
         for outcome in RELOAD_OUTCOMES:
             self.reloads.labels(outcome)  # a count that begins at 1 shows no increase
+        self.find_route = cache(
+            lambda route, status: (self.requests.labels(route, status), self.seconds.labels(route))
+        )
+        for is_fresh in ("true", "false"):
+            self.answers.labels(is_fresh)
         self.key_expiry = gauge("fedcel_key_expiry_seconds", "Time to the first expiry.")
         self.keys_expiring = gauge("fedcel_keys_expiring", "Keys that end within seven days.")
-        self._fresh, self._repeated = (self.answers.labels(text) for text in ("true", "false"))
-        self._requests: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
-
-    def observe_request(self, route: str, status: int, seconds: float) -> None:
-        """Note a request; what counts it is looked up once."""
-        if (route, status) not in self._requests:
-            self._requests[route, status] = (
-                self.requests.labels(route, str(status)),
-                self.seconds.labels(route),
-            )
-        count, timer = self._requests[route, status]
-        count.inc()
-        timer.observe(seconds)
-
-    def observe_batch(
-        self,
-        replies: Sequence[PrivateAnswer | Refusal],
-        phases: Sequence[tuple[str, float]],
-        waiting: int,
-    ) -> None:
-        """Note a batch's answers, the seconds of its parts, and how many queries wait."""
-        for name, seconds in phases:
-            self.phases.labels(name).observe(seconds)
-        self.queue.set(waiting)
-        self.batch.observe(len(replies))
-        answers = [reply for reply in replies if isinstance(reply, PrivateAnswer)]
-        fresh = sum(answer.is_fresh for answer in answers)
-        self._fresh.inc(fresh)
-        self._repeated.inc(len(answers) - fresh)
-        self.epsilon.inc(sum(answer.spent for answer in answers) / MICRO)
-
-    def to_text(self) -> bytes:
-        """Return all numbers as Prometheus reads them."""
-        return generate_latest(self.registry)
 
 
 class JsonLines(logging.Formatter):

@@ -5,7 +5,6 @@ wraps an ASGI application in it.
 """
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from hashlib import sha256
@@ -17,10 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clients.service.access import KeyStore, key_table_path
+from clients.service.access import KeyStore, check_request_id, key_table_path
 from clients.service.answering import ChargedMechanism, PrivateAnswer
-from clients.service.problems import ProblemError, ProblemKind, explain_refusal
-from clients.service_messages import REQUEST_ID_PATTERN
+from clients.service.problems import explain_refusal
 from fedcel.errors import SettingsError
 from fedcel.forks import restart_in_forks
 from fedcel.privacy import AnswerCalibration, Mechanism
@@ -207,14 +205,6 @@ def describe_mechanism(mechanism: Mechanism) -> bytes:
         stated = {field.name: getattr(mechanism, field.name) for field in fields(mechanism)}
         law |= {key: value for key, value in stated.items() if isinstance(value, str | int | float)}
     return json.dumps(law, sort_keys=True, separators=(",", ":")).encode()
-
-
-def check_request_id(request: str) -> None:
-    """Refuse anything but a request id: ProblemError."""
-    if not re.fullmatch(REQUEST_ID_PATTERN, request):
-        raise ProblemError(
-            ProblemKind.INVALID, f"Send a header Idempotency-Key that matches {REQUEST_ID_PATTERN}."
-        )
 
 
 def read_row(logits: Logits, classes: int) -> Tensor:

@@ -44,6 +44,8 @@ from fedcel.errors import FedcelError, LedgerError, RunError, SettingsError
 from fedcel.privacy.ledger import MICRO, Balance, LedgerAddress, Refusal, to_micro_epsilon
 
 DAY_SECONDS = 86_400.0
+QUEUE_SECONDS = 0.1
+"""How often the queue is looked through for a version that ended."""
 PROBE_SECONDS = 10.0
 """How long a write to the ledger shows that it can be written."""
 
@@ -99,8 +101,8 @@ class Service:
         self.limits = limits
         self.keys = KeyStore(key_table_path(ledger, keys))
         read_rate = limits.rate if limits.read_rate is None else limits.read_rate
-        self.rates = {path: RateLimiter(read_rate, time.monotonic) for path in READ_PATHS}
-        self.rates[QUERY_PATH] = RateLimiter(limits.rate, time.monotonic)
+        self.rates = {path: RateLimiter(read_rate) for path in READ_PATHS}
+        self.rates[QUERY_PATH] = RateLimiter(limits.rate)
         self.metrics = Metrics()
         self.is_ready = False
         self.is_ending = False
@@ -115,8 +117,6 @@ class Service:
         self._ends: dict[str, asyncio.TimerHandle] = {}
         self._probe: asyncio.Task[None] | None = None
         self._wrote_at = -math.inf
-        self._under_way: Counter[str] = Counter()
-        """Queries that wait for an answer, by the version that they were made for."""
 
     @property
     def model(self) -> ServedModel:
@@ -212,7 +212,7 @@ class Service:
         """Answer a replaced version no more; what waits in the queue is still answered."""
         self._ends.pop(version).cancel()
         del self.versions[version]
-        self._leave_version(version)
+        self._begin_task(self._remove_version(version))
         self.metrics.versions.set(len(self.versions))
         LOGGER.info("version ended", extra={"model": version})
 
@@ -244,9 +244,7 @@ class Service:
 
     async def answer(self, query: Query) -> PrivateAnswer:
         """Return the answer to a query; ProblemError says why there is none."""
-        version = query.version
-        self.find_model(version)  # its grace may have ended while the body arrived
-        self._under_way[version] += 1  # it stays at the worker until then
+        self.find_model(query.version)  # its grace may have ended while the body arrived
         try:
             reply = await self.batcher.submit(query)
         except ProblemError:
@@ -254,14 +252,12 @@ class Service:
             raise
         except LedgerError as error:
             raise self._fail(error) from None
-        finally:
-            self._under_way[version] -= 1
-            self._leave_version(version)
         if isinstance(reply, Refusal):
             self.metrics.refusals.labels(reply.reason).inc()
             raise explain_refusal(reply)
         if reply.is_fresh:  # all others wrote nothing
-            self._note_written()
+            self._wrote_at = self.loop.time()
+            self.is_ready = not self.is_ending
         return reply
 
     async def read_balance(self, client: str) -> Balance:
@@ -287,23 +283,18 @@ class Service:
             if self.is_ready:  # told once
                 self._fail(error)
         else:
-            self._note_written()
-
-    def _note_written(self) -> None:
-        self.is_ready = not self.is_ending
-        self._wrote_at = self.loop.time()
-
-    def _leave_version(self, version: str) -> None:
-        """Take a version that ended from the worker, once nobody waits for it."""
-        if version not in self.versions and not self._under_way[version]:
-            self._begin_task(self._remove_version(version))
+            self._wrote_at = self.loop.time()
+            self.is_ready = not self.is_ending
 
     async def _remove_version(self, version: str) -> None:
+        """Take a version that ended from the worker, once no query in the queue is for it."""
         async with self._reloading:  # it may come back meanwhile
-            if version in self.versions or self._under_way[version]:
-                return
-            with suppress(LedgerError):  # the worker may have ended
-                await self.worker.call(AnswerWorker.remove_version, version)
+            while any(query.version == version for query, _ in self.batcher.waiting):
+                await asyncio.sleep(QUEUE_SECONDS)
+            await asyncio.sleep(0)  # a batch that has just begun goes first
+            if version not in self.versions:
+                with suppress(LedgerError):  # the worker may have ended
+                    await self.worker.call(AnswerWorker.remove_version, version)
 
     def _fail_for_good(self) -> None:
         self.is_ready = False
@@ -339,9 +330,18 @@ class Service:
         except AnsweringError as error:
             LOGGER.error("answering failed", extra={"reason": str(error)})
             raise
-        self.metrics.observe_batch(replies, phases, self.batcher.count_waiting())
+        metrics = self.metrics
+        for name, seconds in phases:
+            metrics.phases.labels(name).observe(seconds)
+        metrics.queue.set(len(self.batcher.waiting))
+        metrics.batch.observe(len(replies))
+        answers = [reply for reply in replies if isinstance(reply, PrivateAnswer)]
+        fresh = sum(answer.is_fresh for answer in answers)
+        metrics.answers.labels("true").inc(fresh)
+        metrics.answers.labels("false").inc(len(answers) - fresh)
+        metrics.epsilon.inc(sum(answer.spent for answer in answers) / MICRO)
         for version, count in Counter(query.version for query in queries).items():
-            self.metrics.version_queries.labels(version).inc(count)
+            metrics.version_queries.labels(version).inc(count)
         return replies
 
 

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, Generic, ParamSpec, Self, TypeVar, final
+from typing import Any, Generic, Self, TypeVar, final
 
 import torch
 
@@ -45,7 +45,6 @@ Phases = list[tuple[str, float]]
 """Seconds of each part of a batch: heads, noise, write, charge."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Parameters = ParamSpec("Parameters")
 
 
 class AnsweringError(Exception):
@@ -62,7 +61,6 @@ class AnswerWorker:
     def __init__(self, ledger: LedgerAddress) -> None:
         self.ledger = Ledger.open(ledger)
         self._answerers: dict[str, PrivateAnswerer] = {}
-        self._phases: Phases = []
 
     def add_version(self, offer: ModelOffer) -> None:
         """Answer a version from now on, once it has made an answer for nobody.
@@ -72,28 +70,25 @@ class AnswerWorker:
         model, mechanism, calibration, _ = offer
         model.predict(torch.zeros(1, model.net.features))
         mechanism.answer(torch.zeros(1, model.classes))
-        self._answerers[model.version] = PrivateAnswerer(
-            model, mechanism, self.ledger, lambda *phase: self._phases.append(phase), calibration
-        )
+        self._answerers[model.version] = PrivateAnswerer(model, mechanism, self.ledger, calibration)
 
     def remove_version(self, version: str) -> None:
         """Answer a version no more."""
         del self._answerers[version]
 
     def answer(self, queries: Sequence[Query]) -> tuple[list[PrivateAnswer | Refusal], Phases]:
-        """Answer queries, each by the version that it was made for.
-
-        A batch for one version alone is one transaction of the ledger, as it is without a change.
-        """
-        self._phases = []
-        places: dict[str, list[int]] = {}
+        """Answer queries, each by the version that it was made for; each version is one charge."""
+        by_version: dict[str, list[int]] = {}
         for place, query in enumerate(queries):
-            places.setdefault(query.version, []).append(place)
+            by_version.setdefault(query.version, []).append(place)
         replies: dict[int, PrivateAnswer | Refusal] = {}
-        for version, rows in places.items():
-            answers = self._answerers[version].answer([queries[row] for row in rows])
-            replies.update(zip(rows, answers, strict=True))
-        return [replies[place] for place in range(len(queries))], self._phases
+        phases: Phases = []
+        for version, places in by_version.items():
+            answerer = self._answerers[version]
+            answers = answerer.answer([queries[place] for place in places])
+            replies.update(zip(places, answers, strict=True))
+            phases += answerer.phases.items()
+        return [replies[place] for place in range(len(queries))], phases
 
     def read_balance(self, client: str) -> Balance:
         """Return a client's account."""
@@ -263,8 +258,6 @@ def main() -> None:
                 method, arguments = pickle.loads(stream.read(int.from_bytes(length)))
                 if method is AnswerWorker:
                     worker = AnswerWorker(*arguments)
-                elif worker is None:
-                    raise LedgerError("the process has no ledger; start the service again")
                 else:
                     result = method(worker, *arguments)
                 if method is AnswerWorker.add_version:
@@ -320,30 +313,20 @@ class Batcher(Generic[Item, Result]):
         self.at_once = at_once
         self.max_batch = max_batch
         self.max_waiting = max_waiting
-        self._waiting: deque[tuple[Item, asyncio.Future[Result]]] = deque()
+        self.waiting: deque[tuple[Item, asyncio.Future[Result]]] = deque()
         self._enough = 1
         """With so many waiting a batch begins at once."""
-        self._lingering = 0
-        """How many waited when the timer was set."""
-        self._deadline = 0.0
-        self._under_way: set[asyncio.Task[None]] = set()
-        self._size_under_way = 0
+        self._under_way: dict[asyncio.Task[None], int] = {}
+        """Batches at work, and their sizes."""
+        self._lingering: asyncio.Task[None] | None = None
         self._is_closed = False
-        self._timer: asyncio.Handle | None = None
-        self._idle = asyncio.Event()
-        self._idle.set()
-
-    def count_waiting(self) -> int:
-        """Return how many items wait."""
-        return len(self._waiting)
 
     async def submit(self, item: Item) -> Result:
         """Return the item's result; ProblemError at once where there is no room."""
-        if self._is_closed or len(self._waiting) >= self.max_waiting:
+        if self._is_closed or len(self.waiting) >= self.max_waiting:
             raise ProblemError(ProblemKind.BUSY, "Ask again with the same id.", retry_after=1.0)
         future: asyncio.Future[Result] = self.loop.create_future()
-        self._waiting.append((item, future))
-        self._idle.clear()
+        self.waiting.append((item, future))
         self._begin_if_due()
         return await future
 
@@ -351,46 +334,40 @@ class Batcher(Generic[Item, Result]):
         """Take no more, answer all that waits, end."""
         self._is_closed = True
         self._begin_if_due()
-        await self._idle.wait()
+        while self._under_way:  # the end of one begins the next
+            await asyncio.wait(self._under_way)
 
     def _begin_if_due(self) -> None:
         """Begin a batch where enough wait for it, else soon."""
-        if len(self._under_way) == self.at_once or not self._waiting:
+        if len(self._under_way) == self.at_once or not self.waiting:
             return
-        if len(self._waiting) >= self._enough or self._is_closed:
+        if len(self.waiting) >= self._enough or self._is_closed:
             self._begin()
-        elif self._timer is None and not self._under_way:
-            self._deadline = self.loop.time() + MAX_LINGER_SECONDS
-            self._linger()
+        elif self._lingering is None and not self._under_way:
+            self._lingering = self.loop.create_task(self._linger())
 
-    def _linger(self) -> None:
-        """Wait as long as more come."""
-        self._lingering = len(self._waiting)
-        if self.at_once > 1:  # a process that has nothing to do waits for what is there already
-            self._timer = self.loop.call_soon(self._begin_if_alone)
-        else:
-            self._timer = self.loop.call_later(LINGER_SECONDS, self._linger_again)
-
-    def _linger_again(self) -> None:
-        """Wait once more: a busy loop may not have looked for what came since."""
-        self._timer = self.loop.call_later(LINGER_SECONDS, self._begin_if_alone)
-
-    def _begin_if_alone(self) -> None:
-        """Begin a batch where no more came."""
-        if len(self._waiting) > self._lingering and self.loop.time() < self._deadline:
-            self._linger()
-        else:
-            self._begin()
+    async def _linger(self) -> None:
+        """Begin a batch once no more come."""
+        deadline = self.loop.time() + MAX_LINGER_SECONDS
+        count = 0
+        while len(self.waiting) > count and self.loop.time() < deadline:
+            count = len(self.waiting)
+            if self.at_once > 1:  # a process that has nothing to do waits for what is there already
+                await asyncio.sleep(0)
+            else:  # twice: a busy loop may not have looked for what came since
+                await asyncio.sleep(LINGER_SECONDS)
+                await asyncio.sleep(LINGER_SECONDS)
+        self._lingering = None
+        self._begin()
 
     def _begin(self) -> None:
         """Take a batch from the queue, and have it worked on."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        size = min(len(self._waiting), self.max_batch)
-        batch = [self._waiting.popleft() for _ in range(size)]
-        self._size_under_way += size
-        self._under_way.add(self.loop.create_task(self._work_on(batch)))
+        if self._lingering is not None:
+            self._lingering.cancel()
+            self._lingering = None
+        size = min(len(self.waiting), self.max_batch)
+        batch = [self.waiting.popleft() for _ in range(size)]
+        self._under_way[self.loop.create_task(self._work_on(batch))] = size
 
     async def _work_on(self, batch: list[tuple[Item, asyncio.Future[Result]]]) -> None:
         """Have a batch worked on, tell the submitters, and begin the next batch."""
@@ -408,28 +385,22 @@ class Batcher(Generic[Item, Result]):
                 future.set_exception(results)
             else:
                 future.set_result(results[place])
-        share = (self._size_under_way + len(self._waiting)) // self.at_once
+        share = (sum(self._under_way.values()) + len(self.waiting)) // self.at_once
         self._enough = min(max(1, share), self.max_batch)
-        self._size_under_way -= len(batch)
         task = asyncio.current_task()
         assert task is not None
-        self._under_way.discard(task)
+        del self._under_way[task]
         self._begin_if_due()
-        if not (self._waiting or self._under_way):
-            self._idle.set()
 
 
 async def run_in_thread(
-    thread: ThreadPoolExecutor,
-    work: Callable[Parameters, Result],
-    *arguments: Parameters.args,
-    **options: Parameters.kwargs,
+    thread: ThreadPoolExecutor, work: Callable[..., Result], *arguments: object
 ) -> Result:
     """Return what work returns that runs in a thread; what would end the event loop is an error."""
 
     def run() -> Result:
         try:
-            return work(*arguments, **options)
+            return work(*arguments)
         except Exception:
             raise
         except BaseException as error:  # such as SystemExit

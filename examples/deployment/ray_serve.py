@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 from ray import serve
 
-from clients.service.app import create_app
+from clients.service.app import ServiceApp
 from clients.service.monitoring import configure_logs
 from clients.service.service import Limits, Service
 from fedcel.privacy.ledger import parse_ledger_address
@@ -46,7 +46,7 @@ def build(options: Options) -> serve.Application:
         run = run_folder.read_run(options.run)
         offer, _ = load_offer(run, {}, TORCH_HEADS, allow_chance=options.allow_chance)
         ledger = parse_ledger_address(options.ledger)
-        return create_app(Service(offer, ledger, Limits(rate=options.rate), keys=options.keys))
+        return ServiceApp(Service(offer, ledger, Limits(rate=options.rate), keys=options.keys))
 
     @serve.deployment(
         num_replicas=options.replicas,

@@ -1,6 +1,5 @@
 """Serve a finished run over HTTP: the composition of model, mechanism, ledger and web server."""
 
-import os
 import signal
 import socket
 from collections.abc import Mapping
@@ -13,12 +12,11 @@ import uvicorn
 from fastapi import FastAPI
 
 from clients.service import ServedModel, load_served
-from clients.service.app import create_app
+from clients.service.app import ServiceApp
 from clients.service.model import ModelOffer
 from clients.service.monitoring import configure_logs
 from clients.service.onnx_heads import Engine, use_onnx_heads
 from clients.service.service import Limits, Reload, Service
-from clients.service.telemetry import open_telemetry
 from clients.service.worker import ProcessWorker, spare_from_collections
 from clients.service_messages import LOOPBACK_HOSTS, ExpectedCard
 from fedcel.errors import RunError, SettingsError
@@ -94,8 +92,7 @@ def run_service(
         offer, verdict = load()
         reload = Reload(load_again, grace_seconds)
         service = Service(offer, ledger_file, limits, keys=keys, reload=reload, worker=worker)
-        telemetry = open_telemetry(os.environ)
-        server = uvicorn.Server(configure_server(create_app(service, telemetry), endpoint))
+        server = uvicorn.Server(configure_server(ServiceApp(service), endpoint))
         with open_socket(endpoint) as listener:
             configure_logs()
             scheme = "https" if endpoint.certificate else "http"
@@ -106,8 +103,6 @@ def run_service(
             service.on_failure = partial(setattr, server, "should_exit", True)
             spare_from_collections()
             run_until_stopped(server, listener, greeting)
-    if telemetry is not None:
-        telemetry.close()
     if service.failure is not None:
         raise service.failure
     if not server.started:

@@ -15,7 +15,7 @@ import uvicorn
 
 from clients.service import ServedModel, load_served
 from clients.service.access import add_key, key_table_path
-from clients.service.app import create_app
+from clients.service.app import ServiceApp
 from clients.service.model import ModelOffer
 from clients.service.service import Limits, Reload, Service
 from clients.service.worker import ThreadWorker, Worker
@@ -117,7 +117,7 @@ def running(
         worker=worker,
     )
     endpoint = Endpoint("127.0.0.1", 0, None, None, False)
-    server = uvicorn.Server(configure_server(create_app(service), endpoint))
+    server = uvicorn.Server(configure_server(ServiceApp(service), endpoint))
     with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
         thread = Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()

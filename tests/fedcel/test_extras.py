@@ -17,8 +17,6 @@ IMPORTED_AS = {
     "flwr-datasets": "flwr_datasets",
     "mlflow-skinny": "mlflow",
     "prometheus-client": "prometheus_client",
-    "opentelemetry-exporter-otlp-proto-http": "opentelemetry.exporter.otlp.proto.http",
-    "opentelemetry-sdk": "opentelemetry.sdk",
 }
 
 

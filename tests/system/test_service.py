@@ -18,12 +18,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from clients import ImageOwner, SplitClient
-from clients.service.telemetry import CLOSE_SECONDS
 from fedcel.errors import ServiceError
 from fedcel.runs import run_folder
 from sims.commands import ledger as operator
 from tests.clients.serving import wait_until
-from tests.system.services import Process, new_key, serving, stored
+from tests.system.services import Process, new_key, serving
 from tests.system.slow_connections import HALF_HANDSHAKE
 
 
@@ -115,22 +114,6 @@ def test_a_private_answer_over_tls(tmp_path: Path, folder: Path, certified: Cert
     assert key[-43:] not in service.log.read_text() and '"drained"' in service.log.read_text()
     assert "all balances and links are right" in operator.verify_ledger(ledger)
     assert "phone" in operator.list_accounts(ledger)
-
-
-@pytest.mark.long
-def test_a_collector_that_is_away_delays_the_end_by_seconds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody listens at its address; a request was answered all the same."""
-    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
-    stored(tmp_path / "run")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
-    with serving(tmp_path / "run", tmp_path / "ledger.db") as service:
-        assert httpx.get(f"{service.url}/v1/model").status_code == 401
-        start = time.monotonic()
-        assert ended(service) == 0
-        assert time.monotonic() - start < CLOSE_SECONDS + 5  # the process itself takes one or two
-        assert '"telemetry given up"' in service.log.read_text()
 
 
 def find_worker(service: Process) -> int:

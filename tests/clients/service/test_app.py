@@ -19,7 +19,7 @@ from torch import Tensor
 
 from clients.service import service as service_module
 from clients.service.access import add_key, key_table_path, remove_key
-from clients.service.app import create_app
+from clients.service.app import ServiceApp
 from clients.service.problems import PROBLEM_MEDIA_TYPE, ProblemKind
 from clients.service.service import Limits, Service
 from fedcel.privacy.ledger import MICRO, Ledger, sqlite_database
@@ -88,7 +88,7 @@ def test_the_declared_route_is_the_one_that_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No layer before it has an answer of its own."""
-    app = create_app(Service(make_offer(made_run()), tmp_path / "ledger.db", Limits()))
+    app = ServiceApp(Service(make_offer(made_run()), tmp_path / "ledger.db", Limits()))
     (route,) = [route for route in app.routes if getattr(route, "path", "") == "/v1/query"]
 
     async def answer(request: Request) -> Response:

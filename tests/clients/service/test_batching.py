@@ -42,7 +42,7 @@ def test_what_waits_is_answered_together_and_the_queue_is_bounded() -> None:
             await asyncio.sleep(0.05)
             waiting = [asyncio.create_task(batcher.submit(i)) for i in range(1, 5)]
             await asyncio.sleep(0.05)
-            assert batcher.count_waiting() == 4
+            assert len(batcher.waiting) == 4
             with pytest.raises(ProblemError):
                 await batcher.submit(5)
             gate.open.set()
