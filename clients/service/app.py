@@ -93,12 +93,13 @@ class ServiceRoute(APIRoute):
         """Match a request's path, then its method."""
         if scope["type"] != "http" or scope["path"] != self.path:
             return Match.NONE, {}
-        return Match.FULL if scope["method"] in self.methods else Match.PARTIAL, {}
+        return Match.FULL if scope["method"] in (self.methods or ()) else Match.PARTIAL, {}
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Have the handler answer a request."""
-        if scope["method"] not in self.methods:
-            raise HTTPException(405, headers={"Allow": ", ".join(self.methods)})
+        methods = self.methods or ()
+        if scope["method"] not in methods:
+            raise HTTPException(405, headers={"Allow": ", ".join(methods)})
         response: Response = await self.endpoint(Request(scope, receive))
         await response(scope, receive, send)
 
