@@ -35,17 +35,6 @@ def to_kebab(name: str) -> str:
     return name.replace("_", "-")
 
 
-def parse_numbers(text: str) -> str:
-    """Return a comma-separated list of numbers as it is; ValueError unless all are positive."""
-    try:
-        values = [float(part) for part in text.split(",")]
-    except ValueError:
-        values = []
-    if not values or not all(map(POSITIVE.holds, values)):
-        raise ValueError(f"must be numbers, separated by commas, each {POSITIVE.words}")
-    return text
-
-
 def within(limits: Range) -> AfterValidator:
     """Return a validator that takes the numbers of a range."""
 
@@ -76,7 +65,6 @@ def part_words(names: tuple[str, ...]) -> Words:
     return Words(f"{', '.join(names)}, or package.module:object")
 
 
-PositiveList = Annotated[str, AfterValidator(parse_numbers), Words("numbers > 0, comma-separated")]
 Positive = Annotated[float, within(POSITIVE), Words("number > 0")]
 Fraction = Annotated[float, within(FRACTION), Words("number > 0 and < 1")]
 

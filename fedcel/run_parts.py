@@ -317,7 +317,7 @@ def describe_cut(
     """Describe to the losses what passes the cut of a net.
 
     Args:
-        settings: The run's settings, which say how features are bounded.
+        settings: The run's settings.
         net: The net.
         classes: C.
         image: An image's shape, (C, H, W).
@@ -331,7 +331,6 @@ def describe_cut(
         sigma=net.cut.sigma,
         positions=net.positions,
         image=image,
-        is_unit_box=getattr(settings.net, "bound", "sigmoid") == "sigmoid",
     )
 
 
@@ -390,7 +389,7 @@ def declare_metrics(settings: Settings, classes: int | None = None) -> dict[str,
         "update-information": MetricRange(0.0, inf, _USUAL_INFORMATION),
     }
     features = settings.defence.adapt_net(settings.net).features
-    is_bounded = isinstance(settings.net, OwnNet) and settings.net.bound != "none"
+    is_bounded = isinstance(settings.net, OwnNet)
     is_one_sd = settings.defence.find_noise_shape(settings.net) == "one"
     largest = features * (1.0 if is_one_sd else NOISE_LIMIT**2)  # in units of the noise
     spread = MetricRange(0.0, largest if is_bounded else inf, largest)

@@ -33,6 +33,7 @@ MAX_TEXTS = 1024
 NO_SCORES: Mapping[int, Tensor] = {}
 
 KEPT_KEYS = {"clip": 1.0, "clip-kind": "l1", "delta": 1e-6, "sensitivity": "none"}
+KEPT_KEYS |= {"epsilons": "0.5,1,2,4,8"}
 """Keys that every mechanism had when the first digests were kept, with their values then."""
 
 

@@ -6,6 +6,9 @@ from pydantic import Field
 
 from fedcel.options import Options, Positive
 
+MAX_CANDIDATES = 100
+"""Images to pick the right one from, at most."""
+
 
 class AttackSettings(Options):
     """Who attacks, and with what."""
@@ -19,17 +22,18 @@ class AttackSettings(Options):
     )
     budget: Positive = Field(1.0, description="Multiple of each attack's default effort.")
     seeds: int = Field(3, ge=1, description="Attack seeds; each is a row of the results.")
-    candidates: int = Field(100, ge=2, description="Images to pick the right one from.")
     targets: int = Field(0, ge=0, description="Targets to rebuild, the first so many; 0: all.")
     batch: int = Field(1, ge=1, description="Images behind one attacked upload of a client.")
     local_steps: int = Field(
         1, ge=1, description="Local steps behind one attacked upload, each on all of its images."
     )
-    received: Literal["first", "last", "hijacked", "trapped"] = Field(
+    received: Literal["first", "heated", "last", "hijacked", "trapped"] = Field(
         "first",
-        description="Model behind attacked uploads: of round 1, after burn-in, or the "
-        "latter manipulated.",
+        description="Model behind attacked uploads: round 1's, that with all noise, "
+        "after burn-in, or manipulated.",
     )
-    langevin: bool = Field(
-        False, description="Add the full temperature's Langevin noise to attacked uploads."
-    )
+
+    @property
+    def candidates(self) -> int:
+        """Images to pick the right one from: 100, or all targets where they are fewer."""
+        return min(MAX_CANDIDATES, self.targets or MAX_CANDIDATES)

@@ -20,6 +20,7 @@ from fedcel.data.images import Images
 from fedcel.errors import DataError
 from fedcel.options import Kind, Positive
 
+SHARDS_A_CLIENT = 2
 DRAWS = 11
 """Draws of a Dirichlet distribution until every client has an image, at most."""
 Positions = Int[Tensor, " _"]
@@ -193,7 +194,7 @@ class Dirichlet(Partition):
 
 
 class Shards(Partition):
-    """Cut the images, sorted by label, into clients * shards pieces, dealt at random.
+    """Cut the images, sorted by label, into two pieces a client, dealt at random.
 
     Where they do not come out even, the last is smaller and some clients get one less.
 
@@ -202,12 +203,11 @@ class Shards(Partition):
     """
 
     partition: Literal["shards"] = "shards"
-    shards: int = Field(2, ge=1, description="Shards a client.")
 
     def split(self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator) -> Parts:
         """Deal shards of the sorted images."""
         images = len(labels)
-        size = math.ceil(images / (clients * self.shards))
+        size = math.ceil(images / (clients * SHARDS_A_CLIENT))
         if math.ceil(images / size) < clients:
             size = images // clients
         shards = math.ceil(images / size)

@@ -28,7 +28,6 @@ class CutShape(NamedTuple):
         sigma: Standard deviation of the noise at the cut, in units of z.
         positions: Positions of each channel in z, which holds channel after channel.
         image: An image's shape, (C, H, W).
-        is_unit_box: Whether each feature is in [0, 1].
     """
 
     classes: int
@@ -36,7 +35,6 @@ class CutShape(NamedTuple):
     sigma: float = 0.0
     positions: int = 1
     image: tuple[int, ...] = ()
-    is_unit_box: bool = False
 
 
 class StackedFeatures(NamedTuple):

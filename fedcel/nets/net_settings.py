@@ -1,13 +1,11 @@
 """Split networks: one class a kind, whose fields are its keys and which builds the net."""
 
-from collections.abc import Callable
 from itertools import pairwise
 from math import prod
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
-from jaxtyping import Float
 from pydantic import Field
-from torch import Tensor, nn
+from torch import nn
 
 from fedcel import plugins
 from fedcel.errors import FedcelError, NetError
@@ -53,28 +51,9 @@ class NetSettings(Kind, table="net", selector="name"):
         return NoiseScale(features, is_of_image=self.noise_shape == "image")
 
 
-class NormBound(nn.Module):
-    """Scale z down to at most unit root mean square; short vectors pass unchanged."""
-
-    def forward(self, z: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
-        """Return z with |z|^2 <= D."""
-        rms = z.square().mean(1, keepdim=True).sqrt()
-        return z / rms.clamp_min(1.0)
-
-
-BOUNDS: dict[str, Callable[[], nn.Module]] = {
-    "sigmoid": nn.Sigmoid,
-    "norm": NormBound,
-    "none": nn.Identity,
-}
-
-
 class OwnNet(NetSettings):
-    """Net of this project: its features are bounded, its head is linear."""
+    """Net of this project: its features are in [0, 1], its head is linear."""
 
-    bound: Literal["sigmoid", "norm", "none"] = Field(
-        "sigmoid", description="How smashed data are kept bounded; 'none' only for study."
-    )
     head: Literal["classes", "gaussian", "heteroscedastic"] = Field(
         "classes",
         description="Logits of classes, or of a number's bins by a Gaussian of one sd or many.",
@@ -83,7 +62,7 @@ class OwnNet(NetSettings):
     def build_feature_layers(self, inputs: int) -> list[nn.Module]:
         """Build a hidden layer, the layer that makes D features, and their bound."""
         hidden, last = (nn.Linear(*pair) for pair in pairwise([inputs, self.width, self.features]))
-        return [hidden, nn.ReLU(), last, BOUNDS[self.bound]()]
+        return [hidden, nn.ReLU(), last, nn.Sigmoid()]
 
     def build_head(self, classes: int, inputs: int | None = None) -> nn.Module:
         """Build a linear head of classes or of a number's bins."""
@@ -157,6 +136,10 @@ class Strided(OwnNet):
         return encoder, self.build_head(classes)
 
 
+CUT_AFTER = 2
+"""Blocks of VGG11 before the cut."""
+
+
 class Vgg11(OwnNet):
     """VGG11's eight convolutions in five blocks.
 
@@ -172,7 +155,6 @@ class Vgg11(OwnNet):
     has_positions: ClassVar[bool] = True
 
     name: Literal["vgg11"] = "vgg11"
-    cut_after: Annotated[int, Field(ge=2, le=3)] = Field(2, description="Blocks before the cut.")
 
     def build(self, shape: tuple[int, ...], classes: int) -> Halves:
         """Build encoder and head; NetError where images or D do not fit."""
@@ -180,12 +162,12 @@ class Vgg11(OwnNet):
         channels = self.features // (rows * columns)
         half, wide = self.width // 2, 4 * self.width
         blocks = [[half], [self.width], [2 * self.width] * 2, [wide] * 2, [wide] * 2]
-        before, after = blocks[: self.cut_after], blocks[self.cut_after :]
+        before, after = blocks[:CUT_AFTER], blocks[CUT_AFTER:]
         encoder = nn.Sequential(
             *build_blocks(shape[0], before),
             nn.Conv2d(before[-1][-1], channels, 1),
             nn.Flatten(),
-            BOUNDS[self.bound](),
+            nn.Sigmoid(),
         )
         setattr(encoder, POSITIONS, rows * columns)
         head = nn.Sequential(
@@ -207,7 +189,7 @@ class Vgg11(OwnNet):
             )
         if self.width % 16:
             raise NetError(f"net.width is {self.width}, must be a multiple of 16; try 64 or 128")
-        rows, columns = height >> self.cut_after, width >> self.cut_after
+        rows, columns = height >> CUT_AFTER, width >> CUT_AFTER
         if self.features % (rows * columns):
             raise NetError(
                 f"net.features is {self.features}, must be a multiple of {rows * columns}, the "

@@ -10,6 +10,7 @@ from fedcel.lazy import export_lazily as _export_lazily
 if TYPE_CHECKING:
     from fedcel.privacy.answer_calibration import AnswerCalibration as AnswerCalibration
     from fedcel.privacy.answer_calibration import fit_calibration as fit_calibration
+    from fedcel.privacy.answer_options import USUAL_EPSILONS as USUAL_EPSILONS
     from fedcel.privacy.answer_options import AnswerOption as AnswerOption
     from fedcel.privacy.answer_options import choose_cheapest as choose_cheapest
     from fedcel.privacy.answer_options import label_only_epsilon as label_only_epsilon
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from fedcel.privacy.update_noise import account_updates as account_updates
     from fedcel.privacy.update_noise import add_update_noise as add_update_noise
     from fedcel.privacy.update_noise import clip_update as clip_update
+    from fedcel.privacy.update_settings import UPDATE_DELTA as UPDATE_DELTA
     from fedcel.privacy.update_settings import UpdateSettings as UpdateSettings
 else:
     __all__, __getattr__, __dir__ = _export_lazily(__name__, __file__)

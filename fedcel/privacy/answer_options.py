@@ -20,6 +20,8 @@ from fedcel.privacy.privacy_settings import (
     PrivacySettings,
 )
 
+USUAL_EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
+"""Privacy losses of an answer whose utility every run states."""
 VALIDATION_ANSWERS = 4000
 """Answers by which an option is chosen, so that its noise does not choose."""
 

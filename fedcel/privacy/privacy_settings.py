@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedcel import plugins
 from fedcel.errors import PluginError, SettingsError
-from fedcel.options import Fraction, Kind, Positive, PositiveList
+from fedcel.options import Fraction, Kind, Positive
 from fedcel.privacy.budget_units import to_granted_micro, to_micro_epsilon
 from fedcel.privacy.clip import ClipKind, clip_rows
 from fedcel.privacy.discrete_laplace import GridNoise
@@ -33,19 +33,14 @@ class PrivacySettings(Kind, table="privacy", selector="mechanism"):
     mechanism: str = Field("label-only", description="Mechanism that makes answers private.")
     epsilon: Positive = Field(4.0, description="Privacy loss of one served answer.")
     budget: Positive = Field(100.0, description="Epsilon that a client may spend in all.")
-    epsilons: PositiveList = Field(
-        "0.5,1,2,4,8", description="Epsilons at which result.json states the utility."
-    )
 
     @model_validator(mode="after")
     def check_prices(self) -> "PrivacySettings":
-        """Refuse epsilons out of range, and a budget for not even one answer."""
+        """Refuse an epsilon out of range, and a budget for not even one answer."""
         try:
             budget = to_granted_micro(self.budget, "privacy.budget")
             price = to_micro_epsilon(self.epsilon, "privacy.epsilon")
-            for key, texts in (("epsilon", str(self.epsilon)), ("epsilons", self.epsilons)):
-                for epsilon in map(float, texts.split(",")):
-                    check_epsilon(epsilon, self.mechanism, f"privacy.{key}")
+            check_epsilon(self.epsilon, self.mechanism, "privacy.epsilon")
         except ValueError as error:
             raise SettingsError(str(error)) from None
         if self.is_private and budget < price:

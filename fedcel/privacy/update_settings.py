@@ -5,6 +5,8 @@ from pydantic import Field, model_validator
 from fedcel.errors import SettingsError
 from fedcel.options import Off, Options, Positive
 
+UPDATE_DELTA = 1e-6
+"""Delta at which epsilon of all rounds of noisy updates is stated."""
 SMALLEST_NOISE, LARGEST_NOISE = 1e-20, 1e20
 """Range of the clip and of sigma: where single precision holds them."""
 
@@ -20,9 +22,6 @@ class UpdateSettings(Options):
         ge=0,
         allow_inf_nan=False,
         description="Sigma of the Gaussian noise on an uploaded delta, in units of update.clip.",
-    )
-    delta: float = Field(
-        1e-6, ge=1e-15, lt=1, description="Delta at which result.json states epsilon of all rounds."
     )
 
     @model_validator(mode="after")

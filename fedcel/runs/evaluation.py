@@ -18,7 +18,6 @@ from fedcel.federation import HEAVIEST
 from fedcel.files import write_json, write_tensors
 from fedcel.leakage import (
     SIGMOID_RANGE,
-    FeatureRange,
     OptimalLeak,
     SmashedData,
     answer_bits,
@@ -45,6 +44,8 @@ from fedcel.posterior import (
     predict,
 )
 from fedcel.privacy import (
+    UPDATE_DELTA,
+    USUAL_EPSILONS,
     AnswerCalibration,
     LabelledLogits,
     Mechanism,
@@ -190,7 +191,7 @@ def account_update_privacy(run: Run) -> dict[str, object]:
         NoisyRound(select(number), heaviest.pop(number, 1.0))
         for number in run_folder.read_requested_rounds(run.folder)
     ]
-    spent = account_updates(protection.noise, rounds, protection.delta)
+    spent = account_updates(protection.noise, rounds, UPDATE_DELTA)
     return {
         "update-epsilon": spent.server,
         "update-epsilon-of-models": spent.models,
@@ -288,10 +289,6 @@ def measure_run_leakage(run: Run, net: SplitNet, leak: OptimalLeak) -> dict[str,
     }
 
 
-FEATURE_RANGES = {"sigmoid": SIGMOID_RANGE, "norm": FeatureRange(0.0, 1.0)}
-"""Where features lie, by `net.bound`."""
-
-
 def bound_unseen_images(run: Run, smashed: SmashedData) -> dict[str, object]:
     """Bound what a message tells about images that nobody has seen; nothing without noise.
 
@@ -308,12 +305,11 @@ def bound_unseen_images(run: Run, smashed: SmashedData) -> dict[str, object]:
     )
     if fitted is None or chosen is None or evaluated is None:
         return {}
-    net = run.settings.net
     bound = bound_population(
         evaluated,
         fitted,
         choosing=chosen,
-        feature_range=FEATURE_RANGES.get(net.bound) if isinstance(net, OwnNet) else None,
+        feature_range=SIGMOID_RANGE if isinstance(run.settings.net, OwnNet) else None,
         seed=run.settings.seed,
     )
     return {
@@ -449,7 +445,7 @@ def calibrate_answers(run: Run, mechanism: Mechanism) -> AnswerCalibration:
 
 
 def measure_private_utility(run: Run, test: LabelledLogits) -> dict[str, dict[str, float]]:
-    """Measure the utility of the private answers at each epsilon of `privacy.epsilons`.
+    """Measure the utility of the private answers at usual epsilons and at `privacy.epsilon`.
 
     They are read by the server's validation images, which tests never saw.
     """
@@ -457,10 +453,10 @@ def measure_private_utility(run: Run, test: LabelledLogits) -> dict[str, dict[st
     references = predict_references(run)
     images = test.keep_rows(PRIVATE_ANSWERS)
     return {
-        text.strip(): measure_utility(
-            images, privacy.model_copy(update={"epsilon": float(text)}), references
+        f"{epsilon:g}": measure_utility(
+            images, privacy.model_copy(update={"epsilon": epsilon}), references
         )
-        for text in privacy.epsilons.split(",")
+        for epsilon in sorted({*USUAL_EPSILONS, privacy.epsilon})
     }
 
 

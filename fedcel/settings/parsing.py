@@ -16,6 +16,8 @@ FORMER_ENGINES = ("loop", "batched", "processes")
 """Names of engines in version 0.2: all of them the engine `local` now."""
 
 REMOVED_KEYS: dict[str, tuple[Scalar, str]] = {
+    "attack.candidates": (100, "the right image is picked from 100, or from all targets"),
+    "attack.langevin": (False, "set attack.received to 'heated'"),
     "cel.attention-rate": (0.01, "the attention steps by 0.01"),
     "cel.attention-step": ("adam", "the attention always steps by Adam"),
     "cel.end": (1.0, "multiply cel.weight by it"),
@@ -28,24 +30,31 @@ REMOVED_KEYS: dict[str, tuple[Scalar, str]] = {
     "cel.refresh-every": (1, "set cel.refresh to the number of epochs"),
     "cel.reservoir": (1024, "a refresh sees up to 1024 images of each class"),
     "chain.probes": (16, "a chain is diagnosed on 16 validation images"),
+    "data.seed": (0, "the split is the same for all; bring images in another order by a source"),
+    "data.shards": (2, "each client gets two shards"),
     "data.repository": ("none", "set data.path to the name on the Hub"),
     "defence.marginal": ("learned", "the Gaussians of 'vib' and 'ceb' are always learned"),
     "defence.marginal-rate": (0.01, "the Gaussians of 'vib' and 'ceb' step by 0.01"),
     "defence.noise": (0.3, "set net.noise to the noise beside a defence"),
     "defence.rate": (0.001, "the adversary's decoder steps by 0.001"),
     "defence.width": (256, "the adversary's decoder is 256 wide"),
+    "net.bound": ("sigmoid", "features are in [0, 1]; bring a net of your own by net.name"),
+    "net.cut-after": (2, "'vgg11' is cut after its second block; bring a net of your own"),
     "net.head-width": (0, "the head is linear; bring a net of your own by net.name"),
     "net.noise-limit": (8.0, "a learned sd is from sigma / 8 to 8 sigma"),
     "prior.compensate": (True, "the noise always makes up for what the prior cools"),
+    "privacy.epsilons": ("0.5,1,2,4,8", "set privacy.epsilon, or ask `fedcel privacy --epsilons`"),
     "privacy.sensitivity": ("none", "the clip's sensitivity is used"),
     "strategy.byzantine": (1, "name Flower's rule by strategy.name, with strategy.arguments"),
     "strategy.damped": (True, "for Flower's momentum set strategy.gain to 1/(1 - momentum)"),
     "strategy.proximal": (0.0, "set strategy.name to Flower's FedProx, with strategy.arguments"),
     "strategy.trim": (0.2, "name Flower's rule by strategy.name, with strategy.arguments"),
+    "update.delta": (1e-6, "epsilon of the updates is stated at delta 1e-6"),
 }
 """Former keys, their defaults, which are passed over, and what else takes their place."""
 
 FORMER_VALUES: dict[tuple[str, Scalar], tuple[str, Scalar]] = {
+    ("attack.langevin", True): ("attack.received", "heated"),
     ("cel.outlier-rule", "truncate"): ("cel.clustering", "truncated-k-means"),
     ("cel.refresh", "epoch"): ("cel.refresh", 1),
     ("cel.refresh", "round"): ("cel.refresh", 0),

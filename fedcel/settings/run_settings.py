@@ -402,10 +402,6 @@ def warn_of_unwise(settings: Settings) -> None:
             "whole",
         ),
         (
-            isinstance(settings.net, OwnNet) and settings.net.bound == "none",
-            "net.bound is 'none': an encoder may outgrow any noise; only for study",
-        ),
-        (
             settings.local.augment != "none" and is_whole_net_sampled(settings),
             "local.augment and chain.scope 'full' above temperature 0: the chain samples the "
             "posterior given changed images",

@@ -194,18 +194,18 @@ def client_uploads(run: Run, attack_settings: AttackSettings) -> Uploads:
     """Return what clients upload after `attack.local-steps` steps on `attack.batch` images.
 
     They start from the model that `attack.received` names, and their prior pulls as in a round of
-    so many steps. With `attack.langevin` they add the noise of the full temperature, which as a
+    so many steps. `heated` ones add the noise of the full temperature, which as a
     rule they add after burn-in only, for a client with an equal share of all images.
     """
     s, splits = run.settings, run.splits
     total = sum(len(part.y) for part in splits.clients)
     share = 1 / s.clients
-    is_first = attack_settings.received == "first"
+    is_first = attack_settings.received in ("first", "heated")
     number = 1 if is_first else max(1, burn_in_rounds(s))
     local = s.local.model_copy(update={"steps": attack_settings.local_steps})
     plan = build_schedule(s)._replace(local=local).plan(number, share, total)
     variance = noise_variance(rate=plan.rate, temperature=s.temperature, total=total, weight=share)
-    noise = math.sqrt(variance) if attack_settings.langevin else 0.0
+    noise = math.sqrt(variance) if attack_settings.received == "heated" else 0.0
     flat = init_net(s, splits)
     parts = [splits.auxiliary, splits.training, splits.test]
     book = Images(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]))

@@ -25,7 +25,7 @@ def privacy_command(
         str,
         typer.Option(
             metavar="NUMBERS",
-            help="Epsilons of an answer; default: the run's `privacy.epsilons`, and the one at "
+            help="Epsilons of an answer; default: 0.5 to 8, the run's, and the one at "
             "which labels alone stay within --accuracy-loss.",
             show_default=False,
         ),

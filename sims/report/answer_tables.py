@@ -8,6 +8,7 @@ from pathlib import Path
 from fedcel.errors import SettingsError
 from fedcel.metrics import chance_accuracy, is_at_chance
 from fedcel.privacy import (
+    USUAL_EPSILONS,
     AnswerOption,
     ClippedAnswers,
     LabelledLogits,
@@ -100,7 +101,7 @@ def measure_own_accuracy(images: LabelledLogits) -> float:
 
 def choose_epsilons(run: Run, accuracy: float, allowed_loss: float) -> list[float]:
     """Return the run's epsilons, and the one that labels alone need, if there is one."""
-    epsilons = {float(text) for text in run.settings.privacy.epsilons.split(",")}
+    epsilons = {*USUAL_EPSILONS, run.settings.privacy.epsilon}
     needed = label_only_epsilon(accuracy, allowed_loss, run.splits.classes)
     if 0 < needed < math.inf:
         epsilons.add(math.ceil((needed + EPSILON_MARGIN) / EPSILON_STEP) * EPSILON_STEP)

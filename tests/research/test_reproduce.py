@@ -32,7 +32,6 @@ local = { steps = 2 }
 cel = { warm-up = 0 }
 attack = { names = "optimal", seeds = 1 }
 data = { test = 120 }
-privacy = { epsilons = "4" }
 [bench]
 seeds = "0,1"
 """

@@ -24,7 +24,6 @@ RAW: dict[str, Any] = {
     "local.steps": 10,
     "chain.burn-in": 0.5,
     "chain.scope": "full",
-    "privacy.epsilons": "4",
 }
 
 

@@ -13,7 +13,6 @@ CLUSTERED: dict[str, Any] = {
     "cel.warm-up": 1,
     "chain.burn-in": 0.7,
     "chain.thin": 1,
-    "privacy.epsilons": "4",
 }
 """Three clients with class centres, a chain of two models."""
 
@@ -24,7 +23,6 @@ SAMPLED: dict[str, Scalar] = {
     "local.steps": 10,
     "chain.burn-in": 0.5,
     "chain.thin": 1,
-    "privacy.epsilons": "4",
 }
 """Two clients without a loss, a chain of a few models."""
 
@@ -35,7 +33,6 @@ QUICK: dict[str, Scalar] = {
     "cel.warm-up": 1,
     "attack.names": "optimal",
     "attack.seeds": 1,
-    "privacy.epsilons": "4",
     "data.test": 120,
 }
 """A bench's cell with nothing trained against it."""

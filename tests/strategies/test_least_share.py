@@ -25,7 +25,6 @@ SMALL: dict[str, Any] = {
     "net.features": 8,
     "temperature": 0.0,
     "data.test": 100,
-    "privacy.epsilons": "4",
 }
 STOCK: dict[str, Any] = {
     "prior.mode": "none",

@@ -33,7 +33,6 @@ GATED: dict[str, Any] = {
     "cel.warm-up": 0,
     "cel.ramp": 0.01,
     "data.test": 100,
-    "privacy.epsilons": "4",
 }
 STOCK: dict[str, Any] = {
     "prior.mode": "none",

@@ -73,9 +73,7 @@ def test_clients_train_on_the_cluster_of_ray_address(
     raw |= ONE_BY_ONE
     for engine in ("local", "ray"):
         assert not (tmp_path / "mark").exists()
-        simulate(
-            parse_settings({**raw, "engine": engine, "privacy.epsilons": "4"}), tmp_path / engine
-        )
+        simulate(parse_settings({**raw, "engine": engine}), tmp_path / engine)
     assert (tmp_path / "mark").exists()
     one, two = ((tmp_path / e / "model.safetensors").read_bytes() for e in ("local", "ray"))
     assert one == two
@@ -101,7 +99,7 @@ def test_a_lost_machine_changes_no_bit(
     """A node is killed with all its processes in the middle: the other trains all clients."""
     monkeypatch.setenv("RAY_ADDRESS", cluster)
     second = start_second_node(cluster)
-    raw = {"clients": 6, "rounds": 12, "local.steps": 20, "privacy.epsilons": "4"}
+    raw = {"clients": 6, "rounds": 12, "local.steps": 20}
 
     def kill_in_the_middle() -> None:
         events = tmp_path / "ray" / "events.jsonl"

@@ -32,7 +32,7 @@ from fedcel.posterior import (
     apply_heads,
     build_device_net,
 )
-from fedcel.privacy import NoisyRound, account_updates
+from fedcel.privacy import UPDATE_DELTA, NoisyRound, account_updates
 from fedcel.run_parts import (
     build_client_parts,
     build_schedule,
@@ -337,8 +337,8 @@ def score_cell(cell: Cell, folder: Path, shadows: int, targets: int) -> Iterable
         NoisyRound(build_server_parts(cell.settings).select(number), weight)
         for number, weight in enumerate(tensors[0]["heaviest"].tolist(), 1)
     ]
-    noise, delta = cell.settings.update.noise, cell.settings.update.delta
-    spent = account_updates(noise, rounds, delta) if noise else None
+    noise = cell.settings.update.noise
+    spent = account_updates(noise, rounds, UPDATE_DELTA) if noise else None
     attacks: dict[str, Callable[[Tensor], Tensor]] = {
         "likelihood-ratio": lambda values: likelihood_ratios(
             values[shadows:], values[:shadows], shadow_members

@@ -86,9 +86,8 @@ class InformationBottleneck(LossRival):
         return adam.resume_state(state, start.numel(), "information bottleneck", "net.features")
 
     def _initial_theta(self) -> Float[Tensor, " P"]:
-        # Before anything is learned, features are taken to be anywhere within their bound.
-        centre, variance = (0.5, 1 / 12) if self._cut.is_unit_box else (0.0, 1.0)
-        values = torch.tensor([centre, log(sqrt(self._cut.sigma**2 + variance))])
+        # Before anything is learned, features are taken to be anywhere in [0, 1].
+        values = torch.tensor([0.5, log(sqrt(self._cut.sigma**2 + 1 / 12))])
         return values.repeat_interleave(self.groups * self._cut.features)
 
     def declare_metrics(self, scale: MetricScale) -> dict[str, MetricRange]:

@@ -195,7 +195,6 @@ def test_the_digest_of_a_question_stays_as_it_is(answerer: PrivateAnswerer) -> N
             "mechanism": "laplace",
             "epsilon": 4.0,
             "budget": 100.0,
-            "epsilons": "0.5,1,2,4,8",
             "clip": 1.0,
             "clip-kind": "l1",
         }

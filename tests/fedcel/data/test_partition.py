@@ -29,15 +29,12 @@ def kind(name: str, **more: object) -> Partition:
     st.sampled_from(KINDS),
     st.integers(1, 12),
     st.integers(12, 200),
-    st.integers(1, 4),
     st.integers(0, 2**63 - 1),
 )
-def test_each_image_has_one_holder(
-    name: str, clients: int, images: int, shards: int, seed: int
-) -> None:
+def test_each_image_has_one_holder(name: str, clients: int, images: int, seed: int) -> None:
     """Every position occurs once, and no client is empty."""
     assume(name != "dirichlet" or images >= 20 * clients)  # with one image a class, some get none
-    parts = kind(name, alpha=100.0, shards=shards).deal(Y[:images], clients, seed)
+    parts = kind(name, alpha=100.0).deal(Y[:images], clients, seed)
     assert len(parts) == clients and all(len(part) > 0 for part in parts)
     assert sorted(torch.cat([*parts]).tolist()) == list(range(images))
     assert all(part.dtype == torch.int64 for part in parts)
@@ -51,15 +48,15 @@ def test_the_seed_decides(name: str) -> None:
     assert not all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-@pytest.mark.parametrize(("images", "clients", "shards"), [(403, 8, 2), (50, 12, 3), (90, 8, 1)])
+@pytest.mark.parametrize(("images", "clients"), [(403, 8), (50, 12), (90, 8)])
 @pytest.mark.parametrize("name", KINDS)
-def test_deals_are_those_of_flower(name: str, images: int, clients: int, shards: int) -> None:
+def test_deals_are_those_of_flower(name: str, images: int, clients: int) -> None:
     """Position by position, and the order within a client: what was dealt before is dealt again."""
     y, seed = torch.randint(0, 5, (images,), generator=torch.Generator().manual_seed(1)), 4
     rng = np.random.default_rng(seed)
     order = rng.permutation(images)
     inner = int(rng.integers(2**63))
-    size = math.ceil(images / (clients * shards))
+    size = math.ceil(images / (clients * 2))
     if math.ceil(images / size) < clients:
         size = images // clients
     theirs = {
@@ -72,7 +69,7 @@ def test_deals_are_those_of_flower(name: str, images: int, clients: int, shards:
         ),
     }[name]
     theirs.dataset = Dataset.from_dict({"position": order, "label": y.numpy()[order]})
-    ours = kind(name, alpha=9.0, shards=shards).deal(y, clients, seed)
+    ours = kind(name, alpha=9.0).deal(y, clients, seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a redraw, and pyarrow's on how `datasets` sorts
         for client, part in enumerate(ours):
@@ -115,19 +112,18 @@ def test_shares_are_dirichlet() -> None:
     assert abs(shares.var().item() - want) < 0.25 * want
 
 
-@pytest.mark.parametrize("shards", [1, 2, 3])
-def test_shards_hold_few_classes(shards: int) -> None:
+def test_shards_hold_few_classes() -> None:
     """A shard no larger than a class spans two of them at most."""
-    parts = kind("shards", shards=shards).deal(Y, 10, 0)
-    assert all(len(Y[part].unique()) <= 2 * shards for part in parts)
-    assert max(len(part) for part in parts) <= shards * math.ceil(1003 / (10 * shards))
+    parts = kind("shards").deal(Y, 10, 0)
+    assert all(len(Y[part].unique()) <= 4 for part in parts)
+    assert max(len(part) for part in parts) <= 2 * math.ceil(1003 / 20)
 
 
 def test_one_image_each() -> None:
     """As many clients as images is allowed where the kind can deal so."""
     for name in ("iid", "shards"):
-        assert [len(p) for p in kind(name, shards=1).deal(Y[:9], 9, 0)] == [1] * 9
-        uneven = kind(name, shards=1).deal(Y[:9], 8, 0)
+        assert [len(p) for p in kind(name).deal(Y[:9], 9, 0)] == [1] * 9
+        uneven = kind(name).deal(Y[:9], 8, 0)
         assert sorted(len(part) for part in uneven) == [1] * 7 + [2]
 
 

@@ -28,17 +28,12 @@ SPREAD = {
 GATED = {"a": MetricRange(0.0, 1.0, is_per_class=True)}
 
 
-@pytest.mark.parametrize("bound", ["sigmoid", "norm"])
 @pytest.mark.parametrize("defence", ["none", "nopeek", "adversarial"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_built_in_losses_report_is_declared_and_in_range(
-    kind: str, defence: str, bound: str
-) -> None:
+def test_what_built_in_losses_report_is_declared_and_in_range(kind: str, defence: str) -> None:
     """A real client's round: every name is declared, every value possible."""
     raw = {"clients": 3, "local.steps": 2, "local.clip": 0.5, "cel.warm-up": 0, "cel.ramp": 0.0}
-    settings = parse_settings(
-        {**raw, "cel.kind": kind, "defence.name": defence, "net.bound": bound}
-    )
+    settings = parse_settings({**raw, "cel.kind": kind, "defence.name": defence})
     model = build_workspace_net(settings).vector.clone()
     metrics = update_one(settings, 0, 0.5, RoundRequest(5, model, 600, {})).metrics
     declared = declare_metrics(settings, 10)

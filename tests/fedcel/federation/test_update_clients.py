@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
+from math import prod
 from typing import Any
 from unittest.mock import patch
 
@@ -28,7 +29,7 @@ from fedcel.federation import (
     weigh_terms,
 )
 from fedcel.losses.cel import State, Term
-from fedcel.nets import FlatNet
+from fedcel.nets import FlatNet, NetSettings
 from fedcel.run_parts import (
     build_client_parts,
     build_server_parts,
@@ -341,10 +342,21 @@ def train_together(settings: Settings, request: RoundRequest) -> Iterator[Client
     )
 
 
-@pytest.mark.filterwarnings("ignore:net.bound is")
+def build_unbounded(
+    shape: tuple[int, ...], classes: int, net: NetSettings
+) -> tuple[nn.Module, nn.Module]:
+    """Build a dense net whose features have no bound."""
+    hidden = nn.Linear(prod(shape), net.features)
+    last = nn.Linear(net.features, net.features)
+    return nn.Sequential(nn.Flatten(), hidden, nn.ReLU(), last), nn.Linear(net.features, classes)
+
+
+RUNAWAY = {"net.name": f"{__name__}:build_unbounded", "local.rate": 1e12}
+
+
 def test_clients_that_diverge_are_what_they_are_alone() -> None:
     """Their updates are not finite, to the bit as those of one client after the other."""
-    settings = parse_settings({**BASE, "net.bound": "none", "local.rate": 1e12})
+    settings = parse_settings(BASE | RUNAWAY)
     request = ask(settings, init_server_state(build_workspace_net(settings).vector))
     singly = update_clients(build_client_parts(settings), request)
     at_once = train_together(settings, request)
@@ -353,12 +365,9 @@ def test_clients_that_diverge_are_what_they_are_alone() -> None:
         torch.testing.assert_close(actual.delta, expected.delta, rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.filterwarnings("ignore:net.bound is")
 def test_features_that_ran_away_stop_the_client_that_has_them() -> None:
     """`cluster` refuses features that are not finite, in the words of one client."""
-    settings = parse_settings(
-        {**BASE, "cel.kind": "cluster", "net.bound": "none", "local.rate": 1e12}
-    )
+    settings = parse_settings({**BASE, "cel.kind": "cluster", **RUNAWAY})
     request = ask(settings, init_server_state(build_workspace_net(settings).vector))
     at_once = train_together(settings, request)
     with pytest.raises(DivergedError, match="round 1, client 0: class"):

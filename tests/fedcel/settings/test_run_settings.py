@@ -19,11 +19,9 @@ NOPEEK = {"defence.name": "nopeek", "defence.strength": 3}
 
 
 def test_unwise_settings_warn() -> None:
-    """Without noise, or with unbounded features, for study only."""
+    """Without noise."""
     with pytest.warns(UserWarning, match="every image still leaks whole"):
         parse_settings({"cel.kind": "plain", "cel.penalty": "linear", "net.noise": 0})
-    with pytest.warns(UserWarning, match="only for study"):
-        parse_settings({"net.bound": "none"})
 
 
 @pytest.mark.parametrize(

@@ -19,14 +19,14 @@ class TestCNN(NetContract):
 
 
 class TestStrided(NetContract):
-    """Features bounded by their norm."""
+    """Strides in the place of pools."""
 
     name = "strided"
     shape = (1, 28, 28)
 
     def settings(self) -> NetSettings:
-        """Return the settings of a net with another bound."""
-        return Strided(features=12, width=16, bound="norm")
+        """Return the settings of a net of another size."""
+        return Strided(features=12, width=16)
 
 
 class TestVGG(NetContract):

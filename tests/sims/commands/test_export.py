@@ -58,7 +58,7 @@ def test_an_exported_encoder_is_the_runs(
 @pytest.mark.parametrize(
     ("net", "shape"),
     [
-        (Cnn(bound="norm"), (1, 28, 28)),
+        (Cnn(), (1, 28, 28)),
         (Strided(), (1, 28, 28)),
         (Vgg11(features=512, width=32), (3, 32, 32)),
     ],

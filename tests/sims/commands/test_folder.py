@@ -10,7 +10,7 @@ from fedcel.files import read_json
 from sims.commands.main import main
 
 QUICK = ["--engine", "local", "--set", "rounds=5", "--set", "local.steps=3"]
-QUICK += ["--set", "cel.warm-up=1", "--set", "privacy.epsilons=4", "--set", "clients=2"]
+QUICK += ["--set", "cel.warm-up=1", "--set", "clients=2"]
 DONE = (
     "images: 33 of 3 classes from 9x7 to 120x80 pixels, resized to 32x32",
     "images: 22 grey taken as colour; 11 with transparency laid on white",

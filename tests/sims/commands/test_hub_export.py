@@ -21,7 +21,7 @@ from tests.clients.serving import running
 SETTINGS = parse_settings(
     {
         "clients": 2, "rounds": 3, "local.steps": 3, "chain.burn-in": 0.3, "chain.thin": 1,
-        "engine": "local", "data.test": 120, "net.noise": 2.0, "privacy.epsilons": "4",
+        "engine": "local", "data.test": 120, "net.noise": 2.0,
     }
 )  # fmt: skip
 

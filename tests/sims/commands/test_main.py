@@ -29,7 +29,7 @@ from sims.results.attack_results import read_attack_rows
 ROOT = Path(__file__).parents[3]
 QUICK = ["--engine", "local", "--set", "rounds=5", "--set", "local.steps=3"]
 QUICK += ["--set", "cel.warm-up=1"]
-QUICK += ["--set", "privacy.epsilons=4", "--set", "attack.seeds=1", "--set", "attack.budget=0.05"]
+QUICK += ["--set", "attack.seeds=1", "--set", "attack.budget=0.05"]
 
 
 def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:

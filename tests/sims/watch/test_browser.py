@@ -43,7 +43,6 @@ QUICK = {
     "clients": 3,
     "local.steps": 3,
     "chain.thin": 1,
-    "privacy.epsilons": "4",
     "data.test": 80,
     "data.validation": 60,
 }

@@ -34,8 +34,7 @@ def named(name: str, strength: float = 0.5) -> Settings:
 def bind(s: Settings, shape: tuple[int, ...] = SHAPE) -> object:
     """Return the loss of the defence, for ten classes."""
     sigma = s.defence.find_sigma(s.net)
-    is_unit_box = s.net.bound == "sigmoid"
-    cut = CutShape(10, s.net.features, sigma, image=shape, is_unit_box=is_unit_box)
+    cut = CutShape(10, s.net.features, sigma, image=shape)
     return s.defence.bind(cut, s)
 
 
@@ -190,7 +189,7 @@ def test_noise_is_learned_where_the_defence_needs_it(
     ("keys", "groups", "centre", "deviation"),
     [
         ({"defence.name": "vib"}, 1, 0.5, 0.416333),
-        ({"defence.name": "ceb", "net.bound": "norm"}, 10, 0.0, 1.044031),
+        ({"defence.name": "ceb"}, 10, 0.5, 0.416333),
     ],
 )
 def test_the_gaussians_of_a_bottleneck(
