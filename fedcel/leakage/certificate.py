@@ -175,10 +175,7 @@ def tightest_bound(
 def entropy_bound(
     features: Features, noise: float | Features, groups: Groups, *, is_large: bool = False
 ) -> float:
-    """Return H(pi) + sum_k pi_k min(log M_k, I_k) in nats, I_k the bound of a Gaussian channel.
-
-    `noise` is the standard deviation of each value's noise, or of all values'.
-    """
+    """Return H(pi) + sum_k pi_k min(log M_k, I_k) in nats, I_k the bound of a Gaussian channel."""
     total = 0.0
     noise = np.broadcast_to(noise, features.shape)
     for group in np.unique(groups):
@@ -198,8 +195,8 @@ def entropy_bound(
 def channel_nats(gap: Features, is_large: bool) -> float:
     """Return 1/2 log det(1 + S), S the covariance of centred rows in units of the noise.
 
-    By singular values, which is exact at any scale; of a large table by a Cholesky factor where
-    the noise is not very small.
+    By singular values, exact at any scale; of a large table by a Cholesky factor, unless the noise
+    is very small.
     """
     count, width = gap.shape
     power = float(np.einsum("nd,nd->", gap, gap)) / count

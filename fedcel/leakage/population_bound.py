@@ -35,17 +35,12 @@ FEW_CARRY = 0.5  # skewness over sqrt(n), one of n values being 1, that hints at
 
 
 class GaussianMessages(NamedTuple):
-    """Messages of images: independent Gaussian values around an image's features.
-
-    Attributes:
-        mean: Features z, (n, D).
-        deviation: Standard deviations of the noise, above 0, in units of z: a row for each image,
-            (n, D), or one row for all, (1, D).
-        labels: Classes of the images, (n,).
-    """
+    """Messages of images: independent Gaussian values around an image's features."""
 
     mean: Float[Tensor, "n D"]
+    """Features z."""
     deviation: Float[Tensor, "#n D"]
+    """Of the noise, above 0, in units of z: a row for each image, or one for all."""
     labels: Int[Tensor, " n"]
 
     def __repr__(self) -> str:
@@ -60,16 +55,14 @@ class GaussianMessages(NamedTuple):
 
 
 class FeatureRange(NamedTuple):
-    """Where the features of every image lie: around `centre`, by an encoder's last layer.
+    """Range of the features of every image, by an encoder's last layer.
 
-    Attributes:
-        centre: A value, in units of z.
-        mean_square: What the mean over the features of (z - centre)^2 is at most. Values in [a, b]
-            have centre (a + b) / 2 and mean square (b - a)^2 / 4.
+    Values in [a, b] have centre (a + b) / 2 and mean square (b - a)^2 / 4.
     """
 
     centre: float
     mean_square: float
+    """Upper bound on the mean over the features of (z - centre)^2."""
 
 
 SIGMOID_RANGE = FeatureRange(0.5, 0.25)
@@ -82,11 +75,11 @@ class UpperLimits(NamedTuple):
     mean: float
     """Mean over the images evaluated; no bound by itself."""
     student: float
-    """Upper limit by Student's t: an approximation, for means that are as good as Gaussian. No
-    number of images makes it good where rare ones carry the information."""
+    """By Student's t: an approximation, for means that are as good as Gaussian. No number of images
+    makes it good where rare ones carry the information."""
     bernstein: float | None
-    """Upper limit by the empirical Bernstein inequality: any number of images and any law of them;
-    None without a known range."""
+    """By the empirical Bernstein inequality: for any number of images and any law of them; None
+    without a known range."""
     is_heavy_tailed: bool = False
     """Whether a few of the images known carry most of the spread: `student` may be far too low."""
 
@@ -125,15 +118,13 @@ class Component(NamedTuple):
 
 
 class Projection(NamedTuple):
-    """Messages seen from a component: squares, in all and along its axes, in units of the noise."""
+    """Squared distances of messages from a component, and variances of their noise."""
 
     distance: Float[Tensor, " n"]
-    along: Float[Tensor, "n r"]
+    along_axes: Float[Tensor, "n r"]
     noise: Float[Tensor, " #n"]
-    """Variances of the noise, summed."""
-    noise_along: Float[Tensor, "#n r"]
+    noise_along_axes: Float[Tensor, "#n r"]
     log_noise: Float[Tensor, " #n"]
-    """Logs of the noise's variances, summed."""
 
 
 Mixtures = dict[int, tuple[float, list[Component]]]
@@ -269,11 +260,11 @@ def bound_under_law(
         limits._replace(is_heavy_tailed=limits.is_heavy_tailed or law.is_heavy_tailed)
         for limits in (limit_mean(values, highest, half_delta) for values in nats)
     )
-    student = min(beyond_label.student, information.student)
-    bernstein = beyond_label.bernstein
-    if bernstein is not None and information.bernstein is not None:
-        bernstein = min(bernstein, information.bernstein)
-    beyond_label = beyond_label._replace(student=student, bernstein=bernstein)
+    bernsteins = [limits.bernstein for limits in (information, beyond_label)]
+    beyond_label = beyond_label._replace(
+        student=min(beyond_label.student, information.student),
+        bernstein=min((limit for limit in bernsteins if limit is not None), default=None),
+    )
     return PopulationBound(
         information,
         beyond_label,
@@ -436,14 +427,14 @@ def divergences(
 
 
 def project_on_all(messages: GaussianMessages, mixtures: Mixtures) -> dict[int, list[Projection]]:
-    """Return messages as all components see them, which is the same for mixtures of any form."""
+    """Return messages as each component sees them, whatever the form of the mixtures."""
     return {
         label: [project(messages, part) for part in parts] for label, (_, parts) in mixtures.items()
     }
 
 
 def project(messages: GaussianMessages, part: Component) -> Projection:
-    """Return how far messages are from a component's mean, and how far along its axes."""
+    """Return messages as a component sees them, in all and along its axes."""
     gap = messages.mean - part.mean
     noise = messages.deviation.square()
     return Projection(
@@ -459,8 +450,8 @@ def gaussian_divergence(projected: Projection, part: Component) -> Float[Tensor,
     """Compute KL(message || Gaussian) of each image in nats, exactly."""
     width = len(part.mean)
     inverse = 1 / part.floor - 1 / part.variances  # what the axes take from an even precision
-    squares = projected.distance / part.floor - projected.along @ inverse
-    trace = projected.noise / part.floor - projected.noise_along @ inverse
+    squares = projected.distance / part.floor - projected.along_axes @ inverse
+    trace = projected.noise / part.floor - projected.noise_along_axes @ inverse
     other_directions = width - len(part.variances)
     log_volume = float(part.variances.log().sum()) + other_directions * log(part.floor)
     return ((trace + squares + log_volume - projected.log_noise - width) / 2).clamp_min(0)

@@ -37,9 +37,7 @@ class SmashedData:
     fits_head: bool = True
     has_layers: bool = True
 
-    def __repr__(self) -> str:
-        """Show shapes in the place of numbers."""
-        return summarise_record(self)
+    __repr__ = summarise_record
 
     @property
     def grants(self) -> frozenset[str]:

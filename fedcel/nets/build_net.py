@@ -70,8 +70,12 @@ def check_layers(net: NetSettings, shape: tuple[int, ...], classes: int) -> None
     except FedcelError:
         return
     if faults := find_layer_faults({"encoder": encoder, "head": head}):
-        reasons = "\n".join(faults)
-        raise NetError(f"{net.part}: {reasons}; {net.part.describe_remedy()}")
+        raise _name_faults(net.part, faults)
+
+
+def _name_faults(part: plugins.PartName, faults: list[str]) -> NetError:
+    reasons = "\n".join(faults)
+    return NetError(f"{part}: {reasons}; {part.describe_remedy()}")
 
 
 @lru_cache(maxsize=16)
@@ -91,8 +95,7 @@ def _check_own_net(net: ImportedNet, shape: tuple[int, ...], classes: int) -> No
     if not faults:
         plugins.check_contract(net.part, NET_CHECKS, case)
         return
-    reasons = "\n".join([*faults, *map(str, plugins.find_breaks(NET_CHECKS, case)[0])])
-    raise NetError(f"{net.part}: {reasons}; {net.part.describe_remedy()}")
+    raise _name_faults(net.part, [*faults, *map(str, plugins.find_breaks(NET_CHECKS, case)[0])])
 
 
 def _assemble_net(
@@ -108,17 +111,16 @@ def _assemble_net(
         torch.manual_seed(generator.initial_seed())
         encoder, head = net.build(shape, classes)
         if isinstance(net, ImportedNet):
-            features = _check_own_parts(encoder, head, shape, part=net.part)
+            features = _check_own_parts(encoder, head, shape, net.part)
         else:
             features = _check_net(encoder, head, shape)
-    scale, positions = net.build_noise_scale(features), _read_positions(encoder, features)
     split_net = SplitNet(
         encoder,
         head,
         cut or Cut(net.noise),
         features,
-        noise_scale=scale,
-        positions=positions,
+        noise_scale=net.build_noise_scale(features),
+        positions=_read_positions(encoder, features),
     )
     initialise_parameters(split_net, generator)
     return split_net
@@ -137,11 +139,7 @@ def _read_positions(encoder: nn.Module, features: int) -> int:
 
 
 def _check_own_parts(
-    encoder: nn.Module,
-    head: nn.Module,
-    shape: tuple[int, ...],
-    *,
-    part: plugins.PartName,
+    encoder: nn.Module, head: nn.Module, shape: tuple[int, ...], part: plugins.PartName
 ) -> int:
     """Return D as `_check_net`, whose errors it lets name the user's net and its other faults."""
     if faults := find_structure_faults(encoder, head):  # in evaluation the rest can be checked, too
@@ -149,11 +147,9 @@ def _check_own_parts(
     try:
         return _check_net(encoder, head, shape)
     except NetError as error:
-        reasons = "\n".join([*faults, str(error)])
-        raise NetError(f"{part}: {reasons}; {part.describe_remedy()}") from error
+        raise _name_faults(part, [*faults, str(error)]) from error
     except Exception as error:
-        reasons = "\n".join([*faults, part.describe_failure(error)])
-        raise NetError(reasons) from error
+        raise NetError("\n".join([*faults, part.describe_failure(error)])) from error
 
 
 def initialise_parameters(module: nn.Module, generator: torch.Generator) -> None:

@@ -21,8 +21,8 @@ def fastest_device(net: nn.Module) -> torch.device:
         net: The net.
 
     Returns:
-        The GPU that PyTorch would use for a net with convolutions, else the processor.
-        `CUDA_VISIBLE_DEVICES=` in the environment hides a GPU.
+        PyTorch's GPU for a net with convolutions, else the processor. `CUDA_VISIBLE_DEVICES=` in
+        the environment hides a GPU.
     """
     convolves = any(isinstance(layer, CONVOLUTIONS) for layer in net.modules())
     return torch.device("cuda") if convolves and torch.cuda.is_available() else CPU

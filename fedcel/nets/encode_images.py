@@ -56,13 +56,13 @@ def encode_images(
             for an image by itself.
     """
     module = find_module(encoder)
-    batches = torch.split(images, batch_size)
+    first, *others = torch.split(images, batch_size)
     with evaluation_mode(module), torch.inference_mode(False), torch.no_grad():
-        features = [encode_batch(encoder, module, batches[0])]
-        _check_features(encoder, module, batches[0], features[0])
-        features += [encode_batch(encoder, module, batch) for batch in batches[1:]]
-    if {part.shape[1:] for part in features} != {features[0].shape[1:]}:
-        shapes = sorted({tuple(part.shape[1:]) for part in features})
+        features = [encode_batch(encoder, module, first)]
+        _check_features(encoder, module, first, features[0])
+        features += [encode_batch(encoder, module, batch) for batch in others]
+    shapes = sorted({tuple(part.shape[1:]) for part in features})
+    if len(shapes) > 1:
         raise NetError(f"the encoder gives features of shapes {shapes}, must be of one shape")
     return torch.cat(features)
 
