@@ -37,18 +37,15 @@ class Observation(Protocol):
     @property
     def name(self) -> str:
         """The kind, such as `smashed-data` or `private-logits`."""
-        ...
 
     @property
     def grants(self) -> frozenset[str]:
         """What the attacker may use besides `sample`: values of the constants above."""
-        ...
 
     def sample(
         self, images: Float[Tensor, "B C H W"], generator: torch.Generator
     ) -> Float[Tensor, "B F"]:
         """Observe each image once, with fresh noise, every defence applied; no gradient."""
-        ...
 
 
 @runtime_checkable
@@ -57,7 +54,6 @@ class ObservationMean(Observation, Protocol):
 
     def mean(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B F"]:
         """Compute the mean observation of each image, with a gradient."""
-        ...
 
 
 @runtime_checkable
@@ -71,7 +67,6 @@ class ObservationMisfit(Observation, Protocol):
 
         A number like a mean squared error: a mean over values, in the unit of one, squared.
         """
-        ...
 
 
 @runtime_checkable
@@ -80,7 +75,6 @@ class ObservationPooled(Observation, Protocol):
 
     def pooled(self, parts: Float[Tensor, "B m F"]) -> Float[Tensor, "B F"]:
         """Estimate the mean observation of each image from m fresh ones."""
-        ...
 
 
 @runtime_checkable
@@ -91,7 +85,6 @@ class ObservationLikelihood(Observation, Protocol):
         self, observed: Float[Tensor, "Q F"], images: Float[Tensor, "M C H W"]
     ) -> Float[Tensor, "Q M"]:
         """Compute log p(observed_q | image_j) in nats, up to one constant for all pairs."""
-        ...
 
 
 @runtime_checkable
@@ -100,7 +93,6 @@ class ObservationLaw(ObservationLikelihood, Protocol):
 
     def law_of(self, images: Float[Tensor, "M C H W"]) -> Law:
         """Bind `log_prob` to these images; the work that they alone need is done once."""
-        ...
 
 
 @runtime_checkable
@@ -110,12 +102,10 @@ class ObservationPaid(Observation, Protocol):
     @property
     def paid(self) -> int:
         """How many observations were paid so far."""
-        ...
 
     @property
     def allowance(self) -> int:
         """How many observations one call of an attack that makes images up may pay."""
-        ...
 
 
 @runtime_checkable
@@ -124,13 +114,11 @@ class ObservationHead(Observation, Protocol):
 
     def answer(self, observed: Float[Tensor, "B F"]) -> Float[Tensor, "B K"]:
         """Compute the head's logits of K classes, with a gradient."""
-        ...
 
     def disturb(
         self, features: Float[Tensor, "B F"], generator: torch.Generator
     ) -> Float[Tensor, "B F"]:
         """Apply the defence to features, with a gradient: what a device would send."""
-        ...
 
 
 @runtime_checkable
@@ -139,7 +127,6 @@ class ObservationArchitecture(Observation, Protocol):
 
     def fresh_encoder(self, generator: torch.Generator) -> nn.Module:
         """Build an encoder of the same layers, (B, C, H, W) to (B, F), parameters drawn anew."""
-        ...
 
 
 @runtime_checkable
@@ -148,7 +135,6 @@ class ObservationLogits(Observation, Protocol):
 
     def logits(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B K"]:
         """Compute the logits without any noise, clip or mechanism, with a gradient."""
-        ...
 
 
 @runtime_checkable
@@ -162,17 +148,14 @@ class ObservationUpdate(Observation, Protocol):
     @property
     def batch(self) -> int:
         """The number of images behind one upload."""
-        ...
 
     @property
     def noisy(self) -> int:
         """The number of values of an image that noise at the cut is added to, or 0."""
-        ...
 
     @property
     def masked(self) -> int:
         """The number of values of an image that a mask at the cut may drop, or 0."""
-        ...
 
     def update(
         self,
@@ -187,11 +170,9 @@ class ObservationUpdate(Observation, Protocol):
         Called with positional arguments. The generator draws noise at the cut (in units of its
         standard deviation) and mask (what is kept, in [0, 1]) where they are not given.
         """
-        ...
 
     def labels(self, observed: Float[Tensor, "G P"], batch: int) -> Int[Tensor, "G b"]:
         """Read off each upload the labels of its images that explain it best, ascending."""
-        ...
 
 
 @runtime_checkable
@@ -201,13 +182,11 @@ class ObservationFirstLayer(Observation, Protocol):
     @property
     def batch(self) -> int:
         """The number of images behind one upload."""
-        ...
 
     def first_layer(
         self, observed: Float[Tensor, " P"]
     ) -> tuple[Float[Tensor, "U N"], Float[Tensor, " U"]]:
         """Pick the first layer's part of one upload: of W (units, pixels) and of b, in any unit."""
-        ...
 
 
 def make_refusal(observation: Observation, grant: str) -> ValueError:

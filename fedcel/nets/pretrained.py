@@ -26,42 +26,37 @@ DEAD_SPREAD = 1e-3
 """Answers to images that differ by less, as a share of their size, say nothing of the image."""
 LEAST_SIZE = 0.1
 """Smaller answers count as of this size: a layer behind them takes them for constant."""
-EXTREME_IMAGES = 2
-"""Of the images that are made, the first are black and white, to which a dead net may react."""
-TRIAL_SIDES = (32, 64, 224, 28, 8)  # of images that a net is tried with where none are given
 
 Fusible = nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear
 Maker = Fusible | _ConvTransposeNd
 
 
 @usual_torch_state()
-def fold_batch_norms(module: nn.Module, images: Float[Tensor, "B ..."] | None = None) -> nn.Module:
+def fold_batch_norms(module: nn.Module, images: Float[Tensor, "B ..."]) -> nn.Module:
     """Make a pretrained net fit for a federation: each BatchNorm becomes part of the layer before.
 
     With its running statistics a BatchNorm is an affine map a channel, so that of W x + b it is
     another convolution or linear layer; an identity is left in its place. The copy is of the same
     class, trains on without statistics of batches, and its parameters are kept when a split net is
-    built. It is held against the net on a few images. A weight_norm of a folded layer is computed
+    built. It is held against the net on these images. A weight_norm of a folded layer is computed
     into its weight.
 
     Args:
         module: The net, with running statistics, or a part of one.
-        images: Two images or more that it takes; None: noise of a size that it takes.
+        images: Two or more that it takes; noise will do.
 
     Returns:
         A copy without BatchNorm; in evaluation it answers as `module` does, up to rounding.
 
     Raises:
-        NetError: A BatchNorm follows no layer of its own, is called twice or not at all, has no
-            statistics, or no images are known to compare with.
+        NetError: A BatchNorm follows no layer of its own, is called twice or not at all, or has no
+            statistics.
     """
     folded = copy_module(module).eval()
     norms = {name: layer for name, layer in folded.named_modules() if is_batch_norm(layer)}
     if not norms:
         return keep_parameters(folded)
     with torch.no_grad():
-        first_usual = EXTREME_IMAGES if images is None else 0
-        images = make_images(folded) if images is None else images
         before = call_encoder(folded, images)
         layers = match_layers(folded, norms, images)
         for name, layer in layers.items():
@@ -69,7 +64,7 @@ def fold_batch_norms(module: nn.Module, images: Float[Tensor, "B ..."] | None = 
             replace_layer(folded, norms[name], nn.Identity())
         after = call_encoder(folded, images)
     compare_answers(before, after)
-    warn_of_dead_net(before[first_usual:])
+    warn_of_dead_net(before)
     return keep_parameters(folded)
 
 
@@ -84,31 +79,6 @@ def keep_parameters(module: nn.Module) -> nn.Module:
     """
     setattr(module, PRETRAINED_MARK, True)
     return module
-
-
-def make_images(module: nn.Module) -> Float[Tensor, "B ..."]:
-    """Make black, white and noisy images that a net takes; NetError where no size fits."""
-    shapes: list[tuple[int, ...]] = []
-    first = next((layer for layer in module.modules() if isinstance(layer, Fusible)), None)
-    if isinstance(first, nn.Linear):
-        shapes = [(first.in_features,)]
-    elif first is not None:
-        dimensions = len(first.kernel_size)
-        shapes = [(first.in_channels, *[side] * dimensions) for side in TRIAL_SIDES]
-    parameter = next(module.parameters(), torch.empty(0))
-    generator = torch.Generator().manual_seed(0)
-    for shape in shapes:
-        images = torch.rand(4, *shape, generator=generator).to(parameter)
-        images[:EXTREME_IMAGES] = torch.tensor([0.0, 1.0]).to(images).view(-1, *[1] * len(shape))
-        try:
-            call_encoder(module, images)
-        except NetError:
-            continue
-        return images
-    raise NetError(
-        "the folded net could not be held against the net: nobody knows which images it takes; "
-        "give two as fold_batch_norms(net, images)"
-    )
 
 
 def match_layers(
