@@ -1,7 +1,7 @@
 """Messages by a known law: of given features and noise, by a user's own law, of an observation."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -70,24 +70,16 @@ def disturb_features(
 def _disturb_by(
     cut: Cut, features: Float[Tensor, "M D"], scale: Float[Tensor, "M D"] | None = None
 ) -> Messages:
-    """Return messages by the noise and mask of a cut."""
+    """Return messages by the noise and mask of a cut, drawn on the processor as everywhere."""
 
     def sample(senders: Int[Tensor, " Q"], generator: torch.Generator) -> Float[Tensor, "Q D"]:
         sent = features[senders]
-        mask = cut.draw_mask(tuple(sent.shape), generator)
-        noise = _draw_normal(len(sent), sent, generator) * cut.sigma if cut.sigma else None
-        spread = None if scale is None else scale[senders]
-        return apply_noise(sent, None if mask is None else mask.to(sent.device), noise, spread)
+        shape = tuple(sent.shape)
+        draws = cut.draw_mask(shape, generator), cut.draw_noise(shape, generator, torch.float64)
+        mask, noise = (None if draw is None else draw.to(sent.device) for draw in draws)
+        return apply_noise(sent, mask, noise, None if scale is None else scale[senders])
 
     return Messages(sample, lambda observed: cut.log_prob(observed, features, scale))
-
-
-def _draw_normal(
-    count: int, features: Float[Tensor, "M D"], generator: torch.Generator
-) -> Float[Tensor, "Q D"]:
-    """Draw noise on the processor, as everywhere, and bring it to the features."""
-    xi = torch.randn(count, features.shape[1], generator=generator, dtype=torch.float64)
-    return xi.to(features.device)
 
 
 def _add_noise(features: Float[Tensor, "M D"]) -> Messages:
@@ -96,15 +88,12 @@ def _add_noise(features: Float[Tensor, "M D"]) -> Messages:
     distinct, group = torch.unique(centred, dim=0, return_inverse=True)
     has_duplicates = len(distinct) < len(centred)
 
-    def sample(senders: Int[Tensor, " Q"], generator: torch.Generator) -> Float[Tensor, "Q D"]:
-        return centred[senders] + _draw_normal(len(senders), centred, generator)
-
     def law(observed: Float[Tensor, "Q D"]) -> Float[Tensor, "Q M"]:
         # Equal features are computed once, so that rounding does not tell them apart.
         log_prob = gaussian_log_prob(observed, distinct if has_duplicates else centred)
         return log_prob[:, group] if has_duplicates else log_prob
 
-    return Messages(sample, law)
+    return replace(_disturb_by(Cut(1.0), centred), law=law)
 
 
 def gaussian_log_prob(

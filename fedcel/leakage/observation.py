@@ -176,12 +176,8 @@ class ObservationUpdate(Observation, Protocol):
 
 
 @runtime_checkable
-class ObservationFirstLayer(Observation, Protocol):
-    """Uploads whose first layer sees the pixels themselves; rows as of `ObservationUpdate`."""
-
-    @property
-    def batch(self) -> int:
-        """The number of images behind one upload."""
+class ObservationFirstLayer(ObservationUpdate, Protocol):
+    """Uploads whose first layer sees the pixels themselves."""
 
     def first_layer(
         self, observed: Float[Tensor, " P"]

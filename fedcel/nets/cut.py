@@ -37,12 +37,15 @@ class Cut:
         return torch.rand(shape, generator=generator, dtype=torch.float32) >= self.dropout
 
     def draw_noise(
-        self, shape: tuple[int, ...], generator: torch.Generator
+        self,
+        shape: tuple[int, ...],
+        generator: torch.Generator,
+        dtype: torch.dtype = torch.float32,
     ) -> Float[Tensor, "*shape"] | None:
         """Draw the noise sigma * xi; None where sigma is 0."""
         if self.sigma == 0:
             return None
-        return torch.randn(shape, generator=generator, dtype=torch.float32) * self.sigma
+        return torch.randn(shape, generator=generator, dtype=dtype) * self.sigma
 
     def disturb(
         self,
@@ -56,10 +59,7 @@ class Cut:
         """
         shape = tuple(z.shape)
         mask = self.draw_mask(shape, generator)
-        noise = None
-        if self.sigma:
-            noise = torch.randn(shape, generator=generator, dtype=torch.float64) * self.sigma
-        return apply_noise(z, mask, noise, scale)
+        return apply_noise(z, mask, self.draw_noise(shape, generator, torch.float64), scale)
 
     def log_prob(
         self,

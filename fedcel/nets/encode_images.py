@@ -141,10 +141,10 @@ def as_module(encoder: Encoder) -> nn.Module | None:
     Returns:
         The module itself, or one that calls the method.
     """
-    if isinstance(encoder, nn.Module):
-        return encoder
     owner = find_module(encoder)
-    return None if owner is None else BoundMethod(owner, getattr(encoder, "__name__", "forward"))
+    if owner is None or owner is encoder:
+        return owner
+    return BoundMethod(owner, getattr(encoder, "__name__", "forward"))
 
 
 def switch_to_evaluation(module: nn.Module) -> nn.Module:
@@ -168,7 +168,7 @@ def switch_to_evaluation(module: nn.Module) -> nn.Module:
 @contextmanager
 def evaluation_mode(module: nn.Module | None) -> Iterator[None]:
     """Switch all of a module to evaluation, and every part of it back to its own mode after."""
-    parts = [] if module is None else module.modules()
+    parts = () if module is None else module.modules()
     modes = [(part, part.training) for part in parts if hasattr(part, "training")]
     try:
         if module is not None:
