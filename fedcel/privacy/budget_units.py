@@ -11,6 +11,8 @@ from fractions import Fraction
 from functools import lru_cache
 from numbers import Real
 
+from fedcel.errors import SettingsError
+
 MICRO = 1_000_000
 """Micro-epsilons in one epsilon."""
 MAX_MICRO = 2**62
@@ -20,7 +22,7 @@ ATTO = 10**18
 
 
 def read_decimal(name: str, number: float | Decimal | Fraction) -> Fraction:
-    """Return the decimal that a real number prints as, exactly; ValueError on NaN and infinity."""
+    """Return the decimal that a real number prints as, exactly; SettingsError on any other."""
     if isinstance(number, Real | Decimal) and not isinstance(number, bool):
         try:
             if isinstance(number, int | Fraction | Decimal):
@@ -28,7 +30,7 @@ def read_decimal(name: str, number: float | Decimal | Fraction) -> Fraction:
             return Fraction(str(number))
         except (ValueError, OverflowError):  # NaN, infinity
             pass
-    raise ValueError(f"{name} is {number!r}, must be a finite number; give one such as 0.5")
+    raise SettingsError(f"{name} is {number!r}, must be a finite number; give one such as 0.5")
 
 
 def to_micro_epsilon(epsilon: float | Decimal | Fraction, name: str = "epsilon") -> int:
@@ -42,7 +44,7 @@ def to_micro_epsilon(epsilon: float | Decimal | Fraction, name: str = "epsilon")
         Millionths of it, rounded up.
 
     Raises:
-        ValueError: It is no number, 0 or less, or more than can be counted.
+        SettingsError: It is no number, 0 or less, or more than can be counted.
     """
     return _check_micro(name, epsilon, math.ceil(read_decimal(name, epsilon) * MICRO))
 
@@ -58,19 +60,19 @@ def to_granted_micro(budget: float | Decimal | Fraction, name: str = "epsilon") 
         Millionths of it, rounded down: never more than was given.
 
     Raises:
-        ValueError: It is no number, less than a millionth, or more than can be counted.
+        SettingsError: It is no number, less than a millionth, or more than can be counted.
     """
     return _check_micro(name, budget, math.floor(read_decimal(name, budget) * MICRO))
 
 
 @lru_cache(maxsize=1024)
 def to_atto_delta(delta: float) -> int:
-    """Return a delta in attos, rounded up; ValueError on what is no finite number."""
+    """Return a delta in attos, rounded up; SettingsError on what is no finite number."""
     return math.ceil(read_decimal("delta", delta) * ATTO)
 
 
 def _check_micro(name: str, value: object, micro: int) -> int:
-    """Return an amount that can be counted; ValueError on another."""
+    """Return an amount that can be counted; SettingsError on another."""
     if not 0 < micro < MAX_MICRO:
-        raise ValueError(f"{name} is {value}, must be at least 1e-06 and below 4.6e12")
+        raise SettingsError(f"{name} is {value}, must be at least 1e-06 and below 4.6e12")
     return micro

@@ -1,6 +1,6 @@
 """The Gaussian noise that (epsilon, delta) takes, exactly: Balle and Wang, ICML 2018.
 
-The classical sigma = Delta_2 sqrt(2 ln(1.25/delta))/epsilon holds below epsilon 1 alone, and is
+The classical sigma = Delta_2 sqrt(2 ln(1.25/delta))/epsilon holds below epsilon 1 only, and is
 larger than needed there; this calibration is the smallest there is, for every epsilon.
 
 Own code beside dp-accounting's: that one stops within 1e-7 of sigma whatever its unit, which at
@@ -32,19 +32,15 @@ def smallest_delta(epsilon: float, sigma: float, sensitivity: float) -> float:
 def least_epsilon(delta: float, shift: float) -> float:
     """Return the least epsilon at `delta` of noise of sigma 1 on means `shift` apart, rounded up.
 
-    By bisection below shift^2/2 + shift sqrt(2 log(1/delta)), which is enough (Bun and Steinke, TCC
-    2016, proposition 1.3). So many Gaussians are one, of the root of the sum of squared shifts.
-    ValueError unless delta lies in (0, 1) and shift is finite and above 0.
+    Many Gaussians are one, of the root of the sum of squared shifts. ValueError unless delta lies
+    in (0, 1) and shift is finite and above 0.
     """
     FRACTION.check("delta", delta)
     POSITIVE.check("shift", shift)
     if smallest_delta(0.0, 1.0, shift) <= delta:
         return 0.0
-    low, high = 0.0, shift**2 / 2 + shift * math.sqrt(-2 * math.log(delta))
-    while high - low > (SLACK - 1) * high:
-        middle = (low + high) / 2
-        low, high = (low, middle) if smallest_delta(middle, 1.0, shift) <= delta else (middle, high)
-    return SLACK * high
+    _, epsilon = _find_edge(lambda epsilon: smallest_delta(epsilon, 1.0, shift) > delta)
+    return SLACK * epsilon
 
 
 def calibrate_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
@@ -81,11 +77,13 @@ def _difference(epsilon: float, a: float, b: float) -> float:
     """Return Phi(a) - e^eps Phi(b), without overflow and with few digits lost."""
     first = float(log_ndtr(a))
     second = epsilon + float(log_ndtr(b))
-    return -math.exp(first) * math.expm1(second - first) if first > -math.inf else 0.0
+    if first == -math.inf:
+        return 0.0
+    return -math.exp(first) * math.expm1(min(second - first, 0.0))  # above 0 by rounding only
 
 
 def _find_edge(holds: Callable[[float], bool]) -> tuple[float, float]:
-    """Return where a test that holds at 0 ceases to: the last that holds, the first that fails."""
+    """Return the last number at which a test that holds at 0 holds, and the first that fails."""
     low, high = 0.0, 1.0
     while holds(high):
         low, high = high, 2 * high

@@ -8,7 +8,7 @@ Where the asker owns the input, it is protected from whoever else reads the answ
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, cast
 
 from jaxtyping import Float
 from pydantic import Field, model_validator
@@ -37,9 +37,9 @@ class PrivacySettings(Kind, table="privacy", selector="mechanism"):
     @model_validator(mode="after")
     def check_prices(self) -> "PrivacySettings":
         """Refuse an epsilon out of range, and a budget for not even one answer."""
+        budget = to_granted_micro(self.budget, "privacy.budget")
+        price = to_micro_epsilon(self.epsilon, "privacy.epsilon")
         try:
-            budget = to_granted_micro(self.budget, "privacy.budget")
-            price = to_micro_epsilon(self.epsilon, "privacy.epsilon")
             check_epsilon(self.epsilon, self.mechanism, "privacy.epsilon")
         except ValueError as error:
             raise SettingsError(str(error)) from None
@@ -56,13 +56,7 @@ class PrivacySettings(Kind, table="privacy", selector="mechanism"):
         return True
 
     def build(self, classes: int) -> Mechanism:
-        """Build the mechanism.
-
-        Args:
-            classes: Logits of an answer.
-
-        Returns:
-            The mechanism.
+        """Build the mechanism for answers of `classes` logits.
 
         Raises:
             SettingsError: The mechanism is `none`, which protects nothing.
@@ -72,12 +66,12 @@ class PrivacySettings(Kind, table="privacy", selector="mechanism"):
 
 
 class LabelOnlyAnswers(PrivacySettings):
-    """Labels alone, by randomised response."""
+    """Labels only, by randomised response."""
 
     mechanism: Literal["label-only"] = "label-only"
 
     def build(self, classes: int) -> Mechanism:
-        """Build the mechanism; see `PrivacySettings.build`."""
+        """Build the mechanism."""
         return LabelOnly(self.epsilon, classes)
 
 
@@ -120,7 +114,7 @@ class LaplaceAnswers(ClippedAnswers):
     mechanism: Literal["laplace", "discrete-laplace"] = "laplace"
 
     def build(self, classes: int) -> Mechanism:
-        """Build the mechanism; see `PrivacySettings.build`."""
+        """Build the mechanism."""
         noise = Laplace(self.epsilon, classes, clip_kind=self.clip_kind, clip=self.clip)
         if self.mechanism == "laplace":
             return noise
@@ -134,7 +128,7 @@ class GaussianAnswers(ClippedAnswers):
     delta: Fraction = Field(1e-6, description="Delta of one answer.")
 
     def build(self, classes: int) -> Mechanism:
-        """Build the mechanism; see `PrivacySettings.build`."""
+        """Build the mechanism."""
         return Gaussian(
             self.epsilon, classes, delta=self.delta, clip_kind=self.clip_kind, clip=self.clip
         )
@@ -148,36 +142,30 @@ class OwnAnswers(ClippedAnswers, is_imported=True):
     def build(self, classes: int) -> Mechanism:
         """Build the user's mechanism, once it has kept its contract."""
         _check_own_mechanism(self, classes)
-        mechanism = _make_own_mechanism(self, classes)
+        mechanism = self._make(classes)
         epsilon, delta = mechanism.epsilon, mechanism.delta
         if not (0 < epsilon <= self.epsilon and 0 <= delta <= self.delta):
             raise PluginError(
-                f"{_name_part(self)} costs epsilon {epsilon} and delta {delta}, must be at most "
+                f"{self._part} costs epsilon {epsilon} and delta {delta}, must be at most "
                 f"privacy.epsilon {self.epsilon} and privacy.delta {self.delta}"
             )
         return mechanism
 
+    @property
+    def _part(self) -> plugins.PartName:
+        return plugins.PartName("privacy.mechanism", self.mechanism, "MechanismContract")
 
-def _name_part(privacy: OwnAnswers) -> plugins.PartName:
-    return plugins.PartName("privacy.mechanism", privacy.mechanism, "MechanismContract")
-
-
-def _make_own_mechanism(privacy: OwnAnswers, classes: int) -> Mechanism:
-    """Return what the user's object makes, if it is a mechanism."""
-    part = _name_part(privacy)
-    mechanism = plugins.make_part(part.setting, part.ref, privacy, classes)
-    if not isinstance(mechanism, Mechanism):
-        raise PluginError(
-            f"{part} made {mechanism!r}, which lacks name, epsilon, delta, protects, unit or answer"
-        )
-    return mechanism
+    def _make(self, classes: int) -> Mechanism:
+        """Return what the user's object makes; its contract says whether it is a mechanism."""
+        made = plugins.make_part(self._part.setting, self._part.ref, self, classes)
+        return cast(Mechanism, made)
 
 
 @lru_cache(maxsize=64)
 def _check_own_mechanism(privacy: OwnAnswers, classes: int) -> None:
     """Hold a user's mechanism to its contract."""
-    case = MechanismCase(lambda: _make_own_mechanism(privacy, classes), classes)
-    plugins.check_contract(_name_part(privacy), MECHANISM_CHECKS, case)
+    case = MechanismCase(lambda: privacy._make(classes), classes)
+    plugins.check_contract(privacy._part, MECHANISM_CHECKS, case)
 
 
 def private_logits(

@@ -1,7 +1,7 @@
-"""Updates that say little about their holder: clipped, perturbed, and what that is worth.
+"""Updates that say little about their holder: clipped, perturbed, and their privacy.
 
 The Gaussian mechanism on a whole update, after McMahan et al., ICLR 2018 (clip, then noise), drawn
-by the holder itself, so that the server sees noisy updates alone.
+by the holder itself, so that the server sees noisy updates only.
 """
 
 import math
@@ -76,7 +76,7 @@ class SpentPrivacy(NamedTuple):
 
     Attributes:
         server: Epsilon against who sees each update, the server included.
-        models: Epsilon against who sees the models alone and holds no images: all holders' noise is
+        models: Epsilon against who sees only the models and holds no images: all holders' noise is
             in them.
         rounds: The most in which one holder took part.
     """
@@ -87,7 +87,7 @@ class SpentPrivacy(NamedTuple):
 
 
 def account_updates(noise: float, rounds: Iterable[NoisyRound], delta: float) -> SpentPrivacy:
-    """Return what all noisy updates cost together, never understated.
+    """Return the epsilon of all noisy updates together, never understated.
 
     All of a holder's images are protected together: whether these or any others were there. How
     many they are, and who takes part, are taken to be known; no gain is counted for chance in who

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 COMPOSITION_DELTA = 1e-6  # in addition to that of the answers themselves
 FIRST_GRANT = 100.0  # epsilon of a new client
+MICRO = 1e6
 
 ledger_commands = typer.Typer(
     no_args_is_help=True,
@@ -48,29 +49,33 @@ KeyFile = Annotated[
 @ledger_commands.command("list", epilog=format_examples("fedcel ledger list RUN/budget.db"))
 def list_accounts(ledger: LedgerName, *, keys: KeyFile = None) -> str:
     """Show what each client has left, and the keys."""
-    from clients.service.access import key_table_path, read_keys
+    from clients.service.access import read_keys
     from fedcel.privacy import compose_prices
-    from fedcel.privacy.ledger import parse_ledger_address
 
-    key_table = key_table_path(parse_ledger_address(ledger), keys)
+    key_table = find_keys(ledger, keys)
     lines = [
         f"{'client':<24} {'granted':>12} {'spent (sum)':>12} {'left':>12} {'delta':>10} "
         f"{'together':>10}"
     ]
     with open_ledger(ledger) as opened:
-        for client, balance in sorted(opened.clients().items()):
+        for client, (granted, spent, left, delta) in opened.clients().items():
             prices = {
-                (to_epsilon(micro), delta): count
-                for (micro, delta), count in opened.prices(client).items()
+                (micro / MICRO, price_delta): count
+                for (micro, price_delta), count in opened.prices(client).items()
             }
-            delta = balance.delta + COMPOSITION_DELTA
-            together = compose_prices(prices, delta) if prices else 0.0
-            amounts = " ".join(f"{to_epsilon(micro):>12.6f}" for micro in balance[:3])
-            lines.append(f"{client:<24} {amounts} {balance.delta:>10.2g} {together:>10.4g}")
+            together = compose_prices(prices, delta + COMPOSITION_DELTA) if prices else 0.0
+            lines.append(
+                f"{client:<24} {granted / MICRO:>12.6f} {spent / MICRO:>12.6f} "
+                f"{left / MICRO:>12.6f} {delta:>10.2g} {together:>10.4g}"
+            )
     lines.append("together: epsilon of all answers so far at their deltas and 1e-6 (PLD)")
     lines += ["", f"{'key':<24} {'client':<24} expires"]
     for key in read_keys(key_table):
-        lines.append(f"{key.id:<24} {key.client:<24} {format_expiry(key.expires)}")
+        expiry = "never"
+        if key.expires is not None:
+            expiry = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(key.expires))
+            expiry += " (expired)" if time.time() >= key.expires else ""
+        lines.append(f"{key.id:<24} {key.client:<24} {expiry}")
     return "\n".join(lines)
 
 
@@ -83,7 +88,7 @@ def grant_client(
     epsilon: Annotated[float, typer.Option(help="What to add.", show_default=False)],
 ) -> str:
     """Grant a client more epsilon."""
-    micro = read_grant(epsilon)
+    micro = to_granted_micro(epsilon, "--epsilon")
     with open_ledger(ledger) as opened:
         names = opened.clients()
         if client not in names:
@@ -94,7 +99,7 @@ def grant_client(
                 f"{opened.address} --client NAME` opens one"
             )
         opened.grant(client, micro)
-        return f"{client} has {to_epsilon(opened.balance(client).remaining):g} left"
+        return f"{client} has {opened.balance(client).remaining / MICRO:g} left"
 
 
 @ledger_commands.command("limit")
@@ -114,10 +119,10 @@ def limit_model(
         raise SettingsError(
             f"--model is {model!r}, must be 32 hexadecimal digits, as `fedcel serve` prints them"
         )
-    micro = read_grant(epsilon) if epsilon else 0
+    micro = to_granted_micro(epsilon, "--epsilon") if epsilon else 0
     with open_ledger(ledger) as opened:
         opened.limit(model, micro)
-    return f"all clients together may spend {to_epsilon(micro):g} on model {model}"
+    return f"all clients together may spend {micro / MICRO:g} on model {model}"
 
 
 @ledger_commands.command("export")
@@ -135,11 +140,9 @@ def export_log(
 def verify_ledger(ledger: LedgerName) -> str:
     """Recompute every balance and every link of the log."""
     with open_ledger(ledger) as opened:
-        problems = opened.verify()
-        count = len(opened.rows())
-    if problems:
-        raise FailedError(f"{opened.address} was changed or damaged:\n" + "\n".join(problems))
-    return f"{opened.address}: {count} rows, all balances and links are right"
+        if problems := opened.verify():
+            raise FailedError(f"{opened.address} was changed or damaged:\n" + "\n".join(problems))
+        return f"{opened.address}: {len(opened.rows())} rows, all balances and links are right"
 
 
 @ledger_commands.command(
@@ -162,11 +165,10 @@ def copy_ledger(
 
     with open_ledger(source) as opened, Ledger.open(target) as copy:
         sums = opened.copy_to(copy)
-        granted, spent = to_epsilon(sums.granted), to_epsilon(sums.spent)
         return (
             f"{copy.address}: {sums.rows} rows and {sums.answers} answers of {sums.clients} "
-            f"clients, granted {granted:g}, spent {spent:g}, as in {opened.address}. Serve with "
-            "the copy alone from now on: the old one still pays."
+            f"clients, granted {sums.granted / MICRO:g}, spent {sums.spent / MICRO:g}, as in "
+            f"{opened.address}. Serve with the copy alone from now on: the old one still pays."
         )
 
 
@@ -196,8 +198,7 @@ def manage_keys(
     ] = None,
 ) -> str:
     """Make a client's key, shown once; or revoke one."""
-    from clients.service.access import key_table_path, remove_key
-    from fedcel.privacy.ledger import parse_ledger_address
+    from clients.service.access import remove_key
 
     if (client is None) == (revoke is None):
         raise SettingsError("give one of --client and --revoke: a key to make, or one to forget")
@@ -210,7 +211,7 @@ def manage_keys(
                 f"--{name} is {value:g}, but --revoke makes no key that it could be for; leave it "
                 "out, or make a key with --client"
             )
-    remove_key(key_table_path(parse_ledger_address(ledger), keys), revoke)
+    remove_key(find_keys(ledger, keys), revoke)
     return f"key {revoke} is revoked"
 
 
@@ -226,19 +227,18 @@ def issue_key(
 
     SettingsError where there is nothing to grant it to, or on a name, days or amount that is none.
     """
-    from clients.service.access import add_key, check_client_name, key_table_path, read_keys
-    from fedcel.privacy.ledger import Ledger, parse_ledger_address
+    from clients.service.access import add_key, check_client_name, read_keys
+    from fedcel.privacy.ledger import Ledger
 
-    micro = read_grant(FIRST_GRANT if epsilon is None else epsilon)
+    micro = to_granted_micro(FIRST_GRANT if epsilon is None else epsilon, "--epsilon")
     if days is not None and not 0 < days < 36_500:
         raise SettingsError(f"--days is {days:g}, must be above 0 and below 36500")
     check_client_name(client)
-    address = parse_ledger_address(ledger)
-    key_table = key_table_path(address, keys)
+    key_table = find_keys(ledger, keys)
     read_keys(key_table)  # a damaged file is told before anything is granted
-    with Ledger.open(address) as opened:
+    with Ledger.open(ledger) as opened:
         is_new = opened.admit(client, micro)
-        remaining = to_epsilon(opened.balance(client).remaining)
+        remaining = opened.balance(client).remaining / MICRO
     if epsilon is not None and not is_new:
         raise SettingsError(
             f"--epsilon is {epsilon:g}, but {client} has an account already, with {remaining:g} "
@@ -259,24 +259,9 @@ def open_ledger(ledger: str | Path) -> "Ledger":
     return Ledger.open(address)
 
 
-def to_epsilon(micro: int) -> float:
-    """Return micro-epsilons in epsilon."""
-    from fedcel.privacy.ledger import MICRO
+def find_keys(ledger: str | Path, keys: Path | None) -> Path:
+    """Return the file of a ledger's keys; SettingsError where a database has none named."""
+    from clients.service.access import key_table_path
+    from fedcel.privacy.ledger import parse_ledger_address
 
-    return micro / MICRO
-
-
-def read_grant(epsilon: float) -> int:
-    """Return an amount in micro-epsilons; SettingsError on one that is none."""
-    try:
-        return to_granted_micro(epsilon, "--epsilon")
-    except ValueError as error:
-        raise SettingsError(str(error)) from None
-
-
-def format_expiry(expires: int | None) -> str:
-    """Return a moment as people read it."""
-    if expires is None:
-        return "never"
-    moment = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(expires))
-    return f"{moment} (expired)" if time.time() >= expires else moment
+    return key_table_path(parse_ledger_address(ledger), keys)

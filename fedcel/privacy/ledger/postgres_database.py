@@ -14,9 +14,8 @@ import random
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from time import monotonic, sleep
-from typing import Any, Generic, Self, final
+from typing import Any, Generic, NamedTuple, Self, final
 
 import psycopg
 from psycopg import errors
@@ -81,8 +80,7 @@ CONFLICTS = (errors.SerializationFailure, errors.DeadlockDetected)
 
 
 @final
-@dataclass(frozen=True)
-class Commit(Generic[Result]):
+class Commit(NamedTuple, Generic[Result]):
     """A commit under way: its rows, where kept, are after the position and bear the name."""
 
     attempt: str
@@ -111,10 +109,15 @@ class PostgresDatabase(LedgerDatabase):
         """Bring the tables to the present format, once all writers of the older one have let go."""
         connection = self._connection
         with explain_errors(self.address):
-            if read_format(connection) == OLDER_FORMAT:
+            if read_formats(connection) == [OLDER_FORMAT]:
                 try:
                     with connection.transaction():
-                        self._upgrade(complete)
+                        connection.execute("LOCK TABLE log IN ACCESS EXCLUSIVE MODE")
+                        if read_formats(connection) == [OLDER_FORMAT]:  # nobody was faster
+                            connection.execute(UPGRADE)
+                            complete(self)
+                            for statement in UPGRADED:
+                                connection.execute(statement)
                 except errors.InsufficientPrivilege as error:
                     raise LedgerError(
                         f"ledger {self.address}: its tables are of an older format, and their "
@@ -123,15 +126,6 @@ class PostgresDatabase(LedgerDatabase):
                     ) from error
             with connection.transaction(force_rollback=True):  # a question would be too late
                 connection.execute("SELECT format FROM ledger FOR UPDATE")
-
-    def _upgrade(self, complete: Callable[[Self], None]) -> None:
-        connection = self._connection
-        connection.execute("LOCK TABLE log IN ACCESS EXCLUSIVE MODE")  # before a writer's row
-        if read_format(connection) == OLDER_FORMAT:
-            connection.execute(UPGRADE)
-            complete(self)
-            for statement in UPGRADED:
-                connection.execute(statement)
 
     def touch(self) -> None:
         """Write the row that holds the format."""
@@ -217,7 +211,7 @@ class PostgresDatabase(LedgerDatabase):
         return row[2]
 
     def _was_kept(self, commit: Commit[Result]) -> bool:
-        """Say whether a commit was kept, once it can no longer be under way."""
+        """Whether a commit was kept, once it can no longer be under way."""
         with self._rolling_back():
             self._begin_writing("")
             row = self._connection.execute(
@@ -261,7 +255,7 @@ def explain_errors(address: PostgresAddress) -> Iterator[None]:
 
 
 def find_remedy(text: str) -> str | None:
-    """Return what to do after a refused connection, of which the driver tells no kind."""
+    """Return what to do after a refused connection, for which the driver has no kind."""
     for sign, kind in (
         ("password", errors.InvalidPassword),
         ("pg_hba.conf", errors.InvalidAuthorizationSpecification),
@@ -291,7 +285,7 @@ def connect(address: PostgresAddress) -> "psycopg.Connection[Any]":
             "idle_in_transaction_session_timeout": "0",
             "client_encoding": "UTF8",
         }
-        if read_setting(connection, "synchronous_commit") == "off":
+        if fetch_row(connection, "SHOW synchronous_commit") == ("off",):
             settings["synchronous_commit"] = "on"
         for name, value in settings.items():
             connection.execute("SELECT set_config(%s, %s, false)", (name, value))
@@ -303,12 +297,14 @@ def connect(address: PostgresAddress) -> "psycopg.Connection[Any]":
 
 def prepare(connection: "psycopg.Connection[Any]", address: PostgresAddress) -> None:
     """Check the server before anything in it is changed, then make what is missing."""
-    if read_setting(connection, "fsync") != "on":
+    fsync, encoding = fetch_row(
+        connection, "SELECT current_setting('fsync'), current_setting('server_encoding')"
+    )
+    if fsync != "on":
         raise LedgerError(
             f"ledger {address}: the server's fsync is off, so that a crash would lose charges; "
             "turn it on"
         )
-    encoding = read_setting(connection, "server_encoding")
     if encoding != "UTF8":
         raise LedgerError(
             f"ledger {address}: the database's encoding is {encoding}, must be UTF8; make another "
@@ -322,37 +318,38 @@ def prepare(connection: "psycopg.Connection[Any]", address: PostgresAddress) -> 
                     connection.execute(statement)
 
 
-def read_format(connection: "psycopg.Connection[Any]") -> int | None:
-    """Return the format of the tables."""
-    row = connection.execute("SELECT format FROM ledger").fetchone()
-    return None if row is None else int(row[0])
+def read_formats(connection: "psycopg.Connection[Any]") -> list[int]:
+    """Return the formats that the tables say they have, which should be one."""
+    return [number for (number,) in connection.execute("SELECT format FROM ledger").fetchall()]
 
 
 def has_tables(connection: "psycopg.Connection[Any]", address: PostgresAddress) -> bool:
-    """Say whether the tables are there; LedgerError where they are no ledger of this format."""
-    if not exists(connection, "to_regnamespace", SCHEMA_NAME):
+    """Whether the tables are there; LedgerError where they are no ledger of this format."""
+    has_schema, has_ledger = fetch_row(
+        connection,
+        "SELECT to_regnamespace(%s) IS NOT NULL, to_regclass(%s) IS NOT NULL",
+        (SCHEMA_NAME, f"{SCHEMA_NAME}.ledger"),
+    )
+    if not has_schema:
         return False
-    if not exists(connection, "to_regclass", f"{SCHEMA_NAME}.ledger"):
+    if not has_ledger:
         raise LedgerError(
             f"ledger {address}: its schema {SCHEMA_NAME} is another program's; name another "
             "database"
         )
-    formats = connection.execute("SELECT format FROM ledger").fetchall()
-    if formats not in [[(number,)] for number in (FORMAT, OLDER_FORMAT)]:
+    formats = read_formats(connection)
+    if formats not in ([FORMAT], [OLDER_FORMAT]):
         raise LedgerError(
-            f"ledger {address}: its format is {', '.join(str(row[0]) for row in formats)}, this "
-            f"version reads {FORMAT}; use the version that wrote it"
+            f"ledger {address}: its format is {', '.join(map(str, formats))}, this version reads "
+            f"{FORMAT}; use the version that wrote it"
         )
     return True
 
 
-def exists(connection: "psycopg.Connection[Any]", function: str, name: str) -> bool:
-    """Say whether the server knows a name of the function's kind."""
-    row = connection.execute(f"SELECT {function}(%s) IS NOT NULL", (name,)).fetchone()
-    return bool(row and row[0])
-
-
-def read_setting(connection: "psycopg.Connection[Any]", name: str) -> str:
-    """Return a setting of the server."""
-    row = connection.execute("SELECT current_setting(%s)", (name,)).fetchone()
-    return str(row[0]) if row else ""
+def fetch_row(
+    connection: "psycopg.Connection[Any]", statement: str, parameters: Sequence[object] = ()
+) -> tuple[Any, ...]:
+    """Return the first row of a statement that has one."""
+    row: tuple[Any, ...] | None = connection.execute(statement, parameters).fetchone()
+    assert row is not None
+    return row

@@ -114,7 +114,7 @@ class SqliteDatabase(LedgerDatabase):
         """Bring tables of the older format to the present one, in one transaction."""
 
         def work(db: Self) -> None:
-            if _read_format(db._connection) == OLDER_FORMAT:
+            if db.execute("PRAGMA user_version") == [(OLDER_FORMAT,)]:
                 for statement in UPGRADE:
                     db.execute(statement)
                 complete(db)
@@ -198,15 +198,15 @@ FileIds = tuple[tuple[int, int] | None, ...]
 the files are open. None: there is no such file."""
 
 
-def identify_files(path: Path) -> FileIds:
-    """Return what the three files at a path are."""
-    return tuple(map(identify_file, list_files(path)))
-
-
 def list_files(path: Path) -> tuple[str, str, str]:
-    """Return the names of a ledger's files, beside the one that a link leads to."""
+    """Return the names of a ledger's files, next to the one that a link leads to."""
     name = os.path.realpath(path)
     return name, f"{name}-wal", f"{name}-shm"
+
+
+def identify_files(path: Path) -> FileIds:
+    """Identify the three files at a path."""
+    return tuple(map(identify_file, list_files(path)))
 
 
 def identify_file(name: str) -> tuple[int, int] | None:
@@ -342,10 +342,11 @@ def _enable_write_ahead_log(db: sqlite3.Connection) -> str:
 
 
 def _is_new(db: sqlite3.Connection, path: Path) -> bool:
-    """Say whether the file is empty; LedgerError where it is not a ledger of this format."""
-    program = db.execute("PRAGMA application_id").fetchone()[0]
-    version = _read_format(db)
-    tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    """Whether the file is empty; LedgerError where it is not a ledger of this format."""
+    program, version, tables = db.execute(
+        "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_master) "
+        "FROM pragma_application_id, pragma_user_version"
+    ).fetchone()
     if (program, version, tables) == (0, 0, 0):
         return True
     if program != APPLICATION_ID:
@@ -375,12 +376,6 @@ def expect_columns() -> list[tuple[object, ...]]:
         for statement in SCHEMA:
             db.execute(statement)
         return read_columns(db)
-
-
-def _read_format(db: sqlite3.Connection) -> int:
-    """Return the format of a ledger's file."""
-    version: int = db.execute("PRAGMA user_version").fetchone()[0]
-    return version
 
 
 def _sync_folder(folder: Path) -> None:

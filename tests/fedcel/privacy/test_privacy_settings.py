@@ -98,7 +98,7 @@ def test_none_is_refused_where_an_answer_must_be_private() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nothing", "made 3, which lacks"),
+        ("nothing", "int lacks some"),
         ("PROTECTS", "cannot be called"),
         ("dear", "costs epsilon 8.0.*at most privacy.epsilon 4.0"),
     ],

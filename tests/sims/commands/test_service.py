@@ -49,14 +49,18 @@ def test_keys_budgets_and_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_a_changed_ledger_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit status 1, and what is wrong."""
+    """Exit status 1, and all that is wrong, of accounts and of rows."""
     import sqlite3
 
     path = tmp_path / "ledger.db"
     run_cli(["ledger", "keys", path, "--client", "phone"], capsys)
     with sqlite3.connect(path) as db:
         db.execute("UPDATE accounts SET allowed = allowed + 1")
-    assert "changed or damaged" in run_cli(["ledger", "verify", path], capsys, 1)
+        db.execute("DROP TRIGGER log_UPDATE")
+        db.execute("UPDATE log SET delta = 0.5")
+    problems = run_cli(["ledger", "verify", path], capsys, 1)
+    assert "changed or damaged" in problems
+    assert "row 1: edited" in problems and "client 'phone': holds (100000001" in problems
 
 
 def test_a_new_client_is_granted_100_once(
