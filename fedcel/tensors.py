@@ -1,6 +1,7 @@
 """NumPy arrays where tensors are taken, checked in the same words."""
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -12,6 +13,8 @@ from fedcel.errors import describe_unforeseen
 
 ArrayLike = Tensor | NDArray[np.generic] | Sequence[object]
 """What can be made a tensor: a tensor itself, an array, or a list of numbers."""
+Array = TypeVar("Array", Tensor, np.ndarray)
+"""A tensor or a NumPy array; one call has one kind of them."""
 
 
 def to_tensor(values: object, name: str) -> Shaped[Tensor, "..."]:
@@ -42,6 +45,11 @@ def to_tensor(values: object, name: str) -> Shaped[Tensor, "..."]:
             f"{name} are {type(values).__name__}, must be a tensor or an array of numbers "
             f"({describe_unforeseen(error)})"
         ) from error
+
+
+def match_kind(values: Tensor, like: Array) -> Array:
+    """Return a tensor's values as the kind of array that `like` is."""
+    return values if isinstance(like, Tensor) else values.numpy()
 
 
 def describe_words(words: NDArray[np.generic]) -> str:

@@ -23,11 +23,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from fedcel.privacy.array_kind import Array, match_kind, to_tensor
 from fedcel.privacy.clip import check_logits
 from fedcel.privacy.label_only import LabelOnly
 from fedcel.privacy.protocol import KnownLaw, Mechanism
 from fedcel.short_repr import summarise_record
+from fedcel.tensors import Array, match_kind, to_tensor
 
 MAX_REFERENCES = 512
 """References of all classes together, where more would only take time; a label alone has all."""
@@ -110,7 +110,12 @@ def read_references(
         raise ValueError("logits and labels of reference images belong together; give both or none")
     if logits is None or labels is None:
         return None
-    rows, places = to_tensor(logits), to_tensor(labels)
+    rows = to_tensor(logits, "logits of reference images")
+    try:
+        places = to_tensor(labels, "labels of reference images")
+    except ValueError as error:
+        remedy = "numpy.searchsorted(model.classes_, labels) of scikit-learn's"
+        raise ValueError(f"{error}; give the places of classes, as {remedy}") from error
     if rows.dim() != 2:
         check_logits(rows, getattr(mechanism, "classes", 2))
     if places.dim() != 1 or (places.is_floating_point() and bool((places != places.trunc()).any())):
@@ -152,7 +157,7 @@ class BayesCalibration:
 
     def probabilities(self, answers: Array) -> Array:
         """Return each class's probability; see `AnswerCalibration.probabilities`."""
-        density = self.mechanism.log_density(to_tensor(answers), self.rows)
+        density = self.mechanism.log_density(to_tensor(answers, "answers"), self.rows)
         by_class = density.softmax(1) @ self.shares
         return match_kind(by_class / by_class.sum(1, keepdim=True), answers)
 
@@ -170,7 +175,7 @@ class TemperatureCalibration:
 
     def probabilities(self, answers: Array) -> Array:
         """Return each class's probability; see `AnswerCalibration.probabilities`."""
-        return match_kind((self.scale * to_tensor(answers).double()).softmax(1), answers)
+        return match_kind((self.scale * to_tensor(answers, "answers").double()).softmax(1), answers)
 
 
 def estimate_confusions(

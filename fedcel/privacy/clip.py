@@ -1,7 +1,6 @@
 """The clip that enforces a sensitivity: without one, noise of any size promises nothing."""
 
 import math
-from numbers import Integral
 from typing import Literal
 
 import torch
@@ -70,12 +69,6 @@ def clip_rows(logits: Float[Tensor, "B C"], kind: str, clip: float) -> Float[Ten
     centred = wide - wide.mean(1, keepdim=True)
     clipped = centred.clamp(-clip, clip) if kind == "clamp" else project_l1(centred, clip)
     return clipped * MARGIN
-
-
-def check_classes(classes: int) -> None:
-    """Refuse answers of fewer than two classes, which tell nothing: ValueError."""
-    if isinstance(classes, bool) or not isinstance(classes, Integral) or classes < 2:
-        raise ValueError(f"there are {classes!r} classes, must be 2 or more, a whole number")
 
 
 def check_logits(logits: Float[Tensor, "B C"], classes: int) -> None:

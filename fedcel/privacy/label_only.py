@@ -17,12 +17,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedcel.privacy.array_kind import Array, match_kind, to_tensor
-from fedcel.privacy.clip import check_classes, check_logits
+from fedcel.privacy.clip import check_logits
 from fedcel.privacy.discrete_laplace import draw_below
 from fedcel.privacy.epsilon_range import check_epsilon
 from fedcel.privacy.noise_mechanisms import import_opendp
 from fedcel.privacy.protocol import PROTECTS, Unit
+from fedcel.ranges import check_whole
+from fedcel.tensors import Array, match_kind, to_tensor
 
 CHANCE_STEPS = 2**62
 """Chances are multiples of one in so many, exactly."""
@@ -57,7 +58,7 @@ class LabelOnly:
     def __post_init__(self) -> None:
         """Refuse an epsilon below 1e-9 or without end, and fewer than two classes: ValueError."""
         check_epsilon(self.epsilon, "label-only")
-        check_classes(self.classes)
+        check_whole("classes", self.classes, 2)
 
     def answer(self, logits: Array) -> Array:
         """Return rows of epsilon at the drawn label and 0 elsewhere; see `Mechanism.answer`.
@@ -65,7 +66,7 @@ class LabelOnly:
         Softmax makes of such a row each class's chance given the label, for balanced classes and a
         model that is always right.
         """
-        tops = self._find_tops(to_tensor(logits))
+        tops = self._find_tops(to_tensor(logits, "logits"))
         return match_kind(self._mark(draw_labels(tops, self.epsilon, self.classes)), logits)
 
     def disturb_labels(self, labels: Array) -> Array:
@@ -81,7 +82,7 @@ class LabelOnly:
         Raises:
             ValueError: A label is no class.
         """
-        tops = to_tensor(labels)
+        tops = to_tensor(labels, "labels")
         if tops.is_floating_point() or not ((tops >= 0) & (tops < self.classes)).all():
             raise ValueError(
                 f"labels are {tops.dtype} from {tops.min()} to {tops.max()}, must be whole numbers "
@@ -103,7 +104,7 @@ class LabelOnly:
     def _find_tops(self, logits: Float[Tensor, "B C"]) -> Int[np.ndarray, " B"]:
         """Return the top class of each row."""
         check_logits(logits, self.classes)
-        rows: np.ndarray = logits.detach().cpu().numpy()
+        rows: np.ndarray = logits.numpy(force=True)
         tops: Int[np.ndarray, " B"] = rows.argmax(1)  # small groups: torch takes twice as long
         return tops
 

@@ -20,10 +20,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.extras import import_optional
-from fedcel.privacy.array_kind import Array, match_kind, to_tensor
 from fedcel.privacy.clip import (
     ClipKind,
-    check_classes,
     check_finite,
     check_logits,
     clip_rows,
@@ -32,7 +30,8 @@ from fedcel.privacy.clip import (
 from fedcel.privacy.epsilon_range import check_epsilon
 from fedcel.privacy.gaussian_calibration import SLACK, calibrate_sigma
 from fedcel.privacy.protocol import PROTECTS, Unit
-from fedcel.ranges import FRACTION, POSITIVE
+from fedcel.ranges import FRACTION, POSITIVE, check_whole
+from fedcel.tensors import Array, match_kind, to_tensor
 
 EXACT_DISTANCES = "donot_use_mm_for_euclid_dist"
 OPENDP_BITS = 80
@@ -151,7 +150,7 @@ class ClippedNoise(ABC):
 
     def __post_init__(self) -> None:
         """Refuse what cannot be kept: ValueError."""
-        check_classes(self.classes)
+        check_whole("classes", self.classes, 2)
         sensitivity = clip_sensitivity(self.clip_kind, self.clip, self.classes, self.norm)
         object.__setattr__(self, "sensitivity", sensitivity)
         check_epsilon(self.epsilon, self.name)
@@ -168,7 +167,8 @@ class ClippedNoise(ABC):
 
     def answer(self, logits: Array) -> Array:
         """Return clipped rows plus noise; see `Mechanism.answer`."""
-        return match_kind(self.add_noise(self.answer_without_noise(to_tensor(logits))), logits)
+        clipped = self.answer_without_noise(to_tensor(logits, "logits"))
+        return match_kind(self.add_noise(clipped), logits)
 
     @abstractmethod
     def add_noise(self, clipped: Float[Tensor, "B C"]) -> Float[Tensor, "B C"]:

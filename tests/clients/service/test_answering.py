@@ -17,9 +17,9 @@ from clients.service import PrivateAnswer, PrivateAnswerer, Query, load_served
 from clients.service.model import uncertainty_scores, uncertainty_sensitivity
 from fedcel.errors import LedgerError
 from fedcel.posterior.predict import Prediction, apply_heads
-from fedcel.privacy.array_kind import Array, match_kind, to_tensor
 from fedcel.privacy.ledger import MICRO, Ledger, Refusal
 from fedcel.settings import PrivacySettings
+from fedcel.tensors import Array, match_kind, to_tensor
 from tests.clients.serving import made_run
 
 RUN = made_run()
@@ -49,7 +49,7 @@ class Backwards:
 
     def probabilities(self, answers: Array) -> Array:
         """Return softmax of the negative values."""
-        return match_kind(to_tensor(answers).neg().softmax(1), answers)
+        return match_kind(to_tensor(answers, "answers").neg().softmax(1), answers)
 
 
 @pytest.fixture

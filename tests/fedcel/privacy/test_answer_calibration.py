@@ -302,7 +302,7 @@ def test_what_scikit_learn_gives_is_taken_or_refused_with_a_remedy(
     for epsilon in ("4", None, True):
         with pytest.raises(ValueError, match="epsilon is "):
             make(epsilon=epsilon, classes=2)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="there are '2' classes"):
+    with pytest.raises(ValueError, match="classes is '2', must be"):
         make(epsilon=4.0, classes="2")  # type: ignore[arg-type]
 
 

@@ -71,7 +71,7 @@ def test_impossible_numbers_are_refused(bad: float) -> None:
     """Epsilon, and fewer than two classes."""
     with pytest.raises(ValueError, match="epsilon is"):
         LabelOnly(bad, 3)
-    with pytest.raises(ValueError, match="1 classes, must be 2"):
+    with pytest.raises(ValueError, match="classes is 1, must be 2"):
         LabelOnly(1.0, 1)
 
 
