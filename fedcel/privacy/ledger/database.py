@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from fedcel.privacy.ledger.address import LedgerAddress
 
@@ -63,14 +63,28 @@ class LedgerDatabase(ABC):
     """
 
     address: LedgerAddress
+    format_query: ClassVar[str]
+    new_columns: ClassVar[Sequence[str]]
+    """Statements that make the columns which the older format lacks."""
+    new_format: ClassVar[Sequence[str]]
+    """Statements once these are filled."""
 
-    @abstractmethod
     def upgrade(self, complete: Callable[[Self], None]) -> None:
-        """Bring tables of the older format to the present one, and prove that they can be locked.
+        """Bring tables of the older format to the present one.
 
         Args:
             complete: Fills the new columns; whatever it raises leaves the tables as they were.
         """
+
+        def work(db: Self) -> None:
+            if db.execute(db.format_query) == [(OLDER_FORMAT,)]:
+                for statement in db.new_columns:
+                    db.execute(statement)
+                complete(db)
+                for statement in db.new_format:
+                    db.execute(statement)
+
+        self.transact(work, writing=True)
 
     @abstractmethod
     def touch(self) -> None:

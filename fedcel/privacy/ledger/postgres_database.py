@@ -55,17 +55,16 @@ SCHEMA = (
     "CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON log "
     "FOR EACH STATEMENT EXECUTE FUNCTION refuse_edit()",
 )
-UPGRADE = "ALTER TABLE accounts ADD COLUMN delta BIGINT, ADD COLUMN digest BYTEA"
-UPGRADED = (  # an older version that still runs can then write no account
-    "ALTER TABLE accounts ALTER COLUMN delta SET NOT NULL, ALTER COLUMN digest SET NOT NULL",
-    f"UPDATE ledger SET format = {FORMAT}",
-)
 
 ERROR_REMEDIES: tuple[tuple[type[psycopg.Error], str], ...] = (
     (errors.InvalidPassword, "name a user and a password that it knows, or put it in ~/.pgpass"),
     (errors.InvalidAuthorizationSpecification, "let this user in, see the server's pg_hba.conf"),
     (errors.InvalidCatalogName, "make the database first, with createdb"),
-    (errors.InsufficientPrivilege, "grant the user CREATE on the database, or all on its tables"),
+    (
+        errors.InsufficientPrivilege,
+        "grant the user CREATE on the database, or all on its tables; only their owner can bring "
+        f"tables of an older format to format {FORMAT}, by opening it once",
+    ),
     (errors.ReadOnlySqlTransaction, "it only reads; name the primary server"),
     (errors.LockNotAvailable, f"another process has held it for {LOCK_SECONDS:g} seconds"),
     (errors.DiskFull, "the server's disk is full; free space, nothing was charged"),
@@ -93,6 +92,12 @@ class PostgresDatabase(LedgerDatabase):
     """A ledger in a database of PostgreSQL; a lost connection is made anew."""
 
     address: PostgresAddress
+    format_query = "SELECT format FROM ledger"
+    new_columns = ("ALTER TABLE accounts ADD COLUMN delta BIGINT, ADD COLUMN digest BYTEA",)
+    new_format = (  # an older version that still runs can then write no account
+        "ALTER TABLE accounts ALTER COLUMN delta SET NOT NULL, ALTER COLUMN digest SET NOT NULL",
+        f"UPDATE ledger SET format = {FORMAT}",
+    )
 
     def __init__(self, address: PostgresAddress) -> None:
         self.address = address
@@ -104,28 +109,6 @@ class PostgresDatabase(LedgerDatabase):
             except BaseException:
                 self._connection.close()
                 raise
-
-    def upgrade(self, complete: Callable[[Self], None]) -> None:
-        """Bring the tables to the present format, once all writers of the older one have let go."""
-        connection = self._connection
-        with explain_errors(self.address):
-            if read_formats(connection) == [OLDER_FORMAT]:
-                try:
-                    with connection.transaction():
-                        connection.execute("LOCK TABLE log IN ACCESS EXCLUSIVE MODE")
-                        if read_formats(connection) == [OLDER_FORMAT]:  # nobody was faster
-                            connection.execute(UPGRADE)
-                            complete(self)
-                            for statement in UPGRADED:
-                                connection.execute(statement)
-                except errors.InsufficientPrivilege as error:
-                    raise LedgerError(
-                        f"ledger {self.address}: its tables are of an older format, and their "
-                        f"owner alone may bring them to format {FORMAT}; let `fedcel ledger "
-                        "verify` open it once as the owner"
-                    ) from error
-            with connection.transaction(force_rollback=True):  # a question would be too late
-                connection.execute("SELECT format FROM ledger FOR UPDATE")
 
     def touch(self) -> None:
         """Write the row that holds the format."""
@@ -316,11 +299,8 @@ def prepare(connection: "psycopg.Connection[Any]", address: PostgresAddress) -> 
             if not has_tables(connection, address):  # another process may have been faster
                 for statement in SCHEMA:
                     connection.execute(statement)
-
-
-def read_formats(connection: "psycopg.Connection[Any]") -> list[int]:
-    """Return the formats that the tables say they have, which should be one."""
-    return [number for (number,) in connection.execute("SELECT format FROM ledger").fetchall()]
+    with connection.transaction(force_rollback=True):  # a question would be too late
+        connection.execute("SELECT format FROM ledger FOR UPDATE")
 
 
 def has_tables(connection: "psycopg.Connection[Any]", address: PostgresAddress) -> bool:
@@ -337,11 +317,11 @@ def has_tables(connection: "psycopg.Connection[Any]", address: PostgresAddress) 
             f"ledger {address}: its schema {SCHEMA_NAME} is another program's; name another "
             "database"
         )
-    formats = read_formats(connection)
-    if formats not in ([FORMAT], [OLDER_FORMAT]):
+    formats = connection.execute(PostgresDatabase.format_query).fetchall()
+    if formats not in ([(FORMAT,)], [(OLDER_FORMAT,)]):
         raise LedgerError(
-            f"ledger {address}: its format is {', '.join(map(str, formats))}, this version reads "
-            f"{FORMAT}; use the version that wrote it"
+            f"ledger {address}: its format is {', '.join(str(row[0]) for row in formats)}, this "
+            f"version reads {FORMAT}; use the version that wrote it"
         )
     return True
 

@@ -59,11 +59,6 @@ SCHEMA = (
     ),
 )
 
-UPGRADE = (
-    "ALTER TABLE accounts ADD COLUMN delta INTEGER NOT NULL DEFAULT 0",
-    "ALTER TABLE accounts ADD COLUMN digest BLOB NOT NULL DEFAULT x''",
-)
-
 ERROR_REMEDIES = {
     "SQLITE_FULL": "the disk is full; free space, nothing was charged",
     "SQLITE_IOERR": "the disk refuses to read or write; check its space, quota and health",
@@ -80,6 +75,12 @@ class SqliteDatabase(LedgerDatabase):
     """A ledger in a file on a local disk."""
 
     address: Path
+    format_query = "PRAGMA user_version"
+    new_columns = (
+        "ALTER TABLE accounts ADD COLUMN delta INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE accounts ADD COLUMN digest BLOB NOT NULL DEFAULT x''",
+    )
+    new_format = (WRITE_FORMAT,)
 
     def __init__(self, path: Path) -> None:
         path = path.absolute()  # the working folder may change
@@ -111,19 +112,11 @@ class SqliteDatabase(LedgerDatabase):
         return result
 
     def upgrade(self, complete: Callable[[Self], None]) -> None:
-        """Bring tables of the older format to the present one, in one transaction."""
-
-        def work(db: Self) -> None:
-            if db.execute("PRAGMA user_version") == [(OLDER_FORMAT,)]:
-                for statement in UPGRADE:
-                    db.execute(statement)
-                complete(db)
-                db.execute(WRITE_FORMAT)
-            if read_columns(db._connection) != expect_columns():
-                remedy = ERROR_REMEDIES["SQLITE_CORRUPT"]
-                raise LedgerError(f"ledger {db.address}: {remedy} (its tables are not a ledger's)")
-
-        self.transact(work, writing=True)
+        """Bring tables of the older format to the present one, and check their columns."""
+        super().upgrade(complete)
+        if self.transact(read_columns, writing=False) != expect_columns():
+            remedy = ERROR_REMEDIES["SQLITE_CORRUPT"]
+            raise LedgerError(f"ledger {self.address}: {remedy} (its tables are not a ledger's)")
 
     def touch(self) -> None:
         """Write the first page, which holds the format, and as much as many charges beside it."""
@@ -359,14 +352,15 @@ def _is_new(db: sqlite3.Connection, path: Path) -> bool:
     return False
 
 
-def read_columns(db: sqlite3.Connection) -> list[tuple[object, ...]]:
+def read_columns(db: SqliteDatabase | sqlite3.Connection) -> list[tuple[object, ...]]:
     """Return the columns of both tables: a damaged word there would change what is read."""
-    return db.execute(
+    rows = db.execute(
         'SELECT tables.name, columns.name, columns.type, columns."notnull", columns.pk '
         "FROM sqlite_master AS tables, pragma_table_info(tables.name) AS columns "
         "WHERE tables.type = 'table' AND tables.name IN ('log', 'accounts') "
         "ORDER BY tables.name, columns.cid"
-    ).fetchall()
+    )
+    return list(rows)
 
 
 @cache
