@@ -157,8 +157,8 @@ class OwnAnswers(ClippedAnswers, is_imported=True):
 
     def _make(self, classes: int) -> Mechanism:
         """Return what the user's object makes; its contract says whether it is a mechanism."""
-        made = plugins.make_part(self._part.setting, self._part.ref, self, classes)
-        return cast(Mechanism, made)
+        part = self._part
+        return cast(Mechanism, plugins.make_part(part.setting, part.ref, self, classes))
 
 
 @lru_cache(maxsize=64)
