@@ -58,7 +58,7 @@ def list_accounts(ledger: LedgerName, *, keys: KeyFile = None) -> str:
         f"{'together':>10}"
     ]
     with open_ledger(ledger) as opened:
-        for client, (granted, spent, left, delta) in opened.clients().items():
+        for client, (granted, spent, remaining, delta) in opened.clients().items():
             prices = {
                 (micro / MICRO, price_delta): count
                 for (micro, price_delta), count in opened.prices(client).items()
@@ -66,7 +66,7 @@ def list_accounts(ledger: LedgerName, *, keys: KeyFile = None) -> str:
             together = compose_prices(prices, delta + COMPOSITION_DELTA) if prices else 0.0
             lines.append(
                 f"{client:<24} {granted / MICRO:>12.6f} {spent / MICRO:>12.6f} "
-                f"{left / MICRO:>12.6f} {delta:>10.2g} {together:>10.4g}"
+                f"{remaining / MICRO:>12.6f} {delta:>10.2g} {together:>10.4g}"
             )
     lines.append("together: epsilon of all answers so far at their deltas and 1e-6 (PLD)")
     lines += ["", f"{'key':<24} {'client':<24} expires"]
