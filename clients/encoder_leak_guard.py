@@ -53,9 +53,6 @@ def measure_leak(
         labels: Their classes, (M,).
         generator: Draws the noise.
 
-    Returns:
-        Bits beyond the label, their half width and their cap.
-
     Raises:
         LeakError: Fewer than 20 images.
         NetError: The encoder gives undefined values.
@@ -84,13 +81,9 @@ def measure_leak(
 @final
 @dataclass(frozen=True)
 class LeakGuard:
-    """Refuses an encoder of which one message may leak more than `limit` bits.
+    """Refuses an encoder that may leak more than `limit` bits beyond the label in one message.
 
-    Args:
-        limit: Bits beyond the label, above 0.
-
-    Raises:
-        LeakError: The limit is no number of bits.
+    LeakError where the limit is no number of bits.
     """
 
     limit: float
@@ -107,17 +100,7 @@ class LeakGuard:
         labels: Int[Tensor, " M"],
         generator: torch.Generator,
     ) -> Leak:
-        """Measure an encoder, and refuse it where it may leak too much.
-
-        Args:
-            net: Encoder and cut; the head is not used.
-            images: Own images, (M, C, H, W) in [0, 1]; so many that they could show a leak above
-                the limit.
-            labels: Their classes, (M,).
-            generator: Draws the noise.
-
-        Returns:
-            The measured leak, at most the limit.
+        """Return the leak of an encoder, at most the limit; arguments as of `measure_leak`.
 
         Raises:
             LeakError: The leak may exceed the limit, or the images are too few to know.

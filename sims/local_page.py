@@ -27,13 +27,8 @@ POLICY = (
 def create_local_app(title: str, hosts: Sequence[str] | None) -> FastAPI:
     """Return an application without pages, which refuses whoever is not this machine's own page.
 
-    Args:
-        title: Of the application.
-        hosts: Names that a request may call this machine by, without a port; None: any. Others are
-            refused, so that no page elsewhere reads what is here under a name of its own.
-
-    Returns:
-        The application; its errors are answered in words.
+    `hosts` are the names that a request may call this machine by, without a port; None: any. Others
+    are refused, so that no page elsewhere reads what is here under a name of its own.
     """
     app = FastAPI(title=title, docs_url=None, redoc_url=None, openapi_url=None)
 
@@ -56,12 +51,7 @@ def create_local_app(title: str, hosts: Sequence[str] | None) -> FastAPI:
 
 
 def make_page(template: str, **values: object) -> HTMLResponse:
-    """Return a page whose one script may run, and which loads nothing from elsewhere.
-
-    Args:
-        template: Its file; `nonce` is what its script element has to say.
-        values: By the names that the template has for them.
-    """
+    """Return a page that loads nothing, and runs only the script with the template's `nonce`."""
     nonce = secrets.token_urlsafe(16)
     page = render_template(template, nonce=nonce, **values)
     policy = POLICY.format(script=f"'nonce-{nonce}'")

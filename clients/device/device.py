@@ -57,7 +57,7 @@ class Device:
         shape: Channels, height and width of an image.
         law: All that decides a message besides the image; see `describe_law`.
         max_value: Largest absolute value that a message may have.
-        leak: What one message may tell.
+        leak: Measured leak of one message.
         limit: Bits that all distinct messages together may tell.
         key: The device's secret key, 32 bytes.
         sent: The messages that left before.
@@ -84,11 +84,7 @@ class Device:
         return self.sent.total_bits
 
     def build_message(self, image: Float[Tensor, "C H W"], group: str | None = None) -> bytes:
-        """Encode an image, add this device's noise, count the message; see `prepare`.
-
-        Returns:
-            D values of float32, little-endian; the same image gives the same bytes.
-        """
+        """Return the bytes of `prepare`: the same image gives the same ones."""
         return self.prepare(image, group).content
 
     def prepare(
@@ -98,7 +94,7 @@ class Device:
         *,
         encoded_before: PreparedMessage | None = None,
     ) -> PreparedMessage:
-        """Build a message, and charge it to its group.
+        """Encode an image, add this device's noise, count the message and charge it to its group.
 
         Args:
             image: The image, (C, H, W) in [0, 1].
@@ -106,9 +102,6 @@ class Device:
                 this process decides.
             encoded_before: The message of the same image that left before, by the encoder of an
                 earlier model version: both are charged to one group.
-
-        Returns:
-            The message and its charge.
 
         Raises:
             DataError: Another shape, or values outside [0, 1].
@@ -185,18 +178,7 @@ class DeviceBuilder(Protocol):
         ...
 
     def build_device(self, card: ModelCard, net: SplitNet) -> Device:
-        """Make a device, or refuse the encoder.
-
-        Args:
-            card: The served model's card.
-            net: The received encoder and cut.
-
-        Returns:
-            The device.
-
-        Raises:
-            LeakError: The encoder leaks more than is allowed.
-        """
+        """Make a device of a model's card and its net; LeakError where that leaks too much."""
         ...
 
 

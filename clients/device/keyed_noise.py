@@ -24,13 +24,10 @@ KEY_BYTES = 32
 
 
 def load_device_key(path: str | Path | None) -> bytes:
-    """Read the secret key of a device.
+    """Return the secret key of a device, 32 bytes.
 
     Args:
         path: Its file, made at first use; None: a new key, for this process.
-
-    Returns:
-        The key, 32 bytes.
 
     Raises:
         RunError: The file holds no key, or others may read it.

@@ -23,16 +23,13 @@ class GroupTotal(NamedTuple):
 
 
 class SentMessages:
-    """Which messages ever left, and what each may tell; in a file where one is given.
+    """Record of the messages that ever left, and the leak of each; in a file where one is given.
 
     A restart and other processes on the same file forget nothing. It holds fingerprints under the
-    device's key: who reads it learns no image.
+    device's key: who reads it learns no image. RunError where the file is damaged.
 
     Args:
         path: The file, made where there is none; None: remembered as long as the process lives.
-
-    Raises:
-        RunError: The file is damaged.
     """
 
     def __init__(self, path: str | Path | None = None) -> None:

@@ -104,14 +104,7 @@ class SplitClient(ServiceClient):
         return self._carry_on(self._ask(image, uncertainty, group))
 
     def budget(self) -> Budget:
-        """Read the client's account.
-
-        Returns:
-            What it was granted, has spent and has left, in epsilon.
-
-        Raises:
-            ServiceError: The service says no.
-        """
+        """Read the client's account, in epsilon: granted, spent, left; errors as of `ask`."""
         return self._carry_on(self._read_budget())
 
     def close(self) -> None:

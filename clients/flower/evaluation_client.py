@@ -6,7 +6,6 @@ on are not protected by it, and answers to many queries add up.
 
 import json
 from collections.abc import Sequence
-from hashlib import sha256
 from typing import NamedTuple
 
 import numpy as np
@@ -121,14 +120,10 @@ class EvaluationClient(NumPyClient):
         with Ledger.open(account.ledger) as ledger:
             ledger.admit(account.client, to_granted_micro(self.settings.privacy.budget))
             answerer = PrivateAnswerer(model, mechanism, ledger)
-            queries = []
-            for row in message:
-                content = row.numpy().astype("<f4").tobytes()
-                query = Query(account.client, "", content, wants_uncertainty=False)
-                # An id of all that decides the answer: a repeat has the same.
-                request = sha256(model.version.encode() + answerer.digest(query)).hexdigest()
-                queries.append(query._replace(request=request))
-            answers = answerer.answer(queries)
+            contents = [row.numpy().astype("<f4").tobytes() for row in message]
+            answers = answerer.answer(
+                [Query(account.client, "", content, False) for content in contents]
+            )
         values = []
         for answer in answers:
             if isinstance(answer, Refusal):

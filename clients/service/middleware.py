@@ -44,17 +44,7 @@ class CapturedResponse(NamedTuple):
 
 
 def read_logits(body: bytes) -> Sequence[float]:
-    """Read the logits of one input from an application's reply.
-
-    Args:
-        body: JSON with a field `logits`: a list of numbers, or a list of one such list.
-
-    Returns:
-        The numbers.
-
-    Raises:
-        ValueError: It is something else.
-    """
+    """Return the field `logits` of an application's reply to one input; ValueError without one."""
     fields = json.loads(body)
     row = fields.get("logits") if isinstance(fields, dict) else None
     if isinstance(row, list) and len(row) == 1 and isinstance(row[0], list):

@@ -109,12 +109,7 @@ class ModelOffer(NamedTuple):
 
 
 def load_served(run: Run) -> ServedModel:
-    """Build the model of a finished run: its posterior samples, or its last model without any.
-
-    Raises:
-        SettingsError: It would answer without a mechanism, or need several messages an image.
-        RunError: The samples do not share one encoder.
-    """
+    """Build the model of a finished run: its samples, or its last model; see `build_served`."""
     samples = posterior_samples(run)
     served = build_served(run.settings, run.flat, samples, run.splits.shape)
     return replace(served, leak=read_leak(run.folder / "result.json"))

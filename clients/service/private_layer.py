@@ -107,21 +107,14 @@ class PrivateLayer:
         return sha256(self._law + self._model.encode()).hexdigest()[:32]
 
     def authenticate(self, authorization: str | None) -> str:
-        """Return the name of the client who asks.
-
-        Args:
-            authorization: The request's header of that name: `Bearer KEY`.
-
-        Raises:
-            ProblemError: No key, a wrong one or an expired one.
-        """
+        """Return the client of a header `Bearer KEY`; ProblemError where the key is not valid."""
         return self._keys.authenticate(authorization).client
 
     def answer(self, client: str, request: str, message: bytes, logits: Logits) -> PrivateAnswer:
         """Charge a client and perturb the logits, or give it the answer that it got before.
 
         Args:
-            client: Who pays.
+            client: Client that pays.
             request: The client's own id of the request, 8 to 64 letters, digits, `.`, `_`, `-`.
                 Sent again with the same message, it costs nothing.
             message: All that decides the logits besides the model, the request's body for example.
@@ -141,11 +134,7 @@ class PrivateLayer:
         return reply
 
     def answer_together(self, queries: Sequence[LogitQuery]) -> list[PrivateAnswer | Refusal]:
-        """Answer many queries of any clients at once, which costs less for each; as `answer` does.
-
-        Returns:
-            For each query its answer, or why there is none.
-        """
+        """Answer queries of any clients at once, as `answer` does; a refusal stands in the list."""
         if not queries:
             return []
         for query in queries:

@@ -19,7 +19,7 @@ from clients.service.monitoring import configure_logs
 from clients.service.service import Limits, Service
 from fedcel.privacy.ledger import parse_ledger_address
 from fedcel.runs import run_folder
-from sims.commands.web_server import TORCH_HEADS, load_offer
+from sims.commands.web_server import load_offer
 
 DRAIN_SECONDS = 30.0  # for questions under way when a replica ends
 
@@ -44,7 +44,7 @@ def build(options: Options) -> serve.Application:
         torch.set_num_threads(1)
         configure_logs()
         run = run_folder.read_run(options.run)
-        offer, _ = load_offer(run, {}, TORCH_HEADS, allow_chance=options.allow_chance)
+        offer, _ = load_offer(run, {}, "torch", allow_chance=options.allow_chance)
         ledger = parse_ledger_address(options.ledger)
         return ServiceApp(Service(offer, ledger, Limits(rate=options.rate), keys=options.keys))
 

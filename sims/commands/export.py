@@ -1,4 +1,4 @@
-"""The command `export`: an encoder or the heads as ONNX, or a folder for a model hub."""
+"""The command `export`: an encoder as ONNX, or a folder for a model hub."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +10,6 @@ from sims.commands.options import RunFolder
 
 EXAMPLES = (
     "fedcel export RUN --out encoder.onnx",
-    "fedcel export RUN --head --out head.onnx",
     "fedcel export RUN --hub-folder digits-private",
 )
 
@@ -20,9 +19,6 @@ def export_command(
     out: Annotated[
         Path | None, typer.Option(help="ONNX file to write.", show_default=False)
     ] = None,
-    head: Annotated[
-        bool, typer.Option("--head", help="Write all sampled heads, not the encoder.")
-    ] = False,
     hub_folder: Annotated[
         Path | None,
         typer.Option(
@@ -32,13 +28,11 @@ def export_command(
         ),
     ] = None,
 ) -> None:
-    """Write a run's encoder as ONNX, or the heads for the service, or a folder for a model hub."""
+    """Write a run's encoder as ONNX, or a folder for a model hub."""
     from fedcel.errors import SettingsError
 
-    if (out is None) == (hub_folder is None) or (head and hub_folder is not None):
-        raise SettingsError(
-            "export writes one thing: give --out, with --head or not, or --hub-folder"
-        )
+    if (out is None) == (hub_folder is None):
+        raise SettingsError("export writes one thing: give --out or --hub-folder")
     if hub_folder is not None:
         require_extra("report")
         require_extra("service")
@@ -51,10 +45,10 @@ def export_command(
         raise SettingsError(f"--out is '{out}', must end in .onnx")
     require_extra("export")
     from fedcel.files import check_writable
-    from sims.commands.onnx_export import export_encoder, export_heads
+    from sims.commands.onnx_export import export_encoder
     from sims.progress import show_steps
 
     check_writable(out)
-    with show_steps("converting the heads" if head else "converting the encoder"):
-        text = (export_heads if head else export_encoder)(run, out)
+    with show_steps("converting the encoder"):
+        text = export_encoder(run, out)
     print(text)

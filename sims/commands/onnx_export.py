@@ -1,4 +1,4 @@
-"""A run's encoder, or its heads, as an ONNX file."""
+"""A run's encoder as an ONNX file, and its heads for ONNX Runtime."""
 
 import warnings
 from dataclasses import replace
@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from clients.service import ServedModel, load_served
-from clients.service.onnx_heads import LOG_PROBABILITIES_NAME, MESSAGES_NAME, VERSION_KEY
+from clients.service import ServedModel
+from clients.service.onnx_heads import LOG_PROBABILITIES_NAME, MESSAGES_NAME
 from fedcel.errors import RunError, SettingsError, describe_unforeseen, shorten_text
 from fedcel.files import write_whole
 from fedcel.nets import SplitNet
@@ -69,24 +69,6 @@ class EncoderWithNoise(torch.nn.Module):
         return z, scale_sigma(self.net, z)
 
 
-def export_heads(folder: Path, out: Path) -> str:
-    """Write all sampled heads of a run: `messages` (B, D) to `log_probabilities` (S, B, C).
-
-    Raises:
-        RunError: The samples do not share one encoder.
-        SettingsError: The ONNX libraries are missing, the heads cannot be written, or the run is
-            none that could be served.
-    """
-    model = load_served(run_folder.read_run(folder))
-    data = convert_heads(model)
-    write_whole(out, data)
-    return (
-        f"{model.samples} heads: {out}, {len(data)} bytes, messages ({model.net.features}) to "
-        f"log-probabilities ({model.samples}, {model.classes}); they are not private by "
-        "themselves: serve them with `fedcel serve RUN --engine onnx`"
-    )
-
-
 class SampledHeads(torch.nn.Module):
     """All sampled heads side by side."""
 
@@ -111,8 +93,7 @@ def convert_heads(model: ServedModel) -> bytes:
         [MESSAGES_NAME],
         [LOG_PROBABILITIES_NAME],
     )
-    metadata = {VERSION_KEY: model.version, "fedcel.classes": str(model.classes)}
-    return encode_model(program, metadata)
+    return encode_model(program, {})
 
 
 def encode_model(model: Any, metadata: dict[str, str]) -> bytes:

@@ -67,14 +67,6 @@ def serve_command(
         Literal["torch", "onnx"],
         typer.Option(help="What computes the heads; onnx is the faster one."),
     ] = "torch",
-    head: Annotated[
-        Path | None,
-        typer.Option(
-            help="ONNX file of `fedcel export --head` for --engine onnx; without it the heads are "
-            "converted at the start.",
-            show_default=False,
-        ),
-    ] = None,
     rate_limit: Annotated[float, typer.Option(help="Queries a second of one client.")] = 50.0,
     read_rate_limit: Annotated[
         float | None,
@@ -101,13 +93,12 @@ def serve_command(
     require_extra("service")
     if engine == "onnx":
         require_extra("onnx")
-        if head is None:
-            require_extra("export")
+        require_extra("export")
     from clients.service.access import key_table_path
     from clients.service.service import Limits
     from fedcel.privacy.ledger import parse_ledger_address
     from sims.commands.listening import Endpoint
-    from sims.commands.web_server import HeadEngine, run_service
+    from sims.commands.web_server import run_service
 
     for option, rate, try_rate in (("rate", rate_limit, 50), ("read-rate", read_rate_limit, 5)):
         if rate is not None and not 0 < rate < math.inf:
@@ -124,7 +115,7 @@ def serve_command(
         overrides=parse_overrides(assignments),
         allow_chance=allow_chance,
         keys=keys,
-        heads=HeadEngine(engine, head),
+        engine=engine,
         grace_seconds=3600 * grace,
     )
 

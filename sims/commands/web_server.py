@@ -42,16 +42,6 @@ GRACE_SECONDS = 86_400.0  # that a replaced model version is still answered
 IDLE_SECONDS = 30  # that a connection may be silent, a header incomplete, an answer unread
 
 
-class HeadEngine(NamedTuple):
-    """Engine of the heads, and the file that it reads them from, where there is one."""
-
-    name: Engine = "torch"
-    file: Path | None = None
-
-
-TORCH_HEADS = HeadEngine()
-
-
 def run_service(
     folder: Path,
     ledger: LedgerAddress,
@@ -61,7 +51,7 @@ def run_service(
     keys: Path | None = None,
     overrides: Mapping[str, Scalar] | None = None,
     allow_chance: bool = False,
-    heads: HeadEngine = TORCH_HEADS,
+    engine: Engine = "torch",
     grace_seconds: float = GRACE_SECONDS,
 ) -> None:
     """Answer queries until SIGTERM or Ctrl-C, then those under way, then return.
@@ -78,7 +68,7 @@ def run_service(
 
     def load() -> tuple[ModelOffer, str]:
         run = run_folder.read_run(folder)
-        return load_offer(run, overrides or {}, heads, allow_chance=allow_chance)
+        return load_offer(run, overrides or {}, engine, allow_chance=allow_chance)
 
     def load_again() -> ModelOffer:
         if fix_ledger(ledger) != ledger_file:
@@ -115,14 +105,15 @@ def fix_ledger(ledger: LedgerAddress) -> LedgerAddress:
 
 
 def load_offer(
-    run: Run, overrides: Mapping[str, Scalar], heads: HeadEngine, *, allow_chance: bool
+    run: Run, overrides: Mapping[str, Scalar], engine: Engine, *, allow_chance: bool
 ) -> tuple[ModelOffer, str]:
     """Return what a run offers, and two lines on what its answers are worth.
 
     SettingsError or RunError where it is not served.
     """
     model, mechanism = load_model_and_mechanism(run, overrides)
-    model = choose_engine(model, heads)
+    if engine == "onnx":
+        model = use_onnx_heads(model, convert_heads(model))
     calibration = calibrate_answers(run, mechanism)
     expected = expect_answers(run, mechanism, calibration)
     if expected.is_at_chance and not allow_chance:
@@ -218,24 +209,6 @@ def load_model_and_mechanism(
     settings = override_group(run.settings, overrides, "privacy")
     model = load_served(run._replace(settings=settings))
     return model, settings.privacy.build(model.classes)
-
-
-def choose_engine(model: ServedModel, heads: HeadEngine) -> ServedModel:
-    """Return the model with its heads where they are to be computed.
-
-    SettingsError where they cannot be computed there, or the file is of no use.
-    """
-    if heads.name == "torch":
-        if heads.file is not None:
-            raise SettingsError(f"--head is {heads.file}, but --engine is torch; add --engine onnx")
-        return model
-    if heads.file is None:
-        return use_onnx_heads(model, convert_heads(model))
-    try:
-        data = heads.file.read_bytes()
-    except OSError as error:
-        raise SettingsError(f"--head {heads.file}: {error.strerror}; give an ONNX file") from None
-    return use_onnx_heads(model, data)
 
 
 def check_endpoint(endpoint: Endpoint) -> None:

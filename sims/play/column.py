@@ -41,7 +41,7 @@ ShowPart = Callable[[float, str], None]
 
 
 class Look(NamedTuple):
-    """How a column is named and drawn, as in the report."""
+    """Name and drawing of a column, as in the report."""
 
     label: str
     colour: str
@@ -49,40 +49,30 @@ class Look(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """An image and what leaves the device.
-
-    Attributes:
-        features: What the encoder makes of it, (1, D).
-        messages: Each with fresh noise, (m, D).
-    """
+    """An image's features and the messages that leave the device."""
 
     features: Float[Tensor, "1 D"]
+    """Output of the encoder."""
     messages: Float[Tensor, "m D"]
+    """Each with fresh noise."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A run's encoder, what it makes of the candidates, and what attackers learned of it.
-
-    Attributes:
-        look: Name and colour.
-        run: The run.
-        net: All that the device does.
-        candidates: Test images, (M, C, H, W), with labels.
-        features: What the encoder makes of them, (M, D).
-        averages: The mean image of each class, (K, C, H, W): what its label tells.
-        decoder: Mean messages, with their level behind, to images.
-        regressions: By level, mean messages to images.
-    """
+    """A run's encoder, its features of the candidates, and what attackers learned of it."""
 
     look: Look
     run: Run
     net: SplitNet
     candidates: Images
+    """Test images, (M, C, H, W), with labels."""
     features: Float[Tensor, "M D"]
     averages: Float[Tensor, "K C H W"]
+    """Mean image of each class: what its label tells."""
     decoder: Rebuild
+    """Mean messages, with their level behind, to images."""
     regressions: dict[NoiseLevel, Rebuild] = field(repr=False)
+    """By level, mean messages to images."""
 
     def send(
         self, image: Float[Tensor, "C H W"], position: int, level: NoiseLevel, *, seed: int
@@ -97,23 +87,21 @@ class Column:
             z = self.features[position, None] if is_candidate else self.net.encode(image[None])
             scale = self.net.scale_noise(z)
         stream = make_generator(seed, "play-message")
-        cut = self.net.cut
-        shape = (max(MESSAGE_COUNTS), z.shape[1])
-        mask = cut.draw_mask(shape, stream)
-        noise = None
+        cut, count = self.net.cut, max(MESSAGE_COUNTS)
+        mask, noise = cut.draw_mask((count, z.shape[1]), stream), None
         if cut.sigma:
-            xi = torch.randn(shape, generator=stream, dtype=torch.float64)
-            noise = (cut.sigma * level.factor * xi)[: level.messages]
-        copies = z.expand(level.messages, -1)
-        masks = None if mask is None else mask[: level.messages]
-        return Sent(z, apply_noise(copies, masks, noise, scale))
+            xi = torch.randn(count, z.shape[1], generator=stream, dtype=torch.float64)
+            noise = cut.sigma * level.factor * xi
+        messages = apply_noise(z.expand(count, -1), mask, noise, scale)
+        return Sent(z, messages[: level.messages])
+
+    def list_possible(self, sent: Sent, *, is_own: bool) -> Float[Tensor, "M D"]:
+        """Return the features of all candidates; an image of one's own is one more behind them."""
+        return torch.cat([self.features, sent.features]) if is_own else self.features
 
     def posterior(self, sent: Sent, level: NoiseLevel, *, is_own: bool) -> Float[Tensor, " M"]:
-        """Return each candidate's probability given these messages, by Bayes' rule.
-
-        `is_own`: the image is none of the test images, and stands behind them as one more.
-        """
-        table = torch.cat([self.features, sent.features]) if is_own else self.features
+        """Return each candidate's probability given these messages, by Bayes' rule."""
+        table = self.list_possible(sent, is_own=is_own)
         cut = Cut(self.net.cut.sigma * level.factor, self.net.cut.dropout)
         if not cut.is_random:  # what is sent is exact
             is_equal = (table == sent.messages[:1]).all(1)
@@ -124,9 +112,9 @@ class Column:
 
     def measure(self, sent: Sent, position: int, label: int, level: NoiseLevel) -> ImageLeak:
         """Return what such messages of the image tell; `position` M is an image of one's own."""
-        table, labels = self.features, self.candidates.y
-        if position == len(table):
-            table = torch.cat([table, sent.features])
+        is_own = position == len(self.features)
+        table, labels = self.list_possible(sent, is_own=is_own), self.candidates.y
+        if is_own:
             labels = torch.cat([labels, torch.tensor([label])])
         sigma = self.net.cut.sigma * level.factor
         with torch.no_grad():
@@ -169,16 +157,7 @@ class Column:
 
 
 def prepare_column(run: Run, look: Look, show_part: ShowPart) -> Column:
-    """Encode a run's candidates and let attackers learn its messages.
-
-    Args:
-        run: The finished run.
-        look: How it is named and drawn.
-        show_part: Told how far it is.
-
-    Returns:
-        The column.
-    """
+    """Encode a run's candidates and let attackers learn its messages."""
     show_part(0.0, "encoding the candidates")
     net = build_sent_net(run)
     candidates = Images(*(part[:MAX_CANDIDATES] for part in run.splits.test))
@@ -248,19 +227,7 @@ def describe_column(
     level: NoiseLevel,
     seed: int,
 ) -> dict[str, Any]:
-    """Return all that one column shows of an image.
-
-    Args:
-        column: The column.
-        image: In [0, 1].
-        position: Of the test image; M for an image of one's own.
-        label: Its class.
-        level: How much noise, how many messages.
-        seed: Draws the noise.
-
-    Returns:
-        A JSON object.
-    """
+    """Return all that a column shows of an image, as JSON; `position` M: an image of one's own."""
     count = len(column.features)
     sent = column.send(image, position, level, seed=seed)
     leak = column.measure(sent, position, label, level)

@@ -1,4 +1,4 @@
-"""How much noise the sliders ask for, and what attackers train on who know how much it is."""
+"""Levels of noise that the sliders ask for, and messages that attackers of known noise train on."""
 
 import math
 from collections.abc import Sequence
@@ -19,12 +19,7 @@ MESSAGE_COUNTS = (1, 2, 4, 8, 16, 32, 64)
 
 
 class NoiseLevel(NamedTuple):
-    """The mean of so many messages in so much noise.
-
-    Attributes:
-        factor: Of the noise that the network was trained with.
-        messages: Of which it is the mean.
-    """
+    """Mean of so many messages in noise `factor` times that of the training."""
 
     factor: float
     messages: int
@@ -63,23 +58,17 @@ def describe_level(net: SplitNet, level: NoiseLevel) -> list[float]:
 
 @dataclass(frozen=True)
 class MeanMessage:
-    """The mean of several messages of an image, as an observation whose noise varies.
-
-    Args:
-        net: The device's half.
-        levels: From which each message's is drawn.
-        is_described: Whether the level stands behind the features, see `describe_level`.
-        name: The kind of observation.
-    """
+    """Mean of several messages of an image, as an observation whose noise varies."""
 
     net: SplitNet
     levels: Sequence[NoiseLevel]
     is_described: bool
+    """Whether the level stands behind the features, see `describe_level`."""
     name: str = "smashed-data"
 
     @property
     def grants(self) -> frozenset[str]:
-        """What an attacker may use: as many messages of its own images as it likes."""
+        """Return what an attacker may use: as many messages of its own images as it likes."""
         return frozenset({FREE_QUERIES})
 
     def sample(

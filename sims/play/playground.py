@@ -1,4 +1,4 @@
-"""What the page asks for: an image, its message, what attackers and servers make of it."""
+"""Answers to the page: an image, its message, what attackers and servers make of it."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ from sims.play.column import (
     prepare_column,
 )
 from sims.play.noise_levels import FACTORS, MESSAGE_COUNTS, NoiseLevel
-from sims.play.private_account import EPSILONS, PrivateAccount, prepare_answers
+from sims.play.private_account import EPSILONS, PrivateAccount
 from sims.report.book import read_book
 from sims.report.figures import choose_looks
 from sims.report.summary import Summary, summarise_book
@@ -43,7 +43,7 @@ ShowStep = Callable[[float, float, str], None]
 
 
 class Request(BaseModel):
-    """What the page asks about: a test image by its number, or pixels of one's own."""
+    """Question of the page: a test image by its number, or pixels of one's own."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -63,7 +63,7 @@ class Request(BaseModel):
 
 @dataclass(frozen=True)
 class Picked:
-    """The image that a request is about, and its place among the candidates; M for one's own."""
+    """The image of a request, and its place among the candidates; M for one's own."""
 
     image: Float[Tensor, "C H W"]
     position: int
@@ -73,19 +73,13 @@ class Picked:
 
 @dataclass(frozen=True)
 class Playground:
-    """Encoders side by side, all of them of the same images.
-
-    Attributes:
-        title: Of the run or the bench.
-        columns: The encoders; undefended ones first.
-        private_accounts: Accounts that pay for private answers, by column.
-        note: Which encoders are left out; empty where none is.
-    """
+    """Encoders next to each other, all of them of the same images; undefended ones first."""
 
     title: str
     columns: tuple[Column, ...]
     private_accounts: tuple[PrivateAccount, ...]
     note: str = ""
+    """Encoders that are left out."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -130,12 +124,7 @@ class Playground:
         }
 
     def look(self, request: Request) -> dict[str, Any]:
-        """Return all numbers and images that change with a request.
-
-        Raises:
-            DataError: The image is none of this playground.
-            SettingsError: A slider stands where none can.
-        """
+        """Return all that changes with a request; DataError or SettingsError on a bad one."""
         picked, level = self._pick(request), read_level(request)
         return {
             "image": {
@@ -182,10 +171,8 @@ class Playground:
     def read_picture(self, data: bytes) -> dict[str, Any]:
         """Return the pixels of a picture's file, and what was done to make it one of these images.
 
-        It is resized and made grey as a folder of pictures is before training.
-
-        Raises:
-            DataError: It cannot be read, or must not be resized as these images are no squares.
+        It is resized and made grey as a folder of pictures is before training. DataError where it
+        cannot be read, or must not be resized as these images are no squares.
         """
         channels, height, width = self.shape
         size = height if height == width else 0
@@ -241,11 +228,7 @@ class Playground:
 
 
 def read_pixels(values: object, shape: tuple[int, int, int]) -> Float[Tensor, "C H W"]:
-    """Return an image of one's own.
-
-    Raises:
-        DataError: It is of another shape, no numbers, not finite or not in [0, 1].
-    """
+    """Return an image of one's own; DataError where it is none of this shape in [0, 1]."""
     try:
         image = torch.tensor(values, dtype=torch.float32)
     except (TypeError, ValueError, RuntimeError, OverflowError):
@@ -287,18 +270,9 @@ def open_playground(
 ) -> Playground:
     """Read a run or a bench, and let attackers learn the messages of its encoders.
 
-    Args:
-        folder: Of the run or the bench.
-        ledgers: A folder for the accounts of private answers, that nobody else writes.
-        show_step: Told how far it is.
-        variants: Names of a bench's variants; none: the first `MAX_COLUMNS`, undefended ones first.
-
-    Returns:
-        The playground.
-
-    Raises:
-        RunError: A run is missing, unfinished or damaged, or the runs have other test images.
-        SettingsError: A variant is not there.
+    `ledgers` is a folder for the accounts of private answers; `variants` are names of a bench's,
+    none: the first `MAX_COLUMNS`. RunError where a run is missing, unfinished or damaged, or the
+    runs have other test images; SettingsError where a variant is not there.
     """
     show_step(0, 0, "reading the runs")
     book = read_book(folder)
@@ -328,11 +302,7 @@ def open_playground(
             )
         marker = MARKERS.get(look.marker, "●")
         columns.append(prepare_column(run, Look(summary.label, look.colour, marker), show_part))
-        budgets = ledgers / str(number)
-        budgets.mkdir()
-        account = PrivateAccount(run, budgets)
-        prepare_answers(account, columns[-1].net.features, lambda _: None)
-        private_accounts.append(account)
+        private_accounts.append(PrivateAccount(run, ledgers / str(number)))
     note = ""
     if left_out:
         names = ", ".join(summary.label for summary in left_out)

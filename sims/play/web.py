@@ -23,15 +23,9 @@ Result = TypeVar("Result")
 
 
 def create_app(playground: Playground, hosts: Sequence[str] | None) -> FastAPI:
-    """Return the application.
+    """Return the application of a playground, which is used in one thread, off the event loop.
 
-    Args:
-        playground: What it shows; used in one thread alone, off the event loop.
-        hosts: Names that a request may call this machine by, without a port; None: any. Others are
-            refused, see `create_local_app`.
-
-    Returns:
-        The application.
+    `hosts` are the names that a request may call this machine by, see `create_local_app`.
     """
     app = create_local_app("fedcel play", hosts)
     thread = ThreadPoolExecutor(1, "fedcel-play")

@@ -22,7 +22,7 @@ from fedcel.settings import DataSettings
 from sims.play import FACTORS, Playground, prepare_column
 from sims.play.column import Look
 from sims.play.playground import Request
-from sims.play.private_account import PrivateAccount, prepare_answers
+from sims.play.private_account import PrivateAccount
 from tests.clients.serving import made_run
 
 AIM = 200  # milliseconds
@@ -78,7 +78,6 @@ def open_drawn(shape: tuple[int, int], settings: dict[str, object]) -> Iterator[
             ledgers = Path(place) / str(number)
             ledgers.mkdir()
             accounts.append(PrivateAccount(run, ledgers))
-            prepare_answers(accounts[-1], columns[-1].net.features, lambda _: None)
         playground = Playground("drawn", tuple(columns), tuple(accounts))
         try:
             yield playground

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 import fedcel
-from clients.service import load_served
-from fedcel.errors import NetError, SettingsError
+from fedcel.errors import NetError
 from fedcel.nets import Cnn, SplitNet, Strided, Vgg11, build_net
 from fedcel.posterior import build_device_net
 from fedcel.runs import posterior_samples, run_folder
@@ -18,7 +17,6 @@ from fedcel.settings import NetSettings, parse_settings
 from sims.auditing.load_encoder import load_encoder
 from sims.commands.main import main
 from sims.commands.onnx_export import convert_encoder
-from sims.commands.web_server import HeadEngine, choose_engine
 from sims.engines import local
 
 
@@ -125,31 +123,3 @@ def test_learned_noise_is_exported_and_audited(
 def load_net(run: run_folder.Run) -> SplitNet:
     """Return the device's net of a run."""
     return build_device_net(run.flat, posterior_samples(run), "head")
-
-
-def test_exported_heads_answer_as_the_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """All samples to 1e-5, for any number of messages; `serve` reads the file, or converts."""
-    run = run_folder.read_run(trained(tmp_path / "run", "head"))
-    out = tmp_path / "head.onnx"
-    assert main(["export", str(run.folder), "--head", "--out", str(out)]) == 0
-    assert "not private by themselves" in capsys.readouterr().out
-    model = load_served(run)
-    for engine in (HeadEngine("onnx", out), HeadEngine("onnx")):
-        served = choose_engine(model, engine)
-        assert served.run_heads and served.version == model.version
-        for many in (1, 7):
-            messages = torch.rand(many, model.net.features, generator=make_generator(0, "m"))
-            torch.testing.assert_close(
-                served.predict(messages).log_samples,
-                model.predict(messages).log_samples,
-                rtol=1e-5,
-                atol=1e-5,
-            )
-    with pytest.raises(SettingsError, match="add --engine onnx"):
-        choose_engine(model, HeadEngine("torch", out))
-    with pytest.raises(SettingsError, match="give an ONNX file"):
-        choose_engine(model, HeadEngine("onnx", tmp_path / "none.onnx"))
-    assert main(["serve", str(run.folder), "--engine", "onnx", "--head", str(run.folder)]) == 2
-    assert "Is a directory; give an ONNX file" in capsys.readouterr().err

@@ -133,7 +133,6 @@ def test_a_folder_of_others_runs_nothing_of_its_own(
     [
         ((), "writes one thing"),
         (("--out", "x.onnx", "--hub-folder", "x"), "writes one thing"),
-        (("--head", "--hub-folder", "x"), "writes one thing"),
         (("--out", "encoder"), "--out is 'encoder', must end in .onnx"),
         (("--hub-folder", "."), "exists, nothing is written over"),
     ],

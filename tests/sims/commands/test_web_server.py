@@ -23,7 +23,6 @@ from fedcel.privacy import LabelledLogits, fit_calibration
 from sims.commands.listening import Endpoint
 from sims.commands.main import main
 from sims.commands.web_server import (
-    TORCH_HEADS,
     check_endpoint,
     configure_server,
     fix_ledger,
@@ -173,7 +172,7 @@ def test_good_answers_are_served_with_what_they_are_worth(
 
 def test_what_is_printed_is_what_devices_are_told() -> None:
     """The card holds the numbers of the line."""
-    offer, verdict = load_offer(made_run(), {}, TORCH_HEADS, allow_chance=True)
+    offer, verdict = load_offer(made_run(), {}, "torch", allow_chance=True)
     card = offer.expected
     assert card is not None and (card.images, card.guess) == (400, 0.1)
     assert (
