@@ -1,7 +1,7 @@
 """The device's side of a service: encode, measure the leak, add keyed noise, ask."""
 
-from clients.device.conversation import MeasuredVersion, PrivatePrediction
-from clients.device.device import Device, DeviceBuilder, ImageOwner, describe_law
+from clients.device.conversation import PrivatePrediction
+from clients.device.device import Device, DeviceBuilder, ImageOwner
 from clients.device.keyed_noise import load_device_key
 from clients.device.message_groups import GroupCharge, MessageGroups
 from clients.device.sent_messages import SentMessages
@@ -13,11 +13,9 @@ __all__ = [
     "DeviceBuilder",
     "GroupCharge",
     "ImageOwner",
-    "MeasuredVersion",
     "MessageGroups",
     "PrivatePrediction",
     "SentMessages",
     "SplitClient",
-    "describe_law",
     "load_device_key",
 ]

@@ -22,7 +22,6 @@ from clients.device.message_groups import GroupCharge
 from clients.service_messages import (
     QUERY_PATH,
     Answer,
-    Budget,
     ExpectedCard,
     ModelCard,
     ProblemBody,
@@ -119,13 +118,6 @@ class PrivatePrediction(NamedTuple):
         return summarise_record(self)
 
 
-class MeasuredVersion(NamedTuple):
-    """A model version that may be asked: its encoder passed the owner's measurement."""
-
-    card: ModelCard
-    device: Device
-
-
 class ServiceClient:
     """State of a service's client, and its conversations; a transport carries them on.
 
@@ -133,8 +125,8 @@ class ServiceClient:
     that replace it.
     """
 
-    version: MeasuredVersion
-    """Model version that is asked."""
+    device: Device
+    """Makes messages for the model version that is asked; its encoder passed the measurement."""
 
     def __init__(
         self, key: str, builder: DeviceBuilder, encoder_file: str | Path | None, *, renew: bool
@@ -143,7 +135,7 @@ class ServiceClient:
         self._builder = builder
         self._encoder_file = encoder_file
         self._renews_encoder = renew
-        self._ended: MeasuredVersion | None = None
+        self._ended: Device | None = None
         """Version that the service refuses and nothing may replace: no message is sent in vain."""
         self._refusals: dict[tuple[str, float, float], str] = {}
         """Why encoders were refused: a leak near the limit must not pass at the tenth try."""
@@ -151,12 +143,7 @@ class ServiceClient:
     @property
     def card(self) -> ModelCard:
         """Return the card of the model version that is asked."""
-        return self.version.card
-
-    @property
-    def device(self) -> Device:
-        """Return what makes messages for the model version that is asked."""
-        return self.version.device
+        return self.device.card
 
     @property
     def claimed_answers(self) -> ExpectedCard | None:
@@ -168,58 +155,51 @@ class ServiceClient:
 
     def _connect(self) -> Conversation[None]:
         card = yield from self._read(ModelCard, "/v1/model")
-        self.version = yield from self._measure_version(card, None)
-
-    def _read_budget(self) -> Conversation[Budget]:
-        return self._read(Budget, "/v1/budget")
+        self.device = yield from self._measure_version(card, None)
 
     def _ask(
         self, image: Float[Tensor, "C H W"], uncertainty: bool, group: str | None
     ) -> Conversation[PrivatePrediction]:
-        version = self.version  # another conversation may renew it meanwhile
-        if version is self._ended:
-            version = yield TakeTurn(self._renew(version, may_be_back=True))
-        message = version.device.prepare(image, group)
+        device = self.device  # another conversation may renew it meanwhile
+        if device is self._ended:
+            device = yield TakeTurn(self._renew(device, may_be_back=True))
+        message = device.prepare(image, group)
         try:
-            return (yield from self._query(version, message, uncertainty))
+            return (yield from self._query(device, message, uncertainty))
         except ModelVersionError:
             if not self._renews_encoder:
                 raise
-        version = yield TakeTurn(self._renew(version))
-        message = version.device.prepare(image, group, encoded_before=message)
-        return (yield from self._query(version, message, uncertainty))
+        device = yield TakeTurn(self._renew(device))
+        message = device.prepare(image, group, encoded_before=message)
+        return (yield from self._query(device, message, uncertainty))
 
     def _query(
-        self, version: MeasuredVersion, message: PreparedMessage, uncertainty: bool
+        self, device: Device, message: PreparedMessage, uncertainty: bool
     ) -> Conversation[PrivatePrediction]:
-        card, leaked_bits = version.card, version.device.leaked_bits
+        card, leaked_bits = device.card, device.leaked_bits
         request = build_query(self._key, card.model, message.content, uncertainty=uncertainty)
         return request_prediction(request, card.classes, leaked_bits, message.charge)
 
-    def _renew(
-        self, refused: MeasuredVersion, *, may_be_back: bool = False
-    ) -> Conversation[MeasuredVersion]:
+    def _renew(self, refused: Device, *, may_be_back: bool = False) -> Conversation[Device]:
         """Return what replaced a version, for the same images, classes and price.
 
         The first of many conversations fetches and measures it. ServiceError where it is something
         else, LeakError where its encoder leaks too much, now or before.
         """
-        if self.version is not refused:
-            return self.version
+        if self.device is not refused:
+            return self.device
         self._ended = refused
         card = yield from self._read(ModelCard, "/v1/model")
         if not (may_be_back and card.model == refused.card.model):
             check_successor(refused.card, card)
             if reason := self._refusals.get(identify_encoder(card)):
                 raise LeakError(reason)
-            self.version = yield from self._measure_version(card, refused)
+            self.device = yield from self._measure_version(card, refused)
         self._ended = None
-        return self.version
+        return self.device
 
-    def _measure_version(
-        self, card: ModelCard, replaced: MeasuredVersion | None
-    ) -> Conversation[MeasuredVersion]:
-        """Return a card's model with a device of its own; the encoder may be in a file."""
+    def _measure_version(self, card: ModelCard, replaced: Device | None) -> Conversation[Device]:
+        """Return a device of a card's model; the encoder may be in a file."""
         if self._encoder_file is not None:
             data = Path(self._encoder_file).read_bytes()
         else:
@@ -227,12 +207,10 @@ class ServiceClient:
             if size > MAX_ENCODER_BYTES:
                 raise ServiceError(f"the encoder has {size} bytes, at most {MAX_ENCODER_BYTES}")
             data = (yield from send_with_retries(self._build_read("/v1/encoder", size))).body
-        version: MeasuredVersion = yield Compute(partial(self._measure, card, data, replaced))
-        return version
+        device: Device = yield Compute(partial(self._measure, card, data, replaced))
+        return device
 
-    def _measure(
-        self, card: ModelCard, data: bytes, replaced: MeasuredVersion | None
-    ) -> MeasuredVersion:
+    def _measure(self, card: ModelCard, data: bytes, replaced: Device | None) -> Device:
         """Build and measure an encoder; LeakError where it leaks too much.
 
         The device takes over the key and the record of what was sent, so that limits of all
@@ -245,8 +223,8 @@ class ServiceClient:
             self._refusals[identify_encoder(card)] = f"model {card.model}: {error}"
             raise
         if replaced is not None:
-            device = replace(device, key=replaced.device.key, sent=replaced.device.sent)
-        return MeasuredVersion(card, device)
+            device = replace(device, key=replaced.key, sent=replaced.sent)
+        return device
 
     def _read(self, kind: type[Content], path: str) -> Conversation[Content]:
         return parse_reply(kind, (yield from send_with_retries(self._build_read(path))))

@@ -31,11 +31,6 @@ NEAR_SIGMAS = 1.0
 """Two images so near are told apart by one message in at most 69 % of cases: Phi(1/2)."""
 
 
-def describe_law(card: ModelCard, net: SplitNet) -> str:
-    """Return a text that differs where the encoder or the cut does: they decide a message."""
-    return f"{card.encoder.sha256} {net.cut!r}"
-
-
 class PreparedMessage(NamedTuple):
     """A message that is counted and may leave."""
 
@@ -53,10 +48,8 @@ class Device:
     """Makes messages of images with an encoder whose leak was measured.
 
     Args:
+        card: The service's words on its model.
         net: The received encoder and cut.
-        shape: Channels, height and width of an image.
-        law: All that decides a message besides the image; see `describe_law`.
-        max_value: Largest absolute value that a message may have.
         leak: Measured leak of one message.
         limit: Bits that all distinct messages together may tell.
         key: The device's secret key, 32 bytes.
@@ -66,10 +59,8 @@ class Device:
         groups: The messages of this process.
     """
 
+    card: ModelCard
     net: SplitNet
-    shape: tuple[int, ...]
-    law: str
-    max_value: float
     leak: Leak
     limit: float
     key: bytes = field(repr=False)
@@ -109,19 +100,22 @@ class Device:
                 limit.
             NearDuplicateError: The image is nearly an earlier one, and such are refused.
         """
-        if tuple(image.shape) != self.shape or not ((image >= 0) & (image <= 1)).all():
+        shape = tuple(self.card.shape)
+        if tuple(image.shape) != shape or not ((image >= 0) & (image <= 1)).all():
             raise DataError(
-                f"the image is {tuple(image.shape)}, must be {self.shape} with values in [0, 1]"
+                f"the image is {tuple(image.shape)}, must be {shape} with values in [0, 1]"
             )
-        fingerprint = compute_fingerprint(self.key, self.law, image)
+        law = f"{self.card.encoder.sha256} {self.net.cut!r}"
+        fingerprint = compute_fingerprint(self.key, law, image)
         with torch.no_grad():
             z = self.net.encode(image.to(torch.float32)[None])
             scale = self.net.scale_noise(z)
         noise_scale = None if scale is None else scale[0]
         smashed = disturb_features(self.net.cut, z[0], fingerprint, noise_scale)
-        if not (smashed.abs() <= self.max_value).all():
+        if not (smashed.abs() <= self.card.largest).all():
             raise DataError(
-                f"the message exceeds +-{self.max_value:g} or is undefined; use a bounded encoder"
+                f"the message exceeds +-{self.card.largest:g} or is undefined; use a bounded "
+                "encoder"
             )
         content = smashed.numpy().astype("<f4").tobytes()
         features = None  # in units of the noise
@@ -224,10 +218,8 @@ class ImageOwner:
         generator = torch.Generator().manual_seed(secrets.randbits(63))
         leak = LeakGuard(self.message_limit).check(net, self.images, self.labels, generator)
         return Device(
+            card=card,
             net=net,
-            shape=tuple(card.shape),
-            law=describe_law(card, net),
-            max_value=card.largest,
             leak=leak,
             limit=self.total_limit,
             key=load_device_key(state and state / "device.key"),

@@ -105,7 +105,7 @@ class SplitClient(ServiceClient):
 
     def budget(self) -> Budget:
         """Read the client's account, in epsilon: granted, spent, left; errors as of `ask`."""
-        return self._carry_on(self._read_budget())
+        return self._carry_on(self._read(Budget, "/v1/budget"))
 
     def close(self) -> None:
         """Close the connection."""
@@ -191,7 +191,7 @@ class AsyncSplitClient(ServiceClient):
 
     async def budget(self) -> Budget:
         """Read the client's account, as `SplitClient.budget` does."""
-        return await self._carry_on(self._read_budget())
+        return await self._carry_on(self._read(Budget, "/v1/budget"))
 
     async def close(self) -> None:
         """Close the connection."""

@@ -13,7 +13,6 @@ import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from email.utils import formatdate
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
@@ -141,13 +140,6 @@ class KeyExpiry(NamedTuple):
     """Until the first one ends; infinite where none does."""
     soon: list[StoredKey]
     """Those that end within seven days."""
-
-
-def describe_end(key: StoredKey, now: float) -> dict[str, str]:
-    """Return the header `Sunset` (RFC 8594) of a key that ends within seven days, else none."""
-    if key.expires is None or key.expires - now > WARNING_SECONDS:
-        return {}
-    return {"Sunset": formatdate(key.expires, usegmt=True)}
 
 
 class KeyFile:

@@ -25,7 +25,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from clients.service.access import StoredKey, check_request_id, describe_end
+from clients.service.access import check_request_id
 from clients.service.answering import Query
 from clients.service.monitoring import LOGGER
 from clients.service.problems import PROBLEM_MEDIA_TYPE, ProblemError, ProblemKind
@@ -185,44 +185,45 @@ class ServiceApp(FastAPI):
             line = {"route": route, "status": status, "ms": round(1000 * seconds, 2), **log_fields}
             LOGGER.info("request", extra=line)
 
-    def identify_client(self, scope: Scope, headers: Mapping[bytes, bytes]) -> StoredKey:
-        """Return a request's key; ProblemError where it shows none, or is used too often."""
-        key = self.service.keys.authenticate(headers.get(b"authorization", b"").decode("latin-1"))
-        self.service.rates[scope["path"]].check(key.client)
-        scope["fedcel"]["client"] = key.client
-        return key
+    def identify_client(self, scope: Scope, headers: Mapping[bytes, bytes]) -> str:
+        """Return who asks; ProblemError where a request shows no key, or asks too often."""
+        header = headers.get(b"authorization", b"").decode("latin-1")
+        client = self.service.keys.authenticate(header).client
+        self.service.rates[scope["path"]].check(client)
+        scope["fedcel"]["client"] = client
+        return client
 
     async def answer_query(self, request: Request) -> Response:
         """Answer one message, privately, for its price; the same message again is free."""
         headers = read_headers(request.scope)
-        key = self.identify_client(request.scope, headers)
-        query = await parse_query(request, headers, key.client, self.service)
+        client = self.identify_client(request.scope, headers)
+        query = await parse_query(request, headers, client, self.service)
         request.scope["fedcel"]["request"] = query.request
         answer = await self.service.answer(query)
-        return build_reply(answer.to_json(), key)
+        return build_reply(answer.to_json())
 
     async def describe_model(self, request: Request) -> Response:
         """Say what is served and what it costs."""
-        key = self.identify_client(request.scope, read_headers(request.scope))
-        return build_reply(self.service.model_card.model_dump_json(by_alias=True), key)
+        self.identify_client(request.scope, read_headers(request.scope))
+        return build_reply(self.service.model_card.model_dump_json(by_alias=True))
 
     async def send_encoder(self, request: Request) -> Response:
         """Give the device's half: safetensors, its settings in the metadata."""
-        key = self.identify_client(request.scope, read_headers(request.scope))
-        return build_reply(self.service.model.encoder, key, BINARY_TYPE)
+        self.identify_client(request.scope, read_headers(request.scope))
+        return build_reply(self.service.model.encoder, BINARY_TYPE)
 
     async def read_budget(self, request: Request) -> Response:
         """Say what the asking client has left."""
-        key = self.identify_client(request.scope, read_headers(request.scope))
-        balance = await self.service.read_balance(key.client)
+        client = self.identify_client(request.scope, read_headers(request.scope))
+        balance = await self.service.read_balance(client)
         budget = Budget(
-            client=key.client,
+            client=client,
             granted=balance.granted / MICRO,
             spent=balance.spent / MICRO,
             left=balance.remaining / MICRO,
             delta=balance.delta,
         )
-        return build_reply(budget.model_dump_json(by_alias=True), key)
+        return build_reply(budget.model_dump_json(by_alias=True))
 
     async def report_alive(self, _: Request) -> Response:
         """Say that the process lives."""
@@ -264,10 +265,9 @@ def explain_failure(error: Exception) -> Response:
     return ProblemError(ProblemKind.FAILED, "It is in the service's log.").to_response()
 
 
-def build_reply(content: bytes | str, key: StoredKey, media_type: str = JSON_TYPE) -> Response:
-    """Return a reply for a client, with the end of its key where that is near."""
-    headers = {"Cache-Control": "no-store", **describe_end(key, time.time())}
-    return Response(content, 200, headers, media_type)
+def build_reply(content: bytes | str, media_type: str = JSON_TYPE) -> Response:
+    """Return a reply for one client."""
+    return Response(content, 200, {"Cache-Control": "no-store"}, media_type)
 
 
 def describe_refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:

@@ -5,15 +5,14 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, final
+from typing import final
 
 from starlette.datastructures import Headers
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from clients.service.access import RateLimiter, check_request_id
 from clients.service.answering import PrivateAnswer
-from clients.service.app import JSON_TYPE, read_body
+from clients.service.app import build_reply, read_body
 from clients.service.message_identity import identify_message
 from clients.service.private_layer import LogitQuery, PrivateLayer
 from clients.service.problems import (
@@ -34,13 +33,6 @@ PREFLIGHT_REMEDY = (
 )
 MAX_BATCH = 128
 MAX_WAITING = 256
-
-
-class CapturedResponse(NamedTuple):
-    """An application's response, which nobody else sees."""
-
-    status: int
-    body: bytes
 
 
 def read_logits(body: bytes) -> Sequence[float]:
@@ -70,9 +62,9 @@ class PrivacyMiddleware:
 
     Args:
         app: The application.
-        layer: What charges and perturbs; closed when the application ends.
-        paths: Where inputs are sent to, by POST.
-        open_paths: What anybody may read as it is, such as `/healthz`; nothing that depends on an
+        layer: Charges and perturbs; closed when the application ends.
+        paths: Addresses of inputs, sent by POST.
+        open_paths: Addresses that anybody may read, such as `/healthz`; nothing that depends on an
             input.
         read: Makes a row of logits of the application's reply to one input.
         max_bytes: Of an input, at most.
@@ -107,17 +99,13 @@ class PrivacyMiddleware:
         elif scope["type"] == "http" and scope["path"] in self.open_paths:
             await self.app(scope, receive, send)
         elif scope["type"] == "http":
-            await self._answer_http(scope, receive, send)
+            try:
+                response = build_reply((await self._answer(scope, receive)).to_json())
+            except ProblemError as problem:
+                response = problem.to_response()
+            await response(scope, receive, send)
         else:  # a websocket would be a way around
             await send({"type": "websocket.close", "code": 1008})
-
-    async def _answer_http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            body = (await self._answer(scope, receive)).to_json()
-            response = Response(body, 200, {"Cache-Control": "no-store"}, JSON_TYPE)
-        except ProblemError as problem:
-            response = problem.to_response()
-        await response(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive) -> PrivateAnswer:
         if scope["path"] not in self.paths:
@@ -132,12 +120,12 @@ class PrivacyMiddleware:
         request_id = headers.get("idempotency-key", "")
         check_request_id(request_id)
         body = await read_body(receive, self.max_bytes)
-        logits = self._read_reply(await self._call(scope, body))
+        logits = await self._compute_logits(scope, body)
         message = identify_message(scope, body)
         return await self._charge(LogitQuery(client, request_id, message, logits))
 
-    async def _call(self, scope: Scope, body: bytes) -> CapturedResponse:
-        """Return what the application says to an input."""
+    async def _compute_logits(self, scope: Scope, body: bytes) -> Sequence[float]:
+        """Have the application compute an input's logits; nobody sees another word of its reply."""
         incoming = iter([{"type": "http.request", "body": body, "more_body": False}])
         parts = bytearray()
         status = 500
@@ -157,25 +145,15 @@ class PrivacyMiddleware:
         headers.append((b"content-length", b"%d" % len(body)))
         try:
             await self.app({**scope, "headers": headers}, receive, send)
-        except Exception as error:
-            LOGGER.error("the application failed: %s", describe_place(error))
-            raise ProblemError(ProblemKind.FAILED, "It is in the service's log.") from None
-        return CapturedResponse(status, bytes(parts))
-
-    def _read_reply(self, reply: CapturedResponse) -> Sequence[float]:
-        """Return the logits; ProblemError where there are none, without the application's words."""
-        if 400 <= reply.status < 500:
-            raise ProblemError(ProblemKind.INVALID, "The model does not take this input.")
-        if reply.status != 200:
-            LOGGER.error("the application answered %d", reply.status)
-            raise ProblemError(ProblemKind.FAILED, "It is in the service's log.")
-        try:
-            logits = [float(value) for value in self.read(reply.body)]
-            if len(logits) != self.layer.classes:
+            is_refused = 400 <= status < 500
+            logits = [] if is_refused else [float(value) for value in self.read(bytes(parts))]
+            if not is_refused and (status, len(logits)) != (200, self.layer.classes):
                 raise ValueError(f"{len(logits)} logits, must be {self.layer.classes}")
         except Exception as error:
-            LOGGER.error("the application's reply cannot be read: %s", describe_place(error))
+            LOGGER.error("the application failed: status %d, %s", status, describe_place(error))
             raise ProblemError(ProblemKind.FAILED, "It is in the service's log.") from None
+        if is_refused:
+            raise ProblemError(ProblemKind.INVALID, "The model does not take this input.")
         return logits
 
     async def _charge(self, query: LogitQuery) -> PrivateAnswer:

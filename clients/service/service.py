@@ -58,9 +58,7 @@ class Limits(NamedTuple):
     batch: int = 128
     """Queries answered together, at most."""
     rate: float = 50.0
-    """Queries a second of one client, on average."""
-    read_rate: float | None = None
-    """Requests a second of one client to each other address of /v1; None: as `rate`."""
+    """Requests a second of one client to each address of /v1, on average."""
 
 
 class Reload(NamedTuple):
@@ -100,9 +98,7 @@ class Service:
         """All that are answered."""
         self.limits = limits
         self.keys = KeyStore(key_table_path(ledger, keys))
-        read_rate = limits.rate if limits.read_rate is None else limits.read_rate
-        self.rates = {path: RateLimiter(read_rate) for path in READ_PATHS}
-        self.rates[QUERY_PATH] = RateLimiter(limits.rate)
+        self.rates = {path: RateLimiter(limits.rate) for path in (QUERY_PATH, *READ_PATHS)}
         self.metrics = Metrics()
         self.is_ready = False
         self.is_ending = False

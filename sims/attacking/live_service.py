@@ -14,7 +14,6 @@ from clients.device import (
     Device,
     PrivatePrediction,
     SentMessages,
-    describe_law,
     load_device_key,
 )
 from clients.service import load_served
@@ -59,10 +58,8 @@ class Unguarded:
     def build_device(self, card: ModelCard, net: SplitNet) -> Device:
         """Return a device without any limit."""
         return Device(
+            card=card,
             net=net,
-            shape=tuple(card.shape),
-            law=describe_law(card, net),
-            max_value=card.largest,
             leak=Leak(0.0, 0.0, 0.0, 0),
             limit=torch.inf,
             key=load_device_key(None),

@@ -67,15 +67,9 @@ def serve_command(
         Literal["torch", "onnx"],
         typer.Option(help="What computes the heads; onnx is the faster one."),
     ] = "torch",
-    rate_limit: Annotated[float, typer.Option(help="Queries a second of one client.")] = 50.0,
-    read_rate_limit: Annotated[
-        float | None,
-        typer.Option(
-            help="Requests a second of one client to /v1/model, /v1/encoder, /v1/budget, each; "
-            "default: as --rate-limit.",
-            show_default=False,
-        ),
-    ] = None,
+    rate_limit: Annotated[
+        float, typer.Option(help="Requests a second of one client, by address.")
+    ] = 50.0,
     grace: Annotated[
         float,
         typer.Option(
@@ -100,9 +94,8 @@ def serve_command(
     from sims.commands.listening import Endpoint
     from sims.commands.web_server import run_service
 
-    for option, rate, try_rate in (("rate", rate_limit, 50), ("read-rate", read_rate_limit, 5)):
-        if rate is not None and not 0 < rate < math.inf:
-            raise SettingsError(f"--{option}-limit is {rate:g}, must be above 0; try {try_rate}")
+    if not 0 < rate_limit < math.inf:
+        raise SettingsError(f"--rate-limit is {rate_limit:g}, must be above 0; try 50")
     if math.isnan(grace):
         raise SettingsError("--grace is nan, must be hours, 0 or more; try 24")
     address = parse_ledger_address(ledger or run / "budget.db")
@@ -111,7 +104,7 @@ def serve_command(
         run,
         address,
         Endpoint(host, port, certificate, private_key, insecure),
-        Limits(queue=queue, rate=rate_limit, read_rate=read_rate_limit),
+        Limits(queue=queue, rate=rate_limit),
         overrides=parse_overrides(assignments),
         allow_chance=allow_chance,
         keys=keys,

@@ -5,7 +5,6 @@ import socket
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 import uvicorn
@@ -115,55 +114,34 @@ def load_offer(
     if engine == "onnx":
         model = use_onnx_heads(model, convert_heads(model))
     calibration = calibrate_answers(run, mechanism)
-    expected = expect_answers(run, mechanism, calibration)
-    if expected.is_at_chance and not allow_chance:
-        raise SettingsError(f"{expected}: {refuse_chance(run, expected)}")
-    offer = ModelOffer(model, mechanism, calibration, expected.card)
-    return offer, f"{expected}\n{expected.judge(run)}"
-
-
-class ExpectedAnswers(NamedTuple):
-    """Worth of a service's answers, measured on the run's test images."""
-
-    card: ExpectedCard
-    """As devices are told."""
-    mechanism: Mechanism
-    is_at_chance: bool
-    """Whether they are not shown to be better than a guess."""
-    ceiling: float
-    """Accuracy of a model that is never wrong, at most."""
-
-    def __str__(self) -> str:
-        """Return one line."""
-        card, mechanism = self.card, self.mechanism
-        return (
-            f"private answers are right in {100 * card.accuracy:.1f} ± "
-            f"{100 * card.half_width:.1f} % of {card.images} test images, "
-            f"{100 * card.without_privacy:.1f} % without privacy, a guess in "
-            f"{100 * card.guess:.1f} % ({mechanism.name} at epsilon {mechanism.epsilon:g}, ECE "
-            f"{card.ece:.3f})"
-        )
-
-    def judge(self, run: Run) -> str:
-        """Return a line on whether they are worth it."""
-        loss = 100 * (self.card.without_privacy - self.card.accuracy)
-        limit = (
-            f"a model that is never wrong would reach {100 * self.ceiling:.1f} % at this epsilon"
-        )
-        if self.is_at_chance:
-            return f"not worth it: no better than a guess; {limit}"
-        if loss <= SMALL_LOSS:
-            return f"worth it: privacy costs {max(loss, 0.0):.1f} points of accuracy; {limit}"
-        return (
+    card, is_at_chance = expect_answers(run, mechanism, calibration)
+    worth = (
+        f"private answers are right in {100 * card.accuracy:.1f} ± {100 * card.half_width:.1f} % "
+        f"of {card.images} test images, {100 * card.without_privacy:.1f} % without privacy, a "
+        f"guess in {100 * card.guess:.1f} % ({mechanism.name} at epsilon {mechanism.epsilon:g}, "
+        f"ECE {card.ece:.3f})"
+    )
+    if is_at_chance and not allow_chance:
+        raise SettingsError(f"{worth}: {refuse_chance(run, card)}")
+    ceiling = accuracy_ceiling(mechanism.epsilon, mechanism.delta, run.splits.classes)
+    limit = f"a model that is never wrong would reach {100 * ceiling:.1f} % at this epsilon"
+    loss = 100 * (card.without_privacy - card.accuracy)
+    if is_at_chance:
+        verdict = f"not worth it: no better than a guess; {limit}"
+    elif loss <= SMALL_LOSS:
+        verdict = f"worth it: privacy costs {max(loss, 0.0):.1f} points of accuracy; {limit}"
+    else:
+        verdict = (
             f"costly: privacy takes {loss:.1f} points of accuracy; {limit}; see `fedcel privacy "
             f"{run.folder}` for the epsilon that costs less"
         )
+    return ModelOffer(model, mechanism, calibration, card), f"{worth}\n{verdict}"
 
 
 def expect_answers(
     run: Run, mechanism: Mechanism, calibration: AnswerCalibration
-) -> ExpectedAnswers:
-    """Measure what private answers are worth before any client pays for one.
+) -> tuple[ExpectedCard, bool]:
+    """Measure what private answers are worth, and whether they are not shown to beat a guess.
 
     RunError where the model has no finite answers to its test images.
     """
@@ -183,13 +161,11 @@ def expect_answers(
         guess=1 / classes,
         ece=score.ece,
     )
-    ceiling = accuracy_ceiling(mechanism.epsilon, mechanism.delta, classes)
-    return ExpectedAnswers(card, mechanism, score.is_at_chance(classes), ceiling)
+    return card, score.is_at_chance(classes)
 
 
-def refuse_chance(run: Run, expected: ExpectedAnswers) -> str:
+def refuse_chance(run: Run, card: ExpectedCard) -> str:
     """Return why answers are not served, and what to do about it."""
-    card = expected.card
     remedy = (
         "raise privacy.epsilon or take another privacy.mechanism, see "
         f"`fedcel privacy {run.folder}`"

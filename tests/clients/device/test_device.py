@@ -10,6 +10,7 @@ from torch import nn
 
 from clients.device import Device, SentMessages, load_device_key
 from clients.encoder_leak_guard import Leak
+from clients.service_messages import EncoderCard, ModelCard
 from fedcel.errors import DataError, LeakLimitError
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet
@@ -19,15 +20,19 @@ NET = SplitNet(nn.Flatten(), nn.Identity(), Cut(0.3), 16)
 LEAK = Leak(0.4, 0.1, 5.0, 64)
 
 
+def make_card(sha256: str = "v") -> ModelCard:
+    """Return as much of a card as a device reads."""
+    encoder = EncoderCard(url="", sha256=sha256, bytes=0)
+    return ModelCard.model_construct(shape=[1, 4, 4], largest=1e6, encoder=encoder)
+
+
 def device(
     limit: float = 100.0, key: bytes = bytes(32), sent: SentMessages | None = None
 ) -> Device:
     """Return a device of which one message tells up to half a bit."""
     return Device(
+        card=make_card(),
         net=NET,
-        shape=(1, 4, 4),
-        law="v",
-        max_value=1e6,
         leak=LEAK,
         limit=limit,
         key=key,
@@ -81,7 +86,9 @@ def test_each_message_counts_with_the_bits_of_its_own_model(tmp_path: Path) -> N
     """A later model that leaks less does not make the earlier messages cheaper."""
     sent = SentMessages(tmp_path / "sent.txt")
     device(limit=1.0, sent=sent).build_message(IMAGES[0])
-    small = replace(device(limit=1.0, sent=SentMessages(tmp_path / "sent.txt")), law="w")
+    small = replace(
+        device(limit=1.0, sent=SentMessages(tmp_path / "sent.txt")), card=make_card("w")
+    )
     small = replace(small, leak=Leak(0.2, 0.1, 5.0, 64))
     small.build_message(IMAGES[0])
     assert small.leaked_bits == pytest.approx(0.8)
@@ -123,7 +130,7 @@ def test_a_message_that_cannot_be_counted_is_not_sent_later_either(
 def test_another_encoder_or_cut_draws_other_noise() -> None:
     """Else two messages of one image would tell their common noise, and with it z."""
     phone = device()
-    rebuilt = replace(phone, law="w", net=SplitNet(NET.encoder, NET.head, Cut(0.6), 16))
+    rebuilt = replace(phone, card=make_card("w"), net=SplitNet(NET.encoder, NET.head, Cut(0.6), 16))
     first, second = (np.frombuffer(d.build_message(IMAGES[0]), "<f4") for d in (phone, rebuilt))
     guess = 2 * first - second  # z, where xi is the same
     assert np.abs(guess - IMAGES[0].flatten().numpy()).max() > 0.1

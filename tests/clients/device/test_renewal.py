@@ -119,7 +119,7 @@ def test_the_limits_of_all_messages_hold_across_versions(versions: Versions) -> 
     with SplitClient(versions.up.url, versions.up.key, OWNER, renew_encoder=True) as client:
         leak = client.device.leak._replace(bits=0.6)
         device = replace(client.device, leak=leak)
-        client.version = client.version._replace(device=device)
+        client.device = device
         client.ask(X[0])
         versions.replace_model(make_offer(1))
         grouped = CountingOwner(replace(OWNER, total_limit=2 * leak.upper))
@@ -142,13 +142,13 @@ def test_a_new_encoder_that_leaks_is_refused_and_stays_refused(versions: Version
     """Nothing is encoded with it; it is neither fetched nor measured a second time."""
     owner = CountingOwner(OWNER)
     with SplitClient(versions.up.url, versions.up.key, owner, renew_encoder=True) as client:
-        first = client.version
+        first = client.device
         versions.replace_model(make_offer(1, **{"net.noise": 0.01}))
         with pytest.raises(LeakError, match="one message of this encoder leaks up to"):
             client.ask(X[0])
         with pytest.raises(LeakError, match=f"{versions.up.model.version}: one message"):
             client.ask(X[1])
-        assert client.version is first and len(owner.measured) == 2
+        assert client.device is first and len(owner.measured) == 2
         assert len(client.device.sent) == 1  # the second image stayed here
         assert versions.count_requests("/v1/encoder") == 2
         assert versions.count_requests("/v1/query") == 0
@@ -165,25 +165,25 @@ def test_a_version_that_comes_back_is_asked_again(versions: Versions) -> None:
             versions.up.url, versions.up.key, owner, renew_encoder=True
         )
         async with await connecting as client:
-            first = client.version
+            first = client.device
             await asyncio.to_thread(versions.replace_model, leaking)
             for image in X[:2]:
                 with pytest.raises(LeakError):
                     await client.ask(image)
             await asyncio.to_thread(versions.replace_model, offer)
             assert (await client.ask(X[2])).is_fresh and (await client.ask(X[3])).is_fresh
-            assert client.version is first and len(client.device.sent) == 3
+            assert client.device is first and len(client.device.sent) == 3
 
     leaking = make_offer(1, **{"net.noise": 0.01})
     offer = versions.up.service.offer
     asyncio.run(scene())
     with SplitClient(versions.up.url, versions.up.key, owner, renew_encoder=True) as client:
-        first = client.version
+        first = client.device
         versions.replace_model(leaking)
         with pytest.raises(LeakError):
             client.ask(X[0])
         versions.replace_model(offer)
-        assert client.ask(X[4]).is_fresh and client.version is first
+        assert client.ask(X[4]).is_fresh and client.device is first
     assert len(owner.measured) == 4 and versions.count_requests("/v1/query", 409) == 2
 
 
@@ -210,7 +210,7 @@ def test_many_tasks_fetch_and_measure_a_version_once(versions: Versions) -> None
         async with await connecting as client:
             await asyncio.to_thread(versions.replace_model, make_offer(1))
             answers = await asyncio.gather(*(client.ask(x) for x in X[:8]))
-            assert client.card.model == versions.up.model.version == client.version.card.model
+            assert client.card.model == versions.up.model.version == client.card.model
             await asyncio.to_thread(versions.replace_model, make_offer(2, **{"net.noise": 0.01}))
             with pytest.raises(LeakError, match="leaks up to"):
                 await client.ask(X[9])

@@ -7,7 +7,6 @@ import re
 import threading
 import time
 from collections.abc import Iterator
-from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Literal
 
@@ -232,35 +231,28 @@ def test_a_client_that_asks_too_often_is_told_when_to_come_again(tmp_path: Path)
 
 
 def test_each_address_has_a_limit_of_its_own(tmp_path: Path) -> None:
-    """A client that reads too often may still ask; each address that is read counts alone."""
-    with running(tmp_path, limits=Limits(rate=1e6, read_rate=0.01)) as up:
+    """A client that reads too often may still ask; each address that is read counts by itself."""
+    with running(tmp_path, limits=Limits(rate=0.01)) as up:
         for path in ("/v1/model", "/v1/budget"):
             assert get(up, path).status_code == 200
             problem(get(up, path), ProblemKind.RATE)
             problem(get(up, f"{path}%0A"), ProblemKind.NOT_FOUND)
-        assert {structured(up, message=[x / 10] * 8).status_code for x in range(5)} == {200}
+        assert structured(up).status_code == 200
 
 
-def test_a_key_that_ends_soon_is_told_to_device_and_operator(
+def test_a_key_that_ends_soon_is_told_to_the_operator(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """`Sunset` on every reply, a log line, two gauges; nothing of it for a key that lasts."""
+    """A log line, two gauges; nothing of it for a key that lasts."""
     caplog.set_level("INFO", "fedcel.service")
     with running(tmp_path) as up:
         assert "keys expire" not in caplog.messages
         assert "fedcel_key_expiry_seconds +Inf" in httpx.get(f"{up.url}/metrics").text
         keys, now = key_table_path(up.ledger), time.time()
-        lasting = add_key(keys, "phone", 30, now)
+        add_key(keys, "phone", 30, now)
         ending = add_key(keys, "phone", 2, now)
         add_key(keys, "phone", 1, now - 1e6)  # it has ended
         up.service._loop.call_soon_threadsafe(up.service.warn_of_keys)
-        soon, later = (up._replace(key=key) for key in (ending, lasting))
-        for reply in (post(soon), *(get(soon, f"/v1/{x}") for x in ("model", "encoder", "budget"))):
-            end = parsedate_to_datetime(reply.headers["sunset"]).timestamp()
-            assert abs(end - now - 2 * 86_400) < 2
-        assert not any(
-            "sunset" in r.headers for r in (post(up), post(later), get(later, "/v1/model"))
-        )
         text = httpx.get(f"{up.url}/metrics").text
         seconds = float(re.findall(r"^fedcel_key_expiry_seconds (.*)$", text, re.M)[0])
         assert abs(seconds - 2 * 86_400) < 60 and "fedcel_keys_expiring 1.0" in text
