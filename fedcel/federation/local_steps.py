@@ -23,7 +23,7 @@ from fedcel.losses import (
 )
 from fedcel.losses.cel import StackedFeatures
 from fedcel.named_tensors import State
-from fedcel.nets import CPU, FlatNet, place_state
+from fedcel.nets import CPU, FlatNet
 from fedcel.posterior import (
     LangevinContext,
     LocalSettings,
@@ -471,10 +471,16 @@ def _start_chains(
 
 
 def _place_states(states: States, source: torch.device, target: torch.device) -> States:
-    """Copy states from one device to another."""
+    """Copy states from one device to another, where what gathers a gradient begins a new one."""
     if source == target:
         return states
-    return {name: place_state(state, target) for name, state in states.items()}
+    return {
+        name: {
+            key: tensor.detach().to(target).requires_grad_(tensor.requires_grad)
+            for key, tensor in state.items()
+        }
+        for name, state in states.items()
+    }
 
 
 def summarise_measures(measures: Sequence[Mapping[str, Tensor]]) -> list[dict[str, float]]:

@@ -35,9 +35,8 @@ class Gaussianity(NamedTuple):
 def gaussianity(z: Float[Tensor, "M D"], y: Int[Tensor, " M"], sigma: float) -> Gaussianity:
     """Measure how Gaussian the messages z + sigma xi of each class are, for exactly these images.
 
-    Why not Mardia's statistics of whitened features: with fewer images than directions every
-    whitened row lies equally far out, whatever the law. The message has a density, a mixture of
-    one Gaussian an image, so its negentropy J is defined at any M and D; for uncorrelated
+    The message has a density, a mixture of one Gaussian an image, so that its negentropy J is
+    defined at any M and D, as Mardia's statistics of whitened features are not; for uncorrelated
     directions J = sum_d J_d + their dependence. The J_d are integrated. A finite M counts as not
     Gaussian too.
 

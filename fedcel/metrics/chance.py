@@ -40,6 +40,4 @@ def is_at_chance(accuracy: float, count: int, chance: float) -> bool:
     Raises:
         ValueError: There was no image.
     """
-    if count < 1:
-        raise ValueError(f"{count} images were answered, must be 1 or more")
     return share_interval(accuracy, count)[0] <= chance

@@ -3,7 +3,7 @@
 from fedcel.nets.build_net import build_net, check_layers, initialise_parameters
 from fedcel.nets.copy_module import copy_module
 from fedcel.nets.cut import Cut, apply_noise
-from fedcel.nets.device import CPU, fastest_device, place_state
+from fedcel.nets.device import CPU, fastest_device
 from fedcel.nets.encode_images import (
     Encoder,
     as_module,
@@ -64,7 +64,6 @@ __all__ = [
     "keep_parameters",
     "measure_cost",
     "name_layers",
-    "place_state",
     "split_outputs",
     "switch_to_evaluation",
     "to_arrays",

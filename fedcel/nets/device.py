@@ -5,10 +5,8 @@ TF32: results are the same up to the order of sums. Dense nets, whose operations
 the processor.
 """
 
-from collections.abc import Mapping
-
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 CPU = torch.device("cpu")
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d)
@@ -26,21 +24,3 @@ def fastest_device(net: nn.Module) -> torch.device:
     """
     convolves = any(isinstance(layer, CONVOLUTIONS) for layer in net.modules())
     return torch.device("cuda") if convolves and torch.cuda.is_available() else CPU
-
-
-def place_state(state: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-    """Copy a state to a device.
-
-    Args:
-        state: Named tensors.
-        device: Where they are needed.
-
-    Returns:
-        The tensors there; what gathers a gradient does so there, and starts anew.
-    """
-    if all(tensor.device.type == device.type for tensor in state.values()):
-        return dict(state)
-    return {
-        name: tensor.detach().to(device).requires_grad_(tensor.requires_grad)
-        for name, tensor in state.items()
-    }

@@ -63,8 +63,21 @@ def fold_batch_norms(module: nn.Module, images: Float[Tensor, "B ..."]) -> nn.Mo
             replace_layer(folded, layer, fuse_layers(layer, norms[name]))
             replace_layer(folded, norms[name], nn.Identity())
         after = call_encoder(folded, images)
-    compare_answers(before, after)
-    warn_of_dead_net(before)
+    size, gap = float(before.abs().max()), float((before - after).abs().max())
+    if not gap <= SAME_ANSWERS * size:
+        raise NetError(
+            f"the folded net answers otherwise: by {gap:.2g} where answers are up to {size:.2g}; a "
+            "layer's output is used beside its BatchNorm, or a BatchNorm does more than its kind: "
+            "replace it by nn.GroupNorm and train on"
+        )
+    spread = float((before - before[:1]).abs().max())
+    if spread <= DEAD_SPREAD * max(size, LEAST_SIZE):
+        warnings.warn(
+            f"the net says nothing of an image: answers to {len(before)} images differ by "
+            f"{spread:.2g} of {size:.2g}; its BatchNorms may hold no statistics of a training: "
+            "load its weights before folding",
+            stacklevel=3,
+        )
     return keep_parameters(folded)
 
 
@@ -154,28 +167,3 @@ def replace_layer(module: nn.Module, layer: nn.Module, by: nn.Module) -> None:
         for name, child in part._modules.items():
             if child is layer:
                 part._modules[name] = by
-
-
-def compare_answers(before: Float[Tensor, "B D"], after: Float[Tensor, "B D"]) -> None:
-    """Refuse a folded net that answers otherwise."""
-    size = float(before.abs().max())
-    gap = float((before - after).abs().max())
-    if not gap <= SAME_ANSWERS * size:
-        raise NetError(
-            f"the folded net answers otherwise: by {gap:.2g} where answers are up to {size:.2g}; a "
-            "layer's output is used beside its BatchNorm, or a BatchNorm does more than its kind: "
-            "replace it by nn.GroupNorm and train on"
-        )
-
-
-def warn_of_dead_net(answers: Float[Tensor, "B D"]) -> None:
-    """Warn of a net whose answers say nothing of images."""
-    size = float(answers.abs().max())
-    spread = float((answers - answers[:1]).abs().max())
-    if spread <= DEAD_SPREAD * max(size, LEAST_SIZE):
-        warnings.warn(
-            f"the net says nothing of an image: answers to {len(answers)} images differ by "
-            f"{spread:.2g} of {size:.2g}; its BatchNorms may hold no statistics of a training: "
-            "load its weights before folding",
-            stacklevel=4,
-        )

@@ -1,5 +1,6 @@
 """The certificate: above every measured leak, and equal to it where the answer is known."""
 
+from itertools import product
 from math import log, log2
 
 import numpy as np
@@ -31,21 +32,32 @@ def blobs(seed: int, spread: float, count: int = 120) -> tuple[torch.Tensor, tor
     return centres[y] + spread * torch.randn(count, 4, generator=stream), y
 
 
-@given(st.integers(0, 2**31), st.floats(0.01, 2), st.floats(0.05, 3))
-def test_above_the_optimal_attacker(seed: int, spread: float, sigma: float) -> None:
-    """Information, information beyond the label and identification, to Monte Carlo error."""
+@settings(deadline=None)
+@given(st.integers(0, 2**31), st.floats(0.01, 2), st.floats(0.05, 3), st.booleans())
+def test_above_the_optimal_attacker(seed: int, spread: float, sigma: float, uneven: bool) -> None:
+    """Information, information beyond the label and identification, to Monte Carlo error.
+
+    Noise of one standard deviation, or of each image's own.
+    """
     z, y = blobs(seed, spread)
-    net = SplitNet(nn.Flatten(), nn.Identity(), Cut(sigma), 4)
     stream = torch.Generator().manual_seed(seed)
+    layer = None
+    if uneven:
+        layer = NoiseScale(4, is_of_image=True, limit=4.0)
+        for parameter in layer.parameters():
+            nn.init.normal_(parameter, generator=stream)
+    net = SplitNet(nn.Flatten(), nn.Identity(), Cut(sigma), 4, noise_scale=layer)
     leak = optimal_leak(
         SmashedData(net), z[:, None, None, :], y, stream, identification_candidates=40, draws=40
     )
-    limit = certificate(z, y, sigma, 40)
+    with torch.no_grad():
+        limit = certificate(z, y, sigma, 40, scale=net.scale_noise(z))
     assert leak.information_bits <= limit.bits + 0.05
     assert leak.bits_beyond_label <= limit.bits_within_class + 0.05
     assert leak.identification <= limit.identification + 0.02
-    assert limit.bits <= log2(120) + 1e-9
-    assert limit.bits_within_class <= log2(40) + 1e-9
+    if not uneven:
+        assert limit.bits <= log2(120) + 1e-9
+        assert limit.bits_within_class <= log2(40) + 1e-9
 
 
 def test_one_group_is_the_gaussian_channel() -> None:
@@ -99,12 +111,6 @@ def test_shift_and_scale_change_nothing(seed: int, sigma: float, shift: float) -
     assert one.bits == pytest.approx(two.bits, abs=0.02)
 
 
-def test_no_noise_certifies_nothing() -> None:
-    """Sigma 0: the caps, and `clusters` 0 to say so."""
-    bound = certificate(torch.rand(8, 2), torch.tensor([0, 0, 0, 0, 1, 1, 2, 2]), 0.0, 8)
-    assert bound == (3, (4 * 2 + 4 * 1) / 8, 1.0, 8, 0)
-
-
 @given(st.floats(0.02, 0.999), st.integers(2, 500))
 def test_fano_is_attained(right: float, m: int) -> None:
     """A channel right with chance p, else uniform: its own information gives p back."""
@@ -116,8 +122,9 @@ def test_fano_is_attained(right: float, m: int) -> None:
 
 
 def test_fano_at_the_ends() -> None:
-    """No information: chance; all of it: always; one candidate: always."""
-    assert fano_bound(0.0, 10) == pytest.approx(0.1)
+    """No information, or what rounding hides: chance; all of it, or one candidate: always."""
+    for m, nats in product((2, 10, 100, 400), (0.0, 1e-300, 1e-17, 1e-16)):
+        assert fano_bound(nats, m) == pytest.approx(1 / m, abs=1e-6)
     assert fano_bound(log(10), 10) == 1
     assert fano_bound(0.0, 1) == 1
 
@@ -139,13 +146,6 @@ def test_refuses_nonsense() -> None:
         certificate(torch.full((2, 1), torch.nan), y, 1.0)
 
 
-@pytest.mark.parametrize("nats", [0.0, 1e-300, 1e-17, 1e-16])
-def test_next_to_no_information_is_a_guess(nats: float) -> None:
-    """What rounding hides beside log m tells nothing, and ends no run."""
-    for m in (2, 10, 100, 400):
-        assert fano_bound(nats, m) == pytest.approx(1 / m, abs=1e-6)
-
-
 def test_more_features_than_images_need_no_table_of_features() -> None:
     """100 000 features of 40 images: the coordinates are found among images, in little memory."""
     features = np.random.default_rng(0).normal(size=(40, 100_000))
@@ -163,26 +163,8 @@ def test_without_noise_equal_features_are_not_told_apart() -> None:
     assert (bound.bits, bound.bits_within_class) == (1.5, 0.5)
     assert 0.5 < bound.identification < 1
     assert certificate(z[1:], torch.tensor([0, 1, 1]), 0.0).bits == log2(3)
-
-
-@settings(deadline=None, max_examples=12)
-@given(st.integers(0, 2**31), st.floats(0.01, 2), st.floats(0.05, 3))
-def test_above_the_optimal_attacker_where_noise_differs(
-    seed: int, spread: float, sigma: float
-) -> None:
-    """Noise of each image's own: information and information beyond the label."""
-    z, y = blobs(seed, spread)
-    layer = NoiseScale(4, is_of_image=True, limit=4.0)
-    stream = torch.Generator().manual_seed(seed)
-    for parameter in layer.parameters():
-        nn.init.normal_(parameter, generator=stream)
-    net = SplitNet(nn.Flatten(), nn.Identity(), Cut(sigma), 4, noise_scale=layer)
-    leak = optimal_leak(SmashedData(net), z[:, None, None, :], y, stream, draws=40)
-    scale = net.scale_noise(z)
-    assert scale is not None
-    limit = certificate(z, y, sigma, 40, scale=scale.detach())
-    assert leak.information_bits <= limit.bits + 0.05
-    assert leak.bits_beyond_label <= limit.bits_within_class + 0.05
+    distinct = certificate(torch.rand(8, 2), torch.tensor([0, 0, 0, 0, 1, 1, 2, 2]), 0.0, 8)
+    assert distinct == (3, (4 * 2 + 4 * 1) / 8, 1.0, 8, 0)
 
 
 def test_one_noise_written_as_many_is_bounded_alike() -> None:

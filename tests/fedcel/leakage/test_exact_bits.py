@@ -176,14 +176,6 @@ def test_caps_of_uneven_classes() -> None:
     assert leak.bits_beyond_label == pytest.approx(leak.cap_beyond_label)
 
 
-def test_half_width_is_that_of_a_mean() -> None:
-    """About 1.96 sd / sqrt(M): here of .5 identified, .5 not."""
-    codes = torch.cat([torch.arange(1.0, 101), torch.zeros(100)])[:, None]
-    y = torch.zeros(200, dtype=torch.long)
-    leak = optimal_leak(pixels(0.0), as_images(codes), y, stream(), identification_candidates=200)
-    assert leak.identification_half_width == pytest.approx(1.96 * 0.495 / sqrt(200), rel=0.15)
-
-
 def test_dropout_alone_erases() -> None:
     """One value, 8 distinct codes, dropped 3 times in 10: .7 of all bits, .7 + .3/8 found."""
     x, y = as_images(torch.arange(1.0, 9)[:, None]), torch.arange(8) % 2
@@ -289,16 +281,3 @@ def test_the_noise_alone_can_tell_an_image() -> None:
     law = Cut(1.0).log_prob(seen, z, scale)
     assert law.argmax(1).tolist() == [0, 1]
     assert float((law[:, 0] - law[:, 1]).abs().min()) > 10
-
-
-def test_one_noise_for_all_written_as_many() -> None:
-    """A learned scale that is the same everywhere gives the numbers of another sigma."""
-    x, y = torch.rand(30, 1, 1, 1, generator=stream()), torch.arange(30) % 3
-    learned = noisy_pixels(0.2, 0.0, log(1.7))
-    scale = learned.net.scale_noise(torch.zeros(1, 1))
-    assert scale is not None
-    one = optimal_leak(learned, x, y, stream(1), draws=50)
-    other = optimal_leak(pixels(0.2 * float(scale.detach())), x, y, stream(1), draws=50)
-    assert one.information_bits == pytest.approx(other.information_bits, abs=1e-6)
-    assert one.bits_beyond_label == pytest.approx(other.bits_beyond_label, abs=1e-6)
-    assert one.identification == pytest.approx(other.identification, abs=1e-6)

@@ -10,9 +10,8 @@ from torchvision.models import SwinTransformer
 
 from fedcel.data import Images
 from fedcel.errors import NetError
-from fedcel.nets import ImportedNet, Mlp, Vgg11
+from fedcel.nets import ImportedNet, Vgg11
 from fedcel.nets.build_net import build_net
-from fedcel.nets.cut import Cut
 from fedcel.runs import read_run
 from fedcel.seeding import make_generator
 from fedcel.settings import DataSettings, NetSettings, parse_settings
@@ -54,24 +53,6 @@ def test_features_are_bounded_and_shapes_fit(name: str, side: int) -> None:
         assert z.shape == (3, 64)
         assert (z.square().sum(1) <= 64 + 1e-3).all()
         assert net.answer(z).shape == (3, 10)
-
-
-def test_noise_has_its_deviation_and_zero_adds_none() -> None:
-    """The sd of z~ - z is sigma."""
-    net = build_net(Mlp(noise=0.3), (1, 8, 8), 10, make_generator(0, "net"))
-    z = torch.zeros(2000, 64)
-    assert net.add_noise(z, make_generator(0, "x")).std().item() == pytest.approx(0.3, rel=0.02)
-    net.cut = Cut()
-    assert net.add_noise(z, make_generator(0, "x")) is z
-
-
-def test_same_seed_same_parameters() -> None:
-    """Global random state plays no part."""
-    a = build_net(Mlp(), (1, 8, 8), 10, make_generator(4, "net"))
-    torch.rand(7)
-    b = build_net(Mlp(), (1, 8, 8), 10, make_generator(4, "net"))
-    pairs = zip(a.parameters(), b.parameters(), strict=True)
-    assert all(torch.equal(p, q) for p, q in pairs)
 
 
 def with_dropout(shape: object, classes: int, net: NetSettings) -> tuple[nn.Module, nn.Module]:

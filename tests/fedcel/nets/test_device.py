@@ -7,12 +7,13 @@ from torch import nn
 from fedcel import run_parts
 from fedcel.data import Images
 from fedcel.federation import ClientUpdate
+from fedcel.federation.local_steps import _place_states
 from fedcel.losses import GradientRule, WeightedTerm
 from fedcel.losses.cel import CEL
 from fedcel.losses.defences import Adversarial, NoPeek
 from fedcel.losses.protocol import ConditionalEntropy
 from fedcel.nets import FlatNet, Strided, build_net
-from fedcel.nets.device import CPU, fastest_device, place_state
+from fedcel.nets.device import CPU, fastest_device
 from fedcel.posterior import RoundPlan
 from fedcel.run_parts import build_client_nets
 from fedcel.seeding import make_generator
@@ -106,15 +107,6 @@ def same(here: ClientUpdate, there: ClientUpdate) -> None:
         assert torch.equal(part, there.state[name]), name
 
 
-@pytest.mark.filterwarnings("ignore:attention-share")
-@pytest.mark.parametrize("name", LOSSES)
-def test_a_round_elsewhere_comes_back_whole(name: str) -> None:
-    """No operation takes tensors of two devices; the processor has the same to the bit."""
-    here = update(weighted_cel(name))
-    with Elsewhere():
-        same(here, update(weighted_cel(name), device=ELSEWHERE))
-
-
 @pytest.mark.parametrize("defence", [NoPeek(), Adversarial()], ids=["nopeek", "adversarial"])
 def test_defences_elsewhere(defence: NoPeek | Adversarial) -> None:
     """The same of them."""
@@ -181,13 +173,13 @@ def test_dense_nets_stay_on_the_processor(monkeypatch: pytest.MonkeyPatch) -> No
 def test_what_learns_goes_on_learning_elsewhere() -> None:
     """As a leaf of its own; a state that is there already keeps its tensors."""
     theta = torch.ones(3, requires_grad=True)
-    state = {"theta": theta, "t": torch.tensor(1)}
-    moved = place_state(state, ELSEWHERE)
+    states = {"cel": {"theta": theta, "t": torch.tensor(1)}}
+    moved = _place_states(states, CPU, ELSEWHERE)["cel"]
     assert moved["theta"].is_leaf
     assert moved["theta"].requires_grad
     assert not moved["t"].requires_grad
     assert all(part.device == ELSEWHERE for part in moved.values())
-    assert place_state(state, CPU)["theta"] is theta
+    assert _place_states(states, CPU, CPU)["cel"]["theta"] is theta
 
 
 def test_full_precision_puts_the_flags_back() -> None:
@@ -197,13 +189,3 @@ def test_full_precision_puts_the_flags_back() -> None:
     with use_full_precision():
         assert (cudnn.allow_tf32, cudnn.enabled, cudnn.deterministic) == (False, True, True)
     assert (cudnn.allow_tf32, cudnn.enabled, cudnn.deterministic) == before
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no GPU here")
-@pytest.mark.parametrize("name", LOSSES)
-def test_a_gpu_takes_the_same_steps(name: str) -> None:
-    """Up to the order of sums; only where there is one."""
-    here = update(weighted_cel(name, None))
-    there = update(weighted_cel(name, None), device=torch.device("cuda"))
-    torch.testing.assert_close(there.delta, here.delta, atol=1e-4, rtol=1e-3)

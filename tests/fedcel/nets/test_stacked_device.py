@@ -1,4 +1,4 @@
-"""Clients at once on a GPU: one stood in for by a device that mixes with no other, a real one."""
+"""Clients, one or several, on a GPU: a stand-in that mixes with no other device, or a real one."""
 
 import pytest
 import torch
@@ -18,16 +18,18 @@ PLAN = RoundPlan(0.1, 0.1, 0.1, 0.01, False, 1.0, clip=1.0)
 LOCAL = LocalSettings(steps=6, batch_size=12, augment="affine-flip", balance=True)
 
 
-def train(term: WeightedTerm, device: torch.device, name: str = "mlp") -> list[ClientUpdate]:
-    """Return the second of two rounds of three clients at once, everything on that can be."""
+def train(
+    term: WeightedTerm, device: torch.device, count: int, name: str = "mlp"
+) -> list[ClientUpdate]:
+    """Return the second of two rounds of clients at once, everything on that can be."""
     net = NetSettings.model_validate({"name": name, "features": FEATURES, "width": 9, "noise": 0.3})
     flat = FlatNet(build_net(net, SHAPE, CLASSES, make_generator(0, "net")))
     received = flat.vector.clone()
-    nets = FlatNet(flat.net, 3) if device == CPU else flat.copy_to(device, 3)
+    nets = flat.copy_to(device, count)
     variate = torch.zeros_like(received)
-    states: list[State | None] = [None, None, None]
+    states: list[State | None] = [None] * count
     for number in (1, 2):
-        clients = [begin(k, number, states[k], variate) for k in range(3)]
+        clients = [begin(k, number, states[k], variate) for k in range(count)]
         updates = train_clients(nets, received, clients, local=LOCAL, terms=[term], refresh_every=1)
         states = [update.state for update in updates]
     return updates
@@ -46,13 +48,14 @@ def begin(client: int, number: int, state: State | None, variate: torch.Tensor) 
 
 
 @pytest.mark.filterwarnings("ignore:attention-share")
+@pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("name", LOSSES)
-def test_clients_at_once_elsewhere_come_back_whole(name: str) -> None:
+def test_clients_elsewhere_come_back_whole(name: str, count: int) -> None:
     """No operation takes tensors of two devices; the processor has the same to rounding."""
-    here = train(weighted_cel(name), CPU)
+    here = train(weighted_cel(name), CPU, count)
     with Elsewhere():
-        there = train(weighted_cel(name), ELSEWHERE)
-    assert len(here) == len(there) == 3
+        there = train(weighted_cel(name), ELSEWHERE, count)
+    assert len(here) == len(there) == count
     for expected, actual in zip(here, there, strict=True):
         assert actual.delta.device == CPU
         torch.testing.assert_close(actual.delta, expected.delta, rtol=0, atol=1e-6)
@@ -65,11 +68,12 @@ def test_clients_at_once_elsewhere_come_back_whole(name: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no GPU here")
 @pytest.mark.parametrize("net", ["mlp", "strided"])
+@pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("name", LOSSES)
-def test_clients_at_once_on_a_gpu_are_those_of_the_processor(name: str, net: str) -> None:
+def test_clients_on_a_gpu_are_those_of_the_processor(name: str, count: int, net: str) -> None:
     """The same draws, sums in another order."""
     term = weighted_cel(name, None)
     for expected, actual in zip(
-        train(term, CPU, net), train(term, torch.device("cuda"), net), strict=True
+        train(term, CPU, count, net), train(term, torch.device("cuda"), count, net), strict=True
     ):
         torch.testing.assert_close(actual.delta, expected.delta, rtol=0, atol=1e-4)
