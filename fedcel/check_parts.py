@@ -14,15 +14,9 @@ TRIAL_CLASSES = 10  # of a net that is built to look at its layers
 
 
 def build_parts(settings: Settings) -> FlatNet:
-    """Build every part but the strategy, and forget it: what cannot be built is refused now.
+    """Build every part but the strategy; return the net, of which a strategy needs the shapes.
 
-    A part of a user's own is held to its contract.
-
-    Args:
-        settings: The run's settings.
-
-    Returns:
-        The net, of which a strategy needs the shapes.
+    What cannot be built is refused now, and a user's part is held to its contract.
 
     Raises:
         FedcelError: A part is wrong: DataError, NetError, PluginError, SettingsError.

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Container
-from traceback import extract_tb, walk_tb
+from traceback import walk_tb
 from unicodedata import category
 
 SHOWN_FRAMES = 2  # of a traceback: where an error rose, and who called
@@ -95,7 +95,7 @@ class LedgerError(FailedError):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Say whether an error is one of memory; PyTorch and ONNX Runtime have no class for all."""
+    """Whether an error is one of memory; PyTorch and ONNX Runtime have no class for all."""
     return isinstance(error, MemoryError) or bool(MEMORY_WORDS.search(str(error)))
 
 
@@ -109,14 +109,9 @@ def describe_unforeseen(error: BaseException) -> str:
 
 
 def escape_controls(text: str) -> str:
-    """Make a text harmless to a terminal: what would steer it is shown as Python writes it.
+    """Show control characters, marks of direction and lone surrogates as Python writes them.
 
-    Args:
-        text: Of a user's part, of another machine, of a file.
-
-    Returns:
-        The text with escapes for control characters, marks of direction and lone surrogates;
-        tabs and ends of lines stay.
+    Tabs and ends of lines stay; the rest would steer a terminal.
     """
     if text.isprintable():
         return text
@@ -127,79 +122,52 @@ def escape_controls(text: str) -> str:
 
 
 def replace_unwritable(text: str) -> str:
-    """Write lone surrogates, which names of files that are no UTF-8 have, as Python writes them.
-
-    Args:
-        text: Any.
-
-    Returns:
-        A text that every file of a run can hold; all other characters stay.
-    """
+    """Write lone surrogates, which names of files that are no UTF-8 have, as Python writes them."""
     return text.encode(errors="backslashreplace").decode()
 
 
-def describe_origin(error: BaseException) -> str:
-    """Return where an error that was raised rose, and who called."""
-    frames = reversed(extract_tb(error.__traceback__)[-SHOWN_FRAMES:])
-    return ", called from ".join(f"{frame.filename}, line {frame.lineno}" for frame in frames)
-
-
-def describe_module_origin(error: BaseException, module: str) -> str:
-    """Return the line of a module that an error came through last, or of another of its package.
-
-    Args:
-        error: What was raised.
-        module: The dotted name of a user's module.
-
-    Returns:
-        File and line; empty where the error came through neither, such as a call with arguments
-        that a function does not take.
-    """
-    frames = [
+def _list_frames(error: BaseException) -> list[tuple[str, str]]:
+    """List module and place of each line that an error came through, from the first call on."""
+    return [
         (frame.f_globals.get("__name__", ""), f"{frame.f_code.co_filename}, line {line}")
         for frame, line in walk_tb(error.__traceback__)
     ]
-    package = module.partition(".")[0]
-    lines = [line for name, line in frames if name == module] or [
-        line for name, line in frames if name.partition(".")[0] == package
+
+
+def describe_origin(error: BaseException) -> str:
+    """Describe where an error that was raised rose, and who called."""
+    places = [place for _, place in _list_frames(error)[-SHOWN_FRAMES:]]
+    return ", called from ".join(reversed(places))
+
+
+def describe_module_origin(error: BaseException, module: str) -> str:
+    """Describe the last line of a user's module, or of its package, that an error came through.
+
+    Empty where there is none, as for a call with arguments that a function does not take.
+    """
+    frames, package = _list_frames(error), module.partition(".")[0]
+    lines = [place for name, place in frames if name == module] or [
+        place for name, place in frames if name.partition(".")[0] == package
     ]
     return lines[-1] if lines else ""
 
 
 def describe_user_origin(error: BaseException) -> str:
-    """Return the last line that an error came through outside this project and PyTorch.
-
-    Args:
-        error: What a user's object raised.
-
-    Returns:
-        File and line; empty where there is none.
-    """
+    """Describe the last line outside this project and PyTorch that an error came through, or ""."""
     lines = [
-        f"{frame.f_code.co_filename}, line {line}"
-        for frame, line in walk_tb(error.__traceback__)
-        if frame.f_globals.get("__name__", "").partition(".")[0] not in _OWN_PACKAGES
+        place for name, place in _list_frames(error) if name.partition(".")[0] not in _OWN_PACKAGES
     ]
     return lines[-1] if lines else ""
 
 
 def find_last_module(error: BaseException, modules: Container[str]) -> str | None:
-    """Return which of some modules an error came through last; None: through none of them."""
-    names = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
+    """Find the last of some modules that an error came through; None: through none of them."""
+    names = [name for name, _ in _list_frames(error)]
     return next((name for name in reversed(names) if name in modules), None)
 
 
 def shorten_text(text: str, limit: int = MAX_TEXT) -> str:
-    """Cut the middle out of a long text, and what no file and no message can hold.
-
-    Args:
-        text: Any, lone surrogates and all.
-        limit: Characters of it that stay.
-
-    Returns:
-        A text that can be encoded and printed; its beginning and end say what an error's most
-        often say.
-    """
+    """Cut the middle out of a long text, and escape what no file and no message can hold."""
     if len(text) > limit:
         half = limit // 2
         gap = f" [... {len(text) - 2 * half} characters left out ...] "

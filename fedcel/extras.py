@@ -47,14 +47,9 @@ def list_packages(extra: str) -> tuple[str, ...]:
 
 
 def missing_extra_error(package: str, extra: str | None = None) -> MissingExtraError | None:
-    """Make the error for a missing package, with the install command that brings it.
+    """Make the error for a missing module; None for one that no extra brings.
 
-    Args:
-        package: Name of the module whose import failed, with or without submodules.
-        extra: The extra that the caller needs as a whole; without it, the first with the package.
-
-    Returns:
-        None for a package that no extra brings.
+    It names the install command of `extra`, else of the first extra with the package.
     """
     top = package.partition(".")[0]
     extra = extra or next((name for name, packages in PACKAGES.items() if top in packages), None)
@@ -67,28 +62,14 @@ def missing_extra_error(package: str, extra: str | None = None) -> MissingExtraE
 
 
 def require_extra(extra: str) -> None:
-    """Refuse to begin what an extra is needed for.
-
-    Args:
-        extra: Name of the extra.
-
-    Raises:
-        MissingExtraError: One of its packages is missing.
-    """
+    """Refuse to begin what an extra is needed for: MissingExtraError for a missing package."""
     for package in list_packages(extra):
         if not is_installed(package) and (missing := missing_extra_error(package, extra)):
             raise missing
 
 
 def is_installed(package: str) -> bool:
-    """Say whether a package, or a part of one, can be imported; nothing below its parent is run.
-
-    Args:
-        package: Its dotted name.
-
-    Returns:
-        Whether it is there.
-    """
+    """Whether a package, or a part of one, can be imported; nothing below its parent is run."""
     try:
         return find_spec(package) is not None
     except ModuleNotFoundError:  # the parent is missing
@@ -97,12 +78,6 @@ def is_installed(package: str) -> bool:
 
 def import_optional(module: str) -> ModuleType:
     """Import an optional module now.
-
-    Args:
-        module: Its dotted name.
-
-    Returns:
-        The module.
 
     Raises:
         MissingExtraError: Its package is missing; names the extra that brings it.

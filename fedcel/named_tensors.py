@@ -11,28 +11,12 @@ State = dict[str, Tensor]
 
 
 def add_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Put a part's tensors under names that begin with `prefix`.
-
-    Args:
-        prefix: Before each name.
-        tensors: The part's tensors by their own names.
-
-    Returns:
-        The same tensors.
-    """
+    """Put a part's tensors under names that begin with `prefix`."""
     return {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
 
 
 def select_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Take one part's tensors, under their own names.
-
-    Args:
-        tensors: Those of all parts.
-        prefix: With which the names of the part begin.
-
-    Returns:
-        The part's tensors.
-    """
+    """Select the tensors whose names begin with `prefix`, under their names without it."""
     return {
         name.removeprefix(prefix): tensor
         for name, tensor in tensors.items()
@@ -41,17 +25,10 @@ def select_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tenso
 
 
 def require_state(state: object, method: str) -> State:
-    """Refuse what is no state.
-
-    Args:
-        state: The result of a part's method.
-        method: The method, for the message.
-
-    Returns:
-        The state.
+    """Refuse a part's state, the result of `method`, that is no dictionary of tensors by name.
 
     Raises:
-        ContractError: It is no dictionary of tensors by name.
+        ContractError: Names the method and what it returned.
     """
     line = f"`{method}` must return the state, a dictionary of tensors by name"
     require(isinstance(state, dict), f"{line}; it returned {type(state).__name__}")

@@ -111,6 +111,8 @@ class Options(BaseModel):
     def _flatten_parts(self, serialise: Callable[[object], dict[str, Any]]) -> dict[str, object]:
         """Write the keys of a part that shares this table among the others."""
         table: dict[str, object] = {}
+        if isinstance(self, Kind) and self.kind_name != self.family.default_kind():
+            table[self.selector] = self.kind_name  # also where defaults are left out
         parts = {name for name, _ in self.list_parts()}
         for key, value in serialise(self).items():
             table |= value if key in parts else {key: value}
@@ -126,14 +128,7 @@ class Options(BaseModel):
 
 
 def describe_kind(name: str) -> str:
-    """Name a kind, or those that an import string names.
-
-    Args:
-        name: As in `Kind.kinds`.
-
-    Returns:
-        The name in quotes, or words for all import strings.
-    """
+    """Name a kind of `Kind.kinds` in quotes, or in words those that an import string names."""
     return "an import string" if name == ":" else repr(name)
 
 
@@ -152,12 +147,14 @@ class Kind(Options):
     The class of parts that import strings name is made with `is_imported=True`.
 
     Attributes:
+        family: Base class of the kinds.
         table: Name of the settings table, for messages.
         selector: Key that names the kind; its default is that of the base class.
         shares_table: Whether the keys stand in the table of the object that holds the part.
         kinds: Class of each kind, by its name.
     """
 
+    family: ClassVar[type["Kind"]]
     table: ClassVar[str]
     selector: ClassVar[str]
     shares_table: ClassVar[bool] = False
@@ -175,7 +172,7 @@ class Kind(Options):
         """Begin a family of kinds, where a table is named."""
         super().__init_subclass__(**more)
         if table is not None:
-            cls.table, cls.selector, cls.kinds = table, selector, {}
+            cls.family, cls.table, cls.selector, cls.kinds = cls, table, selector, {}
             cls.shares_table = shares_table
 
     @classmethod

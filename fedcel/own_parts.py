@@ -1,4 +1,4 @@
-"""Which parts of a run are a user's own, and which of them an error came from."""
+"""Parts of a run that are a user's own, and the one that an error came from."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,14 +9,7 @@ from fedcel.settings import Settings
 
 
 def list_own_parts(settings: Settings) -> list[PartName]:
-    """List the parts that settings name by import strings.
-
-    Args:
-        settings: The run's settings.
-
-    Returns:
-        Their names.
-    """
+    """List the parts that settings name by import strings."""
     parts = [
         PartName("net.name", settings.net.name, "NetContract"),
         PartName("data.source", settings.data.source.kind_name, "SourceContract"),
@@ -31,17 +24,7 @@ def list_own_parts(settings: Settings) -> list[PartName]:
 
 @contextmanager
 def blame_own_parts(settings: Settings) -> Iterator[None]:
-    """Name the part of a user's own that an unforeseen error came from, if it came from one.
-
-    Args:
-        settings: The run's settings.
-
-    Yields:
-        Nothing.
-
-    Raises:
-        FailedError: Instead of an error that a user's part raised.
-    """
+    """Turn an unforeseen error that came from a user's part into a FailedError that names it."""
     try:
         yield
     except FedcelError:

@@ -26,7 +26,7 @@ Part = TypeVar("Part")
 
 
 class PartName(NamedTuple):
-    """Which part of a user's own: how errors name it, and where its contract stands.
+    """Part of a user's own: how errors name it, and where its contract stands.
 
     Attributes:
         setting: The setting that names the part, such as `cel.kind`.
@@ -66,13 +66,8 @@ def require(holds: bool, line: str) -> None:
 def check_contract(part: PartName, checks: Iterable[Callable[[Case], None]], case: Case) -> None:
     """Hold a part to the short form of its contract, before a run begins.
 
-    Args:
-        part: Which part it is.
-        checks: Functions that raise ContractError where a line does not hold.
-        case: What they are called with.
-
     Raises:
-        PluginError: A line does not hold, or the part raised something.
+        PluginError: A check, called with `case`, raised ContractError or something else.
     """
     broken, failure = find_breaks(checks, case)
     if broken:
@@ -86,15 +81,7 @@ def check_contract(part: PartName, checks: Iterable[Callable[[Case], None]], cas
 def find_breaks(
     checks: Iterable[Callable[[Case], None]], case: Case
 ) -> tuple[list[ContractError], Exception | None]:
-    """Find all lines of a contract that a part breaks.
-
-    Args:
-        checks: Functions that raise ContractError where a line does not hold.
-        case: What they are called with.
-
-    Returns:
-        The lines; where there are none, another error that a check ended with, None: no error.
-    """
+    """Find all lines of a contract that a part breaks; if none, another error of a check."""
     broken: list[ContractError] = []
     for check in checks:
         try:
@@ -127,14 +114,8 @@ def blame_part(part: PartName) -> Iterator[None]:
 def guard_part(part: PartName, part_object: Part, **checks: Callable[..., object]) -> Part:
     """Guard a user's object, so that whatever goes wrong in a run names it.
 
-    Args:
-        part: How errors name the object.
-        part_object: The object.
-        checks: Of each method of its protocol, what looks at a result and returns it.
-
-    Returns:
-        An object with these methods. They raise FailedError where the user's raises or returns
-        wrongly.
+    `checks` has for each method of its protocol a function that checks a result and returns it.
+    The methods of the guard raise FailedError where the user's raises or returns wrongly.
     """
 
     def guard(method: str, check: Callable[..., object]) -> Callable[..., object]:
@@ -148,13 +129,7 @@ def guard_part(part: PartName, part_object: Part, **checks: Callable[..., object
 
 
 def load_object(ref: str) -> object:
-    """Load what an import string names.
-
-    Args:
-        ref: "package.module:object", or "package.module:object.attribute".
-
-    Returns:
-        The object, or its attribute.
+    """Load "package.module:object", or "package.module:object.attribute".
 
     Raises:
         PluginError: Says which part of the string is wrong, or where its module fails.
@@ -205,15 +180,7 @@ def _describe_hidden(path: str) -> str:
 
 
 def make_part(setting: str, ref: str, *arguments: object) -> object:
-    """Make a part of a run by a user's class or function.
-
-    Args:
-        setting: The setting that names it, for messages.
-        ref: Its import string.
-        arguments: What it is called with.
-
-    Returns:
-        What it makes.
+    """Make a part of a run by a user's class or function, the import string `ref` of a setting.
 
     Raises:
         PluginError: It cannot be called, or fails when it is called.

@@ -12,14 +12,7 @@ _LISTENER: ContextVar[ProgressListener | None] = ContextVar("progress_listener",
 
 @contextmanager
 def listen_to_progress(listener: ProgressListener) -> Iterator[None]:
-    """Have the work inside tell how much of it is done.
-
-    Args:
-        listener: Is called after each part.
-
-    Yields:
-        Nothing.
-    """
+    """Have the work inside tell a listener after each part how much of it is done."""
     token = _LISTENER.set(listener)
     try:
         yield

@@ -16,14 +16,7 @@ MAX_CHARACTERS = 60
 def summarise_record(record: object) -> str:
     """Describe a record in a line: of tensors their shapes, of lists their lengths.
 
-    A class of records that hold tensors takes it as its `__repr__`, so that `print` of a result
-    says what is in it.
-
-    Args:
-        record: A named tuple or a dataclass.
-
-    Returns:
-        Its class with each field's name and a short form of its value.
+    The `__repr__` of named tuples and dataclasses that hold tensors.
     """
     if is_dataclass(record):
         names = [field.name for field in fields(record) if field.repr]

@@ -1,56 +1,39 @@
 """Sources of images, and who gets which of them."""
 
-from fedcel.data.augmentation import augment_images
-from fedcel.data.cifar import Cifar
-from fedcel.data.data_settings import DataSettings
-from fedcel.data.idx import Idx
-from fedcel.data.image_folder import ImageFolder
-from fedcel.data.images import Images, SourceParts
-from fedcel.data.node_data import NodeDataSettings
-from fedcel.data.npz import Npz
-from fedcel.data.partition import Dirichlet, Iid, Natural, Partition, Shards
-from fedcel.data.pictures import PICTURE_CHANGES, check_first_images, decode_pictures
-from fedcel.data.source import (
-    Diabetes,
-    Digits,
-    FileSource,
-    HuggingFace,
-    ImportedSource,
-    Source,
-    SourceData,
-    read_source,
-)
-from fedcel.data.splits import Attributes, Splits, describe_images, load_attributes, load_splits
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "PICTURE_CHANGES",
-    "Attributes",
-    "Cifar",
-    "DataSettings",
-    "Diabetes",
-    "Digits",
-    "Dirichlet",
-    "FileSource",
-    "HuggingFace",
-    "Idx",
-    "Iid",
-    "ImageFolder",
-    "Images",
-    "ImportedSource",
-    "Natural",
-    "NodeDataSettings",
-    "Npz",
-    "Partition",
-    "Shards",
-    "Source",
-    "SourceData",
-    "SourceParts",
-    "Splits",
-    "augment_images",
-    "check_first_images",
-    "decode_pictures",
-    "describe_images",
-    "load_attributes",
-    "load_splits",
-    "read_source",
-]
+from fedcel.lazy import export_lazily as _export_lazily
+
+if TYPE_CHECKING:
+    from fedcel.data.augmentation import augment_images as augment_images
+    from fedcel.data.cifar import Cifar as Cifar
+    from fedcel.data.data_settings import DataSettings as DataSettings
+    from fedcel.data.idx import Idx as Idx
+    from fedcel.data.image_folder import ImageFolder as ImageFolder
+    from fedcel.data.images import Images as Images
+    from fedcel.data.images import SourceParts as SourceParts
+    from fedcel.data.node_data import NodeDataSettings as NodeDataSettings
+    from fedcel.data.npz import Npz as Npz
+    from fedcel.data.partition import Dirichlet as Dirichlet
+    from fedcel.data.partition import Iid as Iid
+    from fedcel.data.partition import Natural as Natural
+    from fedcel.data.partition import Partition as Partition
+    from fedcel.data.partition import Shards as Shards
+    from fedcel.data.pictures import PICTURE_CHANGES as PICTURE_CHANGES
+    from fedcel.data.pictures import check_first_images as check_first_images
+    from fedcel.data.pictures import decode_pictures as decode_pictures
+    from fedcel.data.source import Diabetes as Diabetes
+    from fedcel.data.source import Digits as Digits
+    from fedcel.data.source import FileSource as FileSource
+    from fedcel.data.source import HuggingFace as HuggingFace
+    from fedcel.data.source import ImportedSource as ImportedSource
+    from fedcel.data.source import Source as Source
+    from fedcel.data.source import SourceData as SourceData
+    from fedcel.data.source import read_source as read_source
+    from fedcel.data.splits import Attributes as Attributes
+    from fedcel.data.splits import Splits as Splits
+    from fedcel.data.splits import describe_images as describe_images
+    from fedcel.data.splits import load_attributes as load_attributes
+    from fedcel.data.splits import load_splits as load_splits
+else:
+    __all__, __getattr__, __dir__ = _export_lazily(__name__, __file__)

@@ -175,13 +175,7 @@ def score_model(
     """Score a round's model on validation images.
 
     The functionals by which a chain is judged are the log-likelihood and the label's centred logit
-    of the first images.
-
-    Args:
-        settings: The run's settings.
-        flat: The net to work with; its parameters do not matter.
-        images: The server's validation images.
-        state: The server's state after the round.
+    of the first images. The parameters of `flat` are replaced.
 
     Raises:
         DivergedError: The model or its answers are not finite.
@@ -216,21 +210,9 @@ def measure_bits(
 ) -> dict[str, float]:
     """Measure what the best possible attacker learns of validation images in this round.
 
-    It takes a hundredth to half a second, by the number of images. The figure is none of the
-    finished run's: that is of test images, of which there may be more to tell apart.
-
-    Args:
-        settings: The run's settings.
-        flat: The net, with the round's model.
-        images: The server's validation images, of which the first `BITS_IMAGES` are used.
-        number: The round.
-
-    Returns:
-        By the keys of the log: bits beyond the label, the half width of their 95 % interval over
-        the noise drawn, and all that there is to learn.
-
-    Raises:
-        NetError: A likelihood is not finite.
+    By the keys of the log: bits beyond the label, the half width of their 95 % interval over the
+    noise drawn, and all that there is to learn of the first `BITS_IMAGES`. The figure of the
+    finished run is another, of test images, of which there may be more to tell apart.
     """
     stream = make_generator(settings.seed, "round-bits", number)
     x, y = (tensor[:BITS_IMAGES] for tensor in images)

@@ -12,15 +12,6 @@ CONNECTED_NODES = "nodes"
 """Value of `clients`: as many as are connected when the run starts."""
 _SERVER_KEYS = ("out", "resume", "recount")
 """Read by the ServerApp alone."""
-_FLOWER_NAMES = {"num-server-rounds": "rounds", "batch-size": "local.batch-size"}
-"""Names that Flower's own apps use -> the settings that mean exactly the same."""
-_REFUSED_NAMES = {
-    "fraction-train": "clients-per-round, a number of clients",
-    "fraction-evaluate": "nothing: the server scores every round on its validation images",
-    "local-epochs": "local.steps, the batches that a client trains on in a round",
-    "learning-rate": "local.rate, in units of the posterior's step",
-}
-"""Names that Flower's own apps use -> what this one has in their place, which is not the same."""
 
 
 def parse_run_config(config: Mapping[str, object], clients: int | None = None) -> Settings:
@@ -34,13 +25,9 @@ def parse_run_config(config: Mapping[str, object], clients: int | None = None) -
         The settings.
 
     Raises:
-        SettingsError: A setting is wrong, a name of Flower's own apps has no equal here or
-            contradicts the setting that it stands for, or nobody said how many clients there are.
+        SettingsError: A setting is wrong, or nobody said how many clients there are.
     """
     flat = {key: value for key, value in config.items() if key not in _SERVER_KEYS}
-    for name, instead in _REFUSED_NAMES.items():
-        if (value := flat.pop(name, UNSET)) != UNSET:
-            raise SettingsError(f"{name} is {value!r}; this app has {instead}")
     if flat.get("clients") == CONNECTED_NODES:
         if clients is None:
             raise SettingsError(
@@ -48,13 +35,6 @@ def parse_run_config(config: Mapping[str, object], clients: int | None = None) -
             )
         flat["clients"] = clients
     defaults = {setting.key: setting.default for setting in describe_settings()}
-    for name, key in _FLOWER_NAMES.items():
-        if (value := flat.pop(name, UNSET)) == UNSET:
-            continue
-        current = flat.get(key, defaults[key])
-        if current not in (defaults[key], value):
-            raise SettingsError(f"{name} is {value!r} and {key} {current!r}; give one of them")
-        flat[key] = value
     # The app declares the keys of every kind: those that are at their default were not given.
     declared = {key: value for key, value in flat.items() if value == defaults.get(key)}
     kinds = {key: flat.get(key, defaults[key]) for key in SELECTORS}

@@ -13,18 +13,6 @@ TYPE_WORDS = {int: "whole number", float: "number", str: "text", bool: "true or 
 BOUND_SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 
 
-def describe_kind(name: str) -> str:
-    """Name a kind, or those that an import string names.
-
-    Args:
-        name: Of `Setting.kinds`.
-
-    Returns:
-        The name in words.
-    """
-    return "import strings" if name == ":" else name
-
-
 class Setting(NamedTuple):
     """Reference of one setting.
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from fedcel.errors import SettingsError
 from fedcel.options import Off, Options, Positive, Words
@@ -81,18 +81,21 @@ class StrategySettings(Options):
         "mean", description="How deltas become one; geometric-median is for temperature 0."
     )
 
-
-def check_strategy(strategy: StrategySettings) -> None:
-    """Refuse a strategy that has no such name, or takes other uploads."""
-    if strategy.name != OWN_STRATEGY and ":" not in strategy.name:
-        raise SettingsError(
-            f"strategy.name is {strategy.name!r}, must be {OWN_STRATEGY!r} or "
-            "'package.module:object'"
-        )
-    if strategy.name == OWN_STRATEGY and strategy.upload == "weights":
-        raise SettingsError(f"strategy.upload is 'weights'; {OWN_STRATEGY!r} aggregates 'delta'")
-    if strategy.name == OWN_STRATEGY and strategy.arguments != "none":
-        raise SettingsError(
-            f"strategy.arguments is {strategy.arguments!r}, which {OWN_STRATEGY!r} does not take; "
-            "set it to 'none'"
-        )
+    @model_validator(mode="after")
+    def _check_own(self) -> "StrategySettings":
+        """Refuse a strategy that has no such name, or takes other uploads."""
+        if self.name != OWN_STRATEGY and ":" not in self.name:
+            raise SettingsError(
+                f"strategy.name is {self.name!r}, must be {OWN_STRATEGY!r} or "
+                "'package.module:object'"
+            )
+        if self.name == OWN_STRATEGY and self.upload == "weights":
+            raise SettingsError(
+                f"strategy.upload is 'weights'; {OWN_STRATEGY!r} aggregates 'delta'"
+            )
+        if self.name == OWN_STRATEGY and self.arguments != "none":
+            raise SettingsError(
+                f"strategy.arguments is {self.arguments!r}, which {OWN_STRATEGY!r} does not take; "
+                "set it to 'none'"
+            )
+        return self

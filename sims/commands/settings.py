@@ -21,7 +21,7 @@ def settings_command(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
     """List every setting: its type and range, its default, and what it does."""
-    from fedcel.settings import describe_kind, describe_settings
+    from fedcel.settings import describe_settings
 
     rows = list(describe_settings())
     if group is not None:
@@ -35,7 +35,8 @@ def settings_command(
     kinds: tuple[str, ...] = ()
     for row in rows:
         if row.kinds != kinds and row.kinds:
-            print(f"\nOf {', '.join(map(describe_kind, row.kinds))}:")
+            kinds_in_words = ", ".join(row.kinds).replace(":", "import strings")
+            print(f"\nOf {kinds_in_words}:")
         kinds = row.kinds
         value = str(row.default).lower() if isinstance(row.default, bool) else row.default
         print(f"{row.key} = {value}\n    {row.description}\n    Takes: {row.type}.")

@@ -55,7 +55,7 @@ def test_unwise_settings_warn() -> None:
         ),
         ({"chain.stop": True}, "needs 100 effective samples"),
         ({"chain.stop": True, "temperature": 0, "rounds": 999}, "no chain whose convergence"),
-        ({"temperature": float("inf")}, "infinite"),
+        ({"temperature": float("inf")}, "must be finite"),
         ({**STOCK, "temperature": 1}, "set temperature to 0"),
         ({**STOCK, "chain.scope": "head"}, "set chain.scope to 'full'"),
         ({**STOCK, "prior.scale": 1.0}, "how many examples there are"),

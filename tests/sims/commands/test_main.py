@@ -10,9 +10,11 @@ import sys
 import tomllib
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import tomli_w
 
 from fedcel.settings import (
     CONNECTED_NODES,
@@ -314,20 +316,19 @@ def test_settings_speaks_plain_words(capsys: pytest.CaptureFixture[str]) -> None
 def test_flower_run_config_has_every_setting_with_its_default() -> None:
     """`flwr run` refuses keys that pyproject.toml does not list.
 
-    But for `clients`, which it leaves to the connected nodes, and keys that are no settings.
+    But for `clients`, which it leaves to the connected nodes, and keys that the server alone reads.
     """
-    table = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    config = table["tool"]["flwr"]["app"]["config"]
+    text = (ROOT / "pyproject.toml").read_text()
+    config = tomllib.loads(text)["tool"]["flwr"]["app"]["config"]
     assert parse_run_config(flatten_settings(config), 8) == Settings()
-    assert config.pop("clients") == CONNECTED_NODES
-    flat = flatten_settings(config)
-    settings = {setting.key: setting.default for setting in describe_settings()}
-    assert settings.pop("clients") == 8
-    for_flower_alone = {key: flat.pop(key) for key in flat.keys() - settings.keys()}
-    switches = {key for key, value in for_flower_alone.items() if value is False}
-    assert switches == {"resume", "recount"}
-    assert {for_flower_alone[key] for key in for_flower_alone.keys() - switches} == {UNSET}
-    assert flat == settings
+    tables: dict[str, object] = {"out": UNSET, "resume": False, "recount": False}
+    for setting in describe_settings():
+        group, _, key = setting.key.rpartition(".")
+        table: Any = tables.setdefault(group, {}) if group else tables
+        table[key] = setting.default
+    tables["clients"] = CONNECTED_NODES
+    expected = tomli_w.dumps({"tool": {"flwr": {"app": {"config": tables}}}})
+    assert config == tables, f"write into pyproject.toml:\n{expected}"
 
 
 def test_help_names_every_command() -> None:
