@@ -394,4 +394,5 @@ def declare_metrics(settings: Settings, classes: int | None = None) -> dict[str,
     largest = features * (1.0 if is_one_sd else NOISE_LIMIT**2)  # in units of the noise
     spread = MetricRange(0.0, largest if is_bounded else inf, largest)
     scale = MetricScale(spread, features, settings.local.batch_size)
-    return declared | settings.cel.declare_metrics(scale) | settings.defence.declare_metrics(scale)
+    of_losses = {**settings.cel.metric_ranges, **settings.defence.metric_ranges}
+    return declared | {name: r(scale) if callable(r) else r for name, r in of_losses.items()}

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from fedcel.errors import SettingsError
-from fedcel.losses.cel.state_names import check_state_names
-from fedcel.losses.protocol import State
+from fedcel.losses.protocol import State, check_state_names
 
 BETAS = (0.9, 0.999)
 EPSILON = 1e-16
@@ -17,25 +18,30 @@ STATE_NAMES = ("theta", "m", "v", "t")
 `m`, `v` (P,); the step count `t`. Other names that a state holds are kept as they are."""
 
 
-def draw_state(
+def draw_layers(
     layers: Sequence[tuple[int, int]],
     generator: torch.Generator,
     dtype: torch.dtype = torch.float32,
-) -> State:
-    """Return the state before the first step, theta drawn as linear layers are.
+) -> Float[Tensor, " P"]:
+    """Draw theta as linear layers are: values are uniform in +-inputs^-1/2.
 
-    `layers` are the number of values and of inputs of each: values are uniform in +-inputs^-1/2.
+    `layers` are the number of values and of inputs of each.
     """
     parts = [
         (2 * torch.rand(count, generator=generator, dtype=dtype) - 1) * inputs**-0.5
         for count, inputs in layers
     ]
-    theta = torch.cat(parts)
+    return torch.cat(parts)
+
+
+def init_states(thetas: Sequence[Float[Tensor, " P"]]) -> State:
+    """Return the state of K clients before the first step."""
+    theta = torch.stack(list(thetas))
     return {
         "theta": theta.requires_grad_(),
         "m": torch.zeros_like(theta),
         "v": torch.zeros_like(theta),
-        "t": torch.zeros((), dtype=torch.int64),
+        "t": torch.zeros(len(theta), dtype=torch.int64),
     }
 
 

@@ -45,12 +45,16 @@ class OneClientTerm(LossTerm):
     def move_row(self, state: State, batch: Batch) -> State:
         """Move what the loss learns, after the backward pass."""
 
-    def start(
-        self, state: State | None, read_features: FeatureReader, streams: Sequence[Streams]
+    def refresh(
+        self,
+        state: State | None,
+        read_features: FeatureReader,
+        streams: Sequence[Streams],
+        step: int,
     ) -> State:
-        """Make the client's state; see `LossTerm.start`."""
+        """Compute the client's statistics; see `LossTerm.refresh`."""
         row = None if state is None else select_row(state, 0)
-        return stack_states([self.refresh_row(row, read_features, streams[0], 0)])
+        return stack_states([self.refresh_row(row, read_features, streams[0], step)])
 
     def loss(self, state: State, batch: Batch, measure: bool) -> Term:
         """Compute the client's loss; see `LossTerm.loss`."""
@@ -79,14 +83,6 @@ class CELTerm(OneClientTerm):
 
     def __init__(self, loss: ConditionalEntropy, positions: int = 1) -> None:
         self._loss, self._positions = loss, positions
-
-    def refresh(
-        self, state: State, read_features: FeatureReader, streams: Sequence[Streams], step: int
-    ) -> State:
-        """Compute the statistics anew; see `LossTerm.refresh`."""
-        return stack_states(
-            [self.refresh_row(select_row(state, 0), read_features, streams[0], step)]
-        )
 
     def refresh_row(
         self, state: State | None, read_features: FeatureReader, stream: Streams, step: int
@@ -122,7 +118,9 @@ class DefenceTerm(OneClientTerm):
     def refresh_row(
         self, state: State | None, read_features: FeatureReader, stream: Streams, step: int
     ) -> State:
-        """Make the client's state; see `Defence.refresh`."""
+        """Make the client's state at a round's start; see `Defence.refresh`."""
+        if step and state is not None:
+            return state
         return self._defence.refresh(state, stream("defence"))
 
     def evaluate_row(self, state: State, batch: Batch, measure: bool) -> Term:
@@ -153,7 +151,7 @@ class OneClient:
             return (StackedFeatures(z, y, torch.zeros_like(y)) for z, y in batches())
 
         stacked = None if state is None else stack_states([state])
-        return select_row(self.term.start(stacked, read, [lambda purpose: generator]), 0)
+        return select_row(self.term.refresh(stacked, read, [lambda purpose: generator], 0), 0)
 
     def loss(
         self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"], measure: bool = True

@@ -1,6 +1,6 @@
 """Protocols of losses of one client, such as a user's own, and what all losses are given."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedcel.errors import StackingError
+from fedcel.errors import SettingsError, StackingError
 from fedcel.named_tensors import State as State
 from fedcel.short_repr import summarise_record
 
@@ -106,6 +106,10 @@ class MetricScale(NamedTuple):
     spread: MetricRange
     features: int
     batch_size: int
+
+
+MetricRanges = Mapping[str, MetricRange | Callable[[MetricScale], MetricRange]]
+"""Range of each metric that a loss measures, or what makes it of the sizes."""
 
 
 class Term(NamedTuple):
@@ -266,6 +270,15 @@ def stack_states(states: Sequence[State]) -> State:
         )
         for name, tensor in states[0].items()
     }
+
+
+def check_state_names(state: State, names: Iterable[str], part: str) -> None:
+    """Raise SettingsError unless a client's state has all these tensors: else it is another's."""
+    if missing := sorted(set(names) - state.keys()):
+        raise SettingsError(
+            f"a client's state holds {sorted(state)}, must hold {missing} for {part}: the loss or "
+            "defence changed; start from an empty state"
+        )
 
 
 def select_row(state: State, row: int) -> State:

@@ -63,26 +63,25 @@ class LossTerm:
     takes_stacks: ClassVar[bool] = True
     """Whether several clients are computed at once; else K is 1."""
 
-    def start(
-        self, state: State | None, read_features: FeatureReader, streams: Sequence[Streams]
+    def refresh(
+        self,
+        state: State | None,
+        read_features: FeatureReader,
+        streams: Sequence[Streams],
+        step: int,
     ) -> State:
-        """Make the state that a round begins with.
+        """Make the state that a round begins with, or compute its statistics anew.
 
         Args:
-            state: What the clients kept of their last round; None before their first.
+            state: What the clients have; None before their first round.
             read_features: Reads all features of all clients.
             streams: The only source of random numbers of each client.
+            step: Steps taken in the round; 0: it begins.
 
         Returns:
             The state of all clients.
         """
-        return {}
-
-    def refresh(
-        self, state: State, read_features: FeatureReader, streams: Sequence[Streams], step: int
-    ) -> State:
-        """Compute statistics anew within a round; without any the state stays."""
-        return state
+        return state or {}
 
     def loss(self, state: State, batch: Batch, measure: bool) -> Term:
         """Compute the loss (K,) of a batch, and metrics (K,), NaN where a client has none."""
@@ -196,7 +195,7 @@ def start_terms(
         rows = [select_state(state, weighted.name) for state in stored]
         present = [row for row in rows if row is not None]  # of all or none
         joined = stack_states(present) if present else None
-        states[weighted.name] = weighted.term.start(joined, read_features, streams)
+        states[weighted.name] = weighted.term.refresh(joined, read_features, streams, 0)
     return states
 
 

@@ -1,7 +1,7 @@
 """Conditional entropy losses: the options that all of them share."""
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -14,8 +14,7 @@ from fedcel.losses.cel.ramp import ramp_weight
 from fedcel.losses.protocol import (
     CutShape,
     FeatureReader,
-    MetricRange,
-    MetricScale,
+    MetricRanges,
     StackedFeatures,
     State,
     Term,
@@ -71,6 +70,9 @@ class CEL(Kind, LossTerm, table="cel"):
         description="Of the loss's gradient, from a backward pass of its own into the encoder; "
         "none: one pass for all.",
     )
+
+    metric_ranges: ClassVar[MetricRanges] = {}
+    """Ranges of what `evaluate` measures; a user's own loss declares none."""
 
     _cut: CutShape = PrivateAttr(CutShape(0, 0))
 
@@ -139,17 +141,20 @@ class CEL(Kind, LossTerm, table="cel"):
             SettingsError: There is no noise.
         """
 
-    def start(
-        self, state: State | None, read_features: FeatureReader, streams: Sequence[Streams]
-    ) -> State:
-        """Compute the statistics before the first step; see `LossTerm.start`."""
-        return self._fit_seen(state, read_features, streams, step=0)
-
     def refresh(
-        self, state: State, read_features: FeatureReader, streams: Sequence[Streams], step: int
+        self,
+        state: State | None,
+        read_features: FeatureReader,
+        streams: Sequence[Streams],
+        step: int,
     ) -> State:
-        """Compute the statistics anew; see `LossTerm.refresh`."""
-        return self._fit_seen(state, read_features, streams, step=step)
+        """Compute the statistics of the features that the loss sees; see `LossTerm.refresh`."""
+
+        def read() -> Iterator[StackedFeatures]:
+            for part in read_features():
+                yield part._replace(z=pool_positions(part.z, self._cut.positions))
+
+        return self.fit(state, read, [stream(f"refresh-{step}") for stream in streams])
 
     def loss(self, state: State, batch: Batch, measure: bool) -> Term:
         """Compute the loss of the features that it sees; see `LossTerm.loss`."""
@@ -184,37 +189,9 @@ class CEL(Kind, LossTerm, table="cel"):
         """Compute the loss (K,) of the features that it sees, whitened."""
         raise NotImplementedError
 
-    def declare_metrics(self, scale: MetricScale) -> dict[str, MetricRange]:
-        """Declare the ranges of what `loss` measures.
-
-        Args:
-            scale: Sizes that bound the metrics.
-
-        Returns:
-            The range of each metric by name; none of a user's own loss.
-        """
-        return {}
-
     def move(self, state: State) -> State:
         """Move what the loss learns itself, by the gradient that it gathered."""
         return state
-
-    def _fit_seen(
-        self,
-        state: State | None,
-        read_features: FeatureReader,
-        streams: Sequence[Streams],
-        *,
-        step: int,
-    ) -> State:
-        """Compute the statistics of the features that the loss sees."""
-        positions, name = self._cut.positions, f"refresh-{step}"
-
-        def read() -> Iterator[StackedFeatures]:
-            for part in read_features():
-                yield part._replace(z=pool_positions(part.z, positions))
-
-        return self.fit(state, read, [stream(name) for stream in streams])
 
     def bind(self, cut: CutShape) -> LossTerm | None:
         """Return the loss of the features at one cut.

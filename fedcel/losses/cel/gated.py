@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections.abc import Sequence
-from typing import Any, Literal, final
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -31,11 +31,9 @@ from fedcel.losses.gradient_reversal import reverse_gradient
 from fedcel.losses.protocol import (
     SHARE,
     FeatureReader,
-    MetricRange,
-    MetricScale,
+    MetricRanges,
     State,
     Term,
-    stack_states,
 )
 
 FLOOR_SHARE = 0.5
@@ -125,122 +123,7 @@ class _ClassSoftmax(torch.autograd.Function):
         return (weighted - alpha * weighted.sum(-2, keepdim=True)).sum(-1), None
 
 
-class AttentiveCEL(SpreadCEL):
-    """Options of a learned attention to each class's members, and what it charges."""
-
-    attention: Literal["ascend", "minimise", "detach", "floor"] = Field(
-        "ascend", description="Who moves the gated attention: against, with, or without the loss."
-    )
-
-    @property
-    def hidden_size(self) -> int:
-        """The width h of the attention: a quarter of the features, from 64 to 256."""
-        return min(256, max(64, self._cut.features // 4))
-
-    @property
-    def theta_size(self) -> int:
-        """Number of weights of the attention."""
-        return (2 * self._cut.features + 1) * self.hidden_size
-
-    @torch.no_grad()
-    def start_attention(
-        self,
-        state: State | None,
-        read_features: FeatureReader,
-        generators: Sequence[torch.Generator],
-    ) -> State:
-        """Make theta ready to learn, drawn as linear layers are at a client's first round.
-
-        Needed once after a state was unpacked: arrays do not remember that theta learns.
-
-        Raises:
-            DataError: There is no example.
-            SettingsError: theta or the features are of another size.
-        """
-        hidden = self.hidden_size
-        if state is not None:
-            return adam.resume_state(state, self.theta_size, "attention", "net.features")
-        layers = [(2 * hidden * self._cut.features, self._cut.features), (hidden, hidden)]
-        dtype = self._feature_dtype(read_features)
-        return stack_states([adam.draw_state(layers, stream, dtype) for stream in generators])
-
-    def _feature_dtype(self, read_features: FeatureReader) -> torch.dtype:
-        for z, *_ in read_features():
-            if z.shape[1] != self._cut.features:
-                raise SettingsError(
-                    f"the encoder makes {z.shape[1]} features, the attention was made for "
-                    f"{self._cut.features}; set net.features to what the encoder returns"
-                )
-            return z.dtype
-        raise DataError("a client has 0 examples, must have 1 or more; leave it out")
-
-    def charge_weighted(
-        self, state: State, z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"], measure: bool
-    ) -> Term:
-        """Compute the loss, exactly 0 when no class has 2 members.
-
-        Logged, over classes of 2 or more: `spread`, the plain one, weighs classes by members; means
-        over classes of `plain-spread`, `weighted-spread` and `attention-share` = n_eff/n, n_eff =
-        1/sum alpha^2, and each of these for every such class c as `attention-share-c`. Measuring
-        warns (UserWarning) when the mean share is below 0.5, whatever the mode: the loss then sees
-        few of the members.
-        """
-        members = class_members(y, self._cut.classes, z)
-        counts = drop_singletons(members.counts)
-        beta = class_shares(counts, self.share)
-        normalised_z = functional.layer_norm(z, z.shape[-1:])
-        alpha = self._weights(state["theta"], normalised_z, members)
-        v = weighted_spread(z, select_rows(weighted_means(z, alpha), y), alpha)
-        loss = torch.linalg.vecdot(beta, self.charge(v))
-        if not measure:
-            return Term(loss, {})
-        metrics = _measure_attention(
-            plain_spread(z.detach(), y, members), v.detach(), alpha.detach(), counts
-        )
-        for share in metrics.get("attention-share", counts.new_empty(0)).view(-1).tolist():
-            if share < COLLAPSED_SHARE:
-                self._warn_of_collapse(share)
-        return Term(loss, metrics)
-
-    def declare_metrics(self, scale: MetricScale) -> dict[str, MetricRange]:
-        """Declare the ranges of what the loss measures; see `CEL.declare_metrics`."""
-        per_class = scale.spread._replace(is_per_class=True)
-        return super().declare_metrics(scale) | {
-            "spread": scale.spread,
-            "plain-spread": per_class,
-            "weighted-spread": per_class,
-            "attention-share": SHARE._replace(is_per_class=True),
-        }
-
-    def _weights(
-        self, theta: Float[Tensor, "*k P"], n: Float[Tensor, "*k B D"], members: Members
-    ) -> Float[Tensor, "*k B C"]:
-        """Return each member's weight in its class from its normalised n."""
-        if self.attention == "detach":
-            theta, n = theta.detach(), n.detach()
-        if self.attention == "ascend":
-            theta = reverse_gradient(theta)
-        alpha = attention_weights(attention_scores(theta, n), members)
-        if self.attention != "floor":
-            return alpha
-        return (1 - FLOOR_SHARE) * alpha + FLOOR_SHARE * uniform_weights(members)
-
-    def _warn_of_collapse(self, share: float) -> None:
-        """Warn, in at most five wordings, so that Python's default filter prints each once."""
-        warnings.warn(
-            f"attention-share is below {math.ceil(10 * share) / 10:.1f} (1: all members weigh "
-            f"alike) under the attention {self.attention!r}: the loss sees few of a class's "
-            "members; use the attention 'floor' or 'detach' (in a run cel.attention)",
-            stacklevel=3,
-        )
-
-    def move_attention(self, state: State) -> State:
-        """Move theta where a gradient arrived."""
-        return adam.take_step(state, ATTENTION_RATE)
-
-
-@final
-class Gated(AttentiveCEL):
+class Gated(SpreadCEL):
     """Keeps each class close together under weights that a gated attention gives its members.
 
     sum_c beta_c R(v_c), v_c = sum_i alpha_i |z_i - zbar_c|^2, zbar_c = sum_i alpha_i z_i, alpha the
@@ -265,29 +148,116 @@ class Gated(AttentiveCEL):
     """
 
     kind: Literal["gated"] = "gated"
+    attention: Literal["ascend", "minimise", "detach", "floor"] = Field(
+        "ascend", description="Who moves the gated attention: against, with, or without the loss."
+    )
+
+    metric_ranges: ClassVar[MetricRanges] = {
+        "spread": lambda scale: scale.spread,
+        "plain-spread": lambda scale: scale.spread._replace(is_per_class=True),
+        "weighted-spread": lambda scale: scale.spread._replace(is_per_class=True),
+        "attention-share": SHARE._replace(is_per_class=True),
+    }
+
+    @property
+    def hidden_size(self) -> int:
+        """The width h of the attention: a quarter of the features, from 64 to 256."""
+        return min(256, max(64, self._cut.features // 4))
+
+    @property
+    def theta_size(self) -> int:
+        """Number of weights of the attention."""
+        return (2 * self._cut.features + 1) * self.hidden_size
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of each tensor of the state; see `CEL.state_shapes`."""
         return adam.state_shapes(self.theta_size)
 
+    @torch.no_grad()
     def fit(
         self,
         state: State | None,
         read_features: FeatureReader,
         generators: Sequence[torch.Generator],
     ) -> State:
-        """Make theta ready to learn; see `AttentiveCEL.start_attention`."""
-        return self.start_attention(state, read_features, generators)
+        """Make theta ready to learn, drawn as linear layers are at first; see `CEL.fit`.
+
+        Needed once after a state was unpacked: arrays do not remember that theta learns.
+
+        Raises:
+            DataError: There is no example.
+            SettingsError: theta or the features are of another size.
+        """
+        hidden = self.hidden_size
+        if state is not None:
+            return adam.resume_state(state, self.theta_size, "attention", "net.features")
+        layers = [(2 * hidden * self._cut.features, self._cut.features), (hidden, hidden)]
+        dtype = self._feature_dtype(read_features)
+        return adam.init_states([adam.draw_layers(layers, stream, dtype) for stream in generators])
+
+    def _feature_dtype(self, read_features: FeatureReader) -> torch.dtype:
+        for z, *_ in read_features():
+            if z.shape[1] != self._cut.features:
+                raise SettingsError(
+                    f"the encoder makes {z.shape[1]} features, the attention was made for "
+                    f"{self._cut.features}; set net.features to what the encoder returns"
+                )
+            return z.dtype
+        raise DataError("a client has 0 examples, must have 1 or more; leave it out")
 
     def evaluate(
         self, state: State, z: Float[Tensor, "K B D"], y: Int[Tensor, "K B"], measure: bool
     ) -> Term:
-        """Compute the loss of one batch; see `AttentiveCEL.charge_weighted`."""
-        return self.charge_weighted(state, z, y, measure)
+        """Compute the loss, exactly 0 when no class has 2 members; see `CEL.evaluate`.
+
+        Logged, over classes of 2 or more: `spread`, the plain one, weighs classes by members; means
+        over classes of `plain-spread`, `weighted-spread` and `attention-share` = n_eff/n, n_eff =
+        1/sum alpha^2, and each of these for every such class c as `attention-share-c`. Measuring
+        warns (UserWarning) when the mean share is below 0.5, whatever the mode: the loss then sees
+        few of the members.
+        """
+        members = class_members(y, self._cut.classes, z)
+        counts = drop_singletons(members.counts)
+        beta = class_shares(counts, self.share)
+        normalised_z = functional.layer_norm(z, z.shape[-1:])
+        alpha = self._weights(state["theta"], normalised_z, members)
+        v = weighted_spread(z, select_rows(weighted_means(z, alpha), y), alpha)
+        loss = torch.linalg.vecdot(beta, self.charge(v))
+        if not measure:
+            return Term(loss, {})
+        metrics = _measure_attention(
+            plain_spread(z.detach(), y, members), v.detach(), alpha.detach(), counts
+        )
+        for share in metrics.get("attention-share", counts.new_empty(0)).view(-1).tolist():
+            if share < COLLAPSED_SHARE:
+                self._warn_of_collapse(share)
+        return Term(loss, metrics)
+
+    def _weights(
+        self, theta: Float[Tensor, "*k P"], n: Float[Tensor, "*k B D"], members: Members
+    ) -> Float[Tensor, "*k B C"]:
+        """Return each member's weight in its class from its normalised n."""
+        if self.attention == "detach":
+            theta, n = theta.detach(), n.detach()
+        if self.attention == "ascend":
+            theta = reverse_gradient(theta)
+        alpha = attention_weights(attention_scores(theta, n), members)
+        if self.attention != "floor":
+            return alpha
+        return (1 - FLOOR_SHARE) * alpha + FLOOR_SHARE * uniform_weights(members)
+
+    def _warn_of_collapse(self, share: float) -> None:
+        """Warn, in at most five wordings, so that Python's default filter prints each once."""
+        warnings.warn(
+            f"attention-share is below {math.ceil(10 * share) / 10:.1f} (1: all members weigh "
+            f"alike) under the attention {self.attention!r}: the loss sees few of a class's "
+            "members; use the attention 'floor' or 'detach' (in a run cel.attention)",
+            stacklevel=3,
+        )
 
     def move(self, state: State) -> State:
         """Move theta where a gradient arrived; see `CEL.move`."""
-        return self.move_attention(state)
+        return adam.take_step(state, ATTENTION_RATE)
 
 
 def _measure_attention(

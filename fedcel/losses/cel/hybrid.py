@@ -9,13 +9,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedcel.errors import SettingsError
-from fedcel.losses import adam
 from fedcel.losses.cel.class_spread import check_labels
-from fedcel.losses.cel.cluster import ClusteredCEL
-from fedcel.losses.cel.gated import AttentiveCEL, attention_scores
+from fedcel.losses.cel.cluster import Cluster
+from fedcel.losses.cel.gated import Gated, attention_scores
 from fedcel.losses.cel.reservoir import check_finite
 from fedcel.losses.protocol import (
     FeatureReader,
+    MetricRanges,
     StackedFeatures,
     State,
     Term,
@@ -26,7 +26,7 @@ GATED_PREFIX, CLUSTER_PREFIX = "gated.", "cluster."
 
 
 @final
-class Hybrid(ClusteredCEL, AttentiveCEL):
+class Hybrid(Cluster, Gated):
     """The loss of `Cluster` around centres whose starts are drawn by the attention of `Gated`.
 
     At each refresh K members of every class are drawn without replacement, each time in proportion
@@ -40,7 +40,8 @@ class Hybrid(ClusteredCEL, AttentiveCEL):
     State: that of `Gated` under `gated.`, that of `Cluster` under `cluster.`.
     """
 
-    kind: Literal["hybrid"] = "hybrid"
+    kind: Literal["hybrid"] = "hybrid"  # type: ignore[assignment]
+    metric_ranges: ClassVar[MetricRanges] = {**Cluster.metric_ranges, **Gated.metric_ranges}
     auto_clusters: ClassVar[int] = 0
     """One centre would be the class mean wherever it starts, so it takes several."""
 
@@ -56,9 +57,12 @@ class Hybrid(ClusteredCEL, AttentiveCEL):
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of each tensor of the state; see `CEL.state_shapes`."""
-        attention = adam.state_shapes(self.theta_size)
-        parts = {GATED_PREFIX: attention, CLUSTER_PREFIX: self.cluster_shapes()}
-        return {f"{prefix}{k}": v for prefix, part in parts.items() for k, v in part.items()}
+        parts = {GATED_PREFIX: Gated, CLUSTER_PREFIX: Cluster}
+        return {
+            f"{prefix}{name}": shape
+            for prefix, kind in parts.items()
+            for name, shape in kind.state_shapes(self).items()
+        }
 
     def fit(
         self,
@@ -71,11 +75,11 @@ class Hybrid(ClusteredCEL, AttentiveCEL):
         Errors are those of both parts.
         """
         stored = None if state is None else select_prefix(state, GATED_PREFIX)
-        attention = self.start_attention(stored, read_features, generators)
+        attention = Gated.fit(self, stored, read_features, generators)
         members = self._draw_members(attention["theta"].detach(), read_features, generators)
         one_per_cluster = self.model_copy(update={"clusters": self.slots, "clustering": "k-means"})
-        seeds = one_per_cluster.fit_clusters(None, lambda: iter([members]), generators)
-        clusters = self.fit_clusters(seeds, read_features, generators)
+        seeds = Cluster.fit(one_per_cluster, None, lambda: iter([members]), generators)
+        clusters = Cluster.fit(self, seeds, read_features, generators)
         return _join_states(attention, clusters)
 
     @torch.no_grad()
@@ -127,14 +131,15 @@ class Hybrid(ClusteredCEL, AttentiveCEL):
 
         Logged is what both parts log.
         """
-        around = self.charge_clusters(select_prefix(state, CLUSTER_PREFIX), z, y, measure)
-        weighted = self.charge_weighted(select_prefix(state, GATED_PREFIX), z.detach(), y, measure)
+        clusters, attention = (select_prefix(state, p) for p in (CLUSTER_PREFIX, GATED_PREFIX))
+        around = Cluster.evaluate(self, clusters, z, y, measure)
+        weighted = Gated.evaluate(self, attention, z.detach(), y, measure)
         pull = weighted.loss - weighted.loss.detach()
         return Term(around.loss + pull, weighted.metrics | around.metrics)
 
     def move(self, state: State) -> State:
         """Move the attention; see `CEL.move`."""
-        attention = self.move_attention(select_prefix(state, GATED_PREFIX))
+        attention = Gated.move(self, select_prefix(state, GATED_PREFIX))
         return _join_states(attention, select_prefix(state, CLUSTER_PREFIX))
 
 

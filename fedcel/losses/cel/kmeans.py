@@ -20,6 +20,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from fedcel.losses.cel.class_spread import select_rows
+from fedcel.losses.protocol import State
+
 CHUNK_EXAMPLES = 512
 """Examples compared with centres at a time: few classes each, and they stay in the cache."""
 
@@ -51,9 +54,14 @@ class ClusteringProblem(NamedTuple):
     active: Bool[Tensor, "C K"]
     generators: Sequence[torch.Generator]
 
+    @property
+    def class_sizes(self) -> Int[Tensor, " C"]:
+        """Examples of each class."""
+        return self.y.bincount(minlength=len(self.active))
+
     def split_clients(self, values: Tensor) -> Sequence[Tensor]:
         """Split what is given for each example into the clients' parts."""
-        sizes = self.y.bincount(minlength=len(self.active)).view(len(self.generators), -1).sum(1)
+        sizes = self.class_sizes.view(len(self.generators), -1).sum(1)
         return torch.split(values, sizes.tolist())
 
 
@@ -65,18 +73,64 @@ class ClassClusters(NamedTuple):
     distances: Float[Tensor, " N"]
 
 
-class TruncatedClusters(NamedTuple):
-    """Clusters of which some have a limit.
+class LastClusters(NamedTuple):
+    """Clusters of the last refresh.
 
     Attributes:
-        centres: (C, K, D), of the members within the limit.
-        limits: Largest squared distance of a member that counts (C, K), 0 where all do.
-        spreads: Mean squared distance of the members that count (C, K).
+        centres: Less the means of the classes (C, K, D).
+        is_retained: Those that held examples, and are active (C, K).
+        state: All that is stored of them.
     """
 
     centres: Float[Tensor, "C K D"]
-    limits: Float[Tensor, "C K"]
-    spreads: Float[Tensor, "C K"]
+    is_retained: Bool[Tensor, "C K"]
+    state: State
+
+
+class FittedClusters(NamedTuple):
+    """Result of a clustering: clusters, their weights (C, K) in the class, other state."""
+
+    clusters: ClassClusters
+    weights: Float[Tensor, "C K"]
+    extras: State
+
+
+class KMeans(NamedTuple):
+    """Clustering of each class by K-means.
+
+    Attributes:
+        outlier: Multiple of a class's median spread above which a cluster is too wide; None: none.
+        is_truncated: Whether such clusters lose their far members; else they are seeded anew.
+    """
+
+    outlier: float | None = None
+    is_truncated: bool = False
+
+    def state_shapes(self, slots: tuple[int, int], features: int) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the state that only this clustering has."""
+        return {"limits": slots} if self.is_truncated else {}
+
+    def fit(self, problem: ClusteringProblem, last: LastClusters | None) -> FittedClusters:
+        """Find the clusters, from the last centres where there are any."""
+        clusters = find_clusters(problem, last, None if self.is_truncated else self.outlier)
+        sizes, _ = measure_clusters(clusters)
+        weights = sizes.to(problem.z.dtype) / problem.class_sizes.clamp_min(1)[:, None]
+        if not self.is_truncated or self.outlier is None:
+            return FittedClusters(clusters, weights, {})
+        centres, limits, spreads = truncate_clusters(problem.z, clusters, self.outlier)
+        extras = {"limits": limits, "spreads": spreads}
+        return FittedClusters(clusters._replace(centres=centres), weights, extras)
+
+    def assign(
+        self, state: State, z: Float[Tensor, "K B D"], y: Int[Tensor, "K B"]
+    ) -> Int[Tensor, "K B"]:
+        """Return the slot c K + k of each example's nearest centre."""
+        weights, centres = state["weights"], state["centres"]
+        # Centred first: the expanded squared distance loses precision far from 0.
+        means = torch.einsum("...ck,...ckd->...cd", weights, centres)
+        centred = z - select_rows(means, y)
+        scores = centre_scores(centred, y, centres - means.unsqueeze(-2), weights > 0)
+        return y * weights.shape[-1] + scores.argmin(-1)
 
 
 def centre_scores(
@@ -114,12 +168,9 @@ def make_clusters(
 
 
 def find_clusters(
-    problem: ClusteringProblem,
-    start: Float[Tensor, "C K D"] | None,
-    retained: Bool[Tensor, "C K"],
-    outlier: float | None,
+    problem: ClusteringProblem, last: LastClusters | None, outlier: float | None
 ) -> ClassClusters:
-    """Return clusters in the active slots, fitted from the retained centres of `start` or cold.
+    """Return clusters in the active slots, fitted from the last ones or cold.
 
     With an `outlier` factor those that are outliers are seeded anew and all refitted, once; a class
     takes that where its total distance is smaller.
@@ -127,10 +178,10 @@ def find_clusters(
     if problem.active.shape[1] == 1:  # around the class mean, which is 0
         centres = problem.z.new_zeros(*problem.active.shape, problem.z.shape[1])
         return ClassClusters(centres, problem.y, torch.linalg.vecdot(problem.z, problem.z))
-    if start is None:
+    if last is None:
         clusters = _fit_cold(problem)
     else:
-        clusters = run_lloyd(problem, seed_centres(problem, start, retained))
+        clusters = run_lloyd(problem, seed_centres(problem, last.centres, last.is_retained))
     if outlier is None:
         return clusters
     sizes, spreads = measure_clusters(clusters)
@@ -217,7 +268,7 @@ def _draw_candidates(
     clocks /= rates
     chosen = torch.zeros(classes, trials, dtype=torch.long)
     first = 0
-    for c, times in enumerate(torch.split(clocks, problem.y.bincount(minlength=classes).tolist())):
+    for c, times in enumerate(torch.split(clocks, problem.class_sizes.tolist())):
         earliest = times.topk(min(trials, len(times)), largest=False).indices
         if len(earliest):
             chosen[c] = first + earliest[torch.arange(trials).clamp_max(len(earliest) - 1)]
@@ -289,12 +340,13 @@ def find_outliers(
 
 def truncate_clusters(
     z: Float[Tensor, "N D"], clusters: ClassClusters, outlier: float
-) -> TruncatedClusters:
+) -> tuple[Float[Tensor, "C K D"], Float[Tensor, "C K"], Float[Tensor, "C K"]]:
     """Leave out the far members of each outlier, and centre it on the others.
 
     Far is what lies beyond `outlier` times the (lower) median of the members' squared distances,
     once from the old centre, for the new one, and then from that. Members that are left out still
-    count in their cluster's size.
+    count in their cluster's size. Returns centres, limits (the largest squared distance of a member
+    that counts, 0 where all do), and spreads of the members that count.
     """
     sizes, spreads = measure_clusters(clusters)
     centres, limits = clusters.centres.clone(), torch.zeros_like(spreads)
@@ -306,7 +358,7 @@ def truncate_clusters(
         # 0 would stand for no limit.
         limits[c, k] = (outlier * distances.median()).clamp_min(torch.finfo(z.dtype).tiny)
         spreads[c, k] = distances[distances <= limits[c, k]].mean()
-    return TruncatedClusters(centres, limits, spreads)
+    return centres, limits, spreads
 
 
 def _select_best(runs: list[ClassClusters], y: Int[Tensor, " N"]) -> ClassClusters:

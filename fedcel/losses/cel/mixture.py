@@ -7,12 +7,16 @@ W (K, D, D), W = L^-1 of the Cholesky factor L L' of the covariance.
 
 import warnings
 from math import log, pi
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from fedcel.errors import SettingsError
+from fedcel.losses.cel import kmeans
+from fedcel.losses.cel.kmeans import ClusteringProblem, FittedClusters, LastClusters
+from fedcel.losses.protocol import State
 from fedcel.short_repr import summarise_record
 
 FLOOR_SHARE = 1e-3
@@ -24,6 +28,10 @@ MIN_FLOOR = 1e-9
 
 TOLERANCE = 1e-4
 """Nats per example that an iteration of EM must gain for another one to follow."""
+
+
+MAX_COVARIANCE_VALUES = 2**27
+"""Values of a client's full covariances at most, C K D D: half a gigabyte in float32."""
 
 
 class Mixture(NamedTuple):
@@ -142,9 +150,88 @@ def mixture_of_members(
     )
 
 
-def stack_components(mixtures: list[Mixture], dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Return all classes' weights (C, K), centres (C, K, D) and scales (C, K, ...)."""
-    weights, centres, scales = (
-        torch.stack([part.to(dtype) for part in parts]) for parts in zip(*mixtures, strict=True)
-    )
-    return weights, centres, scales
+class GaussianMixtures(NamedTuple):
+    """Clustering of each class by a Gaussian mixture.
+
+    EM starts from the clusters of K-means, later from the last covariances; a class that lacks a
+    component, or had an outlier, starts from K-means again.
+
+    Attributes:
+        covariance: Of each component.
+        outlier: Multiple of a class's median spread above which a cluster is too wide; None: none.
+    """
+
+    covariance: Literal["diagonal", "full"]
+    outlier: float | None = None
+
+    @property
+    def scale_name(self) -> str:
+        """Name of the covariances in the state."""
+        return {"diagonal": "variances", "full": "whitenings"}[self.covariance]
+
+    def state_shapes(self, slots: tuple[int, int], features: int) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the state that only this clustering has."""
+        scale = (features,) if self.covariance == "diagonal" else (features, features)
+        return {self.scale_name: (*slots, *scale)}
+
+    def fit(self, problem: ClusteringProblem, last: LastClusters | None) -> FittedClusters:
+        """Fit all mixtures; SettingsError where full covariances are too large."""
+        z, y, active, _ = problem
+        size = active.numel() * z.shape[1] ** 2 // len(problem.generators)
+        if self.covariance == "full" and size > MAX_COVARIANCE_VALUES:
+            raise SettingsError(
+                f"cel.clustering 'full' keeps C K D^2 = {size} values, must be at most "
+                f"{MAX_COVARIANCE_VALUES}; use 'diagonal', or lower net.features"
+            )
+        members = torch.split(z, problem.class_sizes.tolist())
+        starts = self._choose_starts(problem, last)
+        fits = [fit_mixture(part, start) for part, start in zip(members, starts, strict=True)]
+        weights, centres, scales = (
+            torch.stack([part.to(z.dtype) for part in parts]) for parts in zip(*fits, strict=True)
+        )
+        clusters = kmeans.make_clusters(z, assign_components(z, y, fits), centres)
+        return FittedClusters(clusters, weights, {self.scale_name: scales.contiguous()})
+
+    def assign(
+        self, state: State, z: Float[Tensor, "K B D"], y: Int[Tensor, "K B"]
+    ) -> Int[Tensor, "K B"]:
+        """Return the slot c K + k of each example's component of the largest posterior."""
+        names = "weights", "centres", self.scale_name
+        mixtures = _unstack_mixtures(*(state[name].flatten(0, 1) for name in names))
+        classes, per_class = state["weights"].shape[1:]
+        first = torch.arange(len(y), device=y.device)[:, None] * classes
+        slots = assign_components(z.flatten(0, 1), (y + first).flatten(), mixtures)
+        return slots.view(y.shape) - first * per_class
+
+    def _choose_starts(
+        self, problem: ClusteringProblem, last: LastClusters | None
+    ) -> list[Mixture]:
+        """Return where EM starts in each class: the stored mixture if complete, else K-means."""
+        z, y, active, _ = problem
+        stored: list[Mixture] = []
+        is_complete = active.new_zeros(len(active))
+        if last is not None and self.scale_name in last.state:
+            is_retained, state = last.is_retained, last.state
+            if self.outlier is not None:
+                is_wide = kmeans.find_outliers(state["spreads"], is_retained, self.outlier)
+                is_retained = is_retained & ~is_wide
+            last = last._replace(is_retained=is_retained)
+            stored = _unstack_mixtures(state["weights"], last.centres, state[self.scale_name])
+            is_complete = is_retained.eq(active).all(1)
+        if is_complete.all():
+            return stored
+        slots = kmeans.find_clusters(problem, last, self.outlier).slots
+        per_class, is_full = active.shape[1], self.covariance == "full"
+        return [
+            stored[c]
+            if is_complete[c]
+            else mixture_of_members(z[y == c], slots[y == c] % per_class, per_class, is_full)
+            for c in range(len(active))
+        ]
+
+
+def _unstack_mixtures(
+    weights: Float[Tensor, "C K"], centres: Float[Tensor, "C K D"], scales: Float[Tensor, "C K ..."]
+) -> list[Mixture]:
+    """Return the mixture of each class."""
+    return [Mixture(*parts) for parts in zip(weights, centres, scales, strict=True)]

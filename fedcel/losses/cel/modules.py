@@ -43,14 +43,10 @@ _LIBRARY_TERMS = (
     (r"local\.rate", lambda m: "the learning rate"),
 )
 """Settings of a run that errors of the losses name, and what they are called here."""
-
-
-_RAISES = (
-    "",
-    "    Raises:",
-    "        SettingsError: An option is not allowed, or needs noise where there is none.",
-    "",
-)
+_RAISES = """
+    Raises:
+        SettingsError: An option is not allowed, or needs noise where there is none.
+"""
 
 
 class CELModule(nn.Module):
@@ -81,7 +77,7 @@ class CELModule(nn.Module):
         parameters = [keyword("classes"), *(keyword(k, default=v) for k, v in defaults.items())]
         cls.options, cls.__signature__ = options, Signature(parameters)  # type: ignore[attr-defined]
         lines = [f"        {name}: {text}" for name, text in texts.items()]
-        cls.__doc__ = "\n".join([f"{cls.__doc__}".rstrip(), "", "    Args:", *lines, *_RAISES])
+        cls.__doc__ = "\n".join([f"{cls.__doc__}".rstrip(), "", "    Args:", *lines, _RAISES])
 
     @usual_torch_state()
     def __init__(
@@ -173,7 +169,7 @@ class CELModule(nn.Module):
             raise ValueError("there are 0 examples, must be 1 or more")
         device = self.feature_count.device
         self._refresh(first_z.shape[1], batches, generator)
-        self._place(device)
+        self.to(device)
 
     @usual_torch_state()
     def step(self) -> None:
@@ -197,7 +193,7 @@ class CELModule(nn.Module):
         self.step()
         table = self._flatten(z)
         labels = to_labels(y, len(table)).to(table.device)
-        if isinstance(self._options, Gated) and not self._state_names:
+        if type(self._options) is Gated and not self._state_names:
             example = table.detach().cpu(), labels.cpu()
             self._refresh(table.shape[1], lambda: iter([example]), None)
         if self.needs_refresh:
@@ -206,7 +202,8 @@ class CELModule(nn.Module):
                 "the features of all training images before the first batch, and once an epoch"
             )
         loss = self._build(table.shape[1])
-        self._place(table.device)
+        if self.feature_count.device != table.device:
+            self.to(table.device)
         state = self._state()
         dtype = next((t.dtype for t in state.values() if t.is_floating_point()), table.dtype)
         with without_autocast(table.device.type), in_library_terms():
@@ -220,7 +217,7 @@ class CELModule(nn.Module):
         loss = self._build(width)
         if generator is None:
             generator = make_generator(self.seed, "cel-module", int(self.refresh_count))
-        self._place(torch.device("cpu"))
+        self.to("cpu")
         with in_library_terms():
             self._keep(loss.refresh(self._state() or None, batches, generator))
         self.refresh_count += 1
@@ -291,11 +288,6 @@ class CELModule(nn.Module):
             self.register_buffer(to_key(name), tensor)
         self._state_names = tuple(state)
 
-    def _place(self, device: torch.device) -> None:
-        """Bring all buffers to a device."""
-        if self.feature_count.device != device:
-            self.to(device)
-
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "CELModule":
         """Follow a move to another device, and keep the type: statistics are no half numbers."""
 
@@ -327,24 +319,19 @@ class CELModule(nn.Module):
         error_msgs: list[str],
     ) -> None:
         """Load a state of any number of features and refreshes, none included."""
-        counter = state_dict.get(f"{prefix}feature_count")
-        width = 0 if counter is None else int(counter)
+        width = int(state_dict.get(f"{prefix}feature_count", 0))
         shapes = self._bind(width).state_shapes() if width else {}
         keys = {name: f"{prefix}{to_key(name)}" for name in shapes}
-        stored = {name: state_dict[key] for name, key in keys.items() if key in state_dict}
-        if stored and stored.keys() != shapes.keys():
-            error_msgs.append(f"{sorted(shapes.keys() - stored.keys())} are missing of the state")
-            return
-        for name, tensor in stored.items():
-            if tuple(tensor.shape) != shapes[name]:
-                error_msgs.append(
-                    f"{keys[name]} is {tuple(tensor.shape)}, must be {shapes[name]} for "
-                    f"{self!r}; make it with the arguments that it was saved with"
-                )
-                return
-        device = self.feature_count.device
+        types = {name: state_dict[key].dtype for name, key in keys.items() if key in state_dict}
         self._loss = None
-        self._keep({name: torch.empty_like(t, device=device) for name, t in stored.items()})
+        # PyTorch holds what is stored to these shapes.
+        self._keep(
+            {
+                name: self.feature_count.new_zeros(shape, dtype=types.get(name))
+                for name, shape in shapes.items()
+                if types
+            }
+        )
         super()._load_from_state_dict(
             state_dict,
             prefix,
@@ -375,11 +362,10 @@ def to_key(name: str) -> str:
 
 def list_library_options(options: type[CEL]) -> dict[str, FieldInfo]:
     """List what a loss is made of, without what only a run decides, such as its weight."""
-    of_run = CEL.model_fields.keys() - {"pool", "share"} | RefreshedCEL.model_fields.keys()
     return {
         name: field
         for name, field in options.model_fields.items()
-        if name in ("pool", "share") or name not in of_run
+        if name in ("pool", "share") or name not in RefreshedCEL.model_fields
     }
 
 

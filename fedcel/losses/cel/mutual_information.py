@@ -1,7 +1,7 @@
 """Mutual information of images and smashed data given the label, bounded in the batch."""
 
 from math import log
-from typing import Literal, final
+from typing import ClassVar, Literal, final
 
 import torch
 from jaxtyping import Float, Int
@@ -22,13 +22,18 @@ from fedcel.losses.cel.class_spread import (
     weighted_sums,
 )
 from fedcel.losses.cel.conditional_entropy import CEL, require_noise
-from fedcel.losses.protocol import MetricRange, MetricScale, State, Term
+from fedcel.losses.protocol import MetricRange, MetricRanges, MetricScale, State, Term
 
 InformationBound = Literal["upper", "lower"]
 """Which bound of the mutual information is minimised."""
 
 DIVISORS: dict[InformationBound, float] = {"upper": 2.0, "lower": 8.0}
 """Divisors of |z_i - z_j|^2 / sigma^2: the Kullback-Leibler and the Bhattacharyya distance."""
+
+
+def find_cap(scale: MetricScale) -> MetricRange:
+    """Return the range of the information in a uniform draw from one class's members, in nats."""
+    return MetricRange(0.0, log(max(2, scale.batch_size)))
 
 
 @final
@@ -54,15 +59,15 @@ class MutualInformation(CEL):
         "upper", description="Pairwise bound of the information: upper, or lower."
     )
 
+    metric_ranges: ClassVar[MetricRanges] = {
+        "spread": lambda scale: scale.spread,
+        "information": find_cap,
+        "information-cap": find_cap,
+    }
+
     def check_noise(self, sigma: float) -> None:
         """Refuse a channel without noise, which tells everything; see `CEL.check_noise`."""
         require_noise("kind", self.kind, sigma, instead="plain")
-
-    def declare_metrics(self, scale: MetricScale) -> dict[str, MetricRange]:
-        """Declare the ranges of what the loss measures; see `CEL.declare_metrics`."""
-        # Of a uniform draw from one class's members.
-        nats = MetricRange(0.0, log(max(2, scale.batch_size)))
-        return {"spread": scale.spread, "information": nats, "information-cap": nats}
 
     def evaluate(
         self, state: State, z: Float[Tensor, "K B D"], y: Int[Tensor, "K B"], measure: bool

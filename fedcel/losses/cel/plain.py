@@ -1,6 +1,6 @@
 """Spread around the batch's own class means: the baseline of every other kind."""
 
-from typing import Literal, final
+from typing import ClassVar, Literal, final
 
 import torch
 from jaxtyping import Float, Int
@@ -15,7 +15,7 @@ from fedcel.losses.cel.class_spread import (
     weighted_mean,
 )
 from fedcel.losses.cel.spread_penalties import SpreadCEL
-from fedcel.losses.protocol import MetricRange, MetricScale, State, Term
+from fedcel.losses.protocol import MetricRanges, State, Term
 
 
 @final
@@ -30,10 +30,7 @@ class Plain(SpreadCEL):
     """
 
     kind: Literal["plain"] = "plain"
-
-    def declare_metrics(self, scale: MetricScale) -> dict[str, MetricRange]:
-        """Declare the ranges of what the loss measures; see `CEL.declare_metrics`."""
-        return {"spread": scale.spread}
+    metric_ranges: ClassVar[MetricRanges] = {"spread": lambda scale: scale.spread}
 
     def evaluate(
         self, state: State, z: Float[Tensor, "K B D"], y: Int[Tensor, "K B"], measure: bool

@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 from math import prod
-from typing import Literal, final
+from typing import ClassVar, Literal, final
 
 import torch
 from jaxtyping import Float
@@ -12,13 +12,11 @@ from fedcel.errors import NetError
 from fedcel.losses import adam
 from fedcel.losses.defences.rival import LossRival
 from fedcel.losses.gradient_reversal import reverse_gradient
-from fedcel.losses.protocol import SHARE, MetricRange, MetricScale, State, Term
+from fedcel.losses.protocol import SHARE, MetricRanges, State, Term
 from fedcel.losses.terms import Batch
 
 WIDTH = 256
 """Width of the decoder's hidden layers."""
-RATE = 0.001
-"""By about how much a step moves the decoder, whatever the loss's weight."""
 
 
 @final
@@ -37,25 +35,24 @@ class Adversarial(LossRival):
     """
 
     name: Literal["adversarial"] = "adversarial"
+    rate: ClassVar[float] = 0.001
+    learner: ClassVar[str] = "adversary"
+    metric_ranges: ClassVar[MetricRanges] = {"adversary-mse": SHARE}
 
     @property
     def widths(self) -> list[int]:
         """The number of values before and after each of the three layers."""
         return [self._cut.features, WIDTH, WIDTH, prod(self._cut.image)]
 
-    def start_client(self, state: State | None, generator: torch.Generator) -> State:
-        """Make theta ready to learn, drawn as layers are at a client's first round.
+    @property
+    def theta_size(self) -> int:
+        """Number of weights of the decoder."""
+        return sum((inputs + 1) * outputs for inputs, outputs in pairwise(self.widths))
 
-        See `LossRival.start_client`.
-
-        Raises:
-            SettingsError: The state is another loss's or of a decoder of another size.
-        """
+    def draw_theta(self, generator: torch.Generator) -> Float[Tensor, " P"]:
+        """Draw the decoder as linear layers are; see `LossRival.draw_theta`."""
         layers = [((inputs + 1) * outputs, inputs) for inputs, outputs in pairwise(self.widths)]
-        if state is None:
-            return adam.draw_state(layers, generator)
-        size, keys = sum(count for count, _ in layers), "net.features or the images"
-        return adam.resume_state(state, size, "adversary", keys)
+        return adam.draw_layers(layers, generator)
 
     def decode(
         self, theta: Float[Tensor, "*k P"], smashed: Float[Tensor, "*k B D"]
@@ -95,11 +92,3 @@ class Adversarial(LossRival):
         images = self.decode(reverse_gradient(state["theta"]), batch.smashed)
         mse = (images - batch.x.flatten(-3)).square().mean((-2, -1))
         return Term(1 - mse, {"adversary-mse": mse.detach()} if measure else {})
-
-    def declare_metrics(self, scale: MetricScale) -> dict[str, MetricRange]:
-        """Declare the ranges of what the loss measures; see `Rival.declare_metrics`."""
-        return {"adversary-mse": SHARE}
-
-    def update(self, state: State, batch: Batch) -> State:
-        """Move the decoder by a step of Adam, which clears the gradient; see `LossTerm.update`."""
-        return adam.take_step(state, RATE)

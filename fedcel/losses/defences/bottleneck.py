@@ -8,10 +8,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.errors import NetError
-from fedcel.losses import adam
 from fedcel.losses.defences.learned_noise import NOISE_SCALE, measure_scale
 from fedcel.losses.defences.rival import LossRival
-from fedcel.losses.protocol import MetricRange, MetricScale, State, Term
+from fedcel.losses.protocol import MetricRange, MetricRanges, State, Term
 from fedcel.losses.terms import Batch
 
 
@@ -41,10 +40,6 @@ def gaussian_divergence(
     return nats
 
 
-RATE = 0.01
-"""By about how much a step moves a Gaussian's means and log deviations, whatever the weight."""
-
-
 class InformationBottleneck(LossRival):
     """Bounds what a message tells from above, and makes the bound small.
 
@@ -63,37 +58,27 @@ class InformationBottleneck(LossRival):
     learned_noise_shape: ClassVar[Literal["one", "feature", "image"]] = "image"
 
     needs_noise: ClassVar[bool] = True
+    rate: ClassVar[float] = 0.01
+    learner: ClassVar[str] = "information bottleneck"
+    metric_ranges: ClassVar[MetricRanges] = {
+        "noise-scale": NOISE_SCALE,
+        "information-bound": lambda scale: MetricRange(0.0, inf, float(scale.features)),
+    }
 
     @property
     def groups(self) -> int:
         """Number of Gaussians: 1, or one a class."""
         return 1
 
-    def start_client(self, state: State | None, generator: torch.Generator) -> State:
-        """Make theta ready to learn; nothing is drawn. See `LossRival.start_client`.
+    @property
+    def theta_size(self) -> int:
+        """Number of means and log standard deviations."""
+        return 2 * self.groups * self._cut.features
 
-        Raises:
-            SettingsError: The state is another loss's, or of other features or classes.
-        """
-        start = self._initial_theta()
-        if state is None:
-            return {
-                "theta": start.requires_grad_(),
-                "m": torch.zeros_like(start),
-                "v": torch.zeros_like(start),
-                "t": torch.zeros((), dtype=torch.int64),
-            }
-        return adam.resume_state(state, start.numel(), "information bottleneck", "net.features")
-
-    def _initial_theta(self) -> Float[Tensor, " P"]:
-        # Before anything is learned, features are taken to be anywhere in [0, 1].
+    def draw_theta(self, generator: torch.Generator) -> Float[Tensor, " P"]:
+        """Take features to be anywhere in [0, 1]; nothing is drawn."""
         values = torch.tensor([0.5, log(sqrt(self._cut.sigma**2 + 1 / 12))])
         return values.repeat_interleave(self.groups * self._cut.features)
-
-    def declare_metrics(self, scale: MetricScale) -> dict[str, MetricRange]:
-        """Declare the ranges of what the loss measures; see `Rival.declare_metrics`."""
-        bound = MetricRange(0.0, inf, float(scale.features))
-        return {"noise-scale": NOISE_SCALE, "information-bound": bound}
 
     def loss(self, state: State, batch: Batch, measure: bool) -> Term:
         """Compute the mean over images of KL(N(z, (sigma s)^2) || r_y) in nats.
@@ -119,10 +104,6 @@ class InformationBottleneck(LossRival):
         bound = nats.mean(-1)
         metrics = {"information-bound": bound.detach(), "noise-scale": measure_scale(scale)}
         return Term(bound, metrics if measure else {})
-
-    def update(self, state: State, batch: Batch) -> State:
-        """Move the Gaussians by a step of Adam, which clears the gradient."""
-        return adam.take_step(state, RATE)
 
 
 @final

@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.losses.defences.rival import LossRival
-from fedcel.losses.protocol import MetricRange, MetricScale, State, Term
+from fedcel.losses.protocol import MetricRange, MetricRanges, State, Term
 from fedcel.losses.terms import Batch
 from fedcel.nets import NOISE_LIMIT
 
@@ -33,14 +33,11 @@ class LearnedNoise(LossRival):
     """
 
     name: Literal["learned-noise"] = "learned-noise"
+    metric_ranges: ClassVar[MetricRanges] = {"noise-scale": NOISE_SCALE}
     usual_strength: ClassVar[float] = 0.003
     learned_noise_shape: ClassVar[Literal["one", "feature", "image"]] = "feature"
 
     needs_noise: ClassVar[bool] = True
-
-    def declare_metrics(self, scale: MetricScale) -> dict[str, MetricRange]:
-        """Declare the ranges of what the loss measures; see `Rival.declare_metrics`."""
-        return {"noise-scale": NOISE_SCALE}
 
     def loss(self, state: State, batch: Batch, measure: bool) -> Term:
         """Compute -sum_d log s_d in nats, mean over images; see `LossTerm.loss`.

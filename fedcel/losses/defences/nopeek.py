@@ -1,13 +1,13 @@
 """Features whose distances say little about the distances of the images."""
 
-from typing import Literal, final
+from typing import ClassVar, Literal, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.losses.defences.rival import LossRival
-from fedcel.losses.protocol import SHARE, MetricRange, MetricScale, State, Term
+from fedcel.losses.protocol import SHARE, MetricRanges, State, Term
 from fedcel.losses.terms import Batch
 
 
@@ -56,10 +56,7 @@ class NoPeek(LossRival):
     """
 
     name: Literal["nopeek"] = "nopeek"
-
-    def declare_metrics(self, scale: MetricScale) -> dict[str, MetricRange]:
-        """Declare the ranges of what the loss measures; see `Rival.declare_metrics`."""
-        return {"distance-correlation": SHARE}
+    metric_ranges: ClassVar[MetricRanges] = {"distance-correlation": SHARE}
 
     def loss(self, state: State, batch: Batch, measure: bool) -> Term:
         """Compute the correlation, in [0, 1]; see `LossTerm.loss`.

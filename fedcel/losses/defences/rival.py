@@ -4,19 +4,19 @@ from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
 import torch
+from jaxtyping import Float
 from pydantic import Field, PrivateAttr, model_validator
+from torch import Tensor
 
 from fedcel.errors import SettingsError
+from fedcel.losses import adam
 from fedcel.losses.protocol import (
     CutShape,
     FeatureReader,
-    MetricRange,
-    MetricScale,
+    MetricRanges,
     State,
-    select_row,
-    stack_states,
 )
-from fedcel.losses.terms import LossTerm, Streams
+from fedcel.losses.terms import Batch, LossTerm, Streams
 from fedcel.nets import Cut, NetSettings, SplitNet
 from fedcel.options import Kind
 
@@ -42,6 +42,9 @@ class Rival(Kind, table="defence", selector="name"):
     """Whether it adds a loss; of an import string that shows when it is built."""
     needs_noise: ClassVar[bool] = False
     """Whether that loss is of the law of the noise."""
+
+    metric_ranges: ClassVar[MetricRanges] = {}
+    """Ranges of what the loss measures; a user's own declares none."""
 
     _cut: CutShape = PrivateAttr(CutShape(0, 0))
 
@@ -114,17 +117,6 @@ class Rival(Kind, table="defence", selector="name"):
         """
         return net
 
-    def declare_metrics(self, scale: MetricScale) -> dict[str, MetricRange]:
-        """Declare the ranges of what the defence's loss measures; see `CEL.declare_metrics`.
-
-        Args:
-            scale: Sizes that bound the metrics.
-
-        Returns:
-            The range of each metric by name; none of a user's own loss.
-        """
-        return {}
-
     def bind(self, cut: CutShape, run: object) -> LossTerm | None:
         """Return the loss of what passes one cut.
 
@@ -143,9 +135,22 @@ class Rival(Kind, table="defence", selector="name"):
 
 
 class LossRival(Rival, LossTerm):
-    """Defence by a loss."""
+    """Defence by a loss, which may learn parameters of its own, theta, by Adam."""
 
     has_loss: ClassVar[bool] = True
+    rate: ClassVar[float] = 0.0
+    """By about how much a step moves theta, whatever the loss's weight."""
+    learner: ClassVar[str] = ""
+    """What theta is of, for messages."""
+
+    @property
+    def theta_size(self) -> int:
+        """Number of values of theta; 0: the loss has no state."""
+        return 0
+
+    def draw_theta(self, generator: torch.Generator) -> Float[Tensor, " P"]:
+        """Make the theta that a client's first round begins with."""
+        raise NotImplementedError
 
     def bind(self, cut: CutShape, run: object) -> LossTerm:
         """Return the loss of what passes one cut; see `Rival.bind`."""
@@ -153,25 +158,30 @@ class LossRival(Rival, LossTerm):
         bound._cut = cut
         return bound
 
-    def start(
-        self, state: State | None, read_features: FeatureReader, streams: Sequence[Streams]
+    def refresh(
+        self,
+        state: State | None,
+        read_features: FeatureReader,
+        streams: Sequence[Streams],
+        step: int,
     ) -> State:
-        """Make each client's state; see `LossTerm.start`."""
-        rows = [None if state is None else select_row(state, k) for k in range(len(streams))]
-        pairs = zip(rows, streams, strict=True)
-        return stack_states([self.start_client(row, stream("defence")) for row, stream in pairs])
+        """Make theta ready to learn at a round's start; see `LossTerm.refresh`.
 
-    def start_client(self, state: State | None, generator: torch.Generator) -> State:
-        """Make the state that one client's round starts with.
-
-        Args:
-            state: The state of its last round; None at its first.
-            generator: The only source of random numbers.
-
-        Returns:
-            The state for the next batches.
+        Raises:
+            SettingsError: The state is another loss's, or of other sizes.
         """
-        return {}
+        if not self.theta_size:
+            return {}
+        if state is None:
+            return adam.init_states([self.draw_theta(stream("defence")) for stream in streams])
+        if step:
+            return state
+        keys = "net.features or the images"
+        return adam.resume_state(state, self.theta_size, self.learner, keys)
+
+    def update(self, state: State, batch: Batch) -> State:
+        """Move theta by a step of Adam, which clears the gradient; see `LossTerm.update`."""
+        return adam.take_step(state, self.rate) if state else state
 
 
 class NoDefence(Rival):

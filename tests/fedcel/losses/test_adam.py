@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from fedcel.losses import adam
 from fedcel.losses.cel import State
+from fedcel.losses.protocol import select_row
 
 
 def normal(seed: int) -> torch.Tensor:
@@ -16,7 +17,8 @@ def normal(seed: int) -> torch.Tensor:
 
 def start(seed: int) -> State:
     """Return a state whose theta has seven values."""
-    return adam.draw_state([(7, 3)], torch.Generator().manual_seed(seed), torch.float64)
+    generator = torch.Generator().manual_seed(seed)
+    return select_row(adam.init_states([adam.draw_layers([(7, 3)], generator, torch.float64)]), 0)
 
 
 @settings(deadline=None, max_examples=20)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from fedcel.losses.cel.kmeans import (
     ClusteringProblem,
+    LastClusters,
     centre_distances,
     centre_scores,
     find_clusters,
@@ -85,7 +86,7 @@ def test_wide_data_are_found_through_the_projection() -> None:
     z -= z.mean(0)
     y = torch.zeros(60, dtype=torch.long)
     for seed in range(20):
-        clusters = find_clusters(ClusteringProblem(z, y, every, [fresh(seed)]), None, every, None)
+        clusters = find_clusters(ClusteringProblem(z, y, every, [fresh(seed)]), None, None)
         assert len(set(clusters.slots[:3].tolist())) == 3
         assert torch.equal(clusters.slots, clusters.slots[:3].repeat(20))
 
@@ -94,9 +95,9 @@ def test_outliers_are_seeded_anew() -> None:
     """Two centres stuck in one group while one serves two: with the factor all are found."""
     z = torch.tensor([-0.1] * 5 + [0.1] * 5 + [6.0] * 5 + [14.0] * 5).double()[:, None]
     y = torch.zeros(20, dtype=torch.long)
-    start = torch.tensor([[[-0.1], [0.1], [10.0]]]).double()
-    stuck = find_clusters(ClusteringProblem(z, y, every, [fresh()]), start, every, None)
-    free = find_clusters(ClusteringProblem(z, y, every, [fresh()]), start, every, 3.0)
+    last = LastClusters(torch.tensor([[[-0.1], [0.1], [10.0]]]).double(), every, {})
+    stuck = find_clusters(ClusteringProblem(z, y, every, [fresh()]), last, None)
+    free = find_clusters(ClusteringProblem(z, y, every, [fresh()]), last, 3.0)
     assert abs(float(stuck.distances.sum()) - 160) < 1e-6
     assert abs(float(free.distances.sum()) - 0.1) < 1e-6
 
@@ -108,7 +109,7 @@ def test_outliers_never_make_it_worse(seed: int, factor: float) -> None:
     z, y = drawn(seed)
     wanted = torch.ones(4, 3, dtype=torch.bool) & (y.bincount(minlength=4) > 2)[:, None]
     with_, without = (
-        find_clusters(ClusteringProblem(z, y, wanted, [fresh(seed)]), None, wanted, outlier)
+        find_clusters(ClusteringProblem(z, y, wanted, [fresh(seed)]), None, outlier)
         for outlier in (factor, None)
     )
     assert (y.bincount(with_.distances) <= y.bincount(without.distances) + 1e-9).all()

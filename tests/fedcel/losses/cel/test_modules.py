@@ -64,12 +64,10 @@ def test_gradients_are_those_of_a_client_to_the_bit(kind: type[CELModule], name:
     assert loss is not None
     weighted = WeightedTerm("cel", loss.term, 0.3)
     cel, term = kind(classes=3, noise=0.4), weighted.term
+    state = None
     for epoch in range(3):
         purpose, reader = f"refresh-{epoch}", read_clients((z, y))
-        if epoch:
-            state = term.refresh(state, reader, [streams], epoch)
-        else:
-            state = term.start(None, reader, [streams])
+        state = term.refresh(state, reader, [streams], epoch)
         cel.refresh(z, y, streams(purpose))
         for rows in torch.split(torch.randperm(48, generator=streams(purpose)), 12):
             leaf = z[rows].clone().requires_grad_()

@@ -32,7 +32,7 @@ SHAPE = (1, 4, 4)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A decoder that is narrower, and faster to learn."""
     monkeypatch.setattr("fedcel.losses.defences.adversarial.WIDTH", 32)
-    monkeypatch.setattr("fedcel.losses.defences.adversarial.RATE", 0.01)
+    monkeypatch.setattr("fedcel.losses.defences.adversarial.Adversarial.rate", 0.01)
 
 
 def adversary(shape: tuple[int, ...] = SHAPE, features: int = 4) -> Any:
@@ -139,7 +139,7 @@ def test_it_learns_to_decode(weight: float, monkeypatch: pytest.MonkeyPatch) -> 
     stream = torch.Generator().manual_seed(6)
     mixing = torch.randn(4, 16, generator=stream)
     monkeypatch.setattr("fedcel.losses.defences.adversarial.WIDTH", 64)
-    monkeypatch.setattr("fedcel.losses.defences.adversarial.RATE", 0.003)
+    monkeypatch.setattr("fedcel.losses.defences.adversarial.Adversarial.rate", 0.003)
     mine = adversary()
     state = mine.refresh(None, stream)
 

@@ -198,7 +198,7 @@ def test_the_gaussians_of_a_bottleneck(
     """One, or one a class; at its start as wide as features within their bound, noise included."""
     made = bind(parse_settings(keys))
     assert isinstance(made, InformationBottleneck)
-    means, logs = made.start_client(None, torch.Generator())["theta"].detach().view(2, groups, 64)
+    means, logs = made.draw_theta(torch.Generator()).view(2, groups, 64)
     assert torch.all(means == centre)
     torch.testing.assert_close(logs.exp(), torch.full_like(logs, deviation))
 
