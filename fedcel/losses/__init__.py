@@ -1,4 +1,4 @@
-"""What training minimises beside the task: conditional entropy losses, and rival defences."""
+"""Terms added to the task's loss: conditional entropy losses, and rival defences."""
 
 from fedcel.losses.contract import CEL_TESTS, DEFENCE_TESTS, LossCase
 from fedcel.losses.protocol import SHARE, MetricRange, MetricScale

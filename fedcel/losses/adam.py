@@ -14,7 +14,7 @@ EPSILON = 1e-16
 """Far below any gradient, which arrives scaled by the loss's weight, often tiny."""
 
 STATE_NAMES = ("theta", "m", "v", "t")
-"""What a state holds: `theta` (P,), a leaf that gathers its gradient in `backward`; the moments
+"""Tensors of a state: `theta` (P,), a leaf that gathers its gradient in `backward`; the moments
 `m`, `v` (P,); the step count `t`. Other names that a state holds are kept as they are."""
 
 

@@ -33,7 +33,7 @@ class LossCase:
     """A loss of one client to hold to its contract.
 
     Each call is made to a new object, since another process may take the next step: what a loss
-    keeps stands in its state alone. Batches have no dimension of clients.
+    keeps stands only in its state. Batches have no dimension of clients.
 
     Attributes:
         build: Makes the loss, as a term.

@@ -1,4 +1,4 @@
-"""What climbs while the rest of the network descends: Ganin et al., JMLR 2016."""
+"""Gradient reversal: parameters that climb while the rest descends (Ganin et al., JMLR 2016)."""
 
 from typing import Any
 
@@ -8,14 +8,7 @@ from torch import Tensor
 
 
 def reverse_gradient(theta: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """Return the same values, whose gradient arrives with the other sign.
-
-    Args:
-        theta: What is to climb.
-
-    Returns:
-        A view of it.
-    """
+    """Return a view of the values, whose gradient arrives with the other sign."""
     reversed_theta: Tensor = _GradientReversal.apply(theta)
     return reversed_theta
 

@@ -136,7 +136,7 @@ class OneClient:
     """A term as a loss of one client, `ConditionalEntropy`, for a loop of one's own.
 
     Args:
-        term: The term, of features alone.
+        term: The term, of features only.
     """
 
     def __init__(self, term: LossTerm) -> None:

@@ -1,4 +1,4 @@
-"""Protocols of losses of one client, such as a user's own, and what all losses are given."""
+"""Protocols of losses of one client, such as a user's own; inputs and outputs of all losses."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
@@ -15,12 +15,12 @@ from fedcel.short_repr import summarise_record
 FeatureBatches = Callable[[], Iterator[tuple[Tensor, Tensor]]]
 """Reads all the client's features (n, D) and labels (n,), encoded batch by batch on the way.
 
-Each call starts anew; a loss without statistics never calls it.
+Each call starts from the first batch; a loss without statistics never calls it.
 """
 
 
 class CutShape(NamedTuple):
-    """What losses know of a cut and of the data that pass it.
+    """Sizes, noise and range of the features that pass a cut.
 
     Attributes:
         classes: C; labels are in 0..C-1.
@@ -56,22 +56,14 @@ class StackedFeatures(NamedTuple):
 
 
 FeatureReader = Callable[[], Iterator[StackedFeatures]]
-"""Reads all features of several clients, encoded piece by piece on the way; each call starts anew.
+"""Reads all features of several clients from the start, encoded piece by piece on the way.
 
 Of each client the examples come in its own order.
 """
 
 
 def pool_positions(z: Float[Tensor, "*k B D"], positions: int) -> Float[Tensor, "*k B C"]:
-    """Average each channel over its positions, of features channel after channel.
-
-    Args:
-        z: Features.
-        positions: Positions of each channel; 1: the features stay.
-
-    Returns:
-        The mean of each channel.
-    """
+    """Return the mean of each channel over its positions, of features channel after channel."""
     return z if positions == 1 else z.reshape(*z.shape[:-1], -1, positions).mean(-1)
 
 
@@ -250,16 +242,9 @@ class Defence(Protocol):
 
 
 def stack_states(states: Sequence[State]) -> State:
-    """Join the states of several clients: each tensor gets a first dimension, a client a row.
+    """Join the states of several clients, a client a row; what learns is a leaf.
 
-    Args:
-        states: Tensors by name of each client.
-
-    Returns:
-        The same names; what learns is a leaf.
-
-    Raises:
-        StackingError: They are not of the same names and shapes.
+    Raises StackingError unless they are of the same names and shapes.
     """
     shapes = [{name: tensor.shape for name, tensor in state.items()} for state in states]
     if any(shape != shapes[0] for shape in shapes):
@@ -282,15 +267,7 @@ def check_state_names(state: State, names: Iterable[str], part: str) -> None:
 
 
 def select_row(state: State, row: int) -> State:
-    """Select one client's state of several; what learns is a leaf.
-
-    Args:
-        state: The state of K clients.
-        row: The client's.
-
-    Returns:
-        The client's state, with memory of its own.
-    """
+    """Return one client's state of several, with memory of its own; what learns is a leaf."""
     return {
         name: tensor.detach()[row].clone().requires_grad_(tensor.requires_grad)
         for name, tensor in state.items()

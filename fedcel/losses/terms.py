@@ -70,7 +70,7 @@ class LossTerm:
         streams: Sequence[Streams],
         step: int,
     ) -> State:
-        """Make the state that a round begins with, or compute its statistics anew.
+        """Make the state that a round begins with, or compute its statistics again.
 
         Args:
             state: What the clients have; None before their first round.
@@ -93,7 +93,7 @@ class LossTerm:
 
 
 class TermSource(NamedTuple):
-    """What makes a term of the loss, for messages.
+    """Name and remedy of a term in messages.
 
     Attributes:
         name: How errors name it.
@@ -105,7 +105,7 @@ class TermSource(NamedTuple):
 
 
 class GradientRule(NamedTuple):
-    """How a term's gradient reaches the parameters.
+    """Path of a term's gradient to the parameters.
 
     Attributes:
         clip: Largest norm of the weighted gradient at the features of one image; `task`: at those
@@ -120,7 +120,7 @@ class GradientRule(NamedTuple):
 
     @property
     def has_own_pass(self) -> bool:
-        """Whether the term has a backward pass of its own, into the encoder alone."""
+        """Whether the term has a backward pass of its own, into the encoder only."""
         return self.momentum is not None
 
     def bound(
@@ -208,7 +208,7 @@ def refresh_terms(
     step: int,
     is_due: Sequence[bool],
 ) -> States:
-    """Compute the statistics of the terms anew, of the clients that are due.
+    """Compute the statistics of the terms again, for the clients that are due.
 
     Args:
         terms: Those that act in the round.

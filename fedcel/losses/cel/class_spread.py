@@ -19,11 +19,11 @@ from fedcel.errors import DataError
 from fedcel.short_repr import summarise_record
 
 ClassShare = Literal["batch-share", "mean-present", "none"]
-"""What a class's share in the loss follows."""
+"""Rule for a class's share in the loss."""
 
 
 class Members(NamedTuple):
-    """Which examples are in which class.
+    """Membership of examples in classes.
 
     Attributes:
         one_hot: (B, C), 1 where example i is of class c, else 0.
@@ -161,29 +161,15 @@ def weighted_mean(
 def select_measured(
     metrics: Mapping[str, Float[Tensor, "*k"]], is_measured: Bool[Tensor, "*k"]
 ) -> dict[str, Float[Tensor, "*k"]]:
-    """Leave out the metrics of a batch that has nothing to measure.
-
-    Args:
-        metrics: Each by its name, of K clients.
-        is_measured: Whether there is anything to measure.
-
-    Returns:
-        Each, NaN where there is nothing.
-    """
+    """Return metrics of K clients, NaN where there is nothing to measure."""
     return {name: value.where(is_measured, torch.nan) for name, value in metrics.items()}
 
 
 def class_shares(counts: Float[Tensor, "*k C"], share: ClassShare) -> Float[Tensor, "*k C"]:
-    """Compute beta, the factor of each class's penalty in the loss.
+    """Compute beta, the factor of each class's penalty, from its members that carry a signal.
 
-    Args:
-        counts: Members of each class that carry a signal (C,); of several clients (K, C).
-        share: `batch-share`: n_c / sum n. `mean-present`: 1 / classes present. `none`: 1 for each
-            class that is present.
-
-    Returns:
-        beta (C,), 0 for classes with a count of 0: the first two sum to 1, or to 0 when no class
-        is present.
+    `batch-share`: n_c / sum n; `mean-present`: 1 / classes present; `none`: 1 for each class that
+    is present. 0 for a class with a count of 0: the first two sum to 1, or to 0 without a class.
     """
     part = counts if share == "batch-share" else (counts > 0).to(counts.dtype)
     return part if share == "none" else part / part.sum(-1, keepdim=True).clamp_min(1)

@@ -137,7 +137,7 @@ class Cluster(SpreadCEL, RefreshedCEL):
         read_features: FeatureReader,
         generators: Sequence[torch.Generator],
     ) -> State:
-        """Fit the clusters of each class anew; see `CEL.fit`.
+        """Fit the clusters of each class; see `CEL.fit`.
 
         Fitted on at most `RESERVOIR_SIZE` examples of each class, drawn uniformly: centres, weights
         and spreads are those of the draw, counts are exact; classes that fit in are taken whole.
@@ -211,7 +211,7 @@ class Cluster(SpreadCEL, RefreshedCEL):
         """Compute the loss of one batch; see `CEL.evaluate`.
 
         Exactly 0 when the state knows none of the batch's classes. Logged: `spread`, the total one
-        within classes, and `cluster-spread`, that within clusters by this batch alone; they differ
+        within classes, and `cluster-spread`, that within clusters by this batch only; they differ
         by the spread between a class's clusters. With truncated clusters also `truncated-share`,
         the share of the batch that is left out.
 

@@ -25,7 +25,7 @@ from fedcel.options import Kind, Off, Positive
 from fedcel.posterior import Clock, StepSize
 
 Pool = Literal["flatten", "mean"]
-"""What becomes of features of more than one dimension before a loss."""
+"""Treatment of features of more than one dimension before a loss."""
 
 
 class CEL(Kind, LossTerm, table="cel"):
@@ -107,13 +107,6 @@ class CEL(Kind, LossTerm, table="cel"):
         Then by `schedule`. `ramp`: linear to the fraction `ramp` of the rounds, then constant;
         `constant`: all of it at once; `rate`: in proportion to the step size; `target`: as `ramp`,
         which the gamma that the server sends never exceeds.
-
-        Args:
-            clock: The round.
-            step_size: That of the clients.
-
-        Returns:
-            gamma_t, in [0, 1].
         """
         if self.schedule in ("ramp", "target"):
             return ramp_weight(clock.number, clock.rounds, warm_up=self.warm_up, ramp=self.ramp)
@@ -132,14 +125,7 @@ class CEL(Kind, LossTerm, table="cel"):
         return False
 
     def check_noise(self, sigma: float) -> None:
-        """Refuse an option that is measured against the noise at the cut, where there is none.
-
-        Args:
-            sigma: Standard deviation of the noise, in units of z.
-
-        Raises:
-            SettingsError: There is no noise.
-        """
+        """Raise SettingsError where an option is measured against the noise and sigma is 0."""
 
     def refresh(
         self,
@@ -194,13 +180,7 @@ class CEL(Kind, LossTerm, table="cel"):
         return state
 
     def bind(self, cut: CutShape) -> LossTerm | None:
-        """Return the loss of the features at one cut.
-
-        Args:
-            cut: The features before they are pooled.
-
-        Returns:
-            The loss of the features that it sees, None for kind `none`.
+        """Return the loss of the features at one cut, before they are pooled; None for `none`.
 
         Raises:
             SettingsError: The loss needs a sigma above 0, or positions that the features do not
@@ -271,17 +251,7 @@ class RefreshedCEL(CEL):
 
 
 def require_noise(option: str, value: str, sigma: float, *, instead: str) -> None:
-    """Refuse an option that is measured against the noise at the cut, where there is none.
-
-    Args:
-        option: Its name in `cel`.
-        value: What it is set to.
-        sigma: Standard deviation of the noise at the cut, in units of z.
-        instead: A value that can do without.
-
-    Raises:
-        SettingsError: There is no noise.
-    """
+    """Raise SettingsError where the option `cel.OPTION` needs noise and sigma is 0."""
     if not sigma > 0:
         raise SettingsError(
             f"net.noise is {sigma}, must be above 0 for cel.{option} {value!r}, which is measured "

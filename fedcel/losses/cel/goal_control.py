@@ -22,7 +22,7 @@ MAX_RATIO = 4.0
 """Beyond this multiple or fraction of the spread, moving tau on would change nothing."""
 
 FIRST_SHARE = 0.1
-"""Where gamma begins, and the least that it falls to."""
+"""First and least gamma."""
 
 
 class GoalControl(NamedTuple):

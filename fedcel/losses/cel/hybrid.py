@@ -12,7 +12,7 @@ from fedcel.errors import SettingsError
 from fedcel.losses.cel.class_spread import check_labels
 from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.cel.gated import Gated, attention_scores
-from fedcel.losses.cel.reservoir import check_finite
+from fedcel.losses.cel.reservoir import check_finite, rank_in_class
 from fedcel.losses.protocol import (
     FeatureReader,
     MetricRanges,
@@ -33,7 +33,7 @@ class Hybrid(Cluster, Gated):
     to the attention's weights alpha over all the client's examples of the class, K being the
     number of clusters asked for (5 by default; all members of smaller classes). They are the
     centres that the clusters' fit on all examples starts from, in place of the last ones; a fit
-    that wants fewer clusters keeps some of them. The encoder gets the clusters' loss alone. The
+    that wants fewer clusters keeps some of them. The encoder gets only the clusters' loss. The
     attention learns as in `Gated`, from that loss on the same features as constants; it adds 0 to
     the value.
 
@@ -57,12 +57,11 @@ class Hybrid(Cluster, Gated):
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of each tensor of the state; see `CEL.state_shapes`."""
-        parts = {GATED_PREFIX: Gated, CLUSTER_PREFIX: Cluster}
-        return {
-            f"{prefix}{name}": shape
-            for prefix, kind in parts.items()
-            for name, shape in kind.state_shapes(self).items()
+        parts = {
+            GATED_PREFIX: Gated.state_shapes(self),
+            CLUSTER_PREFIX: Cluster.state_shapes(self),
         }
+        return {f"{prefix}{k}": v for prefix, part in parts.items() for k, v in part.items()}
 
     def fit(
         self,
@@ -153,6 +152,4 @@ def first_of_each_class(
     """Return the indices of the `count` smallest times of each class, by class, then by time."""
     order = times.argsort(stable=True)
     order = order[y[order].argsort(stable=True)]
-    sizes = y.bincount()
-    rank = torch.arange(len(y)) - (sizes.cumsum(0) - sizes)[y[order]]
-    return order[rank < count]
+    return order[rank_in_class(y[order]) < count]

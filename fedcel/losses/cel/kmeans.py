@@ -33,20 +33,20 @@ MAX_ITERATIONS = 50
 """Lloyd iterations at most; it stops earlier when no example changes its cluster."""
 
 COLD_STARTS = 4
-"""Cold starts of which each class keeps its best; a warm start runs once."""
+"""Cold starts; each class keeps its best one. A warm start runs once."""
 
 PROJECTED_FEATURES = 64
 """Values that a cold start looks at; wider data are projected at random for it."""
 
 
 class ClusteringProblem(NamedTuple):
-    """What is to be clustered, and how the draws are made.
+    """Examples to be clustered, and the streams of the draws.
 
     Attributes:
         z: Features (N, D), sorted by class, less their class's mean.
         y: Labels (N,).
         active: Which slots (C, K) are to hold a cluster.
-        generators: The only source of random numbers of each client, who have as many classes each.
+        generators: The only source of random numbers of each client; all have as many classes.
     """
 
     z: Float[Tensor, "N D"]
@@ -100,7 +100,7 @@ class KMeans(NamedTuple):
 
     Attributes:
         outlier: Multiple of a class's median spread above which a cluster is too wide; None: none.
-        is_truncated: Whether such clusters lose their far members; else they are seeded anew.
+        is_truncated: Whether such clusters lose their far members; else they are reseeded.
     """
 
     outlier: float | None = None
@@ -172,7 +172,7 @@ def find_clusters(
 ) -> ClassClusters:
     """Return clusters in the active slots, fitted from the last ones or cold.
 
-    With an `outlier` factor those that are outliers are seeded anew and all refitted, once; a class
+    With an `outlier` factor those that are outliers are reseeded and all refitted, once; a class
     takes that where its total distance is smaller.
     """
     if problem.active.shape[1] == 1:  # around the class mean, which is 0
@@ -333,7 +333,7 @@ def measure_clusters(clusters: ClassClusters) -> tuple[Int[Tensor, "C K"], Float
 def find_outliers(
     spreads: Float[Tensor, "C K"], used: Bool[Tensor, "C K"], outlier: float
 ) -> Bool[Tensor, "C K"]:
-    """Say which used clusters exceed `outlier` times the (lower) median of the class's used."""
+    """Mark the used clusters that exceed `outlier` times the (lower) median of the class's used."""
     median = torch.where(used, spreads, torch.nan).nanmedian(1, keepdim=True).values
     return used & (spreads > outlier * median)
 

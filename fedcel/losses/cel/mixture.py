@@ -20,7 +20,7 @@ from fedcel.losses.protocol import State
 from fedcel.short_repr import summarise_record
 
 FLOOR_SHARE = 1e-3
-"""What EM adds to each variance (full: to the diagonal), as a share of the mean variance per
+"""Added by EM to each variance (full: to the diagonal), as a share of the mean variance per
 value of the class: no component can shrink onto one point."""
 
 MIN_FLOOR = 1e-9

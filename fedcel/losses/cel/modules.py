@@ -149,7 +149,7 @@ class CELModule(nn.Module):
         labels: ArrayLike | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        """Compute the statistics that the loss needs anew, best once an epoch.
+        """Compute the statistics that the loss needs, best once an epoch.
 
         Kinds without any ignore it. Computed on the processor.
 

@@ -25,7 +25,7 @@ from fedcel.losses.cel.conditional_entropy import CEL, require_noise
 from fedcel.losses.protocol import MetricRange, MetricRanges, MetricScale, State, Term
 
 InformationBound = Literal["upper", "lower"]
-"""Which bound of the mutual information is minimised."""
+"""Bound of the mutual information that is minimised."""
 
 DIVISORS: dict[InformationBound, float] = {"upper": 2.0, "lower": 8.0}
 """Divisors of |z_i - z_j|^2 / sigma^2: the Kullback-Leibler and the Bhattacharyya distance."""

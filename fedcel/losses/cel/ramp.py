@@ -1,4 +1,4 @@
-"""How the weight of a loss grows during training."""
+"""Growth of a loss's weight during training."""
 
 
 def ramp_weight(

@@ -37,15 +37,6 @@ def sample_reservoir(
 
     Each example's place in the reservoir has a key, class number * size + position in its class.
 
-    Args:
-        read_features: Reads the features of all clients.
-        classes: C.
-        size: Examples of a class at most.
-        generators: The only source of random numbers of each client.
-
-    Returns:
-        The sample.
-
     Raises:
         DataError: A client has no example, or a label is not one of the classes.
         DivergedError: Features are not finite.
@@ -57,7 +48,7 @@ def sample_reservoir(
         check_finite(z, y)
         check_labels(y, classes)
         label = client * classes + y
-        place = counts[label] + _rank_in_class(label)
+        place = counts[label] + rank_in_class(label)
         counts = counts + label.bincount(minlength=total)
         is_late = place >= size
         if is_late.any():
@@ -99,7 +90,7 @@ def check_finite(z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"]) -> None:
         )
 
 
-def _rank_in_class(y: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
+def rank_in_class(y: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
     """Return how many examples of the same class come before each."""
     order = y.argsort(stable=True)
     counts = y.bincount()

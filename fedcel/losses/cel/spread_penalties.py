@@ -93,11 +93,7 @@ class SpreadCEL(CEL):
         return THRESHOLD_SHARE * cut.sigma**2 * cut.features
 
     def check_noise(self, sigma: float) -> None:
-        """Refuse a penalty that divides by the noise, or takes its threshold from it, without it.
-
-        Raises:
-            SettingsError: There is no noise.
-        """
+        """Refuse a penalty that needs the noise where there is none; see `CEL.check_noise`."""
         if self.penalty == "channel" or (self.penalty == "log" and self.threshold == "none"):
             require_noise("penalty", self.penalty, sigma, instead="linear")
 

@@ -25,7 +25,7 @@ class LearnedNoise(LossRival):
 
     Beside the cross-entropy, whose noise is learned through what it does to the answers, a feature
     gets the more noise the less the answers need it. In nats, like the bounds of `vib` and `ceb`,
-    of which it is the part that the noise alone decides. There is no state: the scale is a part of
+    the part of them that only the noise decides. There is no state: the scale is a part of
     the net.
 
     References:

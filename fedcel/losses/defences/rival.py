@@ -21,7 +21,7 @@ from fedcel.nets import Cut, NetSettings, SplitNet
 from fedcel.options import Kind
 
 FORMER_PAIR = "noise+"
-"""How the names of a pair began in version 0.2: noise at the cut, and a defence."""
+"""Prefix of a pair in version 0.2: noise at the cut, and a defence."""
 
 
 class Rival(Kind, table="defence", selector="name"):
@@ -37,7 +37,7 @@ class Rival(Kind, table="defence", selector="name"):
     usual_strength: ClassVar[float] = 1.0
     """Strength where it is `auto`."""
     learned_noise_shape: ClassVar[Literal["one", "feature", "image"]] = "one"
-    """What `net.noise-shape` is where that is `auto`."""
+    """Value of `net.noise-shape` where that is `auto`."""
     has_loss: ClassVar[bool] = False
     """Whether it adds a loss; of an import string that shows when it is built."""
     needs_noise: ClassVar[bool] = False
@@ -81,35 +81,22 @@ class Rival(Kind, table="defence", selector="name"):
         return net.noise
 
     def find_noise_shape(self, net: NetSettings) -> str:
-        """Return for what there is an own standard deviation: `one`, `feature` or `image`."""
+        """Return what has a standard deviation of its own: `one` for all, `feature` or `image`."""
         return self.learned_noise_shape if net.noise_shape == "auto" else net.noise_shape
 
     def adapt_net(self, net: NetSettings) -> NetSettings:
-        """Choose the split network that the defence needs.
-
-        Args:
-            net: The settings group `net`.
-
-        Returns:
-            The same, with `noise-shape` as `auto` stands for where the noise is learned.
-        """
+        """Choose the split network that the defence needs, `noise-shape` included."""
         shape = self.find_noise_shape(net)
         return net if shape == "one" else net.model_copy(update={"noise_shape": shape})
 
     def build_cut(self, net: NetSettings) -> Cut:
-        """Make what happens between encoder and head, in training and in use."""
+        """Make the cut between encoder and head, for training and use."""
         return Cut(self.find_sigma(net))
 
     def end_encoder(self, net: SplitNet, image: tuple[int, ...], run: object) -> SplitNet:
-        """Let the encoder of a net end as a user's defence wants it.
+        """Append a user's transform to the encoder of a net, where there is one.
 
-        Args:
-            net: The net that the settings name.
-            image: An image's shape, (C, H, W).
-            run: The run's settings, which a user's defence is made of.
-
-        Returns:
-            The net with the user's transform, or `net` itself without one.
+        `run` are the run's settings, which a user's defence is made of.
 
         Raises:
             PluginError: The user's object is no defence, or its transform changes features in a way
@@ -118,14 +105,9 @@ class Rival(Kind, table="defence", selector="name"):
         return net
 
     def bind(self, cut: CutShape, run: object) -> LossTerm | None:
-        """Return the loss of what passes one cut.
+        """Return the loss of what passes one cut, None for a defence without one.
 
-        Args:
-            cut: The features, classes and images.
-            run: The run's settings, which a user's defence is made of.
-
-        Returns:
-            The loss, None for a defence without one.
+        `run` are the run's settings, which a user's defence is made of.
 
         Raises:
             PluginError: The user's object makes neither a loss nor a transform, or a loss that
@@ -141,7 +123,7 @@ class LossRival(Rival, LossTerm):
     rate: ClassVar[float] = 0.0
     """By about how much a step moves theta, whatever the loss's weight."""
     learner: ClassVar[str] = ""
-    """What theta is of, for messages."""
+    """Name of the part that theta belongs to, for messages."""
 
     @property
     def theta_size(self) -> int:
@@ -191,7 +173,7 @@ class NoDefence(Rival):
     usual_strength: ClassVar[float] = 0.0
 
     def check_rules(self) -> None:
-        """Refuse the strength of nothing; see `Rival.check_rules`."""
+        """Refuse the strength of no defence; see `Rival.check_rules`."""
         if self.used_strength:
             raise SettingsError(
                 f"defence.strength is {self.used_strength}, defence.name 'none': name one"
