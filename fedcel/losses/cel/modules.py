@@ -309,14 +309,7 @@ class CELModule(nn.Module):
 
     @usual_torch_state()
     def _load_from_state_dict(
-        self,
-        state_dict: Mapping[str, Any],
-        prefix: str,
-        local_metadata: Mapping[str, Any],
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
+        self, state_dict: Mapping[str, Any], prefix: str, *arguments: Any
     ) -> None:
         """Load a state of any number of features and refreshes, none included."""
         width = int(state_dict.get(f"{prefix}feature_count", 0))
@@ -324,23 +317,10 @@ class CELModule(nn.Module):
         keys = {name: f"{prefix}{to_key(name)}" for name in shapes}
         types = {name: state_dict[key].dtype for name, key in keys.items() if key in state_dict}
         self._loss = None
-        # PyTorch holds what is stored to these shapes.
-        self._keep(
-            {
-                name: self.feature_count.new_zeros(shape, dtype=types.get(name))
-                for name, shape in shapes.items()
-                if types
-            }
-        )
-        super()._load_from_state_dict(
-            state_dict,
-            prefix,
-            local_metadata,
-            strict,
-            missing_keys,
-            unexpected_keys,
-            error_msgs,
-        )
+        blank = self.feature_count.new_zeros
+        state = {name: blank(shape, dtype=types.get(name)) for name, shape in shapes.items()}
+        self._keep(state if types else {})  # PyTorch holds what is stored to these shapes
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
         for name in self._state_names:
             if name.endswith(LEARNED):
                 self.get_buffer(to_key(name)).requires_grad_()

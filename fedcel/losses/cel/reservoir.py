@@ -43,7 +43,9 @@ def sample_reservoir(
     """
     total = len(generators) * classes
     counts = torch.zeros(total, dtype=torch.long)
-    kept: list[tuple[Tensor, Tensor]] = []  # examples and their keys; of a key the last one counts
+    retained: list[
+        tuple[Tensor, Tensor]
+    ] = []  # examples and their keys; of a key the last one counts
     for z, y, client in read_features():
         check_finite(z, y)
         check_labels(y, classes)
@@ -62,18 +64,18 @@ def sample_reservoir(
             )
             place[is_late] = (u * (place[is_late] + 1)).long()
         keys, is_kept = label * size + place, place < size
-        kept.append((z, keys) if is_kept.all() else (z[is_kept], keys[is_kept]))
-        if sum(len(part) for _, part in kept) > 2 * total * size:
-            kept = [_drop_replaced(kept)]
+        retained.append((z, keys) if is_kept.all() else (z[is_kept], keys[is_kept]))
+        if sum(len(part) for _, part in retained) > 2 * total * size:
+            retained = [_drop_replaced(retained)]
     if (counts.view(-1, classes).sum(1) == 0).any():
         raise DataError("a client has 0 examples, must have 1 or more; leave it out")
-    z, keys = _drop_replaced(kept)
+    z, keys = _drop_replaced(retained)
     return Reservoir(z, keys // size, counts)
 
 
-def _drop_replaced(kept: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+def _drop_replaced(retained: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     """Return the last example of each key, and the keys, ascending."""
-    z, keys = (torch.cat(parts) for parts in zip(*kept, strict=True))
+    z, keys = (torch.cat(parts) for parts in zip(*retained, strict=True))
     keys, order = keys.sort(stable=True)
     is_last = torch.ones_like(keys, dtype=torch.bool)
     is_last[:-1] = keys[1:] != keys[:-1]
