@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from fedcel.attacks.decoder import Decoder as Decoder
     from fedcel.attacks.decoder import Effort as Effort
     from fedcel.attacks.decoder import LogitInversion as LogitInversion
-    from fedcel.attacks.gan_decoder import GANDecoder as GANDecoder
     from fedcel.attacks.inversion import Inversion as Inversion
     from fedcel.attacks.inversion import copy_differentiable as copy_differentiable
     from fedcel.attacks.inversion import invert as invert

@@ -29,14 +29,9 @@ REPEATS = 16  # answers asked for each image where asking is not free
 
 
 class AttributeReader(nn.Module):
-    """Guesses the attribute of a message whose label is known.
+    """Classifier of the attribute of messages (n, F) whose labels are known.
 
-    Args:
-        messages: Some messages, (n, F), by which values are brought to one scale.
-        labels: Number of labels.
-        attributes: Number of attributes.
-        width: Hidden units of each of two layers.
-        dropout: Share of them that is dropped in training.
+    Some messages bring values to one scale; `labels` and `attributes` are numbers of classes.
     """
 
     def __init__(
@@ -83,21 +78,9 @@ def train_attribute_reader(
 ) -> AttributeReader:
     """Train classifiers from message and label to attribute; return the best of them.
 
-    A fifth of the attacker's images is held out. Of all widths, shares of dropped units and epochs
-    the one with the lowest cross-entropy on messages of these is kept.
-
-    Args:
-        observation: What is seen of an image; fresh noise is drawn in each epoch.
-        auxiliary: The attacker's images with the task's labels.
-        attributes: What the attacker wants to know, of these images.
-        budget: Multiple of the epochs.
-        generator: Draws noise, parameters and order.
-
-    Returns:
-        The classifier.
-
-    Raises:
-        DataError: There are fewer than two images.
+    Fresh noise is drawn in each epoch. A fifth of the attacker's images is held out: of all widths,
+    shares of dropped units and epochs the one with the lowest cross-entropy on them is kept.
+    DataError on fewer than two images.
     """
     trained, held_out = split_held_out(torch.arange(len(auxiliary.x)), generator)
     observe_own = make_observer(observation, auxiliary.x[trained], REPEATS, generator)
@@ -141,18 +124,7 @@ def score_attribute_reader(
     *,
     generator: torch.Generator,
 ) -> float:
-    """Measure how often a classifier names the attribute of targets.
-
-    Args:
-        reader: The classifier.
-        observation: What is seen of an image.
-        targets: Images that it never saw.
-        attributes: Theirs.
-        generator: Draws the noise.
-
-    Returns:
-        The share, a mean over several messages of each target.
-    """
+    """Return the share of targets named rightly, a mean over several messages of each."""
     hits = []
     with torch.no_grad():
         for _ in range(HELD_OUT_DRAWS):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ HIDDEN_UNITS = 256
 HELD_OUT_SHARE = 0.2  # of the attacker's images, on which the best epoch is chosen
 HELD_OUT_DRAWS = 8  # observations of each, so that the choice is not one of noise
 MAX_HELD_OUT_ROWS = 2000  # where one draw has not more already
+LAST_RATE_SHARE, WEIGHT_DECAY = 0.01, 1e-4  # Adam's last step as a share of its first, its decay
 IMAGES_AT_ONCE = 1024  # through a trained network
 BATCH_SIZE, LEARNING_RATE = 64, 1e-3  # of `minimise_loss`
 
@@ -115,12 +116,8 @@ def build_decoder_network(
     return net
 
 
-Draw = Callable[[torch.Generator], Float[Tensor, "A F"]]
-"""One observation of each of some images."""
-
-
 class Pace(NamedTuple):
-    """How fast a network learns: passes over the images, Adam's first step, images in a batch."""
+    """Training pace of a network: passes over the images, Adam's first step, images in a batch."""
 
     epochs: int
     rate: float
@@ -138,7 +135,7 @@ CONVOLUTION_PACE = Pace(50, 2e-3, 32)
 
 @dataclass(frozen=True)
 class Effort:
-    """How a decoder network is trained.
+    """Training effort of a decoder network.
 
     Paces are those of the lowest error on held-out images of what was tried: with 256 in a batch a
     network of convolutions stopped far from where it was going.
@@ -146,16 +143,12 @@ class Effort:
     Args:
         flat: Pace for small images.
         convolution: Pace for others.
-        rate_end: Adam's step at the end of the cosine, as a share of the first, in [0, 1].
-        decay: Weight decay, 0 or more.
         repeats: Answers asked for each image where asking is not free, 1 or more.
         size: Size of the network where images are not small.
     """
 
     flat: Pace = FLAT_PACE
     convolution: Pace = CONVOLUTION_PACE
-    rate_end: float = 0.01
-    decay: float = 1e-4
     repeats: int = 16
     size: DecoderSize = SMALL_DECODER
 
@@ -168,63 +161,58 @@ class Effort:
 DEFAULT_EFFORT = Effort()
 
 
-class AttackerImages(NamedTuple):
-    """The attacker's images: those to learn from, those held out, and how each is observed."""
+class Inverter(NamedTuple):
+    """A trained decoder, the images that it learned from, and those that chose its epoch."""
 
+    net: nn.Module
     training: Float[Tensor, "N C H W"]
     held_out: Float[Tensor, "V C H W"]
-    observe: Draw
-    """Observes the training images once."""
-    observed: Float[Tensor, "R F"]
-    """Several observations of the held-out images, one round after the other."""
-
-    def error(self, net: nn.Module) -> float:
-        """Return the network's mean squared error on the held-out images."""
-        rounds = len(self.observed) // len(self.held_out)
-        truth = self.held_out.repeat(rounds, 1, 1, 1)
-        return float((apply_network(net, self.observed) - truth).square().mean())
 
 
 @use_full_precision()
-def train_inverter(attacker: Attacker, effort: Effort) -> tuple[nn.Module, AttackerImages]:
-    """Return a network that was trained on the attacker's images, and these.
+def train_inverter(
+    attacker: Attacker, effort: Effort, prepare: Callable[[Tensor], Tensor] = lambda z: z
+) -> Inverter:
+    """Train a network on the attacker's images, from prepared observations to images.
 
     By Adam, its step falling as a cosine. A fifth of the images is held out: the epoch with the
     lowest mean squared error on them is kept. The network ends on its fastest device; everything
     else stays where it is. DataError on fewer than two auxiliary images.
     """
     x, generator = attacker.auxiliary.x, attacker.generator
-    draws = max(1, min(HELD_OUT_DRAWS, MAX_HELD_OUT_ROWS // count_held_out(len(x))))
-    own_images = observe_own_images(attacker, effort.repeats, draws)
-    observed = torch.cat([own_images.observe(generator) for _ in range(draws)])
-    net = build_decoder_network(observed, tuple(x.shape[1:]), generator, effort.size)
+    training, held_out = split_held_out(x, generator)
+    observe, observe_held_out = (
+        make_observer(attacker.observation, images, effort.repeats, generator)
+        for images in (training, held_out)
+    )
+    draws = max(1, min(HELD_OUT_DRAWS, MAX_HELD_OUT_ROWS // len(held_out)))
+    held_out_observed = prepare(torch.cat([observe_held_out(generator) for _ in range(draws)]))
+    examples = prepare(torch.cat([observe(generator) for _ in range(draws)]))
+    net = build_decoder_network(examples, tuple(x.shape[1:]), generator, effort.size)
     device = fastest_device(net)
     net = net.to(device)
-    images = own_images.training.to(device)
+    images = training.to(device)
     net = net.to(memory_format=torch.channels_last)  # faster
     pace = effort.pace(tuple(x.shape[1:]), attacker.budget)
-    adam = torch.optim.Adam(net.parameters(), pace.rate, weight_decay=effort.decay)
-    end = pace.rate * effort.rate_end
-    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(adam, pace.epochs, eta_min=end)
-
-    def train_epoch() -> None:
-        inputs = own_images.observe(generator).to(device)
+    adam = torch.optim.Adam(net.parameters(), pace.rate, weight_decay=WEIGHT_DECAY)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(
+        adam, pace.epochs, eta_min=pace.rate * LAST_RATE_SHARE
+    )
+    best, lowest = net, torch.inf
+    for epoch in range(1, pace.epochs + 1):
+        inputs = prepare(observe(generator)).to(device)
         order = torch.randperm(len(images), generator=generator).to(device)
         for part in torch.split(order, pace.batch_size(len(images))):
             adam.zero_grad()
             (net(inputs[part]) - images[part]).square().mean().backward()
             adam.step()
         cosine.step()
-
-    best = keep_best_epoch(attacker, net, own_images, train_epoch, epochs=pace.epochs)
-    return best, own_images
-
-
-def count_held_out(images: int) -> int:
-    """Return how many of the attacker's images are held out; DataError where there is but one."""
-    if images < 2:
-        raise DataError(f"the attacker has {images} images, needs 2; raise data.auxiliary")
-    return max(1, int(HELD_OUT_SHARE * images))
+        gap = apply_network(net, held_out_observed) - held_out.repeat(draws, 1, 1, 1)
+        error = float(gap.square().mean())
+        if error < lowest:
+            best, lowest = deepcopy(net), error
+        attacker.report("epoch", epoch, pace.epochs, f"MSE {error:.4f} on held images")
+    return Inverter(best, training, held_out)
 
 
 def split_held_out(
@@ -234,19 +222,11 @@ def split_held_out(
 
     DataError on fewer than two.
     """
-    count = count_held_out(len(images))
+    if len(images) < 2:
+        raise DataError(f"the attacker has {len(images)} images, needs 2; raise data.auxiliary")
+    count = max(1, int(HELD_OUT_SHARE * len(images)))
     order = torch.randperm(len(images), generator=generator)
     return images[order[count:]], images[order[:count]]
-
-
-def observe_own_images(attacker: Attacker, repeats: int, draws: int) -> AttackerImages:
-    """Split the attacker's images, and observe those held out `draws` times each."""
-    observation, generator = attacker.observation, attacker.generator
-    training, held_out = split_held_out(attacker.auxiliary.x, generator)
-    observe = make_observer(observation, training, repeats, generator)
-    observe_held_out = make_observer(observation, held_out, repeats, generator)
-    observed = torch.cat([observe_held_out(generator) for _ in range(draws)])
-    return AttackerImages(training, held_out, observe, observed)
 
 
 def make_observer(
@@ -254,7 +234,7 @@ def make_observer(
     images: Float[Tensor, "A C H W"],
     repeats: int,
     generator: torch.Generator,
-) -> Draw:
+) -> Callable[[torch.Generator], Float[Tensor, "A F"]]:
     """Return a function that gives one observation per image.
 
     Fresh each time where the observation grants free queries; else each image is asked about
@@ -269,27 +249,6 @@ def make_observer(
         return answers[which, torch.arange(len(images))]
 
     return pick_answers
-
-
-def keep_best_epoch(
-    attacker: Attacker,
-    net: nn.Module,
-    own_images: AttackerImages,
-    train_epoch: Callable[[], None],
-    *,
-    epochs: int,
-) -> nn.Module:
-    """Train a network in place for some epochs; return that of the lowest held-out error."""
-    best = net
-    lowest = torch.inf
-    for epoch in range(1, epochs + 1):
-        train_epoch()
-        error = own_images.error(net)
-        if error < lowest:
-            best = deepcopy(net)
-            lowest = error
-        attacker.report("epoch", epoch, epochs, f"MSE {error:.4f} on held images")
-    return best
 
 
 def minimise_loss(
@@ -351,36 +310,17 @@ class Decoder(BaseAttack):
 
     def learn(self, attacker: Attacker) -> Rebuild:
         """Train the network once, for messages that arrive later."""
-        net, _ = train_inverter(attacker, self.effort)
-        return lambda observed: apply_network(net, observed)
+        net = train_inverter(attacker, self.effort, self.prepare).net
+        return lambda observed: apply_network(net, self.prepare(observed))
+
+    def prepare(self, observed: Float[Tensor, "N F"]) -> Float[Tensor, "N F"]:
+        """Return observations as the network takes them."""
+        return observed
 
 
 def centre_logits(answers: Float[Tensor, "N K"]) -> Float[Tensor, "N K"]:
     """Return logits with mean 0: a number added to all of them means nothing."""
     return answers - answers.mean(1, keepdim=True)
-
-
-@dataclass(frozen=True)
-class CentredLogits:
-    """An observation's answers, centred."""
-
-    answers: Observation
-
-    @property
-    def name(self) -> str:
-        """The kind of the answers."""
-        return self.answers.name
-
-    @property
-    def grants(self) -> frozenset[str]:
-        """What the answers grant."""
-        return self.answers.grants
-
-    def sample(
-        self, images: Float[Tensor, "B C H W"], generator: torch.Generator
-    ) -> Float[Tensor, "B K"]:
-        """Return one fresh answer per image, centred."""
-        return centre_logits(self.answers.sample(images, generator))
 
 
 @dataclass(frozen=True)
@@ -401,8 +341,6 @@ class LogitInversion(Decoder):
     name: str = "logit-inversion"
     observes: str = "private-logits"
 
-    def learn(self, attacker: Attacker) -> Rebuild:
-        """Train the network once, on centred answers."""
-        centred = replace(attacker, observation=CentredLogits(attacker.observation))
-        rebuild = super().learn(centred)
-        return lambda answers: rebuild(centre_logits(answers))
+    def prepare(self, observed: Float[Tensor, "N F"]) -> Float[Tensor, "N F"]:
+        """Return centred answers."""
+        return centre_logits(observed)

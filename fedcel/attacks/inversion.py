@@ -1,7 +1,7 @@
 """Rebuild images from what any encoder sends: the attacks, without a run."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,6 @@ from fedcel.nets import (
     switch_to_evaluation,
 )
 from fedcel.ranges import POSITIVE, check_whole
-from fedcel.short_repr import summarise_record
 from fedcel.tensors import ArrayLike, check_features, number_labels, to_labels, to_tensor
 from fedcel.torch_state import usual_torch_state
 
@@ -57,7 +56,7 @@ class Inversion:
     labels, the mean of the class."""
     candidates: int
     """Images among which the right one is looked for."""
-    has_labels: bool = field(default=True)
+    has_labels: bool = True
 
     @property
     def best(self) -> str:
@@ -261,7 +260,7 @@ def read_images(values: ArrayLike, labels: ArrayLike | None, name: str) -> Image
 class ScaledFeatures(nn.Module):
     """An encoder's features as flat vectors, in units of the noise where that differs."""
 
-    def __init__(self, encoder: nn.Module, unit: Float[Tensor, " D"] | None) -> None:
+    def __init__(self, encoder: Encoder, unit: Float[Tensor, " D"] | None) -> None:
         super().__init__()
         self.encoder = encoder
         self.unit = unit
@@ -284,47 +283,13 @@ class LearnedNoiseLayer(nn.Module):
         return self.noise(z.clone())  # one may work in place
 
 
-@dataclass(frozen=True)
-class EncodedImages:
-    """Messages of an encoder that is a function: they can be asked for, and that is all.
-
-    Args:
-        encoder: The function.
-        cut: The noise.
-        unit: What each feature is divided by first, or None.
-        name: The kind of observation.
-    """
-
-    encoder: Encoder
-    cut: Cut
-    unit: Float[Tensor, " D"] | None
-    name: str = "smashed-data"
-
-    def __repr__(self) -> str:
-        """Show shapes in the place of numbers."""
-        return summarise_record(self)
+class QueriedMessages(SmashedData):
+    """Messages of an encoder that gives no gradient: they can be asked for, and that is all."""
 
     @property
     def grants(self) -> frozenset[str]:
         """What an attacker may use."""
-        return frozenset({FREE_QUERIES, LOG_PROB if self.cut.is_random else NOISELESS})
-
-    def encode(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D"]:
-        """Return features (B, D) in units of the noise."""
-        features = encode_images(self.encoder, images).cpu().float()
-        return features if self.unit is None else features / self.unit.float()
-
-    def sample(
-        self, images: Float[Tensor, "B C H W"], generator: torch.Generator
-    ) -> Float[Tensor, "B D"]:
-        """Send each image once."""
-        return self.cut.disturb(self.encode(images), generator)
-
-    def log_prob(
-        self, observed: Float[Tensor, "Q D"], images: Float[Tensor, "M C H W"]
-    ) -> Float[Tensor, "Q M"]:
-        """Compute the cut's log p(z~_q | z_j)."""
-        return self.cut.log_prob(observed, self.encode(images))
+        return super().grants & {FREE_QUERIES, LOG_PROB, NOISELESS}
 
 
 def observe_encoder(
@@ -339,33 +304,35 @@ def observe_encoder(
     features = encode_images(encoder, images[:2])
     check_features(features)
     module = copy_differentiable(encoder, images)
-    unit: Tensor | None = None
+    if module is None and callable(noise):
+        raise NetError(
+            "noise is a function and the encoder gives no gradient; give a PyTorch module"
+        )
+    if module is None and head is not None:
+        raise NetError("head is given for an encoder that gives no gradient; leave it out")
+    cut, scale, unit = Cut(1.0, 0.0 if callable(noise) else dropout), None, None
     if callable(noise):
-        if module is None:
-            raise NetError(
-                "noise is a function and the encoder gives no gradient; give a PyTorch module"
-            )
-        cut, scale = Cut(1.0), LearnedNoiseLayer(noise)
+        scale = LearnedNoiseLayer(noise)
     else:
         sigma = read_noise(noise, dropout, features.double())
         if sigma.dim() == 2:
             raise ValueError("noise differs from image to image; give a function of the features")
-        is_uniform = bool((sigma == sigma[0]).all())
-        if not is_uniform and not (sigma > 0).all():
+        if (sigma == sigma[0]).all():
+            cut = replace(cut, sigma=float(sigma[0]))
+        elif (sigma > 0).all():
+            unit = sigma.cpu()
+        else:
             raise ValueError(
                 "noise is 0 for some features only; must be above 0 for all, or 0 for all"
             )
-        cut, scale = Cut(float(sigma[0]) if is_uniform else 1.0, dropout), None
-        unit = None if is_uniform else sigma.cpu()
-        if module is None and head is not None:
-            raise NetError("head is given for an encoder that gives no gradient; leave it out")
-        if module is None:
-            return EncodedImages(encoder, cut, unit)
-        if head is not None and unit is not None:
-            raise NetError("head is given beside noise of each feature; use one noise for all")
+    if head is not None and unit is not None:
+        raise NetError("head is given beside noise of each feature; use one noise for all")
     answers = nn.Identity() if head is None else copy_module(head).cpu().float().eval()
-    flat = ScaledFeatures(module, unit)
+    encode = module or (lambda images: encode_images(encoder, images).cpu().float())
+    flat = ScaledFeatures(encode, unit)
     net = SplitNet(flat, answers, cut, features.shape[1], noise_scale=scale)
+    if module is None:
+        return QueriedMessages(net)
     # An attacker who knows a layer's kind can draw its parameters anew.
     can_be_reset = any(hasattr(layer, "reset_parameters") for layer in module.modules())
     return SmashedData(net, fits_head=head is not None, has_layers=can_be_reset)

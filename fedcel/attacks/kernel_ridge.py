@@ -69,12 +69,13 @@ class Regression(NamedTuple):
         return torch.addmm(self.mean, projected, shrunk).clamp(0, 1)
 
 
-class Choice(NamedTuple):
-    """A kernel and its penalty, and their mean squared error on held-out images."""
+class Learned(NamedTuple):
+    """The chosen kernel and penalty, the pairs that they learn from, and those that chose them."""
 
-    error: float
     kernel: Kernel
     penalty: float
+    training: Pairs
+    held_out: Pairs
 
     def fit(self, pairs: Pairs, shape: tuple[int, ...]) -> Rebuild:
         """Return the regression on these pairs, which gives images of this shape (C, H, W)."""
@@ -85,14 +86,6 @@ class Choice(NamedTuple):
             return regression.rebuild(projected, self.penalty).to(observed).view(-1, *shape)
 
         return rebuild
-
-
-class Learned(NamedTuple):
-    """What was chosen, what it learns from, and the messages of held-out images that chose it."""
-
-    choice: Choice
-    training: Pairs
-    held_out: Pairs
 
 
 @dataclass(frozen=True)
@@ -137,14 +130,13 @@ class KernelRidge(BaseAttack):
         learned = choose_regression(attacker, *images, rows=rows, repeats=self.repeats)
         pairs = zip(learned.training, learned.held_out, strict=True)
         everything = Pairs(*(torch.cat(both) for both in pairs))
-        return learned.choice.fit(everything, x.shape[1:])
+        return learned.fit(everything, x.shape[1:])
 
 
 def count_rows(images: int, rows: int, factor: float) -> int:
     """Return the number of training messages: about `rows`, a multiple of `images`, times `factor`.
 
-    At least one message of each image before the factor. With a factor that is no whole number some
-    images have one message more than others.
+    At least one message of each image before the factor.
     """
     return max(2, round(factor * images * max(1, rows // images)))
 
@@ -164,12 +156,13 @@ def choose_regression(
     held_out_pairs = sample_pairs(attacker, held_out, HELD_OUT_DRAWS, repeats)
     kernels = list_kernels(training_pairs.z)
     rows = len(training_pairs.z)
-    choices = list[Choice]()
+    choices = []
     for number, kernel in enumerate(kernels, 1):
-        choices.append(choose_penalty(kernel, training_pairs, held_out_pairs))
-        detail = f"MSE {choices[-1].error:.4f} on held images"
+        choices.append((*choose_penalty(kernel, training_pairs, held_out_pairs), kernel))
+        detail = f"MSE {choices[-1][0]:.4f} on held images"
         attacker.report("row", number * rows, len(kernels) * rows, detail)
-    return Learned(min(choices, key=lambda choice: choice.error), training_pairs, held_out_pairs)
+    _, penalty, kernel = min(choices, key=lambda choice: choice[0])
+    return Learned(kernel, penalty, training_pairs, held_out_pairs)
 
 
 def sample_pairs(
@@ -189,15 +182,13 @@ def list_kernels(z: Float[Tensor, "N F"]) -> Sequence[Kernel]:
     return [Kernel(centre, None), *gaussian]
 
 
-def choose_penalty(kernel: Kernel, training: Pairs, held_out: Pairs) -> Choice:
-    """Return a kernel with the penalty that rebuilds the held-out images best."""
+def choose_penalty(kernel: Kernel, training: Pairs, held_out: Pairs) -> tuple[float, float]:
+    """Return the lowest squared error on held-out images, and the penalty that reaches it."""
     regression = solve_regression(kernel, training)
     projected = regression.project(held_out.z)
-    choices = []
-    for penalty in PENALTIES:
-        error = (regression.rebuild(projected, penalty) - held_out.x).square().mean()
-        choices.append(Choice(float(error), kernel, penalty))
-    return min(choices, key=lambda choice: choice.error)
+    rebuilt = (regression.rebuild(projected, penalty) for penalty in PENALTIES)
+    errors = [float((images - held_out.x).square().mean()) for images in rebuilt]
+    return min(zip(errors, PENALTIES, strict=True), key=lambda choice: choice[0])
 
 
 def ridge_penalty(penalty: float, values: Float[Tensor, " N"]) -> float:

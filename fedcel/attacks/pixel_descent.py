@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedcel.attacks.attack import Attacker, BaseAttack, Rebuild, Reconstructions
 from fedcel.attacks.averaging import move_to_device
 from fedcel.attacks.decoder import (
     DEFAULT_EFFORT,
-    AttackerImages,
     Effort,
+    Inverter,
     apply_network,
     train_inverter,
 )
@@ -140,26 +140,17 @@ class RMLE(BaseAttack):
             start = centre.repeat(len(observed), 1, 1, 1)
             return descend_pixels(loss, start, steps.scaled(share), attacker)
 
-        tv, share = self.tune(tuning_images.to(device), tuning_observed.to(device), descend)
-        return descend(observed.to(device), tv, share).cpu()
-
-    def tune(
-        self,
-        tuning_images: Float[Tensor, "N C H W"],
-        tuning_observed: Float[Tensor, "N F"],
-        descend: Callable[[Tensor, Tensor, float], Tensor],
-    ) -> tuple[float, float]:
-        """Return the weight and the share of the steps with the lowest MSE on own images."""
+        tuning_images, tuning_observed = tuning_images.to(device), tuning_observed.to(device)
         count = len(self.weights)
-        weights = torch.tensor(self.weights, device=tuning_images.device)
-        tv = weights.repeat_interleave(len(tuning_images))
+        tried = torch.tensor(self.weights, device=device).repeat_interleave(len(tuning_images))
         errors = []
         for share in self.shares:
-            rebuilt = descend(tuning_observed.repeat(count, 1), tv, share)
+            rebuilt = descend(tuning_observed.repeat(count, 1), tried, share)
             gap = rebuilt - tuning_images.repeat(count, 1, 1, 1)
             errors.append(gap.square().view(count, -1).mean(1))
         best = int(torch.stack(errors, 1).nan_to_num(torch.inf).argmin())
-        return self.weights[best // len(self.shares)], self.shares[best % len(self.shares)]
+        tv, share = list(product(self.weights, self.shares))[best]
+        return descend(observed.to(device), tv, share).cpu()
 
 
 def penalised_misfit(
@@ -212,15 +203,15 @@ class HybridInversion(BaseAttack):
         observation = attacker.observation
         if not isinstance(observation, ObservationMean):
             raise make_refusal(observation, MEAN)
-        net, images = train_inverter(attacker, self.effort)
+        trained = train_inverter(attacker, self.effort)
         steps = self.steps.scaled(attacker.budget)
         moved, device = move_to_device(observation)
-        tuning_images = images.held_out[:MAX_TUNING_IMAGES]
+        tuning_images = trained.held_out[:MAX_TUNING_IMAGES]
         tuning_observed = observation.sample(tuning_images, attacker.generator).to(device)
         tuning_images = tuning_images.to(device)
         pairs = torch.tensor(list(product(self.weights, self.ties)))
         tv, mu = pairs.to(device).repeat_interleave(len(tuning_images), 0).T
-        invert = self.choose_inverter(attacker, net, images)
+        invert = self.choose_inverter(attacker, trained)
         tuning_start = invert(tuning_observed)
         starts = tuning_start.repeat(len(pairs), 1, 1, 1)
         misfit = penalised_misfit(moved, tuning_observed.repeat(len(pairs), 1), tv)
@@ -235,26 +226,24 @@ class HybridInversion(BaseAttack):
         loss = add_proximal_term(penalised_misfit(moved, observed, best_tv), start, best_mu)
         return descend_pixels(loss, start, steps, attacker).cpu()
 
-    def choose_inverter(
-        self, attacker: Attacker, net: nn.Module, images: AttackerImages
-    ) -> Rebuild:
+    def choose_inverter(self, attacker: Attacker, trained: Inverter) -> Rebuild:
         """Return D: the network, a regression on the same images, or their mean."""
         factor = attacker.budget ** (1 / 3)
-        training = images.training[: max(2, round(MAX_IMAGES * factor))]
-        rows = count_rows(min(len(images.training), MAX_IMAGES), USUAL_ROWS, factor)
+        training = trained.training[: max(2, round(MAX_IMAGES * factor))]
+        rows = count_rows(min(len(trained.training), MAX_IMAGES), USUAL_ROWS, factor)
         learned = choose_regression(
-            attacker, training, images.held_out, rows=rows, repeats=self.effort.repeats
+            attacker, training, trained.held_out, rows=rows, repeats=self.effort.repeats
         )
-        regress = learned.choice.fit(learned.training, images.held_out.shape[1:])
+        regress = learned.fit(learned.training, trained.held_out.shape[1:])
 
         def average(z: Float[Tensor, "N F"]) -> Float[Tensor, "N C H W"]:
-            return (apply_network(net, z) + regress(z)) / 2
+            return (apply_network(trained.net, z) + regress(z)) / 2
 
         def held_out_error(invert: Rebuild) -> float:
             rebuilt = invert(learned.held_out.z.float()).flatten(1)
             return float((rebuilt - learned.held_out.x).square().mean())
 
-        inverters: list[Rebuild] = [partial(apply_network, net), regress, average]
+        inverters: list[Rebuild] = [partial(apply_network, trained.net), regress, average]
         return min(inverters, key=held_out_error)
 
 

@@ -11,7 +11,6 @@ from fedcel.attacks.attribute_inference import ATTRIBUTE
 from fedcel.attacks.averaging import Averaging
 from fedcel.attacks.black_box_search import BlackBoxSearch
 from fedcel.attacks.decoder import LARGE_DECODER, Decoder, Effort, LogitInversion
-from fedcel.attacks.gan_decoder import GANDecoder
 from fedcel.attacks.kernel_ridge import KernelRidge
 from fedcel.attacks.pixel_descent import RMLE, HybridInversion, MIFace
 from fedcel.attacks.unknown_encoder import Shadow, UnSplit
@@ -29,7 +28,6 @@ ATTACKS: dict[str, Callable[[], Attack]] = {
     "decoder": Decoder,
     "decoder-large": partial(Decoder, "decoder-large", effort=Effort(size=LARGE_DECODER)),
     "kernel-ridge": KernelRidge,
-    "gan-decoder": GANDecoder,
     "rmle": RMLE,
     "hybrid-inversion": HybridInversion,
     "shadow": Shadow,

@@ -2,8 +2,10 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import product
 from typing import NamedTuple
 from warnings import warn
 
@@ -21,7 +23,7 @@ from fedcel.attacks.attribute_inference import (
     train_attribute_reader,
 )
 from fedcel.attacks.averaging import observe_repeatedly
-from fedcel.attacks.registry import OPTIMAL, parse_attacks
+from fedcel.attacks.registry import OPTIMAL, NamedAttack, parse_attacks
 from fedcel.attacks.score_card import (
     class_means,
     identification_chances,
@@ -52,8 +54,6 @@ FAILURE_PREFIX = "failed with"
 """How `skipped` begins in the row of an attack that nobody foresaw would fail."""
 
 Pictures = dict[str, Tensor]
-Seeds = Callable[[], Iterator[int]]
-"""The attack seeds; the listener is told of each as it begins."""
 
 
 class AttackOutcome(NamedTuple):
@@ -154,18 +154,21 @@ def run_attacks(
     guesses = class_means(targets.y, population or auxiliary)
     anchors: Pictures = {"targets": targets.x[pictured], "class-mean": guesses[pictured]}
     listener = listener or AttackListener()
-    run = _AttackRun(settings, auxiliary, targets, population, attributes, seed, listener)
     total = AttackOutcome([], anchors, {})
-    for number, (entry, name, attack, repeats) in enumerate(attacks):
-        surfaces = [observe_repeatedly(observation, repeats) for observation in observations]
-
-        seeds = partial(run.begin_seeds, name, number, len(attacks))
-        if attack is not None:
-            outcome = run.reconstruct(attack, surfaces, seeds)
-        else:
-            run_rows = run.infer_attribute if name == ATTRIBUTE else run.identify
-            outcome = AttackOutcome(run_rows(surfaces, seeds), {}, {})
-        listener.keep_outcome(entry, outcome._replace(pictures=anchors | outcome.pictures))
+    for number, named in enumerate(attacks):
+        outcome = AttackOutcome([], {}, {})
+        run = _AttackRun(
+            settings, auxiliary, targets, population, attributes, seed, listener, outcome
+        )
+        surfaces = [observe_repeatedly(observation, named.repeats) for observation in observations]
+        row, chosen, attack = run.plan(named, surfaces)
+        for surface, attack_seed in product(chosen, range(settings.seeds)):
+            attacks_done = number + attack_seed / settings.seeds
+            listener.begin_seed(attacks_done, len(attacks), f"{named.name}, seed {attack_seed}")
+            attack(
+                row.with_results(observation=surface.name, seed=attack_seed), surface, attack_seed
+            )
+        listener.keep_outcome(named.entry, outcome._replace(pictures=anchors | outcome.pictures))
         total = AttackOutcome(
             total.rows + outcome.rows,
             total.pictures | outcome.pictures,
@@ -177,7 +180,7 @@ def run_attacks(
 
 @dataclass(frozen=True)
 class _AttackRun:
-    """What the attacks of one call share; `seeds` begins the attack seeds of the one under way."""
+    """One attack of a call, and the outcome that each of its attack seeds adds to."""
 
     settings: AttackSettings
     auxiliary: Images
@@ -186,131 +189,124 @@ class _AttackRun:
     attributes: AttackedAttributes | None
     seed: int
     listener: AttackListener
+    outcome: AttackOutcome
 
-    def begin_seeds(self, name: str, attacks_done: int, attack_count: int) -> Iterator[int]:
-        """Yield the attack seeds, and tell the listener that each begins."""
-        seeds = self.settings.seeds
-        for attack_seed in range(seeds):
-            activity = f"{name}, seed {attack_seed}"
-            self.listener.begin_seed(attacks_done + attack_seed / seeds, attack_count, activity)
-            yield attack_seed
+    def plan(
+        self, named: NamedAttack, surfaces: Sequence[Observation]
+    ) -> tuple[AttackRow, list[Observation], Callable[[AttackRow, Observation, int], None]]:
+        """Return how rows of an attack begin, the surfaces it is tried on, and what tries it.
 
-    def identify(self, surfaces: Sequence[Observation], seeds: Seeds) -> list[AttackRow]:
-        """Return the optimal attacker's rows on each surface whose law it is granted."""
-        identity = AttackRow(attack=OPTIMAL, observation="", knowledge="white-box")
-        with_known_law = [surface for surface in surfaces if has_known_law(surface)]
-        if not with_known_law:
-            return [identity.with_results(skipped=f"needs {LOG_PROB}, granted nowhere")]
-        rows: list[AttackRow] = []
-        for surface in with_known_law:
-            for attack_seed in seeds():
-                row = identity.with_results(observation=surface.name, seed=attack_seed)
-                stream = make_generator(self.seed, f"attack/{OPTIMAL}/{surface.name}", attack_seed)
-                add_row(rows, row, partial(self._measure_leak, surface, stream, attack_seed))
-        return rows
+        Where there is no surface, a row says why it is skipped.
+        """
+        reason = None
+        attack: Callable[[AttackRow, Observation, int], None]
+        if named.attack is not None:
+            attack = partial(self.rebuild_images, named.attack)
+            row = AttackRow(
+                attack=named.name,
+                observation=named.attack.observes,
+                knowledge=self.settings.knowledge,
+            )
+            try:
+                chosen = [find_surface(named.attack, surfaces)]
+            except ValueError as error:
+                chosen, reason = [], str(error)
+        elif named.name == ATTRIBUTE:
+            attack = self.infer_attribute
+            row = AttackRow(attack=ATTRIBUTE, budget=self.settings.budget)
+            chosen = [
+                surface
+                for surface in surfaces
+                if UPDATE not in surface.grants and not isinstance(surface, ObservationPaid)
+            ]
+            if self.attributes is None:
+                chosen = []
+                reason = "there is no attribute beside the label; set data.labels to a coarser task"
+        else:
+            attack = self.identify
+            row = AttackRow(attack=OPTIMAL, observation="", knowledge="white-box")
+            chosen = [surface for surface in surfaces if has_known_law(surface)]
+            reason = None if chosen else f"needs {LOG_PROB}, granted nowhere"
+        if reason is not None:
+            self.outcome.rows.append(row.with_results(skipped=reason))
+        return row, chosen, attack
 
-    def _measure_leak(
-        self, surface: Observation, stream: torch.Generator, attack_seed: int
-    ) -> dict[str, object]:
-        leak = optimal_leak(
-            surface,
-            *self.targets,
-            stream,
-            identification_candidates=self.settings.candidates,
-        )
-        self.listener.show_line(
-            f"{OPTIMAL} on {surface.name}, seed {attack_seed}: {leak.bits_beyond_label:.2f} of "
-            f"{leak.cap_beyond_label:.2f} bits beyond the label"
-        )
-        return {
-            "budget": self.settings.budget,
-            "identification_optimal": leak.identification,
-            "identification_candidates": leak.identification_candidates,
-            "identification_half_width": leak.identification_half_width,
-            "information_bits": leak.information_bits,
-            "information_cap": leak.cap_bits,
-            "bits_beyond_label": leak.bits_beyond_label,
-            "bits_cap": leak.cap_beyond_label,
-            "candidates": leak.image_count,
-        }
+    def identify(self, row: AttackRow, surface: Observation, attack_seed: int) -> None:
+        """Let the optimal attacker tell images apart by the surface's law."""
+        stream = make_generator(self.seed, f"attack/{OPTIMAL}/{surface.name}", attack_seed)
+        with self._adding(row) as results:
+            leak = optimal_leak(
+                surface,
+                *self.targets,
+                stream,
+                identification_candidates=self.settings.candidates,
+            )
+            self.listener.show_line(
+                f"{OPTIMAL} on {surface.name}, seed {attack_seed}: {leak.bits_beyond_label:.2f} of "
+                f"{leak.cap_beyond_label:.2f} bits beyond the label"
+            )
+            results |= {
+                "budget": self.settings.budget,
+                "identification_optimal": leak.identification,
+                "identification_candidates": leak.identification_candidates,
+                "identification_half_width": leak.identification_half_width,
+                "information_bits": leak.information_bits,
+                "information_cap": leak.cap_bits,
+                "bits_beyond_label": leak.bits_beyond_label,
+                "bits_cap": leak.cap_beyond_label,
+                "candidates": leak.image_count,
+            }
 
-    def infer_attribute(self, surfaces: Sequence[Observation], seeds: Seeds) -> list[AttackRow]:
-        """Return rows of who reads an attribute off each surface: the optimal and a trained one.
+    def infer_attribute(self, row: AttackRow, surface: Observation, attack_seed: int) -> None:
+        """Read an attribute off a surface, by its law where that is known, and by training.
 
         The optimal attacker knows the candidates and the law; the trained one has own images only.
         """
-        attributes = self.attributes
-        identity = AttackRow(attack=ATTRIBUTE, budget=self.settings.budget)
-        if attributes is None:
-            skipped = "there is no attribute beside the label; set data.labels to a coarser task"
-            return [identity.with_results(skipped=skipped)]
-        rows: list[AttackRow] = []
-        for surface in surfaces:
-            if UPDATE in surface.grants or isinstance(surface, ObservationPaid):
-                continue
-            for attack_seed in seeds():
-                row = identity.with_results(observation=surface.name, seed=attack_seed)
-                stream = make_generator(self.seed, f"attack/attribute/{surface.name}", attack_seed)
-                if has_known_law(surface):
-                    exact = row.with_results(knowledge="white-box")
-                    add_row(rows, exact, partial(self._infer_exactly, surface, attributes, stream))
-                trained = row.with_results(knowledge=self.settings.knowledge)
-                add_row(
-                    rows, trained, partial(self._infer_by_training, surface, attributes, stream)
+        attributes, settings = self.attributes, self.settings
+        assert attributes is not None
+        stream = make_generator(self.seed, f"attack/attribute/{surface.name}", attack_seed)
+        if has_known_law(surface):
+            with self._adding(row.with_results(knowledge="white-box")) as results:
+                leak = attribute_leak(surface, *self.targets, attributes.targets, generator=stream)
+                self.listener.show_line(
+                    f"{ATTRIBUTE} on {surface.name}: {leak.bits:.2f} of {leak.cap_bits:.2f} bits, "
+                    f"named in {leak.accuracy:.1%} of cases, by the label alone in "
+                    f"{leak.accuracy_by_label:.1%}"
                 )
-        return rows
+                results |= {
+                    "attribute_bits": leak.bits,
+                    "attribute_cap": leak.cap_bits,
+                    "attribute_accuracy": leak.accuracy,
+                    "attribute_by_label": leak.accuracy_by_label,
+                    "attribute_by_others": leak.accuracy_of_others,
+                    "candidates": leak.image_count,
+                }
+        with self._adding(row.with_results(knowledge=settings.knowledge)) as results:
+            reader = train_attribute_reader(
+                surface,
+                self.auxiliary,
+                attributes.auxiliary,
+                budget=settings.budget,
+                generator=stream,
+            )
+            accuracy = score_attribute_reader(
+                reader, surface, self.targets, attributes.targets, generator=stream
+            )
+            self.listener.show_line(
+                f"{ATTRIBUTE} on {surface.name}, trained: {accuracy:.1%} of cases"
+            )
+            results |= {"attribute_accuracy": accuracy, "targets": len(self.targets.y)}
 
-    def _infer_exactly(
-        self, surface: Observation, attributes: AttackedAttributes, stream: torch.Generator
-    ) -> dict[str, object]:
-        leak = attribute_leak(surface, *self.targets, attributes.targets, generator=stream)
-        self.listener.show_line(
-            f"{ATTRIBUTE} on {surface.name}: {leak.bits:.2f} of {leak.cap_bits:.2f} bits, named in "
-            f"{leak.accuracy:.1%} of cases, by the label alone in {leak.accuracy_by_label:.1%}"
-        )
-        return {
-            "attribute_bits": leak.bits,
-            "attribute_cap": leak.cap_bits,
-            "attribute_accuracy": leak.accuracy,
-            "attribute_by_label": leak.accuracy_by_label,
-            "attribute_by_others": leak.accuracy_of_others,
-            "candidates": leak.image_count,
-        }
-
-    def _infer_by_training(
-        self, surface: Observation, attributes: AttackedAttributes, stream: torch.Generator
-    ) -> dict[str, object]:
-        reader = train_attribute_reader(
-            surface,
-            self.auxiliary,
-            attributes.auxiliary,
-            budget=self.settings.budget,
-            generator=stream,
-        )
-        accuracy = score_attribute_reader(
-            reader, surface, self.targets, attributes.targets, generator=stream
-        )
-        self.listener.show_line(f"{ATTRIBUTE} on {surface.name}, trained: {accuracy:.1%} of cases")
-        return {"attribute_accuracy": accuracy, "targets": len(self.targets.y)}
-
-    def reconstruct(
-        self, attack: Attack, surfaces: Sequence[Observation], seeds: Seeds
-    ) -> AttackOutcome:
-        """Return one attack's rows and the first reconstructions of its best seed."""
-        settings, name = self.settings, attack.name
-        identity = AttackRow(attack=name, observation=attack.observes, knowledge=settings.knowledge)
-        try:
-            surface = find_surface(attack, surfaces)
-        except ValueError as error:
-            return AttackOutcome([identity.with_results(skipped=str(error))], {}, {})
+    def rebuild_images(
+        self, attack: Attack, row: AttackRow, surface: Observation, attack_seed: int
+    ) -> None:
+        """Rebuild the targets; keep scores of each, and pictures of the best seed."""
+        settings, outcome, candidates = self.settings, self.outcome, self.settings.candidates
         targets = Images(*(part[: settings.targets or None] for part in self.targets))
-        outcome = AttackOutcome([], {}, {})
-        lowest_mse = torch.inf
-
-        def rebuild(row: AttackRow, attack_seed: int) -> dict[str, object]:
-            nonlocal lowest_mse
+        lowest_mse = min((r.mse for r in outcome.rows if r.mse is not None), default=torch.inf)
+        with self._adding(row) as results:
             begin = time.monotonic()
-            paid = count_paid(surface)
+            paid = surface.paid if isinstance(surface, ObservationPaid) else 0
             images = reconstruct_targets(
                 attack,
                 surface,
@@ -321,18 +317,17 @@ class _AttackRun:
                 attack_seed=attack_seed,
                 progress=self.listener.show_line,
             )
-            is_paid = isinstance(surface, ObservationPaid)
-            conditions = {
+            results |= {
                 "budget": settings.budget,
                 "targets": len(targets.y),
-                "identification_candidates": min(settings.candidates, len(targets.y)),
-                "queries": count_paid(surface) - paid if is_paid else None,
+                "identification_candidates": min(candidates, len(targets.y)),
+                "queries": surface.paid - paid if isinstance(surface, ObservationPaid) else None,
                 "seconds": time.monotonic() - begin,  # the scores are not the attack's
             }
-            candidates = settings.candidates
             scores = score_reconstructions(
                 images, targets, self.auxiliary, candidates, population=self.population
             )
+            results |= asdict(scores)
             image_scores = {
                 "mse": squared_errors(images, targets.x),
                 "identification-1": identification_chances(images, targets.x, candidates, 1),
@@ -340,38 +335,34 @@ class _AttackRun:
             for measure, vector in image_scores.items():
                 outcome.per_image[per_image.vector_name(row.to_json(), measure)] = vector
             if scores.mse < lowest_mse:
-                lowest_mse = scores.mse
-                outcome.pictures[name] = images[:MAX_PICTURES]
-            return conditions | asdict(scores)
+                outcome.pictures[row.attack] = images[:MAX_PICTURES]
 
-        for attack_seed in seeds():
-            row = identity.with_results(seed=attack_seed)
-            add_row(outcome.rows, row, partial(rebuild, row, attack_seed))
-        return outcome
+    @contextmanager
+    def _adding(self, row: AttackRow) -> Iterator[dict[str, object]]:
+        """Take one attack seed's results and add its row, `skipped` on an error nobody foresaw.
+
+        Of a service that says no, too: what it answered before was paid for. Any other FedcelError
+        is raised: it says what the user has to mend.
+        """
+        begin = time.monotonic()
+        results: dict[str, object] = {}
+        try:
+            yield results
+        except Exception as error:
+            if isinstance(error, FedcelError) and not isinstance(error, ServiceError):
+                raise
+            failure = f"{FAILURE_PREFIX} {describe_unforeseen(error)}"
+            self.outcome.rows.append(row.with_results(skipped=failure))
+            place = f"{row.attack} on {row.observation}, seed {row.seed}"
+            warn(f"{place} {failure} ({describe_origin(error)})", stacklevel=5)
+        else:
+            seconds = time.monotonic() - begin
+            self.outcome.rows.append(row.with_results(**{"seconds": seconds} | results))
 
 
 def has_known_law(surface: Observation) -> bool:
     """Whether the optimal attacker can work on a surface."""
     return bool(surface.grants & {LOG_PROB, NOISELESS})
-
-
-def add_row(rows: list[AttackRow], row: AttackRow, attack: Callable[[], dict[str, object]]) -> None:
-    """Carry out one attack seed and add its row, with `skipped` on an error that nobody foresaw.
-
-    Of a service that says no, too: what it answered before was paid for. Any other FedcelError is
-    raised: it says what the user has to mend.
-    """
-    begin = time.monotonic()
-    try:
-        results = attack()
-        rows.append(row.with_results(**{"seconds": time.monotonic() - begin} | results))
-    except Exception as error:
-        if isinstance(error, FedcelError) and not isinstance(error, ServiceError):
-            raise
-        failure = f"{FAILURE_PREFIX} {describe_unforeseen(error)}"
-        rows.append(row.with_results(skipped=failure))
-        place = f"{row.attack} on {row.observation}, seed {row.seed}"
-        warn(f"{place} {failure} ({describe_origin(error)})", stacklevel=4)
 
 
 def refuse_known_targets(targets: Images, auxiliary: Images) -> None:
@@ -443,8 +434,3 @@ def reconstruct_targets(
     if isinstance(observation, ObservationUpdate):
         return order_batches(images, targets.x, observation.batch)
     return images
-
-
-def count_paid(observation: Observation) -> int:
-    """Return how many observations were paid so far, 0 where they are free."""
-    return observation.paid if isinstance(observation, ObservationPaid) else 0

@@ -70,8 +70,8 @@ def score_reconstructions(
         mse=mse(images, originals),
         psnr=psnr(images, originals),
         ssim=ssim(images, originals) if has_room else None,
-        identification_1=identification_rate(images, originals, candidates, 1),
-        identification_5=identification_rate(images, originals, candidates, 5),
+        identification_1=float(identification_chances(images, originals, candidates, 1).mean()),
+        identification_5=float(identification_chances(images, originals, candidates, 5).mean()),
         label_accuracy=label_accuracy(images, targets.y, auxiliary) if is_same_classes else None,
         mean_mse=mse(mean_image(targets.y, population), originals),
         oracle_mse=mse(class_means(targets.y, population), originals),
@@ -138,26 +138,16 @@ def ssim(images: Float[Tensor, "T C H W"], originals: Float[Tensor, "T C H W"]) 
     return float(value)
 
 
-def identification_rate(
-    images: Float[Tensor, "T C H W"],
-    originals: Float[Tensor, "T C H W"],
-    candidates: int,
-    top: int,
-) -> float:
-    """Return how often a reconstruction's own original is among the `top` nearest of `candidates`.
-
-    Averaged exactly over which other originals are drawn; see `identification`.
-    """
-    return float(identification_chances(images, originals, candidates, top).mean())
-
-
 def identification_chances(
     images: Float[Tensor, "T C H W"],
     originals: Float[Tensor, "T C H W"],
     candidates: int,
     top: int,
 ) -> Float[Tensor, " T"]:
-    """Return each reconstruction's own chance of what `identification_rate` is the mean of."""
+    """Return each reconstruction's chance that its original is among the `top` nearest.
+
+    Exact over which other originals are drawn as `candidates`; see `identification`.
+    """
     flat = images.flatten(1).double(), originals.flatten(1).double()
     distance = torch.cdist(*flat, compute_mode="donot_use_mm_for_euclid_dist")
     return identification(-distance, torch.arange(len(images)), candidates, top)

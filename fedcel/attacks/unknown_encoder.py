@@ -95,8 +95,9 @@ class Shadow(BaseAttack):
             rate=self.rate,
             tell_epoch=tell_epoch,
         )
-        sigma = residual_sd(encoder, observation, x, observed, generator=generator)
-        imitation = Imitation(encoder, observation, sigma)
+        with torch.no_grad():
+            sent = observation.disturb(encoder(x), generator)
+        imitation = Imitation(encoder, observation, residual_sd(sent, observed))
         return Decoder(effort=self.effort).invert(
             replace(attacker, observation=imitation), observed
         )
@@ -137,17 +138,8 @@ def moment_distance(
     return means + excess.square().mean()
 
 
-def residual_sd(
-    encoder: nn.Module,
-    defence: ObservationHead,
-    images: Float[Tensor, "A C H W"],
-    observed: Float[Tensor, "T F"],
-    *,
-    generator: torch.Generator,
-) -> Float[Tensor, " F"]:
+def residual_sd(sent: Float[Tensor, "A F"], observed: Float[Tensor, "T F"]) -> Float[Tensor, " F"]:
     """Return the sd of what has to be added for messages to vary as much as those received."""
-    with torch.no_grad():
-        sent = defence.disturb(encoder(images), generator)
     return (observed.var(0, correction=0) - sent.var(0, correction=0)).relu().sqrt()
 
 

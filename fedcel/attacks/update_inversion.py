@@ -188,7 +188,11 @@ class UploadSearch:
         shape = (*labels.shape, *self.centre.shape)
         start = torch.randn(shape, generator=self.attacker.generator)
         images = (self.centre + START_SPREAD * start).clamp(0, 1).requires_grad_()
-        noise, mask = init_unknowns(self.observation, labels)
+        noise, mask = None, None
+        if self.observation.noisy:
+            noise = torch.zeros(*labels.shape, self.observation.noisy).requires_grad_()
+        if self.observation.masked:
+            mask = torch.full((*labels.shape, self.observation.masked), 0.5).requires_grad_()
         unknowns = [leaf for leaf in (images, noise, mask) if leaf is not None]
         adam = torch.optim.Adam(unknowns, self.rate)
         cosine = torch.optim.lr_scheduler.CosineAnnealingLR(adam, self.steps)
@@ -210,15 +214,6 @@ class UploadSearch:
             similarity = 1 - float(distance.detach().mean())
             self.attacker.report("step", step, self.steps, f"cosine {similarity:.3f}")
         return images.detach()
-
-
-def init_unknowns(
-    observation: ObservationUpdate, labels: Int[Tensor, "G b"]
-) -> tuple[Float[Tensor, "G b F"] | None, Float[Tensor, "G b F"] | None]:
-    """Return the noise at the cut, 0, and the mask there, one half; None where there is none."""
-    noise = torch.zeros(*labels.shape, observation.noisy).requires_grad_()
-    mask = torch.full((*labels.shape, observation.masked), 0.5).requires_grad_()
-    return noise if observation.noisy else None, mask if observation.masked else None
 
 
 def fit_shrinkage(moved: Float[Tensor, "N C H W"], true: Float[Tensor, "N C H W"]) -> float:

@@ -6,11 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedcel.attacks import averaging, decoder, gan_decoder
+from fedcel.attacks import averaging, decoder
 from fedcel.attacks.attack import Attack
 from fedcel.attacks.averaging import Averaging, RepeatedObservation, move_to_device
 from fedcel.attacks.decoder import Decoder, apply_network, build_decoder_network
-from fedcel.attacks.gan_decoder import GANDecoder
 from fedcel.attacks.pixel_descent import RMLE, HybridInversion
 from fedcel.attacks.score_card import mse
 from fedcel.data.images import Images
@@ -21,13 +20,13 @@ from fedcel.nets.device import CPU, fastest_device
 from fedcel.nets.split_net import SplitNet
 from tests.fedcel.elsewhere import ELSEWHERE, pretended
 
-ATTACKS = [Decoder(), GANDecoder(), RMLE(), HybridInversion()]
+ATTACKS = [Decoder(), RMLE(), HybridInversion()]
 
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let attacks believe in a GPU."""
-    with pretended(monkeypatch, decoder, gan_decoder, averaging):
+    with pretended(monkeypatch, decoder, averaging):
         yield
 
 
@@ -46,7 +45,7 @@ def test_images_come_back_to_the_processor(
     one = SmashedData(net())
     own = Images(torch.rand(40, 3, 32, 32), torch.zeros(40, dtype=torch.int64))
     here = rebuilt(attack, one, own, repeats)
-    with pretended(monkeypatch, decoder, gan_decoder, averaging):
+    with pretended(monkeypatch, decoder, averaging):
         there = rebuilt(attack, one, own, repeats)
     assert there.device == CPU
     assert there.shape == (5, 3, 32, 32)
@@ -99,7 +98,7 @@ def test_a_gpu_rebuilds_as_well(attack: Attack, monkeypatch: pytest.MonkeyPatch)
     one, own = SmashedData(net()), Images(torch.rand(40, 3, 32, 32), torch.zeros(40).long())
     errors = []
     for place in (fastest_device(one.net), CPU):
-        for module in (decoder, gan_decoder, averaging):
+        for module in (decoder, averaging):
             monkeypatch.setattr(module, "fastest_device", lambda net, place=place: place)
         stream = torch.Generator().manual_seed(0)
         made = attack.reconstruct(one, own, one.sample(own.x[:5], stream), 0.1, stream)

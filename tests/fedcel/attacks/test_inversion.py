@@ -190,7 +190,7 @@ def test_attacks_do_not_depend_on_the_state_of_pytorch(
         "auxiliary": IMAGES,
         "labels": TARGET_LABELS[:4],
         "auxiliary_labels": LABELS,
-        "attacks": ["decoder", "gan-decoder", "hybrid-inversion", "rmle", "shadow", "unsplit"],
+        "attacks": ["decoder", "hybrid-inversion", "rmle", "shadow", "unsplit"],
         "head": head,
         "noise": 0.1,
         "budget": 0.01,

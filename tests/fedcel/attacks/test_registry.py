@@ -29,7 +29,7 @@ def test_list_in_order() -> None:
 
 
 def test_default_is_cheap() -> None:
-    """No search and no critic unless asked for."""
+    """No search unless asked for."""
     names = [named.name for named in parse_attacks(AttackSettings().names)]
     assert names == ["optimal", "decoder", "kernel-ridge"]
 

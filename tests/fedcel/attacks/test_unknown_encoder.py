@@ -120,20 +120,13 @@ def test_residue_is_what_the_defence_does_not_explain() -> None:
     """Noise of sd .5 received, .4 of the defence: .3 is missing; nothing where .5 is its own."""
     encoder = build_plain_encoder(torch.zeros(1, 1, 8, 8), 4, stream())
     x = torch.rand(20_000, 1, 8, 8, generator=stream(1))
+    defences = [SmashedData(train_undefended(sd)) for sd in (0.4, 0.5)]
     with torch.no_grad():
-        observed = encoder(x) + 0.5 * torch.randn(len(x), 4, generator=stream(2))
-    missing = [
-        residual_sd(encoder, Noise(sd), x, observed, generator=stream(3)) for sd in (0.4, 0.5)
-    ]
+        z = encoder(x)
+        observed = z + 0.5 * torch.randn(len(x), 4, generator=stream(2))
+        missing = [residual_sd(noise.disturb(z, stream(3)), observed) for noise in defences]
     assert missing[0].tolist() == pytest.approx([0.3] * 4, rel=0.05)
     assert missing[1].max() < 0.1
-
-
-class Noise(SmashedData):
-    """The defence of a device: noise of this sd."""
-
-    def __init__(self, sd: float) -> None:
-        super().__init__(train_undefended(sd))
 
 
 class Quiet(SmashedData):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedcel import run_parts
-from fedcel.attacks import AttackRow, averaging, decoder, gan_decoder
+from fedcel.attacks import AttackRow, averaging, decoder
 from fedcel.files import read_json
 from sims.attacking import attack_run
 from tests.fedcel.elsewhere import pretended
@@ -37,7 +37,7 @@ def attacked(folder: Path) -> list[dict[str, Any]]:
 def test_a_run_elsewhere_is_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Model, rounds and result to the bit; attacks' scores up to what an order of sums changes."""
     on_cpu = attacked(tmp_path / "here")
-    with pretended(monkeypatch, run_parts, decoder, gan_decoder, averaging):
+    with pretended(monkeypatch, run_parts, decoder, averaging):
         elsewhere = attacked(tmp_path / "there")
     cpu_folder, other_folder = tmp_path / "here", tmp_path / "there"
     assert torch.equal(model(cpu_folder), model(other_folder))
