@@ -1,4 +1,4 @@
-"""What every attack that reconstructs images has to offer, and what the built-in ones share."""
+"""Protocol of attacks that reconstruct images, and the base of built-in ones."""
 
 import inspect
 from abc import ABC, abstractmethod
@@ -30,13 +30,13 @@ Progress = Callable[[str], None]
 Reconstructions = Float[Tensor, "T C H W"]
 """One image in [0, 1] per target."""
 Rebuild = Callable[[Float[Tensor, "T F"]], Float[Tensor, "T C H W"]]
-"""What an attack has learned: messages to images in [0, 1]."""
+"""A trained attack: messages to images in [0, 1]."""
 
 GRANTS = frozenset(
     {ARCHITECTURE, FIRST_LAYER, FREE_QUERIES, HEAD, LOGITS, LOG_PROB, MEAN, NOISELESS, UPDATE}
 )
 SURFACES = ("smashed-data", "private-logits", "update")
-"""What can be observed, as `Attack.observes` names it."""
+"""Kinds of observation, as `Attack.observes` names them."""
 _ARGUMENTS = ("observation", "auxiliary", "observed", "budget", "generator", "progress")
 PROGRESS_LINES = 10  # of a training, about
 
@@ -139,7 +139,7 @@ ATTACK_CHECKS: tuple[Callable[[Attack], None], ...] = (
 
 @dataclass(frozen=True)
 class Attacker:
-    """What an attack works with: observation, auxiliary images, budget, random generator."""
+    """Arguments of an attack: observation, auxiliary images, budget, random generator."""
 
     observation: Observation
     auxiliary: Images

@@ -22,18 +22,18 @@ class AttackId(NamedTuple):
 
     @property
     def on_one_inference(self) -> bool:
-        """Say whether it sees what one inference shows: no upload, no repeated answers."""
+        """Whether it sees a single inference: no upload, no repeated answers."""
         return self.observation != UPDATE and REPEAT_MARK not in self.attack + self.observation
 
 
 class AttackConditions(Record):
-    """How an attack was carried out."""
+    """Conditions of an attack."""
 
     attack: str
     observation: str = ""
     """The kind of observation, such as `smashed-data`."""
     knowledge: str = ""
-    """Which images the attacker owns: `held-out`, `training-size`; the optimal one: `white-box`."""
+    """Images that the attacker owns: `held-out`, `training-size`; the optimal one: `white-box`."""
     budget: Number = None
     """Multiple of the attack's default effort."""
     targets: int | None = None
@@ -43,7 +43,7 @@ class AttackConditions(Record):
 
     @property
     def id(self) -> AttackId:
-        """Return what runs of one attack have in common, whatever their seed."""
+        """Key of the attack, the same for every seed."""
         return AttackId(
             self.attack,
             self.observation,
@@ -55,7 +55,7 @@ class AttackConditions(Record):
 
 
 class AttackScores(AttackConditions):
-    """How an attack was carried out, and what its reconstructions score.
+    """Conditions of an attack, and scores of its reconstructions.
 
     Error and similarity are means over targets, with pixels in [0, 1]; identification is a share of
     the targets.
@@ -65,24 +65,24 @@ class AttackScores(AttackConditions):
     psnr: Number = None
     ssim: Number = None
     identification_1: Number = None
-    """How often the original is the nearest of the candidates."""
+    """Share of targets whose original is the nearest of the candidates."""
     identification_5: Number = None
     label_accuracy: Number = None
-    """How often an independent classifier reads the right label off a reconstruction."""
+    """Share of reconstructions off which an independent classifier reads the right label."""
     mean_mse: Number = None
-    """Error of who knows nothing: the mean of all images."""
+    """Error without any knowledge: of the mean of all images."""
     oracle_mse: Number = None
-    """Error of who knows the label: the mean of its class."""
+    """Error of an attacker who knows the label: of the mean of its class."""
     attribute_bits: Number = None
-    """What the optimal attacker learns of an attribute beyond the label."""
+    """Bits of an attribute beyond the label, of the optimal attacker."""
     attribute_cap: Number = None
     """All of it: H(attribute | label)."""
     attribute_accuracy: Number = None
-    """How often the attribute is named, the label known."""
+    """Share of targets whose attribute is named, the label known."""
     attribute_by_label: Number = None
-    """How often it is named by the label alone."""
+    """The same from the label only."""
     attribute_by_others: Number = None
-    """How often one names it who knows all candidates but the sender."""
+    """The same from all candidates but the sender."""
 
 
 class AttackRow(AttackScores):
@@ -98,7 +98,7 @@ class AttackRow(AttackScores):
     queries: int | None = None
     """Observations that the attack paid for, where they are paid."""
     identification_optimal: Number = None
-    """How often the optimal attacker picks the right one of the candidates."""
+    """Share of cases in which the optimal attacker picks the right one of the candidates."""
     identification_half_width: Number = None
     """Half the width of the 95 % interval of `identification_optimal`."""
     information_bits: Number = None
@@ -110,17 +110,7 @@ class AttackRow(AttackScores):
     seconds: Number = None
 
     def with_results(self, **results: object) -> "AttackRow":
-        """Make the same row with more fields set.
-
-        Args:
-            results: Values by the name of the field.
-
-        Returns:
-            The new row.
-
-        Raises:
-            ValueError: There is no such field, or a value is of another type.
-        """
+        """Make the same row with more fields set; ValueError on an unknown field or wrong type."""
         unknown = results.keys() - type(self).model_fields.keys()
         if unknown:
             raise ValueError(f"an attack's row has no {sorted(unknown)}; see AttackRow")
@@ -128,9 +118,5 @@ class AttackRow(AttackScores):
         return self.model_validate(set_fields | results)
 
     def to_json(self) -> dict[str, object]:
-        """Make the object that is written: what was not measured is not in it.
-
-        Returns:
-            Values by kebab-case keys.
-        """
+        """Make the object that is written, by kebab-case keys: what was not measured is absent."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)

@@ -1,4 +1,4 @@
-"""Settings of the attacks: who attacks, and with what."""
+"""Settings of the attacks."""
 
 from typing import Literal
 
@@ -11,7 +11,7 @@ MAX_CANDIDATES = 100
 
 
 class AttackSettings(Options):
-    """Who attacks, and with what."""
+    """Attacks, and the knowledge, effort and targets of the attacker."""
 
     names: str = Field(
         "optimal,decoder,kernel-ridge",

@@ -61,7 +61,7 @@ class RepeatedObservation:
 
     @property
     def grants(self) -> frozenset[str]:
-        """What a single observation grants, without what explains a single upload."""
+        """Grants of a single observation, without those that explain a single upload."""
         return self.once.grants - {UPDATE, FIRST_LAYER}
 
     def sample(
@@ -120,7 +120,7 @@ class AveragedObservation:
 
     @property
     def grants(self) -> frozenset[str]:
-        """What a mean of several can keep of a single observation's grants."""
+        """Grants of a single observation that hold for a mean of several."""
         return self.repeated.grants - {LOG_PROB}
 
     def sample(
@@ -194,7 +194,7 @@ class Averaging(BaseAttack):
 
     @property
     def needs(self) -> frozenset[str]:
-        """What the attack on one observation needs."""
+        """Needs of the attack on one observation."""
         return self.single.needs
 
     @property

@@ -1,4 +1,4 @@
-"""What in a run's numbers cannot be: signs that an attack, a law or a measurement is wrong."""
+"""Contradictions in a run's numbers: signs that an attack, a law or a measurement is wrong."""
 
 from collections.abc import Iterable, Sequence
 from math import log, sqrt
@@ -20,14 +20,11 @@ OPTIMAL_FIELDS = (
     "candidates",
     "information_bits",
 )
-"""What the optimal attacker's row must say to be looked at."""
+"""Fields that a row of the optimal attacker must have to be checked."""
 
 
 class MeasuredLeak(Record):
-    """What result.json says of a message's leak: bits, their error and their upper bound.
-
-    None where a version stored less.
-    """
+    """Leak of a message in result.json: bits, their error and bounds; None in older versions."""
 
     information_bits: Number = None
     information_half_width: Number = None
@@ -46,7 +43,7 @@ class MeasuredLeak(Record):
 
 
 def find_contradictions(rows: Iterable[AttackRow], leak: MeasuredLeak | None = None) -> list[str]:
-    """Find what cannot be in the rows of a run's attacks and in its measured leak.
+    """Find contradictions in the rows of a run's attacks and in its measured leak.
 
     No trained attack identifies more often than the optimal one on the same observation, beyond
     the intervals of both; and that one not more often than its own information allows. Each attack
@@ -87,7 +84,7 @@ def mean_of(rows: Iterable[AttackRow], field: str) -> float:
 
 
 def check_fano(best: Sequence[AttackRow]) -> list[str]:
-    """Return what is wrong where identification is above what the information allows."""
+    """Find identification above the limit that the information sets."""
     rate = mean_of(best, "identification_optimal")
     # Older versions gave M successes no width; by the rule of three 3 / M may still fail.
     half_width = max(
@@ -104,7 +101,7 @@ def check_fano(best: Sequence[AttackRow]) -> list[str]:
 
 
 def check_optimal(seeds: Sequence[AttackRow], best: Sequence[AttackRow]) -> list[str]:
-    """Return what is wrong where a trained attack identifies more often than the optimal one."""
+    """Find a trained attack that identifies more often than the optimal one."""
     rate, limit = mean_of(seeds, "identification_1"), mean_of(best, "identification_optimal")
     chance = sqrt(limit * (1 - limit) / mean_of(seeds, "targets"))
     half_width = NORMAL_QUANTILE * chance + mean_of(best, "identification_half_width")
@@ -121,7 +118,7 @@ def check_optimal(seeds: Sequence[AttackRow], best: Sequence[AttackRow]) -> list
 
 
 def check_certificate(leak: MeasuredLeak) -> list[str]:
-    """Return what is wrong where the message leaks more bits than its certificate allows.
+    """Find bits above their certificate.
 
     The certificate bounds the information of exactly the images that the bits are measured of, so
     no more than the noise drawn may lift them above it. It is attained where features differ by far

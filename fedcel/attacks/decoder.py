@@ -68,7 +68,7 @@ class Standardisation(nn.Module):
 
 
 def is_flat(shape: tuple[int, ...]) -> bool:
-    """Say whether images (C, H, W) are for the plain network: small, or not divisible by 4."""
+    """Whether images (C, H, W) are for the plain network: small, or not divisible by 4."""
     height, width = shape[1:]
     return height * width <= MAX_FLAT_PIXELS or bool(height % 4 or width % 4)
 

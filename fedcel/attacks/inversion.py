@@ -46,7 +46,7 @@ MAX_COLUMNS = 12  # images in a row of a grid
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Inversion:
-    """What attacks rebuilt, and how close it comes; `print` shows three lines in words."""
+    """Reconstructions and their scores; `print` shows three lines in words."""
 
     targets: Float[Tensor, "T C H W"]
     reconstructions: dict[str, Float[Tensor, "T C H W"]]
@@ -77,7 +77,7 @@ class Inversion:
         return f"Inversion({len(self.targets)} targets, best={self.best!r}, mse={error:.4g})"
 
     def __str__(self) -> str:
-        """Say in three lines how close the best attack came, and what does not follow."""
+        """Describe in three lines how close the best attack came, and what does not follow."""
         scores = self.scores[self.best]
         ssim = "" if scores.ssim is None else f", SSIM {scores.ssim:.2f}"
         oracle = f", the mean of its class {scores.oracle_mse:.4f}" if self.has_labels else ""
@@ -288,7 +288,7 @@ class QueriedMessages(SmashedData):
 
     @property
     def grants(self) -> frozenset[str]:
-        """What an attacker may use."""
+        """Queries, and the law of the noise."""
         return super().grants & {FREE_QUERIES, LOG_PROB, NOISELESS}
 
 

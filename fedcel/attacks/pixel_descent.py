@@ -41,7 +41,7 @@ PixelLoss = Callable[[Float[Tensor, "N C H W"]], Float[Tensor, " N"]]
 
 
 class DescentSteps(NamedTuple):
-    """How long and fast to descend: Adam's steps, their size falling to 0 as a cosine."""
+    """Number of Adam's steps, and the size of the first, falling to 0 as a cosine."""
 
     number: int
     rate: float

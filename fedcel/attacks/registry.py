@@ -1,4 +1,4 @@
-"""Which attacks there are, by name."""
+"""Attacks by name."""
 
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -31,7 +31,6 @@ ATTACKS: dict[str, Callable[[], Attack]] = {
     "rmle": RMLE,
     "hybrid-inversion": HybridInversion,
     "shadow": Shadow,
-    "shadow-other": partial(Shadow, clone=False),
     "unsplit": UnSplit,
     "logit-inversion": LogitInversion,
     "mi-face": MIFace,

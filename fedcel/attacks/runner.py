@@ -51,13 +51,13 @@ COPY_DISTANCE = 1.5 / 255  # root mean square of pixels' differences below which
 TARGETS_AT_ONCE = 256  # compared with the attacker's images
 MAX_PICTURES = 12  # reconstructions that are kept of each attack
 FAILURE_PREFIX = "failed with"
-"""How `skipped` begins in the row of an attack that nobody foresaw would fail."""
+"""Beginning of `skipped` in the row of an attack that failed unexpectedly."""
 
 Pictures = dict[str, Tensor]
 
 
 class AttackOutcome(NamedTuple):
-    """What attacks found: rows, pictures, and the scores of each target."""
+    """Result of attacks: rows, pictures, and the scores of each target."""
 
     rows: list[AttackRow]
     """One for each attack and attack seed."""
@@ -94,7 +94,7 @@ class AttackListener:
 
 
 class AttackedAttributes(NamedTuple):
-    """What attacks on an attribute want to know, and know of the attacker's own images."""
+    """Attributes of the attacker's own images, and of the targets, which the attack looks for."""
 
     auxiliary: Int[Tensor, " A"]
     targets: Int[Tensor, " T"]
@@ -115,7 +115,7 @@ def run_attacks(
     attributes: AttackedAttributes | None = None,
     listener: AttackListener | None = None,
 ) -> AttackOutcome:
-    """Carry out all attacks that settings name and score what they find.
+    """Carry out all attacks that settings name and score their reconstructions.
 
     An attack that finds no observation of its kind, or is not granted what it needs, or fails where
     nobody foresaw it, gives a row that says so in `skipped`. Any other FedcelError is raised: it

@@ -1,4 +1,4 @@
-"""How close reconstructions come to their originals, beside what needs no attack at all."""
+"""Scores of reconstructions, next to baselines that need no attack."""
 
 from dataclasses import dataclass
 

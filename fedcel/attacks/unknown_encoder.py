@@ -18,9 +18,6 @@ from fedcel.leakage import (
     ObservationHead,
     make_refusal,
 )
-from fedcel.nets import initialise_parameters
-
-HIDDEN_UNITS = 128  # of the encoder of an attacker who does not know the real one
 
 
 @dataclass(frozen=True)
@@ -33,8 +30,7 @@ class Shadow(BaseAttack):
     moments from those received; the latter alone where the own images are of other classes.
 
     Args:
-        clone: Whether the encoder has the layers of the real one, or one hidden layer.
-        observes: See `Attack`.
+        name, needs, observes: See `Attack`.
         epochs: The encoder's passes over the images at budget 1.
         rate: Adam's step for the encoder.
         weight: Weight of the distance of moments beside the cross-entropy in nats.
@@ -45,22 +41,13 @@ class Shadow(BaseAttack):
         He et al., ACSAC 2019, section 6 (the shadow model).
     """
 
-    clone: bool = True
+    name: str = "shadow"
+    needs: frozenset[str] = frozenset({HEAD, ARCHITECTURE})
     observes: str = "smashed-data"
     epochs: int = 200
     rate: float = 1e-3
     weight: float = 1.0
     effort: Effort = DEFAULT_EFFORT
-
-    @property
-    def name(self) -> str:
-        """`shadow`, or `shadow-other` where the encoder's layers are not known."""
-        return "shadow" if self.clone else "shadow-other"
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """The head, and the encoder's layers for a clone."""
-        return frozenset({HEAD, ARCHITECTURE} if self.clone else {HEAD})
 
     def invert(self, attacker: Attacker, observed: Float[Tensor, "T F"]) -> Reconstructions:
         """Return one image per message."""
@@ -68,12 +55,9 @@ class Shadow(BaseAttack):
         x, y = attacker.auxiliary
         if not isinstance(observation, ObservationHead):
             raise make_refusal(observation, HEAD)
-        if not self.clone:
-            encoder = build_plain_encoder(x, observed.shape[1], generator)
-        elif isinstance(observation, ObservationArchitecture):
-            encoder = observation.fresh_encoder(generator)
-        else:
+        if not isinstance(observation, ObservationArchitecture):
             raise make_refusal(observation, ARCHITECTURE)
+        encoder = observation.fresh_encoder(generator)
         epochs = attacker.scale(self.epochs)
 
         def batch_loss(batch: Int[Tensor, " b"]) -> Float[Tensor, ""]:
@@ -141,20 +125,6 @@ def moment_distance(
 def residual_sd(sent: Float[Tensor, "A F"], observed: Float[Tensor, "T F"]) -> Float[Tensor, " F"]:
     """Return the sd of what has to be added for messages to vary as much as those received."""
     return (observed.var(0, correction=0) - sent.var(0, correction=0)).relu().sqrt()
-
-
-def build_plain_encoder(
-    images: Float[Tensor, "A C H W"], features: int, generator: torch.Generator
-) -> nn.Module:
-    """Return an encoder with one hidden layer."""
-    net = nn.Sequential(
-        nn.Flatten(),
-        nn.Linear(images[0].numel(), HIDDEN_UNITS),
-        nn.ReLU(),
-        nn.Linear(HIDDEN_UNITS, features),
-    )
-    initialise_parameters(net, generator)
-    return net
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class LinearObservation:
         return torch.cdist(*scaled).square() / -2
 
 
-def make_stream(seed: int) -> torch.Generator:
+def make_stream(seed: int = 0) -> torch.Generator:
     """Return a generator."""
     return torch.Generator().manual_seed(seed)
 

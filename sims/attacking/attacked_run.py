@@ -1,4 +1,4 @@
-"""Attack a finished run: what it sends, and what it answers."""
+"""Attacks on a finished run: on what it sends, answers and uploads."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -34,13 +34,13 @@ def attack_run(
     Args:
         folder: The run's folder.
         attack_settings: The attacks and their settings; None are those of the run itself.
-        title: What the progress is called.
+        title: Name of the progress bar.
 
     Returns:
         The rows of these attacks.
 
     Raises:
-        RunError: When the run is missing or unfinished, or what earlier attacks left is damaged.
+        RunError: The run is missing or unfinished, or what earlier attacks left is damaged.
     """
     folder = Path(folder)
     run = run_folder.read_run(folder)
@@ -68,16 +68,7 @@ def attack_run(
 
 
 def catch_up(folder: Path, attack_settings: AttackSettings, title: str = "attacking") -> None:
-    """Attack a run with what it lacks, if anything.
-
-    Args:
-        folder: The run's folder.
-        attack_settings: The attacks that it is to have met.
-        title: What the progress is called.
-
-    Raises:
-        RunError: As `attack_run`.
-    """
+    """Attack a run with those of the attacks that it has not met yet, if any."""
     lacking = lacking_settings(folder, attack_settings)
     if lacking is not None:
         attack_run(folder, lacking, title)

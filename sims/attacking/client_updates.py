@@ -1,4 +1,4 @@
-"""What a curious or malicious server gets of a client: the update that it uploads."""
+"""Uploads of clients, as a curious or malicious server sees them."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from fedcel.data import Images
 from fedcel.errors import DataError
-from fedcel.federation import ClientRound, ClientUpdate, protect_update, train_clients
+from fedcel.federation import ClientRound, protect_update, train_clients
 from fedcel.leakage import FIRST_LAYER, UPDATE
 from fedcel.losses import WeightedTerm
 from fedcel.nets import FlatNet, SplitNet
@@ -56,7 +56,7 @@ class Uploads:
     plan: RoundPlan
     local: LocalSettings
     updates: UpdateSettings
-    """How holders bound and perturb what they upload."""
+    """Clip and noise of uploads."""
     book: Images
     """All images that a client may hold, with the labels it gives them."""
     expected: Float[Tensor, " K"]
@@ -71,9 +71,8 @@ class Uploads:
     @property
     def grants(self) -> frozenset[str]:
         """Return the update, and the first layer where it sees the pixels."""
-        first = next(
-            layer for layer in self.flat.net.encoder.modules() if has_own_parameters(layer)
-        )
+        layers = self.flat.net.encoder.modules()
+        first = next(layer for layer in layers if list(layer.parameters(recurse=False)))
         plain = isinstance(first, nn.Linear) and first.in_features == self.book.x[0].numel()
         return frozenset({UPDATE, FIRST_LAYER} if plain else {UPDATE})
 
@@ -95,18 +94,14 @@ class Uploads:
         )
         labels = self.labels_of(images)
         rows = []
+        trained = list_trained_parameters(self.flat.net)
         batches = zip(torch.split(images, self.batch), torch.split(labels, self.batch), strict=True)
         for x, y in batches:
             seed = int(torch.randint(2**62, (), generator=generator))
-
             client = ClientRound(Images(x, y), self.plan, partial(stream, seed))
-
-            def train(client: ClientRound = client) -> list[ClientUpdate]:
-                return train_clients(
-                    self.flat, self.received, [client], local=local, terms=self.terms
-                )
-
-            trained = list_trained_parameters(self.flat.net)
+            train = partial(
+                train_clients, self.flat, self.received, [client], local=local, terms=self.terms
+            )
             update = protect_update(self.updates, train, self.received, trained=trained)
             rows.append(update.delta.expand(len(y), -1))
         return torch.cat(rows)
@@ -233,8 +228,3 @@ class Uploads:
         moved = observed + self.steps * self.plan.rate * self.plan.decay * self.received
         weight, bias = torch.split(moved[: units * pixels + units], [units * pixels, units])
         return weight.view(units, pixels), bias
-
-
-def has_own_parameters(layer: nn.Module) -> bool:
-    """Say whether a layer has parameters of its own."""
-    return next(layer.parameters(recurse=False), None) is not None

@@ -40,7 +40,7 @@ Ask = Callable[[Float[Tensor, "C H W"]], PrivatePrediction]
 
 
 class ServiceAddress(NamedTuple):
-    """Where the service is, and who asks."""
+    """Address of the service, and the key of the asking client."""
 
     url: str
     key: str
@@ -111,24 +111,16 @@ class LiveAnswers:
 def attack_service(
     folder: Path, service: ServiceAddress, attack_settings: AttackSettings | None = None
 ) -> list[LiveRow]:
-    """Attack the service of a finished run, and add what came of it to the run's live.json.
+    """Attack the service of a finished run, and add rows of the result to the run's live.json.
 
     All answers are paid by the same client; see `split_budget`. A row's `queries` are the new ones
     that it asked for, besides those to the targets, which come first. Where the service says no
     later on, what was rebuilt till then is kept.
 
-    Args:
-        folder: The run's folder.
-        service: Which service, and who asks.
-        attack_settings: The attacks and their settings; None are those of the run itself.
-
-    Returns:
-        The rows that were added.
-
     Raises:
-        RunError: When another model is served or live.json is damaged.
-        SettingsError: Without a key, and when too few answers can be paid.
-        ServiceError: Where the service says no at once.
+        RunError: Another model is served, or live.json is damaged.
+        SettingsError: There is no key, or too few answers can be paid.
+        ServiceError: The service says no at once.
     """
     if not service.key:
         raise SettingsError("there is no key; set FEDCEL_KEY to one of `fedcel ledger keys`")
@@ -229,6 +221,6 @@ def count_query_attacks(names: str) -> tuple[int, int]:
 
 
 def row_identity(row: LiveRow) -> tuple[object, ...]:
-    """Return what two rows have in common of which the later replaces the earlier."""
+    """Key by which a newer row replaces an older one."""
     price = row.service, row.mechanism, row.epsilon, row.answers
     return *price, row.attack, row.seed, row.knowledge

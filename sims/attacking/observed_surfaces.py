@@ -1,4 +1,4 @@
-"""What an attacker of a finished run gets to see."""
+"""Surfaces of a finished run that attackers observe."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -65,7 +65,7 @@ class PrivateLogits:
         return Prediction(torch.stack([head(message).log_softmax(1) for head in self.heads])).logits
 
     def pooled(self, parts: Float[Tensor, "B m K"]) -> Float[Tensor, "B K"]:
-        """Return what m answers tell of a usual one: of Laplace noise the median, else the mean.
+        """Return the usual one of m answers: of Laplace noise the median, else the mean.
 
         The median is the most likely place of Laplace noise. Where answers vary by more than
         `LAPLACE_SHARE` its variance, the noise at the cut has its say, and the mean has less of it.

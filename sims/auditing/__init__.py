@@ -1,4 +1,4 @@
-"""What an encoder leaks that was trained anywhere: measured, attacked, written, drawn."""
+"""Audit of an encoder that was trained anywhere."""
 
 from sims.auditing.audit import Audit, AuditPlan, audit_encoder, write_audit, write_record
 

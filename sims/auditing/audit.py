@@ -43,7 +43,7 @@ MIN_IMAGES = 4  # two targets, and as many images of the attacker's own
 
 @dataclass(frozen=True, kw_only=True)
 class AuditPlan:
-    """What is audited, on which images, and how.
+    """Encoder, images and options of an audit.
 
     Args:
         model: See `load_encoder`.
@@ -84,13 +84,13 @@ class AuditPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """What an audit found, up to the attacks that have ended."""
+    """Result of an audit, up to the attacks that have ended."""
 
     plan: AuditPlan
     description: str
     """The encoder, in words."""
     note: str
-    """Which images were measured, what was done to them, and what the encoder gives attackers."""
+    """Images that were measured and their changes, and what the encoder gives attackers."""
     noise: float
     dropout: float
     leak: Leakage
@@ -128,19 +128,8 @@ class Audit:
 def audit_encoder(plan: AuditPlan, keep: Callable[[Audit], None] = lambda _: None) -> Audit:
     """Measure what an encoder leaks, and attack it.
 
-    Args:
-        plan: What, on which images, and how.
-        keep: Takes what is known, as soon as it is: when the bits are measured, and after each
-            attack.
-
-    Returns:
-        Bits, bounds and reconstructions.
-
-    Raises:
-        SettingsError: The noise is not known, or a number or an attack is not allowed.
-        DataError: The images cannot be read, or are too few.
-        NetError: The encoder cannot be read, or refuses the images.
-        PluginError: An import string leads nowhere.
+    `keep` takes what is known as soon as it is: when the bits are measured, and after each attack.
+    Any FedcelError says what the user has to mend: plan, encoder or images.
     """
     check_plan(plan)
     with show_waiting(f"reading the encoder {plan.model}"):
@@ -149,7 +138,7 @@ def audit_encoder(plan: AuditPlan, keep: Callable[[Audit], None] = lambda _: Non
     noise = choose_noise(plan, encoder)
     law = noise if plan.noise is not None else encoder.learned_noise or noise
     dropout = encoder.dropout if plan.dropout is None else plan.dropout
-    normalisation = choose_normalisation(plan, encoder)
+    normalisation = parse_normalisation(plan) or encoder.normalisation
     encode = AdaptedEncoder(encoder.encode, normalisation, plan.outputs)
     with explain_options():
         reading = show_parts(f"reading the images of {plan.data}", "pictures")
@@ -194,12 +183,7 @@ def audit_encoder(plan: AuditPlan, keep: Callable[[Audit], None] = lambda _: Non
 
 
 def check_plan(plan: AuditPlan) -> None:
-    """Refuse, before anything is read, a plan that cannot be carried out.
-
-    Raises:
-        SettingsError: A number or an attack is not allowed.
-        DataError: Nothing reads the images.
-    """
+    """Refuse, before anything is read, a plan that cannot be carried out."""
     if plan.noise is not None and not 0 <= plan.noise < inf:
         raise SettingsError(f"--noise is {plan.noise:g}, must be a finite number, 0 or more")
     if plan.dropout is not None and not 0 <= plan.dropout < 1:
@@ -240,13 +224,7 @@ def encode_with_progress(encode: AdaptedEncoder, images: Images) -> Float[Tensor
 
 @contextmanager
 def explain_options() -> Iterator[None]:
-    """Name the command's options where a library that knows none refuses something.
-
-    Raises:
-        DataError: The images cannot be read.
-        NetError: The encoder refuses the images.
-        SettingsError: A number is not allowed.
-    """
+    """Name the command's options where a library that knows none refuses something."""
     try:
         yield
     except RefusedImagesError as error:
@@ -263,11 +241,7 @@ def explain_options() -> Iterator[None]:
 
 
 def refuse_batch_layers(encoder: LoadedEncoder) -> None:
-    """Refuse an encoder whose layers mix images, before any image is read.
-
-    Raises:
-        NetError: Names all of them.
-    """
+    """Refuse an encoder whose layers mix images, before any image is read, with their names."""
     if layers := find_batch_layers(encoder.encode):
         raise NetError(
             f"{encoder.description}: layer {name_layers(layers)} has no running statistics: "
@@ -277,11 +251,7 @@ def refuse_batch_layers(encoder: LoadedEncoder) -> None:
 
 
 def try_encoder(encode: AdaptedEncoder, images: Float[Tensor, "2 C H W"]) -> None:
-    """Encode the first images of a source; grey ones, which may get colours, may be refused yet.
-
-    Raises:
-        NetError: The encoder cannot encode them, each by itself.
-    """
+    """Encode the first images of a source; grey ones, which may get colours, may be refused yet."""
     try:
         encode_images(encode, images)
     except RefusedImagesError:
@@ -290,11 +260,7 @@ def try_encoder(encode: AdaptedEncoder, images: Float[Tensor, "2 C H W"]) -> Non
 
 
 def choose_noise(plan: AuditPlan, encoder: LoadedEncoder) -> float:
-    """Return the noise that is given, or that the encoder's file states.
-
-    Raises:
-        SettingsError: Nobody says it.
-    """
+    """Return the noise that is given, or stated by the encoder's file, else SettingsError."""
     noise = encoder.noise if plan.noise is None else plan.noise
     if noise is None:
         raise SettingsError(
@@ -304,17 +270,8 @@ def choose_noise(plan: AuditPlan, encoder: LoadedEncoder) -> float:
     return noise
 
 
-def choose_normalisation(plan: AuditPlan, encoder: LoadedEncoder) -> Normalisation | None:
-    """Return what is done to images: what is given, or what the module states."""
-    return parse_normalisation(plan) or encoder.normalisation
-
-
 def parse_normalisation(plan: AuditPlan) -> Normalisation | None:
-    """Return what is to be done to images; None where a plan does not say it.
-
-    Raises:
-        SettingsError: Mean and deviation do not fit together, or a deviation is not above 0.
-    """
+    """Return the plan's normalisation, None where it has none; SettingsError on a wrong one."""
     mean, deviation = tuple(plan.mean), tuple(plan.deviation)
     if not mean and not deviation:
         return None
@@ -331,7 +288,7 @@ def parse_normalisation(plan: AuditPlan) -> Normalisation | None:
 def describe_encoder(
     features: int, normalisation: Normalisation | None, is_fully_attacked: bool
 ) -> str:
-    """Say what the encoder makes of images, and what no attack could use."""
+    """Describe what the encoder makes of images, and what no attack could use."""
     sentences = [f"The encoder gives {features} features an image."]
     if normalisation is not None:
         mean, deviation = (", ".join(f"{v:g}" for v in values) for values in normalisation)
@@ -349,8 +306,7 @@ def describe_encoder(
 def read_images(plan: AuditPlan, encoder: LoadedEncoder) -> tuple[Images, str]:
     """Return the images of a plan, none that the encoder is known to be trained on, and say which.
 
-    Raises:
-        DataError: They are too few to attack.
+    DataError where they are too few to attack.
     """
     name, path = find_source(plan.data)
     options = {
@@ -378,13 +334,9 @@ def attack_encoder(
     noise: float | NoiseFunction,
     dropout: float,
 ) -> Iterator[Inversion]:
-    """Let attacks rebuild the first images; the attacker owns the others, none of them twice.
+    """Rebuild the first images; the attacker owns the others, but no copy of a target.
 
-    Yields:
-        After each attack what it and those before it found; nothing where there is none.
-
-    Raises:
-        NetError: The features are not finite.
+    Yields after each attack what it and those before it found.
     """
     if not plan.attacks:
         return
@@ -412,44 +364,24 @@ def attack_encoder(
                 seed=plan.seed,
                 progress=listener.show_line,
             )
-            inversion = latest if inversion is None else merge_inversions(inversion, latest)
+            earlier, inversion = inversion or latest, latest
+            inversion = replace(
+                latest,
+                reconstructions=earlier.reconstructions | latest.reconstructions,
+                scores=earlier.scores | latest.scores,
+            )
             yield inversion
 
 
-def merge_inversions(first: Inversion, second: Inversion) -> Inversion:
-    """Put the attacks of two inversions of the same targets together."""
-    return replace(
-        first,
-        reconstructions=first.reconstructions | second.reconstructions,
-        scores=first.scores | second.scores,
-    )
-
-
 def write_record(audit: Audit, folder: Path) -> Path:
-    """Write the numbers of an audit, whole or not at all.
-
-    Args:
-        audit: What was found, so far.
-        folder: Is made if need be; the file of an earlier audit is replaced.
-
-    Returns:
-        The file.
-    """
+    """Write the numbers of an audit in the place of earlier ones, and return the file."""
     path = folder / AUDIT_FILE
     write_json(path, audit.to_json())
     return path
 
 
 def write_audit(audit: Audit, folder: Path) -> Path:
-    """Write an audit and its page.
-
-    Args:
-        audit: What was found.
-        folder: Is made if need be; the files of an earlier audit are replaced.
-
-    Returns:
-        The page.
-    """
+    """Write an audit and its page in the place of earlier ones, and return the page."""
     from sims.report.audit_page import render_audit  # needs the extra `report`
 
     page = folder / PAGE_FILE

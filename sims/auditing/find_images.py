@@ -1,4 +1,4 @@
-"""What source of images a path or name stands for."""
+"""Source of images behind a path or name."""
 
 import os
 import re
@@ -18,21 +18,14 @@ FOLDER_MARKS = {
 """Files that say which source reads a folder; one without any is a folder of class folders."""
 
 IMPORT_STRING = re.compile(r"[\w.]{2,}:\w+")
-"""What names an object; a single letter before the colon is a drive, and leads a path."""
+"""Name of an object; a single letter before the colon is a drive, and leads a path."""
 
 
 def find_source(reference: str) -> tuple[str, str]:
-    """Find which source reads what a path or name stands for.
+    """Find `data.source` and `data.path` that read a path or name; DataError where nothing does.
 
-    Args:
-        reference: A folder of class folders, a folder of MNIST-format files, an npz file, a folder
-            or file of a Hugging Face data set, the name of a source, or `package.module:object`.
-
-    Returns:
-        `data.source` and `data.path`.
-
-    Raises:
-        DataError: Nothing reads it.
+    A path is a folder of class folders, a folder of MNIST-format files, an npz file, or a folder or
+    file of a Hugging Face data set.
     """
     if reference != replace_unwritable(reference):
         raise DataError(
@@ -71,21 +64,10 @@ def draw_images(
     """Read a source and draw images that an encoder is audited on.
 
     Images that it was trained on leak otherwise than others: those of a test part are taken, where
-    the source has one.
-
-    Args:
-        source: The source.
-        count: The most that are drawn.
-        seed: Decides which.
-        trained_on: Images that the encoder was trained on; none that equals one of them in every
-            pixel is drawn. None: nobody knows.
+    the source has one, and none that equals one of `trained_on` in every pixel.
 
     Returns:
-        `count` images, or all where there are fewer, and sentences on which they are and what was
-        done to them.
-
-    Raises:
-        DataError: The source cannot be read.
+        `count` images at most, and sentences on which they are and what was done to them.
     """
     data = read_source(source, is_numbered_anew=True)  # which are alike is all that is asked
     images = data.train if data.test is None else data.test

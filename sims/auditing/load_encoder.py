@@ -43,14 +43,56 @@ ONNX_TYPES = {
 """Types of an ONNX file's input in which images can be given."""
 CHANNELS = (1, 3)
 TIMM_CONFIG = "pretrained_cfg"
-"""Where a module of timm says how the images of its training were normalised."""
+"""Attribute of a module of timm with the normalisation of its training images."""
 
 
 class Normalisation(NamedTuple):
-    """What is done to images in [0, 1] before an encoder: (x - mean) / deviation, by channel."""
+    """Normalisation of images in [0, 1] before an encoder: (x - mean) / deviation, by channel."""
 
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
+
+
+class InputForm(NamedTuple):
+    """The form in which a file takes images in [0, 1] of shape (N, C, H, W)."""
+
+    dtype: torch.dtype
+    is_channels_last: bool
+    is_flat: bool
+
+    @classmethod
+    def read(cls, path: Path, dtype: torch.dtype, shape: Sequence[object]) -> "InputForm":
+        """Read the form of an input's stated shape, () where none is; NetError on no images."""
+        if len(shape) not in (0, 2, 4):
+            raise NetError(
+                f"{path} takes {list(shape)}, must take images (N, C, H, W), (N, H, W, C) or, "
+                "flat, (N, C*H*W); put a Reshape in front of its first node"
+            )
+        is_last = len(shape) == 4 and shape[3] in CHANNELS and shape[1] not in CHANNELS
+        return cls(dtype, is_last, len(shape) == 2)
+
+    def __str__(self) -> str:
+        """Describe what is done to images; empty where nothing is."""
+        changes = ["which takes bytes"] if self.dtype == torch.uint8 else []
+        changes += ["which takes channels last"] if self.is_channels_last else []
+        changes += ["which takes images made flat, channel by channel"] if self.is_flat else []
+        return "".join(f", {change}" for change in changes)
+
+    def convert(self, images: Float[Tensor, "B C H W"]) -> Shaped[Tensor, "B ..."]:
+        """Return images in this form; NetError where bytes are taken and pixels are no bytes."""
+        if self.dtype == torch.uint8:
+            low, high = (float(value) for value in images.aminmax())
+            if not 0 <= low <= high <= 1:
+                raise NetError(
+                    f"the encoder takes bytes, and pixels are in [{low:.3g}, {high:.3g}], must be "
+                    "in [0, 1] before they are made bytes; leave --mean and --std out"
+                )
+            images = (images * 255).round()
+        if self.is_channels_last:
+            images = images.movedim(1, -1).contiguous()
+        if self.is_flat:
+            images = images.flatten(1)
+        return images.to(self.dtype)
 
 
 class LoadedEncoder(NamedTuple):
@@ -58,7 +100,7 @@ class LoadedEncoder(NamedTuple):
 
     encode: nn.Module
     description: str
-    """What it is, in words."""
+    """The encoder in words."""
     noise: float | None = None
     """Standard deviation that the file states, in units of the features; None: it says nothing."""
     learned_noise: NoiseFunction | None = None
@@ -67,29 +109,19 @@ class LoadedEncoder(NamedTuple):
     dropout: float = 0.0
     """Share of features that is dropped at the cut."""
     training: Images | None = None
-    """What it was trained on, where the file says so."""
+    """Its training images, where the file has them."""
     accuracy: tuple[float, int] | None = None
     """Share of right answers, and of how many images, where the file says so."""
     normalisation: Normalisation | None = None
-    """What the module says is done to its images, where it does."""
+    """Normalisation that the module states."""
 
 
 def load_encoder(reference: str) -> LoadedEncoder:
-    """Load the encoder that a reference names.
+    """Load an encoder as a module; that of an ONNX file has no gradient.
 
-    Args:
-        reference: The folder of a run, a `.onnx` file, a `.pt2` file of `torch.export`, or
-            `package.module:object`: a module, a method of one, or a function without arguments that
-            returns one.
-
-    Returns:
-        The encoder as a module; that of an ONNX file has no gradient.
-
-    Raises:
-        NetError: The file cannot be read as an encoder.
-        PluginError: The import string leads to none.
-        RunError: The folder is no run, or its samples are whole nets.
-        MissingExtraError: ONNX Runtime is missing.
+    The reference is the folder of a run, a `.onnx` file, a `.pt2` file of `torch.export`, or
+    `package.module:object`: a module, a method of one, or a function without arguments that returns
+    one. A FedcelError says what is wrong with it.
     """
     path = Path(reference)
     if path.is_dir():
@@ -110,8 +142,8 @@ def load_from_run(folder: Path) -> LoadedEncoder:
     """Load the encoder of a run's device, and the law of its noise."""
     run = read_run(folder)
     net = build_sent_net(run)
-    result = read_result(folder)
-    count = len(run.splits.test.y)
+    path = folder / RESULT_FILE
+    accuracy = read_record(path, RunResult).accuracy if path.exists() else None
     return LoadedEncoder(
         net.encoder,
         f"the encoder of run {folder}",
@@ -119,7 +151,7 @@ def load_from_run(folder: Path) -> LoadedEncoder:
         partial(scale_sigma, net) if net.noise_scale is not None else None,
         net.cut.dropout,
         run.splits.training,
-        (result.accuracy, count) if result and result.accuracy is not None else None,
+        None if accuracy is None else (accuracy, len(run.splits.test.y)),
     )
 
 
@@ -127,12 +159,6 @@ def scale_sigma(net: SplitNet, z: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
     """Return the standard deviation of the noise that each feature gets."""
     scale = net.scale_noise(z)
     return torch.full_like(z, net.cut.sigma) if scale is None else net.cut.sigma * scale
-
-
-def read_result(folder: Path) -> RunResult | None:
-    """Read what a run measured of itself; None for one that is not measured."""
-    path = folder / RESULT_FILE
-    return read_record(path, RunResult) if path.exists() else None
 
 
 def load_from_object(reference: str) -> LoadedEncoder:
@@ -184,9 +210,9 @@ def load_from_export(path: Path) -> LoadedEncoder:
     if len(examples) != 1:
         raise NetError(f"{path} takes {len(examples)} inputs, must take images alone")
     (example,) = examples
-    form = read_form(path, example.dtype, example.shape)
+    form = InputForm.read(path, example.dtype, example.shape)
     least, most = find_batch_sizes(example.shape, program.range_constraints)
-    encode = FixedBatches(ConvertedImages(module, form), least, most)
+    encode = FileEncoder(module, form, least, most)
     return LoadedEncoder(encode, f"torch.export file {path}{form}")
 
 
@@ -221,7 +247,7 @@ def load_from_onnx(path: Path) -> LoadedEncoder:
             f"{path} takes {inputs[0].type}, must take {', '.join(ONNX_TYPES)}; put a Cast in "
             "front of its first node"
         )
-    form = read_form(path, ONNX_TYPES[inputs[0].type], shape)
+    form = InputForm.read(path, ONNX_TYPES[inputs[0].type], shape)
 
     def encode(images: Tensor) -> dict[str, object]:
         try:
@@ -236,7 +262,7 @@ def load_from_onnx(path: Path) -> LoadedEncoder:
         numbers = [torch.from_numpy(v) if isinstance(v, np.ndarray) else v for v in values]
         return dict(zip(outputs, numbers, strict=True))
 
-    learned_noise = None
+    learned_noise: NoiseFunction | None = None
     if noise_shape != "one":
         outputs.remove(NOISE_OUTPUT)
     if noise_shape == "image":
@@ -248,10 +274,13 @@ def load_from_onnx(path: Path) -> LoadedEncoder:
         size = [part if isinstance(part, int) else 1 for part in shape]
         blank = torch.zeros(size, dtype=form.dtype).numpy()
         deviations = torch.from_numpy(session.run([NOISE_OUTPUT], {name: blank})[0][:1])
-        learned_noise = partial(repeat_deviations, deviations)
+
+        def learned_noise(z: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
+            return deviations.to(z).expand_as(z)
+
     batch = shape[0] if shape and isinstance(shape[0], int) else None
     return LoadedEncoder(
-        FixedBatches(ConvertedImages(encode, form), batch or 1, batch),
+        FileEncoder(encode, form, batch or 1, batch),
         f"ONNX file {path}{form}",
         noise,
         learned_noise,
@@ -259,93 +288,26 @@ def load_from_onnx(path: Path) -> LoadedEncoder:
     )
 
 
-def read_form(path: Path, dtype: torch.dtype, shape: Sequence[object]) -> "InputForm":
-    """Read the form in which an input of a stated shape takes images; () where none is stated.
-
-    Raises:
-        NetError: It takes no images.
-    """
-    if len(shape) not in (0, 2, 4):
-        raise NetError(
-            f"{path} takes {list(shape)}, must take images (N, C, H, W), (N, H, W, C) or, flat, "
-            "(N, C*H*W); put a Reshape in front of its first node"
-        )
-    is_last = len(shape) == 4 and shape[3] in CHANNELS and shape[1] not in CHANNELS
-    return InputForm(dtype, is_last, len(shape) == 2)
-
-
-class InputForm(NamedTuple):
-    """The form in which a file takes images in [0, 1] of shape (N, C, H, W)."""
-
-    dtype: torch.dtype
-    is_channels_last: bool
-    is_flat: bool
-
-    def __str__(self) -> str:
-        """Describe what is done to images; empty where nothing is."""
-        changes = ["which takes bytes"] if self.dtype == torch.uint8 else []
-        changes += ["which takes channels last"] if self.is_channels_last else []
-        changes += ["which takes images made flat, channel by channel"] if self.is_flat else []
-        return "".join(f", {change}" for change in changes)
-
-    def convert(self, images: Float[Tensor, "B C H W"]) -> Shaped[Tensor, "B ..."]:
-        """Return images in this form.
-
-        Raises:
-            NetError: They are no images in [0, 1], and bytes are taken.
-        """
-        if self.dtype == torch.uint8:
-            low, high = (float(value) for value in images.aminmax())
-            if not 0 <= low <= high <= 1:
-                raise NetError(
-                    f"the encoder takes bytes, and pixels are in [{low:.3g}, {high:.3g}], must be "
-                    "in [0, 1] before they are made bytes; leave --mean and --std out"
-                )
-            images = (images * 255).round()
-        if self.is_channels_last:
-            images = images.movedim(1, -1).contiguous()
-        if self.is_flat:
-            images = images.flatten(1)
-        return images.to(self.dtype)
-
-
-class ConvertedImages(nn.Module):
-    """An encoder behind the form in which it takes images."""
-
-    def __init__(self, encode: Encoder, form: InputForm) -> None:
-        super().__init__()
-        self.encode = encode
-        self.form = form
-
-    def forward(self, images: Float[Tensor, "B C H W"]) -> object:
-        """Return what the encoder gives."""
-        return self.encode(self.form.convert(images))
-
-
-def repeat_deviations(
-    deviations: Float[Tensor, "1 D"], z: Float[Tensor, "B D"]
-) -> Float[Tensor, "B D"]:
-    """Return the same standard deviations for all images."""
-    return deviations.to(z).expand_as(z)
-
-
-class FixedBatches(nn.Module):
-    """An encoder for any number of images where it takes `least` to `most` at once.
+class FileEncoder(nn.Module):
+    """The encoder of a file, for any number of images in [0, 1].
 
     Args:
         encode: The encoder.
+        form: The form in which it takes images.
         least: Images that it takes at least; fewer are filled up by copies of the last.
         most: Images that it takes at most; None: any number.
     """
 
-    def __init__(self, encode: Encoder, least: int, most: int | None) -> None:
+    def __init__(self, encode: Encoder, form: InputForm, least: int, most: int | None) -> None:
         super().__init__()
         self.encode = encode
+        self.form = form
         self.least = least
         self.most = most
 
     def forward(self, images: Float[Tensor, "B C H W"]) -> object:
         """Return what the encoder gives; its outputs by name where batches were put together."""
+        images = self.form.convert(images)
         if len(images) >= self.least and (self.most is None or len(images) <= self.most):
             return self.encode(images)
         parts = []

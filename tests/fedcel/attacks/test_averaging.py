@@ -22,11 +22,7 @@ from fedcel.leakage import (
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet
 from fedcel.testing.attacks import AttackContract, LinearObservation, load_digit_targets
-
-
-def stream(seed: int = 0) -> torch.Generator:
-    """Return a generator."""
-    return torch.Generator().manual_seed(seed)
+from fedcel.testing.attacks import make_stream as stream
 
 
 def pixels(sigma: float, dropout: float = 0.0) -> SmashedData:

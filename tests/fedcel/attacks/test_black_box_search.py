@@ -11,11 +11,7 @@ from fedcel.attacks.decoder import apply_network
 from fedcel.attacks.score_card import mean_image, mse
 from fedcel.errors import SpentError
 from fedcel.testing.attacks import AttackContract, LinearObservation, load_digit_targets
-
-
-def stream(seed: int = 0) -> torch.Generator:
-    """Return a generator."""
-    return torch.Generator().manual_seed(seed)
+from fedcel.testing.attacks import make_stream as stream
 
 
 class TestSearch(AttackContract):

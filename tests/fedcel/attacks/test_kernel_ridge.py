@@ -27,12 +27,8 @@ from fedcel.testing.attacks import (
     LinearObservation,
     load_digit_targets,
 )
+from fedcel.testing.attacks import make_stream as stream
 from tests.fedcel.attacks.undefended import train_undefended
-
-
-def stream(seed: int = 0) -> torch.Generator:
-    """Return a generator."""
-    return torch.Generator().manual_seed(seed)
 
 
 def made(attack: Attack, observation: SmashedData | LinearObservation) -> float:

@@ -12,12 +12,8 @@ from fedcel.leakage import SmashedData, optimal_leak
 from fedcel.nets import SplitNet, build_net
 from fedcel.settings import NetSettings
 from fedcel.testing.attacks import load_digit_targets
+from fedcel.testing.attacks import make_stream as stream
 from tests.fedcel.attacks.undefended import train_undefended
-
-
-def stream(seed: int = 0) -> torch.Generator:
-    """Return a generator."""
-    return torch.Generator().manual_seed(seed)
 
 
 def test_leaks_more_and_still_serves() -> None:

@@ -29,6 +29,7 @@ from fedcel.testing.attacks import (
     LinearObservation,
     load_digit_targets,
 )
+from fedcel.testing.attacks import make_stream as stream
 from tests.fedcel.attacks.undefended import train_undefended
 
 
@@ -69,11 +70,6 @@ def test_budget_multiplies_steps() -> None:
     """At least one is left."""
     assert DescentSteps(100, 0.1).scaled(2.5) == DescentSteps(250, 0.1)
     assert DescentSteps(100, 0.1).scaled(1e-9).number == 1
-
-
-def stream(seed: int = 0) -> torch.Generator:
-    """Return a generator."""
-    return torch.Generator().manual_seed(seed)
 
 
 class TestRMLE(AttackContract):

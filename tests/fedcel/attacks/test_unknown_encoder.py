@@ -11,11 +11,10 @@ from fedcel.attacks.score_card import class_means, mse
 from fedcel.attacks.unknown_encoder import (
     Shadow,
     UnSplit,
-    build_plain_encoder,
     moment_distance,
     residual_sd,
 )
-from fedcel.leakage import FREE_QUERIES, HEAD, Observation, SmashedData
+from fedcel.leakage import ARCHITECTURE, FREE_QUERIES, HEAD, Observation, SmashedData
 from fedcel.nets.build_net import initialise_parameters
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet
@@ -24,16 +23,12 @@ from fedcel.testing.attacks import (
     LinearObservation,
     load_digit_targets,
 )
+from fedcel.testing.attacks import make_stream as stream
 from tests.fedcel.attacks.undefended import train_undefended
 
 
-def stream(seed: int = 0) -> torch.Generator:
-    """Return a generator."""
-    return torch.Generator().manual_seed(seed)
-
-
 class TestShadow(AttackContract):
-    """With the layers of the real encoder."""
+    """The built-in one."""
 
     share = 0.75
 
@@ -44,14 +39,6 @@ class TestShadow(AttackContract):
     def observation(self) -> Observation:
         """Return the messages of an undefended net."""
         return SmashedData(train_undefended())
-
-
-class TestOtherShadow(TestShadow):
-    """With layers of its own."""
-
-    def build(self) -> Attack:
-        """Return it."""
-        return Shadow(clone=False)
 
 
 class Blind(TestShadow):
@@ -71,7 +58,7 @@ def test_contract_catches_a_shadow_that_never_learns() -> None:
 class Silent(SmashedData):
     """Messages of a device that answers nobody."""
 
-    grants = frozenset({HEAD})  # type: ignore[assignment]
+    grants = frozenset({HEAD, ARCHITECTURE})  # type: ignore[assignment]
 
     def sample(self, images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         """Refuse."""
@@ -83,7 +70,7 @@ def test_asks_nobody_and_sees_more_than_the_label() -> None:
     known, targets = load_digit_targets()
     seen = SmashedData(train_undefended())
     observed = seen.sample(targets.x, stream())
-    rebuilt = Shadow(clone=False).reconstruct(Silent(seen.net), known, observed, 0.5, stream(1))
+    rebuilt = Shadow().reconstruct(Silent(seen.net), known, observed, 0.5, stream(1))
     assert mse(rebuilt, targets.x) < 0.9 * mse(class_means(targets.y, known), targets.x)
 
 
@@ -118,11 +105,10 @@ def test_moments_by_hand() -> None:
 
 def test_residue_is_what_the_defence_does_not_explain() -> None:
     """Noise of sd .5 received, .4 of the defence: .3 is missing; nothing where .5 is its own."""
-    encoder = build_plain_encoder(torch.zeros(1, 1, 8, 8), 4, stream())
     x = torch.rand(20_000, 1, 8, 8, generator=stream(1))
     defences = [SmashedData(train_undefended(sd)) for sd in (0.4, 0.5)]
     with torch.no_grad():
-        z = encoder(x)
+        z = x.flatten(1)[:, :4]
         observed = z + 0.5 * torch.randn(len(x), 4, generator=stream(2))
         missing = [residual_sd(noise.disturb(z, stream(3)), observed) for noise in defences]
     assert missing[0].tolist() == pytest.approx([0.3] * 4, rel=0.05)

@@ -31,12 +31,8 @@ from fedcel.settings import (
     parse_settings,
 )
 from fedcel.testing.attacks import LinearObservation, load_digit_targets
+from fedcel.testing.attacks import make_stream as stream
 from sims.attacking.client_updates import Uploads
-
-
-def stream(seed: int = 0) -> torch.Generator:
-    """Return a generator."""
-    return torch.Generator().manual_seed(seed)
 
 
 @cache
