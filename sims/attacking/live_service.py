@@ -136,8 +136,7 @@ def attack_service(
         targets, auxiliary, allowance = split_budget(run, attack_settings, affordable)
         live = LiveAnswers(client.ask, throttle_lines("asking the service"), before, allowance)
         answers = live.sample(targets.x, torch.Generator())
-        few = max(2, min(attack_settings.candidates, len(targets.y)))
-        attack_settings = attack_settings.model_copy(update={"targets": 0, "candidates": few})
+        attack_settings = attack_settings.model_copy(update={"targets": 0})
         with show_attacks("attacking the service", attack_settings.seeds) as listener:
             outcome = run_attacks(
                 [live],
@@ -156,7 +155,7 @@ def attack_service(
         "answers": live.paid,
         "spent": before - live.remaining_epsilon,
         "accuracy": float((answers.argmax(1) == targets.y).double().mean()),
-        "candidates": few,
+        "candidates": min(attack_settings.candidates, len(targets.y)),
     }
     for row in outcome.rows:
         if row.skipped:

@@ -16,7 +16,7 @@ from fedcel.nets.build_net import build_net
 from fedcel.settings import AttackSettings
 from fedcel.testing.attacks import LinearObservation, load_digit_targets
 
-QUICK = AttackSettings(names="decoder", seeds=2, budget=0.02, candidates=20)
+QUICK = AttackSettings(names="decoder", seeds=2, budget=0.02)
 
 
 def smashed() -> SmashedData:

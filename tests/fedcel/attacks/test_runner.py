@@ -21,7 +21,7 @@ SCORES = ["mse", "psnr", "ssim", "identification-1", "identification-5", "label-
 ANCHORS = ["mean-mse", "oracle-mse", "seconds"]
 COUNTS = ["targets", "identification-candidates"]
 KEYS = ["attack", "observation", "knowledge", "seed", "budget", *COUNTS, *SCORES, *ANCHORS]
-QUICK = AttackSettings(names="decoder", seeds=2, budget=0.02, candidates=20)
+QUICK = AttackSettings(names="decoder", seeds=2, budget=0.02)
 
 
 def smashed(sigma: float = 0.1) -> SmashedData:
