@@ -1,8 +1,8 @@
 """Page of an audit: one file, no network needed."""
 
-import numpy as np
+from collections.abc import Mapping
 
-from fedcel.attacks import Inversion
+from fedcel.attacks import Inversion, ReconstructionScores
 from fedcel.leakage import USELESS_BITS, Leakage
 from sims.report.page import Part
 from sims.report.reconstruction_strips import Strip
@@ -37,11 +37,14 @@ def render_audit(leak: Leakage, inversion: Inversion | None, title: str, conditi
     )
     rebuilt = Part("What an attacker reconstructs", "No attack that rebuilds images was run.")
     if inversion is not None:
+        images = {"originals": inversion.targets, **inversion.reconstructions}
         rebuilt = Part(
             rebuilt.title,
             str(inversion),
-            strips=make_strips(inversion),
-            tables=[make_attacks_table(inversion)],
+            strips=[
+                Strip("", name, rows[:SHOWN].double().numpy()) for name, rows in images.items()
+            ],
+            tables=[make_attacks_table(inversion.scores)],
         )
     return render_template(
         "report/audit.html.jinja",
@@ -57,31 +60,24 @@ def render_audit(leak: Leakage, inversion: Inversion | None, title: str, conditi
 
 def make_measures_table(leak: Leakage) -> Table:
     """Return the leak measured of all images, with its limits."""
-    measures = {
-        "bits about the image": (
-            *(leak.information_bits, leak.information_half_width, leak.certificate_bits),
-            *(leak.population_bits, leak.cap_bits),
-        ),
-        "bits beyond the label": (
-            *(leak.bits_beyond_label, leak.beyond_label_half_width),
-            *(leak.certificate_beyond_label, leak.population_beyond_label),
-            leak.cap_beyond_label,
-        ),
-    }
+    about = (leak.information_bits, leak.information_half_width, leak.certificate_bits)
+    beyond = (leak.bits_beyond_label, leak.beyond_label_half_width, leak.certificate_beyond_label)
+    measures = [("bits about the image", about, leak.population_bits, leak.cap_bits)]
+    if leak.has_classes:
+        limits = (leak.population_beyond_label, leak.cap_beyond_label)
+        measures.append(("bits beyond the label", beyond, *limits))
     rows = [
         [
-            name,
-            *(format_number(value, 3) for value in (bits, half, certificate)),
+            *(name, *(format_number(value, 3) for value in values)),
             "none of use" if (unseen or 0) > USELESS_BITS else format_number(unseen, 3),
             format_number(cap, 2),
         ]
-        for name, (bits, half, certificate, unseen, cap) in measures.items()
+        for name, values, unseen, cap in measures
     ]
-    head = ("", "measured", "±", "certificate", "unseen images", "at most")
-    shares = (leak.identification, leak.identification_half_width)
+    shares = map(format_share, (leak.identification, leak.identification_half_width))
     right = f"right image of {leak.identification_candidates}, %"
-    rows = rows if leak.has_classes else rows[:1]
-    rows.append([right, *map(format_share, shares), DASH, DASH, "100.0"])
+    rows.append([right, *shares, DASH, DASH, "100.0"])
+    head = ("", "measured", "±", "certificate", "unseen images", "at most")
     return make_table("What leaks", head, rows)
 
 
@@ -90,29 +86,16 @@ def format_share(value: float | None) -> str:
     return format_number(None if value is None else 100 * value, 1)
 
 
-def make_attacks_table(inversion: Inversion) -> Table:
+def make_attacks_table(scores: Mapping[str, ReconstructionScores]) -> Table:
     """Return the score card of every attack, above the errors of guesses without a message."""
-    scores = list(inversion.scores.values())
+    first = next(iter(scores.values()))
     rows = [
         [
-            name,
-            *(format_number(score.mse, 4), format_number(score.psnr, 1)),
+            *(name, format_number(score.mse, 4), format_number(score.psnr, 1)),
             *(format_number(score.ssim, 3), format_share(score.identification_1)),
         ]
-        for name, score in inversion.scores.items()
+        for name, score in scores.items()
     ]
-    errors = {
-        "label only (class means)": scores[0].oracle_mse,
-        "nothing (mean image)": scores[0].mean_mse,
-    }
-    rows += [[name, format_number(mse, 4), DASH, DASH, DASH] for name, mse in errors.items()]
+    guesses = {"label only (class means)": first.oracle_mse, "nothing (mean image)": first.mean_mse}
+    rows += [[name, format_number(mse, 4), DASH, DASH, DASH] for name, mse in guesses.items()]
     return make_table("Attacks", ("attack", "MSE", "PSNR, dB", "SSIM", "right image, %"), rows)
-
-
-def make_strips(inversion: Inversion) -> list[Strip]:
-    """Return originals and the reconstructions of each attack."""
-    images = {"originals": inversion.targets, **inversion.reconstructions}
-    return [
-        Strip("", name, np.asarray(rebuilt[:SHOWN].numpy(), np.float64))
-        for name, rebuilt in images.items()
-    ]

@@ -4,9 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from fedcel.attacks import AttackId
-from sims.report.table import Table, format_estimate, make_table
+from sims.report.table import Table, format_number, make_table
 from sims.results.columns import MSE
-from sims.results.intervals import Estimate
 from sims.results.records import BenchRow
 from sims.results.worst_attack import comparable_attacks
 
@@ -48,15 +47,15 @@ def find_sweeps(rows: Iterable[BenchRow]) -> list[Sweep]:
     return sweeps
 
 
-def make_sweeps_table(sweeps: Sequence[Sweep], labels: Mapping[Point, str] | None = None) -> Table:
-    """Return the MSE at each budget and whether it was still falling; titles have no strength."""
+def make_sweeps_table(sweeps: Sequence[Sweep], labels: Mapping[Point, str]) -> Table:
+    """Return the MSE at each budget and whether it was still falling."""
     budgets = sorted({budget for sweep in sweeps for budget in sweep.errors})
     head = ("variant", "attack", *(f"MSE, {budget:g}x" for budget in budgets), "still falling")
     rows = [
         (
-            (labels or {}).get(sweep.point, sweep.title),
+            labels.get(sweep.point, sweep.title),
             sweep.attack,
-            *(format_estimate(MSE, Estimate(sweep.errors.get(budget))) for budget in budgets),
+            *(format_number(sweep.errors.get(budget), MSE.digits) for budget in budgets),
             "yes" if sweep.falling else "no",
         )
         for sweep in sweeps

@@ -1,7 +1,7 @@
 """Summaries of a bench: the cells of one variant at one strength, with means and intervals."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -73,17 +73,21 @@ class Summary:
         ]
         return crossed_interval(values, mean_samples(self.samples, column.key))
 
+    def mean(self, column: Column) -> float | None:
+        """Return the mean of a measure; None where it was not measured."""
+        return self.measure(column).mean
+
     def measure_decoder(self, column: Column) -> Estimate:
         """Return the mean of a score of the decoder over attack seeds and training seeds."""
         rows = [row for run in self.runs for row in select_decoder_rows(run)]
         return estimate(getattr(row, attribute(column.key)) for row in rows)
 
-    def measure_validation(self) -> Estimate:
+    def measure_validation(self) -> float | None:
         """Return the accuracy on the validation set, mean over the rounds after burn-in.
 
         One round's accuracy on a small set moves by points.
         """
-        return estimate(settled_accuracy(run) for run in self.runs if run.events)
+        return estimate(settled_accuracy(run) for run in self.runs if run.events).mean
 
     @property
     def worst_attacks(self) -> list[str]:
@@ -99,7 +103,7 @@ class Summary:
     @property
     def learned_nothing(self) -> bool:
         """Whether its accuracy cannot be told from a guess, so that its leak means nothing."""
-        accuracy, result = self.measure(ACCURACY).mean, self.results[0]
+        accuracy, result = self.mean(ACCURACY), self.results[0]
         if accuracy is None or result.chance_accuracy is None or not result.candidates:
             return False
         return is_at_chance(accuracy, result.candidates, result.chance_accuracy)
@@ -108,7 +112,7 @@ class Summary:
 def settled_accuracy(run: FinishedRun) -> float | None:
     """Return the mean validation accuracy of the rounds after burn-in, or the last round's."""
     end = burn_in_rounds(run.settings)
-    late = [event for event in run.events if event.round > end] or list(run.events[-1:])
+    late = [event for event in run.events if event.round > end] or run.events[-1:]
     return estimate(event.accuracy for event in late).mean
 
 
@@ -131,19 +135,15 @@ def accuracy_lost_to_a_loss(run: FinishedRun) -> tuple[float, float] | None:
     return (best, settled) if best - settled > max(LEAST_FALL, chance) else None
 
 
-def select_decoder_rows(run: FinishedRun) -> list[AttackRow]:
+def select_decoder_rows(run: FinishedRun) -> Sequence[AttackRow]:
     """Return the decoder's runs, one for each attack seed, with the run's own attack settings.
 
     Where it was run with other settings only, those with which it rebuilt images best.
     """
     attacks = group_by_attack(row for row in run.attacks if row.attack == "decoder")
-    default = run.settings.attack
-    configured = {
-        attack: rows
-        for attack, rows in attacks.items()
-        if (attack.knowledge, attack.budget) == (default.knowledge, default.budget)
-    }
-    worst = find_worst_attack(average_seeds(rows) for rows in (configured or attacks).values())
+    default = (run.settings.attack.knowledge, run.settings.attack.budget)
+    usual = [rows for a, rows in attacks.items() if (a.knowledge, a.budget) == default]
+    worst = find_worst_attack(map(average_seeds, usual or attacks.values()))
     return attacks[worst.id] if worst else []
 
 
@@ -156,18 +156,15 @@ def summarise_book(book: Book, common: bool = False) -> tuple[Summary, ...]:
     points: dict[tuple[str, float | None], list[BenchRow]] = {}
     for row in (hold_to_common if common else hold_to_common_per_point)(book.rows):
         points.setdefault(row.point, []).append(row)
+    variants = [variant for variant, _ in points]
     return tuple(
         Summary(
-            label=label_row(rows[0], points),
-            rows=tuple(rows),
-            runs=tuple(book.runs[row.run] for row in rows),
-            samples=resample_rows(rows, book.images),
+            f"{rows[0].name}, {strength:g}"
+            if variants.count(variant) > 1 and strength is not None
+            else rows[0].name,
+            tuple(rows),
+            tuple(book.runs[row.run] for row in rows),
+            resample_rows(rows, book.images),
         )
-        for rows in points.values()
+        for (variant, strength), rows in points.items()
     )
-
-
-def label_row(row: BenchRow, points: Iterable[tuple[str, float | None]]) -> str:
-    """Return the variant's name, and the strength where its variant has several."""
-    is_swept = sum(variant == row.variant for variant, _ in points) > 1
-    return f"{row.name}, {row.strength:g}" if is_swept and row.strength is not None else row.name

@@ -1,34 +1,19 @@
-"""One table model, drawn as Markdown, LaTeX, CSV and terminal columns; HTML is `grid.html.jinja`.
-
-A `TableColumn` has a heading and turns a row, whatever it is, into text.
-"""
+"""One table model, drawn as Markdown, LaTeX, CSV and terminal columns; `grid.html.jinja`: HTML."""
 
 import csv
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from io import StringIO
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
 from sims.results.columns import BITS, IDENTIFICATION, MSE, Column
-from sims.results.intervals import Estimate, crossed_interval, estimate
+from sims.results.intervals import Estimate, estimate
 from sims.results.records import BenchRow
 
 DASH = "–"
 GREEK = {
-    "α": "alpha",
-    "β": "beta",
-    "γ": "gamma",
-    "δ": "delta",
-    "ε": "varepsilon",
-    "λ": "lambda",
-    "μ": "mu",
-    "ξ": "xi",
-    "π": "pi",
-    "ρ": "rho",
-    "σ": "sigma",
-    "τ": "tau",
-    "Δ": "Delta",
-}
+    "α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "varepsilon", "λ": "lambda",
+    "μ": "mu", "ξ": "xi", "π": "pi", "ρ": "rho", "σ": "sigma", "τ": "tau", "Δ": "Delta",
+}  # fmt: skip
 LATEX = str.maketrans(
     {
         **{letter: f"\\{letter}" for letter in "&%$#_{}"},
@@ -40,8 +25,6 @@ LATEX = str.maketrans(
     }
 )  # fmt: skip
 """LaTeX of characters that it would read as commands, and of those that pdflatex lacks."""
-Row = TypeVar("Row")
-RowContra = TypeVar("RowContra", contravariant=True)
 
 
 def format_number(value: float | None, digits: int) -> str:
@@ -49,44 +32,28 @@ def format_number(value: float | None, digits: int) -> str:
     return DASH if value is None else f"{value:z.{digits}f}"
 
 
-def format_spread(mean: float | None, spread: float | None, digits: int, scale: float = 1.0) -> str:
-    """Return "mean ± spread", or the mean where there is no spread."""
-    text = format_number(None if mean is None else scale * mean, digits)
-    return text if spread is None else f"{text} ± {format_number(scale * spread, digits)}"
+def format_spread(column: Column, mean: float | None, spread: float | None) -> str:
+    """Return "mean ± spread" as the column shows them, or the mean where there is no spread."""
+    text = format_number(None if mean is None else column.scale * mean, column.digits)
+    if spread is None:
+        return text
+    return f"{text} ± {format_number(column.scale * spread, column.digits)}"
 
 
 def format_estimate(column: Column, value: Estimate) -> str:
     """Return the mean and half of its 95 % interval, as the column shows them."""
-    return format_spread(value.mean, value.half, column.digits, column.scale)
+    return format_spread(column, value.mean, value.half)
 
 
-def format_crossed(
-    column: Column, seeds: Iterable[float | None], images: Iterable[float | None] = ()
-) -> str:
-    """Return the mean over seeds and its interval over seeds and images (`crossed_interval`)."""
-    return format_estimate(column, crossed_interval(seeds, images))
-
-
-class Measured(Protocol):
-    """A row of a table that has estimates of measures."""
-
-    def measure(self, column: Column) -> Estimate:
-        """Return the estimate of a measure, `UNKNOWN` where it was not measured."""
-
-
-@dataclass(frozen=True)
-class TableColumn(Generic[RowContra]):
+class TextColumn(NamedTuple):
     """Heading of a column, and the text of a row in it."""
 
     head: str
-    show: Callable[[RowContra], str]
+    show: Callable[[Any], str]
 
 
-def show_measure(column: Column, head: str = "") -> TableColumn[Measured]:
-    """Return the column of a measure: mean and 95 % interval."""
-    return TableColumn(
-        head or column.head, lambda row: format_estimate(column, row.measure(column))
-    )
+AnyColumn = TextColumn | Column
+"""A column of texts, or of the estimates that `measure(column)` of a row gives."""
 
 
 class Anchor(NamedTuple):
@@ -100,26 +67,24 @@ class Anchor(NamedTuple):
         return Estimate(self.measures.get(column.key))
 
 
-def find_anchors(rows: Sequence[BenchRow]) -> tuple[Anchor, Anchor]:
-    """Return the anchors of a table: an attacker who knows the label alone, and one with nothing.
+def find_anchors(rows: Sequence[BenchRow]) -> list[Anchor]:
+    """Return the anchors of a table: an attacker who knows the label only, and one with nothing.
 
-    Args:
-        rows: Cells of a bench, held to an attack where its error is shown.
+    `rows` are cells of a bench, held to an attack where its error is shown.
     """
     by_label = estimate(row.label_only_identification for row in rows).mean
     choices = (row.identification_candidates for row in rows)
     chance = estimate(1 / count if count else None for count in choices).mean
-    label_mse, mean_mse = (
+    by_label_mse, mean_mse = (
         estimate(row.measure(key) for row in rows).mean for key in ("oracle-mse", "mean-mse")
     )
-
-    def measures(identification: float | None, mse: float | None) -> dict[str, float | None]:
-        return {BITS.key: 0.0, IDENTIFICATION.key: identification, MSE.key: mse}
-
-    return (
-        Anchor("label only (class means)", measures(by_label, label_mse)),
-        Anchor("nothing (mean image)", measures(chance, mean_mse)),
-    )
+    keys = (BITS.key, IDENTIFICATION.key, MSE.key)
+    return [
+        Anchor(
+            "label only (class means)", dict(zip(keys, (0.0, by_label, by_label_mse), strict=True))
+        ),
+        Anchor("nothing (mean image)", dict(zip(keys, (0.0, chance, mean_mse), strict=True))),
+    ]
 
 
 class Table(NamedTuple):
@@ -134,11 +99,6 @@ class Table(NamedTuple):
     is_anchored: bool = False
     """Whether the last two rows are anchors."""
 
-    @property
-    def caption(self) -> str:
-        """Return heading and note, or else the name."""
-        return " ".join(filter(None, (self.heading, self.note))) or self.name
-
 
 def make_table(
     name: str, head: Iterable[str], rows: Iterable[Iterable[str]], words: int = 1
@@ -151,11 +111,15 @@ def make_table(
     return table
 
 
-def tabulate(
-    name: str, columns: Sequence[TableColumn[Row]], rows: Iterable[Row], words: int = 1
-) -> Table:
+def tabulate(name: str, columns: Sequence[AnyColumn], rows: Iterable[Any], words: int = 1) -> Table:
     """Return the table of rows as columns show them."""
-    lines = ([column.show(row) for column in columns] for row in rows)
+
+    def show(column: AnyColumn, row: Any) -> str:
+        if isinstance(column, TextColumn):
+            return column.show(row)
+        return format_estimate(column, row.measure(column))
+
+    lines = ([show(column, row) for column in columns] for row in rows)
     return make_table(name, (column.head for column in columns), lines, words)
 
 
@@ -191,10 +155,11 @@ def format_latex(table: Table) -> str:
         return ("{}" if text[:1] in ("[", "*") else "") + escape_latex(text)
 
     head, *rows = (" & ".join(map(cell, row)) + r" \\" for row in (table.head, *table.rows))
+    caption = " ".join(filter(None, (table.heading, table.note))) or table.name
     columns = "l" * table.words + "r" * (len(table.head) - table.words)
     return "\n".join(
         [
-            r"\begin{table}", r"\centering", rf"\caption{{{escape_latex(table.caption)}}}",
+            r"\begin{table}", r"\centering", rf"\caption{{{escape_latex(caption)}}}",
             rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head, r"\midrule",
             *rows, r"\bottomrule", r"\end{tabular}", r"\end{table}",
         ]

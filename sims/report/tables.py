@@ -3,7 +3,6 @@
 import math
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,16 +14,15 @@ from sims.report.summary import Summary
 from sims.report.table import (
     DASH,
     Anchor,
-    Measured,
+    AnyColumn,
     Table,
-    TableColumn,
+    TextColumn,
     find_anchors,
     format_columns,
     format_estimate,
     format_number,
     format_spread,
     make_table,
-    show_measure,
     tabulate,
 )
 from sims.results.columns import (
@@ -40,91 +38,80 @@ from sims.results.columns import (
 from sims.results.intervals import Estimate, estimate
 from sims.results.records import LiveRow, RunResult, attribute
 
-Line = Summary | Anchor
-"""Line of a table of variants."""
 
-
-def show_measures(*keys: str) -> list[TableColumn[Measured]]:
-    """Return the columns of measures."""
-    return [show_measure(column) for column in find_columns(*keys)]
-
-
-def show_decoder(column: Column, head: str) -> TableColumn[Line]:
+def show_decoder(column: Column, head: str) -> TextColumn:
     """Return the column of a decoder's score: mean and standard deviation over its runs."""
 
-    def show(line: Line) -> str:
+    def show(line: Summary | Anchor) -> str:
         if isinstance(line, Anchor):
             return format_estimate(column, line.measure(column))
         score = line.measure_decoder(column)
-        return format_spread(score.mean, score.sd, column.digits, column.scale)
+        return format_spread(column, score.mean, score.sd)
 
-    return TableColumn(head, show)
+    return TextColumn(head, show)
 
 
-def show_cost(key: str, head: str) -> TableColumn[Line]:
+def show_cost(key: str, head: str) -> TextColumn:
     """Return the column of a whole number that all seeds share."""
     column = Column(key, head, 0)
-    return TableColumn(head, lambda line: format_number(line.measure(column).mean, 0))
+    return TextColumn(head, lambda summary: format_number(summary.measure(column).mean, 0))
 
 
 PSNR, SSIM = find_columns("psnr", "ssim")
-LABEL = TableColumn[Line]("variant", lambda line: line.label)
-WORST = TableColumn[Line](
+LABEL = TextColumn("variant", lambda line: line.label)
+WORST = TextColumn(
     "worst attack", lambda line: line.name_worst() if isinstance(line, Summary) else DASH
 )
-NOISE = TableColumn[Summary](
-    "noise σ", lambda summary: DASH if summary.row.noise is None else f"{summary.row.noise:g}"
-)
-TERMINAL: tuple[TableColumn[Line], ...] = (
-    replace(LABEL, show=lambda line: textwrap.shorten(line.label, 30, placeholder="…")),
-    show_measure(ACCURACY, "accuracy %"),
-    show_measure(BITS),
-    show_measure(IDENTIFICATION, "picked of M %"),
+NOISE = TextColumn("noise σ", lambda s: DASH if s.row.noise is None else f"{s.row.noise:g}")
+TERMINAL: tuple[AnyColumn, ...] = (
+    TextColumn("variant", lambda line: textwrap.shorten(line.label, 30, placeholder="…")),
+    ACCURACY.titled("accuracy %"),
+    BITS,
+    IDENTIFICATION.titled("picked of M %"),
     show_decoder(MSE, "decoder MSE"),
-    replace(WORST, head="worst"),
+    WORST._replace(head="worst"),
 )
-FIRST: tuple[TableColumn[Line], ...] = (
+FIRST: tuple[AnyColumn, ...] = (
     LABEL,
-    show_measure(ACCURACY),
-    show_measure(BITS),
-    show_measure(IDENTIFICATION, "right image, %"),
-    show_measure(MSE, "trained attack's MSE"),
+    ACCURACY,
+    BITS,
+    IDENTIFICATION.titled("right image, %"),
+    MSE.titled("trained attack's MSE"),
 )
-MAIN: tuple[TableColumn[Line], ...] = (
+MAIN: tuple[AnyColumn, ...] = (
     LABEL,
-    *show_measures("accuracy", "nll", "ece", "bits-beyond-label", "identification-optimal"),
-    *show_measures("certificate-bits", "certificate-bits-within-class"),
+    *find_columns("accuracy", "nll", "ece", "bits-beyond-label", "identification-optimal"),
+    *find_columns("certificate-bits", "certificate-bits-within-class"),
     show_decoder(MSE, "decoder MSE"),
     show_decoder(PSNR, "decoder PSNR, dB"),
     show_decoder(SSIM, "decoder SSIM"),
     WORST,
-    show_measure(MSE, "its MSE"),
+    MSE.titled("its MSE"),
 )
-DETAILS: tuple[TableColumn[Summary], ...] = (
+DETAILS: tuple[AnyColumn, ...] = (
     LABEL,
     NOISE,
-    *show_measures("answer-bits", "bits-beyond-label", "certificate-bits-within-class"),
-    *show_measures("population-beyond-label", "population-beyond-label-bernstein"),
-    *show_measures("gaussianity-gap-bits", "gaussianity-direction-bits", "gaussianity-kurtosis"),
-    *show_measures("within-class-spread", "between-client-spread"),
+    *find_columns("answer-bits", "bits-beyond-label", "certificate-bits-within-class"),
+    *find_columns("population-beyond-label", "population-beyond-label-bernstein"),
+    *find_columns("gaussianity-gap-bits", "gaussianity-direction-bits", "gaussianity-kurtosis"),
+    *find_columns("within-class-spread", "between-client-spread"),
 )
-DEVICE: tuple[TableColumn[Line], ...] = (
+DEVICE: tuple[AnyColumn, ...] = (
     LABEL,
     show_cost("parameters", "parameters"),
     show_cost("encoder-parameters", "in the encoder"),
     show_cost("flops-per-inference", "FLOPs per inference"),
     show_cost("bytes-per-inference", "bytes per inference"),
-    show_measure(STEP_RATIO),
+    STEP_RATIO,
 )
 
 
 def tabulate_anchored(
-    name: str, columns: Sequence[TableColumn[Line]], summaries: Sequence[Summary]
+    name: str, columns: Sequence[AnyColumn], summaries: Sequence[Summary]
 ) -> Table:
     """Return a line for each summary, and the two anchors."""
     anchors = find_anchors([row for summary in summaries for row in summary.rows])
-    lines: list[Line] = [*summaries, *anchors]
-    return tabulate(name, columns, lines)._replace(is_anchored=True)
+    return tabulate(name, columns, [*summaries, *anchors])._replace(is_anchored=True)
 
 
 class Group(NamedTuple):
@@ -152,8 +139,7 @@ def tabulate_predictors(summaries: Sequence[Summary]) -> Table:
     groups = []
     for summary in summaries:
         points = [result.point for result in summary.results if result.point is not None]
-        predictor = name_predictor(summary.results)
-        groups.append(Group((summary.label, predictor), summary.results))
+        groups.append(Group((summary.label, name_predictor(summary.results)), summary.results))
         groups += [Group((summary.label, "point model"), points)] if points else []
     columns = find_columns("accuracy", "nll", "ece", "brier")
     return tabulate_groups(
@@ -202,7 +188,7 @@ CONDITIONS: dict[str, Callable[[AttackRow], str]] = {
     "attack": lambda a: a.attack,
     "sees": lambda a: a.observation or DASH,
     "knows": lambda a: a.knowledge or DASH,
-    "attack seed": lambda a: DASH if a.seed is None else str(a.seed),
+    "attack seed": lambda a: format_number(a.seed, 0),
     "budget": lambda a: DASH if a.budget is None else f"{a.budget:g}",
     "targets": lambda a: format_number(a.targets, 0),
     "queries paid for": lambda a: format_number(a.queries, 0),
@@ -269,23 +255,22 @@ def tabulate_live(prices: Iterable[Sequence[LiveRow]]) -> Table:
 
     `prices` are rows that differ in the attack's seed only.
     """
-    heads = ("attack", "mechanism", "ε per answer", "answers", "ε spent", "candidates")
+    texts = {
+        "attack": "{.attack}",
+        "mechanism": "{.mechanism}",
+        "ε per answer": "{.epsilon:g}",
+        "answers": "{.answers}",
+        "ε spent": "{.spent:g}",
+        "candidates": "{.candidates}",
+    }
     columns = (
-        ACCURACY.titled("right answers, %"), RIGHT_IMAGE, MSE,
+        *(ACCURACY.titled("right answers, %"), RIGHT_IMAGE, MSE),
         Column("oracle-mse", "class means' MSE", MSE.digits),
-    )  # fmt: skip
+    )
     groups = [
-        Group(
-            (
-                *(row.attack, row.mechanism, f"{row.epsilon:g}", str(row.answers)),
-                *(f"{row.spent:g}", str(row.candidates)),
-            ),
-            rows,
-        )
-        for rows in prices
-        for row in rows[:1]
+        Group(tuple(text.format(rows[0]) for text in texts.values()), rows) for rows in prices
     ]
-    return tabulate_groups("Attacks on the live service", heads, columns, groups)
+    return tabulate_groups("Attacks on the live service", [*texts], columns, groups)
 
 
 def format_live_table(folder: Path) -> str:

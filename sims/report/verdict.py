@@ -7,20 +7,11 @@ from statistics import fmean
 from typing import Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
 
 from fedcel.attacks import ATTACKS, REPEAT_MARK, find_contradictions
 from sims.report.book import FinishedRun
 from sims.report.summary import Summary, accuracy_lost_to_a_loss
-from sims.results.columns import (
-    ACCURACY,
-    BITS,
-    IDENTIFICATION,
-    MSE,
-    ORACLE_MSE,
-    POSITIONS,
-    Column,
-)
+from sims.results.columns import ACCURACY, BITS, IDENTIFICATION, MSE, ORACLE_MSE, POSITIONS
 from sims.results.intervals import MIN_SEEDS, crossed_interval, estimate
 from sims.results.records import FailedCell
 
@@ -88,17 +79,18 @@ class Verdict(NamedTuple):
     def sentence(self) -> str:
         """The sentence that a reader takes away."""
         shown, where = self.shown, choose_matching(self.summaries)
-        base, row = self.base or shown, shown.row
+        base = self.base or shown
         leak = f"{name_bits(shown)} leak beyond the label, and {name_success(shown)}"
         if shown.learned_nothing:
             leak = "it learned nothing, so its leak means nothing"
         return VERDICTS[self.kind].format(
             label=shown.label,
-            right=f"{percent(mean(shown, ACCURACY), 1)} of {row.candidates} test images correctly",
+            right=f"{percent(shown.mean(ACCURACY), 1)} of {shown.row.candidates} test images "
+            "correctly",
             chance=percent(shown.results[0].chance_accuracy, 1),
             leak=leak,
             comparison=(
-                f"{name_success(shown)} instead of {percent(mean(base, IDENTIFICATION))} "
+                f"{name_success(shown)} instead of {percent(base.mean(IDENTIFICATION))} "
                 f"({mean_bits(shown):z.2f} bits beyond the label leak instead of "
                 f"{name_bits(base)}), and {name_price(base, shown)}"
             ),
@@ -116,15 +108,15 @@ def find_verdict(summaries: Sequence[Summary]) -> Verdict:
     set, or on the test set where a run has no validation accuracy.
     """
     base = next((s for s in summaries if s.is_baseline), None)
-    defended = [s for s in summaries if not s.row.undefended and mean(s, BITS) is not None]
+    defended = [s for s in summaries if not s.row.undefended and s.mean(BITS) is not None]
     useful = [s for s in defended if not s.learned_nothing]
     best = min(useful, key=mean_bits, default=None)
     if base is not None and base.learned_nothing:
         return Verdict("nothing-learned", summaries, base, compared=len(defended))
     if base is None and defended and not useful:
-        best = max(defended, key=lambda s: mean(s, ACCURACY) or 0.0)
+        best = max(defended, key=lambda s: s.mean(ACCURACY) or 0.0)
         return Verdict("nothing-learned", summaries, None, best, len(defended))
-    if base is None or mean(base, BITS) is None:
+    if base is None or base.mean(BITS) is None:
         kind: Kind = "alone" if len(summaries) == 1 else "no-baseline"
         return Verdict(kind if best else "unmeasured", summaries, None, best, len(defended))
     if not defended:
@@ -154,7 +146,14 @@ def is_separated(base: Summary, best: Summary) -> bool:
     It goes over test images, too, where values of each were kept. With fewer than three common
     seeds there is no interval, and the means decide.
     """
-    before, after = bits_by_seed(base), bits_by_seed(best)
+    before, after = (
+        {
+            row.seed: np.append(row.bits_beyond_label, s.samples[:, n : n + 1, POSITIONS[BITS.key]])
+            for n, row in enumerate(s.rows)
+            if row.bits_beyond_label is not None
+        }
+        for s in (base, best)
+    )
     seeds = sorted(before.keys() & after.keys())
     if len(seeds) < MIN_SEEDS:
         return True
@@ -164,25 +163,15 @@ def is_separated(base: Summary, best: Summary) -> bool:
     return drop.half is None or (drop.mean or 0.0) > drop.half
 
 
-def bits_by_seed(summary: Summary) -> dict[int, Float[np.ndarray, " S"]]:
-    """Return the bits of each seed, then its bits in each bootstrap sample of the test images."""
-    samples = summary.samples[:, :, POSITIONS[BITS.key]]
-    return {
-        row.seed: np.append(row.bits_beyond_label, samples[:, n : n + 1])
-        for n, row in enumerate(summary.rows)
-        if row.bits_beyond_label is not None
-    }
-
-
 def choose_matching(summaries: Sequence[Summary]) -> Literal["validation", "test"]:
     """Return the images on which accuracy is matched: validation, if all were scored there."""
-    scored = (summary.measure_validation().mean is not None for summary in summaries)
+    scored = (summary.measure_validation() is not None for summary in summaries)
     return "validation" if all(scored) else "test"
 
 
 def accuracy_on(summary: Summary, where: str) -> float | None:
     """Return the mean accuracy on the validation set or on the test set."""
-    return mean(summary, ACCURACY) if where == "test" else summary.measure_validation().mean
+    return summary.mean(ACCURACY) if where == "test" else summary.measure_validation()
 
 
 def accuracy_cost(base: Summary, other: Summary, where: str = "test") -> float:
@@ -191,14 +180,9 @@ def accuracy_cost(base: Summary, other: Summary, where: str = "test") -> float:
     return math.inf if before is None or after is None else 100 * (before - after)
 
 
-def mean(summary: Summary, column: Column) -> float | None:
-    """Return the mean of a measure; None where it was not measured."""
-    return summary.measure(column).mean
-
-
 def mean_bits(summary: Summary) -> float:
     """Return the mean bits beyond the label; infinity where they were not measured."""
-    bits = mean(summary, BITS)
+    bits = summary.mean(BITS)
     return math.inf if bits is None else bits
 
 
@@ -219,13 +203,13 @@ def name_success(summary: Summary) -> str:
     """Return how often the optimal attacker identifies an image, as a clause."""
     choices = summary.row.identification_candidates
     picked = f"one of {choices} images" if choices else "image"
-    share = percent(mean(summary, IDENTIFICATION))
+    share = percent(summary.mean(IDENTIFICATION))
     return f"the best possible attacker picks the right {picked} in {share} of cases"
 
 
 def name_price(base: Summary, best: Summary) -> str:
     """Return the accuracy that a defence costs, as a clause."""
-    before, after = (percent(mean(summary, ACCURACY), 1) for summary in (base, best))
+    before, after = (percent(summary.mean(ACCURACY), 1) for summary in (base, best))
     lost = accuracy_cost(base, best)
     if abs(lost) < 0.05:
         return f"accuracy stays the same ({after})"
@@ -236,12 +220,12 @@ def name_price(base: Summary, best: Summary) -> str:
 def describe_attack(verdict: Verdict) -> str:
     """Compare the worst trained attack with knowing only the label; "" where there was none."""
     base, shown = verdict.base, verdict.shown
-    error, label_only = mean(shown, MSE), mean(shown, ORACLE_MSE)
+    error, label_only = shown.mean(MSE), shown.mean(ORACLE_MSE)
     if error is None:
         return ""
     names = " or ".join(shown.worst_attacks) or "the worst attack"
     text = f"The best reconstruction by a trained attack ({names}) has MSE {error:.4f}."
-    if base and base is not shown and (before := mean(base, MSE)) is not None:
+    if base and base is not shown and (before := base.mean(MSE)) is not None:
         text += f" Without a defence it is {before:.4f}."
     if label_only is not None:
         text += f" The average image of the class has {label_only:.4f}."
@@ -257,10 +241,10 @@ def describe_single_image_updates(verdict: Verdict) -> str:
         run.result.smallest_update_images == 1 and not run.settings.update.noise for run in runs
     )
     if errors and min(errors) <= COPY_MSE:
-        presence = " In this run there are such updates." if is_single else ""
         return (
             "Whoever sees the update of a client that holds one image has the image: "
-            f"{FIRST_LAYER_ATTACK} reads it off (MSE {min(errors):.4f}).{presence}"
+            f"{FIRST_LAYER_ATTACK} reads it off (MSE {min(errors):.4f})."
+            + (" In this run there are such updates." if is_single else "")
         )
     if is_single and not errors:
         return (
@@ -272,11 +256,15 @@ def describe_single_image_updates(verdict: Verdict) -> str:
 
 def describe_seeds(summaries: Sequence[Summary]) -> str:
     """Return the number of training seeds of each variant, and the meaning of the intervals."""
+
+    def count(number: int) -> str:
+        return "one seed" if number == 1 else f"{number} seeds"
+
     counts = {summary.label: len(summary.rows) for summary in summaries}
     least, most = min(counts.values()), max(counts.values())
-    fewer = [f"{label} with {count_seeds(n)}" for label, n in counts.items() if n < most]
-    exceptions = f", but {', '.join(fewer)}" if fewer else ""
-    text = f"Each variant was trained with {count_seeds(most)}{exceptions}"
+    fewer = [f"{label} with {count(number)}" for label, number in counts.items() if number < most]
+    text = f"Each variant was trained with {count(most)}"
+    text += f", but {', '.join(fewer)}" if fewer else ""
     if most < MIN_SEEDS:
         text += ": too few for an interval, so small differences mean nothing."
     else:
@@ -286,11 +274,6 @@ def describe_seeds(summaries: Sequence[Summary]) -> str:
         )
         text += f" Fewer than {MIN_SEEDS} seeds have none." if least < MIN_SEEDS else ""
     return f"{text} The ± of the decoder is the standard deviation over its runs."
-
-
-def count_seeds(number: int) -> str:
-    """Return "one seed" or "3 seeds"."""
-    return "one seed" if number == 1 else f"{number} seeds"
 
 
 def describe_left_out(runs: Sequence[FinishedRun]) -> str:
@@ -321,7 +304,7 @@ def find_alarms(summaries: Iterable[Summary]) -> list[str]:
 def list_cautions(verdict: Verdict) -> Iterator[str]:
     """Yield the cautions that these numbers call for."""
     noises = [s.row.noise for s in (verdict.base, verdict.best) if s and s.row.noise is not None]
-    if len(noises) == 2 and noises[0] != noises[1]:
+    if len({*noises}) == 2:
         yield (
             f"The undefended model sends noise of sigma {noises[0]:g}, {verdict.shown.label} of "
             f"sigma {noises[1]:g}: part of the difference comes from the noise. Compare at equal "
@@ -334,23 +317,23 @@ def list_cautions(verdict: Verdict) -> Iterator[str]:
         )
     if broken := describe_broken(verdict.summaries):
         yield broken
-    errors = [(s.label, mean(s, MSE), mean(s, ORACLE_MSE)) for s in verdict.summaries]
+    errors = ((s.label, s.mean(MSE), s.mean(ORACLE_MSE)) for s in verdict.summaries)
     weak = [
-        (label, error, label_only)
+        (f"{label} ({error:.4f})", f"{label_only:.4f}")
         for label, error, label_only in errors
         if error is not None and label_only and error > WEAK_ATTACK * label_only
     ]
     if weak:
-        label_errors = " or ".join(sorted({f"{label_only:.4f}" for *_, label_only in weak}))
-        names = "; ".join(f"{label} ({error:.4f})" for label, error, _ in weak)
+        names, label_errors = zip(*weak, strict=True)
         yield (
-            f"The trained attack does worse than knowing only the label (MSE {label_errors}) on "
-            f"{names}. That is a weak attack or a damaged model, not more privacy."
+            "The trained attack does worse than knowing only the label (MSE "
+            f"{' or '.join(sorted({*label_errors}))}) on {'; '.join(names)}. That is a weak attack "
+            "or a damaged model, not more privacy."
         )
     for summary in verdict.summaries:
         bounds = [result.fano_identification for result in summary.results]
         bound = max((value for value in bounds if value is not None), default=math.inf)
-        share = mean(summary, IDENTIFICATION) or 0.0
+        share = summary.mean(IDENTIFICATION) or 0.0
         if share > bound + 1e-9:
             yield (
                 f"{summary.label}: identification {percent(share)} is above the certificate's "
@@ -363,8 +346,7 @@ def describe_broken(summaries: Iterable[Summary]) -> str:
     falls = [
         f"{summary.label}, from {percent(fall[0])} to {percent(fall[1])}"
         for summary in summaries
-        for fall in [next(filter(None, map(accuracy_lost_to_a_loss, summary.runs)), None)]
-        if fall
+        for fall in [*filter(None, map(accuracy_lost_to_a_loss, summary.runs))][:1]
     ]
     if not falls:
         return ""

@@ -37,8 +37,9 @@ from fedcel.settings import Settings, parse_settings
 from sims.engines.client_trainers import LocalTrainer
 from sims.engines.process_pool import run_items
 from sims.progress import print_line
-from sims.report.table import format_crossed, format_markdown, make_table
+from sims.report.table import format_estimate, format_markdown, make_table
 from sims.results.columns import ACCURACY
+from sims.results.intervals import estimate
 
 CLIENTS, SEEDS = 10, (0, 1, 2)
 COMMON = {
@@ -159,7 +160,9 @@ def table(found: dict[Case, float], attacks: list[tuple[str, int]], alpha: float
     lines = []
     for attack, hostile in attacks:
         cells = [
-            format_crossed(ACCURACY, (found[Case(rule, attack, hostile, alpha, s)] for s in SEEDS))
+            format_estimate(
+                ACCURACY, estimate(found[Case(rule, attack, hostile, alpha, s)] for s in SEEDS)
+            )
             for rule in RULES
         ]
         lines.append([f"{attack}, {hostile} of {CLIENTS}", *cells])

@@ -3,7 +3,7 @@
 import pytest
 
 from sims.report.table import (
-    TableColumn,
+    TextColumn,
     format_columns,
     format_csv,
     format_latex,
@@ -55,8 +55,8 @@ def test_latex_takes_no_letter_for_a_command() -> None:
 def test_columns_show_rows_and_csv_quotes_them() -> None:
     """A heading and a text for each; commas and quotes stay within their cell."""
     columns = [
-        TableColumn[int]("n", str),
-        TableColumn[int]("half, as text", lambda n: f'"{n / 2}"'),
+        TextColumn("n", str),
+        TextColumn("half, as text", lambda n: f'"{n / 2}"'),
     ]
     table = tabulate("T", columns, [1, 2])
     assert table.rows == (("1", '"0.5"'), ("2", '"1.0"'))
