@@ -1,8 +1,9 @@
 """Scores of attacks on a run: one result for each attack and its settings.
 
 `attacks/NAME-HASH.json` has the settings, the attacks' revision and the rows, one for each attack
-seed. The safetensors file beside it, written first, has the first reconstructions and what the rows
-are means of. A result is written whole when its attack ends, and again when it is repeated.
+seed. The safetensors file beside it, written first, has the first reconstructions and the vectors
+whose means the rows are. A result is written whole when its attack ends, and again when it is
+repeated.
 """
 
 import hashlib
@@ -36,6 +37,8 @@ from sims.results.records import ATTACK_MEASURES, ATTRIBUTE_MEASURES, CellAttack
 
 IMAGE_MEASURES = ("mse", "identification-1")
 """Scores that are kept of each target."""
+LATER = ("local-steps", "received")
+"""Settings that earlier versions lacked: at their defaults, results of those versions are found."""
 Pictures = dict[str, Tensor]
 
 
@@ -50,41 +53,46 @@ class AttackResult(Record):
     path: Path = Field(Path(), exclude=True)
 
     def read_tensors(self) -> dict[str, Tensor]:
-        """Return the pictures and what each target scores; {} where nothing was kept."""
+        """Return the pictures and the scores of each target; {} where nothing was kept."""
         path = self.path.with_suffix(".safetensors")
         return read_tensors(path)[0] if path.exists() else {}
 
+    def read_pictures(self) -> Pictures:
+        """Return the pictures, all of one shape; RunError where they are not."""
+        tensors = self.read_tensors()
+        pictures = {name: value for name, value in tensors.items() if per_image.APART not in name}
+        shapes = {name: tuple(value.shape) for name, value in pictures.items()}
+        expected = shapes.get("targets", ())
+        if pictures and (len(expected) != 4 or set(shapes.values()) != {expected}):
+            raise RunError(
+                f"{self.path.with_suffix('.safetensors')}: shapes {shapes}, must all be one "
+                "(N, C, H, W), 'targets' among them; attack the run again"
+            )
+        return pictures
 
-def split_settings(attack_settings: AttackSettings) -> list[AttackSettings]:
-    """Return the settings of each attack that `attack_settings` names, each name once."""
-    names = dict.fromkeys(name.strip() for name in attack_settings.names.split(","))
-    return [attack_settings.model_copy(update={"names": name}) for name in names]
 
-
-LATER = ("local-steps", "received")
-"""Settings that earlier versions lacked: at their defaults, results of those versions are found."""
-
-
-def result_path(folder: Path, attack_settings: AttackSettings) -> Path:
-    """Return where the result of one attack on a run is; the name repeats that of the attack."""
-    values = attack_settings.model_dump(by_alias=True)
+def result_paths(folder: Path, attack_settings: AttackSettings) -> dict[str, Path]:
+    """Return where the result of each attack that the settings name is, by the attack's name."""
     usual = AttackSettings().model_dump(by_alias=True)
-    named = {key: value for key, value in values.items() if key not in LATER or value != usual[key]}
-    text = json.dumps(named, sort_keys=True)
-    name = re.sub(r"[^\w.-]+", "-", attack_settings.names)
-    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
-    return folder / ATTACKS_FOLDER / f"{name}-{digest}.json"
+    paths = {}
+    for name in dict.fromkeys(name.strip() for name in attack_settings.names.split(",")):
+        values = attack_settings.model_dump(by_alias=True) | {"names": name}
+        named = {key: v for key, v in values.items() if key not in LATER or v != usual[key]}
+        digest = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:12]
+        stem = re.sub(r"[^\w.-]+", "-", name)
+        paths[name] = folder / ATTACKS_FOLDER / f"{stem}-{digest}.json"
+    return paths
 
 
 def write_result(folder: Path, attack_settings: AttackSettings, outcome: AttackOutcome) -> None:
-    """Write what one attack with these settings scored, in the place of what it scored before.
+    """Write the scores of one attack with these settings over those of an earlier time.
 
     Args:
         folder: The run's folder.
         attack_settings: The settings; `attack_settings.names` is the one attack.
-        outcome: What came of it.
+        outcome: Rows, pictures and scores of each target.
     """
-    path = result_path(folder, attack_settings)
+    (path,) = result_paths(folder, attack_settings).values()
     path.parent.mkdir(exist_ok=True)
     result = AttackResult(
         settings=attack_settings.model_dump(by_alias=True),
@@ -105,15 +113,19 @@ def read_result(path: Path) -> AttackResult:
 
 
 def read_results(folder: Path) -> list[AttackResult]:
-    """Return the results of a run, the latest last, less the rows that later ones replace."""
-    paths = sorted((folder / ATTACKS_FOLDER).glob("*.json"))
-    results = sorted(map(read_result, paths), key=lambda result: result.finished)
+    """Return the results of a run, the latest last, less the rows that later ones replace.
+
+    A row replaces an earlier one that has the same values of all conditions that it has.
+    """
+    paths = (folder / ATTACKS_FOLDER).glob("*.json")
+    results = sorted(map(read_result, sorted(paths)), key=lambda result: result.finished)
     standing: list[AttackResult] = []
-    for number, result in enumerate(results):
-        later = {row.id for newer in results[number + 1 :] for row in newer.rows}
+    later: set[AttackId] = set()
+    for result in reversed(results):
         rows = (row for row in result.rows if not any(is_replaced_by(row.id, new) for new in later))
         standing.append(result.model_copy(update={"rows": tuple(rows)}))
-    return standing
+        later |= {row.id for row in result.rows}
+    return standing[::-1]
 
 
 def is_replaced_by(old: AttackId, new: AttackId) -> bool:
@@ -130,43 +142,32 @@ def requested_results(folder: Path, attack_settings: AttackSettings) -> list[Att
     """Return the results asked for; None where one of the attacks was not carried out.
 
     Those of an attack that failed, or of an earlier revision, count; see `lacking_settings`.
-
-    Args:
-        folder: The run's folder.
-        attack_settings: The attacks, and with what.
-
-    Raises:
-        RunError: When one is damaged.
     """
-    paths = [result_path(folder, alone) for alone in split_settings(attack_settings)]
+    paths = result_paths(folder, attack_settings).values()
     return [read_result(path) for path in paths] if all(path.exists() for path in paths) else None
 
 
 def lacking_settings(folder: Path, attack_settings: AttackSettings) -> AttackSettings | None:
-    """Return what a run is still to be attacked with; None where it has all of it.
+    """Return the attacks that a run still lacks; None where it has all of them.
 
-    That is each attack that was not carried out, that would be carried out otherwise now, or that
-    failed where nobody foresaw it: memory was short, a part of the user's own was wrong. What
-    cannot act on the run is not lacking.
+    Each that was not carried out, that would be carried out otherwise now, or that failed where
+    nobody foresaw it: memory was short, a part of the user's own was wrong. An attack that cannot
+    act on the run is not lacking.
     """
-    settings = split_settings(attack_settings)
-    lacking = [alone.names for alone in settings if is_lacking(result_path(folder, alone))]
+
+    def is_lacking(path: Path) -> bool:
+        result = read_result(path) if path.exists() else None
+        return not result or result.revision != REVISION or bool(list_failures(result.rows))
+
+    paths = result_paths(folder, attack_settings)
+    lacking = [name for name, path in paths.items() if is_lacking(path)]
     return attack_settings.model_copy(update={"names": ",".join(lacking)}) if lacking else None
-
-
-def is_lacking(path: Path) -> bool:
-    """Whether the result at this path is missing, outdated, or a failure."""
-    if not path.exists():
-        return True
-    result = read_result(path)
-    return result.revision != REVISION or bool(list_failures(result.rows))
 
 
 def list_failures(rows: Iterable[AttackRow]) -> list[str]:
     """Return the attacks that failed in these rows where nobody foresaw it, each once."""
-    return list(
-        dict.fromkeys(r.attack for r in rows if (r.skipped or "").startswith(FAILURE_PREFIX))
-    )
+    failed = (row.attack for row in rows if (row.skipped or "").startswith(FAILURE_PREFIX))
+    return list(dict.fromkeys(failed))
 
 
 def group_by_attack(rows: Iterable[AttackRow]) -> dict[AttackId, list[AttackRow]]:
@@ -206,32 +207,15 @@ def read_pictures(folder: Path) -> Pictures:
     """
     best: Pictures = {}
     lowest: dict[str, float] = {}
-    results = [(result, read_pictures_of(result)) for result in read_results(folder)]
-    most = max((len(pictures["targets"]) for _, pictures in results if pictures), default=0)
+    results = [(r, pictures) for r in read_results(folder) if (pictures := r.read_pictures())]
+    most = max((len(pictures["targets"]) for _, pictures in results), default=0)
     for result, pictures in results:
-        if not pictures or len(pictures["targets"]) < most:
-            continue
-        for name, images in pictures.items():
+        for name, images in pictures.items() if len(pictures["targets"]) == most else ():
             errors = (r.mse for r in result.rows if r.attack == name and r.mse is not None)
             error = min(errors, default=torch.inf)
             if error <= lowest.get(name, torch.inf):
                 best[name], lowest[name] = images, error
     return best
-
-
-def read_pictures_of(result: AttackResult) -> Pictures:
-    """Return the pictures of one result; {} where it has none."""
-    tensors = result.read_tensors()
-    pictures = {name: value for name, value in tensors.items() if per_image.APART not in name}
-    shapes = {name: tuple(value.shape) for name, value in pictures.items()}
-    expected = shapes.get("targets", ())
-    if pictures and (len(expected) != 4 or set(shapes.values()) != {expected}):
-        path = result.path.with_suffix(".safetensors")
-        raise RunError(
-            f"{path}: shapes {shapes}, must all be one (N, C, H, W), 'targets' among them; "
-            "attack the run again"
-        )
-    return pictures
 
 
 def read_attack_vectors(folder: Path) -> per_image.Vectors:

@@ -28,13 +28,7 @@ BENCH_AGAIN = "run the same `fedcel bench` again, finished cells are kept"
 
 
 def read_bench_rows(folder: Path) -> list[BenchRow]:
-    """Read the rows of a bench as they are there; none is held to an attack yet.
-
-    Args:
-        folder: The bench's folder.
-
-    Returns:
-        The rows in the order of the file, one or more.
+    """Read the rows of a bench, one or more; none is held to an attack yet.
 
     Raises:
         RunError: When bench.json is missing, empty, damaged, or of an earlier version.
@@ -60,7 +54,7 @@ def update_bench(folder: Path) -> list[BenchRow]:
 
 
 def write_bench_rows(folder: Path, rows: Iterable[BenchRow]) -> list[BenchRow]:
-    """Write rows with all attacks on their runs, and image by image what they are means of.
+    """Write rows with all attacks on their runs, and their values image by image as far as kept.
 
     Args:
         folder: The bench's folder; the caller holds `BENCH_LOCK` in it.
@@ -73,35 +67,22 @@ def write_bench_rows(folder: Path, rows: Iterable[BenchRow]) -> list[BenchRow]:
     Raises:
         RunError: When what attacks left on a run is damaged.
     """
-    gathered = [gather_attacks(folder, row) for row in rows]
+    gathered, vectors = [], per_image.Vectors()
+    for row in rows:
+        place = folder / row.run
+        results = read_results(place)
+        failed = list_failures(attack for result in results for attack in result.rows)
+        met = {"attacks": tuple(average_attacks(results)), "failed_attacks": tuple(failed)}
+        gathered.append(row.model_copy(update=met))
+        measured = per_image.read_vectors(place) | read_attack_vectors(place)
+        vectors |= {f"{row.run}{per_image.APART}{name}": v for name, v in measured.items()}
     compared = hold_to_common(gathered)
     write_json(folder / BENCH_FILE, [row.to_json() for row in compared])
     if compared:
-        write_image_vectors(folder, compared)
+        per_image.write_vectors(folder, vectors)
     return compared
 
 
-def gather_attacks(folder: Path, row: BenchRow) -> BenchRow:
-    """Return a row with the attacks that its run has met, and those that failed there."""
-    results = read_results(folder / row.run)
-    failed = list_failures(attack for result in results for attack in result.rows)
-    return row.model_copy(
-        update={"attacks": tuple(average_attacks(results)), "failed_attacks": tuple(failed)}
-    )
-
-
-def write_image_vectors(folder: Path, rows: Iterable[BenchRow]) -> None:
-    """Write what rows are means of; what runs lack is left out."""
-    vectors = per_image.Vectors()
-    for row in rows:
-        place = folder / row.run
-        measured = per_image.read_vectors(place) | read_attack_vectors(place)
-        vectors |= {
-            f"{row.run}{per_image.APART}{name}": vector for name, vector in measured.items()
-        }
-    per_image.write_vectors(folder, vectors)
-
-
 def read_image_vectors(folder: Path) -> ImageVectors:
-    """Return what a bench kept of each test image; {} where it kept nothing."""
+    """Return the values of each test image that a bench kept; {} where it kept none."""
     return {name: value.double().numpy() for name, value in per_image.read_vectors(folder).items()}

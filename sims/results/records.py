@@ -5,29 +5,18 @@ Keys in JSON are kebab-case. A key that was never set is not written.
 
 from pydantic import Field
 
-from fedcel.attacks import AttackRow, AttackScores, MeasuredLeak
+from fedcel.attacks import AttackConditions, AttackRow, AttackScores, MeasuredLeak
 from fedcel.json_records import Number, Record
 
-ATTACK_MEASURES = (
-    "mse",
-    "psnr",
-    "ssim",
-    "identification-1",
-    "identification-5",
-    "label-accuracy",
-    "oracle-mse",
-    "mean-mse",
-)
-"""Keys of what an attack that rebuilds images is scored by."""
-
-ATTRIBUTE_MEASURES = (
-    "attribute-bits",
-    "attribute-cap",
-    "attribute-accuracy",
-    "attribute-by-label",
-    "attribute-by-others",
-)
-"""Keys of what an attack on an attribute of the image is scored by."""
+SCORES = [
+    name.replace("_", "-")
+    for name in AttackScores.model_fields
+    if name not in AttackConditions.model_fields
+]
+ATTRIBUTE_MEASURES = tuple(key for key in SCORES if key.startswith("attribute-"))
+"""Keys of the scores of an attack on an attribute of the image."""
+ATTACK_MEASURES = tuple(key for key in SCORES if key not in ATTRIBUTE_MEASURES)
+"""Keys of the scores of an attack that rebuilds images."""
 
 
 def attribute(key: str) -> str:
@@ -65,10 +54,10 @@ class RoundEvent(Record):
 
     @property
     def share(self) -> float:
-        """Return what was kept of the clients' weight; of their number where no weight is told."""
-        if self.kept_share is not None or not self.rejected:
-            return 1.0 if self.kept_share is None else self.kept_share
-        return self.clients / (self.clients + len(self.rejected))
+        """Kept share of the clients' weight; of their number where no weight is told."""
+        if self.kept_share is not None:
+            return self.kept_share
+        return self.clients / (self.clients + len(self.rejected)) if self.rejected else 1.0
 
 
 class PredictorScores(Record):
@@ -201,12 +190,12 @@ class CellIdentity(Record):
 
     @property
     def name(self) -> str:
-        """Return the title of the variant, or else its name."""
+        """Title of the variant, or else its name."""
         return self.title or self.variant
 
     @property
     def point(self) -> tuple[str, float | None]:
-        """Return variant and strength: cells of one point differ in the training seed."""
+        """Variant and strength: cells of one point differ in the training seed."""
         return self.variant, self.strength
 
 

@@ -5,7 +5,7 @@ would look worse than it is.
 """
 
 from collections.abc import Iterable, Sequence
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 
 from fedcel.attacks import AttackId
 from sims.results.records import BenchRow, CellAttack
@@ -27,14 +27,10 @@ def find_worst_attack(attacks: Iterable[CellAttack]) -> CellAttack | None:
     Returns:
         One of them, None when no attack on one inference rebuilt an image.
     """
-    scored = [
-        (attack.mse, attack)
-        for attack in attacks
-        if attack.mse is not None and attack.id.on_one_inference
-    ]
-    most_targets = max((attack.targets or 0 for _, attack in scored), default=0)
-    competing = [pair for pair in scored if pair[1].targets in (None, most_targets)]
-    return min(competing, key=itemgetter(0))[1] if competing else None
+    scored = [a for a in attacks if a.mse is not None and a.id.on_one_inference]
+    most_targets = max((attack.targets or 0 for attack in scored), default=0)
+    competing = (attack for attack in scored if attack.targets in (None, most_targets))
+    return min(competing, key=lambda attack: attack.mse or 0.0, default=None)
 
 
 def comparable_attacks(row: BenchRow) -> dict[AttackKey, CellAttack]:
@@ -76,9 +72,6 @@ def common_attacks(rows: Sequence[BenchRow]) -> set[AttackKey]:
 def hold_to_common(rows: Sequence[BenchRow]) -> list[BenchRow]:
     """Hold each cell to the worst of the attacks that all cells have met: so they are compared.
 
-    Args:
-        rows: A bench's rows, in any order.
-
     Returns:
         The rows with their `worst` attack set: None where a cell met none of `common_attacks`,
         so that it is left out of the comparison.
@@ -93,20 +86,9 @@ def hold_to_common(rows: Sequence[BenchRow]) -> list[BenchRow]:
 
 
 def hold_to_common_per_point(rows: Sequence[BenchRow]) -> list[BenchRow]:
-    """Hold each cell to the worst of the attacks that all seeds of its point have met.
-
-    Args:
-        rows: A bench's rows, in any order.
-
-    Returns:
-        The rows in the same order with their `worst` attack set, where there is one.
-    """
-    points: dict[tuple[str, float | None], list[int]] = {}
-    for number, row in enumerate(rows):
-        points.setdefault(row.point, []).append(number)
-    compared = list(rows)
-    for numbers in points.values():
-        group = hold_to_common([rows[number] for number in numbers])
-        for number, row in zip(numbers, group, strict=True):
-            compared[number] = row
-    return compared
+    """Hold each cell to the worst of the attacks that all seeds of its point have met."""
+    points: dict[tuple[str, float | None], list[BenchRow]] = {}
+    for row in rows:
+        points.setdefault(row.point, []).append(row)
+    held = {point: iter(hold_to_common(group)) for point, group in points.items()}
+    return [next(held[row.point]) for row in rows]

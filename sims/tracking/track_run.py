@@ -11,12 +11,12 @@ from fedcel.runs import GUESSES_FILE, Event, EventCallback
 from fedcel.settings import Settings, dump_settings, flatten_settings
 from sims.progress import print_line
 from sims.results.file_names import RESULT_FILE
-from sims.tracking.pictures import draw_rows
-from sims.tracking.round_pictures import RoundPictures
-from sims.tracking.tracker import Tracker, TrackerFactory
+from sims.tracking.pictures import RoundPictures, draw_rows
+from sims.tracking.tracker import Picture, Tracker, TrackerFactory
 
 PICTURES = 20
 """Rounds of a training of which pictures are made."""
+ROUND_PICTURES = "pictures of rounds"
 
 
 class RunTracking:
@@ -25,79 +25,75 @@ class RunTracking:
     def __init__(
         self, factories: Mapping[str, TrackerFactory], folder: Path, settings: Settings
     ) -> None:
-        """Track a run.
-
-        Args:
-            factories: By name; each is called when the first round has ended.
-            folder: The run's, which need not exist yet.
-            settings: The run's.
-        """
+        """Track a run; trackers are made when the first round has ended."""
         self._waiting = dict(factories)
         self._trackers: dict[str, Tracker] = {}
         self._folder, self._settings = folder, settings
         self._pictures: RoundPictures | None = None
-        self._pictures_fail = False
+        self._failed = set[str]()
         self._number = 0
 
     def log_round(self, event: Event) -> None:
         """Hand on a round: its numbers, and in some rounds what an attacker makes of messages."""
         self._number = int(str(event["round"]))
-        self._open_trackers()
-        scores = dict(list_numbers(event))
-        self._tell(lambda tracker: tracker.log_scores(scores, self._number))
-        if self._number % math.ceil(self._settings.rounds / PICTURES) == 0:
-            self._log_reconstructions()
+        self._log_scores(dict(list_numbers(event)))
+        is_drawn = self._number % math.ceil(self._settings.rounds / PICTURES) == 0
+        if is_drawn and self._trackers and ROUND_PICTURES not in self._failed:
+            self._log_picture(
+                "validation images, and what kernel ridge rebuilds",
+                ROUND_PICTURES,
+                self._draw_reconstructions,
+            )
 
     def log_result(self) -> None:
         """Hand on what the finished run is worth, and the exact attacker's guesses."""
-        self._open_trackers()
         result = read_json(self._folder / RESULT_FILE)
         assert isinstance(result, dict)
-        scores = {f"final/{key}": value for key, value in list_numbers(result)}
-        self._tell(lambda tracker: tracker.log_scores(scores, self._number))
-        try:
+        self._log_scores({f"final/{key}": value for key, value in list_numbers(result)})
+
+        def draw() -> Picture:
             tensors, _ = read_tensors(self._folder / GUESSES_FILE)
-            picture = draw_rows([tensors["targets"], *tensors["guesses"].unbind(1)])
-        except Exception as error:  # a source of a user's own has images of a form of its own
-            print_failure("pictures of guesses", error)
-            return
+            return draw_rows([tensors["targets"], *tensors["guesses"].unbind(1)])
+
         name = "final/test images, and the exact attacker's guesses"
-        self._tell(lambda tracker: tracker.log_picture(name, picture, self._number))
+        self._log_picture(name, "pictures of guesses", draw)
 
     def close(self, *, is_finished: bool) -> None:
         """Let the trackers write what is left."""
         self._tell(lambda tracker: tracker.close(is_finished=is_finished))
 
-    def _open_trackers(self) -> None:
+    def _log_scores(self, scores: Mapping[str, float]) -> None:
         settings = flatten_settings(dump_settings(self._settings))
         for name in list(self._waiting):
             factory = self._waiting.pop(name)
-            try:
+            with self._guard(name):
                 self._trackers[name] = factory(self._folder, settings)
-            except (Exception, SystemExit) as error:  # of another package, or a user's own
-                print_failure(name, error)
+        self._tell(lambda tracker: tracker.log_scores(scores, self._number))
+
+    def _draw_reconstructions(self) -> Picture:
+        self._pictures = self._pictures or RoundPictures(self._folder, self._settings)
+        return self._pictures.draw(self._number)
+
+    def _log_picture(self, name: str, task: str, draw: Callable[[], Picture]) -> None:
+        with self._guard(task):  # nets and images of a user's own may have forms of their own
+            picture = draw()
+            self._tell(lambda tracker: tracker.log_picture(name, picture, self._number))
 
     def _tell(self, act: Callable[[Tracker], None]) -> None:
-        for name, tracker in list(self._trackers.items()):
-            try:
-                act(tracker)
-            except (Exception, SystemExit) as error:
-                del self._trackers[name]
-                print_failure(name, error)
+        for name, tracker in self._trackers.items():
+            if name not in self._failed:
+                with self._guard(name):
+                    act(tracker)
 
-    def _log_reconstructions(self) -> None:
-        if not self._trackers or self._pictures_fail:
-            return
+    @contextmanager
+    def _guard(self, name: str) -> Iterator[None]:
+        """Say that something of another package, or a user's own, has failed, and note it."""
         try:
-            if self._pictures is None:
-                self._pictures = RoundPictures(self._folder, self._settings)
-            picture = self._pictures.draw(self._number)
-        except Exception as error:  # a net or images of a user's own
-            self._pictures_fail = True
-            print_failure("pictures of rounds", error)
-            return
-        name = "validation images, and what kernel ridge rebuilds"
-        self._tell(lambda tracker: tracker.log_picture(name, picture, self._number))
+            yield
+        except (Exception, SystemExit) as error:
+            self._failed.add(name)
+            reason = shorten_text(describe_unforeseen(error))
+            print_line(f"--track {name} failed: {reason}; the run goes on without it")
 
 
 @contextmanager
@@ -112,7 +108,7 @@ def track_run(
         settings: The run's.
 
     Yields:
-        What takes each round's event; None where there is no tracker.
+        Callback for each round's event; None where there is no tracker.
     """
     if not factories:
         yield None
@@ -137,9 +133,3 @@ def list_numbers(values: Mapping[str, object], prefix: str = "") -> Iterator[tup
             continue
         elif math.isfinite(value):
             yield name, float(value)
-
-
-def print_failure(name: str, error: Exception | SystemExit) -> None:
-    """Say once that a tracker has failed."""
-    reason = shorten_text(describe_unforeseen(error))
-    print_line(f"--track {name} failed: {reason}; the run goes on without it")

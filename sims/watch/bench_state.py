@@ -19,22 +19,12 @@ ENDED = ("finished", "failed")
 
 
 def is_bench(folder: Path) -> bool:
-    """Say whether a folder is a bench's, and not a run's."""
+    """Whether a folder is a bench's, and not a run's."""
     return (folder / RUNS_FOLDER).is_dir() or (folder / "scenario.toml").exists()
 
 
 def describe_bench(folder: Path) -> dict[str, Any]:
-    """Describe how far a bench is.
-
-    Args:
-        folder: Of the bench.
-
-    Returns:
-        What the page shows, as JSON has it.
-
-    Raises:
-        RunError: A file is damaged.
-    """
+    """Describe how far a bench is, as JSON for the page; RunError where a file is damaged."""
     plan = read_plan(folder)
     rows = hold_to_common(read_records(folder / BENCH_FILE, BenchRow))
     finished = {Path(row.run).name: row for row in rows}
@@ -47,22 +37,21 @@ def describe_bench(folder: Path) -> dict[str, Any]:
     ]
     phases = {cell["name"]: cell["phase"] for cell in cells}
     done = sum(phases[name] in ENDED for name in plan.missing)
-    cells_left = len(plan.missing) - done
-    report = folder / REPORT_FILE
+    ended = sum(phase in ENDED for phase in phases.values())
+    scenario, report = folder / "scenario.toml", folder / REPORT_FILE
+    title = read_toml(scenario).get("title") if scenario.exists() else None
     return {
         "kind": "bench",
         "name": folder.name,
         "folder": str(folder),
-        "title": read_title(folder),
-        "phase": find_bench_phase(phases, is_going=is_going),
+        "title": str(title or folder.name),
+        "phase": "training" if is_going else "finished" if ended == len(cells) else "stopped",
         "cells": cells,
-        "done": sum(phase in ENDED for phase in phases.values()),
+        "done": ended,
         "jobs": plan.jobs,
-        "seconds-left": estimate_seconds(plan, done, time.time())
-        if is_going and cells_left
-        else None,
+        "seconds-left": estimate_seconds(plan, done, time.time()) if is_going else None,
         "done-now": done,
-        "left": cells_left if is_going else sum(phase not in ENDED for phase in phases.values()),
+        "left": len(plan.missing) - done if is_going else len(cells) - ended,
         "report": str(report) if report.exists() else None,
     }
 
@@ -75,12 +64,6 @@ def read_plan(folder: Path) -> BenchPlan:
     return read_record(path, BenchPlan, "run the same `fedcel bench` again")
 
 
-def read_title(folder: Path) -> str:
-    """Return the title of a bench's scenario, or the folder's name."""
-    path = folder / "scenario.toml"
-    return str(read_toml(path).get("title", folder.name)) if path.exists() else folder.name
-
-
 def list_folders(folder: Path) -> list[str]:
     """Return the names of the runs of a bench, those that were not asked for last as well."""
     runs = folder / RUNS_FOLDER
@@ -89,25 +72,13 @@ def list_folders(folder: Path) -> list[str]:
     return sorted(path.name for path in runs.iterdir() if (path / "settings.toml").exists())
 
 
-def find_bench_phase(phases: Mapping[str, str], *, is_going: bool) -> str:
-    """Find out what goes on in a bench's folder."""
-    if is_going:
-        return "training"
-    return "finished" if all(phase in ENDED for phase in phases.values()) else "stopped"
-
-
 def estimate_seconds(plan: BenchPlan, done: int, now: float) -> float | None:
     """Return the seconds that are left, each cell as long as those that ended in this call.
 
-    Args:
-        plan: Of the call.
-        done: Cells of it that have ended.
-        now: The time of day, in seconds as `time.time` has them.
+    None before the first of its cells has ended, and after the last.
     """
-    if not done:
-        return None
     cells_left = len(plan.missing) - done
-    return max(0.0, now - plan.began) / done * cells_left
+    return max(0.0, now - plan.began) / done * cells_left if done and cells_left else None
 
 
 def describe_cell(

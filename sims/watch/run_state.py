@@ -2,10 +2,10 @@
 
 import re
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from fedcel.runs import find_writer, read_settings
 from fedcel.settings import MIN_ESS, MIN_SAMPLED_ROUNDS, Settings, burn_in_rounds
@@ -13,7 +13,6 @@ from sims.results.file_names import EVENTS_FILE, RESULT_FILE
 from sims.results.record_files import parse_events, parse_file, read_record
 from sims.results.records import RoundEvent, RunResult
 
-Phase = Literal["waiting", "training", "measuring", "finished", "stopped"]
 MAX_POINTS = 400
 """Rounds that a curve shows; of more, every second, third and so on."""
 MAX_ROWS = 60
@@ -22,25 +21,16 @@ NUMBER = re.compile(r"-?\d+(\.\d+)?(e[-+]?\d+)?")
 RECENT_ROUNDS = 10
 """By whose median the time that is left is estimated."""
 REPORT_FILE = "report.html"
-CURVES: tuple[tuple[str, Callable[[RoundEvent], float | None]], ...] = (
-    ("accuracy", lambda event: event.accuracy),
-    ("spread", lambda event: event.within_class_spread),
-    ("bits", lambda event: event.bits_beyond_label),
-    ("kept", lambda event: event.share),
-    ("r-hat", lambda event: event.r_hat),
-    ("ess", lambda event: event.ess),
-)
+CURVES = ("accuracy", "spread", "bits", "kept", "r-hat", "ess")
+"""Keys of `describe_row` that are drawn over the rounds."""
 
 
 def describe_run(folder: Path, *, may_begin: bool = False) -> dict[str, Any]:
-    """Describe how far a run is.
+    """Describe how far a run is, as JSON for the page.
 
     Args:
         folder: Of the run; it need not exist yet.
         may_begin: A process is about to begin it: it is waited for where there is nothing yet.
-
-    Returns:
-        What the page shows, as JSON has it.
 
     Raises:
         RunError: The folder is no run, and nobody is about to make it one; or a file is damaged.
@@ -50,16 +40,21 @@ def describe_run(folder: Path, *, may_begin: bool = False) -> dict[str, Any]:
     settings = read_settings(folder)
     events = read_rounds(folder)
     result = read_result(folder)
-    phase = find_phase(folder, settings, events, result)
+    number = events[-1].round if events else 0
+    phase = "measuring" if number >= settings.rounds else "training"
+    if result is not None:
+        phase = "finished"
+    elif find_writer(folder) is None:
+        phase = "stopped"
     recent = [event.seconds for event in events[-RECENT_ROUNDS:] if event.seconds is not None]
-    remaining = settings.rounds - (events[-1].round if events else 0)
+    pace = statistics.median(recent) if recent and phase == "training" else None
     report = folder / REPORT_FILE
     return {
         "kind": "run",
         "name": folder.name,
         "folder": str(folder),
         "phase": phase,
-        "round": events[-1].round if events else 0,
+        "round": number,
         "rounds": settings.rounds,
         "burn-in": burn_in_rounds(settings) if settings.temperature > 0 else None,
         "bits-every": settings.bits_every,
@@ -68,9 +63,7 @@ def describe_run(folder: Path, *, may_begin: bool = False) -> dict[str, Any]:
         "clients": settings.clients_per_round or settings.clients,
         "setup": describe_setup(settings),
         "seconds": sum(event.seconds or 0.0 for event in events),
-        "seconds-left": (
-            statistics.median(recent) * remaining if recent and phase == "training" else None
-        ),
+        "seconds-left": None if pace is None else pace * (settings.rounds - number),
         "latest": describe_latest(events),
         "curves": describe_curves(events),
         "rows": [describe_row(event) for event in reversed(events[-MAX_ROWS:])],
@@ -80,28 +73,16 @@ def describe_run(folder: Path, *, may_begin: bool = False) -> dict[str, Any]:
     }
 
 
-def find_phase(
-    folder: Path, settings: Settings, events: Sequence[RoundEvent], result: RunResult | None
-) -> Phase:
-    """Find out what goes on in a run's folder."""
-    if result is not None:
-        return "finished"
-    if find_writer(folder) is None:
-        return "stopped"
-    is_trained = bool(events) and events[-1].round >= settings.rounds
-    return "measuring" if is_trained else "training"
-
-
 def read_rounds(folder: Path) -> tuple[RoundEvent, ...]:
     """Return the rounds so far; RunError where the log is damaged."""
     path = folder / EVENTS_FILE
-    return _read_rounds(*_identify(path)) if path.exists() else ()
+    return _parse_rounds(*_identify(path)) if path.exists() else ()
 
 
 def read_result(folder: Path) -> RunResult | None:
     """Return what a run ended with; None before that. RunError where the file is damaged."""
     path = folder / RESULT_FILE
-    return _read_result(*_identify(path)) if path.exists() else None
+    return _parse_result(*_identify(path)) if path.exists() else None
 
 
 def _identify(path: Path) -> tuple[Path, int, int, int]:
@@ -111,12 +92,12 @@ def _identify(path: Path) -> tuple[Path, int, int, int]:
 
 
 @lru_cache(64)
-def _read_rounds(path: Path, *_: int) -> tuple[RoundEvent, ...]:
+def _parse_rounds(path: Path, *_: int) -> tuple[RoundEvent, ...]:
     return parse_file(path, parse_events)
 
 
 @lru_cache(512)
-def _read_result(path: Path, *_: int) -> RunResult:
+def _parse_result(path: Path, *_: int) -> RunResult:
     return read_record(path, RunResult)
 
 
@@ -126,13 +107,8 @@ def describe_setup(settings: Settings) -> str:
     parts = [settings.data.source.kind_name, settings.net.name, f"{settings.clients} clients", loss]
     if settings.defence.name != "none":
         parts.append(f"defence {settings.defence.name}")
-    return ", ".join(
-        [
-            *parts,
-            f"noise {settings.defence.find_sigma(settings.net):g}",
-            f"engine {settings.engine}",
-        ]
-    )
+    parts.append(f"noise {settings.defence.find_sigma(settings.net):g}")
+    return ", ".join([*parts, f"engine {settings.engine}"])
 
 
 def describe_latest(events: Sequence[RoundEvent]) -> dict[str, Any] | None:
@@ -169,9 +145,9 @@ def describe_row(event: RoundEvent) -> dict[str, Any]:
 
 def describe_curves(events: Sequence[RoundEvent]) -> dict[str, list[tuple[int, float]]]:
     """Return points (round, value) of each curve; the last one is always there."""
-    curves = {}
-    for name, read in CURVES:
-        points = [(e.round, value) for e in events if (value := read(e)) is not None]
+    curves, rows = {}, [describe_row(event) for event in events]
+    for name in CURVES:
+        points = [(row["round"], row[name]) for row in rows if row[name] is not None]
         step = -(-len(points) // MAX_POINTS) or 1
         curves[name] = points[::-1][::step][::-1]
     return curves
@@ -196,9 +172,7 @@ def count_left_out(events: Sequence[RoundEvent]) -> list[dict[str, Any]]:
 
 def describe_result(result: RunResult | None) -> dict[str, Any] | None:
     """Return what a finished run is worth on its test images."""
-    if result is None:
-        return None
-    return {
+    return result and {
         "accuracy": result.accuracy,
         "bits": result.bits_beyond_label,
         "bits-cap": result.bits_cap,

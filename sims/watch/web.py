@@ -24,12 +24,9 @@ class Following:
     """What a page follows: a folder, and the process that writes into it where that is known."""
 
     def __init__(self, folder: Path, *, is_accompanied: bool = False) -> None:
-        """Follow a folder.
+        """Follow the folder of a run or a bench.
 
-        Args:
-            folder: Of a run or a bench.
-            is_accompanied: A process is there that writes into it, or is about to, until
-                `note_end` is called.
+        `is_accompanied`: a process writes into it, or is about to, until `note_end` is called.
         """
         self.folder = folder.absolute()  # "." has no name
         self.is_accompanied = is_accompanied
@@ -39,7 +36,7 @@ class Following:
 
     @property
     def is_awaited(self) -> bool:
-        """Say whether an open page has not been told yet that the process ended."""
+        """Whether an open page has not been told yet that the process ended."""
         return not self._is_told and time.monotonic() - self._asked < OPEN_SECONDS
 
     def note_end(self) -> None:
@@ -48,9 +45,6 @@ class Following:
 
     def describe(self, run: str | None) -> dict[str, Any]:
         """Return the state of the folder, or of a run in it, as JSON has it.
-
-        Args:
-            run: The name of a bench's run.
 
         Raises:
             RunError: A file is damaged, or the folder is neither a run's nor a bench's.
@@ -67,11 +61,7 @@ class Following:
         return state
 
     def find_folder(self, run: str | None) -> Path:
-        """Return the folder, or that of a run in it.
-
-        Raises:
-            ProblemError: There is no such run.
-        """
+        """Return the folder, or that of a run in it; ProblemError where there is none."""
         if run is None:
             return self.folder
         folder = self.folder / RUNS_FOLDER / run

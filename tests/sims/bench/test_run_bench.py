@@ -27,8 +27,7 @@ from sims.results.attack_results import (
     read_attack_rows,
     read_pictures,
     requested_results,
-    result_path,
-    split_settings,
+    result_paths,
     write_result,
 )
 from sims.results.bench_rows import write_bench_rows
@@ -193,8 +192,8 @@ def test_damaged_attacks_are_named(tmp_path: Path, rows: list[object]) -> None:
 def attacked(place: Path, rows: Sequence[object], how: AttackSettings = DECODER) -> None:
     """Write the files of a cell that was attacked, all rows with the same few keys."""
     place.mkdir(parents=True, exist_ok=True)
-    for each in split_settings(how):
-        save_rows(result_path(place, each), rows)
+    for path in result_paths(place, how).values():
+        save_rows(path, rows)
     (place / "cost.json").write_text('{"train-step-ratio": 2.5}')
 
 
@@ -225,7 +224,7 @@ def test_a_cell_is_attacked_again_where_its_rows_are_gone(tmp_path: Path) -> Non
     place, how = out / "runs" / cell.name, cell.settings.attack
     run_bench.run_bench(plan, [cell], out)
     first = requested_results(place, how)
-    own = result_path(place, how)
+    (own,) = result_paths(place, how).values()
     paths = (place / "result.json", place / "cost.json", own)
     stamps = [path.stat().st_mtime_ns for path in paths]
     more = how.model_copy(update={"names": "decoder", "budget": 0.02})
@@ -280,7 +279,7 @@ def test_what_an_attack_leaves_of_earlier_ones(tmp_path: Path) -> None:
 def test_results_of_an_earlier_revision_are_made_again(tmp_path: Path) -> None:
     """Till then they count; a damaged one is named."""
     how = AttackSettings(names="decoder")
-    path = result_path(tmp_path, how)
+    (path,) = result_paths(tmp_path, how).values()
     save_rows(path, [{"attack": "decoder"}])
     assert lacking_settings(tmp_path, how) is None
     earlier = json.loads(path.read_text()) | {"revision": REVISION - 1}
@@ -353,6 +352,7 @@ def test_a_sweep_is_anchored_where_the_first_undefended_row_is(tmp_path: Path) -
 def test_results_of_earlier_versions_are_found() -> None:
     """Settings that came later are no part of the name at their defaults."""
     usual = AttackSettings(names="decoder")
-    assert result_path(Path(), usual).name == "decoder-8a4a9c7f5655.json"
+    paths = result_paths(Path(), usual)
+    assert paths["decoder"].name == "decoder-8a4a9c7f5655.json"
     for change in ({"local_steps": 5}, {"received": "last"}):
-        assert result_path(Path(), usual.model_copy(update=change)) != result_path(Path(), usual)
+        assert result_paths(Path(), usual.model_copy(update=change)) != paths

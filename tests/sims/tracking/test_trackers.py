@@ -15,7 +15,7 @@ from fedcel.extras import MissingExtraError
 from fedcel.settings import parse_settings
 from sims.commands.main import main
 from sims.engines.simulate import simulate
-from sims.tracking import TrackerFactory, load_trackers, track_run, trackers_by_name
+from sims.tracking import TrackerFactory, load_trackers, track_run, tracker
 from tests.sims.small import CLUSTERED
 from tests.sims.trained import model
 
@@ -225,7 +225,7 @@ def test_what_cannot_be_loaded_is_refused_before_the_training(
         load_trackers(["nowhere:Tracker"])
     with pytest.raises(SettingsError, match="is no class and no function"):
         load_trackers(["sims.tracking:TRACKERS"])
-    monkeypatch.setattr(trackers_by_name, "find_spec", lambda name: None)
+    monkeypatch.setattr(tracker, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r'pip install "fedcel\[trackers\]"'):
         load_trackers(["tensorboard"])
     with pytest.raises(MissingExtraError, match=r'pip install "fedcel\[wandb\]"'):
