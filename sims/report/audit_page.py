@@ -60,19 +60,24 @@ def render_audit(leak: Leakage, inversion: Inversion | None, title: str, conditi
 
 def make_measures_table(leak: Leakage) -> Table:
     """Return the leak measured of all images, with its limits."""
-    about = (leak.information_bits, leak.information_half_width, leak.certificate_bits)
-    beyond = (leak.bits_beyond_label, leak.beyond_label_half_width, leak.certificate_beyond_label)
-    measures = [("bits about the image", about, leak.population_bits, leak.cap_bits)]
+    measures: dict[str, tuple[float | None, ...]] = {
+        "bits about the image": (
+            *(leak.information_bits, leak.information_half_width, leak.certificate_bits),
+            *(leak.population_bits, leak.cap_bits),
+        )
+    }
     if leak.has_classes:
-        limits = (leak.population_beyond_label, leak.cap_beyond_label)
-        measures.append(("bits beyond the label", beyond, *limits))
+        measures["bits beyond the label"] = (
+            *(leak.bits_beyond_label, leak.beyond_label_half_width, leak.certificate_beyond_label),
+            *(leak.population_beyond_label, leak.cap_beyond_label),
+        )
     rows = [
         [
             *(name, *(format_number(value, 3) for value in values)),
             "none of use" if (unseen or 0) > USELESS_BITS else format_number(unseen, 3),
             format_number(cap, 2),
         ]
-        for name, values, unseen, cap in measures
+        for name, (*values, unseen, cap) in measures.items()
     ]
     shares = map(format_share, (leak.identification, leak.identification_half_width))
     right = f"right image of {leak.identification_candidates}, %"

@@ -1,12 +1,10 @@
 """A chart as files for a paper: SVG, PDF, and as CSV what it shows."""
 
 from collections.abc import Iterator
-from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
@@ -14,11 +12,8 @@ from matplotlib.container import BarContainer, Container, ErrorbarContainer
 from matplotlib.figure import Figure
 
 from fedcel.files import write_whole
-from sims.report.figures import render_svg
+from sims.report.figures import METADATA, render_figure
 from sims.report.table import format_csv, make_table
-
-TRUETYPE = 42
-"""Format of embedded fonts: some journals refuse matplotlib's default, Type 3."""
 
 
 class ChartPoint(NamedTuple):
@@ -39,18 +34,9 @@ class ChartPoint(NamedTuple):
 
 def write_chart(figure: Figure, folder: Path, name: str) -> None:
     """Write NAME.svg, NAME.pdf and NAME.csv, each whole."""
-    write_whole(folder / f"{name}.svg", render_svg(figure, name))
-    write_whole(folder / f"{name}.pdf", render_pdf(figure))
+    for form in METADATA:
+        write_whole(folder / f"{name}.{form}", render_figure(figure, name, form))
     write_whole(folder / f"{name}.csv", list_points(figure))
-
-
-def render_pdf(figure: Figure) -> bytes:
-    """Return the figure as PDF, the same bytes for the same figure."""
-    file = BytesIO()
-    no_metadata = dict.fromkeys(("CreationDate", "Creator", "Producer"))
-    with rc_context({"pdf.fonttype": TRUETYPE}):
-        figure.savefig(file, format="pdf", transparent=True, metadata=no_metadata)
-    return file.getvalue()
 
 
 def list_points(figure: Figure) -> str:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from io import StringIO
+from io import BytesIO
 from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
@@ -52,6 +52,13 @@ STYLE: dict[Any, Any] = {
     "legend.fontsize": 9.5,
     "legend.labelcolor": INK,
 }
+METADATA: dict[Literal["svg", "pdf"], tuple[str, ...]] = {
+    "svg": ("Date", "Creator", "Format", "Type"),
+    "pdf": ("CreationDate", "Creator", "Producer"),
+}
+"""What would differ from one drawing to the next."""
+TRUETYPE = 42
+"""Format of embedded fonts: some journals refuse matplotlib's default, Type 3."""
 PANEL_VARIANTS = 7
 """More variants than these are drawn in several panels."""
 MAX_DROP = 12.0
@@ -106,12 +113,12 @@ def escape_label(label: str) -> str:
     return f" {text}" if text.startswith("_") else text
 
 
-def render_svg(figure: Figure, name: str) -> str:
-    """Return the figure as SVG text, the same bytes for the same figure."""
-    file = StringIO()
-    no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    with rc_context({"svg.hashsalt": name}):
-        figure.savefig(file, format="svg", transparent=True, metadata=no_metadata)
+def render_figure(figure: Figure, name: str, form: Literal["svg", "pdf"]) -> bytes:
+    """Return the figure as a file, the same bytes for the same figure."""
+    file = BytesIO()
+    no_metadata = dict.fromkeys(METADATA[form])
+    with rc_context({"svg.hashsalt": name, "pdf.fonttype": TRUETYPE}):
+        figure.savefig(file, format=form, transparent=True, metadata=no_metadata)
     return file.getvalue()
 
 
@@ -186,10 +193,7 @@ def draw_identification_trade_off(summaries: Sequence[Summary]) -> Figure | None
 
 
 def count_choices(rows: Iterable[BenchRow]) -> int | None:
-    """Return of how many images the worst attacks picked: of fewer where they rebuilt fewer.
-
-    None where rows differ in it, or nothing says it.
-    """
+    """Number of images among which the worst attacks picked; None where rows differ in it."""
     counts = {
         row.worst.identification_candidates or min(choices, row.worst.targets or choices)
         for row in rows
@@ -202,7 +206,7 @@ def count_choices(rows: Iterable[BenchRow]) -> int | None:
 def mark_mean(
     name: str, line: Literal["--", ":"], values: Iterable[float | None], scale: float = 1
 ) -> list[Mark]:
-    """Return the line at the mean of what is known, if anything is."""
+    """Return the line at the mean of the known values, if there are any."""
     mean = estimate(values).mean
     return [] if mean is None else [Mark(scale * mean, name, line)]
 
@@ -247,14 +251,20 @@ def draw_marks(axes: Axes, marks: Sequence[Mark]) -> None:
     for mark in marks:
         offset, side = (3, "left") if mark.right else (-3, "right")
         axes.axvline(mark.at, color=FAINT, linewidth=1, linestyle=mark.line)
-        axes.annotate(
-            mark.name, (mark.at, 0.3), (offset, 0), ("data", "axes fraction"), "offset points",
-            color=INK, fontsize=8.5, rotation=90, ha=side, va="bottom",
-        )  # fmt: skip
+        write_note(axes, mark.name, (mark.at, 0.3), (offset, 0), rotation=90, ha=side, va="bottom")
+
+
+def write_note(
+    axes: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], **style: Any
+) -> None:
+    """Write a note at x and a share of the panel's height, moved by so many points."""
+    usual: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+    usual |= {"color": INK, "fontsize": 8.5}
+    axes.annotate(text, at, offset, **usual | style)
 
 
 def crop_collapsed(axes: Axes, points: Sequence[Point], in_panel: Sequence[Point]) -> None:
-    """Leave out what is far less accurate than the undefended: an arrow says where and how far.
+    """Leave out points far less accurate than the undefended: an arrow says where and how far.
 
     One collapsed net would else press all others into a line.
     """
@@ -265,11 +275,9 @@ def crop_collapsed(axes: Axes, points: Sequence[Point], in_panel: Sequence[Point
     axes.set_ylim(floor, max(heights) + MAX_DROP / 6)
     collapsed = [point for point in in_panel if point.y <= floor]
     for number, point in enumerate(sorted(collapsed, key=lambda point: point.x)):
-        axes.annotate(  # neighbours one above the other, or their texts would overlap
-            f"↓ {point.y:.0f} %", (point.x, 0), (0, 14 + 12 * (number % 3)),
-            ("data", "axes fraction"), "offset points",
-            color=point.look.colour, fontsize=9, ha="center",
-        )  # fmt: skip
+        offset = (0, 14 + 12 * (number % 3))  # or the texts of neighbours would overlap
+        style = {"color": point.look.colour, "fontsize": 9, "ha": "center"}
+        write_note(axes, f"↓ {point.y:.0f} %", (point.x, 0), offset, **style)
 
 
 def split_panels(points: Sequence[Point]) -> list[list[list[Point]]]:
@@ -304,13 +312,22 @@ def draw_chain_path(trace: Trace) -> Figure | None:
         return None
     values = torch.stack(trace.rows)[:, : PROBES + 1]
     standardised = (values - values.mean(0)) / values.std(0).clamp_min(1e-12)
-    figure, panels = make_panels(values.shape[1], 1.05, share_scale=False)
     names = ["log-lik.", *(f"probe {number}" for number in range(1, PROBES + 1))]
-    for axes, column, name in zip(panels, standardised.T, names, strict=False):
-        axes.plot(trace.rounds, column, color=choose_look(0).colour, linewidth=0.9, label=name)
+    curves = dict(zip(names, standardised.T, strict=False))
+    style = {"color": choose_look(0).colour, "linewidth": 0.9}
+    return draw_round_panels(trace.rounds, curves, 1.05, [style] * len(curves))[0]
+
+
+def draw_round_panels(
+    rounds: Sequence[int], curves: Mapping[str, Any], height: float, styles: Sequence[Any]
+) -> tuple[Figure, list[Axes]]:
+    """Draw each curve over the rounds in a panel of its own."""
+    figure, panels = make_panels(len(curves), height, share_scale=False)
+    for axes, (name, values), style in zip(panels, curves.items(), styles, strict=True):
+        axes.plot(rounds, values, label=name, **style)
         axes.set_ylabel(name)
     panels[-1].set_xlabel("round")
-    return figure
+    return figure, panels
 
 
 def draw_convergence(trace: Trace) -> Figure | None:
@@ -324,16 +341,14 @@ def draw_convergence(trace: Trace) -> Figure | None:
     }
     if not verdicts:
         return None
-    figure, panels = make_panels(2, 2.1, share_scale=False)
-    r_hats = [verdict.r_hat for verdict in verdicts.values()]
-    sizes = [verdict.ess for verdict in verdicts.values()]
-    curves = (("split R-hat", r_hats, MAX_R_HAT), ("bulk ESS", sizes, MIN_ESS))
-    for number, (axes, (name, values, limit)) in enumerate(zip(panels, curves, strict=True)):
-        look = choose_look(number)._replace(line="-")
-        axes.plot(list(verdicts), values, markersize=4, label=name, **look.style)
+    curves = {
+        "split R-hat": [verdict.r_hat for verdict in verdicts.values()],
+        "bulk ESS": [verdict.ess for verdict in verdicts.values()],
+    }
+    styles = [choose_look(n)._replace(line="-").style | {"markersize": 4} for n in range(2)]
+    figure, panels = draw_round_panels(list(verdicts), curves, 2.1, styles)
+    for axes, limit in zip(panels, (MAX_R_HAT, MIN_ESS), strict=True):
         axes.axhline(limit, color=FAINT, linestyle=":", linewidth=1.2)
-        axes.set_ylabel(name)
-    panels[-1].set_xlabel("round")
     return figure
 
 
@@ -353,31 +368,21 @@ def draw_curve(
     ]
     if not curves or (log and not any(high > 0 for _, _, rounds in curves for *_, high in rounds)):
         return None
-    entries = [(look, s.label) for look, s, _ in curves]
-    figure, (axes,) = make_panels(1, legend_height(entries))
+    figure, axes = make_named_panel([(look, s.label) for look, s, _ in curves])
     for look, s, rounds in curves:
-        series = escape_label(s.label)
         numbers, mean, low, high = zip(*rounds, strict=True)
-        spacing = max(1, len(numbers) // 6)
-        axes.plot(
-            numbers, mean, markersize=5, markevery=spacing, linewidth=1.6, label=series,
-            **look.style,
-        )  # fmt: skip
+        style = {"markevery": max(1, len(numbers) // 6), "label": escape_label(s.label)}
+        axes.plot(numbers, mean, markersize=5, linewidth=1.6, **look.style, **style)
         if low != high:
-            axes.fill_between(
-                numbers, low, high, color=look.colour, alpha=0.15, linewidth=0, label=series
-            )
+            band = {"color": look.colour, "alpha": 0.15, "linewidth": 0}
+            axes.fill_between(numbers, low, high, label=style["label"], **band)
     if log:
         axes.set_yscale("log", nonpositive="mask")
     ends = {burn_in_rounds(run.settings) for s in summaries for run in s.runs}
     for end in sorted(ends - {0}):
         axes.axvline(end, color=FAINT, linewidth=1, linestyle=":")
-        axes.annotate(
-            "burn-in ends", (end, 1), (0, 2), ("data", "axes fraction"), "offset points",
-            color=INK, fontsize=8.5, ha="center", va="bottom",
-        )  # fmt: skip
+        write_note(axes, "burn-in ends", (end, 1), (0, 2), ha="center", va="bottom")
     axes.set(xlabel="round", ylabel=label)
-    add_legend(figure, entries, lines=True)
     return figure
 
 
@@ -444,27 +449,22 @@ def draw_private(summaries: Sequence[Summary], looks: Looks) -> Figure | None:
     curves = [(s, points) for s in summaries if len(points := list_private(s)) > 1]
     if not curves:
         return None
-    entries = [(looks[s.variant], s.label) for s, _ in curves]
-    figure, (axes,) = make_panels(1, legend_height(entries))
+    figure, axes = make_named_panel([(looks[s.variant], s.label) for s, _ in curves])
     for s, points in curves:
         look = looks[s.variant]
         epsilons, accuracy, _ = zip(*points, strict=True)
         label = escape_label(s.label)
         axes.plot(epsilons, accuracy, markersize=6, linewidth=1.4, label=label, **look.style)
-        if (bare := s.measure(ACCURACY).mean) is not None:
+        if (bare := s.mean(ACCURACY)) is not None:
             axes.axhline(100 * bare, color=look.colour, linewidth=0.8, linestyle=":")
     ceiling = {epsilon: top for _, points in curves for epsilon, _, top in points if top}
     if ceiling:
-        axes.plot(
-            *zip(*ceiling.items(), strict=True), color=FAINT, lw=1, linestyle="--", label="ceiling"
-        )
-        axes.annotate(
-            "ceiling", list(ceiling.items())[-1], (-6, 4), textcoords="offset points", color=INK,
-            fontsize=8.5, ha="right",
-        )  # fmt: skip
+        style = {"color": FAINT, "lw": 1, "linestyle": "--", "label": "ceiling"}
+        axes.plot(*zip(*ceiling.items(), strict=True), **style)
+        last = list(ceiling.items())[-1]
+        write_note(axes, "ceiling", last, (-6, 4), xycoords="data", ha="right")
     scale_epsilons(axes, (epsilon for _, points in curves for epsilon, *_ in points))
     axes.set_ylabel("right private answers, %")
-    add_legend(figure, entries, lines=True)
     return figure
 
 
@@ -549,6 +549,13 @@ def make_panels(
     for axes in panels[:-1]:
         axes.tick_params(labelbottom=share_scale)
     return figure, panels
+
+
+def make_named_panel(entries: Sequence[Entry]) -> tuple[Figure, Axes]:
+    """Return a figure of one panel, its legend of lines below."""
+    figure, (axes,) = make_panels(1, legend_height(entries))
+    add_legend(figure, entries, lines=True)
+    return figure, axes
 
 
 def add_legend(place: Figure | Axes, entries: Sequence[Entry], lines: bool) -> None:

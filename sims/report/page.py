@@ -101,7 +101,7 @@ def write_report(folder: Path, charts: Path | None = None) -> Path:
         steps, svgs = len(pictures) + PAGE_STEPS, dict[str, str]()
         for done, (name, figure) in enumerate(pictures.items()):
             show_step(done, steps, f"figure {done + 1} of {len(pictures)}")
-            svgs[name] = figures.render_svg(figure, name)
+            svgs[name] = figures.render_figure(figure, name, "svg").decode()
         show_step(len(pictures), steps, "images and page")
         strips = make_strips(report.summaries)
         html = render_page(report, svgs, strips)

@@ -172,7 +172,9 @@ def count_left_out(events: Sequence[RoundEvent]) -> list[dict[str, Any]]:
 
 def describe_result(result: RunResult | None) -> dict[str, Any] | None:
     """Return what a finished run is worth on its test images."""
-    return result and {
+    if result is None:
+        return None
+    return {
         "accuracy": result.accuracy,
         "bits": result.bits_beyond_label,
         "bits-cap": result.bits_cap,

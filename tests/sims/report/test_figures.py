@@ -251,7 +251,7 @@ def test_same_bytes(make_bench: Make) -> None:
     """The same numbers give the same SVG, which is well-formed."""
     summaries = summarise_book(read_book(make_bench()))
     drawn = [figures.draw_bits_trade_off(summaries) for _ in range(2)]
-    once, twice = (figures.render_svg(figure, "bits") for figure in drawn if figure is not None)
+    once, twice = (figures.render_figure(f, "bits", "svg") for f in drawn if f is not None)
     assert once == twice
     assert ElementTree.fromstring(once).tag.endswith("svg")
 
@@ -262,7 +262,7 @@ def test_odd_labels(label: str) -> None:
     figure = figures.draw_bits_trade_off([cell("v", 0.9, 1.0, label=label, title=label)])
     assert figure is not None
     assert len(figure.legends[0].get_texts()) == 1
-    text = figures.render_svg(figure, "odd")
+    text = figures.render_figure(figure, "odd", "svg").decode()
     ElementTree.fromstring(text)
     assert "<script" not in text
     assert "<b>" not in text
