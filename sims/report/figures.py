@@ -371,11 +371,11 @@ def draw_curve(
     figure, axes = make_named_panel([(look, s.label) for look, s, _ in curves])
     for look, s, rounds in curves:
         numbers, mean, low, high = zip(*rounds, strict=True)
-        style = {"markevery": max(1, len(numbers) // 6), "label": escape_label(s.label)}
-        axes.plot(numbers, mean, markersize=5, linewidth=1.6, **look.style, **style)
+        name, style = escape_label(s.label), look.style | {"markersize": 5, "linewidth": 1.6}
+        axes.plot(numbers, mean, markevery=max(1, len(numbers) // 6), label=name, **style)
         if low != high:
-            band = {"color": look.colour, "alpha": 0.15, "linewidth": 0}
-            axes.fill_between(numbers, low, high, label=style["label"], **band)
+            band: dict[str, Any] = {"color": look.colour, "alpha": 0.15, "linewidth": 0}
+            axes.fill_between(numbers, low, high, label=name, **band)
     if log:
         axes.set_yscale("log", nonpositive="mask")
     ends = {burn_in_rounds(run.settings) for s in summaries for run in s.runs}
@@ -459,8 +459,8 @@ def draw_private(summaries: Sequence[Summary], looks: Looks) -> Figure | None:
             axes.axhline(100 * bare, color=look.colour, linewidth=0.8, linestyle=":")
     ceiling = {epsilon: top for _, points in curves for epsilon, _, top in points if top}
     if ceiling:
-        style = {"color": FAINT, "lw": 1, "linestyle": "--", "label": "ceiling"}
-        axes.plot(*zip(*ceiling.items(), strict=True), **style)
+        xs, ys = zip(*ceiling.items(), strict=True)
+        axes.plot(xs, ys, color=FAINT, lw=1, linestyle="--", label="ceiling")
         last = list(ceiling.items())[-1]
         write_note(axes, "ceiling", last, (-6, 4), xycoords="data", ha="right")
     scale_epsilons(axes, (epsilon for _, points in curves for epsilon, *_ in points))
