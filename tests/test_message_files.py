@@ -1,9 +1,12 @@
-"""Files that run between a train message and its reply: each is one that a reader opens."""
+"""Files that run between a message and its reply: each is one that a reader opens."""
 
-from tests.bench.message_files import record_files
+from tests.bench.message_files import record_files, record_query_files
 
 MOST_FILES = 23
 """Files of the core and of the clients; today as many run."""
+
+
+MOST_QUERY_FILES = 10
 
 
 def test_few_files_answer_a_train_message() -> None:
@@ -11,3 +14,10 @@ def test_few_files_answer_a_train_message() -> None:
     names = {name for name in record_files() if name.startswith(("fedcel/", "clients/"))}
     assert "fedcel/federation/local_steps.py" in names
     assert len(names) <= MOST_FILES, sorted(names)
+
+
+def test_few_files_answer_a_private_query() -> None:
+    """From the HTTP request to the noisy answer, once nothing has to be loaded."""
+    names = record_query_files().keys()
+    assert "clients/service/answering.py" in names
+    assert len(names) <= MOST_QUERY_FILES, sorted(names)

@@ -5,8 +5,8 @@ application (`clients.service.app`), the middleware (`middleware`) and the metri
 are imported from their files, so that only servers over HTTP need the extra `service`.
 """
 
-from clients.service.answering import PrivateAnswer, PrivateAnswerer, Query
-from clients.service.model import ServedModel, build_served, load_served
+from clients.service.answering import PrivateAnswer, PrivateAnswerer, Query, ServedModel
+from clients.service.model_offer import build_served, load_served
 from clients.service.private_layer import LogitQuery, PrivateLayer
 from clients.service.problems import ProblemError
 

@@ -1,4 +1,4 @@
-"""Private answers: drawn together, charged and stored at once, then told.
+"""Private answers of a served model: drawn together, charged and stored at once, then told.
 
 The answers protect the INPUT of a query against the reader of the answer. None leaves before its
 charge and the answer itself, for repeats, are durable. HTTP service, Flower node, playground and
@@ -9,7 +9,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -19,12 +19,17 @@ from typing import NamedTuple, final
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
 
-from clients.service.model import ServedModel, uncertainty_scores, uncertainty_sensitivity
+from clients.service_messages import LeakCard
+from fedcel.files import encode_tensors
+from fedcel.metrics import bald, predictive_entropy
+from fedcel.nets import SplitNet
 from fedcel.posterior import Prediction
 from fedcel.privacy import AnswerCalibration, Mechanism, perturb_rows
 from fedcel.privacy.ledger import MICRO, Charge, Ledger, Receipt, Refusal, to_micro_epsilon
+from fedcel.settings import NetSettings, PrivacySettings
 
 PROBABILITY_DIGITS = 6
 LABEL = re.compile(rb'"label": \d+')
@@ -32,6 +37,7 @@ MAX_TEXTS = 1024
 """Answers of which the text is kept: where a label is all that is told, there are no others."""
 NO_SCORES: Mapping[int, Tensor] = {}
 
+ENCODER_FORMAT = "1"
 KEPT_KEYS = {"clip": 1.0, "clip-kind": "l1", "delta": 1e-6, "sensitivity": "none"}
 KEPT_KEYS |= {"epsilons": "0.5,1,2,4,8"}
 """Keys that every mechanism had when the first digests were kept, with their values then."""
@@ -200,6 +206,76 @@ def add_probabilities(body: bytes, probabilities: tuple[float, ...]) -> bytes:
 
 @final
 @dataclass(frozen=True)
+class ServedModel:
+    """A model version, fixed while it is served; `heads` holds S samples of each parameter."""
+
+    net: SplitNet
+    heads: dict[str, Tensor]
+    shape: tuple[int, ...]
+    net_settings: NetSettings
+    privacy: PrivacySettings
+    leak: LeakCard | None = None
+    """What the run measured of its messages."""
+    run_heads: Callable[[Tensor], Tensor] | None = None
+    """Computes the heads' log-probabilities (S, B, C) elsewhere than in torch; None: there."""
+
+    @property
+    def samples(self) -> int:
+        """Return the number of sampled heads, S."""
+        return len(next(iter(self.heads.values())))
+
+    @cached_property
+    def classes(self) -> int:
+        """Return the number of values in an answer."""
+        return self.net.answer(torch.zeros(1, self.net.features)).shape[1]
+
+    @cached_property
+    def version(self) -> str:
+        """Return 32 hex digits of a digest of the cut and all tensors that decide an answer."""
+        digest = sha256(f"{self.net.cut!r}".encode())
+        encoder = {f"encoder.{name}": value for name, value in self.net.device_parameters().items()}
+        for name, value in sorted({**encoder, **self.heads}.items()):
+            digest.update(f"{name}{tuple(value.shape)}".encode())
+            digest.update(value.detach().contiguous().numpy().tobytes())
+        return digest.hexdigest()[:32]
+
+    @cached_property
+    def encoder(self) -> bytes:
+        """Return the device's half as safetensors; the metadata says how to build its net."""
+        metadata = {
+            "format": ENCODER_FORMAT,
+            "model": self.version,
+            "net": json.dumps(self.net_settings.model_dump(by_alias=True, serialize_as_any=True)),
+            "shape": json.dumps(self.shape),
+            "classes": str(self.classes),
+            "sigma": repr(self.net.cut.sigma),
+            "dropout": repr(self.net.cut.dropout),
+        }
+        return encode_tensors(self.net.device_parameters(), metadata)
+
+    def predict(self, messages: Float[Tensor, "B D"]) -> Prediction:
+        """Answer smashed data with all heads, in one batched product."""
+        if self.run_heads is not None:
+            return Prediction(self.run_heads(messages))
+        with torch.no_grad():
+            return Prediction(self.compute_heads(messages))
+
+    def compute_heads(self, messages: Float[Tensor, "B D"]) -> Float[Tensor, "S B C"]:
+        """Compute each head's log-probabilities in torch."""
+        if isinstance(self.net.head, nn.Linear):  # all of them are one product
+            weight, bias = self.heads["weight"], self.heads["bias"]
+            rows = nn.functional.linear(messages, weight.flatten(0, 1), bias.flatten())
+            return rows.view(-1, *bias.shape).transpose(0, 1).log_softmax(-1)
+
+        def answer(parameters: dict[str, Tensor]) -> Tensor:
+            logits: Tensor = functional_call(self.net.head, parameters, (messages,))
+            return logits
+
+        return vmap(answer)(self.heads).log_softmax(-1)
+
+
+@final
+@dataclass(frozen=True)
 class PrivateAnswerer:
     """Answers batches of queries with a model; attributes as of `ChargedMechanism`."""
 
@@ -270,3 +346,15 @@ class PrivateAnswerer:
     @cached_property
     def _paid(self) -> ChargedMechanism:
         return ChargedMechanism(self.mechanism, self.ledger, self.model.version, self.calibration)
+
+
+def uncertainty_scores(prediction: Prediction) -> Float[Tensor, "B 2"]:
+    """Return predictive entropy and BALD of each message in nats, both within [0, log C]."""
+    probabilities = prediction.samples.double()
+    scores = torch.stack([predictive_entropy(probabilities), bald(probabilities)], 1)
+    return scores.clamp(0.0, math.log(probabilities.shape[2]))
+
+
+def uncertainty_sensitivity(classes: int) -> float:
+    """Return the largest L1 distance of two rows of `uncertainty_scores`: 2 log C."""
+    return 2 * math.log(classes)

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from clients.service.model import ServedModel
+from clients.service.answering import ServedModel
 from fedcel.errors import SettingsError
 from fedcel.extras import import_optional
 

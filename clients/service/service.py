@@ -10,13 +10,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from clients.service.access import KeyExpiry, KeyStore, RateLimiter, key_table_path
-from clients.service.answering import PrivateAnswer, Query
-from clients.service.model import ModelOffer, ServedModel
+from clients.service.answering import PrivateAnswer, Query, ServedModel
+from clients.service.model_offer import ModelOffer, build_model_card
 from clients.service.monitoring import LOGGER, Metrics
 from clients.service.problems import (
     ProblemError,
@@ -33,15 +32,12 @@ from clients.service.worker import (
     Worker,
 )
 from clients.service_messages import (
-    MAX_VALUE,
     QUERY_PATH,
     READ_PATHS,
-    EncoderCard,
     ModelCard,
-    PriceCard,
 )
 from fedcel.errors import FedcelError, LedgerError, RunError, SettingsError
-from fedcel.privacy.ledger import MICRO, Balance, LedgerAddress, Refusal, to_micro_epsilon
+from fedcel.privacy.ledger import MICRO, Balance, LedgerAddress, Refusal
 
 DAY_SECONDS = 86_400.0
 QUEUE_SECONDS = 0.1
@@ -354,30 +350,3 @@ def check_same_price(served: ModelOffer, new: ModelOffer) -> None:
             f"{new.model.version}: devices that know its price would pay another; restart the "
             "service to change it"
         )
-
-
-def build_model_card(offer: ModelOffer) -> ModelCard:
-    """Return what a device has to know; the encoder is written out and hashed here."""
-    served, mechanism = offer.model, offer.mechanism
-    price = to_micro_epsilon(mechanism.epsilon) / MICRO
-    return ModelCard(
-        model=served.version,
-        shape=list(served.shape),
-        features=served.net.features,
-        classes=served.classes,
-        samples=served.samples,
-        sigma=served.net.cut.sigma,
-        dropout=served.net.cut.dropout,
-        largest=MAX_VALUE,
-        mechanism=mechanism.name,
-        clip=getattr(mechanism, "clip", None),
-        clip_kind=getattr(mechanism, "clip_kind", None),
-        epsilon=mechanism.epsilon,
-        delta=mechanism.delta,
-        price=PriceCard(answer=price, uncertainty=price),
-        encoder=EncoderCard(
-            url="/v1/encoder", sha256=sha256(served.encoder).hexdigest(), bytes=len(served.encoder)
-        ),
-        leak=served.leak,
-        expected=offer.expected,
-    )

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 from clients.service import ServedModel, load_served
 from clients.service.app import ServiceApp
-from clients.service.model import ModelOffer
+from clients.service.model_offer import ModelOffer
 from clients.service.monitoring import configure_logs
 from clients.service.onnx_heads import Engine, use_onnx_heads
 from clients.service.service import Limits, Reload, Service

@@ -16,7 +16,7 @@ import uvicorn
 from clients.service import ServedModel, load_served
 from clients.service.access import add_key, key_table_path
 from clients.service.app import ServiceApp
-from clients.service.model import ModelOffer
+from clients.service.model_offer import ModelOffer
 from clients.service.service import Limits, Reload, Service
 from clients.service.worker import ThreadWorker, Worker
 from fedcel.data import load_splits

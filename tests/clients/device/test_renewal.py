@@ -14,8 +14,8 @@ from clients.device import AsyncSplitClient, ImageOwner, SplitClient
 from clients.device.conversation import check_successor
 from clients.device.device import Device
 from clients.service import load_served
-from clients.service.model import ModelOffer
-from clients.service.service import Reload, build_model_card
+from clients.service.model_offer import ModelOffer, build_model_card
+from clients.service.service import Reload
 from clients.service_messages import ModelCard
 from fedcel.errors import LeakError, LeakLimitError, ModelVersionError, ServiceError
 from fedcel.nets import SplitNet

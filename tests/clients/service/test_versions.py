@@ -11,7 +11,7 @@ import httpx
 import numpy as np
 import pytest
 
-from clients.service.model import ModelOffer
+from clients.service.model_offer import ModelOffer
 from clients.service.problems import ProblemKind
 from clients.service.service import Reload
 from fedcel.errors import RunError

@@ -15,7 +15,7 @@ import torch
 
 from clients.service import Query, load_served
 from clients.service.answering import PrivateAnswer
-from clients.service.model import ModelOffer
+from clients.service.model_offer import ModelOffer
 from clients.service.onnx_heads import use_onnx_heads
 from clients.service.problems import ProblemKind
 from clients.service.service import Reload

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from clients.service import load_served
-from clients.service.model import ModelOffer
-from clients.service.service import build_model_card
+from clients.service.model_offer import ModelOffer, build_model_card
 from fedcel.errors import RunError, SettingsError
 from fedcel.privacy import fit_calibration
 from tests.clients.serving import made_run
