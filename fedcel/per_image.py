@@ -1,4 +1,4 @@
-"""What was measured of each test image, beside the means: intervals over images need it.
+"""Measurements of each test image, which intervals over images need.
 
 Every run has `per-image.safetensors`: vectors with one value for each test image, in their order.
 The results of attacks have such vectors of their targets.

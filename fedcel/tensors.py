@@ -12,7 +12,7 @@ from torch import Tensor
 from fedcel.errors import describe_unforeseen
 
 ArrayLike = Tensor | NDArray[np.generic] | Sequence[object]
-"""What can be made a tensor: a tensor itself, an array, or a list of numbers."""
+"""A tensor, an array, or a list of numbers."""
 Array = TypeVar("Array", Tensor, np.ndarray)
 """A tensor or a NumPy array; one call has one kind of them."""
 
@@ -53,7 +53,7 @@ def match_kind(values: Tensor, like: Array) -> Array:
 
 
 def describe_words(words: NDArray[np.generic]) -> str:
-    """Describe text in the place of numbers, and the remedy where it is numbers in quotes."""
+    """Describe text given instead of numbers, and the remedy where it is numbers in quotes."""
     try:
         words.astype(float)
     except ValueError:
@@ -99,7 +99,7 @@ def to_labels(values: object, count: int, name: str = "labels") -> Int[Tensor, "
 
 
 def number_labels(*parts: Int[Tensor, " _"]) -> list[Int[Tensor, " _"]]:
-    """Number labels anew, so that what they size is no larger than what they are.
+    """Number labels from 0, so that tables by label stay small.
 
     Args:
         parts: Labels of any whole numbers, such as those of people; one or more such tensors.

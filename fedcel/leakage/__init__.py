@@ -1,4 +1,4 @@
-"""What can be observed of an image, and what the best attacker learns from it, exactly."""
+"""Observations of an image, and the exact leak of each to the best possible attacker."""
 
 from fedcel.leakage.answer_floor import answer_bits
 from fedcel.leakage.attribute_leak import AttributeLeak, attribute_leak

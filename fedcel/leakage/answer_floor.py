@@ -1,4 +1,4 @@
-"""What the answers alone tell about an image: the floor under every leak at this behaviour."""
+"""Bits about an image in the answers: a lower bound on every leak at this behaviour."""
 
 import torch
 from jaxtyping import Int
@@ -10,7 +10,7 @@ CLASS_WEIGHT = 2.0
 
 
 def answer_bits(answers: Int[Tensor, "R N"], labels: Int[Tensor, " N"], classes: int) -> float:
-    """Bound from below what answers tell about an image beyond its label.
+    """Bound from below the bits about an image in its answers, beyond its label.
 
     That is I(image; answer | label), the image drawn uniformly from those of its class. An answer
     is computed from the message, so I(image; message | label) is at least as large (data

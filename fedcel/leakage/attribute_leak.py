@@ -1,4 +1,4 @@
-"""What a message tells of a sensitive attribute of its image that is not the task."""
+"""Leak of a sensitive attribute of an image that is not the task."""
 
 from functools import partial
 from math import log
@@ -24,7 +24,7 @@ from fedcel.tensors import number_labels
 
 
 class AttributeLeak(NamedTuple):
-    """What one message tells the best possible attacker, who knows the label, of an attribute.
+    """Leak of an attribute by one message, to the best possible attacker, who knows the label.
 
     Half widths are of 95 % intervals over the noise drawn, for these images.
     """
@@ -35,13 +35,13 @@ class AttributeLeak(NamedTuple):
     cap_bits: float
     """H(attribute | label): all of it."""
     accuracy: float
-    """How often the attacker, who knows the candidates, names the attribute: Bayes-optimal."""
+    """Of the attacker, who knows the candidates, in naming the attribute: Bayes-optimal."""
     accuracy_half_width: float
     accuracy_by_label: float
-    """How often one who knows the label alone names it."""
+    """Of a guess from the label only."""
     accuracy_of_others: float
-    """How often an attacker names it who knows all candidates but the sender: by the law of the
-    noise around the others' features. No bound, but nothing of the sender's own is known."""
+    """Of an attacker who knows all candidates but the sender: by the law of the noise around the
+    others' features. No bound, but nothing of the sender's own is known."""
     image_count: int
 
 

@@ -1,4 +1,4 @@
-"""Upper bounds on what smashed data can tell, from their spread alone."""
+"""Upper bounds on what smashed data can tell, from their spread only."""
 
 import warnings
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class Certificate(NamedTuple):
     They hold for any attacker and these images, not for a population. Bits that are measured of
     the same images may lie above by the chance of the noise drawn, never by more: see
     `fedcel.attacks.contradictions`. At sigma 0 the bounds are exact: all that tells distinct
-    features apart. `clusters` is 0 then.
+    features apart.
     """
 
     bits: float
@@ -43,10 +43,7 @@ class Certificate(NamedTuple):
     bits_within_class: float
     """Upper bound on I(image; message | label), in bits."""
     identification: float
-    """Upper bound on the chance to pick the right one of `candidates` images (Fano)."""
-    candidates: int
-    clusters: int
-    """Groups of the partition that gave `bits`."""
+    """Upper bound on the chance to pick the right one of the candidates (Fano)."""
 
 
 @usual_torch_state()
@@ -76,7 +73,7 @@ def certificate(
         candidates: Images among which the attacker looks for the right one, 1 or more.
         scale: Standard deviation of each value's noise in units of sigma, above 0; None: all are 1.
         large_table: Values M D above which partitions are looked for in the directions of largest
-            variance alone: seconds instead of minutes, and a bound as valid.
+            variance only: seconds instead of minutes, and a bound as valid.
 
     Returns:
         The bounds in bits, and on identification.
@@ -101,8 +98,7 @@ def certificate(
     if sigma == 0:
         bits = distinct_bits(z)
         within = sum(int(rows.sum()) * distinct_bits(z[torch.from_numpy(rows)]) for rows in classes)
-        identification = fano_bound(bits * log(2), candidates)
-        return Certificate(bits, within / count, identification, candidates, 0)
+        return Certificate(bits, within / count, fano_bound(bits * log(2), candidates))
     features = z.detach().double().numpy()
     noise = np.broadcast_to(sigma, features.shape)
     if scale is not None:
@@ -110,15 +106,21 @@ def certificate(
     is_large = features.size > large_table
     coordinates = find_main_coordinates(features) if is_large else features
     partitions = find_partitions(coordinates, sorted({*CLUSTERS, len(classes)}))
-    nats, clusters = tightest_bound(features, noise, [*partitions, labels], is_large=is_large)
+    nats = min(
+        entropy_bound(features, noise, groups, is_large=is_large)
+        for groups in [*partitions, labels]
+    )
     within = 0.0
     for rows in classes:
-        partitions = find_partitions(coordinates[rows], CLUSTERS_OF_CLASS)
-        bound, _ = tightest_bound(features[rows], noise[rows], partitions, is_large=is_large)
-        within += int(rows.sum()) / count * bound
-    return Certificate(
-        nats / log(2), within / log(2), fano_bound(nats, candidates), candidates, clusters
-    )
+        within += (
+            int(rows.sum())
+            / count
+            * min(
+                entropy_bound(features[rows], noise[rows], groups, is_large=is_large)
+                for groups in find_partitions(coordinates[rows], CLUSTERS_OF_CLASS)
+            )
+        )
+    return Certificate(nats / log(2), within / log(2), fano_bound(nats, candidates))
 
 
 def distinct_bits(z: Float[Tensor, "M D"]) -> float:
@@ -160,16 +162,6 @@ def find_partitions(features: Features, clusters: Sequence[int]) -> list[Groups]
                 warnings.simplefilter("ignore", ConvergenceWarning)
                 partitions.append(mixture.fit_predict(standard))
     return partitions
-
-
-def tightest_bound(
-    features: Features, noise: Features, partitions: Sequence[Groups], *, is_large: bool = False
-) -> tuple[float, int]:
-    """Return the smallest bound in nats over several partitions, and its number of groups."""
-    return min(
-        (entropy_bound(features, noise, groups, is_large=is_large), len(np.unique(groups)))
-        for groups in partitions
-    )
 
 
 def entropy_bound(

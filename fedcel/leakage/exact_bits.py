@@ -29,7 +29,7 @@ LEAST_LOG = -750.0  # nats, whose exponential is 0
 
 
 class OptimalLeak(NamedTuple):
-    """What one observation tells the best possible attacker, in bits and as a rate.
+    """Leak of one observation to the best possible attacker, in bits and as a rate.
 
     Half widths of 95 % intervals: `identification_half_width` and `beyond_label_half_width` over
     the targets, the candidates held fixed; those with `noise` in their names over the noise drawn,
@@ -37,7 +37,7 @@ class OptimalLeak(NamedTuple):
     """
 
     identification: float
-    """How often the most likely of `identification_candidates` images is the right one."""
+    """Share of cases in which the likeliest of `identification_candidates` images is right."""
     information_bits: float
     """I(image; observation) for an image drawn uniformly from the M candidates."""
     bits_beyond_label: float
@@ -62,7 +62,7 @@ class OptimalLeak(NamedTuple):
     """Bits beyond the label of each image, mean over noise draws."""
 
     def __repr__(self) -> str:
-        """Show shapes in the place of numbers."""
+        """Show shapes instead of numbers."""
         return summarise_record(self)
 
 

@@ -1,4 +1,4 @@
-"""How far a class's messages are from Gaussian: what the certificate gives away by assuming so."""
+"""Distance of a class's messages from Gaussian: the slack of the certificate, which assumes so."""
 
 from math import e, log, pi
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""How often the right image of several is picked, exactly averaged over the wrong ones drawn."""
+"""Chance to pick the right image of several, exactly averaged over the wrong ones drawn."""
 
 from functools import lru_cache
 

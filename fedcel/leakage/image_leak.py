@@ -1,4 +1,4 @@
-"""What messages of one image tell of it: `measure_leakage` for a single image, fast."""
+"""Leak of one image by its messages: `measure_leakage` for a single image, fast."""
 
 from math import e, log2
 from typing import NamedTuple
@@ -17,11 +17,11 @@ MAX_TERMS = 6_000_000  # likelihoods of a feature, where messages have no common
 
 
 class ImageLeak(NamedTuple):
-    """What the best possible attacker learns of one image, in bits.
+    """Leak of one image to the best possible attacker, in bits.
 
     Attributes:
-        information: Of which of the M images it is; negative where messages mislead on average.
-        beyond_label: Of which of those of its class it is.
+        information: About its place among the M images; negative where messages mislead on average.
+        beyond_label: About its place among those of its class.
         information_half_width: Of a 95 % interval over the noise drawn.
         beyond_half_width: Of a 95 % interval over the noise drawn.
         cap: log2 M.

@@ -1,4 +1,4 @@
-"""What an encoder leaks, as numbers and in three lines of words."""
+"""Leak of an encoder, as numbers and in three lines of words."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
@@ -13,7 +13,7 @@ USELESS_BITS = 64
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Leakage:
-    """What one message of an encoder tells the best possible attacker about these images.
+    """Leak of one message of an encoder to the best possible attacker, about these images.
 
     Half widths are of 95 % intervals over the noise that was drawn, for these images: they say
     nothing of other images. `print` shows three lines in words, `to_dict` gives plain numbers.
@@ -25,7 +25,7 @@ class Leakage:
     """I(image; message | label): what leaks about the image and not about its class. None without
     labels."""
     identification: float
-    """How often the most likely of `identification_candidates` images is the right one."""
+    """Share of cases in which the likeliest of `identification_candidates` images is right."""
     certificate_bits: float | None
     """Upper bound on `information_bits`, whoever attacks; None where the law is the user's own."""
     certificate_beyond_label: float | None
@@ -37,9 +37,9 @@ class Leakage:
     cap_beyond_label: float | None
     """Mean over images of log2(images of the same class), all that is beyond the label."""
     identification_candidates: int
-    """Among how many images the right one is picked."""
+    """Images among which the right one is picked."""
     identification_by_label: float | None
-    """How often one who knows the label alone picks the right one."""
+    """The same for a guess from the label only."""
     information_half_width: float
     beyond_label_half_width: float | None
     identification_half_width: float
@@ -48,9 +48,9 @@ class Leakage:
     verdict: str | None = None
     """Why the numbers mean nothing, where they do not."""
     population_bits: float | None = None
-    """What `information_bits` are at most for images that nobody has seen: an approximate 95 %
-    limit by Student's t, far too low where rare images carry the information; None without noise,
-    or of fewer than 20 images."""
+    """Upper limit of `information_bits` for images that nobody has seen: an approximate 95 % limit
+    by Student's t, far too low where rare images carry the information; None without noise, or of
+    fewer than 20 images."""
     population_bits_bernstein: float | None = None
     """The same with 95 % confidence for any number of images and any law of them; None without a
     known range."""
@@ -85,7 +85,7 @@ class Leakage:
         return f"Leakage({', '.join(values)}, candidates={self.candidates})"
 
     def __str__(self) -> str:
-        """Say in three lines what leaks, who could pick the image, and what does not follow."""
+        """Describe leak, chance to pick the image, and the limits of both, a line each."""
         return "\n".join([self._say_bits(), self._say_identification(), self._say_limits()])
 
     @property
@@ -192,7 +192,7 @@ def round_up(value: float, digits: int) -> str:
 
 
 def join_bits(limits: Sequence[float]) -> str:
-    """Return bits beyond the label and of all, or those of all alone."""
+    """Return bits beyond the label and of all, or only those of all."""
     return " and ".join(f"{limit:.2f}" for limit in limits)
 
 

@@ -86,21 +86,21 @@ def measure_leakage(
             differs from image to image: the numbers, or a function of the features. 0: what is sent
             is exact.
         dropout: Chance that a feature is sent as 0, before the noise, in [0, 1).
-        log_prob: A law of your own in the place of noise and dropout: (messages (Q, F), features
+        log_prob: A law of your own instead of noise and dropout: (messages (Q, F), features
             (M, D)) to log p(message_q | features_j), (Q, M) in nats, up to one constant. Needs
             `sampler`.
         sampler: Draws messages of that law: (features (Q, D), generator) to (Q, F).
-        features: (M, D) in the place of encoder and images.
+        features: (M, D) instead of encoder and images.
         accuracy: Share of right answers of the head that gets the messages, in [0, 1]; a head that
             is no better than the most frequent class makes the verdict that nothing was learned.
         accuracy_count: Images that the accuracy is of; None: M.
-        logits: The head's answers to messages of these images, (M, classes), in the place of
+        logits: The head's answers to messages of these images, (M, classes), instead of
             `accuracy`.
         reference_images: Other images of the same population, (n, ...), on which the law behind the
             bounds for unseen images is fitted: the encoder's training images will do, none of the M
             will. The M must be images that the encoder was not trained on. None: the law is fitted
             to one half of the M, drawn by the seed, and the bound is of the other.
-        reference_features: Their features (n, D) in the place of `reference_images`.
+        reference_features: Their features (n, D) instead of `reference_images`.
         reference_labels: Their labels, (n,); needed where `labels` are given.
         feature_range: Least and largest value that a feature can have for any image, such as
             (0, 1) behind a sigmoid; None: not known, and no Bernstein limit.
@@ -223,7 +223,7 @@ def measure_attribute_leakage(
         dropout: Chance that a feature is sent as 0.
         log_prob: A law of your own.
         sampler: Draws messages of that law.
-        features: (M, D) in the place of encoder and images.
+        features: (M, D) instead of encoder and images.
         draws: Messages drawn of each image, 2 or more; None: 3 200 of all images together.
         batch_size: Images that are encoded at once.
         seed: Decides the noise that is drawn.
@@ -412,7 +412,7 @@ def bound_bits(
 ) -> Certificate | None:
     """Return upper bounds on the bits; None for an unknown law.
 
-    Of the noise alone: what dropout does to a message adds nothing. All there is to know where a
+    Of the noise only: what dropout does to a message adds nothing. All there is to know where a
     feature has no noise.
     """
     if sigma is None:

@@ -24,7 +24,7 @@ UNIT_ROUNDING = 1e-15  # of float64, with a margin for sums
 
 @dataclass(frozen=True)
 class Messages:
-    """How a message of each of M images is drawn, and how likely all of them are behind one.
+    """Sampler of messages of M images, and the likelihood of each image given a message.
 
     Attributes:
         sample: Draws a message of each of the images at these positions.
@@ -122,7 +122,7 @@ def _refine_log_prob(
     features: Float[Tensor, "M D"],
     chosen: Bool[Tensor, "Q M"],
 ) -> None:
-    """Compute the chosen pairs anew from differences, in place."""
+    """Compute the chosen pairs again from differences, in place."""
     pairs = torch.split(chosen.nonzero(), max(1, VALUES_AT_ONCE // features.shape[1]))
     for rows, columns in (piece.T for piece in pairs):
         gap = observed[rows] - features[columns]

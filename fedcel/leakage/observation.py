@@ -1,4 +1,4 @@
-"""What an attacker gets to see, and what the threat model grants beyond seeing it."""
+"""Observations that an attacker makes, and what the threat model grants beyond them."""
 
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
@@ -40,7 +40,7 @@ class Observation(Protocol):
 
     @property
     def grants(self) -> frozenset[str]:
-        """What the attacker may use besides `sample`: values of the constants above."""
+        """Knowledge of the attacker besides `sample`: values of the constants above."""
 
     def sample(
         self, images: Float[Tensor, "B C H W"], generator: torch.Generator
@@ -89,10 +89,10 @@ class ObservationLikelihood(Observation, Protocol):
 
 @runtime_checkable
 class ObservationLaw(ObservationLikelihood, Protocol):
-    """A likelihood much of whose work depends on the images alone."""
+    """A likelihood most of whose work depends on the images only."""
 
     def law_of(self, images: Float[Tensor, "M C H W"]) -> Law:
-        """Bind `log_prob` to these images; the work that they alone need is done once."""
+        """Bind `log_prob` to these images; work that needs only them is done once."""
 
 
 @runtime_checkable
@@ -101,11 +101,11 @@ class ObservationPaid(Observation, Protocol):
 
     @property
     def paid(self) -> int:
-        """How many observations were paid so far."""
+        """The number of observations paid so far."""
 
     @property
     def allowance(self) -> int:
-        """How many observations one call of an attack that makes images up may pay."""
+        """The number that one call of an attack which makes images up may pay."""
 
 
 @runtime_checkable
@@ -126,7 +126,7 @@ class ObservationArchitecture(Observation, Protocol):
     """An observation whose encoder can be built, but not with its parameters."""
 
     def fresh_encoder(self, generator: torch.Generator) -> nn.Module:
-        """Build an encoder of the same layers, (B, C, H, W) to (B, F), parameters drawn anew."""
+        """Build an encoder of the same layers, (B, C, H, W) to (B, F), parameters redrawn."""
 
 
 @runtime_checkable
@@ -139,7 +139,7 @@ class ObservationLogits(Observation, Protocol):
 
 @runtime_checkable
 class ObservationUpdate(Observation, Protocol):
-    """What clients upload after training on `batch` images each, one row per image.
+    """Uploads of clients that trained on `batch` images each, one row per image.
 
     Rows i to i + batch - 1 are equal: the upload of the client that holds these images. The last
     client may hold fewer.

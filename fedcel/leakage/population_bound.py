@@ -44,7 +44,7 @@ class GaussianMessages(NamedTuple):
     labels: Int[Tensor, " n"]
 
     def __repr__(self) -> str:
-        """Show shapes in the place of numbers."""
+        """Show shapes instead of numbers."""
         return summarise_record(self)
 
     def take(self, rows: Tensor) -> "GaussianMessages":
@@ -85,7 +85,7 @@ class UpperLimits(NamedTuple):
 
 
 class PopulationBound(NamedTuple):
-    """What one message about a fresh image tells anyone, at most, in bits.
+    """Upper limits of the leak of one message about a fresh image, in bits.
 
     The images evaluated are independent draws of the population, which neither the encoder nor the
     fitted law has seen. Then with confidence 1 - delta, for both limits of one kind together, no

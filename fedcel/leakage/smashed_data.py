@@ -28,7 +28,7 @@ class SmashedData:
         name: The kind of observation.
         fits_head: Whether the head takes this message; it does not where the messages of several
             encoders are in a row.
-        has_layers: Whether the encoder is known as layers that can be drawn anew; a program of
+        has_layers: Whether the encoder is known as layers that can be redrawn; a program of
             `torch.export` is not.
     """
 
@@ -41,7 +41,7 @@ class SmashedData:
 
     @property
     def grants(self) -> frozenset[str]:
-        """What an attacker may use: no likelihood without noise, no head that cannot read z~."""
+        """Knowledge of an attacker: no likelihood without noise, no head that cannot read z~."""
         law = LOG_PROB if self.net.cut.is_random else NOISELESS
         head = {HEAD} if self.fits_head else set()
         layers = {ARCHITECTURE} if self.has_layers else set()
@@ -86,7 +86,7 @@ class SmashedData:
         return self.net.add_noise(features, generator)
 
     def fresh_encoder(self, generator: torch.Generator) -> nn.Module:
-        """Copy the encoder, every layer that can be reset drawn anew."""
+        """Copy the encoder, and redraw every layer that can be reset."""
         encoder = copy_module(self.net.encoder)
         seed = int(torch.randint(2**31, (), generator=generator))
         with torch.random.fork_rng(devices=[]):  # layers draw from the global state

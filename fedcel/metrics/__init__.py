@@ -1,4 +1,4 @@
-"""How good predicted probabilities are, and how far features spread."""
+"""Scores of predicted probabilities, intervals, and spreads of features."""
 
 from fedcel.metrics.calibration import (
     bald,

@@ -1,4 +1,4 @@
-"""How good predicted probabilities are, and what their uncertainty tells.
+"""Scores of predicted probabilities, and their uncertainty.
 
 Rows that are no distributions, and no rows at all, are refused by a ValueError.
 """
@@ -58,7 +58,7 @@ def ece(
 ) -> float:
     """Measure the expected calibration error of the most probable class.
 
-    From the bins of `reliability`, which a library that returns the error alone does not show.
+    From the bins of `reliability`, which a library that returns only the error does not show.
 
     Args:
         probabilities: (N, C), each row a distribution over classes.

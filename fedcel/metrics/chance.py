@@ -1,4 +1,4 @@
-"""What a guess is right in, and whether a model is any better."""
+"""Chance accuracy, and whether a model beats it."""
 
 import torch
 from jaxtyping import Int
@@ -8,7 +8,7 @@ from fedcel.metrics.intervals import share_interval
 
 
 def chance_accuracy(labels: Int[Tensor, " N"]) -> float:
-    """Compute the accuracy of who always names the most frequent class.
+    """Compute the accuracy of always naming the most frequent class.
 
     Args:
         labels: (N,), any whole numbers.
@@ -25,7 +25,7 @@ def chance_accuracy(labels: Int[Tensor, " N"]) -> float:
 
 
 def is_at_chance(accuracy: float, count: int, chance: float) -> bool:
-    """Say whether so many answers cannot tell a model from a guess.
+    """Test whether answers are too few or too bad to tell a model from a guess.
 
     They cannot where the lower end of the 95 % interval of its accuracy is not above the guess's.
 

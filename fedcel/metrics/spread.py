@@ -1,4 +1,4 @@
-"""How far features spread, within classes and between groups."""
+"""Spread of features, within classes and between groups."""
 
 import torch
 from jaxtyping import Float, Int

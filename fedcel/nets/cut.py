@@ -1,4 +1,4 @@
-"""What happens to features between encoder and head: the law that the optimal attacker uses."""
+"""Noise and dropout between encoder and head: the law that the optimal attacker uses."""
 
 from dataclasses import dataclass
 from math import log

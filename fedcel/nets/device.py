@@ -1,4 +1,4 @@
-"""Where networks are trained and attacked: convolutions on a GPU where PyTorch finds one.
+"""Device for training and attacks: a GPU for convolutions where PyTorch finds one.
 
 Random numbers are drawn on the processor in either case, and products stay in float32, never in
 TF32: results are the same up to the order of sums. Dense nets, whose operations are small, stay on

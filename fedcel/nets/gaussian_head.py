@@ -53,7 +53,7 @@ class GaussianHead(nn.Module):
 
 
 class _OneNumber(nn.Module):
-    """A parameter in the place of a layer."""
+    """A parameter instead of a layer."""
 
     def __init__(self) -> None:
         super().__init__()

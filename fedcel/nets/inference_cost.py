@@ -38,7 +38,7 @@ class OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Say that nobody compiles under this mode: the compiler is loaded to be told not to."""
+        """Keep PyTorch from loading its compiler, which it does to tell it to skip this mode."""
         return False
 
     def __torch_dispatch__(

@@ -1,4 +1,4 @@
-"""How much noise each feature gets: a learned part of the device's half of a split network."""
+"""Scale of the noise of each feature: a learned part of the device's half of a split network."""
 
 from collections.abc import Sequence
 from math import log

@@ -82,7 +82,7 @@ def fold_batch_norms(module: nn.Module, images: Float[Tensor, "B ..."]) -> nn.Mo
 
 
 def keep_parameters(module: nn.Module) -> nn.Module:
-    """Mark a pretrained module: building a split net does not draw its parameters anew.
+    """Mark a pretrained module: building a split net keeps its parameters.
 
     Args:
         module: The module, with all its layers.

@@ -93,7 +93,7 @@ class SplitNet(nn.Module):
         return dict([*self.encoder.named_parameters(), *of_scale])
 
     def load_device_parameters(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put tensors in the place of the parameters of the device's half, one for each name."""
+        """Replace the parameters of the device's half by tensors, one for each name."""
         encoder_names = [name for name, _ in self.encoder.named_parameters()]
         of_encoder = {name: tensors[name] for name in encoder_names}
         self.encoder.load_state_dict(of_encoder, strict=False, assign=True)  # buffers stay

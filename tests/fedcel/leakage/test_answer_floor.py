@@ -1,4 +1,4 @@
-"""What answers tell, against closed forms and known laws."""
+"""Bits in answers, against closed forms and known laws."""
 
 from math import log, log2
 

@@ -1,4 +1,4 @@
-"""What messages tell of an attribute: closed forms by quadrature, and the ends."""
+"""Leak of an attribute: closed forms by quadrature, and the ends."""
 
 from math import log, log2, sqrt
 

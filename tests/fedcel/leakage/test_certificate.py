@@ -164,7 +164,7 @@ def test_without_noise_equal_features_are_not_told_apart() -> None:
     assert 0.5 < bound.identification < 1
     assert certificate(z[1:], torch.tensor([0, 1, 1]), 0.0).bits == log2(3)
     distinct = certificate(torch.rand(8, 2), torch.tensor([0, 0, 0, 0, 1, 1, 2, 2]), 0.0, 8)
-    assert distinct == (3, (4 * 2 + 4 * 1) / 8, 1.0, 8, 0)
+    assert distinct == (3, (4 * 2 + 4 * 1) / 8, 1.0)
 
 
 def test_one_noise_written_as_many_is_bounded_alike() -> None:

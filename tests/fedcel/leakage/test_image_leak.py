@@ -1,4 +1,4 @@
-"""What messages of one image tell: the number that `measure_leakage` averages."""
+"""Leak of one image: the number that `measure_leakage` averages."""
 
 from math import log2
 

@@ -1,4 +1,4 @@
-"""What any encoder leaks: against a brute-force computation, closed forms, and bad input."""
+"""Leak of any encoder: against a brute-force computation, closed forms, and bad input."""
 
 import json
 from collections.abc import Iterator

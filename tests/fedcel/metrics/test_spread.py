@@ -1,4 +1,4 @@
-"""How far features spread, by hand and by the law of total variance."""
+"""Spread of features, by hand and by the law of total variance."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What is sent: its moments by Monte Carlo, its likelihood by integration and enumeration."""
+"""Smashed data: moments by Monte Carlo, likelihood by integration and enumeration."""
 
 import math
 from itertools import product
