@@ -10,9 +10,10 @@ A package lists its names once, as imports that type checkers read and Python ne
 
 import ast
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 
 def export_lazily(
@@ -49,3 +50,21 @@ def export_lazily(
 
     names = sorted(name for name, module in module_of_name.items() if module != package)
     return names, load_name, lambda: sorted(module_of_name)
+
+
+def list_names(namespace: Mapping[str, object]) -> list[str]:
+    """List the names that a package imports at once, for its `__all__`.
+
+    For packages with functions named like their modules, which would hide lazy names.
+
+    Args:
+        namespace: Its `globals()`.
+
+    Returns:
+        The names without an underscore, modules left out.
+    """
+    return sorted(
+        name
+        for name, value in namespace.items()
+        if not name.startswith("_") and not isinstance(value, ModuleType)
+    )

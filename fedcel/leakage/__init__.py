@@ -1,104 +1,56 @@
 """Observations of an image, and the exact leak of each to the best possible attacker."""
 
-from fedcel.leakage.answer_floor import answer_bits
-from fedcel.leakage.attribute_leak import AttributeLeak, attribute_leak
-from fedcel.leakage.certificate import Certificate, certificate, fano_bound
-from fedcel.leakage.exact_bits import OptimalLeak, best_guesses, optimal_leak
-from fedcel.leakage.gaussianity import Gaussianity, gaussianity
-from fedcel.leakage.identification import identification, identify_by_label
-from fedcel.leakage.image_leak import ImageLeak, image_leak
-from fedcel.leakage.leakage import USELESS_BITS, Leakage
-from fedcel.leakage.measure_leakage import (
-    NoiseFunction,
-    measure_attribute_leakage,
-    measure_leakage,
-    read_noise,
-)
-from fedcel.leakage.observation import (
-    ARCHITECTURE,
-    FIRST_LAYER,
-    FREE_QUERIES,
-    HEAD,
-    LOG_PROB,
-    LOGITS,
-    MEAN,
-    NOISELESS,
-    UPDATE,
-    Law,
-    Observation,
-    ObservationArchitecture,
-    ObservationFirstLayer,
-    ObservationHead,
-    ObservationLikelihood,
-    ObservationLogits,
-    ObservationMean,
-    ObservationMisfit,
-    ObservationPaid,
-    ObservationPooled,
-    ObservationUpdate,
-    find_law,
-    make_refusal,
-)
-from fedcel.leakage.population_bound import (
-    SIGMOID_RANGE,
-    FeatureRange,
-    GaussianMessages,
-    PopulationBound,
-    UpperLimits,
-    bound_population,
-)
-from fedcel.leakage.smashed_data import SmashedData
+from fedcel.lazy import list_names as _list_names
+from fedcel.leakage.answer_floor import answer_bits as answer_bits
+from fedcel.leakage.attribute_leak import AttributeLeak as AttributeLeak
+from fedcel.leakage.attribute_leak import attribute_leak as attribute_leak
+from fedcel.leakage.certificate import Certificate as Certificate
+from fedcel.leakage.certificate import certificate as certificate
+from fedcel.leakage.certificate import fano_bound as fano_bound
+from fedcel.leakage.exact_bits import OptimalLeak as OptimalLeak
+from fedcel.leakage.exact_bits import best_guesses as best_guesses
+from fedcel.leakage.exact_bits import optimal_leak as optimal_leak
+from fedcel.leakage.gaussianity import Gaussianity as Gaussianity
+from fedcel.leakage.gaussianity import gaussianity as gaussianity
+from fedcel.leakage.identification import identification as identification
+from fedcel.leakage.identification import identify_by_label as identify_by_label
+from fedcel.leakage.image_leak import ImageLeak as ImageLeak
+from fedcel.leakage.image_leak import image_leak as image_leak
+from fedcel.leakage.leakage import USELESS_BITS as USELESS_BITS
+from fedcel.leakage.leakage import Leakage as Leakage
+from fedcel.leakage.measure_leakage import NoiseFunction as NoiseFunction
+from fedcel.leakage.measure_leakage import measure_attribute_leakage as measure_attribute_leakage
+from fedcel.leakage.measure_leakage import measure_leakage as measure_leakage
+from fedcel.leakage.measure_leakage import read_noise as read_noise
+from fedcel.leakage.observation import ARCHITECTURE as ARCHITECTURE
+from fedcel.leakage.observation import FIRST_LAYER as FIRST_LAYER
+from fedcel.leakage.observation import FREE_QUERIES as FREE_QUERIES
+from fedcel.leakage.observation import HEAD as HEAD
+from fedcel.leakage.observation import LOG_PROB as LOG_PROB
+from fedcel.leakage.observation import LOGITS as LOGITS
+from fedcel.leakage.observation import MEAN as MEAN
+from fedcel.leakage.observation import NOISELESS as NOISELESS
+from fedcel.leakage.observation import UPDATE as UPDATE
+from fedcel.leakage.observation import Law as Law
+from fedcel.leakage.observation import Observation as Observation
+from fedcel.leakage.observation import ObservationArchitecture as ObservationArchitecture
+from fedcel.leakage.observation import ObservationFirstLayer as ObservationFirstLayer
+from fedcel.leakage.observation import ObservationHead as ObservationHead
+from fedcel.leakage.observation import ObservationLikelihood as ObservationLikelihood
+from fedcel.leakage.observation import ObservationLogits as ObservationLogits
+from fedcel.leakage.observation import ObservationMean as ObservationMean
+from fedcel.leakage.observation import ObservationMisfit as ObservationMisfit
+from fedcel.leakage.observation import ObservationPaid as ObservationPaid
+from fedcel.leakage.observation import ObservationPooled as ObservationPooled
+from fedcel.leakage.observation import ObservationUpdate as ObservationUpdate
+from fedcel.leakage.observation import find_law as find_law
+from fedcel.leakage.observation import make_refusal as make_refusal
+from fedcel.leakage.population_bound import SIGMOID_RANGE as SIGMOID_RANGE
+from fedcel.leakage.population_bound import FeatureRange as FeatureRange
+from fedcel.leakage.population_bound import GaussianMessages as GaussianMessages
+from fedcel.leakage.population_bound import PopulationBound as PopulationBound
+from fedcel.leakage.population_bound import UpperLimits as UpperLimits
+from fedcel.leakage.population_bound import bound_population as bound_population
+from fedcel.leakage.smashed_data import SmashedData as SmashedData
 
-__all__ = [
-    "ARCHITECTURE",
-    "FIRST_LAYER",
-    "FREE_QUERIES",
-    "HEAD",
-    "LOGITS",
-    "LOG_PROB",
-    "MEAN",
-    "NOISELESS",
-    "SIGMOID_RANGE",
-    "UPDATE",
-    "USELESS_BITS",
-    "AttributeLeak",
-    "Certificate",
-    "FeatureRange",
-    "GaussianMessages",
-    "Gaussianity",
-    "ImageLeak",
-    "Law",
-    "Leakage",
-    "NoiseFunction",
-    "Observation",
-    "ObservationArchitecture",
-    "ObservationFirstLayer",
-    "ObservationHead",
-    "ObservationLikelihood",
-    "ObservationLogits",
-    "ObservationMean",
-    "ObservationMisfit",
-    "ObservationPaid",
-    "ObservationPooled",
-    "ObservationUpdate",
-    "OptimalLeak",
-    "PopulationBound",
-    "SmashedData",
-    "UpperLimits",
-    "answer_bits",
-    "attribute_leak",
-    "best_guesses",
-    "bound_population",
-    "certificate",
-    "fano_bound",
-    "find_law",
-    "gaussianity",
-    "identification",
-    "identify_by_label",
-    "image_leak",
-    "make_refusal",
-    "measure_attribute_leakage",
-    "measure_leakage",
-    "optimal_leak",
-    "read_noise",
-]
+__all__ = _list_names(globals())
