@@ -275,7 +275,7 @@ class Ledger:
     def limit(self, model: str, micro: int) -> None:
         """Set what all clients together may spend on a model version; 0 ends it."""
         check_text("model", model)
-        entry = LogEntry("limit", model=model, micro=check_budget(micro))
+        entry = LogEntry("limit", model=model, micro=check_micro("budget", micro))
         self._write(lambda transaction: transaction.append(entry))
 
     def balance(self, client: str) -> Balance:
@@ -339,9 +339,7 @@ class Ledger:
         if target.address == self.address:
             raise SettingsError(f"{target.address} is both ledgers; name another to copy to")
         return self._write(
-            lambda reading: target._write(
-                lambda writing: copy_rows(reading.db, writing.db, self.address, target.address)
-            )
+            lambda reading: target._write(lambda writing: copy_rows(reading.db, writing.db))
         )
 
     def _write(self, work: Callable[["WriteTransaction"], Result]) -> Result:
@@ -425,8 +423,8 @@ class WriteTransaction:
         """Add to a client's budget, and make the client known; ValueError below 0 or too much."""
         check_text("client", client)
         account = self.account(("client", client)) or EMPTY
-        micro = check_budget(micro)
-        check_budget((account.allowed or 0) + micro)
+        micro = check_micro("budget", micro)
+        check_micro("budget", (account.allowed or 0) + micro)
         self.append(LogEntry("grant", client=client, micro=micro))
 
     def admit(self, client: str, micro: int) -> bool:
@@ -466,26 +464,16 @@ class WriteTransaction:
 
 def check_charge(charge: Charge) -> Charge:
     """Return a charge in plain numbers; ValueError where it could not be booked or told apart."""
-    request, client, model, epsilon, delta, _ = charge
-    check_text("request", request)
-    check_text("client", client)
-    check_text("model", model)
-    epsilon = read_whole("epsilon", epsilon)
-    if not 0 < epsilon < MAX_MICRO:
-        raise ValueError(
-            f"epsilon is {epsilon} micro-epsilons, must be from 1 to {MAX_MICRO - 1}; see "
-            "to_micro_epsilon"
-        )
+    request, client, model, epsilon, delta, message = charge
+    for name, text in (("request", request), ("client", client), ("model", model)):
+        check_text(name, text)
+    epsilon = check_micro("epsilon", epsilon, least=1)
     if isinstance(delta, str) or not 0 <= delta < 1:
         raise ValueError(f"delta is {delta!r}, must be a number in [0, 1)")
-    if len(charge.message) != DIGEST_BYTES:
-        raise ValueError(
-            f"message holds {len(charge.message)} bytes, must be a digest of {DIGEST_BYTES}"
-        )
-    if type(charge.epsilon) is int and type(delta) is float and delta > 0:
-        return charge
+    if len(message) != DIGEST_BYTES:
+        raise ValueError(f"message holds {len(message)} bytes, must be a digest of {DIGEST_BYTES}")
     # A database keeps no negative zero, so that its row would read as edited.
-    return Charge(request, client, model, epsilon, float(delta) + 0.0, charge.message)
+    return Charge(request, client, model, epsilon, float(delta) + 0.0, message)
 
 
 def check_text(name: str, text: str) -> None:
@@ -496,22 +484,20 @@ def check_text(name: str, text: str) -> None:
         raise ValueError(f"{name} is {text!r}, must be text without NUL that UTF-8 can write")
 
 
-def check_budget(micro: int) -> int:
-    """Return a budget as a plain number; ValueError on what none can be."""
-    micro = read_whole("budget", micro)
-    if not 0 <= micro < MAX_MICRO:
-        raise ValueError(f"budget is {micro} micro-epsilons, must be from 0 to {MAX_MICRO - 1}")
-    return micro
-
-
-def read_whole(name: str, number: int) -> int:
-    """Return a whole number of any kind as Python's; ValueError on another."""
+def check_micro(name: str, number: int, least: int = 0) -> int:
+    """Return an amount of any kind of whole number as Python's; ValueError on another."""
     try:
-        return operator.index(number)
+        micro = operator.index(number)
     except TypeError:
         raise ValueError(
             f"{name} is {number!r}, must be a whole number of micro-epsilons; see to_micro_epsilon"
         ) from None
+    if not least <= micro < MAX_MICRO:
+        raise ValueError(
+            f"{name} is {micro} micro-epsilons, must be from {least} to {MAX_MICRO - 1}; see "
+            "to_micro_epsilon"
+        )
+    return micro
 
 
 def apply_entry(
@@ -706,25 +692,25 @@ def complete_accounts(db: LedgerDatabase) -> None:
         )
 
 
-def copy_rows(
-    source: LedgerDatabase, target: LedgerDatabase, name: object, target_name: object
-) -> LedgerSums:
+def copy_rows(source: LedgerDatabase, target: LedgerDatabase) -> LedgerSums:
     """Copy within a transaction of the target; any error leaves nothing of it."""
     for db in (source, target):
         db.expect_long_work()
     if any(read_sums(target)):
         raise SettingsError(
-            f"{target_name} is not empty, must be a new ledger; name another file or database"
+            f"{target.address} is not empty, must be a new ledger; name another file or database"
         )
     if problems := audit_ledger(source):
-        raise LedgerError(f"{name} is not sound, so nothing was copied:\n" + "\n".join(problems))
+        raise LedgerError(
+            f"{source.address} is not sound, so nothing was copied:\n" + "\n".join(problems)
+        )
     for table, columns in TABLES.items():
         insert_rows(target, table, source.execute(f"SELECT {', '.join(columns)} FROM {table}"))
-    sums = read_sums(target)
+    copied, sums = read_sums(target), read_sums(source)
     if problems := audit_ledger(target):
-        raise LedgerError(f"the copy in {target_name} is not sound:\n" + "\n".join(problems))
-    if sums != read_sums(source) or read_balances(target) != read_balances(source):
-        raise LedgerError(f"{target_name} would hold {sums}, {name} holds {read_sums(source)}")
+        raise LedgerError(f"the copy in {target.address} is not sound:\n" + "\n".join(problems))
+    if copied != sums or read_balances(target) != read_balances(source):
+        raise LedgerError(f"{target.address} would hold {copied}, {source.address} holds {sums}")
     return sums
 
 

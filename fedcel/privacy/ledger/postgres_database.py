@@ -56,24 +56,34 @@ SCHEMA = (
     "FOR EACH STATEMENT EXECUTE FUNCTION refuse_edit()",
 )
 
-ERROR_REMEDIES: tuple[tuple[type[psycopg.Error], str], ...] = (
-    (errors.InvalidPassword, "name a user and a password that it knows, or put it in ~/.pgpass"),
-    (errors.InvalidAuthorizationSpecification, "let this user in, see the server's pg_hba.conf"),
-    (errors.InvalidCatalogName, "make the database first, with createdb"),
+ERROR_REMEDIES: tuple[tuple[type[psycopg.Error], str, str], ...] = (
+    (
+        errors.InvalidPassword,
+        "password",
+        "name a user and a password that it knows, or put it in ~/.pgpass",
+    ),
+    (
+        errors.InvalidAuthorizationSpecification,
+        "pg_hba.conf",
+        "let this user in, see the server's pg_hba.conf",
+    ),
+    (errors.InvalidCatalogName, "does not exist", "make the database first, with createdb"),
     (
         errors.InsufficientPrivilege,
+        "",
         "grant the user CREATE on the database, or all on its tables; only their owner can bring "
         f"tables of an older format to format {FORMAT}, by opening it once",
     ),
-    (errors.ReadOnlySqlTransaction, "it only reads; name the primary server"),
-    (errors.LockNotAvailable, f"another process has held it for {LOCK_SECONDS:g} seconds"),
-    (errors.DiskFull, "the server's disk is full; free space, nothing was charged"),
-    (errors.UndefinedTable, "its tables are not all there; restore a backup"),
-    (errors.DataCorrupted, "it is damaged; restore a backup"),
-    (errors.IndexCorrupted, "it is damaged; REINDEX it, or restore a backup"),
-    (psycopg.OperationalError, "start the server, or check host, port and network"),
+    (errors.ReadOnlySqlTransaction, "", "it only reads; name the primary server"),
+    (errors.LockNotAvailable, "", f"another process has held it for {LOCK_SECONDS:g} seconds"),
+    (errors.DiskFull, "", "the server's disk is full; free space, nothing was charged"),
+    (errors.UndefinedTable, "", "its tables are not all there; restore a backup"),
+    (errors.DataCorrupted, "", "it is damaged; restore a backup"),
+    (errors.IndexCorrupted, "", "it is damaged; REINDEX it, or restore a backup"),
+    (psycopg.OperationalError, "", "start the server, or check host, port and network"),
 )
-"""The first that fits is told."""
+"""Kind of an error, the word by which a refused connection of no kind is known, and the remedy. The
+first that fits is told."""
 CONFLICTS = (errors.SerializationFailure, errors.DeadlockDetected)
 """After these the server has kept nothing, and a second try may succeed."""
 
@@ -121,7 +131,10 @@ class PostgresDatabase(LedgerDatabase):
         with explain_errors(self.address):
             while True:
                 try:
-                    self._reconnect()
+                    if self._is_closed:
+                        raise LedgerError(f"ledger {self.address}: it is closed; open it again")
+                    if self._connection.closed:
+                        self._connection = connect(self.address)
                     if unsure is not None and self._was_kept(unsure):
                         return unsure.outcome
                     unsure = None
@@ -154,13 +167,6 @@ class PostgresDatabase(LedgerDatabase):
         """Close the connection, for good."""
         self._is_closed = True
         self._connection.close()
-
-    def _reconnect(self) -> None:
-        """Make the connection anew where it was lost."""
-        if self._is_closed:
-            raise LedgerError(f"ledger {self.address}: it is closed; open it again")
-        if self._connection.closed:
-            self._connection = connect(self.address)
 
     def _read(self, work: Callable[[Self], Result]) -> Result:
         """Do work on one moment of the database."""
@@ -231,22 +237,13 @@ def explain_errors(address: PostgresAddress) -> Iterator[None]:
         text = " ".join(str(error).split()) or type(error).__name__
         for secret in sorted(address.secrets, key=len, reverse=True):
             text = text.replace(secret, "***")
-        remedies = (text for kind, text in ERROR_REMEDIES if isinstance(error, kind))
-        remedy = find_remedy(text) or next(remedies, "")
-        parts = [part for part in (remedy, f"({text})") if part]
+        remedies = (
+            remedy
+            for kind, sign, remedy in ERROR_REMEDIES
+            if isinstance(error, kind) or (sign and "FATAL" in text and sign in text)
+        )
+        parts = [part for part in (next(remedies, ""), f"({text})") if part]
         raise LedgerError(f"ledger {address}: {' '.join(parts)}") from None
-
-
-def find_remedy(text: str) -> str | None:
-    """Return what to do after a refused connection, for which the driver has no kind."""
-    for sign, kind in (
-        ("password", errors.InvalidPassword),
-        ("pg_hba.conf", errors.InvalidAuthorizationSpecification),
-        ("does not exist", errors.InvalidCatalogName),
-    ):
-        if "FATAL" in text and sign in text:
-            return dict(ERROR_REMEDIES)[kind]
-    return None
 
 
 def connect(address: PostgresAddress) -> "psycopg.Connection[Any]":
