@@ -37,6 +37,11 @@ class DataSettings(Options):
         "own",
         description="Task: own classes, parity (whether these are odd), or one for each: 0,0,1.",
     )
+    seed: int = Field(
+        0,
+        ge=0,
+        description="Seed of who is test, validation and auxiliary image; all seeds share it.",
+    )
     held_out_classes: int = Field(
         0, ge=0, description="Classes whose images are all the attacker's, and nobody else's."
     )

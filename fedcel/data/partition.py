@@ -7,7 +7,7 @@ clients take 23 s; here all are one sort, and a million take a second.
 
 import math
 from collections.abc import Sequence
-from typing import Literal, final, overload
+from typing import Literal, TypeVar, final, overload
 
 import numpy as np
 import torch
@@ -28,17 +28,21 @@ Parts = tuple[NDArray[np.int64], NDArray[np.int64]]
 """Positions, one client's after the other's, and how many each client has."""
 
 
+Part = TypeVar("Part", Images, Tensor)
+
+
 @final
-class Shares(Sequence[Positions]):
-    """Each client's positions in a source, in the order of the clients.
+class ClientParts(Sequence[Part]):
+    """Each client's part of a whole, a view that is made when it is read.
 
     Args:
-        positions: All positions, (N,), one client's after the other's.
+        whole: Images or positions (N,) of all clients, one client's after the other's.
         sizes: How many each client has, 0 or more; they add up to N.
     """
 
-    def __init__(self, positions: Positions, sizes: Int[Tensor, " K"]) -> None:
-        self.positions, self.sizes = positions, sizes
+    def __init__(self, whole: Part, sizes: Int[Tensor, " K"]) -> None:
+        self.whole: Part = whole
+        self.sizes = sizes
         self._ends: list[int] = [0, *sizes.cumsum(0).tolist()]
 
     def __len__(self) -> int:
@@ -46,60 +50,20 @@ class Shares(Sequence[Positions]):
         return len(self._ends) - 1
 
     @overload
-    def __getitem__(self, client: int) -> Positions: ...
+    def __getitem__(self, client: int) -> Part: ...
     @overload
-    def __getitem__(self, client: slice) -> Sequence[Positions]: ...
-    def __getitem__(self, client: int | slice) -> Positions | Sequence[Positions]:
-        """Return one client's positions, or those of several."""
+    def __getitem__(self, client: slice) -> Sequence[Part]: ...
+    def __getitem__(self, client: int | slice) -> Part | Sequence[Part]:
+        """Return one client's part, or those of several."""
         if isinstance(client, slice):
             return [self[k] for k in range(*client.indices(len(self)))]
-        start, end = self.span(client)
-        return self.positions[start:end]
-
-    def span(self, client: int) -> tuple[int, int]:
-        """Return where a client's part of all positions begins and ends.
-
-        Args:
-            client: Its number, from 0; a negative one counts from the end.
-
-        Returns:
-            The first place, and the one after the last.
-
-        Raises:
-            IndexError: There is no such client.
-        """
         count = len(self)
         if not -count <= client < count:
             raise IndexError(f"client {client} of {count}")
-        return self._ends[client % count], self._ends[client % count + 1]
-
-
-@final
-class ClientImages(Sequence[Images]):
-    """Each client's images, views of all clients' in one tensor.
-
-    Args:
-        images: All clients' images, one client's after the other's.
-        shares: Whose they are.
-    """
-
-    def __init__(self, images: Images, shares: Shares) -> None:
-        self.images, self.shares = images, shares
-
-    def __len__(self) -> int:
-        """Return how many clients there are."""
-        return len(self.shares)
-
-    @overload
-    def __getitem__(self, client: int) -> Images: ...
-    @overload
-    def __getitem__(self, client: slice) -> Sequence[Images]: ...
-    def __getitem__(self, client: int | slice) -> Images | Sequence[Images]:
-        """Return one client's images, or those of several."""
-        if isinstance(client, slice):
-            return [self[k] for k in range(*client.indices(len(self)))]
-        start, end = self.shares.span(client)
-        return Images(self.images.x[start:end], self.images.y[start:end])
+        part = slice(*self._ends[client % count : client % count + 2])
+        if isinstance(self.whole, Images):
+            return Images(*(tensor[part] for tensor in self.whole))
+        return self.whole[part]
 
 
 class Partition(Kind, table="data", selector="partition", shares_table=True):
@@ -116,7 +80,7 @@ class Partition(Kind, table="data", selector="partition", shares_table=True):
         seed: int,
         *,
         holders: Int[Tensor, " N"] | None = None,
-    ) -> Shares:
+    ) -> ClientParts[Positions]:
         """Deal training images to clients.
 
         Args:
@@ -140,7 +104,7 @@ class Partition(Kind, table="data", selector="partition", shares_table=True):
         order = rng.permutation(len(y))
         labels, stream = y.numpy()[order], np.random.default_rng(int(rng.integers(2**63)))
         positions, sizes = self.split(labels, clients, stream)
-        return Shares(torch.from_numpy(order[positions]), torch.from_numpy(sizes))
+        return ClientParts(torch.from_numpy(order[positions]), torch.from_numpy(sizes))
 
     def split(self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator) -> Parts:
         """Split images in random order into the clients' parts."""
@@ -232,7 +196,7 @@ class Natural(Partition):
         seed: int,
         *,
         holders: Int[Tensor, " N"] | None = None,
-    ) -> Shares:
+    ) -> ClientParts[Positions]:
         """Deal holders to clients; see `Partition.deal`."""
         if holders is None:
             raise DataError(
@@ -247,7 +211,7 @@ class Natural(Partition):
             )
         owner = (np.random.default_rng(seed).permutation(len(names)) % clients)[number]
         sizes = np.bincount(owner, minlength=clients)
-        return Shares(torch.from_numpy(owner.argsort(kind="stable")), torch.from_numpy(sizes))
+        return ClientParts(torch.from_numpy(owner.argsort(kind="stable")), torch.from_numpy(sizes))
 
 
 def _shuffle_parts(

@@ -12,14 +12,11 @@ from torch import Tensor
 from fedcel.data.data_settings import OWN, DataSettings, SplitSizes
 from fedcel.data.images import Images, Labels
 from fedcel.data.node_data import NodeDataSettings, load_node_images
-from fedcel.data.partition import ClientImages, Positions, Shares
+from fedcel.data.partition import ClientParts, Positions
 from fedcel.data.source import SourceData, read_source
 from fedcel.errors import DataError
 from fedcel.seeding import make_generator, stream_seed
 from fedcel.short_repr import summarise_record
-
-SPLIT_SEED = 0
-"""Draws who is test, validation and auxiliary image, for every seed of a training."""
 
 
 class SplitPositions(NamedTuple):
@@ -49,7 +46,7 @@ class Splits:
 
     shape: tuple[int, ...]
     classes: int
-    clients: Sequence[Images]
+    clients: ClientParts[Images]
     validation: Images
     auxiliary: Images
     test: Images
@@ -64,16 +61,12 @@ class Splits:
     @property
     def client_sizes(self) -> list[int]:
         """How many training images each client has."""
-        if isinstance(self.clients, ClientImages):
-            return self.clients.shares.sizes.tolist()
-        return [len(images.y) for images in self.clients]
+        return self.clients.sizes.tolist()
 
     @property
     def training(self) -> Images:
         """The training images of all clients together, one client's after the other's."""
-        if isinstance(self.clients, ClientImages):
-            return self.clients.images
-        return Images(*(torch.cat(parts) for parts in zip(*self.clients, strict=True)))
+        return self.clients.whole
 
 
 def describe_images(shape: tuple[int, ...], classes: int) -> Splits:
@@ -91,7 +84,7 @@ def describe_images(shape: tuple[int, ...], classes: int) -> Splits:
     return Splits(
         shape=shape,
         classes=classes,
-        clients=(),
+        clients=ClientParts(none, nowhere),
         validation=none,
         auxiliary=none,
         test=none,
@@ -104,7 +97,7 @@ def describe_images(shape: tuple[int, ...], classes: int) -> Splits:
 def load_splits(data: DataSettings, clients: int, seed: int) -> Splits:
     """Load the images of a run and deal them out; the same arguments give the same split.
 
-    Test, validation and auxiliary images are the same for every seed, so that runs of several
+    `data.seed` alone decides what is a test, validation or auxiliary image, so that runs of several
     training seeds share their targets and settings chosen on validation images never saw one;
     `seed` deals the rest out to the clients. Test images come from the source's own test part
     where it has one, else, like all others, from its training part. Whatever equals a test image
@@ -112,8 +105,8 @@ def load_splits(data: DataSettings, clients: int, seed: int) -> Splits:
     the life of the process and shared by all callers: never write to its tensors.
 
     With `data.held-out-classes` the attacker knows other classes than the targets' (other people,
-    where classes are people): auxiliary are all images of some classes, the same for every seed,
-    of both parts. Both kinds of classes are numbered from 0, so a label of an auxiliary image says
+    where classes are people): auxiliary are all images of classes that `data.seed` draws, of
+    both parts. Both kinds of classes are numbered from 0, so a label of an auxiliary image says
     which are alike, not which class of the net it is. Test images, then validation images, then
     those of `data.train` are as many of each remaining class as come out even.
 
@@ -144,12 +137,11 @@ def load_splits(data: DataSettings, clients: int, seed: int) -> Splits:
         stream_seed(seed, "data-partition"),
         holders=None if source.holders is None else source.holders[training],
     )
-    shares = Shares(training[parts.positions], parts.sizes)
-    indices = roles._replace(clients=shares)
+    indices = roles._replace(clients=ClientParts(training[parts.whole], parts.sizes))
     return Splits(
         shape=tuple(source.train.x.shape[1:]),
         classes=source.classes,
-        clients=ClientImages(take_images(source, shares.positions), shares),
+        clients=ClientParts(take_images(source, training[parts.whole]), parts.sizes),
         validation=take_images(source, indices.validation),
         auxiliary=take_images(source, indices.auxiliary),
         test=take_images(source, indices.test),
@@ -204,13 +196,11 @@ def load_attributes(data: DataSettings, clients: int, seed: int) -> Attributes |
     Raises:
         DataError: As `load_splits`.
     """
-    if data.labels == OWN:
+    if data.labels == OWN or isinstance(data, NodeDataSettings):
         return None
     indices = load_splits(data, clients, seed).indices
     source = read_source(data.source)
-    if not isinstance(indices.clients, Shares):
-        return None
-    roles = (indices.clients.positions, indices.auxiliary, indices.test)
+    roles = (torch.cat([*indices.clients]), indices.auxiliary, indices.test)
     return Attributes(*(take_images(source, positions).y for positions in roles))
 
 
@@ -238,10 +228,12 @@ def _load_node_splits(data: NodeDataSettings, clients: int) -> Splits:
     images, notes = load_node_images(data)
     empty = Images(images.x[:0], images.y[:0])
     nowhere = torch.arange(0)
+    sizes = torch.zeros(clients, dtype=torch.long)
+    sizes[data.holder] = len(images.y)
     return Splits(
         shape=data.shape,
         classes=data.classes,
-        clients=tuple(images if client == data.holder else empty for client in range(clients)),
+        clients=ClientParts(images, sizes),
         validation=empty,
         auxiliary=empty,
         test=empty,
@@ -265,7 +257,7 @@ def hold_out_classes(
             f"data.held-out-classes is {count}, must be in 0..{limit}: of {source.classes} classes "
             "two or more, and no fewer than are held out, are left for the net; lower it"
         )
-    stream = make_generator(SPLIT_SEED, "held-out-classes")
+    stream = make_generator(data.seed, "held-out-classes")
     is_out = torch.zeros(source.classes).bool()
     is_out[torch.randperm(source.classes, generator=stream)[:count]] = True
     number = torch.where(is_out, is_out.cumsum(0), (~is_out).cumsum(0)) - 1
@@ -285,7 +277,7 @@ def assign_roles(
 
     DataError when there are fewer images than asked for.
     """
-    stream = make_generator(SPLIT_SEED, "data-split")
+    stream = make_generator(data.seed, "data-split")
     train_count = len(source.train.y)
     orders = [torch.randperm(train_count, generator=stream)]
     if source.test is not None:

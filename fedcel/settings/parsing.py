@@ -30,7 +30,6 @@ REMOVED_KEYS: dict[str, tuple[Scalar, str]] = {
     "cel.refresh-every": (1, "set cel.refresh to the number of epochs"),
     "cel.reservoir": (1024, "a refresh sees up to 1024 images of each class"),
     "chain.probes": (16, "a chain is diagnosed on 16 validation images"),
-    "data.seed": (0, "the split is the same for all; bring images in another order by a source"),
     "data.shards": (2, "each client gets two shards"),
     "data.repository": ("none", "set data.path to the name on the Hub"),
     "defence.marginal": ("learned", "the Gaussians of 'vib' and 'ceb' are always learned"),

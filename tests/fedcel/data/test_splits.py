@@ -65,8 +65,12 @@ def test_digits_are_dealt_without_overlap(seed: int) -> None:
 
 
 def test_the_seed_decides_and_the_process_remembers() -> None:
-    """Read anew the split is the same; seed deals it out; equal calls share."""
-    one, dealt = load_splits(DataSettings(), 8, 0), load_splits(DataSettings(), 8, 1)
+    """Read anew the split is the same; data.seed draws it, seed deals it out; equal calls share."""
+    one, other, dealt = (
+        load_splits(DataSettings(), 8, 0),
+        load_splits(DataSettings(seed=1), 8, 0),
+        load_splits(DataSettings(), 8, 1),
+    )
     for name in ("validation", "auxiliary", "test"):
         assert torch.equal(getattr(one.indices, name), getattr(dealt.indices, name))
     assert not torch.equal(one.indices.clients[0], dealt.indices.clients[0])
@@ -75,6 +79,7 @@ def test_the_seed_decides_and_the_process_remembers() -> None:
     for name, (images, positions) in sets(one).items():
         assert torch.equal(images.x, sets(again)[name][0].x)
         assert torch.equal(positions, sets(again)[name][1])
+    assert not torch.equal(one.indices.test, other.indices.test)
 
 
 def test_who_trains_does_not_move_the_targets() -> None:
@@ -258,12 +263,17 @@ def test_held_out_classes_are_the_attackers(
         assert torch.equal(images.x, both[positions])
 
 
-def test_who_is_held_out_is_the_same_for_all_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another seed of training changes nobody; too many are refused."""
+def test_who_is_held_out_is_drawn_by_the_data_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another seed of training changes nobody, another data.seed does; too many are refused."""
     data = own(monkeypatch, "drawn", people(0, 9), None)
     data = data.model_copy(update={"held_out_classes": 4})
-    one, same = load_splits(data, 2, 0), load_splits(data, 2, 1)
+    one, same, other = (
+        load_splits(data, 2, 0),
+        load_splits(data, 2, 1),
+        load_splits(data.model_copy(update={"seed": 1}), 2, 0),
+    )
     assert torch.equal(one.indices.auxiliary, same.indices.auxiliary)
+    assert contents(one.auxiliary) != contents(other.auxiliary)
     with pytest.raises(DataError, match=r"held-out-classes is 6, must be in 0\.\.5: of 10 classes"):
         load_splits(data.model_copy(update={"held_out_classes": 6}), 2, 0)
     with pytest.raises(
