@@ -242,7 +242,7 @@ def _format_value(value: object) -> str:
 
 
 def _find_net_conflicts(settings: Settings) -> Iterator[str]:
-    """Find a head that does not fit the labels, and noise that does not fit the defence."""
+    """Find a head, noise or positions that do not fit the labels, the defence or the loss."""
     net, source, name = settings.net, settings.data.source, settings.defence.name
     shape, sigma = settings.defence.find_noise_shape(net), settings.defence.find_sigma(net)
     if isinstance(net, OwnNet) and net.head != "classes":
@@ -257,6 +257,13 @@ def _find_net_conflicts(settings: Settings) -> Iterator[str]:
                 f"net.head is {net.head!r} and data.labels 'parity', which mixes small and large "
                 "numbers: set data.labels to 'own', or net.head to 'classes'"
             )
+    cel = settings.cel
+    if cel.kind != "none" and cel.pool != "flatten" and not net.has_positions:
+        yield (
+            f"cel.pool is {cel.pool!r}, net.name {net.name!r}, whose features have no positions; "
+            "set net.name to 'vgg11' or a net of your own whose encoder has `positions`, or "
+            "cel.pool to 'flatten'"
+        )
     if settings.defence.needs_noise and sigma == 0:
         yield (
             f"net.noise is 0 and defence.name {name!r}, whose loss is of the law of the noise: set "
