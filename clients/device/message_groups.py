@@ -68,8 +68,6 @@ class MessageGroups:
     radius: float
     """Messages at most so many standard deviations apart show nearly the same."""
     earlier: list[EarlierMessage] = field(default_factory=list, repr=False)
-    _features: Tensor = field(default_factory=lambda: torch.empty(0, 0), init=False, repr=False)
-    """Those of all messages, (room for N, D): stacked anew each time they would cost N each."""
     _first_of_group: dict[bytes, EarlierMessage] = field(
         default_factory=dict, init=False, repr=False
     )
@@ -78,7 +76,7 @@ class MessageGroups:
         """Return the nearest earlier message and its distance, None before the first one."""
         if not self.earlier:
             return None
-        distances = (self._features[: len(self.earlier)] - features).norm(dim=1)
+        distances = (torch.stack([m.features for m in self.earlier]) - features).norm(dim=1)
         place = int(distances.argmin())
         return self.earlier[place], float(distances[place])
 
@@ -88,12 +86,5 @@ class MessageGroups:
 
     def remember(self, message: EarlierMessage) -> None:
         """Keep a message that is about to leave."""
-        count = len(self.earlier)
-        if count == len(self._features):
-            room = torch.empty(max(16, 2 * count), len(message.features))
-            if count:
-                room[:count] = self._features
-            self._features = room
-        self._features[count] = message.features
         self.earlier.append(message)
         self._first_of_group.setdefault(message.group, message)

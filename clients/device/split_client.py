@@ -83,16 +83,13 @@ class SplitClient(ServiceClient):
     def ask(
         self, image: Float[Tensor, "C H W"], *, uncertainty: bool = False, group: str | None = None
     ) -> PrivatePrediction:
-        """Get a private answer about an image.
+        """Get a private answer about an image; the same image has the same one, for nothing.
 
         Args:
             image: The image, (C, H, W) in [0, 1].
             uncertainty: Also ask for entropy and BALD, for their price.
             group: Name of the scene or person that the image shows: messages of a group tell more
                 together than one does, and are metered together.
-
-        Returns:
-            The answer; the same image has the same one, and costs nothing again.
 
         Raises:
             LeakLimitError: All messages, or those of the group, would tell more than the limit;

@@ -121,17 +121,12 @@ class ChargedMechanism:
 
         Equal messages, and equal ids, of a client get the same answer, which is paid once; another
         draw is thrown away, seen by nobody. Rows that are not finite are refused, for nothing.
+        LedgerError where the ledger cannot be written; nothing was answered.
 
         Args:
             charges: Price of each query.
             logits: The model's answer to each, (B, C).
             scores: Entropy and BALD, by the place of the queries that ask for them.
-
-        Returns:
-            For each query its answer, or why there is none.
-
-        Raises:
-            LedgerError: The ledger cannot be written; nothing was answered.
         """
         replies: list[PrivateAnswer | Refusal] = [Refusal("undefined", None)] * len(charges)
         is_finite = logits.isfinite().all(1)
@@ -285,11 +280,7 @@ class PrivateAnswerer:
     calibration: AnswerCalibration | None = None
 
     def answer(self, queries: Sequence[Query]) -> list[PrivateAnswer | Refusal]:
-        """Charge and answer queries of any clients, as `ChargedMechanism.answer` does.
-
-        Raises:
-            LedgerError: The ledger cannot be written; nothing was answered.
-        """
+        """Charge and answer queries of any clients, as `ChargedMechanism.answer` does."""
         if not queries:
             return []
         self.phases.clear()

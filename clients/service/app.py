@@ -11,7 +11,6 @@ import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -157,7 +156,12 @@ class ServiceApp(FastAPI):
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass one request on and note how it ended; a failure is answered as a problem."""
         if scope["type"] != "http":
-            await self.router(scope, receive, partial(send_without_words, send))
+
+            async def send_without_words(message: Message) -> None:
+                """Leave out the traceback of a failure, which the service logs itself."""
+                await send({name: value for name, value in message.items() if name != "message"})
+
+            await self.router(scope, receive, send_without_words)
             return
         start = time.perf_counter()
         path, status = scope["path"], 0
@@ -242,14 +246,6 @@ class ServiceApp(FastAPI):
         metrics.keys_expiring.set(len(expiry.soon) if expiry else math.nan)
         text = generate_latest(metrics.registry)
         return Response(text, media_type="text/plain; version=0.0.4")
-
-
-async def send_without_words(send: Send, message: Message) -> None:
-    """Pass on how the start or the end went, without the traceback of a failure.
-
-    The service logs the failure itself; the web server would log the text once more.
-    """
-    await send({name: value for name, value in message.items() if name != "message"})
 
 
 def explain_failure(error: Exception) -> Response:

@@ -41,10 +41,9 @@ class LogitQuery(NamedTuple):
 
 @final
 class PrivateLayer:
-    """Makes private, paid answers of a model's logits.
+    """Makes private, paid answers of a model's logits, which nobody else may get.
 
-    Give the logits to nobody else. Threads may share it; after a fork each process opens the ledger
-    for itself.
+    Threads may share it; after a fork each process opens the ledger for itself.
 
     Example::
 
@@ -54,8 +53,8 @@ class PrivateLayer:
         reply = answer.to_json()
 
     Args:
-        mechanism: What perturbs a row of logits.
-        ledger: Who may spend what: a file, made if missing, or `postgresql://USER@HOST/DATABASE`.
+        mechanism: Perturbs a row of logits.
+        ledger: Budgets: a file, made if missing, or `postgresql://USER@HOST/DATABASE`.
             `fedcel ledger keys LEDGER --client NAME` makes a client and its key.
         model: Name of the model's weights, up to 200 characters. Give another one to other weights:
             answers are remembered by it.
@@ -119,9 +118,6 @@ class PrivateLayer:
                 Sent again with the same message, it costs nothing.
             message: All that decides the logits besides the model, the request's body for example.
             logits: The model's answer, (C,).
-
-        Returns:
-            The answer; `to_json` is what may leave.
 
         Raises:
             ProblemError: The request id is none, or a budget is spent; nothing may leave.

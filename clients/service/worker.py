@@ -293,11 +293,10 @@ class Batcher(Generic[Item, Result]):
     At most `max_waiting` items wait, at most `max_batch` are a batch, at most `at_once` batches are
     under way. It belongs to the event loop in which it is made.
 
-    Work in a thread takes one batch at a time: Python lets one thread at a time, and each change of
-    turns costs more than a wait. A batch then begins as soon as all that were under way at the end
-    of the last one are waiting again, or no more come. Work in another process takes two batches of
-    half of them, so that both processes are at work; where none is under way, one begins as soon as
-    the event loop finds no more.
+    Work in a thread takes one batch at a time, as each change of turns costs more than a wait: a
+    batch begins as soon as all that were under way at the end of the last one are waiting again, or
+    no more come. Work in another process takes two batches of half of them, so that both processes
+    are at work.
     """
 
     def __init__(
