@@ -8,14 +8,12 @@ before anything large is imported. It takes next to no memory, and is not what t
 import ctypes
 import json
 import os
-import select
 import signal
 import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from threading import Thread
 from types import FrameType
 from typing import Any, NamedTuple
@@ -25,10 +23,12 @@ KILLED = 128  # plus a signal's number: a shell's status of what the signal ende
 SAME_INTERRUPT_SECONDS = 0.5
 """A terminal sends Ctrl-C to both processes, and the one that waits sends it on."""
 LOOK_SECONDS = 0.5
-"""Longest wait for an event. Python handles a signal between two waits: one that arrives as a wait
-begins is handled after it, and not every system says when a process ends."""
+"""Longest wait for a message. Python handles a signal between two waits: one that arrives as a wait
+begins is handled after it."""
+CLOSING_SECONDS = 0.01
+"""Between a process's last word and its end."""
 RAYS_WAYS = (1, -signal.SIGABRT)
-"""How Ray ends a process whose node or head is gone; other ends have other causes."""
+"""How Ray ends a process where one of its own is gone; other ends have other causes."""
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """What ends a command from outside; each stops the training as Ctrl-C does."""
 SET_PARENT_DEATH_SIGNAL = 1
@@ -42,19 +42,6 @@ class _Link:
     """Of the process that works: the way to the one that waits, if there is one."""
 
     channel: socket.socket | None = None
-
-
-@dataclass
-class _Observations:
-    """What the process that waits knows of the other."""
-
-    hint: Message | None = None
-    status: int | None = None
-    """Of the command, once it has ended in words of its own."""
-    watched: dict[int, str] = field(default_factory=dict)
-    """Open handles of processes that it depends on, and what they are."""
-    lost: list[str] = field(default_factory=list)
-    """Those that ended before it, in order."""
 
 
 class Ending(NamedTuple):
@@ -89,8 +76,8 @@ def supervise_command(report_ending: Callable[[Ending], None]) -> int | None:
         return None
     far.close()
     received = _pass_on_stops(process)
-    observed = _Observations()
-    return _conclude(_wait(process, near, observed), observed, received, report_ending)
+    said, wait_status = _wait(process, near)
+    return _conclude(wait_status, said, received, report_ending)
 
 
 def say_status(status: int) -> None:
@@ -111,13 +98,13 @@ def say_hint(hint: Message) -> None:
     _send({"hint": hint})
 
 
-def say_dependencies(processes: Sequence[tuple[int, str]]) -> None:
-    """Say which processes this one cannot live without.
+def say_uses_ray(uses_ray: bool) -> None:
+    """Say whether this process uses Ray, which ends it where a process of Ray's own ends.
 
     Args:
-        processes: Ids, and what they are, as a part of a sentence; empty when they may end.
+        uses_ray: False when it may end.
     """
-    _send({"dependencies": processes})
+    _send({"uses-ray": uses_ray})
 
 
 def _send(message: Message) -> None:
@@ -191,104 +178,59 @@ def _pass_on_stops(process: int) -> list[int]:
     return received
 
 
-def _wait(process: int, channel: socket.socket, observed: _Observations) -> int:
-    """Wait until the process ends, and note what it says; returns the system's wait status."""
-    poller = select.poll()
-    poller.register(channel, select.POLLIN)
-    handle = _open_handle(process)
-    if handle is not None:
-        poller.register(handle, select.POLLIN)
+def _wait(process: int, channel: socket.socket) -> tuple[dict[str, Any], int]:
+    """Wait until the process ends; return what it said, and the system's wait status."""
+    said: dict[str, Any] = {}
     pending = b""
+    channel.settimeout(LOOK_SECONDS)
     while True:
-        ready = {place for place, _ in poller.poll(LOOK_SECONDS * 1000)}
         ended, wait_status = os.waitpid(process, os.WNOHANG)
+        while received := _receive(channel):
+            *lines, pending = (pending + received).split(b"\n")
+            for line in lines:
+                said |= json.loads(line)
         if ended:
-            ready |= {place for place, _ in poller.poll(0)}
-        # First what it said: processes that it says may end are no longer watched.
-        if channel.fileno() in ready:
-            pending = _read(channel, pending, observed, poller)
-        for place in [place for place in observed.watched if place in ready]:
-            observed.lost.append(observed.watched.pop(place))
-            poller.unregister(place)
-            os.close(place)
-        if ended:
-            return wait_status
+            return said, wait_status
+        time.sleep(CLOSING_SECONDS)
 
 
-def _read(
-    channel: socket.socket, pending: bytes, observed: _Observations, poller: select.poll
-) -> bytes:
-    """Read what is there, and note it; returns the beginning of a message that is not whole."""
-    while True:
-        try:
-            received = channel.recv(65536, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return pending
-        except OSError:
-            received = b""
-        if not received:
-            with suppress(KeyError):
-                poller.unregister(channel)
-            return pending
-        *lines, pending = (pending + received).split(b"\n")
-        for line in lines:
-            _note(json.loads(line), observed, poller)
-
-
-def _note(message: Message, observed: _Observations, poller: select.poll) -> None:
-    """Note what a message says."""
-    observed.hint = message.get("hint", observed.hint)
-    observed.status = message.get("status", observed.status)
-    if "dependencies" not in message:
-        return
-    for place in observed.watched:
-        poller.unregister(place)
-        os.close(place)
-    observed.watched.clear()
-    observed.lost.clear()
-    for process, name in message["dependencies"]:
-        handle = _open_handle(process)
-        if handle is not None:
-            observed.watched[handle] = f"{name} (process {process})"
-            poller.register(handle, select.POLLIN)
-
-
-def _open_handle(process: int) -> int | None:
-    """Return what becomes readable when a process ends; None where the system has no such thing."""
+def _receive(channel: socket.socket) -> bytes:
+    """Return what comes next; nothing where time is up, or the process ends."""
     try:
-        return os.pidfd_open(process)
-    except (AttributeError, OSError):
-        return None
+        return channel.recv(65536)
+    except OSError:
+        return b""
 
 
 def _conclude(
     wait_status: int,
-    observed: _Observations,
+    said: Message,
     received: Sequence[int],
     report_ending: Callable[[Ending], None],
 ) -> int:
     """Return the command's exit status; report an end without a word."""
     status = os.waitstatus_to_exitcode(wait_status)
-    if observed.status is None:
+    if "status" not in said:
         if sys.stderr.isatty():
             sys.stderr.write("\x1b[?25h\n")  # a bar hides the cursor, and its line is not ended
         with suppress(OSError):  # a terminal that was closed
-            report_ending(Ending(_describe_end(status, observed.lost, received), observed.hint))
+            reason = _describe_end(status, received, uses_ray=said.get("uses-ray", False))
+            report_ending(Ending(reason, said.get("hint")))
         status = FAILED
     elif status <= 0:  # or a library crashed while the interpreter ended: nothing was left to do
-        status = observed.status
+        status = said["status"]
     stops = [number for number in received if number != signal.SIGINT]
     return KILLED + stops[0] if stops and status else status
 
 
-def _describe_end(status: int, lost: Sequence[str], received: Sequence[int]) -> str:
+def _describe_end(status: int, received: Sequence[int], *, uses_ray: bool) -> str:
     """Say why a process ended, as far as it can be seen from outside."""
     if received:
         return f"ended by {signal.Signals(received[0]).name}"
     if status == -signal.SIGKILL:
         return "its process was killed (SIGKILL), for want of memory perhaps"
-    if lost and status in RAYS_WAYS:
-        return f"{lost[0]} ended, and the training with it"
+    if uses_ray and status in RAYS_WAYS:
+        return "Ray ended the training, as it does where its raylet, agent or head node ended"
     if status < 0:
         return f"its process was ended by {signal.Signals(-status).name}"
     return (

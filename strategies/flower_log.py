@@ -8,6 +8,8 @@ from traceback import format_exception
 
 from fedcel.errors import escape_controls, shorten_text
 
+log = logging.getLogger("flwr").log
+"""Logs a line as Flower does."""
 PROGRESS = "progress"
 """A record with this attribute is shown where all else below a warning is not."""
 _EXPECTED = ("DEPRECATED FEATURE", "evaluation will be skipped")

@@ -6,12 +6,11 @@ from logging import INFO, WARNING
 from typing import NamedTuple
 
 from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from fedcel.errors import SettingsError
 from fedcel.federation import digest_code, record_names
-from strategies.flower_log import show_progress
+from strategies.flower_log import log, show_progress
 from strategies.validate_reply import Claim, read_claim, to_printable
 
 WAIT_SECONDS = 60.0  # for all nodes to connect before round 1

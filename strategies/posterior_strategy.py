@@ -13,7 +13,6 @@ from flwr.app import (
     MetricRecord,
     RecordDict,
 )
-from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
@@ -34,6 +33,7 @@ from fedcel.federation import (
 from fedcel.nets import to_arrays, to_vector
 from fedcel.run_parts import build_server_parts
 from fedcel.settings import Settings
+from strategies.flower_log import log
 from strategies.node_registry import (
     ANSWER_SECONDS,
     NodeRegistry,

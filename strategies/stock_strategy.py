@@ -8,7 +8,6 @@ from typing import Any, cast
 import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, Metadata, MetricRecord, RecordDict
-from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
@@ -17,6 +16,7 @@ from fedcel.federation import Rejection, RoundReport, ServerState, record_names
 from fedcel.nets import to_arrays
 from fedcel.run_parts import build_server_parts
 from fedcel.settings import Settings
+from strategies.flower_log import log
 from strategies.node_registry import (
     ANSWER_SECONDS,
     NodeRegistry,

@@ -15,7 +15,6 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import adaptiveclipping_mod
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common import NDArrays, Scalar
-from flwr.supercore.differential_privacy import KEY_CLIPPING_NORM
 
 from clients.flower import training_guard
 from clients.flower.posterior_client import ContextMemory, PosteriorClient
@@ -35,6 +34,8 @@ _NODE_KEYS = (
     *training_guard.KEYS,
 )
 """Keys of --node-config. Simulation sets the first two."""
+CLIPPING_NORM = "clipping_norm"
+"""Key of a round's config by which Flower's client-side clipping sends its norm."""
 
 
 def limit_failure(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -202,7 +203,7 @@ def clip_if_asked(message: Message, context: Context, call_next: ClientAppCallab
     Returns:
         The reply, its update no longer than the norm.
     """
-    if KEY_CLIPPING_NORM in read_config(message):
+    if CLIPPING_NORM in read_config(message):
         return adaptiveclipping_mod(message, context, call_next)
     return call_next(message, context)
 

@@ -1,13 +1,12 @@
 """The training client: Flower's arrays in, the client's update, Flower's arrays out."""
 
+import logging
 from collections.abc import Mapping
-from logging import WARNING
 
 import torch
 from flwr.app import Array, ArrayRecord, Context
 from flwr.client import NumPyClient
 from flwr.common import NDArrays, Scalar
-from flwr.common.logger import log
 
 from fedcel.federation import ClientUpdate, RoundRequest, record_names, update_clients
 from fedcel.named_tensors import State
@@ -22,6 +21,7 @@ from fedcel.runs import (
 )
 from fedcel.settings import Settings
 
+LOGGER = logging.getLogger("flwr")
 FitResult = tuple[NDArrays, int, dict[str, Scalar]]
 
 
@@ -134,8 +134,7 @@ class PosteriorClient(NumPyClient):
             return self.memory.require_state(number, expected)
         start = load_state(self.memory, number, expected)
         if expected is not None and start.round != expected:
-            log(
-                WARNING,
+            LOGGER.warning(
                 "The losses' state after round %d is not here: this node begins afresh. Give it "
                 "the state-path that partition %d had",
                 *(expected, self.client),

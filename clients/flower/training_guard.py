@@ -1,11 +1,10 @@
 """What a node checks of a model before it trains: how much its encoder leaks of own images."""
 
-from logging import INFO, WARNING
+import logging
 
 import torch
 from flwr.app import Context, MetricRecord
 from flwr.common import NDArrays
-from flwr.common.logger import log
 
 from clients.encoder_leak_guard import LeakGuard, measure_leak
 from fedcel.errors import LeakError, SettingsError
@@ -15,6 +14,7 @@ from fedcel.run_parts import build_workspace_net, select_client_images
 from fedcel.seeding import make_generator
 from fedcel.settings import Settings
 
+LOGGER = logging.getLogger("flwr")
 LIMIT_KEY, AFTER_KEY = "leak-limit", "leak-after"
 """Keys of --node-config: bits beyond the label, and models that a node answers before."""
 KEYS = (LIMIT_KEY, AFTER_KEY)
@@ -56,17 +56,17 @@ def check_model(
     x, y = images.x[:MAX_IMAGES], images.y[:MAX_IMAGES]
     if answered < after:
         leak = measure_leak(flat.net, x, y, generator)
-        log(INFO, "round %d: %s; the limit does not hold yet", number, describe_leak(leak.upper))
+        LOGGER.info("round %d: %s; the limit does not hold yet", number, describe_leak(leak.upper))
         return
     try:
         leak = LeakGuard(limit).check(flat.net, x, y, generator)
     except LeakError as error:
-        log(WARNING, "round %d: model refused: %s", number, error)
+        LOGGER.warning("round %d: model refused: %s", number, error)
         raise LeakError(
             f"this node refuses the model of round {number}: by its own images it may leak more "
             f"than {limit:g} bits beyond the label; the node's log says what was measured"
         ) from None
-    log(INFO, "round %d: %s, the limit is %g", number, describe_leak(leak.upper), limit)
+    LOGGER.info("round %d: %s, the limit is %g", number, describe_leak(leak.upper), limit)
 
 
 def describe_leak(bits: float) -> str:

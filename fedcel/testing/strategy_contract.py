@@ -3,20 +3,19 @@
 It needs Flower; runs import it only to check a strategy of a user's own.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
 
 from fedcel.errors import RoundError
 from fedcel.federation import ServerState, init_server_state, record_names
 from fedcel.nets import to_arrays, to_vector
 from fedcel.plugins import require
+from fedcel.testing.message_identity import allow_messages
 
 SHAPES = [(3, 2), (2,)]
 CUT, SIZE = 6, 8  # encoder parameters, all parameters
@@ -44,20 +43,6 @@ class StrategyCase(NamedTuple):
         registry = strategy.registry._replace(partitions=partitions, examples=dict(EXAMPLES))
         strategy.registry = registry
         return strategy
-
-
-@contextmanager
-def allow_messages() -> Iterator[None]:
-    """Let messages be made: Flower wants to know which task makes them."""
-    names = ("_task_id", "_run_id", "_node_id")
-    before = [getattr(TaskIdentity, name) for name in names]
-    for name in names:
-        setattr(TaskIdentity, name, 1)
-    try:
-        yield
-    finally:
-        for name, value in zip(names, before, strict=True):
-            setattr(TaskIdentity, name, value)
 
 
 def _make_deltas(seed: int) -> list[list[Any]]:

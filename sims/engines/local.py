@@ -34,9 +34,7 @@ def train_locally(
         measure: Measure the result on the test set, too.
     """
     if settings.strategy.name != OWN_STRATEGY:
-        from sims.engines.in_memory_grid import train_in_memory  # needs Flower, as its strategy
-
-        train_in_memory(settings, folder, show_round, resume=resume, measure=measure)
+        _train_in_memory(settings, folder, show_round, resume=resume, measure=measure)
         return
     torch.set_num_threads(1)  # clients' steps are small: threads would wait for each other
     begin = time.perf_counter()
@@ -56,3 +54,19 @@ def train_locally(
 
 def _print_obstacle(reason: str) -> None:
     progress.print_line(f"clients are trained one after the other: {reason}")
+
+
+def _train_in_memory(
+    settings: Settings, folder: Path, show_round: EventCallback, *, resume: bool, measure: bool
+) -> None:
+    """Train by the code of ServerApp and ClientApp, as Ray does, and to the same model."""
+    # Seconds that runs without Flower need not wait.
+    from clients import make_client_app
+    from fedcel.testing.message_identity import allow_messages
+    from sims.engines.simulated_grid import InMemoryGrid
+    from strategies.flower_log import filter_log
+    from strategies.server_app import train_over_grid
+
+    with filter_log(is_quiet=True), allow_messages():
+        grid = InMemoryGrid(make_client_app(settings, folder / "state"), settings.clients)
+        train_over_grid(grid, settings, folder, show_round, resume=resume, measure=measure)

@@ -8,11 +8,9 @@ ratio is taken pair by pair and printed as median and quartiles.
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from unittest.mock import patch
 
 import torch
 
@@ -27,13 +25,15 @@ from fedcel.federation import (
 )
 from fedcel.losses.cel import State
 from fedcel.run_parts import build_server_parts, build_workspace_net, count_clients_at_once
-from fedcel.runs import run_folder
+from fedcel.runs import EventCallback, run_folder
 from fedcel.settings import Settings, parse_settings
+from sims.engines.simulate import train_on_engine
 from tests.bench.ratios import bare
 
 EACH = 125
 PAIRS = 11
 CLIENTS = (8, 32, 100)
+BACKEND = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
 KINDS = ("plain", "cluster", "gated")
 Work = Callable[[], object]
 
@@ -68,24 +68,30 @@ def compare_with_ray(clients: int = 100, rounds: int = 6) -> None:
     here = time_rounds(configure(clients, "plain", engine="local", **change))
     ray = configure(clients, "plain", engine="ray", **change)
     compared = {"the Ray engine": time_rounds(ray)}
-    with leave_flower_as_it_is():
-        compared["Flower's simulation on Ray"] = time_rounds(ray)
+    compared["Flower's simulation on Ray"] = time_rounds(ray, train_by_flower)
     for other, there in compared.items():
         print_row(f"{what}, a round", other, list(zip(here, there, strict=True))[1:], clients)
         whole = sum(there) / sum(here)
         print(f"| {what}, {rounds} rounds with their start | {other} | {whole:.2f} | | |")
 
 
-@contextmanager
-def leave_flower_as_it_is() -> Iterator[None]:
-    """Let the Ray engine use Flower's own pool of actors, a message to one at a time."""
-    from sims.engines import client_processes  # imports Flower, which other benchmarks do without
+def train_by_flower(settings: Settings, folder: Path, show_round: EventCallback) -> None:
+    """Train by Flower's own simulation: its pool of actors, a message to one at a time."""
+    from flwr.app import Context  # seconds of imports that other benchmarks do without
+    from flwr.serverapp import Grid, ServerApp
+    from flwr.simulation import run_simulation
 
-    with (
-        patch.object(client_processes, "use_client_processes", nullcontext),
-        patch.object(client_processes, "use_forwarding", nullcontext),
-    ):
-        yield
+    from clients import make_client_app
+    from strategies.server_app import train_over_grid
+
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        train_over_grid(grid, settings, folder, show_round)
+
+    client_app = make_client_app(settings, folder / "state")
+    run_simulation(app, client_app, settings.clients, backend_config=BACKEND)
 
 
 def compare_choices() -> None:
@@ -115,15 +121,13 @@ def compare_choices() -> None:
             line(f"{what}, CEL {kind}", "one after the other", *work, clients, pairs=5)
 
 
-def time_rounds(settings: Settings) -> list[float]:
+def time_rounds(settings: Settings, train: Callable[..., None] = train_on_engine) -> list[float]:
     """Return the seconds of each round of a run, the first with all that is before it."""
-    from sims.engines.simulate import train_on_engine
-
     ends = [time.perf_counter()]
     with TemporaryDirectory() as place:
         folder = Path(place) / "run"
         run_folder.create_run(folder, settings)
-        train_on_engine(settings, folder, lambda event: ends.append(time.perf_counter()))
+        train(settings, folder, lambda event: ends.append(time.perf_counter()))
     return [after - before for before, after in pairwise(ends)]
 
 

@@ -30,7 +30,7 @@ from fedcel.privacy import Mechanism
 from fedcel.privacy.ledger import MICRO, Ledger
 from fedcel.run_parts import build_workspace_net
 from fedcel.settings import parse_run_config
-from sims.engines.in_memory_grid import allow_messages
+from fedcel.testing.message_identity import allow_messages
 from tests.clients.serving import made_run, make_offer
 
 RUN_CONFIG = {"clients": 4, "cel.kind": "cluster", "cel.warm-up": 0, "local.steps": 3, "rounds": 10}

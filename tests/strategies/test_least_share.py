@@ -13,7 +13,8 @@ from fedcel.errors import RoundError
 from fedcel.federation import record_names
 from fedcel.runs import create_run, has_begun
 from fedcel.settings import Settings, parse_settings
-from sims.engines.in_memory_grid import InMemoryGrid, allow_messages
+from fedcel.testing.message_identity import allow_messages
+from sims.engines.simulated_grid import InMemoryGrid
 from strategies.server_app import train_over_grid
 
 SMALL: dict[str, Any] = {

@@ -18,7 +18,8 @@ from fedcel.federation import record_names
 from fedcel.files import read_json, read_tensors
 from fedcel.runs import create_run, partition_folder
 from fedcel.settings import Settings, parse_settings
-from sims.engines.in_memory_grid import InMemoryGrid, allow_messages
+from fedcel.testing.message_identity import allow_messages
+from sims.engines.simulated_grid import InMemoryGrid
 from strategies.server_app import train_over_grid
 
 GATED: dict[str, Any] = {

@@ -33,7 +33,7 @@ from fedcel.federation import record_names
 from fedcel.files import read_tensors
 from fedcel.runs import open_run
 from fedcel.settings import Settings, parse_settings
-from sims.engines.in_memory_grid import InMemoryGrid
+from sims.engines.simulated_grid import InMemoryGrid
 from strategies.server_app import train_over_grid
 
 CLIENTS, SABOTEUR = 4, 3  # partitions; nodes beyond them are the surplus

@@ -1,7 +1,7 @@
 """Flower's own parts beside ours: stock strategies, plain NumPyClients, the legacy API.
 
 All but one without Ray, by the same code of ServerApp and ClientApp; see
-`sims.engines.in_memory_grid`.
+`sims.engines.simulated_grid`.
 """
 
 import gc
@@ -36,8 +36,9 @@ from fedcel.run_parts import (
 )
 from fedcel.runs import run_folder
 from fedcel.settings import Settings, parse_settings
-from sims.engines import in_memory_grid
-from sims.engines.in_memory_grid import InMemoryGrid, allow_messages
+from fedcel.testing.message_identity import allow_messages
+from sims.engines import local
+from sims.engines.simulated_grid import InMemoryGrid
 from strategies import node_registry
 from strategies.server_app import train_over_grid
 from tests.strategies.stock_matrix import REFUSED, STOCK, is_repeatable, settings_of
@@ -58,7 +59,7 @@ def frozen() -> Iterator[None]:
 def train(folder: Path, settings: Settings) -> torch.Tensor:
     """Return the model after a run of our clients, not measured."""
     run_folder.create_run(folder, settings)
-    in_memory_grid.train_in_memory(settings, folder, lambda event: None, measure=False)
+    local.train_locally(settings, folder, lambda event: None, measure=False)
     return read_tensors(folder / "model.safetensors")[0]["model"]
 
 

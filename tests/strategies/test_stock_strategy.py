@@ -28,8 +28,9 @@ from fedcel.files import read_json, read_tensors
 from fedcel.run_parts import build_server_parts, init_net
 from fedcel.runs import run_folder
 from fedcel.settings import Settings, parse_settings
-from sims.engines.in_memory_grid import InMemoryGrid, allow_messages
+from fedcel.testing.message_identity import allow_messages
 from sims.engines.simulate import simulate
+from sims.engines.simulated_grid import InMemoryGrid
 from strategies.server_app import train_over_grid
 from tests.fedcel.federation import test_frozen_parameters
 from tests.strategies.stock_matrix import STOCK

@@ -16,6 +16,7 @@ from tests.bench.endurance_ray import is_below
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
+RAY_ENDED = "Ray ended the training, as it does where its raylet, agent or head node ended"
 ONE_BY_ONE = ["--set", "local.at-once=1"]
 """So that this process gives the bits of Ray's."""
 
@@ -83,8 +84,8 @@ def find_descendant(ancestor: int, words: str) -> int:
 @pytest.mark.parametrize(
     ("victim", "reason"),
     [
-        ("raylet/raylet", "Ray's raylet (process "),
-        ("ray::DashboardAgent", "Ray's agent (process "),
+        ("raylet/raylet", RAY_ENDED),
+        ("ray::DashboardAgent", RAY_ENDED),
         ("-m sims simulate", "its process was killed (SIGKILL), for want of memory perhaps"),
     ],
 )

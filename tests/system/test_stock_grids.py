@@ -16,7 +16,8 @@ from flwr.simulation import run_simulation
 
 from clients import make_client_app
 from fedcel.settings import parse_settings
-from sims.engines.in_memory_grid import InMemoryGrid, allow_messages
+from fedcel.testing.message_identity import allow_messages
+from sims.engines.simulated_grid import InMemoryGrid
 from tests.strategies.stock_matrix import STOCK, list_differences, print_outcomes, train_all
 from tests.system.federation import (
     BIN,

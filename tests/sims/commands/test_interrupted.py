@@ -122,19 +122,6 @@ def test_ctrl_c_saves_complete_rounds_and_resume_ends_the_run(tmp_path: Path) ->
     assert lines == list(range(1, len(lines) + 1))
 
 
-def test_a_thread_that_never_ends_does_not_keep_an_interrupted_command() -> None:
-    """Flower's threads may wait for ever for an answer of a cluster that is gone."""
-    script = """if True:
-        import threading
-        from sims import __main__ as entry
-        threading.Thread(target=threading.Event().wait).start()
-        entry.main, entry.GRACE_SECONDS = lambda: 130, 0.1
-        entry.run()
-    """
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, timeout=60)
-    assert done.returncode == 130
-
-
 def test_an_exit_in_the_middle_is_a_failure() -> None:
     """With 0, too: of a user's part, or of Ray's handler of SIGTERM."""
     words = r"SystemExit: 0 \(.*test_interrupted.py, line .*\) ended it before it was done"

@@ -12,9 +12,10 @@ from fedcel.errors import FedcelError
 from fedcel.files import read_json, read_tensors
 from fedcel.runs import run_folder
 from fedcel.settings import parse_settings
+from fedcel.testing.message_identity import allow_messages
 from sims.engines import local
-from sims.engines.in_memory_grid import InMemoryGrid, allow_messages
 from sims.engines.simulate import simulate
+from sims.engines.simulated_grid import InMemoryGrid
 from strategies import PosteriorStrategy
 from tests.sims.small import CLUSTERED
 

@@ -1,0 +1,269 @@
+"""Grid of Flower's whose nodes are clients on Ray: one whose process dies is trained again.
+
+Clients of a round travel to Ray in tasks of a few. Ray keeps the processes alive, starts another
+where one died, and uses the machines that its cluster has at that moment.
+"""
+
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from logging import ERROR, WARNING
+from math import ceil, inf
+from types import TracebackType
+from typing import Any
+
+import ray
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from ray import cloudpickle
+from ray.exceptions import OutOfMemoryError, RayError, RayTaskError, WorkerCrashedError
+
+from fedcel.errors import EngineError, describe_unforeseen, shorten_text
+from sims.engines.simulated_grid import Outcome, SimulatedGrid, answer_message, make_error
+from strategies.flower_log import log
+
+ATTEMPTS = 3
+"""How often a client is trained in a round before it is left out, if its process always dies."""
+MEMORY_PAUSES = (10.0, 60.0)
+"""Seconds before another attempt where memory was short: other work on the machine may end."""
+MAX_SHARE = 8
+"""Messages that a process answers one after the other in one task: a task costs as a small client
+does, and the loss of a process is the loss of them all."""
+SHARE_BYTES = 32 * 2**20
+"""Of arrays in the messages of a task, at most: large nets train longer than a task takes."""
+LOOK_SECONDS = 1.0
+"""Between two looks for machines that have joined, while no task ends."""
+LOST_TEXT = 300
+"""Characters of what Ray says of a lost process."""
+
+
+@dataclass
+class _Order:
+    """A message that is to be answered."""
+
+    message_id: str
+    message: Message
+    attempts: int = 0
+    """In which its process was lost."""
+    not_before: float = 0.0
+    """Monotonic time of the next attempt."""
+
+
+class RayGrid(SimulatedGrid):
+    """Grid over the Ray that runs; leaving its block ends the clients that still train.
+
+    Args:
+        app: Answers the messages.
+        nodes: Number of nodes.
+    """
+
+    def __init__(self, app: ClientApp, nodes: int) -> None:
+        super().__init__(nodes)
+        self._waiting = deque[_Order]()
+        self._retries: list[_Order] = []  # each goes alone: one may have taken the others along
+        self._running: dict[Any, list[_Order]] = {}
+        self._path = [os.path.abspath(folder) for folder in sys.path]
+        with _blame_ray():
+            self._app = ray.put(cloudpickle.dumps(app))
+        self._task = _make_task()
+
+    def __enter__(self) -> "RayGrid":
+        """Return the grid."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        origin: TracebackType | None,
+    ) -> None:
+        """End the tasks that still run."""
+        if ray.is_initialized():
+            self._cancel([*self._running])
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Hand messages to Ray; return their new ids."""
+        orders = [_Order(self._new_id(), message) for message in messages]
+        self._waiting.extend(orders)
+        self._submit()
+        return [order.message_id for order in orders]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Return the answers to these messages that have come, each once."""
+        self._advance(0)
+        return super().pull_messages(message_ids)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Return the answers that come within `timeout` seconds; whoever is late is ended."""
+        missing = set(self.push_messages(messages))
+        deadline = time.monotonic() + (inf if timeout is None else timeout)
+        replies: list[Message] = []
+        while missing and (seconds := deadline - time.monotonic()) > 0:
+            self._advance(min(seconds, LOOK_SECONDS))
+            arrived = missing & self.replies.keys()
+            replies += super().pull_messages(sorted(arrived, key=int))
+            missing -= arrived
+        self._forget(missing)
+        return replies
+
+    def _advance(self, timeout: float) -> None:
+        """Hand over what waits, and take what ended, or ends within `timeout` seconds."""
+        self._submit()
+        if not self._running:  # all are to be tried again later
+            time.sleep(timeout)
+            return
+        with _blame_ray():
+            ended, _ = ray.wait([*self._running], timeout=timeout)
+        for task in ended:
+            self._conclude(task, self._running.pop(task))
+
+    def _submit(self) -> None:
+        """Keep as many tasks at Ray as it has processors, and one that waits for the next."""
+        if not (self._waiting or self._retries):
+            return
+        with _blame_ray():
+            processors = max(1, int(ray.cluster_resources().get("CPU", 1)))
+            while len(self._running) <= processors and (orders := self._take_share(processors)):
+                contents = [
+                    (order.message, self.contexts[order.message.metadata.dst_node_id])
+                    for order in orders
+                ]
+                task = self._task.remote(self._path, self._app, cloudpickle.dumps(contents))
+                self._running[task] = orders
+
+    def _take_share(self, processors: int) -> list[_Order]:
+        """Take a client that is to be tried again, or a process's share of those that wait."""
+        now = time.monotonic()
+        for order in self._retries:
+            if order.not_before <= now:
+                self._retries.remove(order)
+                return [order]
+        if not self._waiting:
+            return []
+        most = max(1, SHARE_BYTES // max(1, _count_bytes(self._waiting[0].message)))
+        share = min(MAX_SHARE, most, ceil(len(self._waiting) / processors))
+        return [self._waiting.popleft() for _ in range(share)]
+
+    def _conclude(self, task: Any, orders: list[_Order]) -> None:
+        """Keep the replies of a task, or try its clients again."""
+        try:
+            outcomes: list[Outcome] = ray.get(task)
+        except RayTaskError as error:  # what one of them returned cannot travel
+            if len(orders) > 1:
+                self._retries += orders
+            else:
+                self._fail(orders[0], describe_unforeseen(error.cause))
+        except RayError as error:  # the process, its machine or what it returned is lost
+            for order in orders:
+                self._note_loss(order, error)
+        else:
+            for order, outcome in zip(orders, outcomes, strict=True):
+                node = order.message.metadata.dst_node_id
+                if outcome.origin:
+                    log(ERROR, "Client %s failed: %s", self._client(order), outcome.origin)
+                else:
+                    self.contexts[node] = outcome.context
+                self.replies[order.message_id] = outcome.reply
+
+    def _note_loss(self, order: _Order, error: RayError) -> None:
+        """Log how a client was lost, and try it again; later where memory was short."""
+        order.attempts += 1
+        lost = _describe_loss(error)
+        log(
+            WARNING,
+            "Client %s was lost in attempt %d of %d: %s",
+            *(self._client(order), order.attempts, ATTEMPTS, lost),
+        )
+        if order.attempts == ATTEMPTS:
+            self._fail(order, f"lost in each of {ATTEMPTS} attempts; the last time: {lost}")
+            return
+        if isinstance(error, OutOfMemoryError):
+            order.not_before = time.monotonic() + MEMORY_PAUSES[order.attempts - 1]
+        self._retries.append(order)
+
+    def _fail(self, order: _Order, reason: str) -> None:
+        self.replies[order.message_id] = make_error(reason, order.message)
+
+    def _client(self, order: _Order) -> object:
+        return self.contexts[order.message.metadata.dst_node_id].node_config["partition-id"]
+
+    def _forget(self, message_ids: set[str]) -> None:
+        """Give up messages that nobody waits for any more, and end the processes that have them."""
+        self._waiting = deque(o for o in self._waiting if o.message_id not in message_ids)
+        self._retries = [o for o in self._retries if o.message_id not in message_ids]
+        late = [
+            task
+            for task, orders in self._running.items()
+            if all(order.message_id in message_ids for order in orders)
+        ]
+        self._cancel(late)
+
+    def _cancel(self, tasks: list[Any]) -> None:
+        for task in tasks:
+            del self._running[task]
+            ray.cancel(task, force=True)
+
+
+def _make_task() -> Any:
+    """Make the remote function.
+
+    Ray puts the driver's working folder in front of where a process looks for modules; there, they
+    may have the names of fedcel's. The function travels by value, as it is nested, and takes what
+    it gets as bytes: nothing of fedcel's is looked for before the order is this process's.
+    """
+
+    def answer(path: list[str], app: bytes, contents: bytes) -> list[Outcome]:
+        import sys
+
+        sys.path[:] = [*path, *(folder for folder in sys.path if folder not in path)]
+        from sims.engines.ray_grid import answer_messages
+
+        return answer_messages(app, contents)
+
+    # No retries of Ray's own: of a process that was killed for want of memory it has no end.
+    return ray.remote(answer).options(num_cpus=1, num_gpus=0, max_retries=0, name="ClientApp")
+
+
+def answer_messages(app: bytes, contents: bytes) -> list[Outcome]:
+    """Let the ClientApp answer one message after the other, in a process of Ray's.
+
+    Args:
+        app: The ClientApp, pickled.
+        contents: Messages for it and the contexts of their nodes, pickled.
+    """
+    pairs: list[tuple[Message, Context]] = cloudpickle.loads(contents)
+    return [answer_message(_load_app(app), message, context) for message, context in pairs]
+
+
+@lru_cache(maxsize=1)
+def _load_app(app: bytes) -> ClientApp:
+    loaded: ClientApp = cloudpickle.loads(app)
+    return loaded
+
+
+def _count_bytes(message: Message) -> int:
+    """Count the bytes of a message's arrays."""
+    records = message.content.array_records.values()
+    return sum(len(array.data) for record in records for array in record.values())
+
+
+def _describe_loss(error: RayError) -> str:
+    """Say how a client was lost: what Ray says, but for what it does not know."""
+    if isinstance(error, WorkerCrashedError):
+        return "its process ended without an answer: killed, for want of memory perhaps, or crashed"
+    return shorten_text(describe_unforeseen(error), LOST_TEXT)
+
+
+@contextmanager
+def _blame_ray() -> Iterator[None]:
+    try:
+        yield
+    except (RayError, ConnectionError) as error:
+        raise EngineError(f"Ray broke down: {describe_unforeseen(error)}") from error
