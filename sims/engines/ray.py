@@ -2,11 +2,11 @@
 
 import logging
 import os
+import re
 import sys
-import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
+from contextlib import ExitStack, chdir, contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any, TextIO, cast
 
@@ -44,8 +44,8 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "RAY_ENABLE_AUTO_CONNECT": "0",  # Ray that has ended is not begun again
 }
-RAY_THREADS = "ray_"
-"""How the names of Ray's own threads begin, in Ray 2.55."""
+RAY_LINE = re.compile(r"(?:\x1b\[\d+m)?\((?:raylet|autoscaler)[^)]*\)(?:\x1b\[\d+m)? *(.*)")
+"""How Ray 2.55 prints what it says of its own processes; the end of the line comes after."""
 WORKER_DIED = "A worker died or was killed"
 """How Ray begins to tell of a process of clients that ended."""
 MAX_LINE = 300
@@ -95,7 +95,9 @@ def run_ray() -> Iterator[None]:
         stack.enter_context(log_ray_messages())
         if not ray.is_initialized():
             prepare_environment()
-            with warnings.catch_warnings():
+            # Ray puts the working folder in front of where its processes look for modules, which
+            # may have the names of fedcel's there; the grid's tasks go back to the folder.
+            with warnings.catch_warnings(), chdir(os.sep):
                 warnings.filterwarnings("ignore", "Tip:", FutureWarning)  # on env variables
                 try:
                     ray.init(
@@ -122,14 +124,14 @@ def log_ray_messages() -> Iterator[None]:
 
 
 class RayLines:
-    """Standard output into which threads of Ray's do not write: their texts are logged.
+    """Standard output without what Ray prints of its own processes, which is logged.
 
     Args:
         stream: Takes all other texts.
     """
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+        self._stream, self._ends_line = stream, False
 
     def __getattr__(self, name: str) -> Any:
         """Return whatever else the stream has."""
@@ -140,12 +142,11 @@ class RayLines:
 
         A lost process of a client is left out: that client's own line says it.
         """
-        if not threading.current_thread().name.startswith(RAY_THREADS):
-            return self._stream.write(text)
-        said = " ".join(text.strip().partition("\n")[0].split())
-        if said and WORKER_DIED not in said:
-            log(logging.WARNING, "Ray: %s", shorten_text(said, MAX_LINE))
-        return len(text)
+        line = RAY_LINE.match(text)
+        if line and WORKER_DIED not in text:
+            log(logging.WARNING, "Ray: %s", shorten_text(line[1], MAX_LINE))
+        is_end, self._ends_line = self._ends_line and text == "\n", bool(line)
+        return len(text) if line or is_end else self._stream.write(text)
 
 
 def check_ray_environment() -> None:

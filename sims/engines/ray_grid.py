@@ -67,7 +67,8 @@ class RayGrid(SimulatedGrid):
         self._waiting = deque[_Order]()
         self._retries: list[_Order] = []  # each goes alone: one may have taken the others along
         self._running: dict[Any, list[_Order]] = {}
-        self._path = [os.path.abspath(folder) for folder in sys.path]
+        self._folder = os.getcwd()
+        self._path = [os.path.abspath(place) for place in sys.path]
         with _blame_ray():
             self._app = ray.put(cloudpickle.dumps(app))
         self._task = _make_task()
@@ -135,7 +136,8 @@ class RayGrid(SimulatedGrid):
                     (order.message, self.contexts[order.message.metadata.dst_node_id])
                     for order in orders
                 ]
-                task = self._task.remote(self._path, self._app, cloudpickle.dumps(contents))
+                packed = cloudpickle.dumps(contents)
+                task = self._task.remote(self._folder, self._path, self._app, packed)
                 self._running[task] = orders
 
     def _take_share(self, processors: int) -> list[_Order]:
@@ -212,17 +214,20 @@ class RayGrid(SimulatedGrid):
 
 
 def _make_task() -> Any:
-    """Make the remote function.
+    """Make the remote function, which looks for modules where this process does.
 
-    Ray puts the driver's working folder in front of where a process looks for modules; there, they
-    may have the names of fedcel's. The function travels by value, as it is nested, and takes what
-    it gets as bytes: nothing of fedcel's is looked for before the order is this process's.
+    It travels by value, as it is nested, and takes what it gets as bytes: nothing of fedcel's is
+    looked for before.
     """
 
-    def answer(path: list[str], app: bytes, contents: bytes) -> list[Outcome]:
+    def answer(folder: str, path: list[str], app: bytes, contents: bytes) -> list[Outcome]:
+        import os
         import sys
+        from contextlib import suppress
 
-        sys.path[:] = [*path, *(folder for folder in sys.path if folder not in path)]
+        with suppress(OSError):  # another machine may not have it
+            os.chdir(folder)
+        sys.path[:] = [*path, *(place for place in sys.path if place not in path)]
         from sims.engines.ray_grid import answer_messages
 
         return answer_messages(app, contents)

@@ -28,7 +28,7 @@ def images(data: DataSettings) -> tuple[Images, None]:
     """Return the digits, and leave a mark where the cluster's processes read them."""
     if MARK in os.environ:
         Path(os.environ[MARK]).write_text(str(os.getpid()))
-    return read_source(Digits()).train, None
+    return Digits().read().train, None
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from threading import Thread
 from typing import Any
 from unittest.mock import Mock
 
@@ -195,16 +194,16 @@ def test_what_ray_says_is_a_line_of_the_log(
     """But for lost processes of clients, of which each client's own line tells; nothing is raw."""
     texts = (
         "(raylet) A worker died or was killed while executing a task by an unexpected error.",
-        "(raylet) Raylet is terminated.\x1b[2J Last 20 lines of the logs:\n    [state-dump] 1",
+        "\x1b[33m(raylet, ip=192.0.2.1)\x1b[0m Raylet is terminated.\x1b[2J "
+        "Last 20 lines of the logs:\n    [state-dump] 1",
     )
     with caplog.at_level("WARNING", "flwr"), ray.log_ray_messages():
-        speaker = Thread(target=lambda: [print(t) for t in texts], name="ray_listen_error_messages")
-        speaker.start()
-        speaker.join()
-        print("accuracy 0.9")
-    assert capsys.readouterr().out == "accuracy 0.9\n"
+        for text in texts:
+            print(text)
+        print("accuracy 0.9\n")
+    assert capsys.readouterr().out == "accuracy 0.9\n\n"
     assert [record.getMessage() for record in caplog.records] == [
-        r"Ray: (raylet) Raylet is terminated.\x1b[2J Last 20 lines of the logs:"
+        r"Ray: Raylet is terminated.\x1b[2J Last 20 lines of the logs:"
     ]
 
 
@@ -245,8 +244,9 @@ class FakeRay:
         """Store nothing."""
         return value
 
-    def remote(self, path: list[str], app: bytes, contents: bytes) -> tuple[int, bytes]:
+    def remote(self, *arguments: Any) -> tuple[int, bytes]:
         """Take a task."""
+        contents = arguments[-1]
         pairs = cloudpickle.loads(contents)
         self.tried.append([context.node_config["partition-id"] for _, context in pairs])
         return len(self.tried) - 1, contents
