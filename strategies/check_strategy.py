@@ -24,10 +24,6 @@ from strategies.posterior_strategy import PosteriorStrategy
 def check_strategy(settings: Settings, flat: FlatNet) -> None:
     """Build the strategy that the settings name; hold a user's own over deltas to its contract.
 
-    Args:
-        settings: The run's settings.
-        flat: The run's net.
-
     Raises:
         FedcelError: It cannot be built, or breaks its contract.
     """

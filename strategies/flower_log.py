@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Event
 from traceback import format_exception
 
 from fedcel.errors import escape_controls, shorten_text
@@ -12,7 +11,7 @@ log = logging.getLogger("flwr").log
 """Logs a line as Flower does."""
 PROGRESS = "progress"
 """A record with this attribute is shown where all else below a warning is not."""
-_EXPECTED = ("DEPRECATED FEATURE", "evaluation will be skipped")
+_EXPECTED = "evaluation will be skipped"
 _COUNTED = ("[ROUND %s/%s]", "\t├── Number of rounds: %d")
 """Flower's lines about rounds."""
 _RESULTS = "Final results:"
@@ -20,20 +19,14 @@ _RESULTS = "Final results:"
 
 
 @contextmanager
-def filter_log(
-    stop: Event | None = None, *, is_quiet: bool = False, first_round: int = 0
-) -> Iterator[None]:
+def filter_log(*, is_quiet: bool = False, first_round: int = 0) -> Iterator[None]:
     """Correct what Flower logs within the block.
 
     Long texts are cut, since a client's error may bring megabytes, and what would steer a terminal
-    is escaped. In a run that goes on, rounds are counted from its first. Two notices about what is
-    done on purpose are left out: that simulations start in process (`flwr run` needs a detached
-    server), and that nodes are not asked to evaluate each round (the server scores on validation
-    images).
+    is escaped. In a run that goes on, rounds are counted from its first. One notice is left out:
+    that nodes are not asked to evaluate each round, since the server scores on validation images.
 
     Args:
-        stop: Once it is set, nothing is logged, after Ctrl-C for good: what clients say that were
-            told to stop is no news, and threads of Flower's may say it while the process ends.
         is_quiet: Leave out what is no warning, but for the lines of `show_progress`.
         first_round: The last complete round of a run that goes on; Flower counts on from there.
     """
@@ -46,9 +39,8 @@ def filter_log(
             record.args = tuple(int(str(number)) + first_round for number in record.args)
         is_over = is_over or record.msg == _RESULTS
         if (
-            (stop is not None and stop.is_set())
-            or (is_quiet and not is_warning and not hasattr(record, PROGRESS))
-            or any(notice in str(record.msg) for notice in _EXPECTED)
+            (is_quiet and not is_warning and not hasattr(record, PROGRESS))
+            or _EXPECTED in str(record.msg)
             or (first_round and is_over and not is_warning)
         ):
             return False
@@ -57,15 +49,10 @@ def filter_log(
 
     logger = logging.getLogger("flwr")
     logger.addFilter(correct_record)
-    interrupted = False
     try:
         yield
-    except KeyboardInterrupt:
-        interrupted = True
-        raise
     finally:
-        if not interrupted:
-            logger.removeFilter(correct_record)
+        logger.removeFilter(correct_record)
 
 
 def show_progress(text: str) -> None:

@@ -11,12 +11,7 @@ from fedcel.nets import to_vector
 
 
 def read_model(name: str, model: object, shapes: Sequence[tuple[int, ...]]) -> torch.Tensor:
-    """Return a model as a vector (P,) in single precision.
-
-    Args:
-        name: The method that returned it, for messages.
-        model: The result.
-        shapes: The shapes of the model's arrays.
+    """Return the model that the method `name` made as a vector (P,) in single precision.
 
     Raises:
         RoundError: It is no ArrayRecord of these shapes, or not finite.

@@ -23,14 +23,7 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d)
 
 
 def choose_engine(settings: Settings) -> str:
-    """Choose the engine of a run.
-
-    Args:
-        settings: The run's settings.
-
-    Returns:
-        `ray` or `local`; for `auto` the first where `strategy.max-norm` needs it.
-    """
+    """Choose `ray` or `local`; for `auto` the first where `strategy.max-norm` needs it."""
     if settings.engine != "auto":
         return settings.engine
     strategy = settings.strategy
@@ -40,13 +33,8 @@ def choose_engine(settings: Settings) -> str:
 def choose_clients_at_once(settings: Settings) -> int:
     """Choose how many clients the engine `local` trains at once.
 
-    By what `tests.bench.batched` and `tests.bench.gpu` measured.
-
-    Args:
-        settings: The run's settings.
-
-    Returns:
-        `local.at-once`, as far as losses allow; for `auto` the faster of one and as many as fit.
+    It is `local.at-once`, as far as losses allow; for `auto` the faster of one and as many as fit,
+    by what `tests.bench.batched` and `tests.bench.gpu` measured.
     """
     chosen = settings.local.at_once
     if chosen != "auto" or find_obstacle(settings):

@@ -22,16 +22,9 @@ def train_locally(
     resume: bool = False,
     measure: bool = True,
 ) -> None:
-    """Train into the run folder.
+    """Train into the run folder, and `measure` the result on the test set.
 
     Another strategy than `posterior` trains over nodes that are function calls.
-
-    Args:
-        settings: The run's settings.
-        folder: Made by `create_run`.
-        show_round: Is called with every round's event.
-        resume: Go on with the last complete round.
-        measure: Measure the result on the test set, too.
     """
     if settings.strategy.name != OWN_STRATEGY:
         _train_in_memory(settings, folder, show_round, resume=resume, measure=measure)

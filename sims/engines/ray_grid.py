@@ -237,12 +237,7 @@ def _make_task() -> Any:
 
 
 def answer_messages(app: bytes, contents: bytes) -> list[Outcome]:
-    """Let the ClientApp answer one message after the other, in a process of Ray's.
-
-    Args:
-        app: The ClientApp, pickled.
-        contents: Messages for it and the contexts of their nodes, pickled.
-    """
+    """Let a pickled ClientApp answer messages, pickled with their contexts, in Ray's process."""
     pairs: list[tuple[Message, Context]] = cloudpickle.loads(contents)
     return [answer_message(_load_app(app), message, context) for message, context in pairs]
 

@@ -63,14 +63,7 @@ def simulate(
 
 
 def print_data_notes(runs: Iterable[Settings]) -> None:
-    """Print what was done to the images of runs, and how often they are seen; each line once.
-
-    Args:
-        runs: The settings of each run.
-
-    Raises:
-        DataError: There are no such images.
-    """
+    """Print what was done to the images of runs, and how often they are seen; each line once."""
     lines = dict[str, None]()
     client_sizes: dict[tuple[DataSettings, int], Sequence[int]] = {}
     for settings in runs:
@@ -86,15 +79,7 @@ def print_data_notes(runs: Iterable[Settings]) -> None:
 
 
 def describe_passes(settings: Settings, client_sizes: Sequence[int]) -> str:
-    """Describe how often a run sees each training image, on average; a warning below once.
-
-    Args:
-        settings: The run's settings.
-        client_sizes: Training images of each client.
-
-    Returns:
-        A sentence.
-    """
+    """Describe how often a run sees each training image, on average; a warning below once."""
     local = settings.local
     share = (settings.clients_per_round or settings.clients) / settings.clients
     images_a_round = share * sum(local.steps * min(local.batch_size, size) for size in client_sizes)
@@ -117,12 +102,6 @@ def train_on_engine(
 ) -> None:
     """Train into a run folder by the engine of the settings.
 
-    Args:
-        settings: The run's settings.
-        folder: Made by `create_run`.
-        show_round: Is called with every round's event.
-        resume: Go on with the last complete round.
-
     Raises:
         FedcelError: The training failed; FailedError names a part of the user's own that did.
     """
@@ -137,9 +116,6 @@ def train_on_engine(
 
 def check_parts(settings: Settings) -> None:
     """Build every part that the settings name, and forget it: what cannot be built is refused now.
-
-    Args:
-        settings: The run's settings.
 
     Raises:
         FedcelError: A part is wrong: DataError, NetError, PluginError, SettingsError.
