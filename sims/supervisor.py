@@ -76,8 +76,8 @@ def supervise_command(report_ending: Callable[[Ending], None]) -> int | None:
         return None
     far.close()
     received = _pass_on_stops(process)
-    said, wait_status = _wait(process, near)
-    return _conclude(wait_status, said, received, report_ending)
+    reported, wait_status = _wait(process, near)
+    return _conclude(wait_status, reported, received, report_ending)
 
 
 def say_status(status: int) -> None:
@@ -180,7 +180,7 @@ def _pass_on_stops(process: int) -> list[int]:
 
 def _wait(process: int, channel: socket.socket) -> tuple[dict[str, Any], int]:
     """Wait until the process ends; return what it said, and the system's wait status."""
-    said: dict[str, Any] = {}
+    reported: dict[str, Any] = {}
     pending = b""
     channel.settimeout(LOOK_SECONDS)
     while True:
@@ -188,9 +188,9 @@ def _wait(process: int, channel: socket.socket) -> tuple[dict[str, Any], int]:
         while received := _receive(channel):
             *lines, pending = (pending + received).split(b"\n")
             for line in lines:
-                said |= json.loads(line)
+                reported |= json.loads(line)
         if ended:
-            return said, wait_status
+            return reported, wait_status
         time.sleep(CLOSING_SECONDS)
 
 
@@ -204,21 +204,21 @@ def _receive(channel: socket.socket) -> bytes:
 
 def _conclude(
     wait_status: int,
-    said: Message,
+    reported: Message,
     received: Sequence[int],
     report_ending: Callable[[Ending], None],
 ) -> int:
     """Return the command's exit status; report an end without a word."""
     status = os.waitstatus_to_exitcode(wait_status)
-    if "status" not in said:
+    if "status" not in reported:
         if sys.stderr.isatty():
             sys.stderr.write("\x1b[?25h\n")  # a bar hides the cursor, and its line is not ended
         with suppress(OSError):  # a terminal that was closed
-            reason = _describe_end(status, received, uses_ray=said.get("uses-ray", False))
-            report_ending(Ending(reason, said.get("hint")))
+            reason = _describe_end(status, received, uses_ray=reported.get("uses-ray", False))
+            report_ending(Ending(reason, reported.get("hint")))
         status = FAILED
     elif status <= 0:  # or a library crashed while the interpreter ended: nothing was left to do
-        status = said["status"]
+        status = reported["status"]
     stops = [number for number in received if number != signal.SIGINT]
     return KILLED + stops[0] if stops and status else status
 
