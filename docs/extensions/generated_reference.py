@@ -10,7 +10,8 @@ from functools import partial
 import click
 import typer
 
-from fedcel.settings import describe_kind, describe_settings
+from fedcel.options import describe_kind
+from fedcel.settings import describe_settings
 from published_tables import DATA, TABLES, describe_hours, format_command_table
 from sims.bench import scenario
 from sims.commands.main import app
