@@ -23,7 +23,7 @@ from fedcel.losses import (
 )
 from fedcel.losses.cel import StackedFeatures
 from fedcel.named_tensors import State
-from fedcel.nets import CPU, FlatNet
+from fedcel.nets import CPU, FlatNet, whiten_features
 from fedcel.posterior import (
     LangevinContext,
     LocalSettings,
@@ -334,7 +334,7 @@ class FeatureReading:
         """Yield whitened features on the processor; see `FeatureReader`."""
         for z, is_image, positions in self.encode():
             with torch.no_grad():
-                whitened = self._nets.whiten(z)
+                whitened = whiten_features(z, self._nets.scale_noise(z))
             labels = [part.y[positions].cpu() for part in self._images]
             counts = torch.tensor([len(part) for part in labels])
             yield StackedFeatures(

@@ -145,7 +145,8 @@ class SmashedData:
     ) -> Float[Tensor, "Q M"]:
         """Compute the cut's log p(z~_q | z_j) in float64; ValueError when nothing is random."""
         with torch.no_grad():
-            return self.net.log_prob(observed, self.encode(images))
+            z = self.encode(images)
+            return self.net.cut.log_prob(observed, z, self.net.scale_noise(z))
 
 
 def most_likely_features(parts: Float[Tensor, "B m D"], cut: Cut) -> Float[Tensor, "B D"]:

@@ -50,8 +50,7 @@ class Batch(NamedTuple):
     @property
     def whitened(self) -> Float[Tensor, "*k B D"]:
         """The features in units in which the noise of each has the cut's sigma."""
-        scale = self.noise_scale
-        return self.z if scale is None else whiten_features(self.z, scale)
+        return whiten_features(self.z, self.noise_scale)
 
 
 class LossTerm:

@@ -13,7 +13,6 @@ from fedcel.errors import NetError, StackingError
 from fedcel.named_tensors import add_prefix, select_prefix
 from fedcel.nets.client_layers import map_module, stack_layer, stack_noise_scale
 from fedcel.nets.copy_module import copy_module
-from fedcel.nets.noise_scale import whiten_features
 from fedcel.nets.split_net import SplitNet
 
 
@@ -115,11 +114,6 @@ class FlatNet:
     def scale_noise(self, z: Float[Tensor, "K b D"]) -> Float[Tensor, "K b D"] | None:
         """Compute how much noise each feature of each client gets; see `SplitNet.scale_noise`."""
         return None if self._scale is None else self._scale(z)
-
-    def whiten(self, z: Float[Tensor, "K b D"]) -> Float[Tensor, "K b D"]:
-        """Express features in units in which all have the same noise; see `SplitNet.whiten`."""
-        scale = self.scale_noise(z)
-        return z if scale is None else whiten_features(z, scale)
 
     def answer(self, smashed: Float[Tensor, "K b D"]) -> Float[Tensor, "K b C"]:
         """Classify each client's smashed data by its own head."""

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from fedcel.named_tensors import select_prefix
 from fedcel.nets.cut import Cut
-from fedcel.nets.noise_scale import NoiseScale, whiten_features
+from fedcel.nets.noise_scale import NoiseScale
 
 Potential = Callable[[Tensor, Tensor], Tensor]
 """(logits, labels) -> mean negative log-likelihood in nats."""
@@ -75,16 +75,6 @@ class SplitNet(nn.Module):
             return False
         layers = [part for part in self.noise_scale.modules() if isinstance(part, NoiseScale)]
         return any(layer.weight is not None for layer in layers)
-
-    def whiten(self, z: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
-        """Express features in units in which the noise of each has the cut's sigma."""
-        return whiten_features(z, self.scale_noise(z))
-
-    def log_prob(
-        self, smashed: Float[Tensor, "Q D"], z: Float[Tensor, "M D"]
-    ) -> Float[Tensor, "Q M"]:
-        """Compute log p(z~_q | z_j) in nats and float64; see `Cut.log_prob`."""
-        return self.cut.log_prob(smashed, z, self.scale_noise(z))
 
     def device_parameters(self) -> dict[str, nn.Parameter]:
         """Name the parameters of the device's half: the encoder's, then those of the noise."""

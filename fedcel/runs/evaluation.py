@@ -387,9 +387,10 @@ def measure_client_spread(run: Run, smashed: SmashedData) -> float:
     sizes = torch.tensor(run.splits.client_sizes)
     client = torch.arange(len(sizes)).repeat_interleave(sizes)
     x, y = run.splits.training
+    z = smashed.encode(x)
     with torch.no_grad():
-        z = smashed.net.whiten(smashed.encode(x))
-    return float(between_group_spread(z, y, client))
+        whitened = whiten_features(z, smashed.net.scale_noise(z))
+    return float(between_group_spread(whitened, y, client))
 
 
 def predict_labelled(
