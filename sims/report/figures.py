@@ -1,4 +1,4 @@
-"""The plots, as SVG text: colours safe for the colour-blind, and never colour alone."""
+"""The plots, as SVG text: colours safe for the colour-blind, and never without a marker."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -56,7 +56,7 @@ METADATA: dict[Literal["svg", "pdf"], tuple[str, ...]] = {
     "svg": ("Date", "Creator", "Format", "Type"),
     "pdf": ("CreationDate", "Creator", "Producer"),
 }
-"""What would differ from one drawing to the next."""
+"""Metadata that would differ from one drawing to the next."""
 TRUETYPE = 42
 """Format of embedded fonts: some journals refuse matplotlib's default, Type 3."""
 PANEL_VARIANTS = 7

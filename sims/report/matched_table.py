@@ -45,7 +45,7 @@ COLUMNS = find_columns(
     *("train-step-ratio", "encoder-parameters", "flops-per-inference", "bytes-per-inference"),
 )
 COMPARED = COLUMNS[:4]
-"""Measures of which differences are taken, and which are drawn again in samples of the images."""
+"""Measures that are compared: as differences, and in bootstrap samples of the images."""
 MOSTLY = 0.9
 """A variant that reaches an accuracy in fewer of the bootstrap samples is said to."""
 

@@ -1,6 +1,7 @@
-"""Compose report.html and figures/ and write each whole."""
+"""Compose report.html and figures/ and write each whole; the summary for a terminal."""
 
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +16,7 @@ from sims.report.book import Book, read_book, read_live
 from sims.report.reconstruction_strips import Strip, encode_png, make_grid, make_strips
 from sims.report.showcase import make_showcase
 from sims.report.summary import Summary, summarise_book
-from sims.report.table import Table, tabulate
+from sims.report.table import Table, format_columns, tabulate
 from sims.report.templates import render_template
 from sims.results.records import LiveRow, RoundEvent
 
@@ -42,19 +43,13 @@ PAGE_STEPS = 5
 """Figures that take as long as the images and the page, about."""
 
 
-class Plot(NamedTuple):
-    """A figure of the page with its caption."""
-
-    label: str
-    svg: Markup
-
-
 class Part(NamedTuple):
     """A part of the page below its head; what is empty is left out."""
 
     title: str
     note: str = ""
-    plots: Sequence[Plot] = ()
+    plots: Sequence[tuple[str, Markup]] = ()
+    """Captions and figures."""
     tables: Sequence[Table] = ()
     strips: Sequence[Strip] = ()
     lines: Sequence[str] = ()
@@ -117,6 +112,29 @@ def write_report(folder: Path, charts: Path | None = None) -> Path:
     return page
 
 
+def format_summary(folder: Path) -> str:
+    """Return the summary of a bench or run folder as plain text, at most 100 columns wide.
+
+    Raises:
+        RunError: Files are missing or damaged.
+    """
+    summaries = summarise_book(read_book(folder))
+    conclusion = verdict.find_verdict(summaries)
+    paragraphs = (
+        conclusion.sentence,
+        verdict.describe_single_image_updates(conclusion),
+        verdict.describe_attack(conclusion),
+        verdict.describe_seeds(summaries),
+        verdict.describe_broken(summaries),
+    )
+    blocks = [
+        textwrap.fill(verdict.describe_left_out(conclusion.runs), 96),
+        format_columns(tables.tabulate_anchored("Summary", tables.TERMINAL, summaries)),
+        *(textwrap.fill(paragraph, 96) for paragraph in paragraphs),
+    ]
+    return "\n\n".join([*filter(None, blocks), ""])
+
+
 def draw_figures(report: Report) -> dict[str, Figure]:
     """Return every figure that the numbers allow, by file name.
 
@@ -171,8 +189,8 @@ def list_parts(report: Report, svgs: Mapping[str, str], strips: Sequence[Strip])
     """Yield the parts of the page below its head."""
     summaries, conclusion = report.summaries, report.verdict
 
-    def plots(*names: str) -> list[Plot]:
-        return [Plot(FIGURE_LABELS[n], inline_svg(svgs[n])) for n in names if n in svgs]
+    def plots(*names: str) -> list[tuple[str, Markup]]:
+        return [(FIGURE_LABELS[n], inline_svg(svgs[n])) for n in names if n in svgs]
 
     yield Part(
         "All measures", tables=[tables.tabulate_anchored("Variants", tables.MAIN, summaries)]
@@ -217,7 +235,7 @@ def list_parts(report: Report, svgs: Mapping[str, str], strips: Sequence[Strip])
         "posterior's samples, or the last model where none were kept. Open markers: the point "
         "model. Below, how many answers had that confidence.",
         plots=[
-            Plot(summary.label, inline_svg(svgs[name]))
+            (summary.label, inline_svg(svgs[name]))
             for place, summary in report.featured.items()
             if (name := f"reliability-{place}") in svgs
         ],

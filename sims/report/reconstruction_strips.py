@@ -1,4 +1,4 @@
-"""Reconstructions beside their originals: strips of images as PNG."""
+"""Reconstructions below their originals: strips of images as PNG."""
 
 import base64
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from io import BytesIO
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import UInt8
 from matplotlib.image import imsave
 
 from sims.report.book import Images
@@ -57,26 +57,20 @@ def make_strips(summaries: Sequence[Summary]) -> list[Strip]:
     return strips
 
 
-def to_rgba(images: Images) -> Float[np.ndarray, "N 4 H W"]:
-    """Return images as red, green, blue and opaque; small ones enlarged, each pixel to a square.
+def tile_images(images: Images) -> UInt8[np.ndarray, "height width 4"]:
+    """Return the images side by side as RGBA, [0, 1] becomes 0..255; a single one as it is.
 
-    One channel is grey, three are red, green, blue; of any other number the mean is shown.
+    One channel is grey, three are red, green, blue; of any other number the mean is shown. Small
+    images are enlarged, each pixel to a square. Gaps around several are transparent.
+    Not by `make_grid` of torchvision: importing it takes two seconds, for its models.
     """
     colour = images if images.shape[1] in (1, 3) else images.mean(1, keepdims=True)
     rgb = np.broadcast_to(colour, (len(images), 3, *images.shape[2:]))
     opaque = np.concatenate([rgb, np.ones_like(rgb[:, :1])], 1)
     scale = max(1, -(-TILE // images.shape[3]))
-    return opaque.repeat(scale, 2).repeat(scale, 3).clip(0, 1)  # read_images allows 1e-4
-
-
-def tile_images(images: Images) -> UInt8[np.ndarray, "height width 4"]:
-    """Return the images side by side as RGBA, [0, 1] becomes 0..255; a single one as it is.
-
-    Gaps around several are transparent.
-    Not by `make_grid` of torchvision: importing it takes two seconds, for its models.
-    """
+    enlarged = opaque.repeat(scale, 2).repeat(scale, 3).clip(0, 1)  # read_images allows 1e-4
     gap = GAP if len(images) > 1 else 0
-    tiles = np.pad(to_rgba(images), ((0, 0), (0, 0), (gap, gap), (gap, 0)))
+    tiles = np.pad(enlarged, ((0, 0), (0, 0), (gap, gap), (gap, 0)))
     row = np.pad(np.concatenate([*tiles], 2), ((0, 0), (0, 0), (0, gap)))
     return np.asarray((255 * row).round().transpose(1, 2, 0), np.uint8)
 

@@ -1,12 +1,12 @@
 """The pictures at the top: what attackers make of single messages, undefended and defended."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from sims.report.book import Images
-from sims.report.reconstruction_strips import encode_data_url, to_rgba
+from sims.report.reconstruction_strips import encode_data_url, tile_images
 from sims.report.summary import Summary
 from sims.report.verdict import percent
 
@@ -28,14 +28,14 @@ class PictureRow(NamedTuple):
     """Pictures side by side, one for each message."""
 
     name: str
-    pictures: tuple[Picture, ...]
+    pictures: list[Picture]
 
 
 class Panel(NamedTuple):
     """Reconstructions and guesses of one variant's messages."""
 
     title: str
-    rows: tuple[PictureRow, ...]
+    rows: list[PictureRow]
 
 
 def make_showcase(featured: Mapping[str, Summary]) -> list[Panel]:
@@ -46,46 +46,30 @@ def make_showcase(featured: Mapping[str, Summary]) -> list[Panel]:
 
 def make_panel(summary: Summary) -> Panel:
     """Return originals, the worst attack's images, the optimal attacker's likeliest ones."""
-    run = summary.runs[0] if summary.runs else None
-    if run is None or not (run.images or run.guesses):
-        return Panel(summary.label, ())
+    run = summary.runs[0]
+    if not (run.images or run.guesses):
+        return Panel(summary.label, [])
     guesses = {name: value[:SHOWN].numpy() for name, value in run.guesses.items()}
     rebuilt = {name: images[:SHOWN] for name, images in run.images.items()}
-    originals = guesses.get("targets", rebuilt.get("targets"))
-    assert originals is not None  # one of the two was kept, and has them
-    rows = [make_row("sent", originals, "original")]
+    originals = (guesses or rebuilt)["targets"]
+    rows = [PictureRow("sent", [Picture(source, "original") for source in encode(originals)])]
     attack = next((name for name in summary.worst_attacks if name in rebuilt), None)
     if attack and np.array_equal(rebuilt["targets"], originals[: len(rebuilt["targets"])]):
-        rows.append(make_row(f"rebuilt ({attack})", rebuilt[attack], f"rebuilt by {attack}"))
-    if guesses:
-        rows += make_guess_rows(originals, guesses["guesses"], guesses["probabilities"])
-    return Panel(summary.label, tuple(rows))
-
-
-def make_row(name: str, images: Images, description: str) -> PictureRow:
-    """Return a row of images without notes."""
-    sources = encode_each(images)
-    return PictureRow(name, tuple(Picture(source, description) for source in sources))
-
-
-def make_guess_rows(
-    originals: Images, guesses: np.ndarray, probabilities: np.ndarray
-) -> list[PictureRow]:
-    """Return the likeliest, the second, the third candidate of each message and how sure it is."""
-    rows = []
-    for rank in range(min(len(ORDINALS), guesses.shape[1])):
+        pictures = [Picture(source, f"rebuilt by {attack}") for source in encode(rebuilt[attack])]
+        rows.append(PictureRow(f"rebuilt ({attack})", pictures))
+    ranked = guesses["guesses"].swapaxes(0, 1) if guesses else ()
+    for rank, (ordinal, images) in enumerate(zip(ORDINALS, ranked, strict=False)):
         pictures = []
-        for number, source in enumerate(encode_each(guesses[:, rank])):
-            is_right = bool(np.array_equal(guesses[number, rank], originals[number]))
-            share = percent(float(probabilities[number, rank]))
+        for number, source in enumerate(encode(images)):
+            is_right = bool(np.array_equal(images[number], originals[number]))
+            share = percent(float(guesses["probabilities"][number, rank]))
             verdict = "right" if is_right else "wrong"
-            description = f"{ORDINALS[rank]} guess, {verdict}, probability {share}"
+            description = f"{ordinal} guess, {verdict}, probability {share}"
             pictures.append(Picture(source, description, share, is_right))
-        rows.append(PictureRow(f"{ORDINALS[rank]} guess", tuple(pictures)))
-    return rows
+        rows.append(PictureRow(f"{ordinal} guess", pictures))
+    return Panel(summary.label, rows)
 
 
-def encode_each(images: Images) -> Iterable[str]:
+def encode(images: Images) -> list[str]:
     """Return each image as a PNG in a data URL."""
-    for pixels in to_rgba(images):
-        yield encode_data_url((255 * pixels).round().astype(np.uint8).transpose(1, 2, 0))
+    return [encode_data_url(tile_images(image[None])) for image in images]

@@ -165,8 +165,7 @@ def is_separated(base: Summary, best: Summary) -> bool:
 
 def choose_matching(summaries: Sequence[Summary]) -> Literal["validation", "test"]:
     """Return the images on which accuracy is matched: validation, if all were scored there."""
-    scored = (summary.measure_validation() is not None for summary in summaries)
-    return "validation" if all(scored) else "test"
+    return "test" if None in [s.measure_validation() for s in summaries] else "validation"
 
 
 def accuracy_on(summary: Summary, where: str) -> float | None:
@@ -378,7 +377,7 @@ STANDING_LIMITS = (
 def list_limits(
     verdict: Verdict, failed: Sequence[FailedCell] = (), served: Iterable[str] = ()
 ) -> Iterator[str]:
-    """Yield what the report shows and what it does not.
+    """Yield the limits of a report.
 
     Args:
         verdict: The verdict and all that was measured.
@@ -416,8 +415,8 @@ def list_limits(
     if failed:
         reasons = "; ".join(f"{failure.cell} ({failure.reason})" for failure in failed)
         yield (
-            f"Failed, and so in no number, table or figure: {reasons}. The means of a variant of "
-            "which seeds failed flatter it."
+            f"Failed, and so in no number, table or figure: {reasons}. The means of a variant with "
+            "failed seeds flatter it."
         )
     tried = {a.attack.partition(REPEAT_MARK)[0] for a in attacks if a.skipped is None} | {*served}
     if untried := [name for name in ATTACKS if name not in tried]:
@@ -428,11 +427,10 @@ def list_limits(
     unrepeatable = sorted({run.result.unrepeatable for run in runs if run.result.unrepeatable})
     yield from (f"The same seed may give another model. {reason}." for reason in unrepeatable)
     yield from STANDING_LIMITS
-    count = sum(len(run.events) for run in runs)
-    rejected = Counter(r.reason for run in runs for e in run.events for r in e.rejected)
-    texts = (f"{number} × {reason}" for reason, number in rejected.most_common())
-    replies = f"{'; '.join(texts)}." if rejected else "none."
-    yield f"Replies of clients left out in {count} rounds: {replies}"
+    events = [event for run in runs for event in run.events]
+    rejected = Counter(reply.reason for event in events for reply in event.rejected)
+    texts = [f"{number} × {reason}" for reason, number in rejected.most_common()]
+    yield f"Replies of clients left out in {len(events)} rounds: {'; '.join(texts) or 'none'}."
 
 
 def join_numbers(values: Iterable[float | None]) -> str:

@@ -1,6 +1,6 @@
 """95 % intervals over training seeds and test images.
 
-All cells of a bench are measured on the same test images, so an interval over seeds alone holds for
+All cells of a bench are measured on the same test images, so an interval over seeds only holds for
 these images and no others. Seeds are three, images are hundreds: over seeds Student's t is taken, a
 bootstrap of three would be far too narrow; over images a bootstrap, every cell redrawn alike, so
 that what they share cancels in differences. The two add as variances: seeds and images cross, and
@@ -87,7 +87,7 @@ def crossed_interval(
     Args:
         seeds: A value for each training seed; None and NaN are left out.
         images: The mean over seeds in each bootstrap sample; without any the interval is over seeds
-            alone.
+            only.
 
     Returns:
         The estimate; it has no interval below three seeds.

@@ -15,7 +15,7 @@ from sims.tracking.pictures import RoundPictures, draw_rows
 from sims.tracking.tracker import Picture, Tracker, TrackerFactory
 
 PICTURES = 20
-"""Rounds of a training of which pictures are made."""
+"""Rounds of a training that pictures are made of, at most."""
 ROUND_PICTURES = "pictures of rounds"
 
 
@@ -87,7 +87,7 @@ class RunTracking:
 
     @contextmanager
     def _guard(self, name: str) -> Iterator[None]:
-        """Say that something of another package, or a user's own, has failed, and note it."""
+        """Report a failure of another package, or of a user's own part, and note it."""
         try:
             yield
         except (Exception, SystemExit) as error:

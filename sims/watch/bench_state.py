@@ -1,4 +1,4 @@
-"""How far a bench is: its cells done and left, and how long the rest may take."""
+"""Progress of a bench: its cells done and left, and the time that the rest may take."""
 
 import time
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""How far a run is, from the files in its folder; none of them is written or locked here."""
+"""Progress of a run, from the files in its folder; none of them is written or locked here."""
 
 import re
 import statistics
@@ -156,8 +156,8 @@ def describe_curves(events: Sequence[RoundEvent]) -> dict[str, list[tuple[int, f
 def count_left_out(events: Sequence[RoundEvent]) -> list[dict[str, Any]]:
     """Return each kind of reason why clients were left out, the most frequent first.
 
-    Reasons that differ in numbers alone are one kind. Each has its last reason in full, how often
-    it came, which clients it met, and the last round in which it did.
+    Reasons that differ only in numbers are one kind. Each has its last reason in full, its count,
+    its clients, and its last round.
     """
     kinds: dict[str, dict[str, Any]] = {}
     for event in events:

@@ -1,4 +1,4 @@
-"""The page that follows a folder, over HTTP to this machine alone."""
+"""The page that follows a folder, over HTTP to this machine only."""
 
 import asyncio
 import re
@@ -21,7 +21,7 @@ OPEN_SECONDS = 10.0
 
 
 class Following:
-    """What a page follows: a folder, and the process that writes into it where that is known."""
+    """Folder that a page follows, and the process that writes into it where that is known."""
 
     def __init__(self, folder: Path, *, is_accompanied: bool = False) -> None:
         """Follow the folder of a run or a bench.

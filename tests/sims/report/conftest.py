@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from sims.report import write_report
 from sims.results.records import RunResult
 from tests.sims.attack_files import save_rows
 
@@ -127,27 +129,38 @@ def add_attack(folder: Path, number: int, attack: dict[str, object]) -> None:
     (folder / "bench.json").write_text(json.dumps(rows))
 
 
+def write_bench(
+    folder: Path, cells: dict[str, tuple[float, float, float, float]] = CELLS, seeds: int = 1
+) -> Path:
+    """Write a bench of `cells` x `seeds` and return its folder."""
+    rows = []
+    for number, (name, cell) in enumerate(cells.items()):
+        for seed in range(seeds):
+            run = f"runs/{number}-{seed}"
+            moved = (cell[0], cell[1] + 0.02 * seed, cell[2], cell[3])
+            write_run(folder / run, name, moved)
+            rows.append(
+                {"variant": name, "strength": None, "seed": seed, "accuracy": cell[0],
+                 "undefended": name == "none",
+                 "bits-beyond-label": moved[1], "information-bits": cell[1] + 3.3,
+                 "identification-optimal": cell[2], "attacks": [attack_of(cell[3])],
+                 "certificate-bits": cell[1] + 4, "train-step-ratio": 1.21,
+                 "run": run, "engine": "local", "noise": 0.3}
+            )  # fmt: skip
+    (folder / "bench.json").write_text(json.dumps(rows))
+    (folder / "scenario.toml").write_text('title = "Digits: what leaks"\n[settings]\n')
+    return folder
+
+
 @pytest.fixture
 def make_bench(tmp_path: Path) -> Make:
-    """Return a function that writes a bench of `cells` x `seeds` and returns its folder."""
+    """`write_bench` into a new folder."""
+    return partial(write_bench, tmp_path)
 
-    def make(cells: dict[str, tuple[float, float, float, float]] = CELLS, seeds: int = 1) -> Path:
-        rows = []
-        for number, (name, cell) in enumerate(cells.items()):
-            for seed in range(seeds):
-                run = f"runs/{number}-{seed}"
-                moved = (cell[0], cell[1] + 0.02 * seed, cell[2], cell[3])
-                write_run(tmp_path / run, name, moved)
-                rows.append(
-                    {"variant": name, "strength": None, "seed": seed, "accuracy": cell[0],
-                     "undefended": name == "none",
-                     "bits-beyond-label": moved[1], "information-bits": cell[1] + 3.3,
-                     "identification-optimal": cell[2], "attacks": [attack_of(cell[3])],
-                     "certificate-bits": cell[1] + 4, "train-step-ratio": 1.21,
-                     "run": run, "engine": "local", "noise": 0.3}
-                )  # fmt: skip
-        (tmp_path / "bench.json").write_text(json.dumps(rows))
-        (tmp_path / "scenario.toml").write_text('title = "Digits: what leaks"\n[settings]\n')
-        return tmp_path
 
-    return make
+@pytest.fixture(scope="session")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bench with its report and charts, which no test changes."""
+    folder = write_bench(tmp_path_factory.mktemp("drawn"))
+    write_report(folder, folder / "charts")
+    return folder
