@@ -1,7 +1,7 @@
 """Figures show the numbers, are the same bytes twice, and survive odd labels."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from fedcel.posterior.diagnostics import Trace
 from fedcel.settings import Settings
@@ -39,11 +40,32 @@ def aimed(folder: Path, targets: int) -> tuple[Summary, ...]:
     return summarise_book(read_book(folder))
 
 
-def test_anchors_in_mse_plot(make_bench: Make) -> None:
-    """The label-only line and the mean-image line are there."""
-    figure = figures.draw_mse_trade_off(summarise_book(read_book(make_bench())))
+@pytest.mark.parametrize(
+    ("draw", "marks"),
+    [
+        (figures.draw_bits_trade_off, {"label only": 0, "all of it": 5.3}),
+        (figures.draw_mse_trade_off, {"label only": 0.0434, "mean image": 0.0737}),
+        (figures.draw_identification_trade_off, {"chance": 1, "label only": 10}),
+    ],
+)
+def test_marks_and_points(
+    make_bench: Make,
+    draw: Callable[[Sequence[Summary]], Figure | None],
+    marks: dict[str, float],
+) -> None:
+    """What needs no attack is a named line; the first variant is at its numbers, 0 is in view."""
+    figure = draw(summarise_book(read_book(make_bench())))
     assert figure is not None
-    assert notes(figure) == pytest.approx({"label only": 0.0434, "mean image": 0.0737})
+    assert notes(figure) == pytest.approx(marks)
+    axes = figure.axes[0]
+    lines = [line for line in axes.lines if str(line.get_marker()) in figures.MARKERS]
+    points = np.array([np.asarray(line.get_xydata())[0] for line in lines])
+    np.testing.assert_allclose(points[:, 1], [95.1, 94.8, 96.2])
+    if draw is figures.draw_bits_trade_off:
+        np.testing.assert_allclose(points[:, 0], [4.46, 0.54, 0.67])
+    if draw is not figures.draw_mse_trade_off:
+        low, high = axes.get_xlim()
+        assert low == pytest.approx(-0.06 * high)
 
 
 def picked(name: str, accuracy: float, share: float | None) -> Summary:
@@ -77,15 +99,6 @@ def test_only_who_was_attacked_is_drawn() -> None:
     figure = figures.draw_identification_trade_off([bare, picked("cluster", 0.948, 0.2), other])
     assert figure is not None
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["cluster"]
-
-
-def test_anchors_in_identification_plot(make_bench: Make) -> None:
-    """Chance is 1 of 100, the label alone names 1 of 10; both are in view and named."""
-    figure = figures.draw_identification_trade_off(summarise_book(read_book(make_bench())))
-    assert figure is not None
-    assert notes(figure) == pytest.approx({"chance": 1, "label only": 10})
-    low, high = figure.axes[0].get_xlim()
-    assert low == pytest.approx(-0.06 * high)
 
 
 def test_fewer_targets_are_easier_to_tell_apart(make_bench: Make) -> None:
@@ -155,15 +168,6 @@ def test_looks_differ_without_colour() -> None:
     assert len({figures.choose_look(i) for i in range(48)}) == 48
 
 
-def test_points_of_the_frontier(make_bench: Make) -> None:
-    """Each variant is drawn at (bits, accuracy in percent)."""
-    figure = figures.draw_bits_trade_off(summarise_book(read_book(make_bench())))
-    assert figure is not None
-    lines = [line for line in figure.axes[0].lines if str(line.get_marker()) in figures.MARKERS]
-    points = np.array([np.asarray(line.get_xydata())[0] for line in lines])
-    np.testing.assert_allclose(points, [(4.46, 95.1), (0.54, 94.8), (0.67, 96.2)])
-
-
 @pytest.mark.parametrize("accuracy", [1.0, 0.98, 0.5])
 def test_the_axis_of_a_single_point_ends_at_all_of_it(accuracy: float) -> None:
     """No accuracy above 100 % is written, and the point is in view."""
@@ -217,19 +221,6 @@ def test_a_collapsed_net_does_not_press_the_others_into_a_line() -> None:
         assert figure is not None and notes(figure) == {"label only": 0, "all of it": 5.3}
         low, high = figure.axes[0].get_ylim()
         assert all(low < 100 * (s.row.accuracy or 0) < high for s in summaries)
-
-
-def test_anchors_in_bits_plot(make_bench: Make) -> None:
-    """The label alone tells no bit beyond it: a dashed line at 0, in view, named left of it."""
-    figure = figures.draw_bits_trade_off(summarise_book(read_book(make_bench())))
-    assert figure is not None
-    assert notes(figure) == pytest.approx({"label only": 0, "all of it": 5.3})
-    lines = {
-        line.get_linestyle(): line for line in figure.axes[0].lines if len(line.get_xdata()) == 2
-    }
-    assert list(lines["--"].get_xdata()) == [0, 0]
-    low, high = figure.axes[0].get_xlim()
-    assert low == pytest.approx(-0.06 * high)
 
 
 def test_curve_marks_burn_in(make_bench: Make) -> None:
