@@ -25,7 +25,8 @@ REMOVED_KEYS: dict[str, tuple[Scalar, str]] = {
     "cel.floor": (0.5, "the attention 'floor' spreads half of the weight evenly"),
     "cel.hidden": (0, "the attention is a quarter as wide as the features, from 64 to 256"),
     "cel.limit": ("none", "set cel.clip to 'task', or lower cel.weight"),
-    "cel.outlier-rule": ("reseed", "to truncate set cel.clustering to 'truncated-k-means'"),
+    "cel.outlier": ("none", "set cel.clustering to 'reseeded-k-means' or 'truncated-k-means'"),
+    "cel.outlier-rule": ("reseed", "set cel.clustering to 'truncated-k-means'"),
     "cel.passes": ("one", "for two passes set cel.momentum to 0"),
     "cel.refresh-every": (1, "set cel.refresh to the number of epochs"),
     "cel.reservoir": (1024, "a refresh sees up to 1024 images of each class"),
@@ -54,6 +55,7 @@ REMOVED_KEYS: dict[str, tuple[Scalar, str]] = {
 
 FORMER_VALUES: dict[tuple[str, Scalar], tuple[str, Scalar]] = {
     ("attack.langevin", True): ("attack.received", "heated"),
+    ("cel.outlier", 3.0): ("cel.clustering", "reseeded-k-means"),
     ("cel.outlier-rule", "truncate"): ("cel.clustering", "truncated-k-means"),
     ("cel.refresh", "epoch"): ("cel.refresh", 1),
     ("cel.refresh", "round"): ("cel.refresh", 0),
@@ -179,9 +181,9 @@ def drop_foreign_keys(
 
 def _translate_former(flat: dict[str, Scalar]) -> dict[str, Scalar]:
     """Return settings with what earlier versions wrote replaced by what says the same now."""
-    former = {
-        key: FORMER_VALUES[key, flat[key]] for key in flat if (key, flat[key]) in FORMER_VALUES
-    }
+    former = {k: FORMER_VALUES[k, flat[k]] for k in sorted(flat) if (k, flat[k]) in FORMER_VALUES}
+    if flat.get("cel.clustering") in ("diagonal", "full"):
+        former.pop("cel.outlier", None)  # mixtures are no longer reseeded: refused below
     flat = {key: value for key, value in flat.items() if key not in former} | dict(former.values())
     passes = flat.get("cel.passes")
     if passes in ("one", "two") and flat.pop("cel.passes") and not flat.get("cel.momentum"):

@@ -39,7 +39,6 @@ from fedcel.losses.protocol import (
     Term,
     check_state_names,
 )
-from fedcel.options import Off, Positive
 
 DEFAULT_CLUSTERS = 5
 RESERVOIR_SIZE = 1024
@@ -53,9 +52,9 @@ class Cluster(SpreadCEL, RefreshedCEL):
     cluster k of class c in the batch. Each example belongs to one cluster of its class: the
     nearest, or for Gaussian mixtures that of the largest posterior. Centres are constants.
 
-    Truncated clusters leave members whose squared distance to the centre exceeds `outlier` times
-    their cluster's median out of its centre, its spread and the loss: they are not drawn in, and
-    leak on.
+    Truncated clusters leave members whose squared distance to the centre exceeds `OUTLIER_FACTOR`
+    times their cluster's median out of its centre, its spread and the loss: they are not drawn in,
+    and leak on.
 
     State: `centres` (C, K, D) in units of z, `weights` (C, K), `spreads` (C, K) in units of z
     squared, `counts` (C,), the client's examples; of mixtures `variances` (C, K, D) or
@@ -74,18 +73,12 @@ class Cluster(SpreadCEL, RefreshedCEL):
         "auto",
         description="Clusters a class; 0: 5, at most a quarter of n_c; auto: 1, of `hybrid` 0.",
     )
-    clustering: Literal["k-means", "truncated-k-means", "diagonal", "full"] = Field(
-        "k-means",
-        description="K-means, the same less far members, or Gaussians of that covariance.",
+    clustering: Literal["k-means", "reseeded-k-means", "truncated-k-means", "diagonal", "full"] = (
+        Field("k-means", description="K-means, with outliers reseeded or truncated; or Gaussians.")
     )
     form: Literal["renormalised", "original"] = Field(
         "renormalised",
         description="A class's spread is over the clusters in the batch; original: absent as 0.",
-    )
-    outlier: Positive | Off = Field(
-        "none",
-        description="Multiple of a class's median spread above which a cluster is reseeded, or "
-        "truncated.",
     )
 
     metric_ranges: ClassVar[MetricRanges] = {
@@ -107,17 +100,6 @@ class Cluster(SpreadCEL, RefreshedCEL):
         """Clusters a class that the state has room for."""
         return self.used_clusters or DEFAULT_CLUSTERS
 
-    def check_rules(self) -> None:
-        """Refuse to leave members out where nothing says which; see `CEL.check_rules`."""
-        super().check_rules()
-        if self.is_truncated and (self.outlier == "none" or self.outlier < 1):
-            value = "'none'" if self.outlier == "none" else f"{self.outlier:g}"
-            raise SettingsError(
-                f"cel.clustering is 'truncated-k-means', cel.outlier {value}, must be 1 or more: "
-                "it says which members are far; set cel.outlier to 2, or cel.clustering to "
-                "'k-means'"
-            )
-
     @property
     def is_truncated(self) -> bool:
         """Whether clusters that are too wide lose their far members."""
@@ -125,10 +107,9 @@ class Cluster(SpreadCEL, RefreshedCEL):
 
     def find_clustering(self) -> KMeans | GaussianMixtures:
         """Return what finds the clusters."""
-        outlier = None if self.outlier == "none" else self.outlier
         if self.clustering in ("diagonal", "full"):
-            return GaussianMixtures(self.clustering, outlier)
-        return KMeans(outlier, self.is_truncated)
+            return GaussianMixtures(self.clustering)
+        return KMeans(self.clustering == "reseeded-k-means", self.is_truncated)
 
     @torch.no_grad()
     def fit(
@@ -141,7 +122,7 @@ class Cluster(SpreadCEL, RefreshedCEL):
 
         Fitted on at most `RESERVOIR_SIZE` examples of each class, drawn uniformly: centres, weights
         and spreads are those of the draw, counts are exact; classes that fit in are taken whole.
-        K-means starts from the last centres. With `outlier`, a class is refitted once and takes
+        K-means starts from the last centres. Reseeded, a class is refitted once and takes
         that where its total distance is smaller; or its outliers are truncated, which changes no
         weight. Memory: 5 C RESERVOIR_SIZE D values and one piece of each client;
         full covariances C K D^2.

@@ -87,6 +87,10 @@ class LastClusters(NamedTuple):
     state: State
 
 
+OUTLIER_FACTOR = 3.0
+"""Multiple of a class's median spread above which a cluster is too wide."""
+
+
 class FittedClusters(NamedTuple):
     """Result of a clustering: clusters, their weights (C, K) in the class, other state."""
 
@@ -99,11 +103,11 @@ class KMeans(NamedTuple):
     """Clustering of each class by K-means.
 
     Attributes:
-        outlier: Multiple of a class's median spread above which a cluster is too wide; None: none.
-        is_truncated: Whether such clusters lose their far members; else they are reseeded.
+        is_reseeded: Whether clusters that are too wide are seeded again.
+        is_truncated: Whether they lose their far members.
     """
 
-    outlier: float | None = None
+    is_reseeded: bool = False
     is_truncated: bool = False
 
     def state_shapes(self, slots: tuple[int, int], features: int) -> dict[str, tuple[int, ...]]:
@@ -112,12 +116,12 @@ class KMeans(NamedTuple):
 
     def fit(self, problem: ClusteringProblem, last: LastClusters | None) -> FittedClusters:
         """Find the clusters, from the last centres where there are any."""
-        clusters = find_clusters(problem, last, None if self.is_truncated else self.outlier)
+        clusters = find_clusters(problem, last, OUTLIER_FACTOR if self.is_reseeded else None)
         sizes, _ = measure_clusters(clusters)
         weights = sizes.to(problem.z.dtype) / problem.class_sizes.clamp_min(1)[:, None]
-        if not self.is_truncated or self.outlier is None:
+        if not self.is_truncated:
             return FittedClusters(clusters, weights, {})
-        centres, limits, spreads = truncate_clusters(problem.z, clusters, self.outlier)
+        centres, limits, spreads = truncate_clusters(problem.z, clusters, OUTLIER_FACTOR)
         extras = {"limits": limits, "spreads": spreads}
         return FittedClusters(clusters._replace(centres=centres), weights, extras)
 

@@ -154,15 +154,13 @@ class GaussianMixtures(NamedTuple):
     """Clustering of each class by a Gaussian mixture.
 
     EM starts from the clusters of K-means, later from the last covariances; a class that lacks a
-    component, or had an outlier, starts from K-means again.
+    component starts from K-means again.
 
     Attributes:
         covariance: Of each component.
-        outlier: Multiple of a class's median spread above which a cluster is too wide; None: none.
     """
 
     covariance: Literal["diagonal", "full"]
-    outlier: float | None = None
 
     @property
     def scale_name(self) -> str:
@@ -211,16 +209,12 @@ class GaussianMixtures(NamedTuple):
         stored: list[Mixture] = []
         is_complete = active.new_zeros(len(active))
         if last is not None and self.scale_name in last.state:
-            is_retained, state = last.is_retained, last.state
-            if self.outlier is not None:
-                is_wide = kmeans.find_outliers(state["spreads"], is_retained, self.outlier)
-                is_retained = is_retained & ~is_wide
-            last = last._replace(is_retained=is_retained)
-            stored = _unstack_mixtures(state["weights"], last.centres, state[self.scale_name])
-            is_complete = is_retained.eq(active).all(1)
+            scales = last.state[self.scale_name]
+            stored = _unstack_mixtures(last.state["weights"], last.centres, scales)
+            is_complete = last.is_retained.eq(active).all(1)
         if is_complete.all():
             return stored
-        slots = kmeans.find_clusters(problem, last, self.outlier).slots
+        slots = kmeans.find_clusters(problem, last, None).slots
         per_class, is_full = active.shape[1], self.covariance == "full"
         return [
             stored[c]

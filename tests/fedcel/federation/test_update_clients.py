@@ -238,7 +238,6 @@ def assert_alike(expected: ClientUpdate, actual: ClientUpdate) -> None:
         {
             "cel.kind": "cluster",
             "cel.clusters": 3,
-            "cel.outlier": 1.1,
             "cel.clustering": "truncated-k-means",
         },
         {"cel.kind": "cluster", "cel.clusters": 2, "cel.clustering": "diagonal"},

@@ -101,9 +101,7 @@ def test_a_fit_that_has_not_converged_warns_nobody(
 def test_the_same_generator_gives_the_same_mixtures(clustering: str) -> None:
     """To the bit, cold and from the last ones, in single precision."""
     z, y = torch.randn(60, 5, generator=fresh(3)), torch.arange(60) % 3
-    mine = single(
-        Cluster(penalty="linear", share="none", clusters=2, clustering=clustering, outlier=1.2), 3
-    )
+    mine = single(Cluster(penalty="linear", share="none", clusters=2, clustering=clustering), 3)
     cold, warm = [], []
     for _ in range(2):
         cold.append(mine.refresh(None, split_features(z, y), fresh(7)))

@@ -300,7 +300,7 @@ def test_another_encoder_needs_another_module() -> None:
 def test_errors_of_options_are_those_of_settings() -> None:
     """One class of error for what a setting may not be."""
     with pytest.raises(SettingsError):
-        ClusterCEL(classes=3, outlier=-1.0)
+        ClusterCEL(classes=3, clusters=-1)
 
 
 EMPTY = [
@@ -308,7 +308,7 @@ EMPTY = [
     (ClusterCEL, {}),
     (ClusterCEL, {"clusters": 3, "share": "none"}),
     (ClusterCEL, {"clusters": 2, "clustering": "full"}),
-    (ClusterCEL, {"clusters": 2, "outlier": 1.5, "clustering": "truncated-k-means"}),
+    (ClusterCEL, {"clusters": 2, "clustering": "truncated-k-means"}),
     (GatedCEL, {}),
     (HybridCEL, {"clusters": 2}),
     (MutualInformationCEL, {}),

@@ -26,20 +26,20 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "three": {"clusters": 3},
     "by count": {"clusters": 0},
     "original": {"clusters": 3, "form": "original"},
-    "reseeded": {"clusters": 3, "outlier": 1.2},
-    "truncated": {"clusters": 2, "outlier": 1.2, "clustering": "truncated-k-means"},
+    "reseeded": {"clusters": 3, "clustering": "reseeded-k-means"},
+    "truncated": {"clusters": 2, "clustering": "truncated-k-means"},
     "small reservoir": {"clusters": 2},
-    "small reservoir, reseeded": {"clusters": 3, "outlier": 1.2},
+    "small reservoir, reseeded": {"clusters": 3, "clustering": "reseeded-k-means"},
     "diagonal": {"clusters": 2, "clustering": "diagonal"},
     "full": {"clusters": 2, "clustering": "full"},
-    "diagonal, reseeded": {"clusters": 3, "clustering": "diagonal", "outlier": 1.2},
     "full, small reservoir": {"clusters": 2, "clustering": "full"},
 }
 
 
 @pytest.fixture(autouse=True)
 def reservoir(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small reservoir where the name of the case asks for one."""
+    """A small reservoir where the name of the case asks for one; clusters that are too wide."""
+    monkeypatch.setattr("fedcel.losses.cel.kmeans.OUTLIER_FACTOR", 1.2)
     if "small reservoir" in request.node.name:
         monkeypatch.setattr("fedcel.losses.cel.cluster.RESERVOIR_SIZE", 7)
 
@@ -137,7 +137,9 @@ def test_the_options_do_something(monkeypatch: pytest.MonkeyPatch) -> None:
     """Outliers are seeded anew, limits set, and a small reservoir leaves examples out."""
     clients, plain = make_clients(), cluster(clusters=3)
     expected, _ = refresh_both(plain, None, clients, seed=10)
-    reseeded, _ = refresh_both(cluster(clusters=3, outlier=1.2), None, clients, seed=10)
+    reseeded, _ = refresh_both(
+        cluster(clusters=3, clustering="reseeded-k-means"), None, clients, seed=10
+    )
     truncated, _ = refresh_both(cluster(**OPTIONS["truncated"]), None, clients, seed=10)
     monkeypatch.setattr("fedcel.losses.cel.cluster.RESERVOIR_SIZE", 6)
     sampled, _ = refresh_both(plain, None, clients, seed=10)

@@ -4,32 +4,40 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedcel.errors import SettingsError
 from fedcel.losses.cel import ClusterCEL, HybridCEL
 from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.protocol import ConditionalEntropy, State, split_features
-from fedcel.settings import parse_settings
 from fedcel.testing import CELContract
 from tests.fedcel.losses.cel.clusters import fresh
 from tests.fedcel.losses.single import single
 
 
-def truncated(outlier: float = 1.5, classes: int = 1) -> ConditionalEntropy:
+@pytest.fixture(autouse=True)
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take clusters beyond one and a half medians for too wide."""
+    monkeypatch.setattr("fedcel.losses.cel.kmeans.OUTLIER_FACTOR", 1.5)
+
+
+def truncated(classes: int = 1) -> ConditionalEntropy:
     """Return the loss of two clusters a class."""
-    options = Cluster(penalty="linear", clusters=2, outlier=outlier, clustering="truncated-k-means")
+    options = Cluster(penalty="linear", clusters=2, clustering="truncated-k-means")
     return single(options, classes)
 
 
 TRUNCATED = truncated()
-RAW = {"cel.kind": "cluster", "cel.clusters": 2, "cel.clustering": "truncated-k-means"}
 
 
 class TestTruncated(CELContract):
     """The contract, with a limit that nobody exceeds: who is left out has no gradient."""
 
+    @pytest.fixture(autouse=True)
+    def narrow(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Take no cluster for too wide."""
+        monkeypatch.setattr("fedcel.losses.cel.kmeans.OUTLIER_FACTOR", 100.0)
+
     def build(self) -> ConditionalEntropy:
         """Return the loss of three classes."""
-        return truncated(100.0, classes=3)
+        return truncated(classes=3)
 
 
 def squares() -> tuple[Tensor, Tensor]:
@@ -72,7 +80,7 @@ def test_it_has_no_gradient_and_no_part_in_the_loss() -> None:
     alone = TRUNCATED.loss(fit(), z[8:], y[8:])
     assert alone.loss.item() == 0
     assert float(alone.metrics["truncated-share"]) == 1
-    reseeded = single(Cluster(penalty="linear", clusters=2, outlier=1.5), 1)
+    reseeded = single(Cluster(penalty="linear", clusters=2, clustering="reseeded-k-means"), 1)
     assert reseeded.loss(fit(reseeded), z, y).loss.item() > 0.02
 
 
@@ -86,34 +94,21 @@ def test_clusters_alike_are_left_whole() -> None:
     assert all(torch.equal(state[name], tensor) for name, tensor in expected.items())
 
 
-def test_equal_members_keep_their_limit() -> None:
+def test_equal_members_keep_their_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """More than half at one point: the median distance is 0, and yet the others are left out."""
     z = torch.cat([torch.zeros(5, 2), torch.tensor([[1.0, 0]]), 9 + torch.eye(2) * 0.01]).double()
     y = torch.zeros(8, dtype=torch.long)
-    loss = truncated(1.0)
+    monkeypatch.setattr("fedcel.losses.cel.kmeans.OUTLIER_FACTOR", 1.0)
+    loss = truncated()
     state = loss.refresh(None, split_features(z, y), fresh())
     assert float(loss.loss(state, z, y).metrics["truncated-share"]) == pytest.approx(1 / 8)
-
-
-@pytest.mark.parametrize("outlier", [None, 0.5])
-def test_a_limit_that_says_of_nobody_who_is_far_is_refused(outlier: float | None) -> None:
-    """By the settings; the same words where the library's loss is made."""
-    value = outlier or "none"
-    message = f"cel.outlier {value!r}, must be 1 or more"
-    with pytest.raises(SettingsError, match=message):
-        parse_settings(RAW | {"cel.outlier": value})
-    parse_settings(RAW, {"cel.kind": "plain"})
-    with pytest.raises(SettingsError, match=message.replace("cel.", "")):
-        ClusterCEL(classes=1, outlier=outlier, clustering="truncated-k-means")
 
 
 @pytest.mark.parametrize("kind", [ClusterCEL, HybridCEL])
 def test_modules_truncate_and_are_saved(kind: type[ClusterCEL] | type[HybridCEL]) -> None:
     """The limits are a part of the state that another module takes."""
     z, y = squares()
-    cel, other = (
-        kind(classes=1, clusters=2, outlier=1.5, clustering="truncated-k-means") for _ in range(2)
-    )
+    cel, other = (kind(classes=1, clusters=2, clustering="truncated-k-means") for _ in range(2))
     cel.refresh(z, y)
     other.load_state_dict(cel.state_dict())
     assert cel.measure(z, y)["truncated-share"] == pytest.approx(1 / 9)
