@@ -29,6 +29,7 @@ MAX_REFERENCE = 4096
 """Reference images that are used at most; more change little and cost minutes."""
 MAX_REFERENCE_VALUES = 2**22
 """Features of all reference images together that are used, or 64 images."""
+DELTA = 0.05  # chance that one of two limits that hold together is too low
 HELD_BACK = 3  # one in so many reference images chooses the mixture's form
 ROUNDING = 1e-12  # of the largest variance, below which one is rounding
 FEW_CARRY = 0.5  # skewness over sqrt(n), one of n values being 1, that hints at a heavy tail
@@ -88,7 +89,7 @@ class PopulationBound(NamedTuple):
     """Upper limits of the leak of one message about a fresh image, in bits.
 
     The images evaluated are independent draws of the population, which neither the encoder nor the
-    fitted law has seen. Then with confidence 1 - delta, for both limits of one kind together, no
+    fitted law has seen. Then with confidence 0.95, for both limits of one kind together, no
     attacker learns more on average: whatever other images are known, and among however many
     candidates. What is beyond the label is a part of all, and so is its limit.
     """
@@ -102,8 +103,6 @@ class PopulationBound(NamedTuple):
     """Images evaluated."""
     reference_count: int
     """Images that the law was fitted on."""
-    groups: int
-    """Components of each class."""
 
 
 class Component(NamedTuple):
@@ -161,7 +160,6 @@ def bound_population(
     *,
     choosing: GaussianMessages | None = None,
     feature_range: FeatureRange | None = None,
-    delta: float = 0.05,
     seed: int = 0,
 ) -> PopulationBound:
     """Bound from above what one message tells about an image that nobody has seen.
@@ -181,7 +179,6 @@ def bound_population(
         choosing: Messages of images that the encoder was not trained on, on which the law's form is
             chosen; they are added to the reference then. None: a third of the reference.
         feature_range: Where features lie, of any image; None: unknown, and no Bernstein limit.
-        delta: Chance that one of both limits is too low, in (0, 1).
         seed: Decides which reference images choose the form.
 
     Returns:
@@ -197,7 +194,7 @@ def bound_population(
         Maurer and Pontil, Empirical Bernstein Bounds, COLT 2009, theorem 4.
     """
     law = fit_law(reference, choosing=choosing, seed=seed)
-    return bound_under_law(evaluated, law, feature_range=feature_range, delta=delta)
+    return bound_under_law(evaluated, law, feature_range)
 
 
 def fit_law(
@@ -225,11 +222,7 @@ def fit_law(
 
 
 def bound_under_law(
-    evaluated: GaussianMessages,
-    law: MessageLaw,
-    *,
-    feature_range: FeatureRange | None = None,
-    delta: float = 0.05,
+    evaluated: GaussianMessages, law: MessageLaw, feature_range: FeatureRange | None = None
 ) -> PopulationBound:
     """Bound what one message tells, by its divergence from a law; see `bound_population`."""
     check_messages(evaluated, "evaluated")
@@ -238,8 +231,6 @@ def bound_under_law(
             f"evaluated messages have {evaluated.mean.shape[1]} values, reference messages "
             f"{len(law.scale)}; give messages of one encoder"
         )
-    if not 0 < delta < 1:
-        raise ValueError(f"delta is {delta}, must be above 0 and below 1; leave it out for 0.05")
     if feature_range is not None:
         largest = (evaluated.mean.double() - feature_range.centre).square().mean(1).max()
         if largest > feature_range.mean_square * (1 + 1e-6):
@@ -251,14 +242,11 @@ def bound_under_law(
     messages = rescale(evaluated, law.scale)
     nats = mix_in_strangers(divergences(messages, law.mixtures, law.form), law.form.stranger_share)
     highest = None
-    half_delta = delta / 2  # of each of the two limits that hold together
     if feature_range is not None:
-        nats, highest = mix_in_wide(
-            nats, messages, feature_range=feature_range, scale=law.scale, delta=half_delta
-        )
+        nats, highest = mix_in_wide(nats, messages, feature_range, law.scale)
     information, beyond_label = (
         limits._replace(is_heavy_tailed=limits.is_heavy_tailed or law.is_heavy_tailed)
-        for limits in (limit_mean(values, highest, half_delta) for values in nats)
+        for limits in (limit_mean(values, highest, DELTA / 2) for values in nats)
     )
     bernsteins = [limits.bernstein for limits in (information, beyond_label)]
     beyond_label = beyond_label._replace(
@@ -268,10 +256,9 @@ def bound_under_law(
     return PopulationBound(
         information,
         beyond_label,
-        confidence=1 - delta,
+        confidence=1 - DELTA,
         image_count=len(evaluated.labels),
         reference_count=law.image_count,
-        groups=law.form.groups,
     )
 
 
@@ -460,10 +447,8 @@ def gaussian_divergence(projected: Projection, part: Component) -> Float[Tensor,
 def mix_in_wide(
     nats: Float[Tensor, "2 n"],
     evaluated: GaussianMessages,
-    *,
     feature_range: FeatureRange,
     scale: Float[Tensor, " D"],
-    delta: float,
 ) -> tuple[Float[Tensor, "2 n"], float | None]:
     """Mix a wide component into the law; return divergences from it, and what none can exceed.
 
@@ -478,7 +463,7 @@ def mix_in_wide(
     gap = evaluated.mean - feature_range.centre / unit
     of_noise = (noise / variance - 1 - (noise / variance).log()).sum(1) / 2
     wide = of_noise + (gap.square() / variance).sum(1) / 2
-    weight = bernstein_range_weight(len(evaluated.labels), delta)
+    weight = bernstein_range_weight(len(evaluated.labels), DELTA / 2)
     share = weight / (1 + weight)
     mixed = torch.logaddexp(log(1 - share) - nats, log(share) - wide).neg().clamp_min(0)
     if len(noise) > 1:

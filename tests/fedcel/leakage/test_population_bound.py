@@ -166,7 +166,6 @@ def test_groups_within_a_class_are_found() -> None:
         return GaussianMessages(z, torch.ones(1, 3).double(), y)
 
     bound = bound_population(draw(0), draw(1))
-    assert bound.groups == 5
     assert 2 <= bound.beyond_label.student < 2.15
     assert 3 <= bound.information.student < 3.15
 
@@ -318,8 +317,6 @@ def test_refuses_nonsense() -> None:
     """What is wrong, its value, what is allowed."""
     truth = GaussianClasses(2)
     good = truth.draw(30, 0)
-    with pytest.raises(ValueError, match="delta is 1"):
-        bound_population(good, good, delta=1.0)
     with pytest.raises(ValueError, match="1 evaluated messages with 1 labels"):
         bound_population(good.take(torch.tensor([0])), good)
     with pytest.raises(ValueError, match=r"noise of reference messages is 0\.0"):
