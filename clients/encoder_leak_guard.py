@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedcel.errors import LeakError
-from fedcel.leakage import SmashedData, bound_population, optimal_leak
+from fedcel.leakage import SmashedData, optimal_leak
 from fedcel.nets import SplitNet
 
 MIN_IMAGES = 20  # with fewer a measurement says nothing
@@ -27,10 +27,6 @@ class Leak(NamedTuple):
     cap: float
     """The most that could be measured: the mean over images of log2(images of the same class)."""
     images: int
-    population: float | None = None
-    """What images like these tell at most beyond the label, on average: fitted to one half of them
-    and measured on the other. Student's t, an approximation that assumes that no rare image tells
-    far more. None without noise."""
 
     @property
     def upper(self) -> float:
@@ -62,19 +58,12 @@ def measure_leak(
             f"{len(images)} images and {len(labels)} labels to measure the encoder with, must be "
             f"at least {MIN_IMAGES} of each; give more own images"
         )
-    smashed = SmashedData(net)
-    leak = optimal_leak(smashed, images, labels, generator)
-    messages, population = smashed.describe_messages(images, labels), None
-    if messages is not None:
-        fitted, measured = torch.randperm(len(images), generator=generator).tensor_split(2)
-        bound = bound_population(messages.take(measured), messages.take(fitted))
-        population = bound.beyond_label.student
+    leak = optimal_leak(SmashedData(net), images, labels, generator)
     return Leak(
         bits=leak.bits_beyond_label,
         half_width=leak.beyond_label_half_width,
         cap=leak.cap_beyond_label,
         images=len(images),
-        population=population,
     )
 
 

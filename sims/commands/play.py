@@ -41,14 +41,26 @@ def play_command(
     require_extra("service")
     require_extra("report")
     hosts = check_local_host(host, insecure)
-    from sims.commands.play_server import run_playground
+    import torch
+    import uvicorn
 
-    with tempfile.TemporaryDirectory(prefix="fedcel-play-") as ledgers:
-        run_playground(
-            folder,
-            Path(ledgers),
-            host,
-            port,
-            variants=variants or (),
-            hosts=hosts,
-        )
+    from sims.commands.listening import Endpoint, format_address, open_socket
+    from sims.commands.web_server import configure_server, run_until_stopped
+    from sims.play import create_app, open_playground
+    from sims.progress import show_steps
+
+    endpoint = Endpoint(host, port, None, None, insecure)
+    torch.set_num_threads(1)  # one visitor, small batches
+    with (
+        tempfile.TemporaryDirectory(prefix="fedcel-play-") as ledgers,
+        open_socket(endpoint) as listener,  # refused before the work
+    ):
+        with show_steps("preparing the playground") as show_step:
+            playground = open_playground(folder, Path(ledgers), show_step, variants or ())
+        if playground.note:
+            print(playground.note)
+        server = uvicorn.Server(configure_server(create_app(playground, hosts), endpoint))
+        try:
+            run_until_stopped(server, listener, f"playground: http://{format_address(listener)}")
+        finally:
+            playground.close()
