@@ -14,7 +14,7 @@ VERSION_PATTERN = r"^[0-9a-f]{32}$"
 MAX_VALUE = 1e6
 """Largest absolute value of a message; a bounded encoder with noise sends far less."""
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
-"""Where keys and messages may travel in clear: they stay on this machine."""
+"""Hosts to which keys and messages may travel in clear: they stay on this machine."""
 
 Value = Annotated[float, Field(ge=-MAX_VALUE, le=MAX_VALUE, allow_inf_nan=False)]
 

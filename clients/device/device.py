@@ -37,7 +37,7 @@ class PreparedMessage(NamedTuple):
     content: bytes
     """D values of float32, little-endian."""
     charge: GroupCharge
-    """What was assumed of it."""
+    """Group that it is charged to, and why."""
     group: bytes
     """Fingerprint of the group that it was charged to."""
 

@@ -22,8 +22,8 @@ class GroupCharge(NamedTuple):
     """Group that a message is charged to, and what that has told with it."""
 
     basis: Basis
-    """Who said that it belongs to the group: the caller; the nearest earlier message; nobody, so it
-    is alone; it is the very message that was sent before; or its image was sent before, by the
+    """Reason for its group: the caller named it; the nearest earlier message; none, so it is alone;
+    it is the very message that was sent before; or its image was sent before, by the
     encoder of an earlier model version."""
     messages: int
     """Distinct messages of the group, this one included."""
@@ -59,7 +59,7 @@ class EarlierMessage(NamedTuple):
 @final
 @dataclass
 class MessageGroups:
-    """The messages of this process; features are kept in memory alone.
+    """The messages of this process; features are kept in memory only.
 
     They say more of an image than its message does, so they are not written down: after a restart
     near-duplicates of earlier images are known only by the group that the caller names.

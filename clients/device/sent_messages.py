@@ -11,11 +11,11 @@ from fedcel.errors import LeakLimitError, RunError
 from fedcel.files import lock_file
 
 MARK_BYTES = 16
-"""How much of a message's fingerprint is kept."""
+"""Bytes of a message's fingerprint that are kept."""
 
 
 class GroupTotal(NamedTuple):
-    """What messages of nearly the same image may have told together."""
+    """Leak of all messages of nearly the same image together."""
 
     messages: int
     bits: float

@@ -1,4 +1,4 @@
-"""What a node checks of a model before it trains: how much its encoder leaks of own images."""
+"""Guard of a node before it trains: the leak of a model's encoder, measured on own images."""
 
 import logging
 

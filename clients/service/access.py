@@ -29,7 +29,7 @@ from fedcel.privacy.ledger import LedgerAddress, PostgresAddress
 TABLE_FORMAT = 1
 WARNING_SECONDS = 7 * 86_400
 """A key that ends within this time is warned of."""
-TABLE_MODE = 0o600  # its owner alone reads the table
+TABLE_MODE = 0o600  # only its owner reads the table
 CLIENT_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 KEY_PATTERN = re.compile(r"fedcel_([0-9a-f]{16})_[A-Za-z0-9_-]{43}")
 NO_DIGEST = "0" * 64  # compared with where there is no such key, so that both take as long
@@ -105,7 +105,7 @@ def remove_key(path: Path, key_id: str) -> None:
 
 
 def change_keys(path: Path, change: Callable[[list[StoredKey]], list[StoredKey]]) -> None:
-    """Write the file whole, for its owner alone; its lock's file stays, whoever replaces it."""
+    """Write the file whole, for its owner only; the lock's file stays."""
     with lock_file(path.with_name(f"{path.name}.lock")):
         table = KeyTable(format=TABLE_FORMAT, keys=change(read_keys(path)))
         write_whole(path, table.model_dump_json(indent=1) + "\n", TABLE_MODE)
@@ -137,9 +137,9 @@ class KeyExpiry(NamedTuple):
     """Keys that end soon; those that have ended are left out."""
 
     seconds: float
-    """Until the first one ends; infinite where none does."""
+    """Time until the first one ends; infinite where none does."""
     soon: list[StoredKey]
-    """Those that end within seven days."""
+    """Keys that end within seven days."""
 
 
 class KeyFile:

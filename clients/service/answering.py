@@ -210,7 +210,7 @@ class ServedModel:
     net_settings: NetSettings
     privacy: PrivacySettings
     leak: LeakCard | None = None
-    """What the run measured of its messages."""
+    """Leak of its messages, as the run measured it."""
     run_heads: Callable[[Tensor], Tensor] | None = None
     """Computes the heads' log-probabilities (S, B, C) elsewhere than in torch; None: there."""
 
@@ -320,7 +320,7 @@ class PrivateAnswerer:
 
     @cached_property
     def _answer_contexts(self) -> list[bytes]:
-        """What decides an answer besides its message, without and with uncertainty.
+        """Return what decides an answer besides its message, without and with uncertainty.
 
         Canonical JSON of values only: the digests are kept for years, names in the code are not.
         """

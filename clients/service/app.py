@@ -48,7 +48,7 @@ JSON_TYPE = "application/json"
 BODY_SECONDS = 10.0
 JSON_VALUE_BYTES = 32  # allowed for one value
 JSON_OTHER_BYTES = 4096  # allowed for all else
-KEY = Depends(HTTPBearer(scheme_name="key", auto_error=False))  # for the document alone
+KEY = Depends(HTTPBearer(scheme_name="key", auto_error=False))  # for the document only
 QUERY_DOCUMENTATION: dict[str, Any] = {
     "parameters": [
         {
@@ -207,7 +207,7 @@ class ServiceApp(FastAPI):
         return build_reply(answer.to_json())
 
     async def describe_model(self, request: Request) -> Response:
-        """Say what is served and what it costs."""
+        """Describe the served model and its price."""
         self.identify_client(request.scope, read_headers(request.scope))
         return build_reply(self.service.model_card.model_dump_json(by_alias=True))
 
@@ -217,7 +217,7 @@ class ServiceApp(FastAPI):
         return build_reply(self.service.model.encoder, BINARY_TYPE)
 
     async def read_budget(self, request: Request) -> Response:
-        """Say what the asking client has left."""
+        """Read the account of the asking client."""
         client = self.identify_client(request.scope, read_headers(request.scope))
         balance = await self.service.read_balance(client)
         budget = Budget(
@@ -230,11 +230,11 @@ class ServiceApp(FastAPI):
         return build_reply(budget.model_dump_json(by_alias=True))
 
     async def report_alive(self, _: Request) -> Response:
-        """Say that the process lives."""
+        """Report that the process lives."""
         return Response("ok\n", media_type="text/plain")
 
     async def report_ready(self, _: Request) -> Response:
-        """Say whether queries are taken: not while draining, not after the ledger failed."""
+        """Report whether queries are taken: not while draining, not after the ledger failed."""
         if not await self.service.check_ready():
             raise ProblemError(ProblemKind.BUSY, "Draining, or the ledger failed.", retry_after=5.0)
         return Response("ready\n", media_type="text/plain")

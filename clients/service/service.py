@@ -41,13 +41,13 @@ from fedcel.privacy.ledger import MICRO, Balance, LedgerAddress, Refusal
 
 DAY_SECONDS = 86_400.0
 QUEUE_SECONDS = 0.1
-"""How often the queue is looked through for a version that ended."""
+"""Pause between looks through the queue for a version that ended."""
 PROBE_SECONDS = 10.0
-"""How long a write to the ledger shows that it can be written."""
+"""Time for which a write to the ledger shows that it can be written."""
 
 
 class Limits(NamedTuple):
-    """How much the service takes at once."""
+    """Load that the service takes at once."""
 
     queue: int = 256
     """Queries that wait, at most."""
@@ -58,12 +58,12 @@ class Limits(NamedTuple):
 
 
 class Reload(NamedTuple):
-    """How a service gets a new model version while it runs."""
+    """Source of a new model version while the service runs."""
 
     load: Callable[[], ModelOffer]
     """Reads the run again; raises where it cannot be served."""
     grace_seconds: float
-    """How long the replaced version is still answered."""
+    """Time for which the replaced version is still answered."""
 
 
 class Service:

@@ -30,16 +30,16 @@ from fedcel.errors import FedcelError, LedgerError
 from fedcel.privacy.ledger import Balance, Ledger, LedgerAddress, Refusal
 
 LINGER_SECONDS = 0.001
-"""How long a batch waits for the next item, twice; uvloop counts in milliseconds."""
+"""Wait of a batch for the next item, twice; uvloop counts in milliseconds."""
 MAX_LINGER_SECONDS = 0.01
-"""How long its first item waits for others, at most."""
+"""Longest wait of its first item for others."""
 LENGTH_BYTES = 8
 CLOSE_SECONDS = 20.0
-"""How long to wait, at the end, until pending requests are done. What is cut off leaves nothing."""
+"""Longest wait, at the end, for pending requests. What is cut off leaves nothing."""
 END_SECONDS = 10.0
-"""How long to wait for the process's end once its work is done."""
+"""Longest wait for the process's end once its work is done."""
 OWN_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Which a terminal or a supervisor may send to the whole group."""
+"""Signals that a terminal or a supervisor may send to the whole group."""
 
 Phases = list[tuple[str, float]]
 """Seconds of each part of a batch: heads, noise, write, charge."""
@@ -108,7 +108,7 @@ class ThreadWorker:
     """A worker in a thread of this process; it ends with it."""
 
     batches_at_once = 1
-    """How many batches are worth sending before the first one is answered."""
+    """Batches that are worth sending before the first one is answered."""
     worker: AnswerWorker | None = None
 
     def __init__(self) -> None:

@@ -36,7 +36,7 @@ def play_command(
     """Open a page that shows what one message of an image gives away, until Ctrl-C.
 
     Pick, draw or upload an image; see what is sent, what attackers make of it, and what private
-    answers cost. It answers this machine alone, and needs nothing from the network.
+    answers cost. It answers this machine only, and needs nothing from the network.
     """
     require_extra("service")
     require_extra("report")

@@ -79,7 +79,7 @@ def serve_command(
 ) -> None:
     """Answer split inference over HTTP with private logits, until Ctrl-C or SIGTERM.
 
-    --set takes settings of the group `privacy`, for this service alone. It says at the start what
+    --set takes settings of the group `privacy`, for this service only. It prints at the start what
     its answers are worth, and serves none that are no better than a guess. SIGHUP reads RUN again
     and serves its new model; the old one is answered for --grace hours.
     """

@@ -79,7 +79,7 @@ class Column:
     ) -> Sent:
         """Return messages of an image; the same seed draws the same noise at every level.
 
-        A test image is not encoded again: alone it would get other last bits than among others, by
+        A test image is not encoded again: by itself it would get other last bits, by
         which a message without noise would be that of no candidate.
         """
         with torch.no_grad():

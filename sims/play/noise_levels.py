@@ -13,7 +13,7 @@ from fedcel.leakage import FREE_QUERIES
 from fedcel.nets import SplitNet
 
 FACTORS = tuple(2.0 ** (power / 2) for power in range(-6, 7))
-"""Of the noise that a network was trained with."""
+"""Multiples of the noise that a network was trained with."""
 MESSAGE_COUNTS = (1, 2, 4, 8, 16, 32, 64)
 """Messages of one image, each with fresh noise."""
 

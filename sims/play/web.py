@@ -1,4 +1,4 @@
-"""The playground over HTTP: one page and what it asks for, to this machine alone."""
+"""The playground over HTTP: one page and what it asks for, to this machine only."""
 
 import asyncio
 import json
