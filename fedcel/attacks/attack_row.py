@@ -44,14 +44,7 @@ class AttackConditions(Record):
     @property
     def id(self) -> AttackId:
         """Key of the attack, the same for every seed."""
-        return AttackId(
-            self.attack,
-            self.observation,
-            self.knowledge,
-            self.budget,
-            self.targets,
-            self.identification_candidates,
-        )
+        return AttackId(*(getattr(self, name) for name in AttackConditions.model_fields))
 
 
 class AttackScores(AttackConditions):

@@ -82,7 +82,7 @@ class RepeatedObservation:
         return self.law_of(images)(observed)
 
     def law_of(self, images: Float[Tensor, "M C H W"]) -> Law:
-        """Bind `log_prob` to these images; what they alone need is not done m times."""
+        """Bind `log_prob` to these images; the work on them is done once, not m times."""
         law = find_law(self.once, images)
 
         def repeated_law(observed: Float[Tensor, "Q mF"]) -> Float[Tensor, "Q M"]:
@@ -160,7 +160,7 @@ class AveragedObservation:
 
 
 def observe_repeatedly(observation: Observation, repeats: int) -> Observation:
-    """Return what an attack on so many observations of each image sees."""
+    """Return the observation of an attack on `repeats` observations of each image."""
     return observation if repeats == 1 else RepeatedObservation(observation, repeats)
 
 

@@ -156,7 +156,7 @@ def invert(
     Args:
         encoder: Images (B, C, H, W) to features (B, D), without its noise.
         targets: Images that the attacker wants to see, (T, C, H, W) in [0, 1].
-        labels: Their labels from 0, (T,), for the baseline of who knows the label.
+        labels: Their labels from 0, (T,), for the baseline of an attacker who knows the label.
         auxiliary: The attacker's own images, (A, C, H, W) in [0, 1]; none of the targets.
         auxiliary_labels: Their labels, (A,); given where `labels` are.
         noise: Standard deviation of the Gaussian noise at the cut: one number, one above 0 for
@@ -168,7 +168,7 @@ def invert(
         budget: Multiple of each attack's default effort, above 0.
         candidates: Images among which the right one is looked for, 2 or more.
         seed: Decides noise and attacks.
-        progress: Takes lines on how an attack goes on; None: nobody listens.
+        progress: Takes lines of progress; None: they are dropped.
 
     Returns:
         Reconstructions and scores of each attack.
@@ -333,7 +333,7 @@ def observe_encoder(
     net = SplitNet(flat, answers, cut, features.shape[1], noise_scale=scale)
     if module is None:
         return QueriedMessages(net)
-    # An attacker who knows a layer's kind can draw its parameters anew.
+    # An attacker who knows a layer's kind can draw new parameters.
     can_be_reset = any(hasattr(layer, "reset_parameters") for layer in module.modules())
     return SmashedData(net, fits_head=head is not None, has_layers=can_be_reset)
 

@@ -98,8 +98,8 @@ class KernelRidge(BaseAttack):
 
     Args:
         name, needs, observes: See `Attack`.
-        images: That are learned from; of more so many are drawn.
-        rows: Messages that are learned from; of fewer images each has several.
+        images: Images to learn from, at most; drawn from more.
+        rows: Messages to learn from; of fewer images each has several.
         repeats: Answers asked for each image where asking is not free.
 
     References:

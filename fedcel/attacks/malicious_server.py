@@ -11,7 +11,7 @@ from fedcel.errors import NetError
 from fedcel.nets import SplitNet, copy_module
 
 TRAINING_EPOCHS = 200
-SERVICE_WEIGHT = 0.02  # of the cross-entropy in nats beside the MSE of pixels in [0, 1]
+SERVICE_WEIGHT = 0.02  # of the cross-entropy in nats next to the MSE of pixels in [0, 1]
 
 
 def hijack_encoder(

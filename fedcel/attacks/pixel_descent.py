@@ -176,8 +176,8 @@ class HybridInversion(BaseAttack):
 
     It minimises the misfit of x to z~ + tv TV(x) + mu mean (x - D(z~))^2 from D(z~). D is the
     trained decoder, the one in closed form (`kernel-ridge`) or the mean of both. That, tv and mu
-    are those which rebuild best the attacker's images that D was not trained on; where D alone
-    does, under much noise, its image stays.
+    are those which rebuild best the attacker's images that D was not trained on; where D
+    rebuilds better without a search, under much noise, its image stays.
 
     Args:
         name, needs, observes: See `Attack`.

@@ -18,7 +18,7 @@ from fedcel.attacks.update_inversion import FirstLayer, GradientInversion
 from fedcel.errors import PluginError, SettingsError
 
 OPTIMAL = "optimal"
-"""The name of the optimal attacker, who identifies images and reconstructs none."""
+"""Name of the optimal attacker, who identifies images and reconstructs none."""
 WITHOUT_IMAGES = (OPTIMAL, ATTRIBUTE)
 """Attacks that rebuild no image."""
 REVISION = 2

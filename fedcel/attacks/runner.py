@@ -62,13 +62,13 @@ class AttackOutcome(NamedTuple):
     rows: list[AttackRow]
     """One for each attack and attack seed."""
     pictures: Pictures
-    """(n, C, H, W) in [0, 1], n at most 12: `targets`, `class-mean` (what the label alone tells),
+    """(n, C, H, W) in [0, 1], n at most 12: `targets`, `class-mean` (the best guess from the label),
     and under each attack's name the first reconstructions of its best seed."""
     per_image: per_image.Vectors
     """Scores of each target, named by `fedcel.per_image.vector_name`."""
 
     def __repr__(self) -> str:
-        """Show shapes in the place of numbers."""
+        """Show shapes instead of numbers."""
         return summarise_record(self)
 
 
@@ -78,14 +78,13 @@ def ignore(*news: object) -> None:
 
 @dataclass(frozen=True)
 class AttackListener:
-    """Functions that are told how attacks go on; by default they do nothing.
+    """Callbacks for the progress of attacks; by default they do nothing.
 
     Args:
-        show_line: Takes a line that an attack says of its progress.
-        begin_seed: Called before each attack seed, and at the end, with the number of attacks done,
-            a part for the seeds of the one under way, their number, and what begins in words.
-        keep_outcome: Takes each name of `settings.names` with what its attack found, as soon as it
-            ended.
+        show_line: Takes a line of an attack's progress.
+        begin_seed: Called before each attack seed, and at the end, with the number of attacks done
+            (seeds of the current one as a fraction), their number, and the next step in words.
+        keep_outcome: Takes each name of `settings.names` with its outcome as soon as it has ended.
     """
 
     show_line: Progress = ignore
@@ -100,7 +99,7 @@ class AttackedAttributes(NamedTuple):
     targets: Int[Tensor, " T"]
 
     def __repr__(self) -> str:
-        """Show shapes in the place of numbers."""
+        """Show shapes instead of numbers."""
         return summarise_record(self)
 
 
@@ -117,21 +116,21 @@ def run_attacks(
 ) -> AttackOutcome:
     """Carry out all attacks that settings name and score their reconstructions.
 
-    An attack that finds no observation of its kind, or is not granted what it needs, or fails where
-    nobody foresaw it, gives a row that says so in `skipped`. Any other FedcelError is raised: it
+    An attack without an observation of its kind, or without the grants it needs, or that fails
+    unexpectedly, leaves a row with the reason in `skipped`. Any other FedcelError is raised: it
     says what the user has to mend.
 
     Args:
         observations: What can be attacked.
-        settings: Which attacks, with what budget and knowledge. Reconstructed are the first
-            `settings.targets`; the optimal attacker sees all, they are cheap to score.
+        settings: Attacks, budget and knowledge. The first `settings.targets` are reconstructed;
+            the optimal attacker sees all, which are cheap to score.
         auxiliary: The attacker's own images.
         targets: Images that the attacker wants to see.
         seed: The run's seed; each attack seed 0, 1, ... has its own streams.
         population: Images that the anchors are taken from; see `score_reconstructions`.
         attributes: Attributes of the attacker's images and of the targets, for the attack
             `attribute`; None: it is skipped.
-        listener: Told what goes on, and what each attack found.
+        listener: Callbacks for progress and the outcome of each attack.
 
     Returns:
         Rows, pictures and scores of each target.
@@ -339,10 +338,9 @@ class _AttackRun:
 
     @contextmanager
     def _adding(self, row: AttackRow) -> Iterator[dict[str, object]]:
-        """Take one attack seed's results and add its row, `skipped` on an error nobody foresaw.
+        """Take one attack seed's results and add its row, `skipped` on an unexpected error.
 
-        Of a service that says no, too: what it answered before was paid for. Any other FedcelError
-        is raised: it says what the user has to mend.
+        A ServiceError counts as one: earlier answers were paid for. Other FedcelErrors are raised.
         """
         begin = time.monotonic()
         results: dict[str, object] = {}

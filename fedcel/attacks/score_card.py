@@ -31,7 +31,7 @@ class ReconstructionScores:
     identification_1: float
     identification_5: float
     label_accuracy: float | None
-    """None where nobody can teach the classifier the targets' classes."""
+    """None where the attacker has no images of the targets' classes to train the classifier."""
     mean_mse: float
     oracle_mse: float
 
@@ -83,7 +83,7 @@ def order_batches(
 ) -> Float[Tensor, "T C H W"]:
     """Return the images of each batch in the order with the lowest error.
 
-    For attacks that see a batch as a whole: which image came first nobody can tell, and the order
+    For attacks that see a batch as a whole: the order of its images is unknown, and the order
     that flatters the attack is that of the worst case. The last batch may be smaller.
     """
     ordered = []
@@ -173,7 +173,7 @@ def label_accuracy(
 
 
 def mean_image(labels: Int[Tensor, " T"], population: Images) -> Float[Tensor, "T C H W"]:
-    """Guess each target as one who knows nothing: by the mean of all images.
+    """Guess each target without any knowledge: the mean of all images.
 
     Args:
         labels: The targets' labels, (T,).
@@ -186,7 +186,7 @@ def mean_image(labels: Int[Tensor, " T"], population: Images) -> Float[Tensor, "
 
 
 def class_means(labels: Int[Tensor, " T"], population: Images) -> Float[Tensor, "T C H W"]:
-    """Guess each target as one who knows its label: by the mean of its class.
+    """Guess each target from its label: the mean of its class.
 
     A class without an image gives the mean of all.
 

@@ -27,13 +27,13 @@ class Shadow(BaseAttack):
     The attacker, a curious server, has the head, own images and the messages that it was sent; it
     knows the defence at the cut and trains through it, and never asks a device anything. The
     encoder's loss is the cross-entropy of the frozen head, and the distance of its messages'
-    moments from those received; the latter alone where the own images are of other classes.
+    moments from those received; only the latter where its own images are of other classes.
 
     Args:
         name, needs, observes: See `Attack`.
         epochs: The encoder's passes over the images at budget 1.
         rate: Adam's step for the encoder.
-        weight: Weight of the distance of moments beside the cross-entropy in nats.
+        weight: Weight of the distance of moments next to the cross-entropy in nats.
         effort: How the decoder is trained.
 
     References:

@@ -20,7 +20,7 @@ from fedcel.leakage import (
 )
 
 TUNING_IMAGES = 8  # own images on which the weight is chosen, or one batch where that is more
-NOISE_WEIGHT = 1e-4  # of the noise's mean square, in units of its variance, beside the distance
+NOISE_WEIGHT = 1e-4  # of the noise's mean square, in units of its variance, next to the distance
 START_SPREAD = 0.1  # sd of the first images around the mean: those of one class must differ
 SAME_IMAGE_DISTANCE = 1e-3  # a pixel, root mean square, below which rows show the same image
 

@@ -48,7 +48,7 @@ class Uploads:
     The attacker's best case: plain steps, whatever `local.sampler`, each on all images. He knows
     the model received, the number and size of the steps, the law of the noise at the cut and that
     of the Langevin noise, and what the model answers on average to images like these. He explains
-    an upload by cross-entropy and the priors alone, also where `terms` act.
+    an upload by cross-entropy and the priors only, even where `terms` act.
     """
 
     flat: FlatNet
@@ -65,7 +65,7 @@ class Uploads:
     steps: int = 1
     """Local steps behind an upload."""
     terms: tuple[WeightedTerm, ...] = ()
-    """Terms beside cross-entropy when clients train."""
+    """Loss terms of clients next to cross-entropy."""
     name: str = "update"
 
     @property

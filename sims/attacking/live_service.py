@@ -175,7 +175,7 @@ def split_budget(
     """Return the targets, the attacker's own images, and the answers for one search.
 
     At most half of what can be paid goes to targets. A search that makes its images up shares the
-    rest among its attack seeds: all of it when it is alone, because it asks about few own images,
+    rest among its attack seeds: all of it when it is the only attack, because it asks about few own images,
     else half; the other attacks then ask about own images with the other half, and no attack has
     more of them. SettingsError when too few answers are left.
     """
@@ -184,7 +184,8 @@ def split_budget(
             f"the client can pay {affordable} answers, an attack needs {MIN_ANSWERS} or more: "
             "`fedcel ledger top-up`"
         )
-    for named in parse_attacks(attack_settings.names):
+    attacks = parse_attacks(attack_settings.names)
+    for named in attacks:
         if named.attack and named.repeats > 1:
             raise SettingsError(
                 f"attack.names has {named.name}: a service answers a repeated question from "
@@ -194,9 +195,11 @@ def split_budget(
     auxiliary = select_auxiliary(run, attack_settings)
     count = min(attack_settings.targets or len(test.y), affordable // 2, len(test.y))
     remaining = affordable - count
-    searches, other_attacks = count_query_attacks(attack_settings.names)
+    asking = [named.attack for named in attacks if named.attack]
+    asking = [attack for attack in asking if attack.observes == PRIVATE_LOGITS]
+    searches = sum(isinstance(attack, BlackBoxSearch) for attack in asking)
     share = remaining // 2 if searches else remaining
-    paid = min(len(auxiliary.y), share) if other_attacks or not searches else 0
+    paid = min(len(auxiliary.y), share) if len(asking) > searches or not searches else 0
     queries = (remaining - paid) // (attack_settings.seeds * max(1, searches))
     if searches and queries < MIN_QUERIES * count:
         raise SettingsError(
@@ -209,14 +212,6 @@ def split_budget(
     print_line(f"{affordable} answers can be paid: {count} targets, {paid} own images{searched}")
     targets = Images(test.x[:count], test.y[:count])
     return targets, Images(auxiliary.x[:auxiliary_count], auxiliary.y[:auxiliary_count]), queries
-
-
-def count_query_attacks(names: str) -> tuple[int, int]:
-    """Return how many attacks on answers make their images up, and how many do not."""
-    attacks = [named.attack for named in parse_attacks(names) if named.attack]
-    asks = [attack for attack in attacks if attack.observes.partition("*")[0] == PRIVATE_LOGITS]
-    searches = sum(isinstance(attack, BlackBoxSearch) for attack in asks)
-    return searches, len(asks) - searches
 
 
 def row_identity(row: LiveRow) -> tuple[object, ...]:

@@ -105,7 +105,7 @@ def sample_messages(
     """Yield messages over which the law of what is computed from one is averaged.
 
     All images share the noise of a draw, and every second draw has that of the one before with the
-    sign turned (Hammersley and Morton, 1956). Each message alone follows the law of the cut, so
+    sign turned (Hammersley and Morton, 1956). Each single message follows the law of the cut, so
     every image's average is right; but its error is nearly that of an image like it, and what
     tells the two apart is their ratio.
     """
@@ -129,7 +129,7 @@ def mixture_log_prob(
 ) -> Float[Tensor, "Q M"]:
     """Return the log of the mean over L of the density of each answer given row l of image j.
 
-    An answer that comes several times, as a class alone does, is computed once.
+    An answer that comes several times, such as a class, is computed once.
     """
     distinct, positions = torch.unique(observed, dim=0, return_inverse=True)
     if len(distinct) < len(observed):
@@ -158,7 +158,7 @@ def require_known_law(mechanism: Mechanism | None) -> KnownLaw:
 def list_observations(run: Run, attack_settings: AttackSettings | None = None) -> list[Observation]:
     """Return the surfaces of a run: smashed data, private logits, and a first round's uploads.
 
-    In scope `full` a single message fits one encoder only, so the last sample answers alone.
+    In scope `full` a single message fits one encoder only, so only the last sample answers.
     """
     samples = posterior_samples(run)
     scope = run.settings.chain.scope

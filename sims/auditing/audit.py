@@ -51,7 +51,7 @@ class AuditPlan:
         noise: Standard deviation of the Gaussian noise at the cut, in units of the features; None:
             what the encoder's file states.
         dropout: Chance that a feature is sent as 0; None: what the file states, else 0.
-        attacks: Names of the attacks that rebuild images; none: the exact attacker alone.
+        attacks: Names of the attacks that rebuild images; none: only the exact attacker.
         images: The most images whose bits are measured.
         targets: The most images that are rebuilt; the attacker owns the others.
         size: Pixels a side to resize images to; 0: as they are.
@@ -374,14 +374,14 @@ def attack_encoder(
 
 
 def write_record(audit: Audit, folder: Path) -> Path:
-    """Write the numbers of an audit in the place of earlier ones, and return the file."""
+    """Write the numbers of an audit over earlier ones, and return the file."""
     path = folder / AUDIT_FILE
     write_json(path, audit.to_json())
     return path
 
 
 def write_audit(audit: Audit, folder: Path) -> Path:
-    """Write an audit and its page in the place of earlier ones, and return the page."""
+    """Write an audit and its page over earlier ones, and return the page."""
     from sims.report.audit_page import render_audit  # needs the extra `report`
 
     page = folder / PAGE_FILE

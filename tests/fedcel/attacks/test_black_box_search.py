@@ -25,20 +25,6 @@ class TestSearch(AttackContract):
         return BlackBoxSearch()
 
 
-class Idle(TestSearch):
-    """A search that asks once."""
-
-    def build(self) -> Attack:
-        """Return it."""
-        return BlackBoxSearch(queries=1)
-
-
-def test_contract_catches_a_search_that_hardly_asks() -> None:
-    """Without queries the middle of the latents is left."""
-    with pytest.raises(AssertionError):
-        Idle().test_far_better_than_the_mean_image()
-
-
 def test_never_more_queries_than_paid_for() -> None:
     """The budget's part of `queries` a target, beside two answers to 32 own images."""
     known, targets = load_digit_targets()

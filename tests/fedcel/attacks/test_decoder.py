@@ -48,43 +48,6 @@ class TestDecoder(AttackContract):
         return Decoder()
 
 
-class Weak(AttackContract):
-    """A decoder that never learns, as one with a wrong learning rate would be."""
-
-    def build(self) -> Attack:
-        """Return it."""
-        return Decoder(effort=Effort(flat=FLAT_PACE._replace(rate=0.0)))
-
-
-def test_contract_catches_a_weak_attack() -> None:
-    """What learns nothing must not pass for privacy."""
-    with pytest.raises(AssertionError):
-        Weak().test_far_better_than_the_mean_image()
-
-
-class Asleep(Decoder):
-    """A decoder that begins its noise anew in every epoch."""
-
-    def reconstruct(self, observation: object, auxiliary: Images, *more: object) -> torch.Tensor:
-        """Train on one draw."""
-        assert isinstance(observation, LinearObservation)
-        return super().reconstruct(Stale(observation.name), auxiliary, *more)  # type: ignore[arg-type]
-
-
-class Dozing(AttackContract):
-    """Its suite."""
-
-    def build(self) -> Attack:
-        """Return it."""
-        return Asleep()
-
-
-def test_contract_catches_a_stale_seed() -> None:
-    """Fewer draws than queries."""
-    with pytest.raises(AssertionError):
-        Dozing().test_each_query_draws_its_own_noise()
-
-
 class Stale(LinearObservation):
     """The same noise in every epoch: an attacker who does not train through the defence."""
 

@@ -41,20 +41,6 @@ class TestShadow(AttackContract):
         return SmashedData(train_undefended())
 
 
-class Blind(TestShadow):
-    """A shadow that never learns."""
-
-    def build(self) -> Attack:
-        """Return it."""
-        return Shadow(rate=0.0, weight=0.0)
-
-
-def test_contract_catches_a_shadow_that_never_learns() -> None:
-    """An encoder that the head cannot read says nothing about the real one."""
-    with pytest.raises(AssertionError):
-        Blind().test_far_better_than_the_mean_image()
-
-
 class Silent(SmashedData):
     """Messages of a device that answers nobody."""
 
@@ -170,22 +156,6 @@ class TestUnSplit(AttackContract):
     def observation(self) -> Observation:
         """Return it."""
         return convolution()
-
-
-class Still(TestUnSplit):
-    """A search that never moves."""
-
-    budget = 0.1
-
-    def build(self) -> Attack:
-        """Return it."""
-        return UnSplit(rate=0.0)
-
-
-def test_contract_catches_a_search_that_stands_still() -> None:
-    """The mean image, which it starts from, is no attack."""
-    with pytest.raises(AssertionError):
-        Still().test_far_better_than_the_mean_image()
 
 
 def test_needs_the_layers() -> None:
