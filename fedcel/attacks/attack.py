@@ -89,7 +89,7 @@ class Attack(Protocol):
             observed: What was seen of each target, (T, F).
             budget: Multiplies the attack's default effort, above 0.
             generator: Decides all its chances.
-            progress: Takes lines with the part done, the last one at the end; None: they are dropped.
+            progress: Takes lines with the part done, the last one at the end, or None.
 
         Returns:
             Images (T, C, H, W) in [0, 1], without a gradient.

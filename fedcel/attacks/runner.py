@@ -62,7 +62,7 @@ class AttackOutcome(NamedTuple):
     rows: list[AttackRow]
     """One for each attack and attack seed."""
     pictures: Pictures
-    """(n, C, H, W) in [0, 1], n at most 12: `targets`, `class-mean` (the best guess from the label),
+    """(n, C, H, W) in [0, 1], n at most 12: `targets`, `class-mean` (a guess from the label),
     and under each attack's name the first reconstructions of its best seed."""
     per_image: per_image.Vectors
     """Scores of each target, named by `fedcel.per_image.vector_name`."""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 
 import torch
 from jaxtyping import Float, Int
@@ -139,10 +140,14 @@ class Uploads:
         (w - received)), as in the local update.
         """
         through, cut = Through(self.flat.net), self.flat.net.cut
-        names = [name for name, _ in through.named_parameters()]
-        sizes = [int(torch.tensor(shape).prod()) for shape in self.flat.shapes]
-        parts = zip(torch.split(self.received, sizes), self.flat.shapes, strict=True)
-        weights = dict(zip(names, (part.view(shape) for part, shape in parts), strict=True))
+        shapes = dict(zip(dict(through.named_parameters()), self.flat.shapes, strict=True))
+
+        def unflatten(vector: Float[Tensor, "*G P"]) -> dict[str, Tensor]:
+            parts = torch.split(vector, [prod(shape) for shape in shapes.values()], -1)
+            named = zip(parts, shapes.items(), strict=True)
+            return {name: part.view(*vector.shape[:-1], *shape) for part, (name, shape) in named}
+
+        weights = unflatten(self.received)
         shape = (*labels.shape, self.steps * self.flat.net.features)
         added = cut.draw_noise(shape, generator) if noise is None else cut.sigma * noise
         if mask is None:
@@ -158,13 +163,12 @@ class Uploads:
         for step_mask, step_noise in draws:
             moved, axis = weights, None
             if delta is not None:
-                pieces = zip(names, torch.split(delta, sizes, 1), strict=True)
-                moved = {n: weights[n] + piece.view(-1, *weights[n].shape) for n, piece in pieces}
+                moved = {name: weights[name] + part for name, part in unflatten(delta).items()}
                 axis = 0
             slopes = vmap(grad(loss), (axis, 0, 0, 0, 0))(
                 moved, images, labels, step_mask, step_noise
             )
-            slope = torch.cat([slopes[name].flatten(1) for name in names], 1)
+            slope = torch.cat([slopes[name].flatten(1) for name in shapes], 1)
             if self.plan.clip is not None:
                 norm = torch.linalg.vector_norm(slope, dim=1, keepdim=True)
                 slope = slope * (self.plan.clip / norm).clamp_max(1.0)

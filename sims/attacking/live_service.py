@@ -174,10 +174,10 @@ def split_budget(
 ) -> tuple[Images, Images, int]:
     """Return the targets, the attacker's own images, and the answers for one search.
 
-    At most half of what can be paid goes to targets. A search that makes its images up shares the
-    rest among its attack seeds: all of it when it is the only attack, because it asks about few own images,
-    else half; the other attacks then ask about own images with the other half, and no attack has
-    more of them. SettingsError when too few answers are left.
+    At most half of what can be paid goes to targets. Searches that make up images share the rest
+    among their attack seeds; next to other attacks they get half of it, and the others ask about
+    own images with the other half. No attack has more own images than those. SettingsError when too
+    few answers are left.
     """
     if affordable < MIN_ANSWERS:
         raise SettingsError(
