@@ -69,6 +69,29 @@ def test_built_in_attacks_hold_it(name: str) -> None:
         check(ATTACKS[name]())
 
 
+@dataclass(frozen=True)
+class Opaque:
+    """An observation that grants nothing."""
+
+    name: str
+    grants: frozenset[str] = frozenset()
+
+    def sample(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the pixels."""
+        return images.flatten(1)
+
+
+@pytest.mark.parametrize("name", [name for name in ATTACKS if ATTACKS[name]().needs])
+def test_an_attack_without_what_it_needs_is_refused(name: str) -> None:
+    """By the name of the grant."""
+    attack = ATTACKS[name]()
+    seen, needs = Opaque(attack.observes), "|".join(attack.needs)
+    with pytest.raises(ValueError, match=f"must grant '({needs})', grants nothing"):
+        attack.reconstruct(
+            seen, load_digit_targets()[0], torch.zeros(1, 64), 1.0, torch.Generator()
+        )
+
+
 class Regression(Mine):
     """Least squares on the mean of two noisy answers: as strong an attack as the suite wants."""
 

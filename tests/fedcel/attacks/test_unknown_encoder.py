@@ -14,13 +14,12 @@ from fedcel.attacks.unknown_encoder import (
     moment_distance,
     residual_sd,
 )
-from fedcel.leakage import ARCHITECTURE, FREE_QUERIES, HEAD, Observation, SmashedData
+from fedcel.leakage import ARCHITECTURE, HEAD, Observation, SmashedData
 from fedcel.nets.build_net import initialise_parameters
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet
 from fedcel.testing.attacks import (
     AttackContract,
-    LinearObservation,
     load_digit_targets,
 )
 from fedcel.testing.attacks import make_stream as stream
@@ -125,13 +124,6 @@ def test_dropout_is_trained_through() -> None:
     assert through < 0.95 * past
 
 
-def test_needs_are_checked() -> None:
-    """No head, or no layers: refused by name."""
-    bare = LinearObservation("smashed-data", grants=frozenset({FREE_QUERIES}))
-    with pytest.raises(ValueError, match="must grant 'head'"):
-        Shadow().reconstruct(bare, load_digit_targets()[0], torch.zeros(1, 32), 1.0, stream())
-
-
 @cache
 def convolution() -> SmashedData:
     """Return the messages of one convolution, without noise."""
@@ -156,15 +148,3 @@ class TestUnSplit(AttackContract):
     def observation(self) -> Observation:
         """Return it."""
         return convolution()
-
-
-def test_needs_the_layers() -> None:
-    """Refused by name without them."""
-    with pytest.raises(ValueError, match="must grant 'architecture'"):
-        UnSplit().reconstruct(
-            LinearObservation("smashed-data"),
-            load_digit_targets()[0],
-            torch.zeros(1, 32),
-            1.0,
-            stream(),
-        )

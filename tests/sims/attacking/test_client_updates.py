@@ -295,14 +295,6 @@ def test_progress_and_repeatable() -> None:
     assert 0 <= one.min() <= one.max() <= 1
 
 
-def test_needs_are_checked() -> None:
-    """Neither runs on what is no update."""
-    bare = LinearObservation("update", grants=frozenset())
-    for attack, need in ((GradientInversion(), "update"), (FirstLayer(), "first-layer")):
-        with pytest.raises(ValueError, match=f"must grant '{need}', grants nothing"):
-            attack.reconstruct(bare, load_digit_targets()[0], torch.zeros(1, 32), 1.0, stream())
-
-
 def test_what_is_attacked_is_what_leaves_the_holder() -> None:
     """Clipped, and labels are read off all the same: of one image always, of four mostly."""
     (x, y), short = first(16), UpdateSettings(clip=0.02)
