@@ -167,7 +167,11 @@ def list_observations(run: Run, attack_settings: AttackSettings | None = None) -
     message = build_device_net(run.flat, served, "head")
     private = run.settings.privacy
     mechanism = private.build(run.splits.classes) if private.is_private else None
-    answers = PrivateLogits(client, message, sample_heads(run, served), mechanism)
+    heads = []
+    for vector in served:
+        run.flat.load(vector)
+        heads.append(copy_module(run.flat.net.head))
+    answers = PrivateLogits(client, message, heads, mechanism)
     sent = send_messages(run.flat, samples, scope)
     return [sent, answers, client_uploads(run, attack_settings or run.settings.attack)]
 
@@ -179,15 +183,6 @@ def send_messages(flat: FlatNet, samples: Sequence[Float[Tensor, " P"]], scope: 
     """
     net = build_device_net(flat, samples, scope)
     return SmashedData(net, fits_head=net.features == flat.net.features)
-
-
-def sample_heads(run: Run, samples: Sequence[Float[Tensor, " P"]]) -> list[nn.Module]:
-    """Return one head per sample, each with parameters of its own."""
-    heads = []
-    for vector in samples:
-        run.flat.load(vector)
-        heads.append(copy_module(run.flat.net.head))
-    return heads
 
 
 def client_uploads(run: Run, attack_settings: AttackSettings) -> Uploads:

@@ -201,37 +201,26 @@ def test_the_command_fails_where_an_attack_did(
 ) -> None:
     """Exit status 1: that a broken attack finds nothing is no sign of privacy."""
     folder = str(trained(tmp_path / "run"))
-    words = [
-        "attack",
-        folder,
-        "--set",
-        f"attack.names={__name__}:Broken",
-        "--set",
-        "attack.seeds=1",
-    ]
-    assert main(words) == 1
+    names = f"attack.names={__name__}:Broken"
+    assert main(["attack", folder, "--set", names, "--set", "attack.seeds=1"]) == 1
     output, errors = capsys.readouterr()
     assert "report:" in output and "fedcel: broken failed, the reasons are above" in errors
 
 
 def test_uploads_start_from_the_model_that_is_named(tmp_path: Path) -> None:
-    """Round 1's, the trained one's, and two that the server made of that; each known to him."""
+    """Round 1's, the trained one's, and two that the server made of that; each known to him.
+
+    The prior pulls by the share of a round of the attacked steps, whatever `local.steps`.
+    """
     run = run_folder.read_run(trained(tmp_path / "run"))
     received = {}
     for name in ("first", "last", "hijacked", "trapped"):
         how = AttackSettings(names="first-layer", received=name, batch=4, local_steps=2)
         uploads = client_uploads(run, how)
         assert (uploads.batch, uploads.steps) == (4, 2)
-        received[name] = uploads.received
+        received[name], plan = uploads.received, uploads.plan
+        back = 1 - (1 - plan.rate * plan.pull) ** 2
+        assert back == pytest.approx(run.settings.prior.share) and run.settings.local.steps != 2
     assert torch.equal(received["last"], run.model)
     names = sorted(received)
     assert not any(torch.equal(received[a], received[b]) for a, b in combinations(names, 2))
-
-
-def test_the_prior_pulls_as_in_a_round_of_the_attacked_steps(tmp_path: Path) -> None:
-    """The share of a round that it goes back is that of two steps, whatever `local.steps`."""
-    run = run_folder.read_run(trained(tmp_path / "run"))
-    plan = client_uploads(run, AttackSettings(names="first-layer", local_steps=2)).plan
-    assert run.settings.local.steps != 2
-    back = 1 - (1 - plan.rate * plan.pull) ** 2
-    assert back == pytest.approx(run.settings.prior.share)
