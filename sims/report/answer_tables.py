@@ -103,9 +103,9 @@ def describe_answers(
     return "\n".join([*lines, "", *describe_sensitivity(clips, classes)])
 
 
-def choose_epsilons(own: float, needed: float) -> list[float]:
+def choose_epsilons(configured: float, needed: float) -> list[float]:
     """Return the usual epsilons, the run's own, and one just above the one that labels need."""
-    epsilons = {*USUAL_EPSILONS, own}
+    epsilons = {*USUAL_EPSILONS, configured}
     if 0 < needed < math.inf:
         epsilons.add(math.ceil((needed + EPSILON_MARGIN) / EPSILON_STEP) * EPSILON_STEP)
     return sorted(epsilons)

@@ -126,16 +126,16 @@ def resample_rows(
         lacks accuracy or bits, or runs were measured on different numbers of images.
     """
     measured = np.stack([row_measures(row) for row in rows])
-    kept = [row_vectors(row, vectors) for row in rows]
-    counts = {len(row.get(key, ())) for row in kept for key in REQUIRED}
+    image_vectors = [row_vectors(row, vectors) for row in rows]
+    counts = {len(row.get(key, ())) for row in image_vectors for key in REQUIRED}
     if len(counts) > 1 or 0 in counts:
         return np.empty((0, *measured.shape))
     (count,) = counts
     draw = np.random.default_rng(0)
     times = draw.multinomial(count, np.full(count, 1 / count), REPLICATES).astype(float)
     samples = np.tile(measured, (REPLICATES, 1, 1))
-    for key in {key for row in kept for key in row}:
-        for number, row in enumerate(kept):
+    for key in {key for row in image_vectors for key in row}:
+        for number, row in enumerate(image_vectors):
             means = resampled_mean(times, row[key]) if key in row else np.nan
             samples[:, number, POSITIONS[key]] = means
     return samples

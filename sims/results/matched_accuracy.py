@@ -74,15 +74,15 @@ def read_curve(
     that a point lacks.
     """
     actual, bits = (points[:, None, :, place] for place in (ACCURACY_AT, BITS_AT))
-    wanted = accuracies[..., None]
+    target = accuracies[..., None]
     first, second = actual[..., :-1], actual[..., 1:]
-    crosses = (np.minimum(first, second) < wanted) & (wanted < np.maximum(first, second))
-    share = np.where(crosses, (wanted - first) / np.where(crosses, second - first, 1), 0)
+    crosses = (np.minimum(first, second) < target) & (target < np.maximum(first, second))
+    share = np.where(crosses, (target - first) / np.where(crosses, second - first, 1), 0)
     between = bits[..., :-1] + share * np.diff(bits)
     candidates = (  # of equals, a point there comes first
-        np.where(actual == wanted, bits, np.inf),
+        np.where(actual == target, bits, np.inf),
         np.where(crosses, between, np.inf),
-        np.where(actual > wanted, bits, np.inf),
+        np.where(actual > target, bits, np.inf),
     )
     leaks, count = np.concatenate(candidates, -1), points.shape[1]
     best = leaks.argmin(-1)[..., None]
@@ -150,8 +150,10 @@ def make_curves(rows: Sequence[BenchRow], measured: Float[np.ndarray, "S R K"]) 
             if weakest > 0 and all(rows[number].anchored for number in numbers):
                 start = bare.copy()
                 constant = points[:, 0, CONSTANT_MEASURES]
-                known = ~np.isnan(constant)
-                start[:, CONSTANT_MEASURES] = np.where(known, constant, start[:, CONSTANT_MEASURES])
+                is_known = ~np.isnan(constant)
+                start[:, CONSTANT_MEASURES] = np.where(
+                    is_known, constant, start[:, CONSTANT_MEASURES]
+                )
                 points = np.concatenate([start[:, None], points], 1)
             curves.setdefault(variant, {})[seed] = Curve(points, bare)
     return curves
@@ -161,8 +163,8 @@ def match_curves(curves: Curves, loss: float) -> dict[str, Matches]:
     """Return what each variant has `loss` points of accuracy below the undefended net, by seed."""
 
     def match(curve: Curve) -> Match:
-        wanted = curve.undefended[:, ACCURACY_AT, None] - loss / 100
-        values, is_bound = read_curve(curve.points, wanted)
+        target = curve.undefended[:, ACCURACY_AT, None] - loss / 100
+        values, is_bound = read_curve(curve.points, target)
         return Match(values[:, 0], bool(is_bound[0, 0]))
 
     return {

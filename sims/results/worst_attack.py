@@ -90,5 +90,5 @@ def hold_to_common_per_point(rows: Sequence[BenchRow]) -> list[BenchRow]:
     points: dict[tuple[str, float | None], list[BenchRow]] = {}
     for row in rows:
         points.setdefault(row.point, []).append(row)
-    held = {point: iter(hold_to_common(group)) for point, group in points.items()}
-    return [next(held[row.point]) for row in rows]
+    groups = {point: iter(hold_to_common(group)) for point, group in points.items()}
+    return [next(groups[row.point]) for row in rows]
