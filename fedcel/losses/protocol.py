@@ -50,9 +50,7 @@ class StackedFeatures(NamedTuple):
     y: Int[Tensor, " N"]
     client: Int[Tensor, " N"]
 
-    def __repr__(self) -> str:
-        """Show shapes in the place of numbers."""
-        return summarise_record(self)
+    __repr__ = summarise_record
 
 
 FeatureReader = Callable[[], Iterator[StackedFeatures]]
@@ -117,9 +115,7 @@ class Term(NamedTuple):
     loss: Float[Tensor, "..."]
     metrics: dict[str, Float[Tensor, "..."]]
 
-    def __repr__(self) -> str:
-        """Show shapes in the place of numbers."""
-        return summarise_record(self)
+    __repr__ = summarise_record
 
 
 @runtime_checkable
@@ -196,15 +192,7 @@ class Defence(Protocol):
     """
 
     def refresh(self, state: State | None, generator: torch.Generator) -> State:
-        """Make the state that a round starts with.
-
-        Args:
-            state: The state of the last round; None at a client's first.
-            generator: The only source of random numbers.
-
-        Returns:
-            The state for the next batches.
-        """
+        """Make the state that a round starts with; see `ConditionalEntropy.refresh`."""
         ...
 
     def loss(
@@ -230,14 +218,7 @@ class Defence(Protocol):
         ...
 
     def step(self, state: State) -> State:
-        """Move what the defence learns itself, such as an adversary, after the backward pass.
-
-        Args:
-            state: The state whose tensors gathered their gradient.
-
-        Returns:
-            The state for the next batch.
-        """
+        """Move what the defence learns itself; see `ConditionalEntropy.step`."""
         ...
 
 

@@ -38,9 +38,7 @@ class Batch(NamedTuple):
     noise_scale: Float[Tensor, "K B D"] | None = None
     task_gradient: Float[Tensor, "K B D"] | None = None
 
-    def __repr__(self) -> str:
-        """Show shapes in the place of numbers."""
-        return summarise_record(self)
+    __repr__ = summarise_record
 
     @property
     def known_scale(self) -> Float[Tensor, "K B D"]:

@@ -33,9 +33,7 @@ class Members(NamedTuple):
     one_hot: Float[Tensor, "*k B C"]
     counts: Float[Tensor, "*k C"]
 
-    def __repr__(self) -> str:
-        """Show shapes in the place of numbers."""
-        return summarise_record(self)
+    __repr__ = summarise_record
 
 
 def class_members(y: Int[Tensor, "*k B"], classes: int, like: Float[Tensor, "*k B D"]) -> Members:

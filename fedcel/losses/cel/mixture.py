@@ -44,9 +44,7 @@ class Mixture(NamedTuple):
     centres: Float[Tensor, "K D"]
     scales: Float[Tensor, "K *shape"]
 
-    def __repr__(self) -> str:
-        """Show shapes in the place of numbers."""
-        return summarise_record(self)
+    __repr__ = summarise_record
 
 
 def log_joint(z: Float[Tensor, "N D"], mixture: Mixture) -> Float[Tensor, "N K"]:

@@ -8,39 +8,9 @@ from hypothesis import strategies as st
 from fedcel.errors import DataError, SettingsError
 from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.protocol import ConditionalEntropy, split_features
-from fedcel.testing import CELContract
+from fedcel.losses.protocol import split_features
 from tests.fedcel.losses.cel.clusters import LABELS, POINTS, blobs, cluster, fresh
 from tests.fedcel.losses.single import single
-
-
-class TestCluster(CELContract):
-    """The contract, with two clusters a class."""
-
-    def build(self) -> ConditionalEntropy:
-        """Return the cluster loss."""
-        return cluster(2)
-
-
-class TestClusterOriginal(CELContract):
-    """The contract, without renormalising, by the default number of clusters."""
-
-    def build(self) -> ConditionalEntropy:
-        """Return the original form."""
-        return cluster(0, original=True)
-
-
-class TestReservoir(CELContract):
-    """The contract, on a draw of 3 examples a class, one cluster: none of them is its centre."""
-
-    @pytest.fixture(autouse=True)
-    def reservoir(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A small one."""
-        monkeypatch.setattr("fedcel.losses.cel.cluster.RESERVOIR_SIZE", 3)
-
-    def build(self) -> ConditionalEntropy:
-        """Return the loss."""
-        return cluster(1)
 
 
 def test_worked_example() -> None:

@@ -8,26 +8,8 @@ from hypothesis import strategies as st
 from fedcel.errors import DivergedError
 from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.protocol import ConditionalEntropy, split_features
-from fedcel.testing import CELContract
 from tests.fedcel.losses.cel.clusters import LABELS, POINTS, blobs, cluster, fresh
 from tests.fedcel.losses.single import single
-
-
-class TestDiagonal(CELContract):
-    """The contract, with diagonal Gaussian mixtures."""
-
-    def build(self) -> ConditionalEntropy:
-        """Return the loss."""
-        return single(Cluster(penalty="linear", clusters=2, clustering="diagonal"), 3)
-
-
-class TestFull(CELContract):
-    """The contract, with full Gaussian mixtures."""
-
-    def build(self) -> ConditionalEntropy:
-        """Return the loss."""
-        return single(Cluster(penalty="linear", clusters=2, clustering="full"), 3)
-
 
 MODES = [
     cluster(2),

@@ -10,9 +10,8 @@ from fedcel.losses.cel.class_spread import class_members
 from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.cel.gated import attention_scores, attention_weights
 from fedcel.losses.cel.hybrid import Hybrid, first_of_each_class
-from fedcel.losses.protocol import ConditionalEntropy, split_features
+from fedcel.losses.protocol import split_features
 from fedcel.named_tensors import add_prefix, select_prefix
-from fedcel.testing import CELContract
 from tests.fedcel.losses.cel.gates import gated
 from tests.fedcel.losses.cel.readers import read_clients
 from tests.fedcel.losses.single import single
@@ -26,22 +25,6 @@ def hybrid(clusters: int, classes: int = 3) -> Any:
 def fresh(seed: int) -> torch.Generator:
     """Return a generator."""
     return torch.Generator().manual_seed(seed)
-
-
-class TestHybrid(CELContract):
-    """The contract, with two clusters a class."""
-
-    def build(self) -> ConditionalEntropy:
-        """Return the hybrid."""
-        return hybrid(2)
-
-
-class TestHybridByDefault(CELContract):
-    """The contract, with the default number of clusters."""
-
-    def build(self) -> ConditionalEntropy:
-        """Return the hybrid."""
-        return hybrid(0)
 
 
 def test_loss_is_the_clusters_and_the_attentions_gradient_is_gated() -> None:

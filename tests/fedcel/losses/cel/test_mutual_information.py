@@ -15,8 +15,7 @@ from fedcel.losses.cel.mutual_information import (
     MutualInformation,
     squared_distances,
 )
-from fedcel.losses.protocol import ConditionalEntropy, split_features
-from fedcel.testing import CELContract
+from fedcel.losses.protocol import split_features
 from tests.fedcel.losses.single import single
 
 
@@ -30,22 +29,6 @@ def information(
 def fresh(seed: int) -> torch.Generator:
     """Return a generator."""
     return torch.Generator().manual_seed(seed)
-
-
-class TestInformation(CELContract):
-    """The contract, for the upper bound."""
-
-    def build(self) -> ConditionalEntropy:
-        """Return the loss that comes with the settings."""
-        return information()
-
-
-class TestLowerInformation(CELContract):
-    """The contract, for the lower bound."""
-
-    def build(self) -> ConditionalEntropy:
-        """Return the lower bound."""
-        return information(bound="lower")
 
 
 @settings(deadline=None, max_examples=30)

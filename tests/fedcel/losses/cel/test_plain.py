@@ -6,19 +6,10 @@ from hypothesis import strategies as st
 
 from fedcel.losses.cel.plain import Plain
 from fedcel.losses.cel.spread_penalties import channel_penalty
-from fedcel.losses.protocol import ConditionalEntropy, split_features
-from fedcel.testing import CELContract
+from fedcel.losses.protocol import split_features
 from tests.fedcel.losses.single import single
 
 PLAIN = single(Plain(penalty="linear"), 3)
-
-
-class TestPlain(CELContract):
-    """The contract, with the linear penalty."""
-
-    def build(self) -> ConditionalEntropy:
-        """Return the plain loss."""
-        return PLAIN
 
 
 def test_spread_by_hand() -> None:

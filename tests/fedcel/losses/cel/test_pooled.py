@@ -11,7 +11,6 @@ from fedcel.losses.cel import (
     CEL,
     THRESHOLD_SHARE,
     ClusterCEL,
-    ConditionalEntropy,
     CutShape,
     OneClient,
     Plain,
@@ -20,19 +19,10 @@ from fedcel.losses.cel import (
 from fedcel.nets import Cnn, Vgg11, build_net
 from fedcel.run_parts import build_terms, build_workspace_net, init_run_state
 from fedcel.settings import parse_settings
-from fedcel.testing import CELContract
 from tests.fedcel.losses.single import options
 
 HERE = __name__
 RAW = {"net.name": f"{HERE}:make_net", "net.features": 12, "cel.kind": "plain", "cel.pool": "mean"}
-
-
-class TestPooled(CELContract):
-    """The contract, of the means of two positions each."""
-
-    def build(self) -> ConditionalEntropy:
-        """Return the pooled plain loss."""
-        return pool(Plain(penalty="linear", pool="mean"), 4, positions=2)
 
 
 def pool(options: CEL, features: int, positions: int) -> OneClient:
@@ -89,7 +79,7 @@ def test_positions_may_differ_as_long_as_their_mean_does_not() -> None:
     """What moves within a channel alone costs nothing, and gets no gradient."""
     z, y = torch.zeros(4, 4), torch.zeros(4, dtype=torch.long)
     z[:, 0], z[:, 1] = torch.arange(4.0), -torch.arange(4.0)
-    loss = TestPooled().build()
+    loss = pool(Plain(penalty="linear", pool="mean"), 4, positions=2)
     z.requires_grad_()
     value = loss.loss({}, z, y).loss
     assert value.item() == 0

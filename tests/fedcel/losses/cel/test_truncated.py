@@ -7,7 +7,6 @@ from torch import Tensor
 from fedcel.losses.cel import ClusterCEL, HybridCEL
 from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.protocol import ConditionalEntropy, State, split_features
-from fedcel.testing import CELContract
 from tests.fedcel.losses.cel.clusters import fresh
 from tests.fedcel.losses.single import single
 
@@ -25,19 +24,6 @@ def truncated(classes: int = 1) -> ConditionalEntropy:
 
 
 TRUNCATED = truncated()
-
-
-class TestTruncated(CELContract):
-    """The contract, with a limit that nobody exceeds: who is left out has no gradient."""
-
-    @pytest.fixture(autouse=True)
-    def narrow(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Take no cluster for too wide."""
-        monkeypatch.setattr("fedcel.losses.cel.kmeans.OUTLIER_FACTOR", 100.0)
-
-    def build(self) -> ConditionalEntropy:
-        """Return the loss of three classes."""
-        return truncated(classes=3)
 
 
 def squares() -> tuple[Tensor, Tensor]:

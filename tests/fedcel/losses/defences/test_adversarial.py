@@ -14,14 +14,12 @@ from fedcel.errors import NetError, SettingsError
 from fedcel.leakage import SmashedData, optimal_leak
 from fedcel.losses import WeightedTerm
 from fedcel.losses.defences.adversarial import Adversarial
-from fedcel.losses.protocol import Defence
 from fedcel.nets import Mlp, build_net
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_net import FlatNet
 from fedcel.posterior.schedule import RoundPlan
 from fedcel.seeding import make_generator
 from fedcel.settings import LocalSettings
-from fedcel.testing import DefenceContract
 from tests.fedcel.losses.single import bind_rival, defence_term
 from tests.fedcel.train_one import train_one
 
@@ -38,14 +36,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def adversary(shape: tuple[int, ...] = SHAPE, features: int = 4) -> Any:
     """Return the defence of images and messages of that size."""
     return bind_rival(Adversarial(), features=features, image=shape)
-
-
-class TestAdversarial(DefenceContract):
-    """The contract."""
-
-    def build(self) -> Defence:
-        """Return a small adversary."""
-        return adversary()
 
 
 def batch(seed: int, shape: tuple[int, ...] = SHAPE, count: int = 6) -> tuple[Tensor, Tensor]:

@@ -9,17 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedcel.losses.defences.nopeek import NoPeek, distance_correlation
-from fedcel.losses.protocol import Defence
-from fedcel.testing import DefenceContract
 from tests.fedcel.losses.single import bind_rival
-
-
-class TestNoPeek(DefenceContract):
-    """The contract."""
-
-    def build(self) -> Defence:
-        """Return the defence."""
-        return bind_rival(NoPeek())
 
 
 def points(seed: int, count: int = 9, features: int = 3) -> Tensor:

@@ -1,0 +1,72 @@
+"""Every kind of loss and defence holds its contract."""
+
+from collections.abc import Callable
+
+import pytest
+
+from fedcel.losses import CEL_TESTS, DEFENCE_TESTS, LossCase
+from fedcel.losses.cel import (
+    CEL,
+    Cluster,
+    CutShape,
+    Gated,
+    Hybrid,
+    MutualInformation,
+    OneClient,
+    Plain,
+)
+from fedcel.losses.defences import Adversarial, NoPeek
+from fedcel.testing.check_names import name_check
+from tests.fedcel.losses.cel.gates import MODES
+from tests.fedcel.losses.single import bind_rival, options
+
+CASES: dict[str, CEL] = {
+    "plain": Plain(penalty="linear"),
+    "pooled": Plain(penalty="linear", pool="mean"),
+    "clusters": Cluster(penalty="linear", clusters=2),
+    "original": Cluster(penalty="linear", clusters=0, form="original"),
+    "small reservoir": Cluster(penalty="linear", clusters=1),
+    "diagonal": Cluster(penalty="linear", clusters=2, clustering="diagonal"),
+    "full": Cluster(penalty="linear", clusters=2, clustering="full"),
+    "truncated": Cluster(penalty="linear", clusters=2, clustering="truncated-k-means"),
+    **{mode: Gated(penalty="linear", attention=mode) for mode in MODES},
+    "hybrid": Hybrid(penalty="linear", clusters=2),
+    "hybrid by default": Hybrid(penalty="linear"),
+    "information": options(kind="mutual-information"),
+    "lower information": MutualInformation(bound="lower"),
+}
+
+
+@pytest.mark.parametrize("check", CEL_TESTS, ids=name_check)
+@pytest.mark.parametrize("name", CASES)
+def test_a_conditional_entropy_holds_its_contract(
+    name: str, check: Callable[[LossCase], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A draw of 3 examples a class has a centre that is none of them.
+
+    No truncated cluster is too wide: members that are left out have no gradient.
+    """
+    if name == "truncated":
+        monkeypatch.setattr("fedcel.losses.cel.kmeans.OUTLIER_FACTOR", 100.0)
+    if name == "small reservoir":
+        monkeypatch.setattr("fedcel.losses.cel.cluster.RESERVOIR_SIZE", 3)
+
+    def build() -> OneClient:
+        loss = CASES[name].bind(CutShape(3, 4, 1.0, positions=2 if name == "pooled" else 1))
+        assert loss is not None
+        return OneClient(loss)
+
+    check(LossCase.of_cel(build, features=4))
+
+
+@pytest.mark.parametrize("check", DEFENCE_TESTS, ids=name_check)
+@pytest.mark.parametrize("rival", [NoPeek(), Adversarial()], ids=["nopeek", "adversarial"])
+def test_a_defence_holds_its_contract(
+    rival: NoPeek | Adversarial,
+    check: Callable[[LossCase], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A small adversary that steps far."""
+    monkeypatch.setattr("fedcel.losses.defences.adversarial.WIDTH", 32)
+    monkeypatch.setattr("fedcel.losses.defences.adversarial.Adversarial.rate", 0.01)
+    check(LossCase.of_defence(lambda: bind_rival(rival), features=4, shape=(1, 4, 4)))
