@@ -24,7 +24,6 @@ from fedcel.losses import (
     GradientRule,
     MetricRange,
     MetricScale,
-    TermSource,
     WeightedTerm,
 )
 from fedcel.losses.cel import CutShape, init_control, move_control
@@ -291,6 +290,10 @@ def bind_terms(
     Returns:
         The terms, with weight 0.
     """
+
+    def advise(name: str, weight: str) -> str:
+        return "keep it finite" if ":" in name else f"lower local.rate, or {weight}"
+
     cut = describe_cut(settings, net, splits.classes, splits.shape)
     options = settings.cel
     if threshold is not None:
@@ -302,12 +305,13 @@ def bind_terms(
             None if options.clip == "none" else options.clip,
             None if options.momentum == "none" else options.momentum,
         )
-        source = _name_source("cel.kind", options.kind, "cel.weight")
-        terms.append(WeightedTerm("cel", loss, 0.0, rule, source))
+        title, remedy = f"cel.kind {options.kind!r}", advise(options.kind, "cel.weight")
+        terms.append(WeightedTerm("cel", loss, 0.0, rule, title, remedy))
     if defence is not None:
-        check_schedule(settings, "defence.name", settings.defence.name)
-        source = _name_source("defence.name", settings.defence.name, "defence.strength")
-        terms.append(WeightedTerm("defence", defence, 0.0, source=source))
+        name = settings.defence.name
+        check_schedule(settings, "defence.name", name)
+        title, remedy = f"defence.name {name!r}", advise(name, "defence.strength")
+        terms.append(WeightedTerm("defence", defence, 0.0, title=title, remedy=remedy))
     return tuple(terms)
 
 
@@ -332,12 +336,6 @@ def describe_cut(
         positions=net.positions,
         image=image,
     )
-
-
-def _name_source(setting: str, value: str, weight: str) -> TermSource:
-    """Return how errors name a loss, and what they advise where it is not finite."""
-    remedy = "keep it finite" if ":" in value else f"lower local.rate, or {weight}"
-    return TermSource(f"{setting} {value!r}", remedy)
 
 
 def find_obstacle(settings: Settings) -> str | None:

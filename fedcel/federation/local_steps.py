@@ -212,7 +212,7 @@ def name_obstacle(terms: Sequence[WeightedTerm]) -> str | None:
     """
     for weighted in terms:
         if not weighted.term.takes_stacks:
-            return f"{weighted.source.name} takes one client's batch at a time"
+            return f"{weighted.title} takes one client's batch at a time"
     return None
 
 

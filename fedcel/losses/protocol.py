@@ -50,7 +50,9 @@ class StackedFeatures(NamedTuple):
     y: Int[Tensor, " N"]
     client: Int[Tensor, " N"]
 
-    __repr__ = summarise_record
+    def __repr__(self) -> str:
+        """Show shapes in place of numbers."""
+        return summarise_record(self)
 
 
 FeatureReader = Callable[[], Iterator[StackedFeatures]]
@@ -115,7 +117,9 @@ class Term(NamedTuple):
     loss: Float[Tensor, "..."]
     metrics: dict[str, Float[Tensor, "..."]]
 
-    __repr__ = summarise_record
+    def __repr__(self) -> str:
+        """Show shapes in place of numbers."""
+        return summarise_record(self)
 
 
 @runtime_checkable

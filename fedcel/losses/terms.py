@@ -38,7 +38,9 @@ class Batch(NamedTuple):
     noise_scale: Float[Tensor, "K B D"] | None = None
     task_gradient: Float[Tensor, "K B D"] | None = None
 
-    __repr__ = summarise_record
+    def __repr__(self) -> str:
+        """Show shapes in place of numbers."""
+        return summarise_record(self)
 
     @property
     def known_scale(self) -> Float[Tensor, "K B D"]:
@@ -89,18 +91,6 @@ class LossTerm:
         return state
 
 
-class TermSource(NamedTuple):
-    """Name and remedy of a term in messages.
-
-    Attributes:
-        name: How errors name it.
-        remedy: What to do where the term is not finite.
-    """
-
-    name: str
-    remedy: str = "lower the learning rate"
-
-
 class GradientRule(NamedTuple):
     """Path of a term's gradient to the parameters.
 
@@ -149,7 +139,10 @@ class WeightedTerm(NamedTuple):
     term: LossTerm
     weight: float
     rule: GradientRule = JOINT
-    source: TermSource = TermSource("a loss")
+    title: str = "a loss"
+    """Name in errors."""
+    remedy: str = "lower the learning rate"
+    """Advice where it is not finite."""
 
     def evaluate(self, state: State, batch: Batch, measure: bool) -> Term:
         """Compute the weighted loss (K,) of a batch, and metrics if they are to be measured."""
@@ -293,5 +286,5 @@ def refuse_undefined_terms(terms: Sequence[WeightedTerm], states: States, batch:
             (gradient,) = torch.autograd.grad(loss, z, allow_unused=True)
             if gradient is None or gradient.isfinite().all():
                 continue
-        name, remedy = weighted.source
-        raise DivergedError(f"{name} {words}, though its features are; {remedy}")
+        remedy = f"though its features are; {weighted.remedy}"
+        raise DivergedError(f"{weighted.title} {words}, {remedy}")

@@ -33,7 +33,9 @@ class Members(NamedTuple):
     one_hot: Float[Tensor, "*k B C"]
     counts: Float[Tensor, "*k C"]
 
-    __repr__ = summarise_record
+    def __repr__(self) -> str:
+        """Show shapes in place of numbers."""
+        return summarise_record(self)
 
 
 def class_members(y: Int[Tensor, "*k B"], classes: int, like: Float[Tensor, "*k B D"]) -> Members:

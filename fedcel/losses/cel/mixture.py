@@ -44,7 +44,9 @@ class Mixture(NamedTuple):
     centres: Float[Tensor, "K D"]
     scales: Float[Tensor, "K *shape"]
 
-    __repr__ = summarise_record
+    def __repr__(self) -> str:
+        """Show shapes in place of numbers."""
+        return summarise_record(self)
 
 
 def log_joint(z: Float[Tensor, "N D"], mixture: Mixture) -> Float[Tensor, "N K"]:

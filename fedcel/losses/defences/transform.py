@@ -46,7 +46,9 @@ class TransformCase(NamedTuple):
     transform: Transform
     z: Float[Tensor, "B D"]
 
-    __repr__ = summarise_record
+    def __repr__(self) -> str:
+        """Show shapes in place of numbers."""
+        return summarise_record(self)
 
     def change(self, z: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
         """Return what is sent in place of features, after checking its shape and values."""

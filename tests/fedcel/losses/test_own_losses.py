@@ -1,5 +1,7 @@
 """A user's loss or defence that breaks its contract is refused before a run, or named in it."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -23,53 +25,26 @@ class Spread(Stateless):
         return self.plain.loss(state, z, y, measure)
 
 
-class Bare(Spread):
-    """Returns a tensor."""
+def change_loss(change: Callable[[Term, Tensor, Tensor], object]) -> type[Spread]:
+    """Return a loss that makes something else of its term, features and labels."""
 
-    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
-        """Return no term."""
-        return super().loss(state, z, y, measure).loss  # type: ignore[return-value]
+    class Changed(Spread):
+        """One line of the contract is broken."""
 
+        def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
+            """Return the changed term."""
+            return change(super().loss(state, z, y, measure), z, y)  # type: ignore[return-value]
 
-class Vector(Spread):
-    """Returns a value for each image."""
-
-    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
-        """Return no scalar."""
-        return Term(z.square().sum(1), {})
+    return Changed
 
 
-class Undefined(Spread):
-    """Returns NaN."""
-
-    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
-        """Return no number."""
-        return Term(z.sum() * torch.nan, {})
-
-
-class Steep(Spread):
-    """Returns a root, whose slope at 0 is infinite."""
-
-    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
-        """Return a loss without a gradient where there is one member a class."""
-        term = super().loss(state, z, y, measure)
-        return Term(term.loss.sqrt(), term.metrics)
-
-
-class Flat(Spread):
-    """Returns a loss that no feature moves."""
-
-    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
-        """Return a loss without a gradient."""
-        return super().loss(state, z.detach(), y, measure)
-
-
-class Random(Spread):
-    """Draws from torch's global stream."""
-
-    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
-        """Return another loss each time."""
-        return Term(super().loss(state, z, y).loss * torch.rand(()), {})
+Bare = change_loss(lambda term, z, y: term.loss)
+Vector = change_loss(lambda term, z, y: Term(z.square().sum(1), {}))
+Undefined = change_loss(lambda term, z, y: Term(z.sum() * torch.nan, {}))
+Steep = change_loss(lambda term, z, y: term._replace(loss=term.loss.sqrt()))
+Flat = change_loss(lambda term, z, y: term._replace(loss=term.loss.detach()))
+Random = change_loss(lambda term, z, y: Term(term.loss * torch.rand(()), {}))
+Hiding = change_loss(lambda term, z, y: Spread().loss({}, z.nan_to_num(), y, False))
 
 
 class Shuffling(Spread):
@@ -89,14 +64,6 @@ class Writing(Spread):
         """Change the features."""
         z.zero_()
         return state
-
-
-class Hiding(Spread):
-    """Makes a number of NaN."""
-
-    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
-        """Return a finite loss of anything."""
-        return super().loss(state, z.nan_to_num(), y, measure)
 
 
 class Counted(Spread):
