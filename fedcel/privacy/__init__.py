@@ -10,12 +10,7 @@ from fedcel.lazy import export_lazily as _export_lazily
 if TYPE_CHECKING:
     from fedcel.privacy.answer_calibration import AnswerCalibration as AnswerCalibration
     from fedcel.privacy.answer_calibration import fit_calibration as fit_calibration
-    from fedcel.privacy.answer_options import USUAL_EPSILONS as USUAL_EPSILONS
-    from fedcel.privacy.answer_options import AnswerOption as AnswerOption
-    from fedcel.privacy.answer_options import choose_cheapest as choose_cheapest
-    from fedcel.privacy.answer_options import label_only_epsilon as label_only_epsilon
-    from fedcel.privacy.answer_options import list_options as list_options
-    from fedcel.privacy.answer_options import score_options as score_options
+    from fedcel.privacy.answer_utility import USUAL_EPSILONS as USUAL_EPSILONS
     from fedcel.privacy.answer_utility import AnswerScore as AnswerScore
     from fedcel.privacy.answer_utility import LabelledLogits as LabelledLogits
     from fedcel.privacy.answer_utility import accuracy_ceiling as accuracy_ceiling

@@ -6,9 +6,9 @@ noise. For an answer a,
 
     P(y | a) is in proportion to the mean over references j of class y of g(a | c_j),
 
-with all classes equally likely beforehand. Of an answer that is a label alone, it is enough to know
+with all classes equally likely beforehand. Of an answer that is only a label, it is enough to know
 how often the net takes each class for each other one, which `estimate_confusions` says. It is
-computed from the answer alone (post-processing), so it costs no privacy of the query's input.
+computed only from the answer (post-processing), so it costs no privacy of the query's input.
 Nothing is promised to the REFERENCE images: they are the server's own, and public as far as this
 mechanism goes.
 """
@@ -30,7 +30,7 @@ from fedcel.short_repr import summarise_record
 from fedcel.tensors import Array, match_kind, to_tensor
 
 MAX_REFERENCES = 512
-"""References of all classes together, where more would only take time; a label alone has all."""
+"""References of all classes together, where more would only take time; `label-only` has all."""
 MIN_PER_CLASS = 8
 """References of a class that are kept in any case."""
 SURE_LOGIT = 1e30
@@ -38,7 +38,7 @@ SURE_LOGIT = 1e30
 FITTED_ANSWERS = 4096
 """Answers to which a temperature is fitted."""
 PRIOR_WEIGHTS = tuple(2.0**power for power in range(-1, 21))
-"""How many references of a class the confusions of all classes together may count for."""
+"""Numbers of references of a class that the confusions of all classes may count for."""
 
 
 References = tuple[Float[Tensor, "V C"], Int[Tensor, " V"]]
@@ -152,7 +152,7 @@ class BayesCalibration:
     shares: Float[Tensor, "R C"]
 
     def __repr__(self) -> str:
-        """Show shapes in the place of numbers."""
+        """Show shapes instead of numbers."""
         return summarise_record(self)
 
     def probabilities(self, answers: Array) -> Array:
@@ -187,7 +187,7 @@ def estimate_confusions(
     often as this one does: P(t | y) = (n_yt + a m_yt) / (n_y + a). The weight a is the one under
     which the counts are most likely (Minka, Estimating a Dirichlet distribution, 2000, equation
     53). So few references speak for all classes together, and many for their own: with 15 of each
-    of ten classes the counts alone leave the probabilities off by several points.
+    of ten classes the counts by themselves leave the probabilities off by several points.
     """
     counts = torch.zeros(classes, classes, dtype=torch.float64)
     counts.index_put_((labels, tops), torch.ones(len(labels), dtype=torch.float64), accumulate=True)
@@ -206,7 +206,7 @@ def estimate_confusions(
 
 
 def _count_labels(mechanism: LabelOnly, references: References | None) -> BayesCalibration:
-    """Return Bayes' rule for labels alone; without references, of a net that is always right."""
+    """Return Bayes' rule for `label-only`; without references, of a net that is always right."""
     confusions = torch.eye(mechanism.classes, dtype=torch.float64)
     if references is not None:
         logits, labels = references
@@ -242,7 +242,7 @@ def _fit_temperature(
 ) -> TemperatureCalibration:
     """Fit the scale that makes the references' labels most likely, over fresh answers.
 
-    Guo et al., ICML 2017, section 4.2, with the answers' noise in the place of the net's doubt.
+    Guo et al., ICML 2017, section 4.2, with the answers' noise instead of the net's doubt.
     """
     repeats = math.ceil(FITTED_ANSWERS / len(logits))
     answers = mechanism.answer(logits.repeat(repeats, 1)).double()

@@ -13,6 +13,9 @@ from fedcel.privacy.privacy_settings import OpenAnswers, PrivacySettings
 from fedcel.privacy.protocol import Mechanism
 from fedcel.short_repr import summarise_record
 
+USUAL_EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
+"""Privacy losses of an answer whose utility every run states."""
+
 
 class LabelledLogits(NamedTuple):
     """A net's logits about images whose classes are known.
@@ -29,7 +32,7 @@ class LabelledLogits(NamedTuple):
     messages: int = 1
 
     def __repr__(self) -> str:
-        """Show shapes in the place of numbers."""
+        """Show shapes instead of numbers."""
         return summarise_record(self)
 
     def keep_rows(self, rows: int) -> "LabelledLogits":

@@ -95,8 +95,7 @@ class GridNoise:
     """`add_grid_noise` with noise drawn ahead, many values at once, each used once.
 
     Small groups of answers cost a third of what they cost by themselves. The time of a draw depends
-    on all of its values together, of which the answers that wait for it get some. A process that
-    forks keeps none of its parent's noise.
+    on the noise of many answers together. A process that forks keeps none of its parent's noise.
     """
 
     _t: int
@@ -130,7 +129,7 @@ class GridNoise:
         return noise
 
     def restart(self) -> None:
-        """Begin anew in a process that was forked, whose lock another thread may have held."""
+        """Start over in a process that was forked, whose lock another thread may have held."""
         self._lock = Lock()
         self._forget()
 

@@ -82,7 +82,7 @@ def distinguishing_scores(
     for noise that is independent in each value and pure.
     """
     apart = first.mean(0) - second.mean(0)
-    far = apart.abs() >= apart.abs().max() / 4  # others differ by chance alone; all where none does
+    far = apart.abs() >= apart.abs().max() / 4  # others differ only by chance; all where none does
     return [lambda rows: rows @ apart, lambda rows: (rows * apart.sign())[:, far].amin(1)]
 
 

@@ -1,4 +1,4 @@
-"""A label alone, by k-ary randomised response: Kairouz, Oh and Viswanath, JMLR 2016, section 3.
+"""Label-only answers by randomised response: Kairouz, Oh and Viswanath, JMLR 2016, section 3.
 
 The top class is told with chance p = e^eps/(e^eps + C - 1), any other one with equal chances. No
 epsilon-DP answer about balanced classes is right more often. OpenDP confirms the chance; the labels

@@ -12,7 +12,7 @@ SMALLEST_NOISE, LARGEST_NOISE = 1e-20, 1e20
 
 
 class UpdateSettings(Options):
-    """How an update is bounded and perturbed before it leaves its holder."""
+    """Clip and noise of an update before it leaves its holder."""
 
     clip: Positive | Off = Field(
         "none", description="Largest L2 norm of an uploaded delta; longer ones are scaled down."

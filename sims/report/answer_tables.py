@@ -9,19 +9,21 @@ from fedcel.errors import SettingsError
 from fedcel.metrics import chance_accuracy, is_at_chance
 from fedcel.privacy import (
     USUAL_EPSILONS,
-    AnswerOption,
     ClippedAnswers,
     accuracy_ceiling,
-    choose_cheapest,
     clip_sensitivity,
-    label_only_epsilon,
-    list_options,
-    score_options,
     score_probabilities,
 )
 from fedcel.runs import predict_labelled, read_run
 from fedcel.settings import PrivacySettings
 from sims.progress import show_steps
+from sims.report.answer_options import (
+    AnswerOption,
+    choose_cheapest,
+    label_only_epsilon,
+    list_options,
+    score_options,
+)
 from sims.report.table import Table, format_columns, make_table
 
 EPSILON_STEP = 0.5

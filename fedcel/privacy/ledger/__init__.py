@@ -1,4 +1,4 @@
-"""What each client has spent: a database that answers for every epsilon."""
+"""Budgets of clients: a database that accounts for every epsilon spent."""
 
 from fedcel.privacy.budget_units import MICRO, to_granted_micro, to_micro_epsilon
 from fedcel.privacy.ledger.address import LedgerAddress, PostgresAddress, parse_ledger_address

@@ -1,4 +1,4 @@
-"""Where a ledger is: a file of SQLite, or a database of PostgreSQL that several hosts share."""
+"""Address of a ledger: a file of SQLite, or a database of PostgreSQL that several hosts share."""
 
 import re
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ class PostgresAddress:
     """A database of PostgreSQL; as text it shows no password."""
 
     url: str = field(repr=False)
-    """All of it, the password included: for the driver alone."""
+    """All of it, the password included: only for the driver."""
     shown: str
 
     def __str__(self) -> str:

@@ -9,7 +9,7 @@ from fedcel.privacy.ledger.address import LedgerAddress
 Result = TypeVar("Result")
 
 LOCK_SECONDS = 30.0
-"""How long to wait for another process's transaction."""
+"""Time to wait for another process's transaction."""
 FORMAT = 3
 """Format of the tables, the same in both databases."""
 OLDER_FORMAT = 2

@@ -343,7 +343,7 @@ class Ledger:
         )
 
     def _write(self, work: Callable[["WriteTransaction"], Result]) -> Result:
-        """Do the work while this process alone writes."""
+        """Do the work while no other process writes."""
 
         def write(db: LedgerDatabase) -> Result:
             transaction = WriteTransaction(db)

@@ -36,7 +36,7 @@ CREATION_LOCK = 0x6665644C
 """Held while tables are made; the same number that marks a file of SQLite."""
 CONNECT_SECONDS = 5
 RETRY_SECONDS = 10.0
-"""How long a lost connection, or a conflict, is tried again; then the caller is told."""
+"""Time for which a lost connection, or a conflict, is tried again; then the caller is told."""
 IDLE_SECONDS = LOCK_SECONDS / 2
 """After this the server ends a writing transaction whose process hangs: others wait longer."""
 
@@ -99,7 +99,7 @@ class Commit(NamedTuple, Generic[Result]):
 
 @final
 class PostgresDatabase(LedgerDatabase):
-    """A ledger in a database of PostgreSQL; a lost connection is made anew."""
+    """A ledger in a database of PostgreSQL; a lost connection is replaced."""
 
     address: PostgresAddress
     format_query = "SELECT format FROM ledger"

@@ -36,10 +36,10 @@ groups change is then written once for all of them."""
 CHECKPOINT_PAGES = 64_000
 """Of the log at which a commit does that work itself, should the thread for it never come to it."""
 PROBE_BYTES = 2**18
-"""What a probe asks of the disk: a group of 64 charges writes about as much."""
+"""Written by a probe, about as much as a group of 64 charges."""
 WRITE_FORMAT = f"PRAGMA user_version = {FORMAT}"
 BEGIN_SECONDS = 3.0
-"""How long another process may take to begin or end its use of a file: its log is not there yet."""
+"""Given to another process to begin or end its use of a file: its log is not there yet."""
 CHECKPOINT_TURNS = 3
 """Each takes what was written during the one before: a few milliseconds, then less than one."""
 
@@ -136,7 +136,7 @@ class SqliteDatabase(LedgerDatabase):
         """Do nothing: a transaction lasts until its process ends it, or ends."""
 
     def check_integrity(self) -> list[str]:
-        """Return what SQLite finds wrong with the file."""
+        """Return the faults that SQLite finds in the file."""
         verdicts = self._connection.execute("PRAGMA integrity_check").fetchall()
         return [f"SQLite: {text}" for (text,) in verdicts if text != "ok"]
 
@@ -167,7 +167,7 @@ class SqliteDatabase(LedgerDatabase):
     def _work_in_log(self) -> None:
         """Have the write-ahead log worked into the file in time, in a thread, beside the commits.
 
-        Within a commit it would take some ten milliseconds. The log begins anew at the next commit
+        Within a commit it would take some ten milliseconds. The log starts over at the next commit
         that finds nothing left of it, so that the rest, which is small, is done here.
         """
         if self._checkpoint.is_alive():
@@ -259,7 +259,7 @@ def connect_ledger(path: Path) -> sqlite3.Connection:
 
 
 def _create_private(path: Path) -> None:
-    """Make a missing file for its owner alone; SQLite gives its log the same permissions.
+    """Make a missing file for its owner only; SQLite gives its log the same permissions.
 
     A file that is there is not opened: closing it would drop this process's locks on it.
     """

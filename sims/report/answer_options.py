@@ -1,27 +1,23 @@
 """Choice of a mechanism, clip and epsilon: all are scored, the cheapest that suffices is named."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from typing import NamedTuple
 
-from fedcel.privacy.answer_calibration import fit_calibration
-from fedcel.privacy.answer_utility import (
+from fedcel.privacy import (
     AnswerScore,
-    LabelledLogits,
-    accuracy_ceiling,
-    score_answers,
-)
-from fedcel.privacy.privacy_settings import (
     GaussianAnswers,
+    LabelledLogits,
     LabelOnlyAnswers,
     LaplaceAnswers,
     OwnAnswers,
     PrivacySettings,
+    accuracy_ceiling,
+    fit_calibration,
+    score_answers,
 )
 
-USUAL_EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
-"""Privacy losses of an answer whose utility every run states."""
 VALIDATION_ANSWERS = 4000
 """Answers by which an option is chosen, so that its noise does not choose."""
 
@@ -46,15 +42,9 @@ class AnswerOption(NamedTuple):
 def list_options(
     privacy: PrivacySettings, epsilons: Iterable[float], clips: Iterable[float]
 ) -> list[PrivacySettings]:
-    """List each built-in mechanism with each clip, at each epsilon.
+    """List each built-in mechanism, and a user's own, with each clip, at each epsilon.
 
-    Args:
-        privacy: The settings to start from; a mechanism of the user's own is an option, too.
-        epsilons: Privacy losses of an answer.
-        clips: Sizes of the clips `l1` and `clamp`.
-
-    Returns:
-        Settings, the epsilons of an option one after the other.
+    `clips` are sizes of the clips `l1` and `clamp`. The epsilons of an option follow each other.
     """
     shapes = [*product(("l1", "clamp"), clips), ("probabilities", 1.0)]
     kinds: list[PrivacySettings] = [LabelOnlyAnswers()]
@@ -74,17 +64,8 @@ def list_options(
 
 def score_options(
     options: Iterable[PrivacySettings], validation: LabelledLogits, test: LabelledLogits
-) -> Iterable[AnswerOption]:
-    """Score options, one after the other.
-
-    Args:
-        options: Settings, as `list_options` gives them.
-        validation: Logits about validation images.
-        test: Logits about test images.
-
-    Returns:
-        An iterator over the scored options.
-    """
+) -> Iterator[AnswerOption]:
+    """Score options one after the other, on validation and test images."""
     times = math.ceil(VALIDATION_ANSWERS / max(len(validation.labels), 1))
     halves = split_images(validation)
     classes = test.logits.shape[1]
@@ -128,15 +109,7 @@ def average_halves(scores: Sequence[AnswerScore]) -> AnswerScore:
 
 
 def choose_cheapest(options: Iterable[AnswerOption], least_accuracy: float) -> AnswerOption | None:
-    """Choose the least epsilon that answers well enough on validation images.
-
-    Args:
-        options: Scored options.
-        least_accuracy: On validation images, in [0, 1].
-
-    Returns:
-        Of the options with the least epsilon the most accurate one; None where none is good enough.
-    """
+    """Choose the most accurate option of the least epsilon that suffices on validation images."""
     good = [option for option in options if option.validation.accuracy >= least_accuracy]
     return min(
         good, key=lambda option: (option.privacy.epsilon, -option.validation.accuracy), default=None
@@ -147,15 +120,9 @@ def label_only_epsilon(accuracy: float, loss: float, classes: int) -> float:
     """Return the epsilon at which labels by themselves lose no more than an accuracy.
 
     With chance p of the truth, (1 - p)/(C - 1) of any other label, an answer is right with chance
-    a p + (1 - a)(1 - p)/(C - 1), which is solved for p = e^eps/(e^eps + C - 1).
-
-    Args:
-        accuracy: a, of the net's own labels, above 1 / C.
-        loss: What may be lost of it, above 0.
-        classes: C, labels that can be told.
-
-    Returns:
-        Epsilon in nats; 0 where a guess is good enough, infinite where nothing may be lost.
+    a p + (1 - a)(1 - p)/(C - 1), a the accuracy of the net's own labels, above 1 / C; this is
+    solved for p = e^eps/(e^eps + C - 1). Epsilon is 0 where a guess is good enough, infinite where
+    nothing may be lost.
     """
     by_chance = (1 - accuracy) / (classes - 1)
     truth = (accuracy - loss - by_chance) / (accuracy - by_chance)

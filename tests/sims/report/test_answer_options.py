@@ -6,18 +6,20 @@ import pytest
 import torch
 
 from fedcel.privacy import (
-    AnswerOption,
     AnswerScore,
     GaussianAnswers,
     LabelledLogits,
     LabelOnlyAnswers,
     LaplaceAnswers,
+)
+from sims.report.answer_options import (
+    AnswerOption,
     choose_cheapest,
     label_only_epsilon,
     list_options,
     score_options,
+    split_images,
 )
-from fedcel.privacy.answer_options import split_images
 
 LABELS = torch.arange(120) % 4
 IMAGES = LabelledLogits(9.0 * torch.nn.functional.one_hot(LABELS, 4).double(), LABELS)
