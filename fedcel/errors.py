@@ -63,7 +63,7 @@ class StackingError(FailedError):
 
 
 class EngineError(FailedError):
-    """What carries messages to clients broke down."""
+    """Breakdown of the engine that carries messages to clients."""
 
 
 class LeakError(FedcelError, ValueError):

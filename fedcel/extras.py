@@ -24,7 +24,7 @@ PACKAGES = {
     "trackers": ("PIL", "mlflow", "tensorboard"),
     "wandb": ("wandb",),
 }
-"""What each extra brings by itself, by the names that are imported."""
+"""Packages that each extra brings by itself, by the names that are imported."""
 
 INCLUDES = {
     "simulation": ("attacks", "diagnostics", "privacy", "report"),

@@ -1,4 +1,4 @@
-"""What begins anew in a process that was forked, whose locks another thread may have held."""
+"""Objects that start over in a forked process, as another thread may have held their locks."""
 
 import os
 from typing import Protocol, runtime_checkable
@@ -10,14 +10,14 @@ class Restartable(Protocol):
     """Holds a lock, or what no two processes may use."""
 
     def restart(self) -> None:
-        """Begin anew, as if nothing had happened yet."""
+        """Start over, as if nothing had happened yet."""
 
 
 _KEPT: WeakSet[Restartable] = WeakSet()
 
 
 def restart_in_forks(owner: Restartable) -> None:
-    """Have an object begin anew in each process that is forked from this one."""
+    """Have an object start over in each process that is forked from this one."""
     _KEPT.add(owner)
 
 

@@ -25,7 +25,7 @@ Off = Literal["none"]
 
 
 class Words(NamedTuple):
-    """What a setting takes, in plain words, where its type does not say it."""
+    """Values that a setting takes, in plain words, where its type does not say it."""
 
     words: str
 
@@ -258,7 +258,7 @@ LIMITS = {
     "less_than_equal": "{le:g} or less",
     "literal_error": "{expected}",
 }
-"""What pydantic's kinds of error mean for a value, in words."""
+"""Meaning of pydantic's kinds of error for a value, in words."""
 
 
 def describe_problems(error: ValidationError, known_keys: Iterable[str], prefix: str = "") -> str:

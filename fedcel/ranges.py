@@ -1,4 +1,4 @@
-"""What a number may be, in the same words wherever it is given: in settings or to a function."""
+"""Ranges of numbers, in the same words for settings and for arguments of functions."""
 
 import math
 from collections.abc import Callable

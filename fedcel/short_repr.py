@@ -2,22 +2,26 @@
 
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from torch import Tensor, nn
 
+Record = TypeVar("Record")
 MAX_ITEMS = 3
 """Items of a list that are shown one by one."""
 MAX_CHARACTERS = 60
 """Characters of one value that are shown."""
 
 
-def summarise_record(record: object) -> str:
-    """Describe a record in a line: of tensors their shapes, of lists their lengths.
+def show_shapes(kind: type[Record]) -> type[Record]:
+    """Print records of a class, a named tuple or a dataclass, by the shapes of their tensors."""
+    kind.__repr__ = summarise_record  # type: ignore[method-assign]
+    return kind
 
-    The `__repr__` of named tuples and dataclasses that hold tensors.
-    """
+
+def summarise_record(record: object) -> str:
+    """Describe a record in a line: of tensors their shapes, of lists their lengths."""
     if is_dataclass(record):
         names = [field.name for field in fields(record) if field.repr]
     else:

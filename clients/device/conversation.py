@@ -27,7 +27,7 @@ from clients.service_messages import (
     ProblemBody,
 )
 from fedcel.errors import LeakError, ModelVersionError, ServiceError, SpentError
-from fedcel.short_repr import summarise_record
+from fedcel.short_repr import show_shapes
 
 MAX_REPLY_BYTES = 2**20  # of any reply but an encoder
 MAX_REFUSALS = 6
@@ -94,6 +94,7 @@ class Uncertainty(NamedTuple):
     information: float
 
 
+@show_shapes
 class PrivatePrediction(NamedTuple):
     """A private answer about one image."""
 
@@ -112,10 +113,6 @@ class PrivatePrediction(NamedTuple):
     """Bits beyond the label that all messages of this device may have told the service."""
     group: GroupCharge | None = None
     """Group of nearly equal images that the message was charged to."""
-
-    def __repr__(self) -> str:
-        """Return a line; tensors by their shapes."""
-        return summarise_record(self)
 
 
 class ServiceClient:

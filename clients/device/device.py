@@ -25,7 +25,7 @@ from clients.encoder_leak_guard import Leak, LeakGuard
 from clients.service_messages import ModelCard
 from fedcel.errors import DataError, NearDuplicateError
 from fedcel.nets import SplitNet
-from fedcel.short_repr import summarise_record
+from fedcel.short_repr import show_shapes
 
 NEAR_SIGMAS = 1.0
 """Two images so near are told apart by one message in at most 69 % of cases: Phi(1/2)."""
@@ -176,6 +176,7 @@ class DeviceBuilder(Protocol):
         ...
 
 
+@show_shapes
 @final
 @dataclass(frozen=True)
 class ImageOwner:
@@ -207,10 +208,6 @@ class ImageOwner:
     group_limit: float | None = None
     near_duplicates: NearDuplicatePolicy = "count"
     near_sigmas: float = NEAR_SIGMAS
-
-    def __repr__(self) -> str:
-        """Show no image: whatever prints this may be a log that leaves the device."""
-        return summarise_record(self)
 
     def build_device(self, card: ModelCard, net: SplitNet) -> Device:
         """Measure a received encoder, and make a device with it; as `DeviceBuilder` states."""

@@ -45,7 +45,7 @@ from fedcel.leakage import (
     optimal_leak,
 )
 from fedcel.seeding import make_generator
-from fedcel.short_repr import summarise_record
+from fedcel.short_repr import show_shapes
 
 COPY_DISTANCE = 1.5 / 255  # root mean square of pixels' differences below which two images are one
 TARGETS_AT_ONCE = 256  # compared with the attacker's images
@@ -56,6 +56,7 @@ FAILURE_PREFIX = "failed with"
 Pictures = dict[str, Tensor]
 
 
+@show_shapes
 class AttackOutcome(NamedTuple):
     """Result of attacks: rows, pictures, and the scores of each target."""
 
@@ -66,10 +67,6 @@ class AttackOutcome(NamedTuple):
     and under each attack's name the first reconstructions of its best seed."""
     per_image: per_image.Vectors
     """Scores of each target, named by `fedcel.per_image.vector_name`."""
-
-    def __repr__(self) -> str:
-        """Show shapes instead of numbers."""
-        return summarise_record(self)
 
 
 def ignore(*news: object) -> None:
@@ -92,15 +89,12 @@ class AttackListener:
     keep_outcome: Callable[[str, AttackOutcome], None] = ignore
 
 
+@show_shapes
 class AttackedAttributes(NamedTuple):
     """Attributes of the attacker's own images, and of the targets, which the attack looks for."""
 
     auxiliary: Int[Tensor, " A"]
     targets: Int[Tensor, " T"]
-
-    def __repr__(self) -> str:
-        """Show shapes instead of numbers."""
-        return summarise_record(self)
 
 
 def run_attacks(

@@ -17,7 +17,7 @@ def augment_images(
 ) -> Float[Tensor, "B C H W"]:
     """Turn images by up to 9 degrees, scale them by up to 10 %, shift them by up to 6 %.
 
-    Each uniformly at random and anew for every image, black beyond the border.
+    Each uniformly at random for each image, black beyond the border.
 
     Args:
         x: Images (B, C, H, W).

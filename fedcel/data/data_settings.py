@@ -13,7 +13,7 @@ from fedcel.errors import DataError
 from fedcel.options import Options
 
 ImageCount = Annotated[int, Field(ge=2)] | Literal["auto"]
-"""How many images: a number, or a share of those that there are."""
+"""Number of images, or a share of those that there are."""
 OWN, PARITY = "own", "parity"
 LEAST_IMAGES = 2
 MOST_VALIDATION, MOST_AUXILIARY, MOST_TEST = 150, 250, 400
@@ -29,7 +29,7 @@ class SplitSizes(NamedTuple):
 
 
 class DataSettings(Options):
-    """Where images come from and who holds which."""
+    """Source of images, their split and their partition."""
 
     source: Source = Digits()
     partition: Partition = Dirichlet()
@@ -91,7 +91,7 @@ class DataSettings(Options):
         return images._replace(y=self.map_labels(images.y, where))
 
     def count_task_classes(self, classes: int) -> int:
-        """Return how many classes the task has, of images of so many; see `map_labels`."""
+        """Count the classes of the task, of images of `classes` classes; see `map_labels`."""
         where = f"data.source {self.source.kind_name!r}"
         return int(self.map_labels(torch.arange(classes), where).max()) + 1
 

@@ -193,12 +193,12 @@ def _choose_columns(split: datasets.Dataset, source: HuggingFace, where: str) ->
 
 
 def _holds_whole_numbers(feature: object) -> bool:
-    """Say whether a column is of whole numbers, as labels without metadata are."""
+    """Whether a column is of whole numbers, as labels without metadata are."""
     return isinstance(feature, datasets.Value) and "int" in feature.dtype
 
 
 def _may_hold_pictures(feature: object) -> bool:
-    """Say whether a column without metadata is of bytes, or of `bytes` and `path`."""
+    """Whether a column without metadata is of bytes, or of `bytes` and `path`."""
     if isinstance(feature, dict):
         return "bytes" in feature and _may_hold_pictures(feature["bytes"])
     return isinstance(feature, datasets.Value) and feature.dtype in ("binary", "large_binary")

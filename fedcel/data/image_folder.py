@@ -12,7 +12,7 @@ from fedcel.data.source import ColourSource
 from fedcel.errors import DataError, escape_controls
 
 SYSTEM_NAMES = {"thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx", "@eadir"}
-"""What systems leave in folders of pictures, in lower case; names with a dot in front likewise."""
+"""Files that systems leave in folders of pictures, in lower case; so are names with a dot first."""
 PARTS = {"train", "training", "test", "testing", "val", "valid", "validation", "dev"}
 """Folders of these names are parts of a data set, if there are no others beside them."""
 
@@ -171,7 +171,7 @@ def _list_class_files(root: Path) -> list[Path]:
 
 
 def _describe_strays(root: Path) -> list[str]:
-    """Say which files beside the folders of classes are left out."""
+    """Describe the files beside the folders of classes, which are left out."""
     names = [path.name for path in _list_visible(root) if not path.is_dir()]
     if not names:
         return []

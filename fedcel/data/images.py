@@ -13,13 +13,14 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from fedcel.errors import DataError, describe_unforeseen
-from fedcel.short_repr import summarise_record
+from fedcel.short_repr import show_shapes
 
 Labels = Int[Tensor, " _"]
 MAX_ABSENT = 5  # labels that a message names
 LUMINANCE = (0.299, 0.587, 0.114)  # red, green, blue
 
 
+@show_shapes
 class Images(NamedTuple):
     """Images and their labels.
 
@@ -31,13 +32,10 @@ class Images(NamedTuple):
     x: Float[Tensor, "N C H W"]
     y: Int[Tensor, " N"]
 
-    def __repr__(self) -> str:
-        """Show shapes in the place of numbers."""
-        return summarise_record(self)
 
-
+@show_shapes
 class SourceParts(NamedTuple):
-    """What a source gives, before any look at the images.
+    """Images of a source, unchecked.
 
     Attributes:
         train: The training images.
@@ -50,10 +48,6 @@ class SourceParts(NamedTuple):
     test: Images | None = None
     holders: Labels | None = None
     notes: tuple[str, ...] = ()
-
-    def __repr__(self) -> str:
-        """Show shapes in place of numbers."""
-        return summarise_record(self)
 
 
 def scale_bytes(pixels: NDArray[np.generic]) -> Tensor:

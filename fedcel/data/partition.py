@@ -1,4 +1,4 @@
-"""Who holds which training image: even, Dirichlet, shards of few classes, or as it was collected.
+"""Partition of training images among clients: even, Dirichlet, shards, or as it was collected.
 
 The deals of flwr-datasets' IidPartitioner, DirichletPartitioner and ShardPartitioner, which the
 tests hold these to. Own code beside it: there each client's part is a table of its own, and 10 000

@@ -37,7 +37,7 @@ TURNS = {
     7: "TRANSVERSE",
     8: "ROTATE_90",
 }
-"""What brings a picture upright, by its orientation, in the names of `PIL.Image.Transpose`."""
+"""Turn that brings a picture upright, by its orientation, in the names of `PIL.Image.Transpose`."""
 BITS = 0x0102  # a sample's, of TIFF
 USUAL_BITS = range(15, 17)
 """Bits of the brightest pixel of many pictures that use the 16 bits that they are stored in."""
@@ -52,11 +52,11 @@ PICTURE_CHANGES = {
     "unread": "with EXIF that cannot be read, taken as they are stored",
     "frames": "with several frames, of which the first is taken",
 }
-"""What may be done to a picture beside resizing, in the words of `describe_pictures`."""
+"""Changes of a picture beside resizing, in the words of `describe_pictures`."""
 
 SAVE_ANEW = "save them anew as JPEG or PNG of 8 bits a channel"
 PictureFile = Path | BytesIO | None
-"""Where a picture is; None where a table has no value."""
+"""Place of a picture; None where a table has no value."""
 FIRST_IMAGES = 2
 """Pictures that are decoded before the check: enough to tell an image from its batch."""
 ImageCheck = Callable[[Tensor], None]
@@ -82,7 +82,7 @@ def check_first_images(check: ImageCheck) -> Iterator[None]:
 
 
 class PictureTally(NamedTuple):
-    """What pictures were before they became one tensor.
+    """Sizes and kinds of pictures before they became one tensor.
 
     Attributes:
         smallest: Least width and least height in pixels, which need not be of the same one.
@@ -185,7 +185,7 @@ def decode_pictures(
 def describe_pictures(
     tally: PictureTally, count: int, classes: int, shape: tuple[int, ...]
 ) -> list[str]:
-    """Say in a line or two what was done to pictures; nothing where nothing was.
+    """Describe in a line or two what was done to pictures; no line where nothing was.
 
     Args:
         tally: What the pictures were.

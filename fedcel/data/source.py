@@ -27,7 +27,7 @@ from fedcel.data.images import (
 from fedcel.data.pictures import PictureTally, describe_pictures
 from fedcel.errors import DataError, FedcelError
 from fedcel.options import Kind
-from fedcel.short_repr import summarise_record
+from fedcel.short_repr import show_shapes
 from fedcel.tensors import number_labels
 
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?(?<!\.parquet)(?<!\.arrow)")
@@ -242,6 +242,7 @@ class ImportedSource(ColourSource, is_imported=True):
         return SourceParts(*cast(tuple[Images, Images | None, Labels | None], parts))
 
 
+@show_shapes
 class SourceData(NamedTuple):
     """All images of a source, checked and of one shape.
 
@@ -258,10 +259,6 @@ class SourceData(NamedTuple):
     classes: int
     holders: Labels | None
     notes: tuple[str, ...] = ()
-
-    def __repr__(self) -> str:
-        """Show shapes in the place of numbers."""
-        return summarise_record(self)
 
     @property
     def y(self) -> Labels:
@@ -319,9 +316,9 @@ def read_source(source: Source, *, is_numbered_anew: bool = False) -> SourceData
 def describe_fit(
     original_shape: tuple[int, ...], images: Images, count: int, classes: int
 ) -> list[str]:
-    """Say what fitting images of one shape (C, H, W) to the settings did; nothing if nothing.
+    """Describe what fitting images of one shape (C, H, W) to the settings did, if anything.
 
-    `count` images of `classes` are meant, of which `images` are the training part.
+    `count` is of training and test images, `images` are those to train on.
     """
     channels, height, width = original_shape
     shape = tuple(images.x.shape[1:])

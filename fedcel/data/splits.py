@@ -16,7 +16,7 @@ from fedcel.data.partition import ClientParts, Positions
 from fedcel.data.source import SourceData, read_source
 from fedcel.errors import DataError
 from fedcel.seeding import make_generator, stream_seed
-from fedcel.short_repr import summarise_record
+from fedcel.short_repr import show_shapes
 
 
 class SplitPositions(NamedTuple):
@@ -28,6 +28,7 @@ class SplitPositions(NamedTuple):
     test: Positions
 
 
+@show_shapes
 @dataclass(frozen=True, eq=False)
 class Splits:
     """All images of a run, in disjoint sets; treat the tensors as read-only.
@@ -54,13 +55,9 @@ class Splits:
     dropped: int
     notes: tuple[str, ...] = ()
 
-    def __repr__(self) -> str:
-        """Show shapes in the place of numbers."""
-        return summarise_record(self)
-
     @property
     def client_sizes(self) -> list[int]:
-        """How many training images each client has."""
+        """Number of training images of each client."""
         return self.clients.sizes.tolist()
 
     @property
@@ -169,16 +166,13 @@ def read_task_source(data: DataSettings) -> SourceData:
     )
 
 
+@show_shapes
 class Attributes(NamedTuple):
     """The images' own classes where the task is coarser, in the order of a run's splits."""
 
     training: Labels
     auxiliary: Labels
     test: Labels
-
-    def __repr__(self) -> str:
-        """Show shapes in the place of numbers."""
-        return summarise_record(self)
 
 
 @lru_cache(maxsize=4)
@@ -207,7 +201,7 @@ def load_attributes(data: DataSettings, clients: int, seed: int) -> Attributes |
 def describe_roles(
     source: SourceData, roles: SplitPositions, dropped: int, data: DataSettings
 ) -> list[str]:
-    """Say how many images each part takes where the data decide it, and what is left out."""
+    """Describe the sizes of parts that the data decide, and the images that are left out."""
     lines = []
     if "auto" in (data.validation, data.auxiliary, data.test):
         lines.append(
@@ -246,7 +240,7 @@ def _load_node_splits(data: NodeDataSettings, clients: int) -> Splits:
 def hold_out_classes(
     source: SourceData, data: DataSettings
 ) -> tuple[SourceData, Bool[Tensor, " N"]]:
-    """Return a source with its labels numbered anew, and which images are of held-out classes.
+    """Return a source with renumbered labels, and which images are of held-out classes.
 
     DataError when fewer than two classes or fewer than are held out would be left.
     """

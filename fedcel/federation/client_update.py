@@ -29,13 +29,14 @@ from fedcel.nets import FlatNet
 from fedcel.posterior import RoundPlan, RoundSchedule, list_trained_parameters
 from fedcel.privacy import UpdateSettings, add_update_noise, clip_update
 from fedcel.seeding import make_generator
-from fedcel.short_repr import summarise_record
+from fedcel.short_repr import show_shapes
 from fedcel.torch_state import usual_torch_state
 
 _BATCHES_AHEAD = 8
 """Batches of clients whose updates may wait for each other, so that equal sizes come together."""
 
 
+@show_shapes
 class RoundRequest(NamedTuple):
     """What the server sends to the clients of a round; None where the settings do not use it.
 
@@ -61,10 +62,6 @@ class RoundRequest(NamedTuple):
     threshold: float | None = None
     gamma: float | None = None
     gradient: Float[Tensor, " P"] | None = None
-
-    def __repr__(self) -> str:
-        """Show shapes in place of numbers."""
-        return summarise_record(self)
 
 
 class ClientParts(NamedTuple):

@@ -32,7 +32,7 @@ from fedcel.posterior import (
     langevin_step,
     moving_parameters,
 )
-from fedcel.short_repr import summarise_record
+from fedcel.short_repr import show_shapes
 from fedcel.torch_state import use_full_precision
 
 _MIN_MEMBERS = 2  # members without which a class has no spread
@@ -42,6 +42,7 @@ _SUMMARIES = {"loss": torch.mean, "clipped": torch.mean, "update-information": t
 """Metrics of a round that are made of those of all steps."""
 
 
+@show_shapes
 class ClientRound(NamedTuple):
     """What one client's round needs.
 
@@ -59,11 +60,8 @@ class ClientRound(NamedTuple):
     state: State | None = None
     control_variate: Float[Tensor, " P"] | None = None
 
-    def __repr__(self) -> str:
-        """Show shapes in the place of numbers."""
-        return summarise_record(self)
 
-
+@show_shapes
 class ClientUpdate(NamedTuple):
     """What a client's round gives. Of this only the state stays with the client.
 
@@ -83,11 +81,8 @@ class ClientUpdate(NamedTuple):
     state_round: int = 0
     has_lost_state: bool = False
 
-    def __repr__(self) -> str:
-        """Show shapes in the place of numbers."""
-        return summarise_record(self)
 
-
+@show_shapes
 class StepState(NamedTuple):
     """State that a step hands on to the next, besides the parameters.
 
@@ -101,10 +96,6 @@ class StepState(NamedTuple):
     terms: States
     sampler: State
     means: Mapping[str, Float[Tensor, "K E"]] = {}
-
-    def __repr__(self) -> str:
-        """Show shapes in place of numbers."""
-        return summarise_record(self)
 
 
 @use_full_precision()

@@ -8,9 +8,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedcel.losses.cel import GoalControl
-from fedcel.short_repr import summarise_record
+from fedcel.short_repr import show_shapes
 
 
+@show_shapes
 class ServerState(NamedTuple):
     """All that the next round needs of the server."""
 
@@ -45,10 +46,6 @@ class ServerState(NamedTuple):
         """Largest gamma of the next round; None where only the schedule limits it."""
         control = self.control
         return control.value if control and control.steered == "weight" else None
-
-    def __repr__(self) -> str:
-        """Show shapes in the place of numbers."""
-        return summarise_record(self)
 
 
 def init_server_state(model: Float[Tensor, " P"]) -> ServerState:

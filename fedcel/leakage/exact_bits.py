@@ -15,7 +15,7 @@ from fedcel.leakage.messages import Messages, observe_images
 from fedcel.leakage.observation import Observation, find_law
 from fedcel.metrics import mean_half_width, sample_half_width
 from fedcel.progress import tell_progress
-from fedcel.short_repr import summarise_record
+from fedcel.short_repr import show_shapes
 from fedcel.tensors import count_alike
 
 MessageScore = Callable[[Float[Tensor, "Q M"], Int[Tensor, " Q"]], Float[Tensor, "2 3 Q"]]
@@ -28,6 +28,7 @@ MIN_MESSAGES = 3200  # with fewer, Monte Carlo error can push bits above the cer
 LEAST_LOG = -750.0  # nats, whose exponential is 0
 
 
+@show_shapes
 class OptimalLeak(NamedTuple):
     """Leak of one observation to the best possible attacker, in bits and as a rate.
 
@@ -60,10 +61,6 @@ class OptimalLeak(NamedTuple):
     """Bits of each image, mean over noise draws."""
     beyond: Float[Tensor, " M"]
     """Bits beyond the label of each image, mean over noise draws."""
-
-    def __repr__(self) -> str:
-        """Show shapes instead of numbers."""
-        return summarise_record(self)
 
 
 def optimal_leak(

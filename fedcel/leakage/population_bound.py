@@ -12,7 +12,7 @@ from torch import Tensor
 from fedcel.errors import NetError
 from fedcel.leakage.certificate import DIRECTIONS, find_main_coordinates, find_partitions
 from fedcel.seeding import make_generator
-from fedcel.short_repr import summarise_record
+from fedcel.short_repr import show_shapes
 
 GROUPS = (1, 2, 5)
 """Components of a class that are tried."""
@@ -35,6 +35,7 @@ ROUNDING = 1e-12  # of the largest variance, below which one is rounding
 FEW_CARRY = 0.5  # skewness over sqrt(n), one of n values being 1, that hints at a heavy tail
 
 
+@show_shapes
 class GaussianMessages(NamedTuple):
     """Messages of images: independent Gaussian values around an image's features."""
 
@@ -43,10 +44,6 @@ class GaussianMessages(NamedTuple):
     deviation: Float[Tensor, "#n D"]
     """Of the noise, above 0, in units of z: a row for each image, or one for all."""
     labels: Int[Tensor, " n"]
-
-    def __repr__(self) -> str:
-        """Show shapes instead of numbers."""
-        return summarise_record(self)
 
     def take(self, rows: Tensor) -> "GaussianMessages":
         """Return the messages of some images."""

@@ -11,7 +11,7 @@ from torch.nn.functional import softplus
 from fedcel.leakage.observation import ARCHITECTURE, FREE_QUERIES, HEAD, LOG_PROB, MEAN, NOISELESS
 from fedcel.leakage.population_bound import GaussianMessages
 from fedcel.nets import Cut, SplitNet, copy_module, initialise_parameters
-from fedcel.short_repr import summarise_record
+from fedcel.short_repr import show_shapes
 
 IMAGES_AT_ONCE = 1024  # encoded together where no gradient is wanted
 EM_STEPS = 10
@@ -19,6 +19,7 @@ EM_STEPS = 10
 MIN_MESSAGES = 1e-6  # that came through: fewer would divide by nothing
 
 
+@show_shapes
 @dataclass(frozen=True)
 class SmashedData:
     """The message z~ of a split network, its encoder and the law of the cut known.
@@ -36,8 +37,6 @@ class SmashedData:
     name: str = "smashed-data"
     fits_head: bool = True
     has_layers: bool = True
-
-    __repr__ = summarise_record
 
     @property
     def grants(self) -> frozenset[str]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedcel.errors import SettingsError, StackingError
 from fedcel.named_tensors import State as State
-from fedcel.short_repr import summarise_record
+from fedcel.short_repr import show_shapes
 
 FeatureBatches = Callable[[], Iterator[tuple[Tensor, Tensor]]]
 """Reads all the client's features (n, D) and labels (n,), encoded batch by batch on the way.
@@ -37,6 +37,7 @@ class CutShape(NamedTuple):
     image: tuple[int, ...] = ()
 
 
+@show_shapes
 class StackedFeatures(NamedTuple):
     """Features of several clients, client after client.
 
@@ -49,10 +50,6 @@ class StackedFeatures(NamedTuple):
     z: Float[Tensor, "N D"]
     y: Int[Tensor, " N"]
     client: Int[Tensor, " N"]
-
-    def __repr__(self) -> str:
-        """Show shapes in place of numbers."""
-        return summarise_record(self)
 
 
 FeatureReader = Callable[[], Iterator[StackedFeatures]]
@@ -104,6 +101,7 @@ MetricRanges = Mapping[str, MetricRange | Callable[[MetricScale], MetricRange]]
 """Range of each metric that a loss measures, or what makes it of the sizes."""
 
 
+@show_shapes
 class Term(NamedTuple):
     """One batch's loss, and what there is to log about it.
 
@@ -116,10 +114,6 @@ class Term(NamedTuple):
 
     loss: Float[Tensor, "..."]
     metrics: dict[str, Float[Tensor, "..."]]
-
-    def __repr__(self) -> str:
-        """Show shapes in place of numbers."""
-        return summarise_record(self)
 
 
 @runtime_checkable

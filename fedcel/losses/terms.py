@@ -11,12 +11,13 @@ from fedcel.errors import DivergedError
 from fedcel.losses.protocol import FeatureReader, State, Term, select_row, stack_states
 from fedcel.named_tensors import add_prefix, select_prefix
 from fedcel.nets import whiten_features
-from fedcel.short_repr import summarise_record
+from fedcel.short_repr import show_shapes
 
 Streams = Callable[[str], torch.Generator]
 """Purpose -> fresh generator, bound to (seed, round, client)."""
 
 
+@show_shapes
 class Batch(NamedTuple):
     """A batch of each of K clients on its way through the split network.
 
@@ -37,10 +38,6 @@ class Batch(NamedTuple):
     y: Int[Tensor, "K B"]
     noise_scale: Float[Tensor, "K B D"] | None = None
     task_gradient: Float[Tensor, "K B D"] | None = None
-
-    def __repr__(self) -> str:
-        """Show shapes in place of numbers."""
-        return summarise_record(self)
 
     @property
     def known_scale(self) -> Float[Tensor, "K B D"]:

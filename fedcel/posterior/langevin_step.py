@@ -15,7 +15,7 @@ from fedcel.nets import FlatNet
 from fedcel.posterior.protocol import NoiseAdder, Sampler
 from fedcel.posterior.sampler_contract import SAMPLER_CHECKS, SamplerCase
 from fedcel.posterior.schedule import SAMPLERS, LocalSettings, RoundPlan
-from fedcel.short_repr import summarise_record
+from fedcel.short_repr import show_shapes
 
 
 @final
@@ -81,6 +81,7 @@ def _check_own_sampler(part: plugins.PartName, local: LocalSettings) -> None:
     plugins.check_contract(part, SAMPLER_CHECKS, case)
 
 
+@show_shapes
 class LangevinContext(NamedTuple):
     """Chains of K clients in a round, of the M parameters that move.
 
@@ -104,10 +105,6 @@ class LangevinContext(NamedTuple):
     streams: Sequence[torch.Generator]
     noise_buffer: Float[Tensor, " M"]
     sampler: Sampler
-
-    def __repr__(self) -> str:
-        """Show shapes in place of numbers."""
-        return summarise_record(self)
 
     @property
     def bounds_information(self) -> bool:

@@ -9,18 +9,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedcel.nets import FlatNet, NoiseScales, SplitNet, copy_module
-from fedcel.short_repr import summarise_record
+from fedcel.short_repr import show_shapes
 
 
+@show_shapes
 class Prediction(NamedTuple):
     """What S posterior samples predict for N images: logs stay finite however sure a sample is."""
 
     log_samples: Float[Tensor, "S N K"]
     """Each sample's log-probabilities."""
-
-    def __repr__(self) -> str:
-        """Show shapes in the place of numbers."""
-        return summarise_record(self)
 
     @property
     def samples(self) -> Float[Tensor, "S N K"]:

@@ -26,7 +26,7 @@ from torch.nn.functional import cross_entropy, one_hot
 from fedcel.privacy.clip import check_logits
 from fedcel.privacy.label_only import LabelOnly
 from fedcel.privacy.protocol import KnownLaw, Mechanism
-from fedcel.short_repr import summarise_record
+from fedcel.short_repr import show_shapes
 from fedcel.tensors import Array, match_kind, to_tensor
 
 MAX_REFERENCES = 512
@@ -136,6 +136,7 @@ def read_references(
     return rows, places
 
 
+@show_shapes
 @final
 @dataclass(frozen=True, eq=False)
 class BayesCalibration:
@@ -150,10 +151,6 @@ class BayesCalibration:
     mechanism: KnownLaw
     rows: Float[Tensor, "R C"]
     shares: Float[Tensor, "R C"]
-
-    def __repr__(self) -> str:
-        """Show shapes instead of numbers."""
-        return summarise_record(self)
 
     def probabilities(self, answers: Array) -> Array:
         """Return each class's probability; see `AnswerCalibration.probabilities`."""

@@ -11,12 +11,13 @@ from fedcel.metrics import calibration, sample_half_width
 from fedcel.privacy.answer_calibration import AnswerCalibration, fit_calibration
 from fedcel.privacy.privacy_settings import OpenAnswers, PrivacySettings
 from fedcel.privacy.protocol import Mechanism
-from fedcel.short_repr import summarise_record
+from fedcel.short_repr import show_shapes
 
 USUAL_EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Privacy losses of an answer whose utility every run states."""
 
 
+@show_shapes
 class LabelledLogits(NamedTuple):
     """A net's logits about images whose classes are known.
 
@@ -30,10 +31,6 @@ class LabelledLogits(NamedTuple):
     logits: Float[Tensor, "N C"]
     labels: Int[Tensor, " N"]
     messages: int = 1
-
-    def __repr__(self) -> str:
-        """Show shapes instead of numbers."""
-        return summarise_record(self)
 
     def keep_rows(self, rows: int) -> "LabelledLogits":
         """Keep the first messages about each image that give about `rows` rows, one at least."""

@@ -1,4 +1,4 @@
-"""What a client keeps from round to round, in a folder of its own."""
+"""State that a client keeps from round to round, in a folder of its own."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from fedcel.errors import RunError
 from fedcel.files import read_tensors, write_tensors
 from fedcel.losses.cel import State
-from fedcel.short_repr import summarise_record
+from fedcel.short_repr import show_shapes
 
 
 @runtime_checkable
@@ -27,16 +27,13 @@ class ClientMemory(Protocol):
         ...
 
 
+@show_shapes
 class StoredState(NamedTuple):
     """The state that a client starts a round from."""
 
     round: int
     """After which it was written; 0: the client starts without one."""
     state: State | None
-
-    def __repr__(self) -> str:
-        """Show shapes in the place of numbers."""
-        return summarise_record(self)
 
 
 def load_state(memory: ClientMemory, number: int, expected: int | None) -> StoredState:

@@ -1,4 +1,4 @@
-"""What a finished run is worth: predictions, uncertainty, exact leakage, private utility."""
+"""Evaluation of a finished run: predictions, uncertainty, exact leakage, private utility."""
 
 import json
 import platform
@@ -60,7 +60,7 @@ from fedcel.runs.round_log import EVENTS, summarise_kept_shares
 from fedcel.runs.run_folder import Run
 from fedcel.seeding import make_generator
 from fedcel.settings import MIN_SAMPLED_ROUNDS
-from fedcel.short_repr import summarise_record
+from fedcel.short_repr import show_shapes
 
 NOISE_DRAWS = 8  # messages per image over which accuracy is averaged
 PRIVATE_ANSWERS = 2000  # private answers at each epsilon, or one for each image where they are more
@@ -70,19 +70,16 @@ GUESSES_FILE = "guesses.safetensors"
 """The first test images, the likeliest senders of a message of each, and their probabilities."""
 
 
+@show_shapes
 class Evaluation(NamedTuple):
-    """What a finished run is worth on its test images."""
+    """Evaluation of a finished run on its test images."""
 
     result: dict[str, object]
     """The content of result.json."""
     per_image: per_image.Vectors
-    """What its means are of, image by image."""
+    """Values of each image, which the means are of."""
     guesses: dict[str, Tensor]
     """Some test images (T, C, H, W), guesses at them (T, G, C, H, W), probabilities (T, G)."""
-
-    def __repr__(self) -> str:
-        """Show shapes in the place of numbers."""
-        return summarise_record(self)
 
 
 def write_evaluation(folder: str | Path, evaluation: Evaluation) -> None:
@@ -224,7 +221,7 @@ def measure_device(run: Run, net: SplitNet) -> dict[str, int]:
 
 
 def describe_convergence(run: Run) -> str:
-    """Say in plain words whether anything speaks against the chain's convergence."""
+    """Describe whether anything speaks against the chain's convergence."""
     rows = run_folder.open_trace(run.folder).rows
     diagnosis = diagnose(torch.stack(rows)) if rows and run.settings.temperature > 0 else None
     if diagnosis:

@@ -115,7 +115,7 @@ def _lock(folder: Path) -> int | None:
 
 
 def _is_current(handle: int, path: Path) -> bool:
-    """Say whether an open file is still the one of that name."""
+    """Whether an open file is still the one of that name."""
     try:
         return os.path.samestat(os.fstat(handle), path.stat())
     except FileNotFoundError:
@@ -131,7 +131,7 @@ class FolderWriter(NamedTuple):
 
     @property
     def is_gone(self) -> bool:
-        """Say whether it is known to have ended: on another machine that cannot be known."""
+        """Whether it is known to have ended: on another machine that cannot be known."""
         if self.host != socket.gethostname():
             return False
         try:
@@ -144,7 +144,7 @@ class FolderWriter(NamedTuple):
 
     @property
     def is_ending(self) -> bool:
-        """Say whether it was killed, and only has to give back what it holds."""
+        """Whether it was killed, and only has to give back what it holds."""
         if self.is_gone or self.host != socket.gethostname():
             return self.is_gone
         place = PROCESSES / str(self.process)

@@ -12,26 +12,23 @@ from fedcel.posterior import predict
 from fedcel.runs import run_folder
 from fedcel.runs.evaluation import posterior_samples
 from fedcel.seeding import make_generator
-from fedcel.short_repr import summarise_record
+from fedcel.short_repr import show_shapes
 from fedcel.tensors import ArrayLike, to_tensor
 
 _IMAGES_AT_ONCE = 512
 
 
+@show_shapes
 class UncertainPrediction(NamedTuple):
-    """What the posterior says of N images; entropies in nats."""
+    """Predictions of the posterior for N images; entropies in nats."""
 
     probabilities: Float[Tensor, "N K"]
     """The mean of the samples' probabilities."""
     entropy: Float[Tensor, " N"]
     """The entropy of the averaged probabilities: all uncertainty."""
     bald: Float[Tensor, " N"]
-    """What the samples disagree about: uncertainty that more data would remove (Houlsby et al.,
+    """Disagreement of the samples: uncertainty that more data would remove (Houlsby et al.,
     2011, eq. 1)."""
-
-    def __repr__(self) -> str:
-        """Show shapes in the place of numbers."""
-        return summarise_record(self)
 
 
 @final

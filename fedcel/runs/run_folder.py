@@ -20,7 +20,7 @@ from fedcel.posterior import Chain, Trace
 from fedcel.run_parts import init_net
 from fedcel.runs.folder_lock import LOCK, hold_folder
 from fedcel.settings import SELECTORS, Settings, dump_settings, flatten_settings, parse_settings
-from fedcel.short_repr import summarise_record
+from fedcel.short_repr import show_shapes
 
 FORMAT = 1
 MODEL = "model.safetensors"
@@ -32,12 +32,13 @@ _CONTROL_KEYS = {"threshold": ("threshold", "error"), "weight": ("gamma", "gamma
 
 
 class ImageForm(BaseModel, frozen=True, extra="forbid"):
-    """What a model has to know of its images."""
+    """Shape and classes of the images of a model."""
 
     shape: tuple[PositiveInt, PositiveInt, PositiveInt]
     classes: PositiveInt
 
 
+@show_shapes
 class Run(NamedTuple):
     """A finished or interrupted run, in memory."""
 
@@ -47,10 +48,6 @@ class Run(NamedTuple):
     flat: FlatNet
     model: Float[Tensor, " P"]
     samples: list[Float[Tensor, " P"]]
-
-    def __repr__(self) -> str:
-        """Show shapes in the place of numbers."""
-        return summarise_record(self)
 
 
 def create_run(folder: str | Path, settings: Settings) -> None:
@@ -109,12 +106,12 @@ def _list_names(folder: Path) -> set[str]:
 
 
 def is_run(folder: Path) -> bool:
-    """Say whether a run was begun in a folder: one killed before that left at most its lock."""
+    """Whether a run was begun in a folder: one killed before that left at most its lock."""
     return folder.exists() and not (folder.is_dir() and _list_names(folder) <= {LOCK})
 
 
 def has_begun(settings: Settings, folder: str | Path) -> bool:
-    """Say whether a run that goes on has a complete round.
+    """Whether a run that goes on has a complete round.
 
     Args:
         settings: Those that it would go on with.

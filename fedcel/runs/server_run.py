@@ -29,10 +29,10 @@ from fedcel.seeding import make_generator
 from fedcel.settings import Settings
 
 BITS_IMAGES = 400
-"""Validation images at most, of which the leak is measured during training."""
+"""Largest number of validation images of which the leak is measured during training."""
 
 PROBES = 16
-"""Validation images whose logits a chain is diagnosed on, the first so many."""
+"""Number of validation images, the first ones, on whose logits a chain is diagnosed."""
 
 EventCallback = Callable[[Event], None]
 """Shows a round's event to people."""
@@ -43,7 +43,7 @@ class ModelScores(NamedTuple):
 
     metrics: dict[str, float]
     functionals: Float[Tensor, " F"]
-    """What the chain's convergence is judged by."""
+    """Numbers by which the chain's convergence is judged."""
 
 
 class ServerRun:
@@ -90,12 +90,12 @@ class ServerRun:
 
     @property
     def is_over(self) -> bool:
-        """Say whether all rounds are done, or the chain may stop."""
+        """Whether all rounds are done, or the chain may stop."""
         return self.state.round >= self.settings.rounds or self.has_converged
 
     @property
     def has_converged(self) -> bool:
-        """Say whether the run may stop: it is asked to, and nothing speaks against convergence."""
+        """Whether the run may stop: it is asked to, and nothing speaks against convergence."""
         diagnosis = self._trace.latest
         return self.settings.chain.stop and diagnosis is not None and diagnosis.passes
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedcel.attacks import ATTACK_CHECKS, Attack, mean_image, mse
 from fedcel.data import Digits, Images, read_source
 from fedcel.leakage import FREE_QUERIES, LOG_PROB, MEAN, NOISELESS, Observation
-from fedcel.short_repr import summarise_record
+from fedcel.short_repr import show_shapes
 from fedcel.testing.check_names import name_check
 
 KNOWN, TARGETS, FEATURES = 250, 60, 32
@@ -71,6 +71,7 @@ def load_digit_targets() -> tuple[Images, Images]:
     return Images(x[:KNOWN], y[:KNOWN]), Images(x[KNOWN:last], y[KNOWN:last])
 
 
+@show_shapes
 class AttackTrial(NamedTuple):
     """Outcome of an attack on the targets.
 
@@ -83,10 +84,6 @@ class AttackTrial(NamedTuple):
     images: Float[Tensor, "T C H W"]
     lines: list[str]
     draws: list[bytes]
-
-    def __repr__(self) -> str:
-        """Show shapes in place of numbers."""
-        return summarise_record(self)
 
 
 class AttackContract:

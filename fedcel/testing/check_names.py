@@ -1,4 +1,4 @@
-"""How pytest names the checks that a suite shares with the runs."""
+"""Names that pytest shows for checks that a suite shares with the runs."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What every source of images must hold."""
+"""Contract of sources of images."""
 
 import torch
 from jaxtyping import Float
@@ -50,7 +50,7 @@ class SourceContract:
             assert torch.equal(first.holders, second.holders)
 
     def test_settings_are_obeyed(self) -> None:
-        """Whatever the source, images come in the size that the settings ask for."""
+        """Images come in the size that the settings ask for."""
         source = self.settings().source
         if "size" in type(source).model_fields:
             sized = source.model_copy(update={"size": 6})
@@ -75,7 +75,7 @@ class SourceContract:
         assert not self.learnable or accuracy > min(1.2 * guess, (1 + guess) / 2)
 
     def test_holders_are_numbered(self) -> None:
-        """Where images have holders: two or more, from 0, none of them without an image."""
+        """Holders, if there are any, are two or more, from 0, none of them without an image."""
         holders = self.read().holders
         if holders is not None:
             assert holders.min() == 0

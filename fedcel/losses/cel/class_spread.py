@@ -16,12 +16,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fedcel.errors import DataError
-from fedcel.short_repr import summarise_record
+from fedcel.short_repr import show_shapes
 
 ClassShare = Literal["batch-share", "mean-present", "none"]
 """Rule for a class's share in the loss."""
 
 
+@show_shapes
 class Members(NamedTuple):
     """Membership of examples in classes.
 
@@ -32,10 +33,6 @@ class Members(NamedTuple):
 
     one_hot: Float[Tensor, "*k B C"]
     counts: Float[Tensor, "*k C"]
-
-    def __repr__(self) -> str:
-        """Show shapes in place of numbers."""
-        return summarise_record(self)
 
 
 def class_members(y: Int[Tensor, "*k B"], classes: int, like: Float[Tensor, "*k B D"]) -> Members:

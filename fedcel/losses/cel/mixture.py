@@ -17,7 +17,7 @@ from fedcel.errors import SettingsError
 from fedcel.losses.cel import kmeans
 from fedcel.losses.cel.kmeans import ClusteringProblem, FittedClusters, LastClusters
 from fedcel.losses.protocol import State
-from fedcel.short_repr import summarise_record
+from fedcel.short_repr import show_shapes
 
 FLOOR_SHARE = 1e-3
 """Added by EM to each variance (full: to the diagonal), as a share of the mean variance per
@@ -34,6 +34,7 @@ MAX_COVARIANCE_VALUES = 2**27
 """Values of a client's full covariances at most, C K D D: half a gigabyte in float32."""
 
 
+@show_shapes
 class Mixture(NamedTuple):
     """Weights (K,), centres (K, D) in units of z, and variances (K, D) or whitenings (K, D, D).
 
@@ -43,10 +44,6 @@ class Mixture(NamedTuple):
     weights: Float[Tensor, " K"]
     centres: Float[Tensor, "K D"]
     scales: Float[Tensor, "K *shape"]
-
-    def __repr__(self) -> str:
-        """Show shapes in place of numbers."""
-        return summarise_record(self)
 
 
 def log_joint(z: Float[Tensor, "N D"], mixture: Mixture) -> Float[Tensor, "N K"]:

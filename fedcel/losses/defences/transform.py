@@ -12,7 +12,7 @@ from fedcel import plugins
 from fedcel.nets import SplitNet
 from fedcel.plugins import require
 from fedcel.seeding import make_twice
-from fedcel.short_repr import summarise_record
+from fedcel.short_repr import show_shapes
 
 TRIAL_IMAGES = 4
 """Random images on which a transform is tried."""
@@ -35,6 +35,7 @@ class Transform(Protocol):
         ...
 
 
+@show_shapes
 class TransformCase(NamedTuple):
     """A change of what is sent to hold to its contract.
 
@@ -45,10 +46,6 @@ class TransformCase(NamedTuple):
 
     transform: Transform
     z: Float[Tensor, "B D"]
-
-    def __repr__(self) -> str:
-        """Show shapes in place of numbers."""
-        return summarise_record(self)
 
     def change(self, z: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
         """Return what is sent in place of features, after checking its shape and values."""
