@@ -121,9 +121,9 @@ def measure_leakage(
     """
     has_labels = labels is not None
     table, groups = read_images(encoder, images, features, labels, batch_size=batch_size)
-    check_numbers(candidates=candidates, draws=draws, seed=seed)
-    sigma = None if log_prob or sampler else read_noise(noise, dropout, table)
-    messages = choose_messages(table, sigma, dropout, (noise, log_prob, sampler))
+    check_whole("candidates", candidates, 2, "; leave it out for 100")
+    check_numbers(draws, seed)
+    messages, sigma = choose_messages(table, noise, dropout, log_prob=log_prob, sampler=sampler)
     share_right = read_accuracy(accuracy, accuracy_count, logits, groups if has_labels else None)
     leak = measure_bits(
         messages,
@@ -238,9 +238,8 @@ def measure_attribute_leakage(
     if attributes is None:
         raise ValueError("attributes are missing: a whole number from 0 for each image")
     values = to_labels(attributes, len(table), "attributes")
-    check_numbers(candidates=2, draws=draws, seed=seed)
-    sigma = None if log_prob or sampler else read_noise(noise, dropout, table)
-    messages = choose_messages(table, sigma, dropout, (noise, log_prob, sampler))
+    check_numbers(draws, seed)
+    messages, _ = choose_messages(table, noise, dropout, log_prob=log_prob, sampler=sampler)
     return measure_attribute(
         messages,
         groups,
@@ -291,9 +290,8 @@ def read_images(
     return table.double(), groups
 
 
-def check_numbers(*, candidates: int, draws: int | None, seed: int) -> None:
-    """Raise ValueError where a number of images or draws is too small, or one is not whole."""
-    check_whole("candidates", candidates, 2, "; leave it out for 100")
+def check_numbers(draws: int | None, seed: int) -> None:
+    """Raise ValueError where draws are too few, or a number is not whole."""
     if draws is not None:
         check_whole("draws", draws, MIN_DRAWS, " for an error; leave it out")
     check_whole("seed", seed)
@@ -348,14 +346,16 @@ def read_noise(
 
 def choose_messages(
     table: Float[Tensor, "M D"],
-    sigma: Float[Tensor, "*M D"] | None,
+    noise: Noise | None,
     dropout: float,
-    law: tuple[Noise | None, LogProb | None, Sampler | None],
-) -> Messages:
-    """Return the messages of Gaussian noise and dropout, or of a user's own law."""
-    noise, log_prob, sampler = law
-    if sigma is not None:
-        return disturb_features(table, sigma, dropout)
+    *,
+    log_prob: LogProb | None,
+    sampler: Sampler | None,
+) -> tuple[Messages, Float[Tensor, "*M D"] | None]:
+    """Return messages of Gaussian noise and its deviations, or of a user's own law and None."""
+    if log_prob is None and sampler is None:
+        sigma = read_noise(noise, dropout, table)
+        return disturb_features(table, sigma, dropout), sigma
     if log_prob is None or sampler is None:
         missing = "sampler" if sampler is None else "log_prob"
         raise ValueError(f"{missing} is missing: a law of your own needs log_prob and sampler")
@@ -364,7 +364,7 @@ def choose_messages(
             "log_prob is given beside noise or dropout; your own law says all that happens to the "
             "features: leave noise and dropout out"
         )
-    return send_by_law(table, log_prob, sampler)
+    return send_by_law(table, log_prob, sampler), None
 
 
 def read_accuracy(
