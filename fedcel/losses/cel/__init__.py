@@ -2,7 +2,7 @@
 
 from fedcel.losses.cel.class_spread import ClassShare, class_members
 from fedcel.losses.cel.cluster import Cluster
-from fedcel.losses.cel.conditional_entropy import CEL, NoCEL, Pool
+from fedcel.losses.cel.conditional_entropy import CEL, NoCEL
 from fedcel.losses.cel.gated import Gated
 from fedcel.losses.cel.goal_control import GoalControl, init_control, move_control
 from fedcel.losses.cel.hybrid import Hybrid
@@ -64,7 +64,6 @@ __all__ = [
     "Penalty",
     "Plain",
     "PlainCEL",
-    "Pool",
     "SpreadCEL",
     "StackedFeatures",
     "State",

@@ -15,7 +15,6 @@ from fedcel.losses.defences.transform import (
     TRANSFORM_TESTS,
     Transform,
     TransformCase,
-    append_transform,
 )
 from fedcel.losses.one_client import DefenceTerm
 from fedcel.losses.protocol import Defence
@@ -38,6 +37,5 @@ __all__ = [
     "Rival",
     "Transform",
     "TransformCase",
-    "append_transform",
     "gaussian_divergence",
 ]

@@ -171,16 +171,8 @@ def append_transform(
 ) -> SplitNet:
     """Build a net whose encoder ends in a transform, after trying the transform.
 
-    Whatever knows the encoder knows it: training, the service, every attack, Bayes' rule.
-
-    Args:
-        transform: The user's defence.
-        net: The net without it.
-        shape: An image's shape, (C, H, W).
-        name: The setting `defence.name`, for messages.
-
-    Returns:
-        A net that shares its parameters with `net`.
+    The net shares its parameters with `net`. Whatever knows the encoder knows the transform:
+    training, the service, every attack, Bayes' rule.
 
     Raises:
         PluginError: Features of random images come out with another shape, not finite, differently
