@@ -1,84 +1,41 @@
 """One round of federated training: what a client computes, what the server makes of it."""
 
-from fedcel.federation.aggregation import weighted_sum
-from fedcel.federation.client_metrics import (
-    MetricSummary,
-    declare_nll,
-    declare_scores,
-    summarise_metrics,
-)
-from fedcel.federation.client_update import (
-    ClientParts,
-    RoundRequest,
-    compute_client_gradient,
-    prepare_client,
-    protect_update,
-    update_clients,
-    weigh_terms,
-)
-from fedcel.federation.code_digest import digest_code
-from fedcel.federation.local_steps import (
-    ClientRound,
-    ClientUpdate,
-    client_step,
-    name_obstacle,
-    train_clients,
-)
-from fedcel.federation.robust_aggregation import combine_deltas
-from fedcel.federation.server_round import (
-    CLIENT_DRIFT,
-    HEAVIEST,
-    KEPT_SHARE,
-    ClientTrainer,
-    Rejection,
-    RoundReport,
-    ServerParts,
-    add_mean_gradient,
-    advance_model,
-    begin_round,
-    check_kept_share,
-    finish_round,
-    follow_goal,
-    measure_kept_share,
-    play_round,
-)
-from fedcel.federation.server_state import ServerState, init_server_state
+from fedcel.federation.aggregation import weighted_sum as weighted_sum
+from fedcel.federation.client_metrics import MetricSummary as MetricSummary
+from fedcel.federation.client_metrics import declare_nll as declare_nll
+from fedcel.federation.client_metrics import declare_scores as declare_scores
+from fedcel.federation.client_metrics import summarise_metrics as summarise_metrics
+from fedcel.federation.client_update import ClientParts as ClientParts
+from fedcel.federation.client_update import RoundRequest as RoundRequest
+from fedcel.federation.client_update import compute_client_gradient as compute_client_gradient
+from fedcel.federation.client_update import prepare_client as prepare_client
+from fedcel.federation.client_update import protect_update as protect_update
+from fedcel.federation.client_update import update_clients as update_clients
+from fedcel.federation.client_update import weigh_terms as weigh_terms
+from fedcel.federation.code_digest import digest_code as digest_code
+from fedcel.federation.local_steps import ClientRound as ClientRound
+from fedcel.federation.local_steps import ClientUpdate as ClientUpdate
+from fedcel.federation.local_steps import client_step as client_step
+from fedcel.federation.local_steps import name_obstacle as name_obstacle
+from fedcel.federation.local_steps import train_clients as train_clients
+from fedcel.federation.robust_aggregation import combine_deltas as combine_deltas
+from fedcel.federation.server_round import CLIENT_DRIFT as CLIENT_DRIFT
+from fedcel.federation.server_round import HEAVIEST as HEAVIEST
+from fedcel.federation.server_round import KEPT_SHARE as KEPT_SHARE
+from fedcel.federation.server_round import ClientTrainer as ClientTrainer
+from fedcel.federation.server_round import Rejection as Rejection
+from fedcel.federation.server_round import RoundReport as RoundReport
+from fedcel.federation.server_round import ServerParts as ServerParts
+from fedcel.federation.server_round import add_mean_gradient as add_mean_gradient
+from fedcel.federation.server_round import advance_model as advance_model
+from fedcel.federation.server_round import begin_round as begin_round
+from fedcel.federation.server_round import check_kept_share as check_kept_share
+from fedcel.federation.server_round import finish_round as finish_round
+from fedcel.federation.server_round import follow_goal as follow_goal
+from fedcel.federation.server_round import measure_kept_share as measure_kept_share
+from fedcel.federation.server_round import play_round as play_round
+from fedcel.federation.server_state import ServerState as ServerState
+from fedcel.federation.server_state import init_server_state as init_server_state
+from fedcel.lazy import list_names as _list_names
 
-__all__ = [
-    "CLIENT_DRIFT",
-    "HEAVIEST",
-    "KEPT_SHARE",
-    "ClientParts",
-    "ClientRound",
-    "ClientTrainer",
-    "ClientUpdate",
-    "MetricSummary",
-    "Rejection",
-    "RoundReport",
-    "RoundRequest",
-    "ServerParts",
-    "ServerState",
-    "add_mean_gradient",
-    "advance_model",
-    "begin_round",
-    "check_kept_share",
-    "client_step",
-    "combine_deltas",
-    "compute_client_gradient",
-    "declare_nll",
-    "declare_scores",
-    "digest_code",
-    "finish_round",
-    "follow_goal",
-    "init_server_state",
-    "measure_kept_share",
-    "name_obstacle",
-    "play_round",
-    "prepare_client",
-    "protect_update",
-    "summarise_metrics",
-    "train_clients",
-    "update_clients",
-    "weigh_terms",
-    "weighted_sum",
-]
+__all__ = _list_names(globals())

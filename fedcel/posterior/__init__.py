@@ -1,82 +1,44 @@
 """Sampling the posterior: the constants of a round, the chain and its judge, the predictions."""
 
-from fedcel.posterior.chain import MIN_ESS, MIN_SAMPLED_ROUNDS, Chain
-from fedcel.posterior.diagnostics import (
-    DIAGNOSIS_INTERVAL,
-    MAX_R_HAT,
-    Diagnosis,
-    Trace,
-    diagnose,
-)
-from fedcel.posterior.langevin_step import (
-    LangevinContext,
-    build_sampler,
-    langevin_step,
-    list_trained_parameters,
-    moving_parameters,
-    step_information,
-)
-from fedcel.posterior.predict import Prediction, apply_heads, build_device_net, predict
-from fedcel.posterior.protocol import NoiseAdder, Sampler
-from fedcel.posterior.sampler_contract import SAMPLER_CHECKS, SamplerCase
-from fedcel.posterior.schedule import (
-    SAMPLERS,
-    ChainSettings,
-    Clock,
-    ConsistentPrior,
-    ConstantStepSize,
-    CosineStepSize,
-    DecayingStepSize,
-    FixedPrior,
-    LocalSettings,
-    NoPrior,
-    Prior,
-    RoundPlan,
-    RoundSchedule,
-    StepSize,
-    noise_variance,
-    select_clients,
-    weigh_clients,
-)
+from fedcel.lazy import list_names as _list_names
+from fedcel.posterior.chain import MIN_ESS as MIN_ESS
+from fedcel.posterior.chain import MIN_SAMPLED_ROUNDS as MIN_SAMPLED_ROUNDS
+from fedcel.posterior.chain import Chain as Chain
+from fedcel.posterior.diagnostics import DIAGNOSIS_INTERVAL as DIAGNOSIS_INTERVAL
+from fedcel.posterior.diagnostics import MAX_R_HAT as MAX_R_HAT
+from fedcel.posterior.diagnostics import Diagnosis as Diagnosis
+from fedcel.posterior.diagnostics import Trace as Trace
+from fedcel.posterior.diagnostics import diagnose as diagnose
+from fedcel.posterior.langevin_step import LangevinContext as LangevinContext
+from fedcel.posterior.langevin_step import build_sampler as build_sampler
+from fedcel.posterior.langevin_step import langevin_step as langevin_step
+from fedcel.posterior.langevin_step import list_trained_parameters as list_trained_parameters
+from fedcel.posterior.langevin_step import moving_parameters as moving_parameters
+from fedcel.posterior.langevin_step import step_information as step_information
+from fedcel.posterior.predict import Prediction as Prediction
+from fedcel.posterior.predict import apply_heads as apply_heads
+from fedcel.posterior.predict import build_device_net as build_device_net
+from fedcel.posterior.predict import predict as predict
+from fedcel.posterior.protocol import NoiseAdder as NoiseAdder
+from fedcel.posterior.protocol import Sampler as Sampler
+from fedcel.posterior.sampler_contract import SAMPLER_CHECKS as SAMPLER_CHECKS
+from fedcel.posterior.sampler_contract import SamplerCase as SamplerCase
+from fedcel.posterior.schedule import SAMPLERS as SAMPLERS
+from fedcel.posterior.schedule import ChainSettings as ChainSettings
+from fedcel.posterior.schedule import Clock as Clock
+from fedcel.posterior.schedule import ConsistentPrior as ConsistentPrior
+from fedcel.posterior.schedule import ConstantStepSize as ConstantStepSize
+from fedcel.posterior.schedule import CosineStepSize as CosineStepSize
+from fedcel.posterior.schedule import DecayingStepSize as DecayingStepSize
+from fedcel.posterior.schedule import FixedPrior as FixedPrior
+from fedcel.posterior.schedule import LocalSettings as LocalSettings
+from fedcel.posterior.schedule import NoPrior as NoPrior
+from fedcel.posterior.schedule import Prior as Prior
+from fedcel.posterior.schedule import RoundPlan as RoundPlan
+from fedcel.posterior.schedule import RoundSchedule as RoundSchedule
+from fedcel.posterior.schedule import StepSize as StepSize
+from fedcel.posterior.schedule import noise_variance as noise_variance
+from fedcel.posterior.schedule import select_clients as select_clients
+from fedcel.posterior.schedule import weigh_clients as weigh_clients
 
-__all__ = [
-    "DIAGNOSIS_INTERVAL",
-    "MAX_R_HAT",
-    "MIN_ESS",
-    "MIN_SAMPLED_ROUNDS",
-    "SAMPLERS",
-    "SAMPLER_CHECKS",
-    "Chain",
-    "ChainSettings",
-    "Clock",
-    "ConsistentPrior",
-    "ConstantStepSize",
-    "CosineStepSize",
-    "DecayingStepSize",
-    "Diagnosis",
-    "FixedPrior",
-    "LangevinContext",
-    "LocalSettings",
-    "NoPrior",
-    "NoiseAdder",
-    "Prediction",
-    "Prior",
-    "RoundPlan",
-    "RoundSchedule",
-    "Sampler",
-    "SamplerCase",
-    "StepSize",
-    "Trace",
-    "apply_heads",
-    "build_device_net",
-    "build_sampler",
-    "diagnose",
-    "langevin_step",
-    "list_trained_parameters",
-    "moving_parameters",
-    "noise_variance",
-    "predict",
-    "select_clients",
-    "step_information",
-    "weigh_clients",
-]
+__all__ = _list_names(globals())
