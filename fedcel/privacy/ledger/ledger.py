@@ -737,7 +737,21 @@ def audit_ledger(db: LedgerDatabase) -> list[str]:
             "ORDER BY log.position"
         )
     ]
-    return [*problems, *_audit_accounts(db, accounts)]
+    stored = {
+        (scope, name): (tuple(numbers), digest)
+        for scope, name, *numbers, digest in db.execute(
+            f"SELECT {', '.join(TABLES['accounts'])} FROM accounts"
+        )
+    }
+    for key in sorted(accounts.keys() | stored.keys(), key=repr):
+        numbers, digest = stored.get(key, (None, None))
+        by_log = accounts.get(key)
+        if numbers != by_log:
+            by_log_numbers = by_log and tuple(by_log)
+            problems.append(f"{key[0]} {key[1]!r}: holds {numbers}, by the log {by_log_numbers}")
+        elif by_log is not None and digest != seal_account(key, by_log)[-1]:
+            problems.append(f"{key[0]} {key[1]!r}: its digest is not that of its numbers")
+    return problems
 
 
 def replay_log(db: LedgerDatabase, accounts: dict[AccountKey, BudgetAccount]) -> Iterator[str]:
@@ -760,20 +774,3 @@ def replay_log(db: LedgerDatabase, accounts: dict[AccountKey, BudgetAccount]) ->
                     yield f"row {position}: {scope} {name!r} spent more than the {allowed} it had"
         previous_link = link
         expected = position + 1
-
-
-def _audit_accounts(db: LedgerDatabase, accounts: dict[AccountKey, BudgetAccount]) -> Iterator[str]:
-    """Yield the accounts that are not what the log makes of them."""
-    stored = {
-        (scope, name): (tuple(numbers), digest)
-        for scope, name, *numbers, digest in db.execute(
-            f"SELECT {', '.join(TABLES['accounts'])} FROM accounts"
-        )
-    }
-    for key in sorted(accounts.keys() | stored.keys(), key=repr):
-        numbers, digest = stored.get(key, (None, None))
-        if numbers != accounts.get(key):
-            by_log = accounts.get(key)
-            yield f"{key[0]} {key[1]!r}: holds {numbers}, by the log {by_log and tuple(by_log)}"
-        elif digest != seal_account(key, accounts[key])[-1]:
-            yield f"{key[0]} {key[1]!r}: its digest is not that of its numbers"

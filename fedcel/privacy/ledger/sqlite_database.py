@@ -199,16 +199,15 @@ def list_files(path: Path) -> tuple[str, str, str]:
 
 def identify_files(path: Path) -> FileIds:
     """Identify the three files at a path."""
-    return tuple(map(identify_file, list_files(path)))
-
-
-def identify_file(name: str) -> tuple[int, int] | None:
-    """Return a file's device and number."""
-    try:
-        status = os.stat(name)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
+    identities: list[tuple[int, int] | None] = []
+    for name in list_files(path):
+        try:
+            status = os.stat(name)
+        except OSError:
+            identities.append(None)
+        else:
+            identities.append((status.st_dev, status.st_ino))
+    return tuple(identities)
 
 
 def checkpoint(path: Path, files: FileIds) -> None:
@@ -315,7 +314,11 @@ def _prepare(db: sqlite3.Connection, path: Path) -> None:
             db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             db.execute(WRITE_FORMAT)
         db.execute("COMMIT")
-        _sync_folder(path.parent)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # the new file's name is durable, as SQLite makes its contents
+        finally:
+            os.close(folder)
     # Of the indexes, too: through a damaged one a charge would not be found.
     verdict = db.execute("PRAGMA integrity_check(1)").fetchone()[0]
     if verdict != "ok":
@@ -370,12 +373,3 @@ def expect_columns() -> list[tuple[object, ...]]:
         for statement in SCHEMA:
             db.execute(statement)
         return read_columns(db)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a new file's name durable, as SQLite does for its contents."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
