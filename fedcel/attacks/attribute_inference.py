@@ -25,7 +25,6 @@ WIDTHS, DROPOUTS = (64, 256), (0.0, 0.5)
 """Hidden units, and the share of them that is dropped, that are tried."""
 EPOCHS = 60
 HELD_OUT_DRAWS = 8  # messages of each image on which the classifier is chosen
-REPEATS = 16  # answers asked for each image where asking is not free
 
 
 class AttributeReader(nn.Module):
@@ -83,8 +82,8 @@ def train_attribute_reader(
     DataError on fewer than two images.
     """
     trained, held_out = split_held_out(torch.arange(len(auxiliary.x)), generator)
-    observe_own = make_observer(observation, auxiliary.x[trained], REPEATS, generator)
-    observe_held = make_observer(observation, auxiliary.x[held_out], REPEATS, generator)
+    observe_own = make_observer(observation, auxiliary.x[trained], generator)
+    observe_held = make_observer(observation, auxiliary.x[held_out], generator)
     held_messages = torch.cat([observe_held(generator) for _ in range(HELD_OUT_DRAWS)])
     held_labels = auxiliary.y[held_out].repeat(HELD_OUT_DRAWS)
     held_attributes = attributes[held_out].repeat(HELD_OUT_DRAWS)

@@ -22,6 +22,7 @@ HELD_OUT_SHARE = 0.2  # of the attacker's images, on which the best epoch is cho
 HELD_OUT_DRAWS = 8  # observations of each, so that the choice is not one of noise
 MAX_HELD_OUT_ROWS = 2000  # where one draw has not more already
 LAST_RATE_SHARE, WEIGHT_DECAY = 0.01, 1e-4  # Adam's last step as a share of its first, its decay
+REPEATS = 16  # answers asked for each image where asking is not free
 IMAGES_AT_ONCE = 1024  # through a trained network
 BATCH_SIZE, LEARNING_RATE = 64, 1e-3  # of `minimise_loss`
 
@@ -143,13 +144,11 @@ class Effort:
     Args:
         flat: Pace for small images.
         convolution: Pace for others.
-        repeats: Answers asked for each image where asking is not free, 1 or more.
         size: Size of the network where images are not small.
     """
 
     flat: Pace = FLAT_PACE
     convolution: Pace = CONVOLUTION_PACE
-    repeats: int = 16
     size: DecoderSize = SMALL_DECODER
 
     def pace(self, shape: tuple[int, ...], budget: float) -> Pace:
@@ -182,8 +181,7 @@ def train_inverter(
     x, generator = attacker.auxiliary.x, attacker.generator
     training, held_out = split_held_out(x, generator)
     observe, observe_held_out = (
-        make_observer(attacker.observation, images, effort.repeats, generator)
-        for images in (training, held_out)
+        make_observer(attacker.observation, images, generator) for images in (training, held_out)
     )
     draws = max(1, min(HELD_OUT_DRAWS, MAX_HELD_OUT_ROWS // len(held_out)))
     held_out_observed = prepare(torch.cat([observe_held_out(generator) for _ in range(draws)]))
@@ -232,20 +230,19 @@ def split_held_out(
 def make_observer(
     observation: Observation,
     images: Float[Tensor, "A C H W"],
-    repeats: int,
     generator: torch.Generator,
 ) -> Callable[[torch.Generator], Float[Tensor, "A F"]]:
     """Return a function that gives one observation per image.
 
     Fresh each time where the observation grants free queries; else each image is asked about
-    `repeats` times, once and for all, and every call picks one of its answers at random.
+    `REPEATS` times, once and for all, and every call picks one of its answers at random.
     """
     if FREE_QUERIES in observation.grants:
         return lambda stream: observation.sample(images, stream)
-    answers = torch.stack([observation.sample(images, generator) for _ in range(repeats)])
+    answers = torch.stack([observation.sample(images, generator) for _ in range(REPEATS)])
 
     def pick_answers(stream: torch.Generator) -> Float[Tensor, "A F"]:
-        which = torch.randint(repeats, (len(images),), generator=stream)
+        which = torch.randint(REPEATS, (len(images),), generator=stream)
         return answers[which, torch.arange(len(images))]
 
     return pick_answers
@@ -327,8 +324,7 @@ def centre_logits(answers: Float[Tensor, "N K"]) -> Float[Tensor, "N K"]:
 class LogitInversion(Decoder):
     """Train a network from a service's answers back to images.
 
-    Each of the attacker's images is asked about `effort.repeats` times, because the service adds
-    noise of its own.
+    Each of the attacker's images is asked about several times, because the service adds noise.
 
     Args:
         name, needs, observes: See `Attack`.

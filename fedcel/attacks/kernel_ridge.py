@@ -100,7 +100,6 @@ class KernelRidge(BaseAttack):
         name, needs, observes: See `Attack`.
         images: Images to learn from, at most; drawn from more.
         rows: Messages to learn from; of fewer images each has several.
-        repeats: Answers asked for each image where asking is not free.
 
     References:
         Saunders, Gammerman and Vovk, ICML 1998, equation 7; with the linear kernel it is the ridge
@@ -112,7 +111,6 @@ class KernelRidge(BaseAttack):
     observes: str = "smashed-data"
     images: int = MAX_IMAGES
     rows: int = USUAL_ROWS
-    repeats: int = 16
 
     def invert(self, attacker: Attacker, observed: Float[Tensor, "T F"]) -> Reconstructions:
         """Return one image per message."""
@@ -127,7 +125,7 @@ class KernelRidge(BaseAttack):
         images = split_held_out(x[order], attacker.generator)
         usual = max(1, round((1 - HELD_OUT_SHARE) * min(len(x), self.images)))
         rows = count_rows(usual, self.rows, factor)
-        learned = choose_regression(attacker, *images, rows=rows, repeats=self.repeats)
+        learned = choose_regression(attacker, *images, rows=rows)
         pairs = zip(learned.training, learned.held_out, strict=True)
         everything = Pairs(*(torch.cat(both) for both in pairs))
         return learned.fit(everything, x.shape[1:])
@@ -147,13 +145,12 @@ def choose_regression(
     held_out: Float[Tensor, "V C H W"],
     *,
     rows: int,
-    repeats: int,
 ) -> Learned:
     """Return the kernel and penalty for `rows` messages of images, best on those held out."""
     draws = -(-rows // len(training))
-    z, x = sample_pairs(attacker, training, draws, repeats)
+    z, x = sample_pairs(attacker, training, draws)
     training_pairs = Pairs(z[:rows], x[:rows])
-    held_out_pairs = sample_pairs(attacker, held_out, HELD_OUT_DRAWS, repeats)
+    held_out_pairs = sample_pairs(attacker, held_out, HELD_OUT_DRAWS)
     kernels = list_kernels(training_pairs.z)
     rows = len(training_pairs.z)
     choices = []
@@ -165,11 +162,9 @@ def choose_regression(
     return Learned(kernel, penalty, training_pairs, held_out_pairs)
 
 
-def sample_pairs(
-    attacker: Attacker, images: Float[Tensor, "A C H W"], draws: int, repeats: int
-) -> Pairs:
+def sample_pairs(attacker: Attacker, images: Float[Tensor, "A C H W"], draws: int) -> Pairs:
     """Return `draws` messages of each image, with it."""
-    observe = make_observer(attacker.observation, images, repeats, attacker.generator)
+    observe = make_observer(attacker.observation, images, attacker.generator)
     z = torch.cat([observe(attacker.generator) for _ in range(draws)])
     return Pairs(z.double(), images.flatten(1).double().repeat(draws, 1))
 

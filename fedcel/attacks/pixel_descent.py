@@ -231,9 +231,7 @@ class HybridInversion(BaseAttack):
         factor = attacker.budget ** (1 / 3)
         training = trained.training[: max(2, round(MAX_IMAGES * factor))]
         rows = count_rows(min(len(trained.training), MAX_IMAGES), USUAL_ROWS, factor)
-        learned = choose_regression(
-            attacker, training, trained.held_out, rows=rows, repeats=self.effort.repeats
-        )
+        learned = choose_regression(attacker, training, trained.held_out, rows=rows)
         regress = learned.fit(learned.training, trained.held_out.shape[1:])
 
         def average(z: Float[Tensor, "N F"]) -> Float[Tensor, "N C H W"]:
