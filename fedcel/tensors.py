@@ -119,15 +119,7 @@ def count_alike(labels: Int[Tensor, " N"]) -> Int[Tensor, " N"]:
 
 
 def check_features(features: Shaped[Tensor, "..."], name: str = "features") -> None:
-    """Refuse features that are no table of finite numbers.
-
-    Args:
-        features: What is to be one vector an image.
-        name: What they are called in an error.
-
-    Raises:
-        ValueError: They are of another shape, empty, or hold NaN or infinity.
-    """
+    """Refuse features that are no table (N, D) of finite numbers: ValueError names `name`."""
     if features.dim() != 2 or 0 in features.shape:
         raise ValueError(
             f"{name} are of shape {tuple(features.shape)}, must be (N, D): one vector for each "

@@ -11,11 +11,8 @@ import torch
 def usual_torch_state() -> Iterator[None]:
     """Compute with gradients, outside inference mode, by default in float32 on the processor.
 
-    Without mixed precision, and with NumPy's usual warnings in the place of errors. A decorator,
-    too: `@usual_torch_state()`. The caller's state is back afterwards.
-
-    Yields:
-        Nothing.
+    Without mixed precision, and with NumPy's usual warnings instead of errors. A decorator, too:
+    `@usual_torch_state()`. The caller's state is back afterwards.
     """
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
@@ -38,9 +35,6 @@ def use_full_precision() -> Iterator[None]:
     """Multiply and convolve on a GPU in float32, in an order that repeats itself.
 
     Gradients are on, whatever the caller switched off; see `usual_torch_state`.
-
-    Returns:
-        A context manager.
     """
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")

@@ -66,13 +66,9 @@ _CHECK: ContextVar[ImageCheck | None] = ContextVar("check_of_first_images", defa
 
 @contextmanager
 def check_first_images(check: ImageCheck) -> Iterator[None]:
-    """Have the first pictures that are decoded inside checked, before the others are.
+    """Check the first pictures that are decoded inside, before the others are.
 
-    Args:
-        check: Raises what refuses them. Grey ones may have colours once all are read.
-
-    Yields:
-        Nothing.
+    `check` raises what refuses them. Grey ones may have colours once all are read.
     """
     token = _CHECK.set(check)
     try:
@@ -185,13 +181,9 @@ def decode_pictures(
 def describe_pictures(
     tally: PictureTally, count: int, classes: int, shape: tuple[int, ...]
 ) -> list[str]:
-    """Describe in a line or two what was done to pictures; no line where nothing was.
+    """Describe in a line or two what was done to `count` pictures; no line where nothing was.
 
-    Args:
-        tally: What the pictures were.
-        count: How many there are.
-        classes: Of how many classes.
-        shape: Shape of an image now, (C, H, W).
+    `tally` says what they were, `shape` (C, H, W) what they are now.
     """
     height, width = shape[-2:]
     lines = []

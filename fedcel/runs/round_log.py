@@ -54,14 +54,9 @@ class RoundLog:
 
 
 def summarise_kept_shares(folder: Path) -> dict[str, int | float]:
-    """Summarise how much of the clients' weight is in a run's rounds.
+    """Count a run's rounds without some clients; find the least and the mean weight that was kept.
 
-    Args:
-        folder: The run's folder.
-
-    Returns:
-        The rounds in which clients were left out, the least share that was kept, and the mean of
-        all rounds; where clients began afresh for want of their state, how often.
+    Where clients lacked their state and started without it, `lost-states` says how often.
     """
     events = [json.loads(line) for line in (folder / EVENTS).read_text().splitlines()]
     shares = [float(event.get(KEPT_SHARE, 1.0)) for event in events]
@@ -85,13 +80,8 @@ def describe_round(
 ) -> Event:
     """Gather the line of the log about the round that led to `state`.
 
-    Args:
-        schedule: Constants of each round.
-        state: The server's state after the round.
-        report: Who took part, and the clients' mean metrics.
-        scores: The new model's scores on validation images.
-        diagnosis: The chain's diagnosis, where this round gave one.
-        seconds: How long the round took.
+    `scores` are of the new model on validation images, `diagnosis` is of the chain, where there is
+    one.
 
     Raises:
         DivergedError: A score is not finite, though the model is.
