@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Thread
 from typing import NamedTuple
 
+import httpx
 import torch
 import uvicorn
 
@@ -75,6 +76,18 @@ class Running(NamedTuple):
     def model(self) -> ServedModel:
         """Return what it serves."""
         return self.service.model
+
+    def ask(self, content: bytes, **headers: str) -> httpx.Response:
+        """Ask in bytes; `headers` replace the right ones, an empty one removes it."""
+        right = {
+            "authorization": f"Bearer {self.key}",
+            "content-type": "application/octet-stream",
+            "idempotency-key": f"request-{time.monotonic_ns()}",
+            "model-version": self.model.version,
+        }
+        sent = right | {name.replace("_", "-"): value for name, value in headers.items()}
+        sent = {name: value for name, value in sent.items() if value}
+        return httpx.post(f"{self.url}/v1/query", content=content, headers=sent, timeout=20)
 
 
 def ledger_of(up: Running) -> Ledger:

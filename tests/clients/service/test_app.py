@@ -35,20 +35,8 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def post(up: Running, content: bytes = GOOD, **headers: str) -> httpx.Response:
-    """Ask in bytes; `headers` replace the right ones, an empty one removes it."""
-    right = {
-        "authorization": f"Bearer {up.key}",
-        "content-type": "application/octet-stream",
-        "idempotency-key": f"request-{time.monotonic_ns()}",
-        "model-version": up.model.version,
-    }
-    sent = right | {k.replace("_", "-"): v for k, v in headers.items()}
-    return httpx.post(
-        f"{up.url}/v1/query",
-        content=content,
-        headers={k: v for k, v in sent.items() if v},
-        timeout=20,
-    )
+    """Ask in bytes, see `Running.ask`."""
+    return up.ask(content, **headers)
 
 
 def structured(up: Running, **changes: object) -> httpx.Response:

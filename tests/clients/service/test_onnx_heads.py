@@ -3,7 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
 import torch
@@ -34,18 +33,7 @@ def test_the_service_answers_the_same_with_either_engine(tmp_path: Path) -> None
     for name, model in (("torch", MODEL), ("onnx", use_onnx_heads(MODEL, DATA))):
         (tmp_path / name).mkdir()
         with running(tmp_path / name, mechanism=Clear(), model=model) as up:  # type: ignore[arg-type]
-            bodies.append(
-                httpx.post(
-                    f"{up.url}/v1/query",
-                    content=np.linspace(-1, 1, 8).astype("<f4").tobytes(),
-                    headers={
-                        "authorization": f"Bearer {up.key}",
-                        "content-type": "application/octet-stream",
-                        "idempotency-key": "request-1",
-                        "model-version": MODEL.version,
-                    },
-                ).json()
-            )
+            bodies.append(up.ask(np.linspace(-1, 1, 8).astype("<f4").tobytes()).json())
     assert bodies[0]["values"] == pytest.approx(bodies[1]["values"], rel=1e-5, abs=1e-5)
     assert bodies[0]["left"] == bodies[1]["left"]
 

@@ -42,17 +42,9 @@ class Changing(NamedTuple):
 
     def ask(self, which: ModelOffer, value: float = 0.5, name: str | None = None) -> httpx.Response:
         """Ask a version in bytes."""
-        features = which.model.net.features
-        return httpx.post(
-            f"{self.up.url}/v1/query",
-            content=np.full(features, value, "<f4").tobytes(),
-            headers={
-                "authorization": f"Bearer {self.up.key}",
-                "content-type": "application/octet-stream",
-                "idempotency-key": name or f"request-{time.monotonic_ns()}",
-                "model-version": which.model.version,
-            },
-        )
+        content = np.full(which.model.net.features, value, "<f4").tobytes()
+        name = name or f"request-{time.monotonic_ns()}"
+        return self.up.ask(content, idempotency_key=name, model_version=which.model.version)
 
     def ask_json(self, which: ModelOffer) -> httpx.Response:
         """Ask a version in JSON."""

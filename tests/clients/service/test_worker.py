@@ -264,13 +264,5 @@ def count_answered(up: Running) -> int:
 
 def ask(up: Running, served: ModelOffer, name: str, value: float = 0.5) -> httpx.Response:
     """Ask a version in bytes."""
-    return httpx.post(
-        f"{up.url}/v1/query",
-        content=query(served, name, value).message,
-        headers={
-            "authorization": f"Bearer {up.key}",
-            "content-type": "application/octet-stream",
-            "idempotency-key": name,
-            "model-version": served.model.version,
-        },
-    )
+    message = query(served, name, value).message
+    return up.ask(message, idempotency_key=name, model_version=served.model.version)
