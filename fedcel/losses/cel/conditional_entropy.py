@@ -147,10 +147,6 @@ class CEL(Kind, LossTerm, table="cel"):
         z = pool_positions(batch.whitened, self._cut.positions)
         return self.evaluate(state, z, batch.y, measure)
 
-    def update(self, state: State, batch: Batch) -> State:
-        """Move what the loss learns itself; see `LossTerm.update`."""
-        return self.move(state)
-
     def fit(
         self,
         state: State | None,
@@ -174,10 +170,6 @@ class CEL(Kind, LossTerm, table="cel"):
     ) -> Term:
         """Compute the loss (K,) of the features that it sees, whitened."""
         raise NotImplementedError
-
-    def move(self, state: State) -> State:
-        """Move what the loss learns itself, by the gradient that it gathered."""
-        return state
 
     def bind(self, cut: CutShape) -> LossTerm | None:
         """Return the loss of the features at one cut, before they are pooled; None for `none`.

@@ -35,6 +35,7 @@ from fedcel.losses.protocol import (
     State,
     Term,
 )
+from fedcel.losses.terms import Batch
 
 FLOOR_SHARE = 0.5
 """Share r of the weights that the attention `floor` spreads evenly over a class."""
@@ -255,8 +256,8 @@ class Gated(SpreadCEL):
             stacklevel=3,
         )
 
-    def move(self, state: State) -> State:
-        """Move theta where a gradient arrived; see `CEL.move`."""
+    def update(self, state: State, batch: Batch) -> State:
+        """Move theta where a gradient arrived; see `LossTerm.update`."""
         return adam.take_step(state, ATTENTION_RATE)
 
 

@@ -20,6 +20,7 @@ from fedcel.losses.protocol import (
     State,
     Term,
 )
+from fedcel.losses.terms import Batch
 from fedcel.named_tensors import add_prefix, select_prefix
 
 GATED_PREFIX, CLUSTER_PREFIX = "gated.", "cluster."
@@ -136,9 +137,9 @@ class Hybrid(Cluster, Gated):
         pull = weighted.loss - weighted.loss.detach()
         return Term(around.loss + pull, weighted.metrics | around.metrics)
 
-    def move(self, state: State) -> State:
-        """Move the attention; see `CEL.move`."""
-        attention = Gated.move(self, select_prefix(state, GATED_PREFIX))
+    def update(self, state: State, batch: Batch) -> State:
+        """Move the attention; see `LossTerm.update`."""
+        attention = Gated.update(self, select_prefix(state, GATED_PREFIX), batch)
         return _join_states(attention, select_prefix(state, CLUSTER_PREFIX))
 
 

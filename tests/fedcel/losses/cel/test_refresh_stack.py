@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedcel.errors import DataError, SettingsError, StackingError
+from fedcel.losses import Batch
 from fedcel.losses.cel import CEL, Cluster, Hybrid
 from fedcel.losses.protocol import (
     State,
@@ -192,7 +193,7 @@ def play_rounds(loss: Any, clients: Sequence[Client], *, size: int = 1024) -> No
             term = loss.evaluate(together, z, y, True)
             torch.autograd.backward(term.loss.sum())
             assert z.grad is not None
-            together = loss.move(together)
+            together = loss.update(together, Batch(z, z, z, y))
             for k, (own_z, own_y) in enumerate(batches):
                 leaf = own_z.clone().requires_grad_()
                 own_term = loss.loss(alone[k], leaf, own_y)
