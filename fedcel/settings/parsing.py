@@ -185,6 +185,8 @@ def _translate_former(flat: dict[str, Scalar]) -> dict[str, Scalar]:
     if flat.get("cel.clustering") in ("diagonal", "full"):
         former.pop("cel.outlier", None)  # mixtures are no longer reseeded: refused below
     flat = {key: value for key, value in flat.items() if key not in former} | dict(former.values())
+    if flat.get("attack.candidates") == flat.get("attack.targets"):  # one says it now
+        flat.pop("attack.candidates", None)
     passes = flat.get("cel.passes")
     if passes in ("one", "two") and flat.pop("cel.passes") and not flat.get("cel.momentum"):
         flat["cel.momentum"] = 0.0 if passes == "two" else "none"

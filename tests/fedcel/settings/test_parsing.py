@@ -106,6 +106,12 @@ def test_removed_keys_pass_at_their_former_default_alone() -> None:
             {"cel.outlier-rule": "truncate", "cel.outlier": 3.0, "cel.clustering": "k-means"},
             {"cel.clustering": "truncated-k-means"},
         ),
+        ({"attack.candidates": 64, "attack.targets": 64}, {"attack.targets": 64}),
+        ({"attack.langevin": True, "attack.received": "first"}, {"attack.received": "heated"}),
+        (
+            {"cel.outlier": 3.0, "cel.outlier-rule": "reseed"},
+            {"cel.clustering": "reseeded-k-means"},
+        ),
         ({"cel.passes": "one", "cel.momentum": 0.0}, {}),
         ({"cel.passes": "two", "cel.momentum": 0.0}, {"cel.momentum": 0.0}),
         ({"cel.passes": "two"}, {"cel.momentum": 0.0}),
