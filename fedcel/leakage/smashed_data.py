@@ -110,9 +110,9 @@ class SmashedData:
                 return z
             # Filled part by part: millions of features in parts, and then joined, take thrice that.
             features = z.new_empty(len(images), *z.shape[1:])
-            for target, part in zip(
-                torch.split(features, IMAGES_AT_ONCE), [first, *others], strict=True
-            ):
+            begin, *rows = torch.split(features, IMAGES_AT_ONCE)
+            begin.copy_(z)
+            for target, part in zip(rows, others, strict=True):
                 target.copy_(self.net.encode(part))
         return features
 
