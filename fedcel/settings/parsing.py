@@ -184,6 +184,8 @@ def _translate_former(flat: dict[str, Scalar]) -> dict[str, Scalar]:
     former = {k: FORMER_VALUES[k, flat[k]] for k in sorted(flat) if (k, flat[k]) in FORMER_VALUES}
     if flat.get("cel.clustering") in ("diagonal", "full"):
         former.pop("cel.outlier", None)  # mixtures are no longer reseeded: refused below
+    if flat.get("attack.received", "first") != "first":
+        former.pop("attack.langevin", None)  # noise is on uploads of round 1: refused below
     flat = {key: value for key, value in flat.items() if key not in former} | dict(former.values())
     if flat.get("attack.candidates") == flat.get("attack.targets"):  # one says it now
         flat.pop("attack.candidates", None)

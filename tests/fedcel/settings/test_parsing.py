@@ -126,6 +126,20 @@ def test_former_values_mean_what_they_meant(
     assert parse_settings(former | kind) == parse_settings(current | kind)
 
 
+@pytest.mark.parametrize(
+    ("former", "key"),
+    [
+        ({"cel.kind": "cluster", "cel.outlier": 3.0, "cel.clustering": "full"}, "cel.outlier"),
+        ({"attack.langevin": True, "attack.received": "last"}, "attack.langevin"),
+        ({"attack.candidates": 20, "attack.targets": 64}, "attack.candidates"),
+    ],
+)
+def test_former_values_without_an_equal_are_refused(former: dict[str, Scalar], key: str) -> None:
+    """Nothing else is trained or attacked instead."""
+    with pytest.raises(SettingsError, match=f"{key} is gone"):
+        parse_settings(former)
+
+
 def test_the_settings_of_an_older_run_are_read(tmp_path: Path) -> None:
     """They hold the keys of all kinds, and values by former names."""
     older = {
