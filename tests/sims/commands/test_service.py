@@ -205,7 +205,7 @@ def test_a_service_has_a_ledger_and_settings_of_its_own(
         overrides: dict[str, Scalar],
         allow_chance: bool,
         keys: Path | None,
-        heads: object,
+        engine: object,
         grace_seconds: float,
     ) -> None:
         assert keys is None and grace_seconds == 24 * 3600
