@@ -68,7 +68,11 @@ _CHECK: ContextVar[ImageCheck | None] = ContextVar("check_of_first_images", defa
 def check_first_images(check: ImageCheck) -> Iterator[None]:
     """Check the first pictures that are decoded inside, before the others are.
 
-    `check` raises what refuses them. Grey ones may have colours once all are read.
+    Args:
+        check: Takes the first images, grey ones still in one channel, and raises what refuses them.
+
+    Returns:
+        A context in which `decode_pictures` calls the check.
     """
     token = _CHECK.set(check)
     try:
