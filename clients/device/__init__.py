@@ -1,21 +1,15 @@
 """The device's side of a service: encode, measure the leak, add keyed noise, ask."""
 
-from clients.device.conversation import PrivatePrediction
-from clients.device.device import Device, DeviceBuilder, ImageOwner
-from clients.device.keyed_noise import load_device_key
-from clients.device.message_groups import GroupCharge, MessageGroups
-from clients.device.sent_messages import SentMessages
-from clients.device.split_client import AsyncSplitClient, SplitClient
+from clients.device.conversation import PrivatePrediction as PrivatePrediction
+from clients.device.device import Device as Device
+from clients.device.device import DeviceBuilder as DeviceBuilder
+from clients.device.device import ImageOwner as ImageOwner
+from clients.device.keyed_noise import load_device_key as load_device_key
+from clients.device.message_groups import GroupCharge as GroupCharge
+from clients.device.message_groups import MessageGroups as MessageGroups
+from clients.device.sent_messages import SentMessages as SentMessages
+from clients.device.split_client import AsyncSplitClient as AsyncSplitClient
+from clients.device.split_client import SplitClient as SplitClient
+from fedcel.lazy import list_names as _list_names
 
-__all__ = [
-    "AsyncSplitClient",
-    "Device",
-    "DeviceBuilder",
-    "GroupCharge",
-    "ImageOwner",
-    "MessageGroups",
-    "PrivatePrediction",
-    "SentMessages",
-    "SplitClient",
-    "load_device_key",
-]
+__all__ = _list_names(globals())

@@ -5,19 +5,15 @@ application (`clients.service.app`), the middleware (`middleware`) and the metri
 are imported from their files, so that only servers over HTTP need the extra `service`.
 """
 
-from clients.service.answering import PrivateAnswer, PrivateAnswerer, Query, ServedModel
-from clients.service.model_offer import build_served, load_served
-from clients.service.private_layer import LogitQuery, PrivateLayer
-from clients.service.problems import ProblemError
+from clients.service.answering import PrivateAnswer as PrivateAnswer
+from clients.service.answering import PrivateAnswerer as PrivateAnswerer
+from clients.service.answering import Query as Query
+from clients.service.answering import ServedModel as ServedModel
+from clients.service.model_offer import build_served as build_served
+from clients.service.model_offer import load_served as load_served
+from clients.service.private_layer import LogitQuery as LogitQuery
+from clients.service.private_layer import PrivateLayer as PrivateLayer
+from clients.service.problems import ProblemError as ProblemError
+from fedcel.lazy import list_names as _list_names
 
-__all__ = [
-    "LogitQuery",
-    "PrivateAnswer",
-    "PrivateAnswerer",
-    "PrivateLayer",
-    "ProblemError",
-    "Query",
-    "ServedModel",
-    "build_served",
-    "load_served",
-]
+__all__ = _list_names(globals())

@@ -1,37 +1,22 @@
 """Terms added to the task's loss: conditional entropy losses, and rival defences."""
 
-from fedcel.losses.contract import CEL_TESTS, DEFENCE_TESTS, LossCase
-from fedcel.losses.protocol import SHARE, MetricRange, MetricScale
-from fedcel.losses.terms import (
-    Batch,
-    GradientRule,
-    LossTerm,
-    States,
-    Streams,
-    WeightedTerm,
-    part_states,
-    refresh_terms,
-    refuse_undefined_terms,
-    select_state,
-    start_terms,
-)
+from fedcel.lazy import list_names as _list_names
+from fedcel.losses.contract import CEL_TESTS as CEL_TESTS
+from fedcel.losses.contract import DEFENCE_TESTS as DEFENCE_TESTS
+from fedcel.losses.contract import LossCase as LossCase
+from fedcel.losses.protocol import SHARE as SHARE
+from fedcel.losses.protocol import MetricRange as MetricRange
+from fedcel.losses.protocol import MetricScale as MetricScale
+from fedcel.losses.terms import Batch as Batch
+from fedcel.losses.terms import GradientRule as GradientRule
+from fedcel.losses.terms import LossTerm as LossTerm
+from fedcel.losses.terms import States as States
+from fedcel.losses.terms import Streams as Streams
+from fedcel.losses.terms import WeightedTerm as WeightedTerm
+from fedcel.losses.terms import part_states as part_states
+from fedcel.losses.terms import refresh_terms as refresh_terms
+from fedcel.losses.terms import refuse_undefined_terms as refuse_undefined_terms
+from fedcel.losses.terms import select_state as select_state
+from fedcel.losses.terms import start_terms as start_terms
 
-__all__ = [
-    "CEL_TESTS",
-    "DEFENCE_TESTS",
-    "SHARE",
-    "Batch",
-    "GradientRule",
-    "LossCase",
-    "LossTerm",
-    "MetricRange",
-    "MetricScale",
-    "States",
-    "Streams",
-    "WeightedTerm",
-    "part_states",
-    "refresh_terms",
-    "refuse_undefined_terms",
-    "select_state",
-    "start_terms",
-]
+__all__ = _list_names(globals())

@@ -1,80 +1,42 @@
 """Conditional entropy losses: a small spread of features within each class."""
 
-from fedcel.losses.cel.class_spread import ClassShare, class_members
-from fedcel.losses.cel.cluster import Cluster
-from fedcel.losses.cel.conditional_entropy import CEL, NoCEL
-from fedcel.losses.cel.gated import Gated
-from fedcel.losses.cel.goal_control import GoalControl, init_control, move_control
-from fedcel.losses.cel.hybrid import Hybrid
-from fedcel.losses.cel.imported import ImportedCEL
-from fedcel.losses.cel.modules import (
-    CELModule,
-    ClusterCEL,
-    GatedCEL,
-    HybridCEL,
-    MutualInformationCEL,
-    PlainCEL,
-)
-from fedcel.losses.cel.mutual_information import MutualInformation
-from fedcel.losses.cel.plain import Plain
-from fedcel.losses.cel.ramp import ramp_weight
-from fedcel.losses.cel.spread_penalties import (
-    THRESHOLD_SHARE,
-    Penalty,
-    SpreadCEL,
-    channel_penalty,
-    linear_penalty,
-    log_penalty,
-)
-from fedcel.losses.one_client import CELTerm, OneClient
-from fedcel.losses.protocol import (
-    ConditionalEntropy,
-    CutShape,
-    FeatureBatches,
-    FeatureReader,
-    StackedFeatures,
-    State,
-    Stateless,
-    Term,
-    split_features,
-)
+from fedcel.lazy import list_names as _list_names
+from fedcel.losses.cel.class_spread import ClassShare as ClassShare
+from fedcel.losses.cel.class_spread import class_members as class_members
+from fedcel.losses.cel.cluster import Cluster as Cluster
+from fedcel.losses.cel.conditional_entropy import CEL as CEL
+from fedcel.losses.cel.conditional_entropy import NoCEL as NoCEL
+from fedcel.losses.cel.gated import Gated as Gated
+from fedcel.losses.cel.goal_control import GoalControl as GoalControl
+from fedcel.losses.cel.goal_control import init_control as init_control
+from fedcel.losses.cel.goal_control import move_control as move_control
+from fedcel.losses.cel.hybrid import Hybrid as Hybrid
+from fedcel.losses.cel.imported import ImportedCEL as ImportedCEL
+from fedcel.losses.cel.modules import CELModule as CELModule
+from fedcel.losses.cel.modules import ClusterCEL as ClusterCEL
+from fedcel.losses.cel.modules import GatedCEL as GatedCEL
+from fedcel.losses.cel.modules import HybridCEL as HybridCEL
+from fedcel.losses.cel.modules import MutualInformationCEL as MutualInformationCEL
+from fedcel.losses.cel.modules import PlainCEL as PlainCEL
+from fedcel.losses.cel.mutual_information import MutualInformation as MutualInformation
+from fedcel.losses.cel.plain import Plain as Plain
+from fedcel.losses.cel.ramp import ramp_weight as ramp_weight
+from fedcel.losses.cel.spread_penalties import THRESHOLD_SHARE as THRESHOLD_SHARE
+from fedcel.losses.cel.spread_penalties import Penalty as Penalty
+from fedcel.losses.cel.spread_penalties import SpreadCEL as SpreadCEL
+from fedcel.losses.cel.spread_penalties import channel_penalty as channel_penalty
+from fedcel.losses.cel.spread_penalties import linear_penalty as linear_penalty
+from fedcel.losses.cel.spread_penalties import log_penalty as log_penalty
+from fedcel.losses.one_client import CELTerm as CELTerm
+from fedcel.losses.one_client import OneClient as OneClient
+from fedcel.losses.protocol import ConditionalEntropy as ConditionalEntropy
+from fedcel.losses.protocol import CutShape as CutShape
+from fedcel.losses.protocol import FeatureBatches as FeatureBatches
+from fedcel.losses.protocol import FeatureReader as FeatureReader
+from fedcel.losses.protocol import StackedFeatures as StackedFeatures
+from fedcel.losses.protocol import State as State
+from fedcel.losses.protocol import Stateless as Stateless
+from fedcel.losses.protocol import Term as Term
+from fedcel.losses.protocol import split_features as split_features
 
-__all__ = [
-    "CEL",
-    "THRESHOLD_SHARE",
-    "CELModule",
-    "CELTerm",
-    "ClassShare",
-    "Cluster",
-    "ClusterCEL",
-    "ConditionalEntropy",
-    "CutShape",
-    "FeatureBatches",
-    "FeatureReader",
-    "Gated",
-    "GatedCEL",
-    "GoalControl",
-    "Hybrid",
-    "HybridCEL",
-    "ImportedCEL",
-    "MutualInformation",
-    "MutualInformationCEL",
-    "NoCEL",
-    "OneClient",
-    "Penalty",
-    "Plain",
-    "PlainCEL",
-    "SpreadCEL",
-    "StackedFeatures",
-    "State",
-    "Stateless",
-    "Term",
-    "channel_penalty",
-    "class_members",
-    "init_control",
-    "linear_penalty",
-    "log_penalty",
-    "move_control",
-    "ramp_weight",
-    "split_features",
-]
+__all__ = _list_names(globals())

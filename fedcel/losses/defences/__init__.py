@@ -1,41 +1,23 @@
 """Rival defences of smashed data: what they make of the net, the cut, the loss, what is sent."""
 
-from fedcel.losses.defences.adversarial import Adversarial
-from fedcel.losses.defences.bottleneck import (
-    CEB,
-    VIB,
-    InformationBottleneck,
-    gaussian_divergence,
-)
-from fedcel.losses.defences.imported import ImportedDefence
-from fedcel.losses.defences.learned_noise import LearnedNoise
-from fedcel.losses.defences.nopeek import NoPeek
-from fedcel.losses.defences.rival import Bottleneck, Dropout, NoDefence, Noise, Rival
-from fedcel.losses.defences.transform import (
-    TRANSFORM_TESTS,
-    Transform,
-    TransformCase,
-)
-from fedcel.losses.one_client import DefenceTerm
-from fedcel.losses.protocol import Defence
+from fedcel.lazy import list_names as _list_names
+from fedcel.losses.defences.adversarial import Adversarial as Adversarial
+from fedcel.losses.defences.bottleneck import CEB as CEB
+from fedcel.losses.defences.bottleneck import VIB as VIB
+from fedcel.losses.defences.bottleneck import InformationBottleneck as InformationBottleneck
+from fedcel.losses.defences.bottleneck import gaussian_divergence as gaussian_divergence
+from fedcel.losses.defences.imported import ImportedDefence as ImportedDefence
+from fedcel.losses.defences.learned_noise import LearnedNoise as LearnedNoise
+from fedcel.losses.defences.nopeek import NoPeek as NoPeek
+from fedcel.losses.defences.rival import Bottleneck as Bottleneck
+from fedcel.losses.defences.rival import Dropout as Dropout
+from fedcel.losses.defences.rival import NoDefence as NoDefence
+from fedcel.losses.defences.rival import Noise as Noise
+from fedcel.losses.defences.rival import Rival as Rival
+from fedcel.losses.defences.transform import TRANSFORM_TESTS as TRANSFORM_TESTS
+from fedcel.losses.defences.transform import Transform as Transform
+from fedcel.losses.defences.transform import TransformCase as TransformCase
+from fedcel.losses.one_client import DefenceTerm as DefenceTerm
+from fedcel.losses.protocol import Defence as Defence
 
-__all__ = [
-    "CEB",
-    "TRANSFORM_TESTS",
-    "VIB",
-    "Adversarial",
-    "Bottleneck",
-    "Defence",
-    "DefenceTerm",
-    "Dropout",
-    "ImportedDefence",
-    "InformationBottleneck",
-    "LearnedNoise",
-    "NoDefence",
-    "NoPeek",
-    "Noise",
-    "Rival",
-    "Transform",
-    "TransformCase",
-    "gaussian_divergence",
-]
+__all__ = _list_names(globals())
