@@ -17,9 +17,5 @@ class Record(BaseModel):
     )
 
     def to_json(self) -> dict[str, object]:
-        """Make the object that is written: a key that was never set is not in it.
-
-        Returns:
-            Values by kebab-case keys.
-        """
+        """Make the object that is written, by kebab-case keys: one that was never set is absent."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)

@@ -262,13 +262,7 @@ LIMITS = {
 
 
 def describe_problems(error: ValidationError, known_keys: Iterable[str], prefix: str = "") -> str:
-    """Return a line a setting: its value, and what it must be.
-
-    Args:
-        error: What pydantic refused.
-        known_keys: Dotted keys of settings.
-        prefix: What is put before each key.
-    """
+    """Describe each refused setting in a line: its value, and what it must be."""
     names = {part for key in known_keys for part in key.split(".")}
     limits: dict[str, list[str]] = {}
     for problem in error.errors():

@@ -56,14 +56,7 @@ _USUAL_INFORMATION = 1e4  # nats of an update; unequal clients differ by orders 
 
 @lru_cache(maxsize=4)
 def build_client_parts(settings: Settings) -> ClientParts:
-    """Build what the clients of a run train with; equal settings share it in a process.
-
-    Args:
-        settings: The run's settings.
-
-    Returns:
-        Images, nets, terms and schedules, each made when it is first used.
-    """
+    """Build what clients train with, each part at its first use; equal settings share it."""
     return ClientParts(
         images=lru_cache(maxsize=256)(partial(select_client_images, settings)),
         workspace=cache(partial(build_workspace_net, settings)),
@@ -79,15 +72,7 @@ def build_client_parts(settings: Settings) -> ClientParts:
 
 @lru_cache(maxsize=8)
 def build_server_parts(settings: Settings, classes: int | None = None) -> ServerParts:
-    """Build what the server of a run computes its rounds with.
-
-    Args:
-        settings: The run's settings.
-        classes: Its number of classes, for the clients' metrics; None: not known.
-
-    Returns:
-        Schedules, rules and ranges.
-    """
+    """Build what the server computes rounds with; None: the number of classes is not known."""
     rule = settings.strategy
     is_mean = (rule.name, rule.aggregation, rule.max_norm) == (OWN_STRATEGY, "mean", "none")
     return ServerParts(
@@ -106,14 +91,7 @@ def build_server_parts(settings: Settings, classes: int | None = None) -> Server
 
 
 def build_schedule(settings: Settings) -> RoundSchedule:
-    """Build the schedules of a run.
-
-    Args:
-        settings: The run's settings.
-
-    Returns:
-        Step size, priors, temperature and weights of each round.
-    """
+    """Build the schedules of step size, priors, temperature and weights."""
     return RoundSchedule(
         rounds=settings.rounds,
         local=settings.local,
@@ -126,15 +104,9 @@ def build_schedule(settings: Settings) -> RoundSchedule:
 
 
 def weigh_losses(settings: Settings, clock: Clock, limit: float | None) -> dict[str, float]:
-    """Compute the weights of the added losses in a round.
+    """Compute the weight of each added loss in a round, by its term's name.
 
-    Args:
-        settings: The run's settings.
-        clock: The round.
-        limit: Upper limit of the conditional entropy loss's gamma, besides its schedule.
-
-    Returns:
-        Each weight, by its term's name.
+    `limit` bounds gamma of the conditional entropy loss, besides its schedule.
     """
     gamma = settings.cel.find_gamma(clock, settings.local.step_size)
     largest = 0.0 if settings.cel.kind == "none" else settings.cel.weight
@@ -145,15 +117,7 @@ def weigh_losses(settings: Settings, clock: Clock, limit: float | None) -> dict[
 
 
 def init_run_state(settings: Settings, flat: FlatNet) -> ServerState:
-    """Make the server's state before round 1.
-
-    Args:
-        settings: The run's settings; they say whether a threshold or a weight follows a goal.
-        flat: The net, with the first parameters.
-
-    Returns:
-        The state.
-    """
+    """Make the server's state before round 1, `flat` holding the first parameters."""
     cut = describe_cut(settings, flat.net, 0)
     return init_server_state(flat.vector)._replace(
         control=init_control(settings.cel, cut),
@@ -163,14 +127,7 @@ def init_run_state(settings: Settings, flat: FlatNet) -> ServerState:
 
 @usual_torch_state()
 def init_net(settings: Settings, splits: Splits) -> FlatNet:
-    """Build the net of these settings, its defence included, with the parameters of round 0.
-
-    Args:
-        settings: The run's settings; `seed` and `net.seed` decide the parameters.
-        splits: The images of the run, which say shape and number of classes.
-
-    Returns:
-        The net, its parameters in one vector.
+    """Build the net, its defence included, with the parameters that `seed` and `net.seed` decide.
 
     Raises:
         NetError: The parts of the net do not fit together, the images do not fit it, or the
@@ -202,16 +159,7 @@ def init_net(settings: Settings, splits: Splits) -> FlatNet:
 
 @lru_cache(maxsize=4)
 def build_workspace_net(settings: Settings) -> FlatNet:
-    """Build this process's net of these settings, once; all that use it share its memory.
-
-    Whoever uses it loads its parameters first.
-
-    Args:
-        settings: The run's settings.
-
-    Returns:
-        A net to work with.
-    """
+    """Build this process's net, once: all users share its memory, and load it first."""
     return init_net(settings, load_splits(settings.data, settings.clients, settings.seed))
 
 
@@ -237,18 +185,7 @@ def build_client_nets(settings: Settings, count: int) -> FlatNet:
 
 
 def select_client_images(settings: Settings, client: int) -> Images:
-    """Return the training images of one client.
-
-    Args:
-        settings: The run's settings.
-        client: Its partition, from 0.
-
-    Returns:
-        Images and labels.
-
-    Raises:
-        DataError: There is no such client.
-    """
+    """Select the training images of a client; DataError where there is none of its number."""
     if not 0 <= client < settings.clients:
         raise DataError(
             f"partition-id is {client}, must be in 0..{settings.clients - 1}; "
@@ -259,14 +196,9 @@ def select_client_images(settings: Settings, client: int) -> Images:
 
 @lru_cache(maxsize=4)
 def build_terms(settings: Settings, threshold: float | None = None) -> tuple[WeightedTerm, ...]:
-    """Build the terms of these settings, before a round says how much each counts.
+    """Build the conditional entropy loss and the defence, where there are such, with weight 0.
 
-    Args:
-        settings: The run's settings.
-        threshold: Takes the place of `cel.threshold`, whatever loss reads it.
-
-    Returns:
-        The conditional entropy loss and the defence, where there are such, with weight 0.
+    `threshold` takes the place of `cel.threshold`, whatever loss reads it.
 
     Raises:
         SettingsError: The options of a loss do not fit together.
@@ -279,17 +211,7 @@ def build_terms(settings: Settings, threshold: float | None = None) -> tuple[Wei
 def bind_terms(
     settings: Settings, net: SplitNet, splits: Splits, threshold: float | None = None
 ) -> tuple[WeightedTerm, ...]:
-    """Bind the losses of these settings to a net; see `build_terms`.
-
-    Args:
-        settings: The run's settings.
-        net: The net.
-        splits: The images of the run, which say shape and number of classes.
-        threshold: Takes the place of `cel.threshold`.
-
-    Returns:
-        The terms, with weight 0.
-    """
+    """Bind the losses to a net; see `build_terms`."""
 
     def advise(name: str, weight: str) -> str:
         return "keep it finite" if ":" in name else f"lower local.rate, or {weight}"
@@ -318,17 +240,7 @@ def bind_terms(
 def describe_cut(
     settings: Settings, net: SplitNet, classes: int, image: tuple[int, ...] = ()
 ) -> CutShape:
-    """Describe to the losses what passes the cut of a net.
-
-    Args:
-        settings: The run's settings.
-        net: The net.
-        classes: C.
-        image: An image's shape, (C, H, W).
-
-    Returns:
-        Sizes, noise and range of the features.
-    """
+    """Describe to the losses what passes the cut of a net, for images (C, H, W)."""
     return CutShape(
         classes=classes,
         features=net.features,
@@ -339,26 +251,15 @@ def describe_cut(
 
 
 def find_obstacle(settings: Settings) -> str | None:
-    """Name a loss that keeps clients from being computed at once.
+    """Name a loss that keeps clients from being computed at once; None where nothing is known.
 
-    Args:
-        settings: The run's settings.
-
-    Returns:
-        A reason, None where nothing is known; a user's own net shows it when it is tried.
+    A user's own net shows it when it is tried.
     """
     return name_obstacle(build_terms(settings))
 
 
 def count_clients_at_once(settings: Settings) -> int:
-    """Choose how many clients are computed at once: as many as their parameters leave room for.
-
-    Args:
-        settings: The run's settings.
-
-    Returns:
-        Their number, 1 or more.
-    """
+    """Choose how many clients are computed at once, by the room for their parameters."""
     if find_obstacle(settings):
         return 1
     flat = build_workspace_net(settings)
@@ -369,17 +270,7 @@ def count_clients_at_once(settings: Settings) -> int:
 
 
 def declare_metrics(settings: Settings, classes: int | None = None) -> dict[str, MetricRange]:
-    """Declare what clients report of their training with these settings.
-
-    A loss or a defence of the user's own reports what it likes; it is not declared.
-
-    Args:
-        settings: The run's settings.
-        classes: Its number of classes, None where nobody knows.
-
-    Returns:
-        The range of each metric, by name.
-    """
+    """Declare the range of each metric that clients report, except those of a user's own loss."""
     is_own_net = isinstance(settings.net, ImportedNet)  # its head may minimise what it likes
     declared = {
         "loss": declare_nll(classes)._replace(lowest=-inf if is_own_net else 0.0),

@@ -18,17 +18,9 @@ Array = TypeVar("Array", Tensor, np.ndarray)
 
 
 def to_tensor(values: object, name: str) -> Shaped[Tensor, "..."]:
-    """Make a tensor of what a user gave, without a gradient; a tensor keeps its device.
+    """Make a tensor of a user's numbers, without a gradient; a tensor keeps its device.
 
-    Args:
-        values: A tensor, an array or a list of numbers.
-        name: What it is called in an error.
-
-    Returns:
-        The tensor; of an array it may share the memory.
-
-    Raises:
-        ValueError: It holds no numbers.
+    ValueError where there are none; it calls them `name`. An array may share its memory.
     """
     if isinstance(values, Tensor):
         return (values.clone() if values.is_inference() else values).detach()
@@ -63,18 +55,9 @@ def describe_words(words: NDArray[np.generic]) -> str:
 
 
 def to_labels(values: object, count: int, name: str = "labels") -> Int[Tensor, " N"]:
-    """Make labels of what a user gave, as many as there are images.
+    """Make labels (count,), int64, of what a user gave, on their device.
 
-    Args:
-        values: Whole numbers from 0, one an image: a tensor, an array or a list.
-        count: Number of images.
-        name: What they are called in an error.
-
-    Returns:
-        The labels (count,), int64, on their device.
-
-    Raises:
-        ValueError: Their number or shape is another, or they are no whole numbers from 0.
+    ValueError where their number or shape is another, or they are no whole numbers from 0.
     """
     try:
         labels = to_tensor(values, name)
@@ -99,14 +82,7 @@ def to_labels(values: object, count: int, name: str = "labels") -> Int[Tensor, "
 
 
 def number_labels(*parts: Int[Tensor, " _"]) -> list[Int[Tensor, " _"]]:
-    """Number labels from 0, so that tables by label stay small.
-
-    Args:
-        parts: Labels of any whole numbers, such as those of people; one or more such tensors.
-
-    Returns:
-        Of each part 0..C-1 in the order of the numbers, the same for the same label in all parts.
-    """
+    """Number labels from 0 in their order, alike in all parts, so that tables of them are small."""
     numbers = torch.unique(torch.cat(parts), return_inverse=True)[1]
     return list(numbers.split([len(part) for part in parts]))
 

@@ -63,16 +63,10 @@ class Pace:
         self._finished = finished
 
     def estimate_left(self, total: float) -> float | None:
-        """Estimate the seconds left.
+        """Estimate the seconds left of `total` steps; None where that is 0 or nothing is done yet.
 
         A step that takes longer than those before it is expected to need as long again as it has
         exceeded them.
-
-        Args:
-            total: How many steps there are, 0: unknown.
-
-        Returns:
-            Seconds; None before anything is done to judge by.
         """
         if not self._advances or not total:
             return None
@@ -104,12 +98,8 @@ def show_steps(activity: str, *, has_start_up: bool = False) -> Iterator[ShowSte
     """Show a bar, or lines where there is no terminal; yields the callback that moves it.
 
     A process that another began prints lines, too: bars of several would erase each other. Where
-    nothing new comes, a line is repeated with the time that has passed.
-
-    Args:
-        activity: Stands before each line.
-        has_start_up: The first steps that are done took longer than others will, or were done
-            before: the time that is left is estimated from later ones.
+    nothing new comes, a line is repeated with the time that has passed. With a start-up the first
+    steps are slow, or were done before: the time that is left is estimated from later ones.
     """
     pace = Pace(has_start_up=has_start_up)
     if not is_on_terminal():
@@ -136,12 +126,7 @@ def show_steps(activity: str, *, has_start_up: bool = False) -> Iterator[ShowSte
 
 @contextmanager
 def show_parts(activity: str, parts: str) -> Iterator[None]:
-    """Show how much of the work inside is done, as the library tells.
-
-    Args:
-        activity: Stands before each line.
-        parts: The noun of what is counted.
-    """
+    """Show how much of the work inside is done, counted in `parts`, as the library tells."""
     with show_steps(activity) as show_step:
 
         def show_part(finished: int, total: int) -> None:
@@ -226,10 +211,6 @@ def show_attacks(title: str, seeds: int = 1) -> Iterator[AttackListener]:
 
     Of the attack under way, the seeds that are done count as a part of it, and so do its steps
     where it counts them, as "epoch 3/40".
-
-    Args:
-        title: Stands before each line.
-        seeds: How often each attack is carried out.
     """
     with show_steps(name_activity("attacking", title)) as show_step:
         finished, total = 0.0, 0

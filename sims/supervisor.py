@@ -54,14 +54,10 @@ class Ending(NamedTuple):
 
 
 def supervise_command(report_ending: Callable[[Ending], None]) -> int | None:
-    """Fork the process that runs the command, and wait for it.
+    """Fork the process that runs the command, and wait for it; return its exit status.
 
-    Args:
-        report_ending: Is called in this process where the other could not say why it ended.
-
-    Returns:
-        The command's exit status; None in the process that is to run the command, or where the
-        system cannot fork.
+    None in the process that is to run the command, or where the system cannot fork.
+    `report_ending` is called here where the other could not say why it ended.
     """
     if not hasattr(os, "fork"):
         return None
@@ -81,29 +77,17 @@ def supervise_command(report_ending: Callable[[Ending], None]) -> int | None:
 
 
 def say_status(status: int) -> None:
-    """Say that the command has ended in words of its own; later this process may end at any time.
-
-    Args:
-        status: The exit status to come.
-    """
+    """Say that the command has ended in words of its own: this process may end at any time."""
     _send({"status": status})
 
 
 def say_hint(hint: Message) -> None:
-    """Say how to go on, should this process end without a word.
-
-    Args:
-        hint: What `report_ending` makes a command of.
-    """
+    """Say how to go on, should this process end without a word; `report_ending` words it."""
     _send({"hint": hint})
 
 
 def say_uses_ray(uses_ray: bool) -> None:
-    """Say whether this process uses Ray, which ends it where a process of Ray's own ends.
-
-    Args:
-        uses_ray: False when it may end.
-    """
+    """Say whether this process uses Ray, which ends it where a process of Ray's own ends."""
     _send({"uses-ray": uses_ray})
 
 

@@ -34,17 +34,11 @@ _NUMBER_OR_TEXT = Annotated[int | float | str, Field(union_mode="left_to_right")
 def build_strategy(
     settings: Settings, state: ServerState, shapes: list[tuple[int, ...]], cut: int
 ) -> PosteriorStrategy | StockStrategy:
-    """Build the strategy that the settings name.
+    """Build the strategy that the settings name; `cut` is the number of encoder parameters.
 
     `package.module:object` is a subclass of `PosteriorStrategy`, or a class or a function that
     makes a strategy on weights. The latter is called with what it takes among the arguments that
     the run decides, and with `strategy.arguments`.
-
-    Args:
-        settings: The run's settings.
-        state: Where the run stands.
-        shapes: The shapes of the model's arrays.
-        cut: Number of encoder parameters.
 
     Raises:
         SettingsError: It is no strategy that can train as set.

@@ -23,12 +23,9 @@ def filter_log(*, is_quiet: bool = False, first_round: int = 0) -> Iterator[None
     """Correct what Flower logs within the block.
 
     Long texts are cut, since a client's error may bring megabytes, and what would steer a terminal
-    is escaped. In a run that goes on, rounds are counted from its first. One notice is left out:
-    that nodes are not asked to evaluate each round, since the server scores on validation images.
-
-    Args:
-        is_quiet: Leave out what is no warning, but for the lines of `show_progress`.
-        first_round: The last complete round of a run that goes on; Flower counts on from there.
+    is escaped. In a run that goes on, rounds are counted from `first_round`, the last complete one.
+    One notice is left out: that nodes are not asked to evaluate each round, since the server scores
+    on validation images. With `is_quiet` only warnings and the lines of `show_progress` stay.
     """
     is_over = False
 

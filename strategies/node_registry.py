@@ -52,14 +52,7 @@ class Answers(NamedTuple):
 
 
 def count_nodes(grid: Grid) -> int:
-    """Count the connected nodes, once no more come.
-
-    Args:
-        grid: Carries the messages.
-
-    Raises:
-        SettingsError: None is connected.
-    """
+    """Count the connected nodes, once no more come; SettingsError where there are none."""
     begin = changed = time.monotonic()
     count = 0
     while (now := time.monotonic()) - begin < WAIT_SECONDS:
@@ -154,12 +147,6 @@ def reregister_nodes(
     Nobody is asked unless a partition is without a node and an unknown node is there. That one has
     to hold as many examples as before, and is asked once: again only where its partition was
     another's then.
-
-    Args:
-        grid: Carries the messages.
-        registry: Before.
-        requirements: What nodes' own images have to fit.
-        timeout: Seconds to wait for answers.
     """
     connected = set(grid.get_node_ids())
     registry = _restore_first_nodes(registry, connected)

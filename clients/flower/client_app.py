@@ -45,17 +45,8 @@ def limit_failure(message: Message, context: Context, call_next: ClientAppCallab
     the process in the place of an answer, as does an exit that a client's code asks for. The
     traceback stays, for the node's own log.
 
-    Args:
-        message: For the ClientApp.
-        context: The node's.
-        call_next: The ClientApp's function.
-
-    Returns:
-        Its reply.
-
     Raises:
         FailedError: In the place of an error whose text is long or cannot be sent, or of an exit.
-        Exception: Any other, as it is.
     """
     try:
         return call_next(message, context)
@@ -194,14 +185,6 @@ def clip_if_asked(message: Message, context: Context, call_next: ClientAppCallab
 
     The wrapper on the server sends the norm, whatever setting or function made it. One mod does
     for fixed and adaptive clipping: it clips alike, and tells what only the adaptive one reads.
-
-    Args:
-        message: Of a round.
-        context: The node's.
-        call_next: Trains.
-
-    Returns:
-        The reply, its update no longer than the norm.
     """
     if CLIPPING_NORM in read_config(message):
         return adaptiveclipping_mod(message, context, call_next)
@@ -266,13 +249,7 @@ def make_evaluation_client(
 
 
 def choose_memory(context: Context, client: int, root: str | Path | None) -> ClientMemory:
-    """Return where the state of a client without a `state-path` is kept.
-
-    Args:
-        context: The node's context.
-        client: Its partition.
-        root: One folder for each partition is below this one; None: it is in the context.
-    """
+    """Choose where a client without a `state-path` keeps its state: below `root` or the context."""
     if not root:
         return ContextMemory(context)
     return ClientStateFolder(partition_folder(root, client), client)

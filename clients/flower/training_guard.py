@@ -27,18 +27,11 @@ COUNT = "models"
 def check_model(
     settings: Settings, model: NDArrays, context: Context, *, client: int, number: int
 ) -> None:
-    """Measure what one message of a model's encoder leaks of own images; log it, or refuse it.
+    """Measure what one message of a received model's encoder leaks of own images; log or refuse it.
 
     Nothing is measured where the node sets no `leak-limit`. The limit holds once the node has
     answered `leak-after` models by updates or gradients, which it counts itself: untrained encoders
     leak by nature.
-
-    Args:
-        settings: The run's settings, with this node's data.
-        model: As received, one array a layer.
-        context: The node's; its state counts the models.
-        client: The node's partition.
-        number: The round, as the server names it.
 
     Raises:
         LeakError: The encoder may leak more than the limit, or the own images are too few to know.

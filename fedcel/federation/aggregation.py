@@ -34,19 +34,11 @@ def weighted_sum(
 def renormalise_weights(
     weights: Mapping[int, float], used: Sequence[int], has_noise: bool
 ) -> list[float]:
-    """Compute the weights of the clients whose updates are used in a round.
+    """Compute the weights of the clients whose updates are used in a round, in the order of `used`.
 
     Without Langevin noise the weights are scaled to make up for clients left out. With it they are
     not: the noise of each client is right for its own weight, so that the sum over those used is a
     Langevin step at the right temperature, only shorter. Scaled, it would be hotter by that scale.
-
-    Args:
-        weights: w_k of every client that was asked.
-        used: The clients whose updates are used.
-        has_noise: Whether the clients add Langevin noise in this round.
-
-    Returns:
-        One weight for each client of `used`, in its order.
     """
     share = 1.0 if has_noise else sum(weights[k] for k in used) / sum(weights.values())
     return [weights[client] / share for client in used]
@@ -59,18 +51,9 @@ def slide_average(
     *,
     frozen: int = 0,
 ) -> Float[Tensor, " P"]:
-    """Move the sliding average of deltas: m <- beta m + (1 - beta) delta.
+    """Move the sliding average of deltas: m <- beta m + (1 - beta) delta, beta = `momentum` < 1.
 
-    Times 1/(1 - beta) it is the momentum of FedAvgM.
-
-    Args:
-        average: m before, (P,).
-        delta: The round's mean delta, (P,).
-        momentum: beta in [0, 1).
-        frozen: The first so many values of the average are set to 0.
-
-    Returns:
-        m after, (P,).
+    Times 1/(1 - beta) it is the momentum of FedAvgM. The first `frozen` values are set to 0.
 
     References:
         Hsu, Qi and Brown, 2019 (arXiv 1909.06335), section 4.4.

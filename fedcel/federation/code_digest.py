@@ -22,14 +22,9 @@ def digest_code() -> int:
 
 
 def digest_files(home: Path, folders: Iterable[Path]) -> int:
-    """Digest the Python files below folders, but for those that no bundle has.
+    """Digest the Python files of folders below `home`, but for those that no bundle has.
 
-    Args:
-        home: Files are named by their path below it.
-        folders: Below `home`.
-
-    Returns:
-        A number below 2**48.
+    Files are named by their path below `home`. The number is below 2**48.
     """
     digest = sha256()
     for folder in folders:

@@ -256,13 +256,8 @@ def add_separate_gradients(
 ) -> dict[str, Float[Tensor, "K E"]]:
     """Add the gradients of terms with a pass of their own, or their running means, to the encoder.
 
-    Args:
-        nets: Hold the gradient of everything else.
-        separate: The terms and their values.
-        means: Running mean of each term with momentum; it starts with the round's first step.
-
-    Returns:
-        The next running means.
+    `nets` hold the gradient of everything else. Returns the next running means, which start with
+    the round's first step.
     """
     after = {}
     for position, (weighted, loss) in enumerate(separate):
@@ -385,17 +380,10 @@ def draw_steps(
     *,
     local: LocalSettings,
 ) -> tuple[list[int], Iterator[StepDraws]]:
-    """Draw batches and noise at the cut of all steps of a round.
+    """Draw batches and noise at the cut of all steps of a round, from each client's own streams.
 
-    Args:
-        nets: Hold the received model.
-        clients: What each client brings.
-        features: Reads the features of their images.
-        local: Steps, batch size, augmentation. Balanced batches would change the sampled posterior,
-            so they stop once the encoder is frozen.
-
-    Returns:
-        Steps of an epoch of each client, and the steps; each client's are of its own streams.
+    Balanced batches would change the sampled posterior, so they stop once the encoder is frozen.
+    Returns the steps of an epoch of each client, and the steps.
     """
     device, cut = nets.vectors.device, nets.net.cut
     inputs = [client.images.x.to(device) for client in clients]
@@ -475,13 +463,9 @@ def _place_states(states: States, source: torch.device, target: torch.device) ->
 
 
 def summarise_measures(measures: Sequence[Mapping[str, Tensor]]) -> list[dict[str, float]]:
-    """Summarise a round: means and sums over its steps, of the losses' metrics the last.
+    """Summarise a round by client: means and sums over its steps, of the losses' metrics the last.
 
-    Args:
-        measures: Of each step, a row (K,) by name.
-
-    Returns:
-        Each client's numbers by name; a client lacks the metrics that are NaN.
+    `measures` are, of each step, rows (K,) by name. A client lacks the metrics that are NaN.
     """
     columns = dict(measures[-1])
     for name, combine in _SUMMARIES.items():
@@ -498,19 +482,11 @@ def summarise_measures(measures: Sequence[Mapping[str, Tensor]]) -> list[dict[st
 def draw_batches(
     y: Int[Tensor, " N"], local: LocalSettings, generator: torch.Generator
 ) -> Int[Tensor, "steps b"]:
-    """Draw each step's batch: shuffled epochs in a row, cut into equal pieces.
+    """Draw the positions of each step's batch: shuffled epochs in a row, cut into equal pieces.
 
     Balanced: each class has its own shuffled epochs and the same number of places in every batch,
     at least two, without which a class has no spread: a batch can be larger than asked for, and
     rare classes come round sooner.
-
-    Args:
-        y: The client's labels, (N,).
-        local: Steps, batch size, and whether batches are balanced.
-        generator: Draws the batches.
-
-    Returns:
-        Positions of images, one row a step.
     """
     size = count_batch_images(y, local)
     if not local.balance:
@@ -527,16 +503,7 @@ def draw_batches(
 def count_batch_images(
     y: Int[Tensor, " N"], local: LocalSettings, *, is_encoder_frozen: bool = False
 ) -> int:
-    """Compute how many images a client's batch holds.
-
-    Args:
-        y: The client's labels, (N,).
-        local: Batch size, and whether batches are balanced.
-        is_encoder_frozen: Whether the encoder stands still: then none is balanced.
-
-    Returns:
-        Their number.
-    """
+    """Compute how many images a client's batch holds; balanced until the encoder is frozen."""
     size = min(local.batch_size, len(y))
     if not local.balance or is_encoder_frozen:
         return size
@@ -579,17 +546,7 @@ def compute_full_gradient(
     """Compute the gradient at the received model of the mean potential of all a client's images.
 
     One draw of the cut's noise for each image, of a stream of its own; neither added terms nor
-    priors.
-
-    Args:
-        nets: One copy of the net, a workspace that is overwritten.
-        received: The model, (P,).
-        images: The client's images (N, C, H, W) in [0, 1] and their labels (N,).
-        streams: Random streams of this client and round, by purpose.
-        is_encoder_frozen: Whether the encoder's part of the gradient is 0.
-
-    Returns:
-        The gradient, (P,).
+    priors. `nets` is a workspace that is overwritten; a frozen encoder's part is 0.
     """
     nets.load(received)
     net, noise = nets.net, streams("control")

@@ -54,14 +54,7 @@ def geometric_median(
 
     Smoothed Weiszfeld passes (Pillutla, Kakade and Harchaoui, IEEE TSP 2022, algorithm 2) from the
     coordinate median. Each pass lowers the sum, so that stopping early costs only exactness. Where
-    more than half of the weight is at one point, that is the answer.
-
-    Args:
-        deltas: One row a client.
-        share: Their weights, which add up to 1.
-
-    Returns:
-        The point, (P,).
+    more than half of the weight is at one point, that is the answer. The weights add up to 1.
     """
     x = deltas.double()
     centre = torch.cat([_find_medians(block, share) for block in torch.split(x, _BLOCK, dim=1)])

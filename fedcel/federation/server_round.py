@@ -252,13 +252,8 @@ def finish_round(
 def measure_heaviest(weights: Sequence[float], *, takes_mean: bool) -> float:
     """Measure the heaviest update, by which `fedcel.privacy.update_noise` accounts a round.
 
-    Args:
-        weights: w_k of the clients whose updates are used.
-        takes_mean: Whether their mean is taken. Where it is not, a single noisy update may decide
-            what is taken, and one client's noise may be all there is.
-
-    Returns:
-        Its weight over the root of the sum of all weights' squares; 1 where the mean is not taken.
+    This is its weight over the root of the sum of all weights' squares, or 1 where the mean is not taken: a
+    single noisy update may decide what is taken, and one client's noise may be all there is.
     """
     return max(weights) / math.hypot(*weights) if takes_mean else 1.0
 
@@ -384,11 +379,7 @@ class UpdateCollector:
             yield update.delta
 
     def measure_drift(self) -> float:
-        """Measure how far the updates lie from their mean: the root of the mean squared distance.
-
-        Returns:
-            In units of the parameters; 0 without an update.
-        """
+        """Measure the root mean squared distance of the updates from their mean; 0 without any."""
         mean = 0.0 if self._mean is None else float(self._mean.norm())
         return math.sqrt(max(0.0, self._square - mean**2))
 

@@ -13,17 +13,7 @@ SHOWN = 12  # images in a row
 
 
 def render_audit(leak: Leakage, inversion: Inversion | None, title: str, conditions: str) -> str:
-    """Return the page.
-
-    Args:
-        leak: The exact bits.
-        inversion: Reconstructions of attacks; None where none was run.
-        title: Of the page.
-        conditions: Which encoder on which images with what noise, in a sentence.
-
-    Returns:
-        HTML; texts are escaped.
-    """
+    """Render the page as HTML; `conditions` names encoder, images and noise in a sentence."""
     bits = leak.bits_beyond_label if leak.has_classes else leak.information_bits
     cap = leak.cap_beyond_label if leak.has_classes else leak.cap_bits
     measured = Part(

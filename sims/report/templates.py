@@ -4,15 +4,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 
 def render_template(name: str, **values: object) -> str:
-    """Return the page that a template makes of values.
-
-    Args:
-        name: Of the file within `sims`, as `report/report.html.jinja`.
-        values: By the names that the template has for them.
-
-    Returns:
-        HTML.
-    """
+    """Render a template of `sims`, such as `report/report.html.jinja`, with these values."""
     environment = Environment(
         autoescape=True,
         loader=PackageLoader("sims", "."),

@@ -377,13 +377,7 @@ STANDING_LIMITS = (
 def list_limits(
     verdict: Verdict, failed: Sequence[FailedCell] = (), served: Iterable[str] = ()
 ) -> Iterator[str]:
-    """Yield the limits of a report.
-
-    Args:
-        verdict: The verdict and all that was measured.
-        failed: Cells of the bench that have no numbers.
-        served: Names of attacks on a live service.
-    """
+    """Yield the limits of a report; `served` are the attacks on a live service."""
     runs, shown = verdict.runs, verdict.shown
     if verdict.best and verdict.compared > 1 and verdict.kind != "costs-too-much":
         yield (

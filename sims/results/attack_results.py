@@ -85,13 +85,7 @@ def result_paths(folder: Path, attack_settings: AttackSettings) -> dict[str, Pat
 
 
 def write_result(folder: Path, attack_settings: AttackSettings, outcome: AttackOutcome) -> None:
-    """Write the scores of one attack with these settings over those of an earlier time.
-
-    Args:
-        folder: The run's folder.
-        attack_settings: The settings; `attack_settings.names` is the one attack.
-        outcome: Rows, pictures and scores of each target.
-    """
+    """Write the scores of one attack with these settings over those of an earlier time."""
     (path,) = result_paths(folder, attack_settings).values()
     path.parent.mkdir(exist_ok=True)
     result = AttackResult(

@@ -56,16 +56,9 @@ def update_bench(folder: Path) -> list[BenchRow]:
 def write_bench_rows(folder: Path, rows: Iterable[BenchRow]) -> list[BenchRow]:
     """Write rows with all attacks on their runs, and their values image by image as far as kept.
 
-    Args:
-        folder: The bench's folder; the caller holds `BENCH_LOCK` in it.
-        rows: In the order of the file; attacks that they name are replaced by those of the runs.
-
-    Returns:
-        The rows, held to the worst attack that all cells have met: its scores are columns of the
-        file.
-
-    Raises:
-        RunError: When what attacks left on a run is damaged.
+    Attacks that rows name are replaced by those of the runs. The caller holds `BENCH_LOCK`.
+    Returns the rows held to the worst attack that all cells have met, as the file has them.
+    RunError where what attacks left on a run is damaged.
     """
     gathered, vectors = [], per_image.Vectors()
     for row in rows:

@@ -57,14 +57,7 @@ def select_known(values: Iterable[float | None]) -> list[float]:
 
 
 def estimate(values: Iterable[float | None]) -> Estimate:
-    """Return the mean of values, and Student's 95 % interval from three values on.
-
-    Args:
-        values: One measure's values under several seeds; None and NaN are left out.
-
-    Returns:
-        The estimate, `UNKNOWN` of no value.
-    """
+    """Return the mean of what is known, and Student's 95 % interval from three values on."""
     numbers = select_known(values)
     if not numbers:
         return UNKNOWN
@@ -82,15 +75,10 @@ def estimate(values: Iterable[float | None]) -> Estimate:
 def crossed_interval(
     seeds: Iterable[float | None], images: Iterable[float | None] = ()
 ) -> Estimate:
-    """Return the mean over seeds, and its 95 % interval over seeds and images.
+    """Return the mean over training seeds, and its 95 % interval over seeds and images.
 
-    Args:
-        seeds: A value for each training seed; None and NaN are left out.
-        images: The mean over seeds in each bootstrap sample; without any the interval is over seeds
-            only.
-
-    Returns:
-        The estimate; it has no interval below three seeds.
+    `images` are means over seeds in bootstrap samples; without any the interval is over seeds only,
+    and below three seeds there is none. None and NaN are left out.
 
     References:
         Owen, 2007, section 3: the two parts add as variances.
@@ -114,16 +102,11 @@ def row_vectors(row: BenchRow, vectors: Mapping[str, Vector]) -> dict[str, Vecto
 def resample_rows(
     rows: Sequence[BenchRow], vectors: Mapping[str, Vector]
 ) -> Float[np.ndarray, "B R K"]:
-    """Draw the test images again, 200 times, the same in all rows.
+    """Draw the test images again, 200 times, the same in all rows; measures have their `POSITIONS`.
 
-    Args:
-        rows: Cells of a bench, one or more, held to an attack where its error is asked for.
-        vectors: Result of `read_image_vectors`; some may be of the first images only.
-
-    Returns:
-        Measures by sample, row and `POSITIONS`. A measure that some rows have vectors of is NaN in
-        the others, and where no image of a shorter vector was drawn. No sample at all where a run
-        lacks accuracy or bits, or runs were measured on different numbers of images.
+    A measure that some rows have vectors of is NaN in the others, and where no image of a shorter
+    vector was drawn. No sample at all where a run lacks accuracy or bits, or runs were measured on
+    different numbers of images.
     """
     measured = np.stack([row_measures(row) for row in rows])
     image_vectors = [row_vectors(row, vectors) for row in rows]

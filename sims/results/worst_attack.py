@@ -15,17 +15,11 @@ AttackKey = tuple[AttackId, int | None]
 
 
 def find_worst_attack(attacks: Iterable[CellAttack]) -> CellAttack | None:
-    """Return the attack on one inference that rebuilt images best: the one with the lowest MSE.
+    """Find the attack on one inference that rebuilt images best: the one with the lowest MSE.
 
     Attacks on uploads see training, and those on repeated answers see more than one inference
     shows: neither counts here. The first of equals wins. Only attacks on the most targets compete:
-    the first ten images may be easier than all.
-
-    Args:
-        attacks: On one cell or run, each mean over its attack seeds.
-
-    Returns:
-        One of them, None when no attack on one inference rebuilt an image.
+    the first ten images may be easier than all. None where no attack rebuilt an image.
     """
     scored = [a for a in attacks if a.mse is not None and a.id.on_one_inference]
     most_targets = max((attack.targets or 0 for attack in scored), default=0)
@@ -70,11 +64,9 @@ def common_attacks(rows: Sequence[BenchRow]) -> set[AttackKey]:
 
 
 def hold_to_common(rows: Sequence[BenchRow]) -> list[BenchRow]:
-    """Hold each cell to the worst of the attacks that all cells have met: so they are compared.
+    """Hold each cell to the worst of the attacks that all cells have met, for their comparison.
 
-    Returns:
-        The rows with their `worst` attack set: None where a cell met none of `common_attacks`,
-        so that it is left out of the comparison.
+    `worst` is None where a cell met none of `common_attacks`: the comparison leaves it out.
     """
     common = common_attacks(rows)
     compared = []

@@ -147,11 +147,7 @@ class LossRival(Rival, LossTerm):
         streams: Sequence[Streams],
         step: int,
     ) -> State:
-        """Make theta ready to learn at a round's start; see `LossTerm.refresh`.
-
-        Raises:
-            SettingsError: The state is another loss's, or of other sizes.
-        """
+        """Make theta ready at a round's start; SettingsError on a state of another loss or size."""
         if not self.theta_size:
             return {}
         if state is None:
