@@ -252,8 +252,8 @@ def finish_round(
 def measure_heaviest(weights: Sequence[float], *, takes_mean: bool) -> float:
     """Measure the heaviest update, by which `fedcel.privacy.update_noise` accounts a round.
 
-    This is its weight over the root of the sum of all weights' squares, or 1 where the mean is not taken: a
-    single noisy update may decide what is taken, and one client's noise may be all there is.
+    This is its weight over the root of the sum of all weights' squares, or 1 where the mean is not
+    taken: a single noisy update may decide then, and one client's noise may be all there is.
     """
     return max(weights) / math.hypot(*weights) if takes_mean else 1.0
 
