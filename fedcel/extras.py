@@ -77,11 +77,7 @@ def is_installed(package: str) -> bool:
 
 
 def import_optional(module: str) -> ModuleType:
-    """Import an optional module now.
-
-    Raises:
-        MissingExtraError: Its package is missing; names the extra that brings it.
-    """
+    """Import an optional module now; MissingExtraError names the extra that brings it."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:

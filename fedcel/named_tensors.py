@@ -25,11 +25,7 @@ def select_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tenso
 
 
 def require_state(state: object, method: str) -> State:
-    """Refuse a part's state, the result of `method`, that is no dictionary of tensors by name.
-
-    Raises:
-        ContractError: Names the method and what it returned.
-    """
+    """Refuse as a state what `method` returned and is no dictionary of tensors: ContractError."""
     line = f"`{method}` must return the state, a dictionary of tensors by name"
     require(isinstance(state, dict), f"{line}; it returned {type(state).__name__}")
     assert isinstance(state, dict)

@@ -107,6 +107,15 @@ class Options(BaseModel):
             table[name] = {key: table.pop(spelling) for key, spelling in spellings.items()}
         return table
 
+    @model_validator(mode="after")
+    def _check_rules(self) -> "Options":
+        """Hold the fields to the rules between them."""
+        self.check_rules()
+        return self
+
+    def check_rules(self) -> None:
+        """Refuse options that contradict each other or have no effect: SettingsError."""
+
     @model_serializer(mode="wrap")
     def _flatten_parts(self, serialise: Callable[[object], dict[str, Any]]) -> dict[str, object]:
         """Write the keys of a part that shares this table among the others."""

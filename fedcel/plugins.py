@@ -64,11 +64,7 @@ def require(holds: bool, line: str) -> None:
 
 
 def check_contract(part: PartName, checks: Iterable[Callable[[Case], None]], case: Case) -> None:
-    """Hold a part to the short form of its contract, before a run begins.
-
-    Raises:
-        PluginError: A check, called with `case`, raised ContractError or something else.
-    """
+    """Hold a part to the short form of its contract; PluginError where a check of `case` fails."""
     broken, failure = find_breaks(checks, case)
     if broken:
         raise PluginError(
@@ -180,11 +176,7 @@ def _describe_hidden(path: str) -> str:
 
 
 def make_part(setting: str, ref: str, *arguments: object) -> object:
-    """Make a part of a run by a user's class or function, the import string `ref` of a setting.
-
-    Raises:
-        PluginError: It cannot be called, or fails when it is called.
-    """
+    """Make a part of a run by a user's class or function; PluginError where that fails."""
     maker = load_object(ref)
     if not callable(maker):
         raise PluginError(f"{setting} {ref!r} cannot be called; name a class or a function")

@@ -28,10 +28,9 @@ def make_generator(
 
 
 def make_twice(make: Callable[[], Made]) -> tuple[Made, Made]:
-    """Return what two calls make, one before and one after torch's global stream has moved.
+    """Call `make` before and after torch's global stream has moved, and return both results.
 
-    Raises:
-        ContractError: They draw from the global stream, which no part may use.
+    ContractError where they draw from that stream, which no part may use.
     """
     before = torch.random.get_rng_state()
     try:

@@ -13,11 +13,7 @@ if TYPE_CHECKING:
 def parse_overrides(
     assignments: Sequence[str] | None, engine: str | None = None
 ) -> "dict[str, Scalar]":
-    """Return the values of --set, and of --engine where it is given, as flat settings.
-
-    Raises:
-        SettingsError: An item is not of the form KEY=VALUE.
-    """
+    """Parse --set, and --engine where it is given; SettingsError on what is not KEY=VALUE."""
     values: dict[str, Scalar] = {}
     for assignment in assignments or ():
         key, equals, text = assignment.partition("=")

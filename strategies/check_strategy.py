@@ -22,11 +22,7 @@ from strategies.posterior_strategy import PosteriorStrategy
 
 
 def check_strategy(settings: Settings, flat: FlatNet) -> None:
-    """Build the strategy that the settings name; hold a user's own over deltas to its contract.
-
-    Raises:
-        FedcelError: It cannot be built, or breaks its contract.
-    """
+    """Build the strategy of these settings, a user's own held to its contract; else FedcelError."""
     part = _name_part(settings)
     try:
         strategy = build_strategy(settings, init_server_state(flat.vector), flat.shapes, flat.cut)

@@ -77,15 +77,9 @@ def register_nodes(
     """Ask the nodes what they hold, before the first round.
 
     Nobody is queried before as many as `clients` are there, or a minute is over; then each once, as
-    they come, until all partitions are found.
-
-    Args:
-        grid: Carries the messages.
-        clients: Partitions of the run.
-        requirements: What nodes' own images have to fit.
-        earlier: Examples of each partition in a run that is resumed: it goes on with those whose
-            nodes are there and still hold as many.
-        recount: Nodes of a run that is resumed may hold more or fewer.
+    they come, until all partitions are found. A resumed run goes on with those partitions of
+    `earlier` whose nodes are there and still hold as many examples, with `recount` any number.
+    The images of nodes that bring their own have to fit the `requirements`.
 
     Raises:
         SettingsError: A new run has not a node for each partition, or a resumed one has none.

@@ -76,12 +76,12 @@ def train_over_grid(
     measure: bool = True,
     decisions: Mapping[str, int | str] | None = None,
 ) -> None:
-    """Train into the run folder over a grid of nodes.
+    """Train into a folder made by `create_run` over a grid of nodes.
 
     Args:
         grid: Carries the messages.
         settings: The run's settings.
-        folder: Made by `create_run`.
+        folder: The run's folder.
         show_round: Is called with every round's event.
         resume: Go on with the last complete round.
         recount: Nodes may hold other numbers of images than before the run was resumed.

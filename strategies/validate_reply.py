@@ -214,11 +214,7 @@ def _find_excess(move: Float[Tensor, " P"], expected: Expectation, description: 
 
 
 def _read_header(array: Array) -> tuple[tuple[int, ...], np.dtype[Any], int]:
-    """Read shape, dtype and length of an array's header, and none of its values.
-
-    Raises:
-        ValueError: The bytes are no array: random ones, an archive, a pickle.
-    """
+    """Read shape, dtype and length of an array's header; ValueError where the bytes are none."""
     if array.stype != "numpy.ndarray":
         raise ValueError(f"it is a {to_printable(array.stype)!r}, must be 'numpy.ndarray'")
     stream = BytesIO(array.data[:_MAX_HEADER])

@@ -224,11 +224,7 @@ def resolve_node_settings(settings: Settings, message: Message, context: Context
 
 
 def refuse_without_noise(settings: Settings) -> None:
-    """Refuse to send scores or gradients, which have no noise, where updates are noisy.
-
-    Raises:
-        SettingsError: `update.noise` is above 0.
-    """
+    """Refuse with SettingsError to send scores or gradients where only updates have noise."""
     if settings.update.noise:
         raise SettingsError(
             f"update.noise is {settings.update.noise:g}: this node tells nothing else of its "
@@ -273,11 +269,7 @@ def open_state_folder(context: Context, config: Mapping[str, Scalar]) -> ClientS
 
 
 def check_state_path(context: Context) -> None:
-    """Refuse, before a node trains for nothing, a `state-path` that takes no state.
-
-    Raises:
-        SettingsError: It is no folder, may not be written to, or its disk is full.
-    """
+    """Refuse a `state-path` that takes no state before a node trains for nothing: SettingsError."""
     path = context.node_config.get("state-path")
     if not path:
         return

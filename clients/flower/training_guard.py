@@ -68,11 +68,7 @@ def describe_leak(bits: float) -> str:
 
 
 def read_limit(context: Context) -> tuple[float | None, int]:
-    """Return the node's limit, None where it sets none, and the models that go before.
-
-    Raises:
-        SettingsError: One of them is none.
-    """
+    """Read the node's limit, None where it sets none, and the models before it holds."""
     limit, after = context.node_config.get(LIMIT_KEY), context.node_config.get(AFTER_KEY, 0)
     if limit is None:
         if AFTER_KEY in context.node_config:

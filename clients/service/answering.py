@@ -117,16 +117,12 @@ class ChargedMechanism:
         logits: Float[Tensor, "B C"],
         scores: Mapping[int, Float[Tensor, "2"]] = NO_SCORES,
     ) -> list[PrivateAnswer | Refusal]:
-        """Perturb logits, charge queries for it, and tell those that paid.
+        """Perturb logits (B, C), charge queries for it, and tell those that paid.
 
         Equal messages, and equal ids, of a client get the same answer, which is paid once; another
         draw is thrown away, seen by nobody. Rows that are not finite are refused, for nothing.
-        LedgerError where the ledger cannot be written; nothing was answered.
-
-        Args:
-            charges: Price of each query.
-            logits: The model's answer to each, (B, C).
-            scores: Entropy and BALD, by the place of the queries that ask for them.
+        LedgerError where the ledger cannot be written; nothing was answered. `scores` are entropy
+        and BALD by the place of the queries that ask for them.
         """
         replies: list[PrivateAnswer | Refusal] = [Refusal("undefined", None)] * len(charges)
         is_finite = logits.isfinite().all(1)

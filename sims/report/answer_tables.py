@@ -35,17 +35,11 @@ EPSILON_MARGIN = 0.25
 def describe_answers(
     folder: Path, allowed_loss: float, *, epsilons: Sequence[float], clips: Sequence[float]
 ) -> str:
-    """Score every mechanism, clip and epsilon on a run's answers.
+    """Score every mechanism, clip (of the sizes `clips`) and epsilon on a run's answers.
 
-    Args:
-        folder: The run's folder.
-        allowed_loss: Share of accuracy that privacy may cost.
-        epsilons: Privacy losses of an answer; none: those of the run, and the one at which labels
-            alone stay within the loss.
-        clips: Sizes of the clips `l1` and `clamp`.
-
-    Returns:
-        Two tables, the cheapest option and the clips' sensitivities, in lines.
+    Without `epsilons` they are those of the run, and the one at which labels alone stay within
+    `allowed_loss`, a share of accuracy. Returns two tables, the cheapest option and the clips'
+    sensitivities.
 
     Raises:
         RunError: The folder is no finished run.

@@ -74,13 +74,13 @@ class Comparison(NamedTuple):
 def make_matched_tables(
     folder: Path, losses: str = "0,2,5", against: str | None = None, *, latex: bool = False
 ) -> str:
-    """Return the text of a bench folder: a table for each allowed loss of accuracy.
+    """Return a bench folder's tables in Markdown, or in LaTeX for the package booktabs.
 
     Args:
         folder: The bench's folder.
-        losses: Points of accuracy below the undefended net, as '0,2,5'.
+        losses: Points of accuracy below the undefended net, a table each, as '0,2,5'.
         against: The name of a variant that the others are compared with, paired by seed.
-        latex: Whether to write LaTeX, for the package booktabs, in the place of Markdown.
+        latex: Whether to write LaTeX.
 
     Raises:
         SettingsError: When losses or variant are wrong.

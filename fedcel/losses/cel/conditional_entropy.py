@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import Field, PrivateAttr
 from torch import Tensor
 
 from fedcel.errors import SettingsError
@@ -75,12 +75,6 @@ class CEL(Kind, LossTerm, table="cel"):
     """Ranges of what `evaluate` measures; a user's own loss declares none."""
 
     _cut: CutShape = PrivateAttr(CutShape(0, 0))
-
-    @model_validator(mode="after")
-    def _check_rules(self) -> "CEL":
-        """Refuse options that contradict each other or have no effect."""
-        self.check_rules()
-        return self
 
     def check_rules(self) -> None:
         """Refuse options that contradict each other or have no effect: SettingsError."""

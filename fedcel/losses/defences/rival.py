@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 
 import torch
 from jaxtyping import Float
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import Field, PrivateAttr
 from torch import Tensor
 
 from fedcel.errors import SettingsError
@@ -47,12 +47,6 @@ class Rival(Kind, table="defence", selector="name"):
     """Ranges of what the loss measures; a user's own declares none."""
 
     _cut: CutShape = PrivateAttr(CutShape(0, 0))
-
-    @model_validator(mode="after")
-    def _check_rules(self) -> "Rival":
-        """Refuse a strength that means nothing for the defence."""
-        self.check_rules()
-        return self
 
     def check_rules(self) -> None:
         """Refuse a strength that means nothing for the defence: SettingsError."""
