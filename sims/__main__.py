@@ -8,10 +8,10 @@ if __name__ == "__main__":  # before anything that the working folder may have a
     search_path.drop_leading_folder()
     search_path.append_working_folder()
 
+from functools import partial
 from typing import NoReturn
 
 from sims import supervisor
-from sims.commands.interruption import explain_hint
 from sims.commands.main import main, report_error
 
 SUPERVISED = {"simulate", "bench", "tune", "attack", "audit"}
@@ -24,7 +24,9 @@ def run() -> NoReturn:
     A long command runs in a process of its own, see `sims.supervisor`.
     """
     if SUPERVISED & set(sys.argv[1:2]):
-        supervised_status = supervisor.supervise_command(report_ending)
+        supervised_status = supervisor.supervise_command(
+            partial(report_error, status=supervisor.FAILED)
+        )
         if supervised_status is not None:
             sys.exit(supervised_status)
     status = 1
@@ -33,11 +35,6 @@ def run() -> NoReturn:
     finally:  # an error that nobody foresaw ends with its traceback, which is a word, too
         supervisor.say_status(status)
     sys.exit(status)
-
-
-def report_ending(ending: supervisor.Ending) -> None:
-    """Say why a command's process ended, and how to go on."""
-    report_error(f"{ending.reason}{explain_hint(ending.hint)}", supervisor.FAILED)
 
 
 if __name__ == "__main__":

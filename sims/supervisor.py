@@ -6,17 +6,17 @@ before anything large is imported. It takes next to no memory, and is not what t
 """
 
 import ctypes
-import json
 import os
 import signal
-import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from threading import Thread
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 FAILED = 1
 KILLED = 128  # plus a signal's number: a shell's status of what the signal ended
@@ -34,34 +34,36 @@ STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SET_PARENT_DEATH_SIGNAL = 1
 """PR_SET_PDEATHSIG of Linux."""
 
-Message = Mapping[str, Any]
-"""What the process that works says of itself; each key is new knowledge."""
+Explanation = Callable[[], str]
+"""End of a sentence on how to go on, by what is on the disk when it is called."""
+
+
+class Report(NamedTuple):
+    """State of the process that works, sent whenever a part of it changes."""
+
+    status: int | None = None
+    """Exit status to come: the command has ended in words of its own."""
+    explain: Explanation | None = None
+    uses_ray: bool = False
 
 
 class _Link:
     """Of the process that works: the way to the one that waits, if there is one."""
 
-    channel: socket.socket | None = None
+    channel: "Connection[Report, None] | None" = None
+    report = Report()
 
 
-class Ending(NamedTuple):
-    """How a command's process ended without a word."""
-
-    reason: str
-    """A part of a sentence."""
-    hint: Message | None
-    """What it last said about going on."""
-
-
-def supervise_command(report_ending: Callable[[Ending], None]) -> int | None:
+def supervise_command(report_ending: Callable[[str], object]) -> int | None:
     """Fork the process that runs the command, and wait for it; return its exit status.
 
     None in the process that is to run the command, or where the system cannot fork.
-    `report_ending` is called here where the other could not say why it ended.
+    `report_ending` is called here where the other could not say why it ended: with the reason, and
+    how to go on.
     """
     if not hasattr(os, "fork"):
         return None
-    near, far = socket.socketpair()
+    near, far = Pipe()
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
     supervisor = os.getpid()
     process = os.fork()
@@ -72,30 +74,31 @@ def supervise_command(report_ending: Callable[[Ending], None]) -> int | None:
         return None
     far.close()
     received = _pass_on_stops(process)
-    reported, wait_status = _wait(process, near)
-    return _conclude(wait_status, reported, received, report_ending)
+    report, wait_status = _wait(process, near)
+    return _conclude(wait_status, report, received, report_ending)
 
 
 def say_status(status: int) -> None:
     """Say that the command has ended in words of its own: this process may end at any time."""
-    _send({"status": status})
+    _send(_Link.report._replace(status=status))
 
 
-def say_hint(hint: Message) -> None:
-    """Say how to go on, should this process end without a word; `report_ending` words it."""
-    _send({"hint": hint})
+def say_hint(explain: Explanation) -> None:
+    """Say how to go on, should this process end without a word; a callable that can be pickled."""
+    _send(_Link.report._replace(explain=explain))
 
 
 def say_uses_ray(uses_ray: bool) -> None:
     """Say whether this process uses Ray, which ends it where a process of Ray's own ends."""
-    _send({"uses-ray": uses_ray})
+    _send(_Link.report._replace(uses_ray=uses_ray))
 
 
-def _send(message: Message) -> None:
-    """Send a message to the process that waits, if there is one."""
+def _send(report: Report) -> None:
+    """Send a report to the process that waits, if there is one."""
     if _Link.channel is not None:
+        _Link.report = report
         with suppress(OSError):  # it was killed, and this process ends in a moment
-            _Link.channel.sendall(json.dumps(message).encode() + b"\n")
+            _Link.channel.send(report)
 
 
 def _die_with(parent: int) -> None:
@@ -110,7 +113,7 @@ def _die_with(parent: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _begin_work(channel: socket.socket) -> None:
+def _begin_work(channel: "Connection[Report, None]") -> None:
     """Set up the process that works: signals, and an end together with the one that waits."""
     _Link.channel = channel
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -132,11 +135,10 @@ class _Interruption:
             signal.default_int_handler(number, frame)
 
 
-def _end_with_supervisor(channel: socket.socket) -> None:
+def _end_with_supervisor(channel: "Connection[Report, None]") -> None:
     """End when the process that waits has: it is the one whose id people know and kill."""
-    with suppress(OSError):
-        while channel.recv(1):
-            pass
+    with suppress(OSError, EOFError):
+        channel.recv()  # nothing is sent this way
     os._exit(KILLED + signal.SIGKILL)
 
 
@@ -162,47 +164,36 @@ def _pass_on_stops(process: int) -> list[int]:
     return received
 
 
-def _wait(process: int, channel: socket.socket) -> tuple[dict[str, Any], int]:
-    """Wait until the process ends; return what it said, and the system's wait status."""
-    reported: dict[str, Any] = {}
-    pending = b""
-    channel.settimeout(LOOK_SECONDS)
+def _wait(process: int, channel: "Connection[None, Report]") -> tuple[Report, int]:
+    """Wait until the process ends; return its last report, and the system's wait status."""
+    report = Report()
     while True:
         ended, wait_status = os.waitpid(process, os.WNOHANG)
-        while received := _receive(channel):
-            *lines, pending = (pending + received).split(b"\n")
-            for line in lines:
-                reported |= json.loads(line)
+        with suppress(OSError, EOFError):
+            while channel.poll(0 if ended else LOOK_SECONDS):
+                report = channel.recv()
         if ended:
-            return reported, wait_status
+            return report, wait_status
         time.sleep(CLOSING_SECONDS)
-
-
-def _receive(channel: socket.socket) -> bytes:
-    """Return what comes next; nothing where time is up, or the process ends."""
-    try:
-        return channel.recv(65536)
-    except OSError:
-        return b""
 
 
 def _conclude(
     wait_status: int,
-    reported: Message,
+    report: Report,
     received: Sequence[int],
-    report_ending: Callable[[Ending], None],
+    report_ending: Callable[[str], object],
 ) -> int:
     """Return the command's exit status; report an end without a word."""
     status = os.waitstatus_to_exitcode(wait_status)
-    if "status" not in reported:
+    if report.status is None:
         if sys.stderr.isatty():
             sys.stderr.write("\x1b[?25h\n")  # a bar hides the cursor, and its line is not ended
         with suppress(OSError):  # a terminal that was closed
-            reason = _describe_end(status, received, uses_ray=reported.get("uses-ray", False))
-            report_ending(Ending(reason, reported.get("hint")))
+            reason = _describe_end(status, received, uses_ray=report.uses_ray)
+            report_ending(reason + (report.explain() if report.explain else ""))
         status = FAILED
     elif status <= 0:  # or a library crashed while the interpreter ended: nothing was left to do
-        status = reported["status"]
+        status = report.status
     stops = [number for number in received if number != signal.SIGINT]
     return KILLED + stops[0] if stops and status else status
 

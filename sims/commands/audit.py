@@ -1,13 +1,14 @@
 """The command `audit`: what an encoder leaks that was trained anywhere."""
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fedcel.extras import require_extra
-from sims.commands.interruption import KeptHint, explain_interruption
+from sims.commands.interruption import explain_interruption, explain_kept
 from sims.commands.options import check_folder, parse_numbers
 
 EXAMPLES = (
@@ -138,7 +139,7 @@ def audit_command(
         if out is not None:
             write_record(audit, out)
 
-    with explain_interruption(KeptHint(str(out / "audit.json") if out else "", begin)):
+    with explain_interruption(partial(explain_kept, out and out / "audit.json", begin)):
         audit = audit_encoder(plan, keep)
         if audit.inversion is not None:
             print(audit.inversion)

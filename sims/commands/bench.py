@@ -1,9 +1,11 @@
 """The command `bench`: train and attack the variants of a scenario."""
 
+from functools import partial
+
 import typer
 
 from fedcel.extras import require_extra
-from sims.commands.interruption import RepeatHint, explain_interruption
+from sims.commands.interruption import explain_interruption, explain_repeat
 from sims.commands.options import (
     Assignments,
     EngineChoice,
@@ -49,7 +51,7 @@ def bench_command(
         cells = [
             cell._replace(settings=measure_for_page(cell.settings, overrides)) for cell in cells
         ]
-    hint = RepeatHint("finished cells and complete rounds", arguments)
+    hint = partial(explain_repeat, "finished cells and complete rounds", arguments)
     with show_live_page(folder, is_shown=live):
         with explain_interruption(hint):
             page = run_bench(plan, cells, folder, jobs)

@@ -12,9 +12,9 @@ class Endpoint(NamedTuple):
 
     host: str
     port: int
-    certificate: Path | None
-    private_key: Path | None
-    insecure: bool
+    certificate: Path | None = None
+    private_key: Path | None = None
+    insecure: bool = False
 
 
 def open_socket(endpoint: Endpoint) -> socket.socket:

@@ -1,6 +1,7 @@
 """The page of `--live`: served by a process of its own, which can neither slow nor end a run."""
 
 import math
+import os
 import socket
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from sims.search_path import copy_environment
 
 MEASUREMENTS = 20
 """Of the leak in a training, where `--live` asks for them and no setting does."""
+LOWEST_PRIORITY = 19
 END_SECONDS = 3.0
 """For which the page is waited for: it is told that the run is over."""
 
@@ -25,9 +27,7 @@ END_SECONDS = 3.0
 def measure_for_page(settings: Settings, overrides: Mapping[str, Scalar]) -> Settings:
     """Return settings by which the leak is measured about `MEASUREMENTS` times.
 
-    Args:
-        settings: Of a run that is watched.
-        overrides: Settings that the command names; where `bits-every` is among them, that holds.
+    Where the settings or the command's `overrides` have `bits-every`, that holds.
     """
     if settings.bits_every or "bits-every" in overrides:
         return settings
@@ -37,11 +37,7 @@ def measure_for_page(settings: Settings, overrides: Mapping[str, Scalar]) -> Set
 
 @contextmanager
 def show_live_page(folder: Path, *, is_shown: bool) -> Iterator[None]:
-    """Serve the page of a folder while the block runs.
-
-    Args:
-        folder: Of a run or a bench; it need not exist yet.
-        is_shown: Whether the page is asked for; nothing is done where it is not.
+    """Serve the page of a folder, which need not exist yet, while the block runs.
 
     Raises:
         SettingsError: No port can be listened on.
@@ -66,7 +62,7 @@ def show_live_page(folder: Path, *, is_shown: bool) -> Iterator[None]:
 def start_page(folder: Path) -> subprocess.Popen[bytes] | None:
     """Start the process that serves the page, and say where; None where it does not start."""
     with open_first_socket() as listener:
-        command = [sys.executable, "-P", "-m", "sims.commands.page_process"]
+        command = [sys.executable, "-P", "-m", "sims.commands.watch_server"]
         try:
             process = subprocess.Popen(
                 [*command, str(folder.absolute()), str(listener.fileno())],
@@ -77,6 +73,8 @@ def start_page(folder: Path) -> subprocess.Popen[bytes] | None:
                 env=copy_environment(),
                 process_group=0,  # Ctrl-C is for the run; priorities hold within a session alone
             )
+            # At once: loading takes seconds, which a training would lose where cores are few.
+            os.setpriority(os.PRIO_PROCESS, process.pid, LOWEST_PRIORITY)
         except OSError as error:
             print_line(f"watch: the page cannot be served ({error}); the run goes on without it")
             return None
@@ -87,6 +85,6 @@ def start_page(folder: Path) -> subprocess.Popen[bytes] | None:
 def open_first_socket() -> socket.socket:
     """Return an open socket, on the usual port where that is free."""
     try:
-        return open_socket(Endpoint("127.0.0.1", PORT, None, None, insecure=False))
+        return open_socket(Endpoint("127.0.0.1", PORT))
     except SettingsError:
-        return open_socket(Endpoint("127.0.0.1", 0, None, None, insecure=False))
+        return open_socket(Endpoint("127.0.0.1", 0))

@@ -1,5 +1,6 @@
 """Arguments and options that several commands share."""
 
+import math
 import time
 import tomllib
 from importlib.resources import files
@@ -29,6 +30,12 @@ Scenario = Annotated[
 ]
 RunFolder = Annotated[
     Path, typer.Argument(metavar="RUN", help="Folder of a finished run.", show_default=False)
+]
+FinishedFolder = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN_OR_BENCH", help="Folder of a finished run or bench.", show_default=False
+    ),
 ]
 BenchFolder = Annotated[
     Path, typer.Argument(metavar="BENCH", help="Folder of a bench.", show_default=False)
@@ -66,22 +73,12 @@ Live = Annotated[
     bool,
     typer.Option("--live", help="Serve a page on this machine that follows it, until it ends."),
 ]
-Against = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Show differences to this variant, too.", show_default=False),
-]
-TableFile = Annotated[
-    Path | None,
-    typer.Option("--out", help="File for the table; default: print it.", show_default=False),
-]
 Jobs = Annotated[int, typer.Option(min=1, help="Trainings or attacks at once.")]
 
 
 def list_scenario_titles(table: str | None = None) -> dict[str, str]:
     """Return the packaged scenarios' names and titles, by name; only those that have a table."""
-    folder = files("sims").joinpath("scenarios")
-    paths = [Path(str(item)) for item in folder.iterdir() if item.name.endswith(".toml")]
-    paths.sort(key=lambda path: path.stem)
+    paths = sorted(Path(str(files("sims") / "scenarios")).glob("*.toml"))
     scenarios = {path.stem: tomllib.loads(path.read_text()) for path in paths}
     return {
         name: str(scenario["title"])
@@ -145,31 +142,20 @@ def check_local_host(host: str, insecure: bool) -> tuple[str, ...] | None:
     return None if insecure else tuple(LOOPBACK_HOSTS)
 
 
-def parse_positive_numbers(option: str, text: str) -> tuple[float, ...]:
+def parse_numbers(option: str, text: str, *, above: float = -math.inf) -> tuple[float, ...]:
     """Return the numbers of a comma-separated option.
 
     Raises:
-        SettingsError: One of them is no number above 0.
+        SettingsError: One of them is no finite number above the limit.
     """
     try:
         numbers = tuple(float(part) for part in text.split(",")) if text else ()
     except ValueError:
-        numbers = (0.0,)
-    if not all(0 < number < float("inf") for number in numbers):
-        raise SettingsError(f"{option} is {text!r}, must be numbers above 0, such as 4,10")
+        numbers = (math.nan,)
+    if not all(above < number < math.inf for number in numbers):
+        which, example = ("", "0.5,0.5,0.5") if above < 0 else (f" above {above:g}", "4,10")
+        raise SettingsError(f"{option} is {text!r}, must be numbers{which}, such as {example}")
     return numbers
-
-
-def parse_numbers(option: str, text: str) -> tuple[float, ...]:
-    """Return the numbers of a comma-separated option, of any sign.
-
-    Raises:
-        SettingsError: One of them is no number.
-    """
-    try:
-        return tuple(float(part) for part in text.split(",")) if text else ()
-    except ValueError:
-        raise SettingsError(f"{option} is {text!r}, must be numbers, such as 0.5,0.5,0.5") from None
 
 
 def choose_folder(
@@ -181,14 +167,3 @@ def choose_folder(
     if out is not None:
         return out, context.obj
     return folder, [*context.obj, "--out", str(folder)]
-
-
-def write_or_print(text: str, out: Path | None) -> None:
-    """Print a table, or write it to a file and say where."""
-    from fedcel.files import write_whole
-
-    if out is None:
-        print(text, end="")
-        return
-    write_whole(out, text)
-    print(f"table: {out}")

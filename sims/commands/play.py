@@ -7,18 +7,19 @@ from typing import Annotated
 import typer
 
 from fedcel.extras import require_extra
-from sims.commands.options import LocalHost, OpenToOthers, ServerPort, check_local_host
+from sims.commands.options import (
+    FinishedFolder,
+    LocalHost,
+    OpenToOthers,
+    ServerPort,
+    check_local_host,
+)
 
 EXAMPLES = ("fedcel play RUN", "fedcel play BENCH --variant none --variant cluster")
 
 
 def play_command(
-    folder: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RUN_OR_BENCH", help="Folder of a finished run or bench.", show_default=False
-        ),
-    ],
+    folder: FinishedFolder,
     *,
     variants: Annotated[
         list[str] | None,
@@ -49,7 +50,7 @@ def play_command(
     from sims.play import create_app, open_playground
     from sims.progress import show_steps
 
-    endpoint = Endpoint(host, port, None, None, insecure)
+    endpoint = Endpoint(host, port, insecure=insecure)
     torch.set_num_threads(1)  # one visitor, small batches
     with (
         tempfile.TemporaryDirectory(prefix="fedcel-play-") as ledgers,

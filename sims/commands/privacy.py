@@ -6,7 +6,7 @@ import typer
 
 from fedcel.errors import SettingsError
 from fedcel.extras import require_extra
-from sims.commands.options import RunFolder, parse_positive_numbers
+from sims.commands.options import RunFolder, parse_numbers
 
 EXAMPLES = (
     "fedcel privacy RUN",
@@ -45,14 +45,14 @@ def privacy_command(
         raise SettingsError(
             f"--accuracy-loss is {accuracy_loss:g}, must be above 0 and below 100 points; try 2"
         )
-    sizes = parse_positive_numbers("--clips", clips)
+    sizes = parse_numbers("--clips", clips, above=0)
     if not sizes:
         raise SettingsError("--clips is '', must be numbers above 0, such as 1,8")
     print(
         describe_answers(
             run,
             accuracy_loss / 100,
-            epsilons=parse_positive_numbers("--epsilons", epsilons),
+            epsilons=parse_numbers("--epsilons", epsilons, above=0),
             clips=sizes,
         )
     )

@@ -6,17 +6,13 @@ from typing import Annotated
 import typer
 
 from fedcel.extras import require_extra
+from sims.commands.options import FinishedFolder
 
 EXAMPLES = ("fedcel report RUN", "fedcel report BENCH --charts charts")
 
 
 def report_command(
-    folder: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RUN_OR_BENCH", help="Folder of a finished run or bench.", show_default=False
-        ),
-    ],
+    folder: FinishedFolder,
     charts: Annotated[
         Path | None,
         typer.Option(

@@ -1,13 +1,14 @@
 """The command `simulate`: train one federation."""
 
 import shlex
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from fedcel.errors import SettingsError
 from fedcel.extras import require_extra
-from sims.commands.interruption import ResumeHint, explain_interruption
+from sims.commands.interruption import explain_interruption, explain_resume
 from sims.commands.options import (
     Assignments,
     EngineChoice,
@@ -74,7 +75,7 @@ def simulate_command(
     settings = scenarios.list_cells(single, overrides)[0].settings
     if live:
         settings = measure_for_page(settings, overrides)
-    hint = ResumeHint(str(folder), arguments, is_resumed=resume)
+    hint = partial(explain_resume, folder, arguments, is_resumed=resume)
     with show_live_page(folder, is_shown=live):
         with explain_interruption(hint):
             with track_run(factories, folder, settings) as listen:

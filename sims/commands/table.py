@@ -1,15 +1,13 @@
 """The command `table`: compare variants at matched accuracy."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fedcel.extras import require_extra
 from sims.commands.options import (
-    Against,
     BenchFolder,
-    TableFile,
-    write_or_print,
 )
 
 EXAMPLES = (
@@ -21,20 +19,33 @@ EXAMPLES = (
 
 def table_command(
     folder: BenchFolder,
-    against: Against = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Show differences to this variant, too.", show_default=False
+        ),
+    ] = None,
     loss: Annotated[str, typer.Option(help="Points of accuracy given up.")] = "0,2,5",
     latex: Annotated[
         bool, typer.Option("--latex", help="Write LaTeX, for the package booktabs.")
     ] = False,
-    out: TableFile = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="File for the table; default: print it.", show_default=False),
+    ] = None,
 ) -> None:
     """Compare a bench's variants at matched accuracy."""
     require_extra("report")
-    from fedcel.files import check_writable
+    from fedcel.files import check_writable, write_whole
     from sims.progress import show_steps
     from sims.report import matched_table
 
-    check_writable(*filter(None, [out]))
+    if out is not None:
+        check_writable(out)
     with show_steps("comparing the variants"):
         text = matched_table.make_matched_tables(folder, loss, against, latex=latex)
-    write_or_print(text, out)
+    if out is None:
+        print(text, end="")
+        return
+    write_whole(out, text)
+    print(f"table: {out}")

@@ -1,12 +1,13 @@
 """The command `tune`: choose rates and strengths."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fedcel.extras import require_extra
-from sims.commands.interruption import RepeatHint, explain_interruption
+from sims.commands.interruption import explain_interruption, explain_repeat
 from sims.commands.options import (
     Assignments,
     Jobs,
@@ -39,7 +40,7 @@ def tune_command(
     path = out or Path(f"{plan.path.stem}-tuned.toml")
     check_writable(path, journal_path(path))
     overrides = parse_overrides(assignments)
-    with explain_interruption(RepeatHint("finished trials", context.obj)):
+    with explain_interruption(partial(explain_repeat, "finished trials", context.obj)):
         tuned = tuning.tune_scenario(plan, trials, overrides, journal_path(path), jobs=jobs)
         tuning.write_scenario(tuned, path)
     print(f"scenario: {path}")

@@ -37,4 +37,4 @@ def watch_command(
     from sims.commands.listening import Endpoint
     from sims.commands.watch_server import run_watch
 
-    run_watch(folder, Endpoint(host, port, None, None, insecure), hosts)
+    run_watch(folder, Endpoint(host, port, insecure=insecure), hosts)

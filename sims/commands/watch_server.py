@@ -2,6 +2,7 @@
 
 import os
 import socket
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,12 +21,7 @@ FAREWELL_SECONDS = 15.0
 
 
 def run_watch(folder: Path, endpoint: Endpoint, hosts: Sequence[str] | None) -> None:
-    """Answer until SIGTERM or Ctrl-C.
-
-    Args:
-        folder: Of a run or a bench.
-        endpoint: Where to listen.
-        hosts: Names that requests may call this machine by; None: any.
+    """Answer until SIGTERM or Ctrl-C; `hosts` are names that requests may use, None: any.
 
     Raises:
         RunError: The folder is neither a run's nor a bench's.
@@ -41,15 +37,11 @@ def run_watch(folder: Path, endpoint: Endpoint, hosts: Sequence[str] | None) -> 
 def accompany(folder: Path, listener: socket.socket, writer: int) -> None:
     """Answer as long as the process that writes into the folder lives, and tell an open page.
 
-    Args:
-        folder: Of a run or a bench, which need not exist yet.
-        listener: The socket.
-        writer: The reading end of a pipe whose other end that process alone holds: it ends with
-            the process, however that ends.
+    `writer` is the reading end of a pipe whose other end only that process holds: it ends with
+    the process, however that ends.
     """
     following = Following(folder, is_accompanied=True)
-    endpoint = Endpoint("127.0.0.1", 0, None, None, insecure=False)
-    config = configure_server(create_app(following, LOOPBACK_HOSTS), endpoint)
+    config = configure_server(create_app(following, LOOPBACK_HOSTS), Endpoint("127.0.0.1", 0))
     server = uvicorn.Server(config)
 
     def end_with_writer() -> None:
@@ -63,3 +55,8 @@ def accompany(folder: Path, listener: socket.socket, writer: int) -> None:
 
     Thread(target=end_with_writer, daemon=True).start()
     server.run(sockets=[listener])
+
+
+if __name__ == "__main__":  # beside a training: the folder, and the number of the socket
+    with socket.socket(fileno=int(sys.argv[2])) as listener:
+        accompany(Path(sys.argv[1]), listener, sys.stdin.fileno())

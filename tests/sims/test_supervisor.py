@@ -12,18 +12,15 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
-import os, signal, subprocess, sys, time
+import functools, os, signal, subprocess, sys, time
 from sims import supervisor
 
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may run under nohup
 
-def report(ending):
-    print(f"{ending.reason}; {ending.hint}", file=sys.stderr)
-
-status = supervisor.supervise_command(report)
+status = supervisor.supervise_command(functools.partial(print, file=sys.stderr))
 if status is not None:
     sys.exit(status)
-supervisor.say_hint({"go": "on"})
+supervisor.say_hint(functools.partial(str, "; go on"))
 interrupts = 0
 try:
     exec(sys.argv[1])
@@ -72,7 +69,7 @@ def test_an_end_without_a_word_is_reported(work: str, reason: str) -> None:
     """With Ray as the cause where it may be, and how to go on; the exit status is 1."""
     process = start(work)
     _, reported = process.communicate(timeout=60)
-    assert reported.startswith(reason) and reported.endswith("; {'go': 'on'}\n")
+    assert reported.startswith(reason) and reported.endswith("; go on\n")
     assert process.returncode == 1
 
 
@@ -115,7 +112,7 @@ def test_a_second_termination_ends_what_does_not_clean_up() -> None:
         process.terminate()
         time.sleep(0.2)
     _, reported = process.communicate(timeout=60)
-    assert reported == "ended by SIGTERM; {'go': 'on'}\n" and process.returncode == 143
+    assert reported == "ended by SIGTERM; go on\n" and process.returncode == 143
 
 
 def test_the_work_ends_with_the_process_that_waits() -> None:

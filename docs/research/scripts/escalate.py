@@ -19,7 +19,7 @@ from fedcel.runs import run_folder
 from fedcel.settings import AttackSettings, Scalar
 from sims.attacking import catch_up
 from sims.commands.main import main
-from sims.commands.options import Assignments, BenchFolder, Jobs, parse_positive_numbers
+from sims.commands.options import Assignments, BenchFolder, Jobs, parse_numbers
 from sims.overrides import override_group, parse_overrides
 from sims.report import write_report
 from sims.results.attack_results import average_attacks, lacking_settings, requested_results
@@ -48,7 +48,7 @@ def escalate_command(
     jobs: Jobs = 1,
 ) -> None:
     """Run stronger attacks on a bench's variants at matched accuracy."""
-    overrides, efforts = parse_overrides(assignments), parse_positive_numbers("--budgets", budgets)
+    overrides, efforts = parse_overrides(assignments), parse_numbers("--budgets", budgets, above=0)
     escalate(folder, overrides, efforts, jobs=jobs, all_strengths=every)
     print(f"report: {write_report(folder)}")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fedcel.errors import DivergedError, EngineError, FailedError, RoundError
-from sims.commands.interruption import ResumeHint, explain_interruption
+from sims.commands.interruption import explain_interruption, explain_resume
 from sims.commands.main import main
 
 TRAINED_BY = {
@@ -58,16 +58,15 @@ def test_ctrl_c_names_what_goes_on(
 def test_a_run_without_state_names_no_command_that_cannot_work(tmp_path: Path) -> None:
     """A strategy that averages weights cannot be resumed."""
     (tmp_path / "settings.toml").write_text('[strategy]\nupload = "weights"\n')
-    text = ResumeHint(str(tmp_path), ["simulate", "digits"], is_resumed=False)()
+    text = explain_resume(tmp_path, ["simulate", "digits"], is_resumed=False)
     assert "keeps no state" in text and "--resume" not in text
 
 
 def test_what_diverged_is_not_gone_on_with(tmp_path: Path) -> None:
     """It would diverge again."""
-    explain = ResumeHint(str(tmp_path), [], is_resumed=False)
     with pytest.raises(DivergedError, match="^away$"), explain_interruption(lambda: "; go on"):
         raise DivergedError("away")
-    assert explain() == ""
+    assert explain_resume(tmp_path, [], is_resumed=False) == ""
 
 
 @pytest.mark.parametrize("kind", [RoundError, EngineError, FailedError])
