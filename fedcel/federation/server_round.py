@@ -100,25 +100,11 @@ class ClientTrainer(Protocol):
     """
 
     def compute_gradients(self, request: RoundRequest) -> Iterable[tuple[int, Float[Tensor, " P"]]]:
-        """Compute the clients' mean gradients at the model (control variate `fresh`).
-
-        Args:
-            request: The request of the round.
-
-        Returns:
-            Each client and its gradient, (P,).
-        """
+        """Compute each client's mean gradient (P,) at the model (control variate `fresh`)."""
         ...
 
     def train(self, request: RoundRequest) -> Iterable[ClientUpdate]:
-        """Train the clients, and keep the state of each for its next round.
-
-        Args:
-            request: The request of the round.
-
-        Returns:
-            Each client's update, made when it is taken.
-        """
+        """Train the clients, each when its update is taken, and keep their states."""
         ...
 
 

@@ -94,14 +94,9 @@ class Trace:
         write_tensors(self.path, {"functionals": functionals, "rounds": rounds})
 
     def add(self, number: int, functionals: Float[Tensor, " F"]) -> Diagnosis | None:
-        """Add a round's row, and judge the chain every tenth time.
+        """Add the functionals (F,) of a round's model, and judge the chain every tenth time.
 
-        Args:
-            number: The round.
-            functionals: The functionals of its model, (F,).
-
-        Returns:
-            The diagnosis; None where none is due, or the chain is too short.
+        None where no diagnosis is due, or the chain is too short.
         """
         self.rows.append(functionals)
         self.rounds.append(number)

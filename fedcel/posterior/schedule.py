@@ -107,16 +107,7 @@ class Prior(Kind, table="prior", selector="mode"):
     )
 
     def pull(self, rate: float, steps: int, total: int) -> float:
-        """Compute kappa, the pull per unit step towards the received model.
-
-        Args:
-            rate: Step size eta.
-            steps: Steps of a round.
-            total: N, the training images of all clients.
-
-        Returns:
-            kappa of w <- w - eta kappa (w - w_received).
-        """
+        """Compute kappa of w <- w - eta kappa (w - w_received), for N = `total` training images."""
         return 0.0
 
     def decay(self, total: int) -> float:
@@ -229,15 +220,7 @@ class ChainSettings(Options):
         """Whether the model after a sampled round is to be kept.
 
         Rounds are counted from the last sample; the first round of the chain is one. Where the
-        autocorrelation time decides, nothing is kept until it is known.
-
-        Args:
-            number: The round.
-            sampled: Rounds of the samples kept so far, ascending.
-            autocorrelation: In rounds; None: not yet known.
-
-        Returns:
-            Whether it is.
+        autocorrelation time decides, nothing is kept until it is known, in rounds.
         """
         interval = self.thin or autocorrelation
         return interval is not None and (not sampled or number - sampled[-1] >= interval)
@@ -352,18 +335,15 @@ class RoundSchedule(NamedTuple):
         gamma: float | None = None,
         proximal: float = 0.0,
     ) -> RoundPlan:
-        """Compute the constants of round `number` for one client.
+        """Compute the constants of round `number`, from 1, for one client.
 
         Args:
-            number: The round, from 1.
+            number: The round.
             weight: w_k, which the server gives to the client's delta; 1: it holds everything.
             total: N, the training images of all clients.
             gamma: Upper limit of the conditional entropy loss's gamma, besides the ramp.
             proximal: Pull towards the received model besides the prior's, as of FedProx (Li et al.,
                 MLSys 2020, eq. 2).
-
-        Returns:
-            Step size, noise, priors and weights of the round.
 
         Raises:
             SettingsError: Step size and priors together would make every step overshoot.

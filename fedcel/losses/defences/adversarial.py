@@ -57,17 +57,10 @@ class Adversarial(LossRival):
     def decode(
         self, theta: Float[Tensor, "*k P"], smashed: Float[Tensor, "*k B D"]
     ) -> Float[Tensor, "*k B N"]:
-        """Rebuild images from smashed data.
+        """Rebuild images in [0, 1], flat (B, N), from smashed data (B, D).
 
-        Args:
-            theta: Weight and bias of each layer, flat (P,), or (K, P) of several clients.
-            smashed: Smashed data (B, D).
-
-        Returns:
-            Images in [0, 1], flat (B, N).
-
-        Raises:
-            NetError: The smashed data have not the D values that the decoder was made for.
+        `theta` is weight and bias of each layer, flat. NetError where the smashed data have not the
+        D values that the decoder was made for.
         """
         if smashed.shape[-1] != self._cut.features:
             raise NetError(
