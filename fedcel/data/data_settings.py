@@ -62,17 +62,9 @@ class DataSettings(Options):
     )
 
     def map_labels(self, y: Labels, where: str) -> Labels:
-        """Return the labels of the task, of the labels of the images.
+        """Map labels of images to those of the task: the same, their parity, or as listed.
 
-        Args:
-            y: Labels of the images, (N,).
-            where: What an error names.
-
-        Returns:
-            The labels themselves, whether they are odd, or what is listed for each.
-
-        Raises:
-            DataError: The list is no list of classes, or has none for a label.
+        DataError, which names `where`: the list is no list of classes, or has none for a label.
         """
         if self.labels == OWN:
             return y
@@ -96,16 +88,10 @@ class DataSettings(Options):
         return int(self.map_labels(torch.arange(classes), where).max()) + 1
 
     def choose_sizes(self, training_count: int, test_count: int | None) -> SplitSizes:
-        """Return how many images each part takes, those that are `auto` by the number of images.
+        """Choose how many images each part takes, those that are `auto` by the number of images.
 
-        Args:
-            training_count: Images of the source's training part.
-            test_count: Images of its test part, or None where it has none and test images are
-                drawn from the training part.
-
-        Returns:
-            A tenth, a sixth and a fifth of the training part, 2 images at least and 150, 250 and
-            400 at most. Of a test part all images, 400 at most.
+        A tenth, a sixth and a fifth of the training part, 2 images at least and 150, 250 and 400 at
+        most. Of a test part, where the source has one, all images, 400 at most.
         """
         tests = training_count // 5 if test_count is None else test_count
         usual = (

@@ -54,11 +54,7 @@ class Source(Kind, table="data", selector="source", shares_table=True):
         raise NotImplementedError
 
     def read_training(self, classes: Sequence[str]) -> SourceParts:
-        """Read the training images of a data holder alone; no other file is looked at.
-
-        Args:
-            classes: The server's class folders, where the source has such.
-        """
+        """Read the training images of a data holder alone; `classes` are the server's folders."""
         raise DataError(
             f"data.source is {self.kind_name!r}: a node reads {NODE_SOURCES}; set data.source, or "
             "leave data-path out"

@@ -1,7 +1,7 @@
 """All images of a run: each client's, the server's, the attacker's, the targets."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -220,21 +220,10 @@ def describe_roles(
 def _load_node_splits(data: NodeDataSettings, clients: int) -> Splits:
     """Return the splits of a node with one holder's images; DataError as `load_node_images`."""
     images, notes = load_node_images(data)
-    empty = Images(images.x[:0], images.y[:0])
-    nowhere = torch.arange(0)
     sizes = torch.zeros(clients, dtype=torch.long)
     sizes[data.holder] = len(images.y)
-    return Splits(
-        shape=data.shape,
-        classes=data.classes,
-        clients=ClientParts(images, sizes),
-        validation=empty,
-        auxiliary=empty,
-        test=empty,
-        indices=SplitPositions((), nowhere, nowhere, nowhere),
-        dropped=0,
-        notes=notes,
-    )
+    empty = describe_images(data.shape, data.classes)
+    return replace(empty, clients=ClientParts(images, sizes), notes=notes)
 
 
 def hold_out_classes(

@@ -112,11 +112,7 @@ def choose_grid(scale: float, sensitivity: float) -> int:
 
 @cache
 def import_opendp() -> Any:
-    """Return OpenDP's prelude, with consent to constructors whose proofs are written.
-
-    Raises:
-        MissingExtraError: OpenDP is not installed.
-    """
+    """Import OpenDP, with consent to constructors whose proofs are written."""
     opendp = import_optional("opendp.prelude")
     opendp.enable_features("contrib")
     return opendp

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Literal, cast
 
 from jaxtyping import Float
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from fedcel import plugins
@@ -34,8 +34,7 @@ class PrivacySettings(Kind, table="privacy", selector="mechanism"):
     epsilon: Positive = Field(4.0, description="Privacy loss of one served answer.")
     budget: Positive = Field(100.0, description="Epsilon that a client may spend in all.")
 
-    @model_validator(mode="after")
-    def check_prices(self) -> "PrivacySettings":
+    def check_rules(self) -> None:
         """Refuse an epsilon out of range, and a budget for not even one answer."""
         budget = to_granted_micro(self.budget, "privacy.budget")
         price = to_micro_epsilon(self.epsilon, "privacy.epsilon")
@@ -48,7 +47,6 @@ class PrivacySettings(Kind, table="privacy", selector="mechanism"):
                 f"privacy.budget is {self.budget:g}, must be at least privacy.epsilon "
                 f"({self.epsilon:g}), or not one question is answered; raise it"
             )
-        return self
 
     @property
     def is_private(self) -> bool:

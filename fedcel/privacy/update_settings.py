@@ -1,6 +1,6 @@
 """Settings of the clip of an update, and of its noise."""
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from fedcel.errors import SettingsError
 from fedcel.options import Off, Options, Positive
@@ -24,8 +24,7 @@ class UpdateSettings(Options):
         description="Sigma of the Gaussian noise on an uploaded delta, in units of update.clip.",
     )
 
-    @model_validator(mode="after")
-    def _check_size(self) -> "UpdateSettings":
+    def check_rules(self) -> None:
         """Refuse noise of no size, and a clip or a sigma that single precision cannot hold."""
         clip, noise = self.clip, self.noise
         if clip == "none":
@@ -34,7 +33,7 @@ class UpdateSettings(Options):
                     f"update.noise is {noise:g} and update.clip 'none': the noise is in units of "
                     "the clip; set update.clip to the norm of a usual update, as 1"
                 )
-            return self
+            return
         for size in (clip, clip * noise) if noise else (clip,):
             if not SMALLEST_NOISE < size < LARGEST_NOISE:
                 raise SettingsError(
@@ -42,4 +41,3 @@ class UpdateSettings(Options):
                     f"between {SMALLEST_NOISE:g} and {LARGEST_NOISE:g}, where single precision can "
                     "hold them"
                 )
-        return self

@@ -96,16 +96,9 @@ class ClientStateFolder:
         return max((written for written in rounds if written < number), default=0)
 
     def read_state(self, number: int) -> State | None:
-        """Read the state after a round.
+        """Read the state after a round, None where it is not there.
 
-        Args:
-            number: The round.
-
-        Returns:
-            The state, None where it is not there.
-
-        Raises:
-            RunError: The file is damaged, or says that it is of another round or client.
+        RunError where the file is damaged, or says that it is of another round or client.
         """
         path = self._path(number)
         if not path.exists():
@@ -120,13 +113,7 @@ class ClientStateFolder:
         return state
 
     def write_state(self, number: int, state: State, before: int) -> None:
-        """Write the state after a round, and delete all others but one.
-
-        Args:
-            number: The round.
-            state: Tensors by name.
-            before: The round whose state stays.
-        """
+        """Write the state after a round, and delete all others but that of the round `before`."""
         write_tensors(self._path(number), state, self._describe(number))
         for path in self._folder.glob("*.safetensors"):
             if int(path.stem) not in (number, before):
@@ -143,23 +130,15 @@ class ClientStateFolder:
         return load_state(self, number, expected)
 
     def find_missing(self, expected: int | None) -> Path | None:
-        """Find the file that is to be there and is not.
+        """Find the missing file of the state after the `expected` round; None: all is well.
 
-        Args:
-            expected: The round whose state is to be there, 0: none; None: nobody knows.
-
-        Returns:
-            The file; None where all is well.
+        Round 0 has none; None: nobody knows the round.
         """
         path = self._path(expected or 0)
         return path if expected and not path.exists() else None
 
     def delete_after(self, number: int) -> None:
-        """Delete the states of later rounds.
-
-        Args:
-            number: The last round whose state stays.
-        """
+        """Delete the states of later rounds."""
         for path in self._folder.glob("*.safetensors"):
             if int(path.stem) > number:
                 path.unlink(missing_ok=True)

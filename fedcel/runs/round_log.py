@@ -81,10 +81,7 @@ def describe_round(
     """Gather the line of the log about the round that led to `state`.
 
     `scores` are of the new model on validation images, `diagnosis` is of the chain, where there is
-    one.
-
-    Raises:
-        DivergedError: A score is not finite, though the model is.
+    one. DivergedError where a score is not finite, though the model is.
     """
     plan = schedule.plan(state.round, 1.0, report.total_examples, gamma=state.gamma)
     event: Event = {

@@ -62,17 +62,9 @@ class ServerRun:
         *,
         resume: bool = False,
     ) -> None:
-        """Begin a run in its folder, or go on with the last complete round.
+        """Begin a run in a folder made by `create_run`, or go on with the last complete round.
 
-        Args:
-            folder: Made by `create_run`.
-            settings: The run's settings.
-            splits: Its images.
-            show_round: Is called with every round's event.
-            resume: Go on; whatever was written after the last complete round is forgotten.
-
-        Raises:
-            RunError: What is there is damaged.
+        Whatever was written after that round is forgotten. RunError where what is there is damaged.
         """
         folder = Path(folder)
         self.settings, self.splits, self._show_round = settings, splits, show_round
@@ -100,25 +92,13 @@ class ServerRun:
         return self.settings.chain.stop and diagnosis is not None and diagnosis.passes
 
     def play_round(self, trainer: ClientTrainer, examples: Mapping[int, int]) -> None:
-        """Play one round from the selection of clients to the log.
-
-        Args:
-            trainer: Trains the clients.
-            examples: Partition -> N_k of all clients.
-        """
+        """Play one round from the selection of clients, with N_k `examples`, to the log."""
         self.conclude_round(
             *play_round(self.parts, self.state, examples, trainer, cut=self.flat.cut)
         )
 
     def conclude_round(self, state: ServerState, report: RoundReport) -> ServerState:
-        """Score the new model, log the round, and decide what follows from it.
-
-        Args:
-            state: The server's state after the round.
-            report: Who took part.
-
-        Returns:
-            What the next round starts from.
+        """Score the new model, log the round, and return what the next round starts from.
 
         Raises:
             DivergedError: The model, its answers or a score are not finite; nothing is written.

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fedcel.settings.parsing import dump_settings as dump_settings
     from fedcel.settings.parsing import flatten_settings as flatten_settings
     from fedcel.settings.parsing import merge_layers as merge_layers
+    from fedcel.settings.parsing import nest_settings as nest_settings
     from fedcel.settings.parsing import parse_settings as parse_settings
     from fedcel.settings.run_config import CONNECTED_NODES as CONNECTED_NODES
     from fedcel.settings.run_config import UNSET as UNSET

@@ -90,6 +90,24 @@ def flatten_settings(tree: Mapping[str, object], prefix: str = "") -> dict[str, 
     return flat
 
 
+def nest_settings(flat: Mapping[str, Scalar]) -> dict[str, object]:
+    """Nest dotted keys into tables, {"cel": {"weight": 0.1}}, as `flatten_settings` takes them.
+
+    Args:
+        flat: Values by dotted key.
+
+    Returns:
+        Values by key, those of a group in a table.
+    """
+    tree: dict[str, object] = {}
+    for key, value in flat.items():
+        group, _, name = key.rpartition(".")
+        table = tree.setdefault(group, {}) if group else tree
+        assert isinstance(table, dict)
+        table[name] = value
+    return tree
+
+
 def parse_settings(*layers: Mapping[str, object]) -> Settings:
     """Check the settings of a run.
 
@@ -117,14 +135,8 @@ def parse_settings(*layers: Mapping[str, object]) -> Settings:
     for key in sorted(flat.keys() - set(known_keys)):
         near = get_close_matches(key, known_keys, 1, cutoff=0)
         raise SettingsError(f"unknown setting {key!r}; did you mean {near[0]!r}?")
-    tree: dict[str, object] = {}
-    for key, value in flat.items():
-        group, _, name = key.rpartition(".")
-        table = tree.setdefault(group, {}) if group else tree
-        assert isinstance(table, dict)
-        table[name] = value
     try:
-        settings = Settings.model_validate(tree)
+        settings = Settings.model_validate(nest_settings(flat))
     except ValidationError as error:
         raise SettingsError(describe_problems(error, known_keys)) from None
     check_settings(settings)

@@ -94,12 +94,7 @@ SELECTORS = _list_selectors()
 
 
 def describe_type(annotation: object, metadata: Sequence[object] = ()) -> str:
-    """Return in plain words what a setting takes, such as "number > 0, or none".
-
-    Args:
-        annotation: The setting's type.
-        metadata: pydantic's constraints on it, and this project's, which say it themselves.
-    """
+    """Describe in plain words what a setting takes, such as "number > 0, or none"."""
     words = next((item.words for item in metadata if isinstance(item, Words)), None)
     if words is not None:
         return words

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from fedcel.errors import SettingsError
 from fedcel.options import Off, Options, Positive, Words
@@ -81,9 +81,8 @@ class StrategySettings(Options):
         "mean", description="How deltas become one; geometric-median is for temperature 0."
     )
 
-    @model_validator(mode="after")
-    def _check_own(self) -> "StrategySettings":
-        """Refuse a strategy that has no such name, or takes other uploads."""
+    def check_rules(self) -> None:
+        """Refuse a strategy that has no such name, or takes other uploads: SettingsError."""
         if self.name != OWN_STRATEGY and ":" not in self.name:
             raise SettingsError(
                 f"strategy.name is {self.name!r}, must be {OWN_STRATEGY!r} or "
@@ -98,4 +97,3 @@ class StrategySettings(Options):
                 f"strategy.arguments is {self.arguments!r}, which {OWN_STRATEGY!r} does not take; "
                 "set it to 'none'"
             )
-        return self

@@ -27,18 +27,10 @@ class CellOutcome(NamedTuple):
 def finish_cells(
     cells: Sequence[Cell], folder: Path, jobs: int = 1
 ) -> Generator[CellOutcome, None, None]:
-    """Train and attack cells.
+    """Train and attack unfinished cells; yield each one's outcome as it ends.
 
     On Ray they are trained one after the other, in this process; each is attacked in another
-    process while the next is trained.
-
-    Args:
-        cells: Unfinished cells.
-        folder: The bench's folder.
-        jobs: Cells at once, of engines that are not parallel themselves.
-
-    Yields:
-        Each cell's outcome, as it ends.
+    process while the next is trained. Else `jobs` cells are trained at once.
     """
     is_overlapping = jobs == 1 and any(choose_engine(cell.settings) == "ray" for cell in cells)
     trained = train_cells(cells, folder) if is_overlapping else map(CellOutcome, cells)

@@ -156,16 +156,9 @@ def make_rows(cells: Sequence[Cell], folder: Path) -> list[BenchRow]:
 
 
 def make_row(cell: Cell, place: Path, folder: Path, undefended: Mapping[int, Settings]) -> BenchRow:
-    """Return one cell's row.
+    """Make the row of a complete cell from its run folder; RunError where files lack values.
 
-    Args:
-        cell: A cell that is complete.
-        place: Its run folder.
-        folder: The bench's folder.
-        undefended: Each seed's undefended settings: the sweep of some cells begins there.
-
-    Raises:
-        RunError: When its files lack what a row needs.
+    `undefended` are each seed's undefended settings: the sweep of some cells begins there.
     """
     seed = cell.settings.seed
     result = read_record(place / RESULT_FILE, RunResult, REMEDY)

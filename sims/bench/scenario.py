@@ -146,15 +146,7 @@ def read_scenario(name: str) -> Scenario:
 
 
 def choose_default_engine(scenario: Scenario, overrides: Mapping[str, Scalar]) -> Scenario:
-    """Let a scenario that names no engine be trained by the engine `auto`.
-
-    Args:
-        scenario: What is compared.
-        overrides: Settings in the place of the scenario's, by their keys.
-
-    Returns:
-        The scenario; as it was where an engine is named.
-    """
+    """Let a scenario for which nothing names an engine be trained by the engine `auto`."""
     tables = (scenario.settings, overrides, *(variant.settings for variant in scenario.variants))
     if any("engine" in table for table in tables):
         return scenario
@@ -189,15 +181,9 @@ def list_cells(scenario: Scenario, overrides: dict[str, Scalar]) -> list[Cell]:
 def merge_variant(
     common: Mapping[str, Scalar], special: Mapping[str, Scalar], overrides: Mapping[str, Scalar]
 ) -> dict[str, Scalar]:
-    """Merge the settings of a variant; keys of kinds that it does not have are left out.
+    """Merge the settings of all variants and of one, both below the overrides; unchecked.
 
-    Args:
-        common: Settings of all variants.
-        special: Those of this variant.
-        overrides: Settings in the place of both, given for all variants.
-
-    Returns:
-        Values by dotted key, unchecked.
+    Keys of kinds that the variant does not have are left out.
     """
     merged = merge_layers(common, special, overrides)
     kinds = {key: merged[key] for key in SELECTORS if key in merged}
@@ -235,14 +221,10 @@ def refuse_fixed_sweeps(cells: Iterable[Cell]) -> None:
 
 
 def is_anchored(cell: Cell, undefended: Settings) -> bool:
-    """Say whether the sweep's strength 0 equals the undefended net.
+    """Whether the sweep's strength 0 equals the undefended net of the same seed.
 
     It does when the swept weight is the only defence, and net and cut match. Training rates may
     differ, each variant's are tuned.
-
-    Args:
-        cell: A cell of the sweep.
-        undefended: The settings of the undefended net of the same seed.
     """
     s = cell.settings
     other_defence = {"cel.weight": s.defence.name, "defence.strength": s.cel.kind}

@@ -10,7 +10,7 @@ import tomli_w
 from fedcel.data import load_splits
 from fedcel.errors import SettingsError
 from fedcel.files import read_toml, write_whole
-from fedcel.settings import DataSettings, Scalar, Settings, parse_settings
+from fedcel.settings import DataSettings, Scalar, Settings, nest_settings, parse_settings
 from sims.bench.scenario import Scenario, Variant, merge_variant
 from sims.engines.process_pool import run_items, time_call
 from sims.engines.simulate import print_data_notes
@@ -183,17 +183,6 @@ def parse_choice(text: str) -> Scalar:
         except ValueError:
             continue
     return text
-
-
-def nest_settings(flat: FlatSettings) -> dict[str, object]:
-    """Return {"cel": {"weight": 1}} of {"cel.weight": 1}."""
-    tree: dict[str, object] = {}
-    for key, value in flat.items():
-        group, _, name = key.rpartition(".")
-        table = tree.setdefault(group, {}) if group else tree
-        assert isinstance(table, dict)
-        table[name] = value
-    return tree
 
 
 def write_scenario(table: dict[str, object], path: Path) -> None:

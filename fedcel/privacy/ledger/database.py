@@ -19,14 +19,10 @@ OLDER_FORMAT = 2
 def define_tables(
     *, whole: str, real: str, blob: str, of_log: str, accounts_end: str = ""
 ) -> tuple[str, ...]:
-    """Return the statements that make a ledger's tables, in a database's names of types.
+    """Make the statements that define a ledger's tables, with a database's names of types.
 
-    Args:
-        whole: Type of whole numbers of 64 bits.
-        real: Type of doubles.
-        blob: Type of bytes.
-        of_log: Columns or checks that this database's log has more.
-        accounts_end: Options of the table of accounts.
+    `of_log` are columns or checks that this database's log has more, `accounts_end` options of the
+    table of accounts.
     """
     return (
         # What happened, in order; everything else follows from it.
@@ -70,11 +66,7 @@ class LedgerDatabase(ABC):
     """Statements once these are filled."""
 
     def upgrade(self, complete: Callable[[Self], None]) -> None:
-        """Bring tables of the older format to the present one.
-
-        Args:
-            complete: Fills the new columns; whatever it raises leaves the tables as they were.
-        """
+        """Bring older tables to the present format; they stay where `complete` raises."""
 
         def work(db: Self) -> None:
             if db.execute(db.format_query) == [(OLDER_FORMAT,)]:
@@ -94,13 +86,8 @@ class LedgerDatabase(ABC):
     def transact(self, work: Callable[[Self], Result], *, writing: bool) -> Result:
         """Do the work in a transaction; all of it is kept, on the disk on return, or nothing.
 
-        Args:
-            work: Given this database. It may be called again after nothing of it was kept.
-            writing: Whether it holds the write lock, which one process has at a time. Without it
-                the work sees one moment and keeps nobody from writing.
-
-        Returns:
-            What the work returned.
+        It may be done again after nothing of it was kept. With `writing` it holds the write lock,
+        which one process has at a time; without, it sees one moment and keeps nobody from writing.
         """
 
     @abstractmethod
