@@ -92,11 +92,7 @@ def find_breaks(
 
 @contextmanager
 def blame_part(part: PartName) -> Iterator[None]:
-    """Name the part that a run fails in.
-
-    Raises:
-        FailedError: The part broke its contract, or raised what is no FedcelError.
-    """
+    """Name the part that a run fails in: FailedError for a broken contract or a foreign error."""
     try:
         yield
     except ContractError as error:

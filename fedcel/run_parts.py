@@ -165,17 +165,9 @@ def build_workspace_net(settings: Settings) -> FlatNet:
 
 @lru_cache(maxsize=4)
 def build_client_nets(settings: Settings, count: int) -> FlatNet:
-    """Build this process's nets of some clients, where they are trained; callers share the memory.
+    """Build this process's nets of `count` clients, trained at once; callers share the memory.
 
-    Args:
-        settings: The run's settings.
-        count: Clients that are trained at once.
-
-    Returns:
-        Nets to work with.
-
-    Raises:
-        StackingError: Several clients cannot be computed at once.
+    StackingError where several clients cannot be computed at once.
     """
     flat = build_workspace_net(settings)
     device = fastest_device(flat.net)

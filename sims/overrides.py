@@ -37,10 +37,9 @@ def parse_scalar(text: str) -> "Scalar":
 
 
 def override_group(settings: "Settings", values: "Mapping[str, Scalar]", group: str) -> "Settings":
-    """Return a finished run's settings with other values in one group.
+    """Change values in one group of a finished run's settings.
 
-    Raises:
-        SettingsError: A value is of another group, which a finished run keeps.
+    SettingsError where a value is of another group, which a finished run keeps.
     """
     from fedcel.settings import dump_settings, parse_settings
 

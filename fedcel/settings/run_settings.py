@@ -101,11 +101,7 @@ def burn_in_rounds(settings: Settings) -> int:
 
 
 def check_settings(settings: Settings) -> None:
-    """Refuse settings that are each allowed but do not fit together; warn of the merely unwise.
-
-    Raises:
-        SettingsError: The first rule that is broken.
-    """
+    """Refuse settings that do not fit together: SettingsError; warn of the merely unwise."""
     if settings.cel.kind != "none":
         check_schedule(settings, "cel.kind", settings.cel.kind)
         settings.cel.check_noise(settings.defence.find_sigma(settings.net))

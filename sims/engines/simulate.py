@@ -100,11 +100,7 @@ def describe_passes(settings: Settings, client_sizes: Sequence[int]) -> str:
 def train_on_engine(
     settings: Settings, folder: Path, show_round: EventCallback, *, resume: bool = False
 ) -> None:
-    """Train into a run folder by the engine of the settings.
-
-    Raises:
-        FedcelError: The training failed; FailedError names a part of the user's own that did.
-    """
+    """Train by the engine of the settings; FailedError names a user's own part that failed."""
     with blame_own_parts(settings):
         if choose_engine(settings) == "ray":
             from sims.engines.ray import train_on_ray  # needs Flower, which the others do not
@@ -115,11 +111,7 @@ def train_on_engine(
 
 
 def check_parts(settings: Settings) -> None:
-    """Build every part that the settings name, and forget it: what cannot be built is refused now.
-
-    Raises:
-        FedcelError: A part is wrong: DataError, NetError, PluginError, SettingsError.
-    """
+    """Refuse now, with a FedcelError, what cannot be built of the parts that settings name."""
     flat = build_parts(settings)
     if settings.strategy.name != OWN_STRATEGY:
         from strategies.check_strategy import check_strategy  # needs Flower, which others do not

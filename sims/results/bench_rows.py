@@ -30,8 +30,7 @@ BENCH_AGAIN = "run the same `fedcel bench` again, finished cells are kept"
 def read_bench_rows(folder: Path) -> list[BenchRow]:
     """Read the rows of a bench, one or more; none is held to an attack yet.
 
-    Raises:
-        RunError: When bench.json is missing, empty, damaged, or of an earlier version.
+    RunError where bench.json is missing, empty, damaged, or of an earlier version.
     """
     path = folder / BENCH_FILE
     if not path.exists():

@@ -129,13 +129,10 @@ def undefended_measures(rows: Sequence[BenchRow], measured: Measures) -> dict[in
 
 
 def make_curves(rows: Sequence[BenchRow], measured: Float[np.ndarray, "S R K"]) -> Curves:
-    """Return the curve of each variant and seed.
+    """Make the curve of each variant and seed.
 
     A sweep that begins at the undefended net (`anchored`) has that as its point of strength 0,
-    unless 0 was swept.
-
-    Raises:
-        RunError: A row lacks what is needed, or a seed has no undefended row.
+    unless 0 was swept. RunError where a row lacks what is needed, or a seed its undefended row.
     """
     undefended = undefended_measures(rows, measured)
     groups: dict[str, dict[int, list[int]]] = {}

@@ -73,10 +73,8 @@ def run_search(plan: SearchPlan, trials: int, floor: float | None, journal: Path
     """Return the best settings within the ranges and their score on the validation set.
 
     The search is a study in the journal, and goes on where it stopped. A trial that was
-    interrupted stays in the study as one that runs, and counts for nothing.
-
-    Raises:
-        DivergedError: Not one trial can be trained.
+    interrupted stays in the study as one that runs, and counts for nothing. DivergedError where
+    not one trial can be trained.
     """
     torch.set_num_threads(1)  # the same sums whatever runs beside this
     optuna.logging.set_verbosity(optuna.logging.WARNING)

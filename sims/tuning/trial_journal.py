@@ -35,10 +35,7 @@ def open_journal(path: Path) -> BaseStorage:
     """Open the journal, made where there is none; several processes may have it open.
 
     optuna would write behind a last line that was cut off, and could never read the file again.
-    So that line is removed: its trial counts as interrupted.
-
-    Raises:
-        RunError: The file is no journal, or a line in it is damaged.
+    So that line is removed: its trial counts as interrupted. RunError on any other damage.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     backend = JournalFileBackend(str(path))
