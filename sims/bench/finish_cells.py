@@ -1,7 +1,7 @@
 """Cells of a bench that are trained and attacked: in this process, in several, or on Ray."""
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -50,10 +50,17 @@ def replace_lost(trained: CellOutcome) -> CellOutcome:
     return trained._replace(error=FailedError(f"{KILLED}; {FEWER}"))
 
 
-def train_cells(cells: Iterable[Cell], folder: Path) -> Iterator[CellOutcome]:
-    """Train each cell on Ray when it is asked for."""
-    untrained = [cell for cell in cells if not (folder / "runs" / cell.name / RESULT_FILE).exists()]
-    with share_ray(untrained):
+def train_cells(cells: Sequence[Cell], folder: Path) -> Iterator[CellOutcome]:
+    """Train each cell when it is asked for; those on Ray share one."""
+    with ExitStack() as stack:
+        if any(
+            choose_engine(cell.settings) == "ray"
+            for cell in cells
+            if not (folder / "runs" / cell.name / RESULT_FILE).exists()
+        ):
+            from sims.engines.ray import keep_ray  # needs Flower, which other engines do not
+
+            stack.enter_context(keep_ray())
         for cell in cells:
             yield _attempt(train_cell, cell, folder)
 
@@ -65,15 +72,3 @@ def _attempt(work: Callable[[Cell, Path], None], cell: Cell, folder: Path) -> Ce
     except Exception as error:  # a user's part may raise anything, and the others go on
         return CellOutcome(cell, wrap_error(error))
     return CellOutcome(cell)
-
-
-@contextmanager
-def share_ray(cells: Iterable[Cell]) -> Iterator[None]:
-    """Keep one Ray for the trainings on it within the block, if there are any."""
-    if not any(choose_engine(cell.settings) == "ray" for cell in cells):
-        yield
-        return
-    from sims.engines.ray import keep_ray  # needs Flower, which other engines do not
-
-    with keep_ray():
-        yield

@@ -12,9 +12,6 @@ from sims.results.file_names import BENCH_FILE, FAILED_FILE, RESULT_FILE
 from sims.results.record_files import read_records
 from sims.results.records import BenchRow, FailedCell
 
-MAY_DIFFER = ("seed", "engine", "local.at-once")
-"""What runs that one mean is of may differ in; any engine goes on with another's run."""
-
 
 def other_rows(cells: Sequence[Cell], folder: Path) -> list[BenchRow]:
     """Return the rows of bench.json of finished cells that are not among `cells`.
@@ -49,8 +46,8 @@ def refuse_foreign(scenario: Scenario, cells: Sequence[Cell], folder: Path) -> N
         place = folder / row.run
         if requested is None:
             continue
-        differences = find_differences(run_folder.read_settings(place), requested)
-        wrong = {key: values for key, values in differences.items() if key not in MAY_DIFFER}
+        wrong = find_differences(run_folder.read_settings(place), requested)
+        wrong.pop("seed", None)  # one mean is of runs of several
         if wrong:
             raise RunError(
                 f"{place} of an earlier call, which stays in the table, was made with other "

@@ -12,12 +12,7 @@ from fedcel.settings import Settings
 from sims import report
 from sims.bench import resume_bench
 from sims.bench.finish_cells import finish_cells
-from sims.bench.run_cell import (
-    TrainingCost,
-    describe_list,
-    is_complete,
-    is_finished,
-)
+from sims.bench.run_cell import TrainingCost, describe_list, is_complete, is_finished
 from sims.bench.scenario import Cell, Scenario, is_anchored, refuse_fixed_sweeps
 from sims.engines.choose_engine import choose_engine
 from sims.engines.simulate import print_data_notes
@@ -37,11 +32,7 @@ def run_bench(scenario: Scenario, cells: list[Cell], folder: str | Path, jobs: i
     A cell that fails does not keep the others from being trained and reported: its reason stands
     in failed.json and the report, and the first cell's kind of error is raised at the end.
 
-    Args:
-        scenario: What is compared.
-        cells: The cells of the scenario to finish now.
-        folder: The bench's folder, new or to go on with.
-        jobs: Cells that are trained at the same time.
+    The folder is new, or one to go on with; `jobs` cells are trained at the same time.
 
     Raises:
         SettingsError: For several jobs on an engine that is parallel itself, and for a swept
@@ -61,7 +52,13 @@ def run_bench(scenario: Scenario, cells: list[Cell], folder: str | Path, jobs: i
     make_rows(cells, folder)  # damage is named before the work
     with hold_folder(folder):
         write_whole(folder / "scenario.toml", scenario.path.read_text())
-        write_json(folder / PLAN_FILE, plan_call(cells, missing, jobs).to_json())
+        plan = BenchPlan(
+            began=time.time(),
+            cells=tuple(cell.name for cell in cells),
+            missing=tuple(cell.name for cell in missing),
+            jobs=jobs,
+        )
+        write_json(folder / PLAN_FILE, plan.to_json())
         print_line(f"run: {folder}")
         print_finished(cells, missing, folder)
         with suppress(FedcelError):  # the cells say why they fail
@@ -74,16 +71,6 @@ def run_bench(scenario: Scenario, cells: list[Cell], folder: str | Path, jobs: i
     finished = f"the others are in {page}" if page else "no cell is finished"
     first = next(iter(failed.values()))
     raise type(first)(f"{describe_list(list(failed))} failed, the reasons are above; {finished}")
-
-
-def plan_call(cells: Sequence[Cell], missing: Sequence[Cell], jobs: int) -> BenchPlan:
-    """Return what this call is to do, for who watches it."""
-    return BenchPlan(
-        began=time.time(),
-        cells=tuple(cell.name for cell in cells),
-        missing=tuple(cell.name for cell in missing),
-        jobs=jobs,
-    )
 
 
 def print_finished(cells: list[Cell], missing: list[Cell], folder: Path) -> None:
@@ -143,23 +130,24 @@ def write_bench(
 
 def make_rows(cells: Sequence[Cell], folder: Path) -> list[BenchRow]:
     """Return a row for each cell that is finished; its attacks are not in it yet."""
-    undefended: dict[int, Settings] = {}
-    for cell in cells:
-        if is_undefended(cell.strength, cell.settings):
-            undefended.setdefault(cell.settings.seed, cell.settings)
-    places = {cell.name: folder / "runs" / cell.name for cell in cells}
+    undefended = {
+        cell.settings.seed: cell.settings
+        for cell in reversed(cells)  # the first of each seed stays
+        if is_undefended(cell.strength, cell.settings)
+    }
     return [
-        make_row(cell, places[cell.name], folder, undefended)
+        make_row(cell, folder, undefended)
         for cell in cells
-        if is_complete(places[cell.name], cell)
+        if is_complete(folder / "runs" / cell.name, cell)
     ]
 
 
-def make_row(cell: Cell, place: Path, folder: Path, undefended: Mapping[int, Settings]) -> BenchRow:
+def make_row(cell: Cell, folder: Path, undefended: Mapping[int, Settings]) -> BenchRow:
     """Make the row of a complete cell from its run folder; RunError where files lack values.
 
     `undefended` are each seed's undefended settings: the sweep of some cells begins there.
     """
+    place = folder / "runs" / cell.name
     seed = cell.settings.seed
     result = read_record(place / RESULT_FILE, RunResult, REMEDY)
     cost = read_record(place / COST_FILE, TrainingCost, REMEDY)

@@ -31,7 +31,7 @@ class TrainingCost(Record):
 
 
 def is_finished(folder: Path, cell: Cell) -> bool:
-    """Say whether a cell is trained and attacked; RunError if the folder is of other settings.
+    """Whether a cell is trained and attacked; RunError if the folder is of other settings.
 
     An attack that failed there where nobody foresaw it is to be tried again.
     """
@@ -47,7 +47,7 @@ def is_finished(folder: Path, cell: Cell) -> bool:
 
 
 def is_complete(place: Path, cell: Cell) -> bool:
-    """Say whether a cell's folder has every file of a row, with the attacks of its settings."""
+    """Whether a cell's folder has every file of a row, with the attacks of its settings."""
     return (place / COST_FILE).exists() and requested_results(
         place, cell.settings.attack
     ) is not None
@@ -59,8 +59,8 @@ def find_differences(trained: Settings, requested: Settings) -> Differences:
     Any engine goes on with another's run, and how often the leak is measured changes no model.
     """
     old, new = (flatten_settings(dump_settings(settings)) for settings in (trained, requested))
-    keys = new.keys() - {"engine", "local.at-once", "bits-every"}
-    return {key: (old[key], new[key]) for key in new if key in keys and old[key] != new[key]}
+    free = {"engine", "local.at-once", "bits-every"}
+    return {key: (old[key], new[key]) for key in new if key not in free and old[key] != new[key]}
 
 
 def describe_differences(differences: Differences) -> str:
@@ -94,7 +94,9 @@ def run_cell(cell: Cell, folder: Path) -> None:
     train_cell(cell, folder)
     place = folder / "runs" / cell.name
     catch_up(place, cell.settings.attack, title=cell.name)
-    measure_cost(cell, place)
+    if not (place / COST_FILE).exists():
+        cost = TrainingCost(train_step_ratio=measure_step_ratio(cell.settings))
+        write_json(place / COST_FILE, cost.to_json())
 
 
 def train_cell(cell: Cell, folder: Path) -> None:
@@ -109,13 +111,6 @@ def train_cell(cell: Cell, folder: Path) -> None:
             title=cell.name,
             shows_data=False,  # the bench says it once
         )
-
-
-def measure_cost(cell: Cell, place: Path) -> None:
-    """Measure what a training step of a cell costs, unless that was done."""
-    if not (place / COST_FILE).exists():
-        cost = TrainingCost(train_step_ratio=measure_step_ratio(cell.settings))
-        write_json(place / COST_FILE, cost.to_json())
 
 
 def wrap_error(error: Exception) -> FedcelError:

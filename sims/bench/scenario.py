@@ -25,6 +25,8 @@ from fedcel.settings import (
 
 VARIANT_KEYS = {"name", "title", "settings", "strength-key", "strengths", "tune", "tuned"}
 TOP_KEYS = {"title", "settings", "bench", "tune", "variant"}
+GOALS = ("leak", "nll")
+PACKAGED = Path(str(files("sims") / "scenarios"))
 BENCH_PREFIX = "bench."  # how --set names a key of [bench]
 
 
@@ -40,11 +42,11 @@ class Variant(NamedTuple):
 
 
 class Tune(NamedTuple):
-    """What `fedcel tune` searches, for what, and the points of accuracy a defence may cost."""
+    """Ranges and goal of `fedcel tune`, and the points of accuracy that a defence may cost."""
 
     ranges: dict[str, str]
-    loss: float
-    goal: str
+    loss: float = 1.0
+    goal: str = GOALS[0]
     seeds: tuple[int, ...] = ()
     """Of each trial's federations; none: the variant's own."""
 
@@ -58,10 +60,6 @@ class Scenario(NamedTuple):
     seeds: list[Scalar]
     variants: list[Variant]
     tune: Tune
-
-
-GOALS = ("leak", "nll")
-NO_TUNE = Tune({}, 1.0, GOALS[0])
 
 
 class Cell(NamedTuple):
@@ -80,14 +78,13 @@ class Cell(NamedTuple):
 
 def list_packaged() -> list[str]:
     """Return the names of the scenarios that come with the package."""
-    items = files("sims").joinpath("scenarios").iterdir()
-    return sorted(Path(str(item)).stem for item in items if str(item).endswith(".toml"))
+    return sorted(path.stem for path in PACKAGED.glob("*.toml"))
 
 
 def find_scenario(name: str) -> Path:
     """Return the path of a scenario by packaged name or file path; SettingsError if neither."""
     if name in list_packaged():
-        return Path(str(files("sims").joinpath("scenarios", f"{name}.toml")))
+        return PACKAGED / f"{name}.toml"
     if Path(name).is_file():
         return Path(name)
     nearest = get_close_matches(name, list_packaged(), 1)
@@ -98,17 +95,11 @@ def find_scenario(name: str) -> Path:
 
 
 def read_scenario(name: str) -> Scenario:
-    """Read a scenario and check every cell's settings.
+    """Read a scenario and check every cell's settings; SettingsError names what is wrong and where.
 
     Args:
         name: A packaged scenario's name, or the path of a TOML file. A settings.toml of a run is a
             scenario of one variant, so that a run can be repeated.
-
-    Returns:
-        The scenario.
-
-    Raises:
-        SettingsError: Names what is wrong and where.
     """
     path = find_scenario(name)
     table = read_toml(path)
@@ -120,7 +111,7 @@ def read_scenario(name: str) -> Scenario:
             flatten_settings(dump_settings(settings)),
             [settings.seed],
             [make_plain_variant("run")],
-            NO_TUNE,
+            Tune({}),
         )
     _refuse_unknown_keys(table, TOP_KEYS, path, "the top level")
     raw = table.get("variant", [])
@@ -157,7 +148,7 @@ def list_cells(scenario: Scenario, overrides: dict[str, Scalar]) -> list[Cell]:
     """Return every variant x strength x seed, with settings resolved.
 
     Args:
-        scenario: What is compared.
+        scenario: Compared variants.
         overrides: Settings in the place of the scenario's, by their keys.
 
     Raises:
@@ -293,16 +284,13 @@ def _parse_variant(raw: dict[str, object], path: Path) -> Variant:
         settings,
         key or None,
         strengths,
-        _parse_ranges(raw, path),
+        _parse_ranges(_find_table(raw, "tune", path)),
     )
 
 
 def _parse_tune(table: dict[str, object], path: Path) -> Tune:
-    ranges = {
-        key: str(value)
-        for key, value in flatten_settings(table).items()
-        if key not in ("loss", "goal", "seeds")
-    }
+    known = ("loss", "goal", "seeds")
+    ranges = _parse_ranges({key: table[key] for key in table if key not in known})
     loss = table.get("loss", 1.0)
     if isinstance(loss, bool) or not isinstance(loss, int | float) or not 0 <= loss < math.inf:
         raise SettingsError(f"{path}: [tune] loss is {loss!r}, must be points of accuracy, as 1.0")
@@ -312,10 +300,8 @@ def _parse_tune(table: dict[str, object], path: Path) -> Tune:
     return Tune(ranges, float(loss), str(goal), tuple(int(seed) for seed in seeds))
 
 
-def _parse_ranges(raw: dict[str, object], path: Path) -> dict[str, str]:
-    return {
-        key: str(value) for key, value in flatten_settings(_find_table(raw, "tune", path)).items()
-    }
+def _parse_ranges(table: dict[str, object]) -> dict[str, str]:
+    return {key: str(value) for key, value in flatten_settings(table).items()}
 
 
 def _parse_seeds(raw: object, path: Path | str, where: str = "[bench]") -> list[Scalar]:

@@ -65,7 +65,7 @@ def finish(
 def _overlap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Overlap cells as on Ray, though they are trained by the engine `local`."""
     monkeypatch.setattr(finish_cells, "choose_engine", lambda settings: "ray")
-    monkeypatch.setattr(finish_cells, "share_ray", lambda cells: nullcontext())
+    monkeypatch.setattr("sims.engines.ray.keep_ray", nullcontext)
 
 
 @pytest.mark.usefixtures("_overlap")
