@@ -39,6 +39,8 @@ IMAGE_MEASURES = ("mse", "identification-1")
 """Scores that are kept of each target."""
 LATER = ("local-steps", "received")
 """Settings that earlier versions lacked: at their defaults, results of those versions are found."""
+REMOVED = {"candidates": 100, "langevin": False}
+"""Settings that earlier versions had: their former defaults stay part of a result's name."""
 Pictures = dict[str, Tensor]
 
 
@@ -77,7 +79,9 @@ def result_paths(folder: Path, attack_settings: AttackSettings) -> dict[str, Pat
     paths = {}
     for name in dict.fromkeys(name.strip() for name in attack_settings.names.split(",")):
         values = attack_settings.model_dump(by_alias=True) | {"names": name}
-        named = {key: v for key, v in values.items() if key not in LATER or v != usual[key]}
+        named = REMOVED | {
+            key: v for key, v in values.items() if key not in LATER or v != usual[key]
+        }
         digest = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:12]
         stem = re.sub(r"[^\w.-]+", "-", name)
         paths[name] = folder / ATTACKS_FOLDER / f"{stem}-{digest}.json"
