@@ -22,7 +22,7 @@ from fedcel.posterior import build_device_net, predict
 from fedcel.runs import NOISE_DRAWS, posterior_samples, run_folder
 from fedcel.seeding import make_generator, stream_seed
 from fedcel.settings import Scalar, Settings, parse_settings
-from sims.bench.scenario import Variant
+from sims.bench.scenario import Tune, Variant
 from sims.engines import local
 from sims.progress import estimate_left, print_line, show_rounds
 from sims.tuning.trial_journal import (
@@ -49,12 +49,10 @@ class SearchPlan(NamedTuple):
     variant: Variant
     base: FlatSettings
     ranges: dict[str, SearchRange]
-    seed: int
-    defended: bool
+    start: Settings
+    """The base with the first value of each range."""
     strength: float | None
-    goal: str
-    seeds: tuple[int, ...] = ()
-    """Of each trial's federations, whose scores are averaged; none: the base's own."""
+    tune: Tune
 
 
 class BestTrial(NamedTuple):
@@ -94,7 +92,7 @@ def run_search(plan: SearchPlan, trials: int, floor: float | None, journal: Path
         number = len(list_ended(study)) + 1
         chosen = choose_values(plan, trial)
         title = f"{name}, trial {number} of {budget}"
-        seeds: list[FlatSettings] = [{"seed": seed} for seed in plan.seeds] or [{}]
+        seeds: list[FlatSettings] = [{"seed": seed} for seed in plan.tune.seeds] or [{}]
         federations = [parse_settings(plan.base | chosen | seed) for seed in seeds]
         federation = "\n".join(map(settings_id, federations))
         source = ", trained before"
@@ -110,7 +108,7 @@ def run_search(plan: SearchPlan, trials: int, floor: float | None, journal: Path
         if isinstance(outcome, str):
             study.tell(trial, state=TrialState.PRUNED)
         else:
-            study.tell(trial, tuning_objective(outcome, plan.goal, floor))
+            study.tell(trial, tuning_objective(outcome, plan.tune.goal, floor))
         remaining = estimate_left(seconds, budget - number)
         values = format_values(chosen)
         print_line(f"{title}: {describe_outcome(outcome)} with {values}{source}{remaining}")
@@ -126,8 +124,8 @@ def run_search(plan: SearchPlan, trials: int, floor: float | None, journal: Path
 def name_study(plan: SearchPlan, floor: float | None) -> str:
     """Return the name of a search: all that decides its suggestions and their values."""
     ranges = {key: str(values) for key, values in plan.ranges.items()}
-    searched = (plan.variant.name, plan.goal, floor, plan.base, ranges)
-    return json.dumps(searched + ((plan.seeds,) if plan.seeds else ()), sort_keys=True)
+    searched = (plan.variant.name, plan.tune.goal, floor, plan.base, ranges)
+    return json.dumps(searched + ((plan.tune.seeds,) if plan.tune.seeds else ()), sort_keys=True)
 
 
 def list_ended(study: optuna.Study) -> list[FrozenTrial]:
@@ -161,7 +159,7 @@ def ask_trial(
             study.enqueue_trial(untried[0])
     elif len(ended) >= budget:
         return None
-    seed = stream_seed(plan.seed, f"tune-{plan.variant.name}", len(ended)) % 2**31
+    seed = stream_seed(plan.start.seed, f"tune-{plan.variant.name}", len(ended)) % 2**31
     study.sampler = TPESampler(seed=seed, n_startup_trials=RANDOM_TRIALS, constant_liar=False)
     return study.ask({key: make_distribution(values) for key, values in plan.ranges.items()})
 

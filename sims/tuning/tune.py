@@ -10,7 +10,7 @@ import tomli_w
 from fedcel.data import load_splits
 from fedcel.errors import SettingsError
 from fedcel.files import read_toml, write_whole
-from fedcel.settings import DataSettings, Scalar, Settings, nest_settings, parse_settings
+from fedcel.settings import Scalar, nest_settings, parse_settings
 from sims.bench.scenario import Scenario, Variant, merge_variant
 from sims.engines.process_pool import run_items, time_call
 from sims.engines.simulate import print_data_notes
@@ -49,11 +49,12 @@ def tune_scenario(
     tables = table["variant"]
     assert isinstance(tables, list)
     open_journal(journal)  # damage is named before the work
-    print_data_notes(map(starting_settings, plans))
+    print_data_notes(plan.start for plan in plans)
     best: dict[str, BestTrial] = {}
     floor: float | None = None
     seconds: list[float] = []
-    for stage in ([p for p in plans if not p.defended], [p for p in plans if p.defended]):
+    for defended in (False, True):
+        stage = [plan for plan in plans if is_defended(plan.start) == defended]
         task = partial(run_search, trials=trials, floor=floor, journal=journal)
         with closing(run_items(partial(time_call, task), stage, jobs)) as searches:
             for trial, spent in searches:
@@ -82,31 +83,22 @@ def prepare_searches(
         raise SettingsError(f"{scenario.path}: [tune] names no ranges, such as local.rate")
     fixed = overrides | {"engine": "local"}
     plans = [plan_search(scenario, variant, fixed) for variant in scenario.variants]
-    if all(plan.defended for plan in plans):
+    if all(is_defended(plan.start) for plan in plans):
         raise SettingsError(
             f"{scenario.path}: every variant has a cel.kind or a defence.name; add one without, "
             "whose accuracy the others are held to"
         )
     if scenario.tune.goal == "leak":
-        starts = map(starting_settings, plans)
+        starts = (plan.start for plan in plans)
         for data, clients, seed in {(s.data, s.clients, s.seed) for s in starts}:
-            check_measurable(data, clients, seed)
+            labels = load_splits(data, clients, seed).validation.y
+            if len(labels.unique()) == len(labels):  # nothing tells two of a class apart
+                raise SettingsError(
+                    f"data.validation is {len(labels)}, one image of each class at most: bits "
+                    "beyond the label would be 0 whatever leaks; raise it, or set goal to 'nll' in "
+                    "[tune]"
+                )
     return table, plans
-
-
-def starting_settings(plan: SearchPlan) -> Settings:
-    """Return the settings that a variant's search starts from."""
-    return parse_settings(plan.base | {key: values[0] for key, values in plan.ranges.items()})
-
-
-def check_measurable(data: DataSettings, clients: int, seed: int) -> None:
-    """Refuse data whose validation images have nothing that tells two of a class apart."""
-    labels = load_splits(data, clients, seed).validation.y
-    if len(set(labels.tolist())) == len(labels):
-        raise SettingsError(
-            f"data.validation is {len(labels)}, one image of each class at most: bits beyond the "
-            "label would be 0 whatever leaks; raise it, or set goal to 'nll' in [tune]"
-        )
 
 
 def plan_search(scenario: Scenario, variant: Variant, fixed: FlatSettings) -> SearchPlan:
@@ -122,12 +114,7 @@ def plan_search(scenario: Scenario, variant: Variant, fixed: FlatSettings) -> Se
     for key, values in ranges.items():
         for value in values if isinstance(values, list) else sample_range(*values):
             parse_settings(start | {key: value})
-    settings = parse_settings(start)
-    defended = is_defended(settings)
-    tune = scenario.tune
-    return SearchPlan(
-        variant, base, ranges, settings.seed, defended, strength, tune.goal, tune.seeds
-    )
+    return SearchPlan(variant, base, ranges, parse_settings(start), strength, scenario.tune)
 
 
 def tune_variant_table(

@@ -3,6 +3,7 @@
 import optuna
 import pytest
 
+from fedcel.settings import Settings
 from sims.bench import scenario
 from sims.tuning import search
 from sims.tuning.trial_journal import ValidationScore
@@ -10,7 +11,8 @@ from sims.tuning.trial_journal import ValidationScore
 
 def plan(ranges: dict[str, search.SearchRange]) -> search.SearchPlan:
     """Return a search in these ranges."""
-    return search.SearchPlan(scenario.make_plain_variant("mine"), {}, ranges, 0, True, None, "leak")
+    variant = scenario.make_plain_variant("mine")
+    return search.SearchPlan(variant, {}, ranges, Settings(), None, scenario.Tune({}))
 
 
 def ask(study: optuna.Study, base: search.SearchPlan, trials: int) -> optuna.Trial:
