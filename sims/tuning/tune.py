@@ -92,7 +92,7 @@ def prepare_searches(
         starts = (plan.start for plan in plans)
         for data, clients, seed in {(s.data, s.clients, s.seed) for s in starts}:
             labels = load_splits(data, clients, seed).validation.y
-            if len(labels.unique()) == len(labels):  # nothing tells two of a class apart
+            if len(set(labels.tolist())) == len(labels):  # nothing tells two of a class apart
                 raise SettingsError(
                     f"data.validation is {len(labels)}, one image of each class at most: bits "
                     "beyond the label would be 0 whatever leaks; raise it, or set goal to 'nll' in "
