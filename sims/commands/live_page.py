@@ -62,7 +62,7 @@ def show_live_page(folder: Path, *, is_shown: bool) -> Iterator[None]:
 def start_page(folder: Path) -> subprocess.Popen[bytes] | None:
     """Start the process that serves the page, and say where; None where it does not start."""
     with open_first_socket() as listener:
-        command = [sys.executable, "-P", "-m", "sims.commands.watch_server"]
+        command = [sys.executable, "-P", "-m", "sims.commands.page_process"]
         try:
             process = subprocess.Popen(
                 [*command, str(folder.absolute()), str(listener.fileno())],

@@ -34,7 +34,15 @@ def watch_command(
     require_extra("service")
     require_extra("report")
     hosts = check_local_host(host, insecure)
-    from sims.commands.listening import Endpoint
-    from sims.commands.watch_server import run_watch
+    import uvicorn
 
-    run_watch(folder, Endpoint(host, port, insecure=insecure), hosts)
+    from sims.commands.listening import Endpoint, format_address, open_socket
+    from sims.commands.web_server import configure_server, run_until_stopped
+    from sims.watch import Following, create_app
+
+    endpoint = Endpoint(host, port, insecure=insecure)
+    following = Following(folder)
+    following.describe(None)  # refused at the door
+    with open_socket(endpoint) as listener:
+        server = uvicorn.Server(configure_server(create_app(following, hosts), endpoint))
+        run_until_stopped(server, listener, f"watch: http://{format_address(listener)}")

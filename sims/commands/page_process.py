@@ -1,37 +1,22 @@
-"""Serve the page that follows a folder: by itself, or beside the process that writes there."""
+"""Process that serves the page of `--live` beside the one that writes into the folder."""
 
 import os
 import socket
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from threading import Thread
 
 import uvicorn
 
 from clients.service_messages import LOOPBACK_HOSTS
-from sims.commands.listening import Endpoint, format_address, open_socket
-from sims.commands.web_server import configure_server, run_until_stopped
+from sims.commands.listening import Endpoint
+from sims.commands.web_server import configure_server
 from sims.watch import Following, create_app
 
 LOOK_SECONDS = 0.1
 FAREWELL_SECONDS = 15.0
 """For which an open page is waited for at the end; one in the background asks every 5 s."""
-
-
-def run_watch(folder: Path, endpoint: Endpoint, hosts: Sequence[str] | None) -> None:
-    """Answer until SIGTERM or Ctrl-C; `hosts` are names that requests may use, None: any.
-
-    Raises:
-        RunError: The folder is neither a run's nor a bench's.
-        SettingsError: The address cannot be used.
-    """
-    following = Following(folder)
-    following.describe(None)  # refused at the door
-    with open_socket(endpoint) as listener:
-        server = uvicorn.Server(configure_server(create_app(following, hosts), endpoint))
-        run_until_stopped(server, listener, f"watch: http://{format_address(listener)}")
 
 
 def accompany(folder: Path, listener: socket.socket, writer: int) -> None:
