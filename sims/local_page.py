@@ -35,7 +35,11 @@ def create_local_app(title: str, hosts: Sequence[str] | None) -> FastAPI:
     @app.middleware("http")
     async def check_host(request: Request, call_next: RequestResponseEndpoint) -> Response:
         refusal = refuse_host(request, hosts)
-        response = refuse(421, refusal) if refusal else await call_next(request)
+        response = (
+            JSONResponse({"title": "Refused.", "status": 421, "detail": refusal}, 421)
+            if refusal
+            else await call_next(request)
+        )
         response.headers.update(HEADERS)
         return response
 
@@ -76,8 +80,3 @@ def name_of(host: str) -> str:
     """Return the name in a Host header, without its port."""
     name = host.rpartition("]")[0][1:] if host.startswith("[") else host.partition(":")[0]
     return name.lower()
-
-
-def refuse(status: int, detail: str) -> Response:
-    """Return a refusal in words."""
-    return JSONResponse({"title": "Refused.", "status": status, "detail": detail}, status)

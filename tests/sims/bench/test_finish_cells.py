@@ -1,35 +1,17 @@
 """Cells on Ray, attacked in another process while the next are trained."""
 
-import os
-import signal
 from contextlib import nullcontext
 from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from fedcel.attacks.attack import BaseAttack
 from fedcel.errors import DataError, FedcelError
 from fedcel.files import read_json
 from sims.bench import finish_cells, run_cell, scenario
-from sims.engines.process_pool import KILLED
 from sims.results.attack_results import read_attack_rows
 from tests.sims.small import QUICK
-
-
-class Deadly(BaseAttack):
-    """Ends its process, as the kernel does for want of memory."""
-
-    name = "deadly"
-    needs = frozenset[str]()
-    observes = "smashed-data"
-
-    def invert(self, attacker: object, observed: torch.Tensor) -> torch.Tensor:
-        """End the process."""
-        os.kill(os.getpid(), signal.SIGKILL)
-        return observed
 
 
 def plan_cells(folder: Path, *settings: str) -> list[scenario.Cell]:
@@ -84,18 +66,6 @@ def test_overlapped_cells_have_the_rows_of_those_one_after_the_other(tmp_path: P
         assert read_json(first / "cost.json") == {"train-step-ratio": 1.0}
         results: list[Any] = [read_json(place / "result.json") for place in (first, second)]
         assert results[0]["bits-beyond-label"] == results[1]["bits-beyond-label"]
-
-
-@pytest.mark.long
-def test_a_killed_process_costs_its_own_cell(tmp_path: Path) -> None:
-    """The cells before and after it are attacked."""
-    first, second, last = plan_cells(tmp_path, "temperature = 1.0", "clients = 2", "seed = 0")
-    settings = second.settings
-    attack = settings.attack.model_copy(update={"names": f"{__name__}:Deadly"})
-    cells = [first, second._replace(settings=settings.model_copy(update={"attack": attack})), last]
-    outcomes = finish(cells, tmp_path, jobs=2)
-    assert str(outcomes.pop("v1-0")).startswith(KILLED)
-    assert outcomes == {"v0-0": None, "v2-0": None}
 
 
 @pytest.mark.usefixtures("_overlap")
