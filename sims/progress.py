@@ -31,7 +31,7 @@ from fedcel.runs import Event, EventCallback
 
 LINE_SECONDS = 10.0  # between two lines where there is no terminal
 STEP_COUNT = re.compile(r"\b(\d+)/(\d+)\b")
-"""How attacks count their steps."""
+"""Count of steps in the lines of attacks."""
 WAIT_SECONDS = 2.0  # of silence, until a line says what is waited for
 
 ShowStep = Callable[[float, float, str], None]
@@ -39,7 +39,7 @@ ShowStep = Callable[[float, float, str], None]
 
 
 class Pace:
-    """How fast steps are done: estimates what is left, and moves while a step takes its time.
+    """Speed of steps: estimates what is left, and moves while a step takes its time.
 
     Args:
         has_start_up: As of `show_steps`.
@@ -232,7 +232,7 @@ def show_attacks(title: str, seeds: int = 1) -> Iterator[AttackListener]:
 
 @contextmanager
 def show_waiting(activity: str) -> Iterator[None]:
-    """Say what is going on, and for how long, should it take longer than `WAIT_SECONDS`."""
+    """Show what is going on, and for how long, should it take longer than `WAIT_SECONDS`."""
     with repeat_lines(activity, Pace()):
         yield
 
@@ -243,7 +243,7 @@ def name_activity(activity: str, title: str) -> str:
 
 
 def is_on_terminal() -> bool:
-    """Say whether this is the command's first process, and somebody looks at its terminal.
+    """Whether this is the command's first process, and somebody looks at its terminal.
 
     Colours that an environment forces, as notebooks do, make no terminal of a file.
     """

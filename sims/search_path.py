@@ -1,4 +1,4 @@
-"""Where modules are looked for: fedcel's own first, the working folder last.
+"""Search path of modules: fedcel's own first, the working folder last.
 
 A user's `clients.py`, `json.py` or `sims` in the working folder replaces nothing that way, and a
 part of a user's own beside a scenario is found all the same.

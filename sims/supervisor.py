@@ -28,9 +28,9 @@ begins is handled after it."""
 CLOSING_SECONDS = 0.01
 """Between a process's last word and its end."""
 RAYS_WAYS = (1, -signal.SIGABRT)
-"""How Ray ends a process where one of its own is gone; other ends have other causes."""
+"""Exit statuses by which Ray ends a process where one of its own is gone; other ends have other causes."""
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""What ends a command from outside; each stops the training as Ctrl-C does."""
+"""Signals that end a command from outside; each stops the training as Ctrl-C does."""
 SET_PARENT_DEATH_SIGNAL = 1
 """PR_SET_PDEATHSIG of Linux."""
 
@@ -79,17 +79,17 @@ def supervise_command(report_ending: Callable[[str], object]) -> int | None:
 
 
 def say_status(status: int) -> None:
-    """Say that the command has ended in words of its own: this process may end at any time."""
+    """Report that the command ended in words of its own: this process may end at any time."""
     _send(_Link.report._replace(status=status))
 
 
 def say_hint(explain: Explanation) -> None:
-    """Say how to go on, should this process end without a word; a callable that can be pickled."""
+    """Report how to go on, should this process end without a word; `explain` can be pickled."""
     _send(_Link.report._replace(explain=explain))
 
 
 def say_uses_ray(uses_ray: bool) -> None:
-    """Say whether this process uses Ray, which ends it where a process of Ray's own ends."""
+    """Report whether this process uses Ray, which ends it where a process of Ray's own ends."""
     _send(_Link.report._replace(uses_ray=uses_ray))
 
 
@@ -199,7 +199,7 @@ def _conclude(
 
 
 def _describe_end(status: int, received: Sequence[int], *, uses_ray: bool) -> str:
-    """Say why a process ended, as far as it can be seen from outside."""
+    """Describe why a process ended, as far as it can be seen from outside."""
     if received:
         return f"ended by {signal.Signals(received[0]).name}"
     if status == -signal.SIGKILL:

@@ -1,4 +1,4 @@
-"""What earlier calls of a bench left in its folder, and what of it stays."""
+"""Rows and failures that earlier calls of a bench left in its folder."""
 
 from collections.abc import Sequence
 from pathlib import Path

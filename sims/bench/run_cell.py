@@ -25,7 +25,7 @@ Differences = dict[str, tuple[Scalar, Scalar]]
 
 
 class TrainingCost(Record):
-    """What a training step of a cell costs, against one of plain cross-entropy."""
+    """Cost of a training step of a cell, relative to one of plain cross-entropy."""
 
     train_step_ratio: FiniteFloat
 

@@ -52,7 +52,7 @@ class Tune(NamedTuple):
 
 
 class Scenario(NamedTuple):
-    """What a bench compares."""
+    """Variants that a bench compares, their common settings and seeds."""
 
     title: str
     path: Path

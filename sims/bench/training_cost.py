@@ -1,4 +1,4 @@
-"""What a defence costs a client: its training step against plain cross-entropy."""
+"""Cost of a defence to a client: its training step against plain cross-entropy."""
 
 import statistics
 import time

@@ -106,7 +106,7 @@ def audit_command(
         typer.Option(help="Folder for audit.json and report.html.", show_default=False),
     ] = None,
 ) -> None:
-    """Say what an encoder leaks that was trained anywhere, and rebuild images from it."""
+    """Measure what an encoder leaks that was trained anywhere, and rebuild images from it."""
     if attacks != "none":
         require_extra("attacks")
     if out is not None:

@@ -1,4 +1,4 @@
-"""What a command that did not end leaves behind, and the command that goes on with it."""
+"""Explanations of an interrupted command: what is kept, and the command that goes on with it."""
 
 import shlex
 import tomllib

@@ -1,4 +1,4 @@
-"""Where a web server listens: decided before anything large is imported."""
+"""Address of a web server, opened before anything large is imported."""
 
 import socket
 from pathlib import Path
@@ -8,7 +8,7 @@ from fedcel.errors import SettingsError
 
 
 class Endpoint(NamedTuple):
-    """Where to listen, and how."""
+    """Address and certificate of a web server."""
 
     host: str
     port: int

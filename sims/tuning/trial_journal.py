@@ -15,7 +15,7 @@ from fedcel.settings import Settings, dump_settings, flatten_settings
 
 
 class ValidationScore(NamedTuple):
-    """What a federation is worth on the validation set."""
+    """Scores of a federation on the validation set."""
 
     accuracy: float
     bits: float  # beyond the label, for the optimal attacker
