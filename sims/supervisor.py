@@ -28,7 +28,7 @@ begins is handled after it."""
 CLOSING_SECONDS = 0.01
 """Between a process's last word and its end."""
 RAYS_WAYS = (1, -signal.SIGABRT)
-"""Exit statuses by which Ray ends a process where one of its own is gone; other ends have other causes."""
+"""Exit statuses of a process that Ray ends, where one of its own is gone."""
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that end a command from outside; each stops the training as Ctrl-C does."""
 SET_PARENT_DEATH_SIGNAL = 1
