@@ -130,7 +130,7 @@ def update_clients(
 
     Raises:
         FedcelError: The settings are wrong, the training diverged, or a user's own part failed; see
-            `protect_update` for what a client with noisy updates tells of it.
+            `train_or_zero` for clients with noisy updates.
     """
     # Before any client, unprotected: a wrong setting must raise, and not count as a zero update.
     plan = parts.plan(request, 1.0)
@@ -156,23 +156,28 @@ def update_clients(
         nonlocal obstacle
         try:
             updates = dict(zip(clients, train(clients, states), strict=True))
-        except DivergedError:  # is raised again where it is one client's
+        except DivergedError:  # a client's own error is raised once it is trained alone
             return {}
-        except Exception as error:  # the same, where it is no obstacle
+        except Exception as error:  # of one client perhaps, which then raises it alone
             is_known = isinstance(error, StackingError)
             obstacle = str(error) if is_known else describe_unforeseen(error)
             report_obstacle(obstacle)
             return {}
         return {
-            client: protect(partial(list, [update]))
+            client: protect(update)
             for client, update in updates.items()
             if update.model.isfinite().all()
         }
 
     def train_alone(client: int, states: Mapping[int, State | None]) -> ClientUpdate:
+        def train_one() -> ClientUpdate:
+            return train([client], states)[0]
+
+        if parts.update.noise:
+            return protect(train_or_zero(train_one, request.model, states[client]))
         try:
             with parts.blame():
-                return protect(partial(train, [client], states), state=states[client])
+                return protect(train_one())
         except FailedError as error:
             where = f"round {request.round_number}, client {client}"
             raise type(error)(f"{where}: {error}") from error
@@ -283,42 +288,53 @@ def compute_client_gradient(
     )
 
 
+def train_or_zero(
+    train: Callable[[], ClientUpdate], received: Float[Tensor, " P"], state: State | None
+) -> ClientUpdate:
+    """Train one client; a training that fails gives the update 0.
+
+    The server must not learn that a training failed, which may depend on the images. The client
+    warns on its own side, and keeps its earlier state.
+
+    Args:
+        train: Makes the update.
+        received: The model that the round started from, (P,).
+        state: What the client kept of earlier rounds.
+
+    Returns:
+        The update, not yet protected.
+    """
+    try:
+        return train()
+    except Exception as error:
+        warnings.warn(f"the update counts as 0, there is none: {error}", stacklevel=2)
+        return ClientUpdate(torch.zeros_like(received), received, state or {}, {})
+
+
 def protect_update(
     protection: UpdateSettings,
-    train: Callable[[], Sequence[ClientUpdate]],
+    update: ClientUpdate,
     received: Float[Tensor, " P"],
-    state: State | None = None,
     *,
     trained: Int[Tensor, " M"] | None = None,
 ) -> ClientUpdate:
-    """Clip and perturb an update before it leaves the client.
-
-    With noise, metrics are dropped and a failed training counts as a zero update, since both may
-    depend on the images. The client warns on its own side, and keeps its earlier state.
+    """Clip and perturb an update before it leaves the client; with noise, metrics are dropped.
 
     Args:
         protection: Clip and noise of the updates.
-        train: Makes the update, alone in a sequence.
+        update: The update.
         received: The model that the round started from, (P,).
-        state: What the client kept of earlier rounds.
         trained: Positions of the parameters that are trained, the only ones that get noise; None:
             all are.
 
     Returns:
         The update, clipped and perturbed as the settings say.
     """
+    if protection.clip == "none":  # the settings refuse noise without a clip
+        return update
     if not protection.noise:
-        (update,) = train()
-        if protection.clip == "none":
-            return update
         delta = clip_update(update.delta, protection.clip).to(update.delta.dtype)
         return update._replace(delta=delta, model=received + delta)
-    assert protection.clip != "none"  # the settings refuse noise without a clip
-    try:
-        (update,) = train()
-    except Exception as error:  # whichever: that it came at all may depend on the images
-        warnings.warn(f"the update counts as 0, there is none: {error}", stacklevel=2)
-        update = ClientUpdate(torch.zeros_like(received), received, state or {}, {})
     moving = slice(None) if trained is None else trained
     delta = torch.zeros_like(update.delta)
     delta[moving] = add_update_noise(update.delta[moving], protection.clip, protection.noise)

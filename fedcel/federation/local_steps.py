@@ -110,10 +110,10 @@ def train_clients(
 ) -> list[ClientUpdate]:
     """Take `local.steps` Langevin steps from the received model, of K clients at once.
 
-    The loss is the net's potential, mean cross-entropy as a rule, and the terms given; priors pull
-    towards the received model and 0. Depends on its arguments only. Steps are taken where the nets
-    are; draws and statistics are made on the processor, where all that is returned is. A client
-    gets the same update whatever K is, up to the order of sums.
+    The loss is the net's potential, by default mean cross-entropy, plus the terms; priors pull
+    towards the received model and 0. Steps run on the nets' device; random draws, statistics and
+    results are on the CPU. The updates depend on the arguments only, and a client's not on K, up
+    to the order of sums.
 
     Args:
         nets: K copies of the net, a workspace that is overwritten.
@@ -137,13 +137,15 @@ def train_clients(
     """
     if nets.count > 1 and (reason := name_obstacle(terms)):
         raise StackingError(reason)
-    train = partial(
+    take_steps = partial(
         _take_steps, nets, received, clients, local=local, terms=terms, refresh_every=refresh_every
     )
-    states, measures = train()
+    states, measures = take_steps()
     models, start_model = nets.vectors.detach().to(CPU, copy=True), received.cpu()
     if len(clients) == 1 and not models.isfinite().all():
-        train(look=partial(refuse_undefined_terms, terms))  # the same once more
+        take_steps(
+            watch=partial(refuse_undefined_terms, terms)
+        )  # again: raises where a term failed
     return [
         ClientUpdate(model - start_model, model, state, metrics)
         for model, state, metrics in zip(models, states, measures, strict=True)
@@ -158,38 +160,40 @@ def _take_steps(
     local: LocalSettings,
     terms: Sequence[WeightedTerm],
     refresh_every: int,
-    look: Callable[[States, Batch], None] = lambda states, batch: None,
+    watch: Callable[[States, Batch], None] | None = None,
 ) -> tuple[list[State], list[dict[str, float]]]:
     """Take a round's steps; return what each client keeps, and its metrics.
 
-    `look` sees the terms' states and the batch before each step.
+    `watch` is called with the terms' states and the batch before each step.
     """
     device, is_encoder_frozen = nets.vectors.device, clients[0].plan.is_encoder_frozen
     nets.load(received.to(device))
     streams, stored = [client.streams for client in clients], [client.state for client in clients]
     features = FeatureReading(nets, [client.images for client in clients])
     context = _start_chains(nets, clients, local=local)
-    epochs, steps = draw_steps(nets, clients, features, local=local)
-    states = _place_states(start_terms(terms, stored, features.read, streams), CPU, device)
+    steps_per_epoch, draws = draw_steps(nets, clients, features, local=local)
+    states = start_terms(terms, stored, features.read, streams, device)
     state = StepState(states, context.start(nets.vectors[:, context.moving]))
     measures = []
-    for step, (inputs, y, mask, noise) in enumerate(steps):
-        is_due = [is_refresh_due(step, epoch * refresh_every) for epoch in epochs]
+    for step, drawn in enumerate(draws):
+        is_due = [is_refresh_due(step, steps * refresh_every) for steps in steps_per_epoch]
         if any(is_due):
-            on_cpu = _place_states(state.terms, device, CPU)
-            fresh = refresh_terms(terms, on_cpu, features.read, streams, step=step, is_due=is_due)
-            state = state._replace(terms=_place_states(fresh, CPU, device))
-        batch = pass_cut(
-            nets, inputs, y, mask=mask, noise=noise, is_encoder_frozen=is_encoder_frozen
-        )
-        look(state.terms, batch)
+            refreshed = refresh_terms(
+                *(terms, state.terms, features.read, streams),
+                step=step,
+                is_due=is_due,
+                device=device,
+            )
+            state = state._replace(terms=refreshed)
+        batch = pass_cut(nets, drawn, is_encoder_frozen=is_encoder_frozen)
+        if watch is not None:
+            watch(state.terms, batch)
         is_last = step == local.steps - 1
         state, measured = client_step(
             nets, state, batch, terms=terms, context=context, measure=is_last
         )
         measures.append(measured)
-    ended = _place_states(state.terms, device, CPU)
-    return part_states(terms, ended, stored), summarise_measures(measures)
+    return part_states(terms, state.terms, stored), summarise_measures(measures)
 
 
 def name_obstacle(terms: Sequence[WeightedTerm]) -> str | None:
@@ -216,7 +220,7 @@ def client_step(
     context: LangevinContext,
     measure: bool = False,
 ) -> tuple[StepState, dict[str, Float[Tensor, " K"]]]:
-    """Take one step of K clients: potential, terms, gradient, sampler.
+    """Move K clients' nets in place by one step: potential, terms, gradient, sampler.
 
     Args:
         nets: Hold the parameters, which move.
@@ -275,16 +279,25 @@ def add_separate_gradients(
     return after
 
 
-def pass_cut(
-    nets: FlatNet,
-    inputs: Float[Tensor, "K b ..."],
-    y: Int[Tensor, "K b"],
-    *,
-    mask: Bool[Tensor, "K b D"] | None,
-    noise: Float[Tensor, "K b D"] | None,
-    is_encoder_frozen: bool,
-) -> Batch:
+class StepDraws(NamedTuple):
+    """Inputs of a step of K clients.
+
+    Attributes:
+        inputs: Images, or features where the encoder is frozen.
+        y: Labels (K, b).
+        mask: Mask of the cut (K, b, D); None: it draws none.
+        noise: Noise of the cut (K, b, D), likewise.
+    """
+
+    inputs: Float[Tensor, "K b ..."]
+    y: Int[Tensor, "K b"]
+    mask: Bool[Tensor, "K b D"] | None
+    noise: Float[Tensor, "K b D"] | None
+
+
+def pass_cut(nets: FlatNet, drawn: StepDraws, *, is_encoder_frozen: bool) -> Batch:
     """Encode a step's inputs, unless they are features already, and apply the cut's draws."""
+    inputs, y, mask, noise = drawn
     z = inputs if is_encoder_frozen else nets.encode(inputs)
     scale = nets.scale_noise(z)
     smashed = z if mask is None else z * mask
@@ -369,10 +382,6 @@ def _fill_up(
     return x.to(device), is_image.to(device)
 
 
-StepDraws = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
-"""Inputs of a step (features where the encoder is frozen), labels, mask and noise of the cut."""
-
-
 def draw_steps(
     nets: FlatNet,
     clients: Sequence[ClientRound],
@@ -383,7 +392,7 @@ def draw_steps(
     """Draw batches and noise at the cut of all steps of a round, from each client's own streams.
 
     Balanced batches would change the sampled posterior, so they stop once the encoder is frozen.
-    Returns the steps of an epoch of each client, and the steps.
+    Returns each client's steps per epoch, and the inputs of each step.
     """
     device, cut = nets.vectors.device, nets.net.cut
     inputs = [client.images.x.to(device) for client in clients]
@@ -400,14 +409,15 @@ def draw_steps(
         labels.append(y[rows.to(y.device)].to(device))
         augment = client.streams("augment")
         batches.append(_gather_batches(x, rows.to(device), local.augment, augment))
-    parts = (_stack_rows(rows).unbind(1) for rows in zip(*batches, strict=True))
     size = labels[0].shape[1]
-    return [-(-len(client.images.y) // size) for client in clients], zip(
-        chain.from_iterable(parts),
+    steps_per_epoch = [-(-len(client.images.y) // size) for client in clients]
+    pieces = (_stack_rows(rows).unbind(1) for rows in zip(*batches, strict=True))
+    return steps_per_epoch, map(
+        StepDraws,
+        chain.from_iterable(pieces),
         _stack_rows(labels).unbind(1),
-        _unbind_draws(masks, device),
+        _unbind_draws(masks, device),  # endless where the cut draws none
         _unbind_draws(noises, device),
-        strict=False,
     )
 
 
@@ -447,19 +457,6 @@ def _start_chains(
         noise_buffer=torch.empty_like(received, device=CPU),
         sampler=build_sampler(local),
     )
-
-
-def _place_states(states: States, source: torch.device, target: torch.device) -> States:
-    """Copy states from one device to another, where what gathers a gradient begins a new one."""
-    if source == target:
-        return states
-    return {
-        name: {
-            key: tensor.detach().to(target).requires_grad_(tensor.requires_grad)
-            for key, tensor in state.items()
-        }
-        for name, state in states.items()
-    }
 
 
 def summarise_measures(measures: Sequence[Mapping[str, Tensor]]) -> list[dict[str, float]]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedcel.errors import DivergedError
 from fedcel.losses.protocol import FeatureReader, State, Term, select_row, stack_states
 from fedcel.named_tensors import add_prefix, select_prefix
-from fedcel.nets import whiten_features
+from fedcel.nets import CPU, whiten_features
 from fedcel.short_repr import show_shapes
 
 Streams = Callable[[str], torch.Generator]
@@ -147,11 +147,16 @@ class WeightedTerm(NamedTuple):
             loss, metrics = self.term.loss(state, batch, measure)
             return Term(self.weight * loss, metrics)
         z = batch.whitened.detach().requires_grad_()
-        loss, metrics = self.term.loss(state, batch._replace(z=z, noise_scale=None), measure)
+        shift = (z - z.detach()) * (
+            1.0 if batch.noise_scale is None else batch.noise_scale.detach()
+        )
+        probe = batch._replace(z=z, smashed=batch.smashed.detach() + shift, noise_scale=None)
+        loss, metrics = self.term.loss(state, probe, measure)
         torch.autograd.backward(self.weight * loss, torch.ones_like(loss))
         if z.grad is None:  # no class carries a signal
             return Term(self.weight * loss.detach(), metrics)
         gradient = self.rule.bound(z.grad, batch.task_gradient)
+        # The value of the loss, the bounded gradient: straight-through.
         pull = (batch.whitened * gradient).sum((-2, -1))
         return Term(self.weight * loss.detach() + (pull - pull.detach()), metrics)
 
@@ -165,14 +170,16 @@ def start_terms(
     stored: Sequence[State | None],
     read_features: FeatureReader,
     streams: Sequence[Streams],
+    device: torch.device = CPU,
 ) -> States:
-    """Make the states that a round begins with.
+    """Make the states that a round begins with. Statistics are computed on the CPU.
 
     Args:
         terms: Those that act in the round.
         stored: What each client present of its last round, None before its first.
         read_features: Reads all features of all clients.
         streams: Random streams of each client.
+        device: Device of the steps.
 
     Returns:
         The state of each term.
@@ -182,7 +189,8 @@ def start_terms(
         rows = [select_state(state, weighted.name) for state in stored]
         present = [row for row in rows if row is not None]  # of all or none
         joined = stack_states(present) if present else None
-        states[weighted.name] = weighted.term.refresh(joined, read_features, streams, 0)
+        state = weighted.term.refresh(joined, read_features, streams, 0)
+        states[weighted.name] = _place_state(state, device)
     return states
 
 
@@ -194,8 +202,9 @@ def refresh_terms(
     *,
     step: int,
     is_due: Sequence[bool],
+    device: torch.device = CPU,
 ) -> States:
-    """Compute the statistics of the terms again, for the clients that are due.
+    """Compute the statistics of the terms again, on the CPU, for the clients that are due.
 
     Args:
         terms: Those that act in the round.
@@ -204,6 +213,7 @@ def refresh_terms(
         streams: Random streams of each client.
         step: Steps taken so far.
         is_due: Of each client.
+        device: Device of the steps.
 
     Returns:
         The state of each term; a tensor that learns is a leaf.
@@ -217,9 +227,10 @@ def refresh_terms(
 
     after: States = {}
     for weighted in terms:
-        old = states[weighted.name]
+        old = _place_state(states[weighted.name], CPU)
         new = weighted.term.refresh(old, read_features, streams, step)
-        after[weighted.name] = {name: choose(tensor, old[name]) for name, tensor in new.items()}
+        chosen = {name: choose(tensor, old[name]) for name, tensor in new.items()}
+        after[weighted.name] = _place_state(chosen, device)
     return after
 
 
@@ -234,16 +245,27 @@ def part_states(
         stored: What each client kept of its last round, None before its first.
 
     Returns:
-        Each client's state.
+        Each client's state, on the CPU.
     """
     after = [dict(state or {}) for state in stored]
     for weighted in terms:
+        ended = _place_state(states[weighted.name], CPU)
         for row, state in enumerate(after):
-            part = select_row(states[weighted.name], row)
+            part = select_row(ended, row)
             for name in select_prefix(state, f"{weighted.name}."):
                 del state[f"{weighted.name}.{name}"]
             state |= add_prefix(f"{weighted.name}.", part)
     return after
+
+
+def _place_state(state: State, device: torch.device) -> State:
+    """Copy a state to a device; a tensor that gathers a gradient begins a new one there."""
+    return {
+        name: tensor
+        if tensor.device == device
+        else tensor.detach().to(device).requires_grad_(tensor.requires_grad)
+        for name, tensor in state.items()
+    }
 
 
 def select_state(state: State | None, name: str) -> State | None:

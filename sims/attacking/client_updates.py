@@ -100,10 +100,10 @@ class Uploads:
         for x, y in batches:
             seed = int(torch.randint(2**62, (), generator=generator))
             client = ClientRound(Images(x, y), self.plan, partial(stream, seed))
-            train = partial(
-                train_clients, self.flat, self.received, [client], local=local, terms=self.terms
+            (update,) = train_clients(
+                self.flat, self.received, [client], local=local, terms=self.terms
             )
-            update = protect_update(self.updates, train, self.received, trained=trained)
+            update = protect_update(self.updates, update, self.received, trained=trained)
             rows.append(update.delta.expand(len(y), -1))
         return torch.cat(rows)
 

@@ -142,7 +142,7 @@ class LosingGrid(InMemoryGrid):
 
     def get_node_ids(self) -> Iterable[int]:
         """Return all, later all but one."""
-        return list(self.contexts)[: None if self.sent <= len(self.contexts) else -1]
+        return list(self.contexts)[: None if self._sent <= len(self.contexts) else -1]
 
 
 def fail_at(settings: Settings, partition: int, number: int) -> ClientApp:

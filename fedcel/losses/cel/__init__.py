@@ -6,6 +6,7 @@ from fedcel.losses.cel.class_spread import class_members as class_members
 from fedcel.losses.cel.cluster import Cluster as Cluster
 from fedcel.losses.cel.conditional_entropy import CEL as CEL
 from fedcel.losses.cel.conditional_entropy import NoCEL as NoCEL
+from fedcel.losses.cel.conditional_entropy import ramp_weight as ramp_weight
 from fedcel.losses.cel.gated import Gated as Gated
 from fedcel.losses.cel.goal_control import GoalControl as GoalControl
 from fedcel.losses.cel.goal_control import init_control as init_control
@@ -20,7 +21,6 @@ from fedcel.losses.cel.modules import MutualInformationCEL as MutualInformationC
 from fedcel.losses.cel.modules import PlainCEL as PlainCEL
 from fedcel.losses.cel.mutual_information import MutualInformation as MutualInformation
 from fedcel.losses.cel.plain import Plain as Plain
-from fedcel.losses.cel.ramp import ramp_weight as ramp_weight
 from fedcel.losses.cel.spread_penalties import THRESHOLD_SHARE as THRESHOLD_SHARE
 from fedcel.losses.cel.spread_penalties import Penalty as Penalty
 from fedcel.losses.cel.spread_penalties import SpreadCEL as SpreadCEL

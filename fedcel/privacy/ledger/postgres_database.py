@@ -14,8 +14,9 @@ import random
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from time import monotonic, sleep
-from typing import Any, Generic, NamedTuple, Self, final
+from typing import Any, Generic, Self, final
 
 import psycopg
 from psycopg import errors
@@ -89,7 +90,8 @@ CONFLICTS = (errors.SerializationFailure, errors.DeadlockDetected)
 
 
 @final
-class Commit(NamedTuple, Generic[Result]):
+@dataclass(frozen=True)
+class Commit(Generic[Result]):
     """A commit under way: its rows, where kept, are after the position and bear the name."""
 
     attempt: str
