@@ -171,12 +171,12 @@ def _take_steps(
     streams, stored = [client.streams for client in clients], [client.state for client in clients]
     features = FeatureReading(nets, [client.images for client in clients])
     context = _start_chains(nets, clients, local=local)
-    steps_per_epoch, draws = draw_steps(nets, clients, features, local=local)
-    states = start_terms(terms, stored, features.read, streams, device)
+    steps_per_epoch, steps = draw_steps(nets, clients, features, local=local)
+    states = start_terms(terms, stored, features.read, streams, device=device)
     state = StepState(states, context.start(nets.vectors[:, context.moving]))
     measures = []
-    for step, drawn in enumerate(draws):
-        is_due = [is_refresh_due(step, steps * refresh_every) for steps in steps_per_epoch]
+    for step, inputs in enumerate(steps):
+        is_due = [is_refresh_due(step, epoch * refresh_every) for epoch in steps_per_epoch]
         if any(is_due):
             refreshed = refresh_terms(
                 *(terms, state.terms, features.read, streams),
@@ -185,7 +185,7 @@ def _take_steps(
                 device=device,
             )
             state = state._replace(terms=refreshed)
-        batch = pass_cut(nets, drawn, is_encoder_frozen=is_encoder_frozen)
+        batch = pass_cut(nets, inputs, is_encoder_frozen=is_encoder_frozen)
         if watch is not None:
             watch(state.terms, batch)
         is_last = step == local.steps - 1
@@ -295,9 +295,9 @@ class StepDraws(NamedTuple):
     noise: Float[Tensor, "K b D"] | None
 
 
-def pass_cut(nets: FlatNet, drawn: StepDraws, *, is_encoder_frozen: bool) -> Batch:
+def pass_cut(nets: FlatNet, step: StepDraws, *, is_encoder_frozen: bool) -> Batch:
     """Encode a step's inputs, unless they are features already, and apply the cut's draws."""
-    inputs, y, mask, noise = drawn
+    inputs, y, mask, noise = step
     z = inputs if is_encoder_frozen else nets.encode(inputs)
     scale = nets.scale_noise(z)
     smashed = z if mask is None else z * mask

@@ -170,6 +170,7 @@ def start_terms(
     stored: Sequence[State | None],
     read_features: FeatureReader,
     streams: Sequence[Streams],
+    *,
     device: torch.device = CPU,
 ) -> States:
     """Make the states that a round begins with. Statistics are computed on the CPU.
