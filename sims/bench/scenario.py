@@ -289,8 +289,8 @@ def _parse_variant(raw: dict[str, object], path: Path) -> Variant:
 
 
 def _parse_tune(table: dict[str, object], path: Path) -> Tune:
-    known = ("loss", "goal", "seeds")
-    ranges = _parse_ranges({key: table[key] for key in table if key not in known})
+    search_keys = ("loss", "goal", "seeds")
+    ranges = _parse_ranges({key: table[key] for key in table if key not in search_keys})
     loss = table.get("loss", 1.0)
     if isinstance(loss, bool) or not isinstance(loss, int | float) or not 0 <= loss < math.inf:
         raise SettingsError(f"{path}: [tune] loss is {loss!r}, must be points of accuracy, as 1.0")
