@@ -7,11 +7,11 @@ from torch import nn
 from fedcel import run_parts
 from fedcel.data import Images
 from fedcel.federation import ClientUpdate
-from fedcel.federation.local_steps import _place_states
 from fedcel.losses import GradientRule, WeightedTerm
 from fedcel.losses.cel import CEL
 from fedcel.losses.defences import Adversarial, NoPeek
 from fedcel.losses.protocol import ConditionalEntropy
+from fedcel.losses.terms import _place_state
 from fedcel.nets import FlatNet, Strided, build_net
 from fedcel.nets.device import CPU, fastest_device
 from fedcel.posterior import RoundPlan
@@ -173,13 +173,13 @@ def test_dense_nets_stay_on_the_processor(monkeypatch: pytest.MonkeyPatch) -> No
 def test_what_learns_goes_on_learning_elsewhere() -> None:
     """As a leaf of its own; a state that is there already keeps its tensors."""
     theta = torch.ones(3, requires_grad=True)
-    states = {"cel": {"theta": theta, "t": torch.tensor(1)}}
-    moved = _place_states(states, CPU, ELSEWHERE)["cel"]
+    state = {"theta": theta, "t": torch.tensor(1)}
+    moved = _place_state(state, ELSEWHERE)
     assert moved["theta"].is_leaf
     assert moved["theta"].requires_grad
     assert not moved["t"].requires_grad
     assert all(part.device == ELSEWHERE for part in moved.values())
-    assert _place_states(states, CPU, CPU)["cel"]["theta"] is theta
+    assert _place_state(state, CPU)["theta"] is theta
 
 
 def test_full_precision_puts_the_flags_back() -> None:
