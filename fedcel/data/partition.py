@@ -32,7 +32,7 @@ Part = TypeVar("Part", Images, Tensor)
 
 
 @final
-class ClientParts(Sequence[Part]):
+class ClientSlices(Sequence[Part]):
     """Each client's part of a whole, a view that is made when it is read.
 
     Args:
@@ -80,7 +80,7 @@ class Partition(Kind, table="data", selector="partition", shares_table=True):
         seed: int,
         *,
         holders: Int[Tensor, " N"] | None = None,
-    ) -> ClientParts[Positions]:
+    ) -> ClientSlices[Positions]:
         """Deal training images to clients.
 
         Args:
@@ -104,7 +104,7 @@ class Partition(Kind, table="data", selector="partition", shares_table=True):
         order = rng.permutation(len(y))
         labels, stream = y.numpy()[order], np.random.default_rng(int(rng.integers(2**63)))
         positions, sizes = self.split(labels, clients, stream)
-        return ClientParts(torch.from_numpy(order[positions]), torch.from_numpy(sizes))
+        return ClientSlices(torch.from_numpy(order[positions]), torch.from_numpy(sizes))
 
     def split(self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator) -> Parts:
         """Split images in random order into the clients' parts."""
@@ -196,7 +196,7 @@ class Natural(Partition):
         seed: int,
         *,
         holders: Int[Tensor, " N"] | None = None,
-    ) -> ClientParts[Positions]:
+    ) -> ClientSlices[Positions]:
         """Deal holders to clients; see `Partition.deal`."""
         if holders is None:
             raise DataError(
@@ -211,7 +211,7 @@ class Natural(Partition):
             )
         owner = (np.random.default_rng(seed).permutation(len(names)) % clients)[number]
         sizes = np.bincount(owner, minlength=clients)
-        return ClientParts(torch.from_numpy(owner.argsort(kind="stable")), torch.from_numpy(sizes))
+        return ClientSlices(torch.from_numpy(owner.argsort(kind="stable")), torch.from_numpy(sizes))
 
 
 def _shuffle_parts(

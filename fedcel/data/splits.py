@@ -12,7 +12,7 @@ from torch import Tensor
 from fedcel.data.data_settings import OWN, DataSettings, SplitSizes
 from fedcel.data.images import Images, Labels
 from fedcel.data.node_data import NodeDataSettings, load_node_images
-from fedcel.data.partition import ClientParts, Positions
+from fedcel.data.partition import ClientSlices, Positions
 from fedcel.data.source import SourceData, read_source
 from fedcel.errors import DataError
 from fedcel.seeding import make_generator, stream_seed
@@ -47,7 +47,7 @@ class Splits:
 
     shape: tuple[int, ...]
     classes: int
-    clients: ClientParts[Images]
+    clients: ClientSlices[Images]
     validation: Images
     auxiliary: Images
     test: Images
@@ -81,7 +81,7 @@ def describe_images(shape: tuple[int, ...], classes: int) -> Splits:
     return Splits(
         shape=shape,
         classes=classes,
-        clients=ClientParts(none, nowhere),
+        clients=ClientSlices(none, nowhere),
         validation=none,
         auxiliary=none,
         test=none,
@@ -134,11 +134,11 @@ def load_splits(data: DataSettings, clients: int, seed: int) -> Splits:
         stream_seed(seed, "data-partition"),
         holders=None if source.holders is None else source.holders[training],
     )
-    indices = roles._replace(clients=ClientParts(training[parts.whole], parts.sizes))
+    indices = roles._replace(clients=ClientSlices(training[parts.whole], parts.sizes))
     return Splits(
         shape=tuple(source.train.x.shape[1:]),
         classes=source.classes,
-        clients=ClientParts(take_images(source, training[parts.whole]), parts.sizes),
+        clients=ClientSlices(take_images(source, training[parts.whole]), parts.sizes),
         validation=take_images(source, indices.validation),
         auxiliary=take_images(source, indices.auxiliary),
         test=take_images(source, indices.test),
@@ -223,7 +223,7 @@ def _load_node_splits(data: NodeDataSettings, clients: int) -> Splits:
     sizes = torch.zeros(clients, dtype=torch.long)
     sizes[data.holder] = len(images.y)
     empty = describe_images(data.shape, data.classes)
-    return replace(empty, clients=ClientParts(images, sizes), notes=notes)
+    return replace(empty, clients=ClientSlices(images, sizes), notes=notes)
 
 
 def hold_out_classes(

@@ -198,7 +198,7 @@ class CELModule(nn.Module):
             self._refresh(table.shape[1], lambda: iter([example]), None)
         if self.needs_refresh:
             raise RuntimeError(
-                f"{type(self).__name__} has no centres yet: call refresh(features, labels) with "
+                f"{type(self).__name__} has no statistics yet: call refresh(features, labels) with "
                 "the features of all training images before the first batch, and once an epoch"
             )
         loss = self._build(table.shape[1])

@@ -37,6 +37,11 @@ CASES: dict[str, CEL] = {
 }
 
 
+def test_every_kind_is_a_case() -> None:
+    """But for none and a loss of the user's own, which have contracts of their own."""
+    assert {cel.kind for cel in CASES.values()} == set(CEL.list_names()) - {"none"}
+
+
 @pytest.mark.parametrize("check", CEL_TESTS, ids=name_check)
 @pytest.mark.parametrize("name", CASES)
 def test_a_conditional_entropy_holds_its_contract(

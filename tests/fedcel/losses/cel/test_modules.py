@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fedcel.errors import DivergedError, SettingsError
 from fedcel.losses import Batch, WeightedTerm
 from fedcel.losses.cel import (
+    CEL,
     CELModule,
     ClusterCEL,
     GatedCEL,
@@ -32,6 +33,7 @@ from tests.fedcel.test_torch_state import STATES
 KINDS: list[type[CELModule]] = [PlainCEL, ClusterCEL, GatedCEL, HybridCEL, MutualInformationCEL]
 NAMES = ["plain", "cluster", "gated", "hybrid", "mutual-information"]
 CASES = list(zip(KINDS, NAMES, strict=True))
+assert set(NAMES) == set(CEL.list_names()) - {"none"}
 LEARNING = [GatedCEL, HybridCEL]
 
 
