@@ -109,6 +109,19 @@ def test_arguments_beyond_four_are_given_by_name() -> None:
     assert many == []
 
 
+def test_docstrings_begin_with_their_subject() -> None:
+    """A noun of the field or a verb with its object; predicates begin with Whether."""
+    first_word = re.compile(r"(What|Who|Whose|Which|How|Where|Say)\b")
+    wrong = [
+        f"{path.relative_to(ROOT)} {getattr(node, 'name', '')}"
+        for path in SOURCES
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and first_word.match(ast.get_docstring(node) or "")
+    ]
+    assert wrong == []
+
+
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_what_a_subject_offers_is_documented(subject: str) -> None:
     """Each function says its arguments and what it returns; each type what it is for."""

@@ -1,4 +1,4 @@
-"""What clients report besides their updates: which numbers are possible, and what is made of them.
+"""Metrics that clients report besides their updates: their ranges, and their means.
 
 A client may report whatever it likes. Its numbers go into the log, and one of them, `spread`, moves
 an adaptive threshold; so each has a range, and none decides alone.
@@ -27,7 +27,7 @@ _CLASS_METRIC = re.compile(r"(.+)-(0|[1-9]\d{0,3})")
 
 
 class MetricSummary(NamedTuple):
-    """What the numbers of a round's clients come to."""
+    """Summary of the metrics of a round's clients."""
 
     means: dict[str, float]
     left_out: dict[int, str]
@@ -140,7 +140,7 @@ def _find_range(key: str, declared: Mapping[str, MetricRange]) -> MetricRange | 
 def _counts(
     key: str, common: set[str], declared: Mapping[str, MetricRange], classes: int | None
 ) -> bool:
-    """Say whether most clients report a metric, or that of all classes of which it is one."""
+    """Whether most clients report a metric, or the one of all classes that it belongs to."""
     if key in common:
         return True
     match = _CLASS_METRIC.fullmatch(key)
@@ -153,7 +153,7 @@ def _counts(
 def _find_impossible(
     row: Mapping[str, float], declared: Mapping[str, MetricRange], limit: int
 ) -> str | None:
-    """Say which of a client's numbers cannot be, or None."""
+    """Describe a number of a client that cannot be, or None."""
     if len(row) > limit:
         return f"it reports {len(row)} metrics, at most {limit} are read"
     for key, value in row.items():
@@ -191,7 +191,7 @@ def _find_limits(
 
 
 def _find_beyond(row: Mapping[str, float], limits: Mapping[str, float]) -> str | None:
-    """Say which of a client's numbers is far beyond what the others report, or None."""
+    """Describe a number of a client far beyond what the others report, or None."""
     for key, limit in limits.items():
         if abs(row.get(key, 0.0)) > limit:
             return (

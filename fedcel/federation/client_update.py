@@ -38,7 +38,7 @@ _BATCHES_AHEAD = 8
 
 @show_shapes
 class RoundRequest(NamedTuple):
-    """What the server sends to the clients of a round; None where the settings do not use it.
+    """Request of a round, from the server to its clients; None where the settings do not use it.
 
     Attributes:
         round_number: Counted from 1.
@@ -65,7 +65,7 @@ class RoundRequest(NamedTuple):
 
 
 class ClientParts(NamedTuple):
-    """What the clients of a run train with, whichever engine calls them.
+    """Parts that the clients of a run train with, on any engine.
 
     Attributes:
         images: The training images of a client, by partition.

@@ -1,4 +1,4 @@
-"""What tells one version of the code that nodes run from another."""
+"""Digest of the code that nodes run, different for each version of it."""
 
 from collections.abc import Iterable
 from functools import cache

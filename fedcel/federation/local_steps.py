@@ -44,7 +44,7 @@ _SUMMARIES = {"loss": torch.mean, "clipped": torch.mean, "update-information": t
 
 @show_shapes
 class ClientRound(NamedTuple):
-    """What one client's round needs.
+    """Inputs of one client's round.
 
     Attributes:
         images: The client's images (N, C, H, W) in [0, 1] and their labels (N,).
@@ -63,7 +63,7 @@ class ClientRound(NamedTuple):
 
 @show_shapes
 class ClientUpdate(NamedTuple):
-    """What a client's round gives. Of this only the state stays with the client.
+    """Result of a client's round; its state stays with the client.
 
     Attributes:
         delta: Last minus received parameters (P,).

@@ -32,7 +32,7 @@ _SHOWN_REASONS = 3
 
 
 class ServerParts(NamedTuple):
-    """What the server of a run computes its rounds with, whichever engine carries the messages.
+    """Parts that the server of a run computes its rounds with, on any engine.
 
     Attributes:
         schedule: Constants of each round.
@@ -76,7 +76,7 @@ class Rejection(NamedTuple):
 
 
 class RoundReport(NamedTuple):
-    """Who took part in a round, and the clients' mean metrics."""
+    """Participants of a round, and the clients' mean metrics."""
 
     clients: list[int]
     rejected: list[Rejection]

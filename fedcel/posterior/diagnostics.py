@@ -1,4 +1,4 @@
-"""What speaks against the convergence of one chain, on functionals and never on weights.
+"""Evidence against the convergence of one chain, on functionals and never on weights.
 
 Split R-hat and bulk effective sample size: Vehtari et al., Bayesian Analysis 2021, sections 3.1 and
 3.2, by arviz-stats; the chain's two halves stand for two chains. Geweke's comparison of the first
@@ -46,7 +46,7 @@ class Diagnosis(NamedTuple):
 
     @property
     def passes(self) -> bool:
-        """Say whether nothing speaks against convergence."""
+        """Whether nothing speaks against convergence."""
         return self.r_hat < MAX_R_HAT and self.ess >= MIN_ESS and self.geweke < MAX_GEWEKE_Z
 
     def __str__(self) -> str:

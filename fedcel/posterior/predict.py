@@ -14,7 +14,7 @@ from fedcel.short_repr import show_shapes
 
 @show_shapes
 class Prediction(NamedTuple):
-    """What S posterior samples predict for N images: logs stay finite however sure a sample is."""
+    """Predictions of S posterior samples for N images; logs stay finite."""
 
     log_samples: Float[Tensor, "S N K"]
     """Each sample's log-probabilities."""

@@ -1,4 +1,4 @@
-"""What every sampler offers to the local update."""
+"""Protocol of samplers, as the local update calls them."""
 
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
@@ -18,7 +18,7 @@ It has the deviation that fits this client's weight.
 
 @runtime_checkable
 class Sampler(Protocol):
-    """How the parameters that move take one step; its state lasts for one round of one client.
+    """One step of the parameters that move; its state lasts for one round of one client.
 
     What is sampled is not its business: the gradient is that of the loss, the priors and the
     control variate, clipped as the settings say.

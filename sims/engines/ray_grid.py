@@ -255,7 +255,7 @@ def _count_bytes(message: Message) -> int:
 
 
 def _describe_loss(error: RayError) -> str:
-    """Say how a client was lost: what Ray says, but for what it does not know."""
+    """Describe how a client was lost: what Ray says, but for what it does not know."""
     if isinstance(error, WorkerCrashedError):
         return "its process ended without an answer: killed, for want of memory perhaps, or crashed"
     return shorten_text(describe_unforeseen(error), LOST_TEXT)
