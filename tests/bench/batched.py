@@ -24,7 +24,12 @@ from fedcel.federation import (
     update_clients,
 )
 from fedcel.losses.cel import State
-from fedcel.run_parts import build_server_parts, build_workspace_net, count_clients_at_once
+from fedcel.run_parts import (
+    build_client_parts,
+    build_server_parts,
+    build_workspace_net,
+    count_clients_at_once,
+)
 from fedcel.runs import EventCallback, run_folder
 from fedcel.settings import Settings, parse_settings
 from sims.engines.simulate import train_on_engine
@@ -201,9 +206,8 @@ def train_round(settings: Settings, count: int) -> Work:
 
     def train() -> Iterator[ClientUpdate]:
         updates = update_clients(
-            settings,
-            request.weights,
-            request.inputs,
+            build_client_parts(settings),
+            request,
             read_state=states.get,
             at_once=count,
             report_obstacle=refuse,
