@@ -27,33 +27,22 @@ def main() -> None:
     """Time every pair and print the table."""
     torch.set_num_threads(1)
     print("| what | against | ratio | quartiles | seconds |\n|---|---|---|---|---|")
-    for batch, features, hidden in ((128, 4096, 128), (32, 64, 64)):
-        for pair in pairs(batch, features, hidden):
+    for batch, features in ((128, 4096), (32, 64)):
+        for pair in pairs(batch, features):
             line(*pair)
 
 
-def pairs(batch: int, features: int, hidden: int) -> list[Pair]:
+def pairs(batch: int, features: int) -> list[Pair]:
     """Return what is timed at one size."""
     generator = torch.Generator().manual_seed(0)
     z, y = torch.rand(batch, features, generator=generator), torch.arange(batch) % CLASSES
     size = f"B {batch}, D {features}"
     penalty = partial(channel_penalty, features=features, sigma=SIGMA)
-    gated = Gated(
-        penalty,
-        "batch-share",
-        CLASSES,
-        features,
-        attention="ascend",
-        floor=0.5,
-        hidden=hidden,
-        rate=0.01,
-    )
+    gated = single(Gated(), CLASSES, features, SIGMA)
     state = gated.refresh(None, split_features(z, y), generator)
     ours, loop = slope(gated, state, z, y), gated_loop(penalty, state["theta"], z, y)
-    plain = slope(Plain(penalty, "batch-share", CLASSES), {}, z, y)
-    information = slope(
-        single(MutualInformation(share="batch-share"), CLASSES, sigma=SIGMA), {}, z, y
-    )
+    plain = slope(single(Plain(), CLASSES, features, SIGMA), {}, z, y)
+    information = slope(single(MutualInformation(), CLASSES, features, SIGMA), {}, z, y)
     return [
         (f"gated, {size}", LOOP, ours, loop),
         (f"plain, {size}", LOOP, plain, plain_loop(penalty, z, y)),

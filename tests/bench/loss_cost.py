@@ -9,20 +9,14 @@ least time counts, so that other work on the machine moves it little.
 import json
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedcel.losses.cel.cluster import Cluster
-from fedcel.losses.cel.gated import Gated
-from fedcel.losses.cel.mutual_information import MutualInformation
-from fedcel.losses.cel.plain import Plain
-from fedcel.losses.cel.spread_penalties import channel_penalty
 from fedcel.losses.protocol import ConditionalEntropy, State, split_features
-from tests.fedcel.losses.single import single
+from tests.fedcel.losses.single import options, single
 
 CLASSES, SIGMA, EXAMPLES, TURNS, CALLS = 10, 0.3, 640, 9, 20
 LOSSES = ("plain", "cluster", "gated", "mutual-information")
@@ -52,16 +46,10 @@ class Task(NamedTuple):
 
 
 def build_loss(name: str, size: Size) -> ConditionalEntropy:
-    """Return a loss with the penalty that is the default."""
-    penalty = partial(channel_penalty, features=size.features, sigma=SIGMA)
-    if name == "plain":
-        return Plain(penalty, "batch-share", CLASSES)
-    if name == "cluster":
-        return Cluster(penalty, "batch-share", CLASSES, clusters=size.clusters)
-    if name == "mutual-information":
-        return single(MutualInformation(share="batch-share"), CLASSES, sigma=SIGMA)
-    learning = {"attention": "ascend", "floor": 0.5, "hidden": 64, "rate": 0.01}
-    return Gated(penalty, "batch-share", CLASSES, size.features, **learning)  # type: ignore[arg-type]
+    """Return a loss with its usual options."""
+    clusters = {"clusters": size.clusters} if name == "cluster" else {}
+    loss: ConditionalEntropy = single(options(kind=name, **clusters), CLASSES, size.features, SIGMA)
+    return loss
 
 
 def make_task(name: str, size: Size) -> Task:

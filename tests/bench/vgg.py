@@ -5,7 +5,6 @@ step: 128 images, cut after two convolutions and pools, 64 channels of 8x8 make 
 """
 
 from collections.abc import Callable
-from functools import partial
 from itertools import pairwise
 
 import torch
@@ -13,12 +12,12 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedcel.losses.cel import Cluster, Gated
-from fedcel.losses.cel.spread_penalties import channel_penalty
 from fedcel.losses.protocol import split_features
 from tests.bench.attention import CLASSES, SIGMA, slope
 from tests.bench.ratios import line
+from tests.fedcel.losses.single import single
 
-BATCH, FEATURES, HIDDEN, CLUSTERS = 128, 4096, 128, 5
+BATCH, FEATURES, CLUSTERS = 128, 4096, 5
 PAIRS = 5  # a step takes more than a second
 
 
@@ -27,21 +26,11 @@ def main() -> None:
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)
     z, y = torch.rand(BATCH, FEATURES, generator=generator), torch.arange(BATCH) % CLASSES
-    penalty = partial(channel_penalty, features=FEATURES, sigma=SIGMA)
-    cluster = Cluster(penalty, "batch-share", CLASSES, clusters=CLUSTERS)
-    gated = Gated(
-        penalty,
-        "batch-share",
-        CLASSES,
-        FEATURES,
-        attention="ascend",
-        floor=0.5,
-        hidden=HIDDEN,
-        rate=0.01,
-    )
+    cluster = single(Cluster(clusters=CLUSTERS), CLASSES, FEATURES, SIGMA)
+    gated = single(Gated(), CLASSES, FEATURES, SIGMA)
     print("| what | against | ratio | quartiles | seconds |\n|---|---|---|---|---|")
     whole = step()
-    for name, loss in (("cluster, K 5", cluster), ("gated, h 128", gated)):
+    for name, loss in (("cluster, K 5", cluster), ("gated", gated)):
         state = loss.refresh(None, split_features(z, y), generator)
         alone = slope(loss, state, z, y)
         line(f"{name}, the loss alone", "a VGG11-like step", alone, whole, pairs=PAIRS)
