@@ -23,9 +23,7 @@ def plan_cells(folder: Path, *settings: str) -> list[scenario.Cell]:
     ]
     path.write_text("".join(variants))
     more: dict[str, Any] = {
-        "attack.names": "optimal,kernel-ridge",
         "privacy.mechanism": "none",
-        "engine": "ray",
     }
     return scenario.list_cells(scenario.read_scenario(str(path)), QUICK | more)
 

@@ -41,7 +41,12 @@ def test_commands_print_to_a_terminal_of_ascii(tmp_path: Path) -> None:
     assert b"run: run" in shown and b" - " in shown
     shown = run(tmp_path, "audit", "run", "--data", "digits", "--attacks", "none")
     assert b" +- " in shown
-    for words in (["attack", "run"], ["report", "run"], ["settings"], ["privacy", "run"]):
+    for words in (
+        ["attack", "run"],
+        ["report", "run"],
+        ["settings"],
+        ["privacy", "run", "--epsilons", "4", "--clips", "1"],
+    ):
         assert run(tmp_path, *words)
 
 
