@@ -330,11 +330,12 @@ def protect_update(
     Returns:
         The update, clipped and perturbed as the settings say.
     """
-    if protection.clip == "none":  # the settings refuse noise without a clip
-        return update
     if not protection.noise:
+        if protection.clip == "none":
+            return update
         delta = clip_update(update.delta, protection.clip).to(update.delta.dtype)
         return update._replace(delta=delta, model=received + delta)
+    assert protection.clip != "none"  # the settings refuse noise without a clip
     moving = slice(None) if trained is None else trained
     delta = torch.zeros_like(update.delta)
     delta[moving] = add_update_noise(update.delta[moving], protection.clip, protection.noise)

@@ -142,10 +142,9 @@ def train_clients(
     )
     states, measures = take_steps()
     models, start_model = nets.vectors.detach().to(CPU, copy=True), received.cpu()
-    if len(clients) == 1 and not models.isfinite().all():
-        take_steps(
-            watch=partial(refuse_undefined_terms, terms)
-        )  # again: raises where a term failed
+    if terms and len(clients) == 1 and not models.isfinite().all():
+        # The same steps again, which raises where a term failed.
+        take_steps(watch=partial(refuse_undefined_terms, terms))
     return [
         ClientUpdate(model - start_model, model, state, metrics)
         for model, state, metrics in zip(models, states, measures, strict=True)

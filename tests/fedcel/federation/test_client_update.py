@@ -1,8 +1,15 @@
 """One client: what it computes from its own images alone."""
 
+import pytest
 import torch
 
-from fedcel.federation import RoundRequest, compute_client_gradient
+from fedcel.federation import (
+    ClientUpdate,
+    RoundRequest,
+    compute_client_gradient,
+    protect_update,
+)
+from fedcel.privacy import UpdateSettings
 from fedcel.run_parts import build_client_parts, build_workspace_net
 from fedcel.settings import parse_settings
 from tests.fedcel.federation.one_client import update_one
@@ -34,3 +41,11 @@ def test_an_update_depends_on_no_workspace() -> None:
     assert torch.equal(first.delta, second.delta)
     assert first.state.keys() == second.state.keys()
     assert all(torch.equal(first.state[name], second.state[name]) for name in first.state)
+
+
+def test_noise_without_a_clip_lets_nothing_leave() -> None:
+    """The settings refuse it; an update that came by another way is not sent as it is."""
+    update = ClientUpdate(torch.ones(3), torch.ones(3), {}, {})
+    unclipped = UpdateSettings.model_construct(clip="none", noise=1.0)
+    with pytest.raises(AssertionError):
+        protect_update(unclipped, update, torch.zeros(3))
