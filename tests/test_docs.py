@@ -27,6 +27,8 @@ ROOT = Path(__file__).parents[1]
 CHANGELOG = ROOT / "CHANGELOG.md"
 PAGES = [
     ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
     CHANGELOG,
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "docs" / "tutorials").glob("*.ipynb")),
