@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from fedcel.attacks.attack_settings import AttackSettings as AttackSettings
     from fedcel.attacks.averaging import Averaging as Averaging
     from fedcel.attacks.averaging import RepeatedObservation as RepeatedObservation
-    from fedcel.attacks.black_box_search import BlackBoxSearch as BlackBoxSearch
     from fedcel.attacks.contradictions import MeasuredLeak as MeasuredLeak
     from fedcel.attacks.contradictions import find_contradictions as find_contradictions
     from fedcel.attacks.decoder import Decoder as Decoder
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from fedcel.attacks.malicious_server import set_trap_weights as set_trap_weights
     from fedcel.attacks.pixel_descent import RMLE as RMLE
     from fedcel.attacks.pixel_descent import HybridInversion as HybridInversion
-    from fedcel.attacks.pixel_descent import MIFace as MIFace
     from fedcel.attacks.registry import ATTACKS as ATTACKS
     from fedcel.attacks.registry import REVISION as REVISION
     from fedcel.attacks.registry import NamedAttack as NamedAttack
@@ -53,7 +51,6 @@ if TYPE_CHECKING:
     from fedcel.attacks.score_card import mse as mse
     from fedcel.attacks.score_card import score_reconstructions as score_reconstructions
     from fedcel.attacks.unknown_encoder import Shadow as Shadow
-    from fedcel.attacks.unknown_encoder import UnSplit as UnSplit
     from fedcel.attacks.update_inversion import FirstLayer as FirstLayer
     from fedcel.attacks.update_inversion import GradientInversion as GradientInversion
 else:

@@ -17,7 +17,6 @@ from fedcel.leakage import (
     FREE_QUERIES,
     HEAD,
     LOG_PROB,
-    LOGITS,
     MEAN,
     NOISELESS,
     UPDATE,
@@ -33,7 +32,7 @@ Rebuild = Callable[[Float[Tensor, "T F"]], Float[Tensor, "T C H W"]]
 """A trained attack: messages to images in [0, 1]."""
 
 GRANTS = frozenset(
-    {ARCHITECTURE, FIRST_LAYER, FREE_QUERIES, HEAD, LOGITS, LOG_PROB, MEAN, NOISELESS, UPDATE}
+    {ARCHITECTURE, FIRST_LAYER, FREE_QUERIES, HEAD, LOG_PROB, MEAN, NOISELESS, UPDATE}
 )
 SURFACES = ("smashed-data", "private-logits", "update")
 """Kinds of observation, as `Attack.observes` names them."""

@@ -16,7 +16,6 @@ from fedcel.leakage import (
     Observation,
     ObservationArchitecture,
     ObservationHead,
-    ObservationLogits,
     ObservationMean,
     ObservationPooled,
     SmashedData,
@@ -152,11 +151,6 @@ class AveragedObservation:
         """Return an encoder with new parameters."""
         assert isinstance(self.once, ObservationArchitecture)
         return self.once.fresh_encoder(generator)
-
-    def logits(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B K"]:
-        """Return the undisturbed logits."""
-        assert isinstance(self.once, ObservationLogits)
-        return self.once.logits(images)
 
 
 def observe_repeatedly(observation: Observation, repeats: int) -> Observation:

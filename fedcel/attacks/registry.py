@@ -9,11 +9,10 @@ from fedcel import plugins
 from fedcel.attacks.attack import ATTACK_CHECKS, Attack
 from fedcel.attacks.attribute_inference import ATTRIBUTE
 from fedcel.attacks.averaging import Averaging
-from fedcel.attacks.black_box_search import BlackBoxSearch
 from fedcel.attacks.decoder import LARGE_DECODER, Decoder, Effort, LogitInversion
 from fedcel.attacks.kernel_ridge import KernelRidge
-from fedcel.attacks.pixel_descent import RMLE, HybridInversion, MIFace
-from fedcel.attacks.unknown_encoder import Shadow, UnSplit
+from fedcel.attacks.pixel_descent import RMLE, HybridInversion
+from fedcel.attacks.unknown_encoder import Shadow
 from fedcel.attacks.update_inversion import FirstLayer, GradientInversion
 from fedcel.errors import PluginError, SettingsError
 
@@ -31,10 +30,7 @@ ATTACKS: dict[str, Callable[[], Attack]] = {
     "rmle": RMLE,
     "hybrid-inversion": HybridInversion,
     "shadow": Shadow,
-    "unsplit": UnSplit,
     "logit-inversion": LogitInversion,
-    "mi-face": MIFace,
-    "blackbox-search": BlackBoxSearch,
     "gradient-inversion": GradientInversion,
     "first-layer": FirstLayer,
 }

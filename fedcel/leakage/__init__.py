@@ -27,7 +27,6 @@ from fedcel.leakage.observation import FIRST_LAYER as FIRST_LAYER
 from fedcel.leakage.observation import FREE_QUERIES as FREE_QUERIES
 from fedcel.leakage.observation import HEAD as HEAD
 from fedcel.leakage.observation import LOG_PROB as LOG_PROB
-from fedcel.leakage.observation import LOGITS as LOGITS
 from fedcel.leakage.observation import MEAN as MEAN
 from fedcel.leakage.observation import NOISELESS as NOISELESS
 from fedcel.leakage.observation import UPDATE as UPDATE
@@ -37,7 +36,6 @@ from fedcel.leakage.observation import ObservationArchitecture as ObservationArc
 from fedcel.leakage.observation import ObservationFirstLayer as ObservationFirstLayer
 from fedcel.leakage.observation import ObservationHead as ObservationHead
 from fedcel.leakage.observation import ObservationLikelihood as ObservationLikelihood
-from fedcel.leakage.observation import ObservationLogits as ObservationLogits
 from fedcel.leakage.observation import ObservationMean as ObservationMean
 from fedcel.leakage.observation import ObservationMisfit as ObservationMisfit
 from fedcel.leakage.observation import ObservationPaid as ObservationPaid

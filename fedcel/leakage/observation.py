@@ -19,8 +19,6 @@ HEAD = "head"
 """Grant: the server's part of the network, as an `ObservationHead`."""
 ARCHITECTURE = "architecture"
 """Grant: the encoder's layers without its parameters, as an `ObservationArchitecture`."""
-LOGITS = "logits"
-"""Grant: the whole network, with a gradient, as an `ObservationLogits`."""
 UPDATE = "update"
 """Grant: how a client computes what it uploads, as an `ObservationUpdate`."""
 FIRST_LAYER = "first-layer"
@@ -103,10 +101,6 @@ class ObservationPaid(Observation, Protocol):
     def paid(self) -> int:
         """The number of observations paid so far."""
 
-    @property
-    def allowance(self) -> int:
-        """The number that one call of an attack which makes images up may pay."""
-
 
 @runtime_checkable
 class ObservationHead(Observation, Protocol):
@@ -127,14 +121,6 @@ class ObservationArchitecture(Observation, Protocol):
 
     def fresh_encoder(self, generator: torch.Generator) -> nn.Module:
         """Build an encoder of the same layers, (B, C, H, W) to (B, F), parameters redrawn."""
-
-
-@runtime_checkable
-class ObservationLogits(Observation, Protocol):
-    """An observation of a network that can be differentiated as a whole."""
-
-    def logits(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B K"]:
-        """Compute the logits without any noise, clip or mechanism, with a gradient."""
 
 
 @runtime_checkable

@@ -18,7 +18,7 @@ from clients.device import (
 )
 from clients.service import load_served
 from clients.service_messages import ModelCard
-from fedcel.attacks import REPEAT_MARK, BlackBoxSearch, parse_attacks, run_attacks
+from fedcel.attacks import REPEAT_MARK, parse_attacks, run_attacks
 from fedcel.data import Images
 from fedcel.errors import RunError, SettingsError
 from fedcel.files import lock_file, write_json
@@ -33,7 +33,6 @@ from sims.results.records import LiveRow
 
 PRIVATE_LOGITS = "private-logits"
 MIN_ANSWERS = 20  # that an attack is worth trying with
-MIN_QUERIES = 50  # for each target and attack seed that a search is worth trying with
 DAMAGED = "remove it, attack again"
 LIVE_LOCK = f".{LIVE_FILE}.lock"
 Ask = Callable[[Float[Tensor, "C H W"]], PrivatePrediction]
@@ -79,8 +78,6 @@ class LiveAnswers:
     progress: Callable[[str], None]
     remaining_epsilon: float
     """The epsilon that the asking client has left."""
-    allowance: int
-    """Answers about made-up images that one search may pay."""
     name: str = PRIVATE_LOGITS
     grants: frozenset[str] = frozenset()
     answers: dict[bytes, Tensor] = field(default_factory=dict)
@@ -133,8 +130,8 @@ def attack_service(
             raise RunError(f"{service.url} serves {card.model}, which is not {folder}")
         before = client.budget().remaining
         affordable = int(before / card.price.answer)
-        targets, auxiliary, allowance = split_budget(run, attack_settings, affordable)
-        live = LiveAnswers(client.ask, throttle_lines("asking the service"), before, allowance)
+        targets, auxiliary = split_budget(run, attack_settings, affordable)
+        live = LiveAnswers(client.ask, throttle_lines("asking the service"), before)
         answers = live.sample(targets.x, torch.Generator())
         attack_settings = attack_settings.model_copy(update={"targets": 0})
         with show_attacks("attacking the service", attack_settings.seeds) as listener:
@@ -171,47 +168,28 @@ def attack_service(
 
 def split_budget(
     run: run_folder.Run, attack_settings: AttackSettings, affordable: int
-) -> tuple[Images, Images, int]:
-    """Return the targets, the attacker's own images, and the answers for one search.
+) -> tuple[Images, Images]:
+    """Return the targets, and the attacker's own images.
 
-    At most half of what can be paid goes to targets. Searches that make up images share the rest
-    among their attack seeds; next to other attacks they get half of it, and the others ask about
-    own images with the other half. No attack has more own images than those. SettingsError when too
-    few answers are left.
+    At most half of what can be paid goes to targets. The rest goes to own images, and no attack has
+    more of them. SettingsError when too few answers are left.
     """
     if affordable < MIN_ANSWERS:
         raise SettingsError(
             f"the client can pay {affordable} answers, an attack needs {MIN_ANSWERS} or more: "
             "`fedcel ledger top-up`"
         )
-    attacks = parse_attacks(attack_settings.names)
-    for named in attacks:
+    for named in parse_attacks(attack_settings.names):
         if named.attack and named.repeats > 1:
             raise SettingsError(
                 f"attack.names has {named.name}: a service answers a repeated question from "
                 f"memory; name {named.name.partition(REPEAT_MARK)[0]}"
             )
     test = run.splits.test
-    auxiliary = select_auxiliary(run, attack_settings)
     count = min(attack_settings.targets or len(test.y), affordable // 2, len(test.y))
-    remaining = affordable - count
-    asking = [named.attack for named in attacks if named.attack]
-    asking = [attack for attack in asking if attack.observes == PRIVATE_LOGITS]
-    searches = sum(isinstance(attack, BlackBoxSearch) for attack in asking)
-    share = remaining // 2 if searches else remaining
-    paid = min(len(auxiliary.y), share) if len(asking) > searches or not searches else 0
-    queries = (remaining - paid) // (attack_settings.seeds * max(1, searches))
-    if searches and queries < MIN_QUERIES * count:
-        raise SettingsError(
-            f"{queries // count} queries are left for a target of a search, must be at least "
-            f"{MIN_QUERIES}: lower attack.targets ({count}) or attack.seeds "
-            f"({attack_settings.seeds}), name no other attack beside it, or `fedcel ledger top-up`"
-        )
-    auxiliary_count = paid or len(auxiliary.y)
-    searched = f", {queries} for a search" if searches else ""
-    print_line(f"{affordable} answers can be paid: {count} targets, {paid} own images{searched}")
-    targets = Images(test.x[:count], test.y[:count])
-    return targets, Images(auxiliary.x[:auxiliary_count], auxiliary.y[:auxiliary_count]), queries
+    x, y = (part[: affordable - count] for part in select_auxiliary(run, attack_settings))
+    print_line(f"{affordable} answers can be paid: {count} targets, {len(y)} own images")
+    return Images(test.x[:count], test.y[:count]), Images(x, y)
 
 
 def row_identity(row: LiveRow) -> tuple[object, ...]:

@@ -13,7 +13,7 @@ from fedcel.attacks import hijack_encoder, set_trap_weights
 from fedcel.data import Images
 from fedcel.errors import SettingsError
 from fedcel.federation import weigh_terms
-from fedcel.leakage import LOG_PROB, LOGITS, Law, Observation, SmashedData
+from fedcel.leakage import LOG_PROB, Law, Observation, SmashedData
 from fedcel.nets import FlatNet, SplitNet, apply_noise, copy_module
 from fedcel.posterior import Prediction, build_device_net, noise_variance, predict
 from fedcel.privacy import KnownLaw, Laplace, Mechanism
@@ -44,9 +44,8 @@ class PrivateLogits:
 
     @property
     def grants(self) -> frozenset[str]:
-        """Return the network, and the likelihood where the mechanism's is known."""
-        has_known_law = isinstance(self.mechanism, KnownLaw)
-        return frozenset({LOGITS, LOG_PROB} if has_known_law else {LOGITS})
+        """Return the likelihood where the mechanism's is known."""
+        return frozenset({LOG_PROB} if isinstance(self.mechanism, KnownLaw) else ())
 
     def sample(
         self, images: Float[Tensor, "B C H W"], generator: torch.Generator
@@ -55,10 +54,6 @@ class PrivateLogits:
         with torch.no_grad():
             message = self.net.add_noise(self.net.encode(images), generator)
         return torch.from_numpy(self.client.query(message.numpy()))
-
-    def logits(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B K"]:
-        """Return the averaged heads' log-probabilities, no noise, clip or mechanism."""
-        return self.answer(self.net.encode(images))
 
     def answer(self, message: Float[Tensor, "B D"]) -> Float[Tensor, "B K"]:
         """Return the log of the heads' averaged probabilities for messages, with a gradient."""

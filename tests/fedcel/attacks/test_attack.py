@@ -168,7 +168,7 @@ class Writing(Regression):
 
 
 SUITE: dict[str, Callable[[], Mine]] = {
-    "it_needs_what_is_granted": lambda: Regression(needs=frozenset({"logits"})),
+    "it_needs_what_is_granted": lambda: Regression(needs=frozenset({"update"})),
     "it_returns_one_image_per_target": Dark,
     "far_better_than_the_mean_image": Blind,
     "the_same_seed_gives_the_same_images": Global,

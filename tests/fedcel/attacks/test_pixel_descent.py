@@ -1,7 +1,5 @@
 """Descent on pixels, and the attacks that search by it."""
 
-from dataclasses import dataclass
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,13 +13,12 @@ from fedcel.attacks.pixel_descent import (
     RMLE,
     DescentSteps,
     HybridInversion,
-    MIFace,
     add_proximal_term,
     descend_pixels,
     total_variation,
 )
-from fedcel.attacks.score_card import class_means, label_accuracy, mean_image, mse
-from fedcel.leakage import LOGITS, Observation, SmashedData
+from fedcel.attacks.score_card import class_means, mean_image, mse
+from fedcel.leakage import SmashedData
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet
 from fedcel.testing.attacks import (
@@ -172,47 +169,3 @@ def test_tie_by_hand() -> None:
     centre, images = torch.zeros(2, 1, 2, 2), torch.full((2, 1, 2, 2), 0.5)
     loss = add_proximal_term(lambda x: torch.ones(len(x)), centre, torch.tensor([1.0, 4.0]))
     assert loss(images).tolist() == [1.25, 2.0]
-
-
-@dataclass(frozen=True)
-class Answers:
-    """Logits of a net without any noise."""
-
-    net: SplitNet
-    name: str = "private-logits"
-    grants: frozenset[str] = frozenset({LOGITS})
-
-    def logits(self, images: torch.Tensor) -> torch.Tensor:
-        """Return them, with a gradient."""
-        return self.net.answer(self.net.encode(images))
-
-    def sample(self, images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        """Return them."""
-        return self.logits(images).detach()
-
-
-class TestMIFace(AttackContract):
-    """The built-in one; a class's picture is little nearer to a target than the mean image."""
-
-    budget = 0.1
-    share = 0.95
-
-    def build(self) -> Attack:
-        """Return it."""
-        return MIFace()
-
-    def observation(self) -> Observation:
-        """Return it."""
-        return Answers(train_undefended())
-
-
-def test_pictures_show_their_class() -> None:
-    """An independent classifier reads the answered class off most pictures; one per class."""
-    known, targets = load_digit_targets()
-    seen = Answers(train_undefended())
-    observed = seen.sample(targets.x, stream())
-    rebuilt = MIFace().reconstruct(seen, known, observed, 0.1, stream())
-    answered = observed.argmax(1)
-    assert label_accuracy(rebuilt, answered, known) > 0.6
-    assert seen.logits(rebuilt).softmax(1).gather(1, answered[:, None]).min() > 0.98
-    assert len(torch.unique(rebuilt.flatten(1), dim=0)) == len(torch.unique(answered))

@@ -250,7 +250,6 @@ class Paid(LinearObservation):
     """Answers of which each is counted."""
 
     asked: list[int] = field(default_factory=lambda: [0])
-    allowance: int = 100
 
     @property
     def paid(self) -> int:

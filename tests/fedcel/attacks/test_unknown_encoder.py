@@ -1,21 +1,12 @@
 """Attacks that make an encoder of their own."""
 
-from functools import cache
-
 import pytest
 import torch
-from torch import nn
 
 from fedcel.attacks.attack import Attack, OtherClasses
 from fedcel.attacks.score_card import class_means, mse
-from fedcel.attacks.unknown_encoder import (
-    Shadow,
-    UnSplit,
-    moment_distance,
-    residual_sd,
-)
+from fedcel.attacks.unknown_encoder import Shadow, moment_distance, residual_sd
 from fedcel.leakage import ARCHITECTURE, HEAD, Observation, SmashedData
-from fedcel.nets.build_net import initialise_parameters
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet
 from fedcel.testing.attacks import (
@@ -122,29 +113,3 @@ def test_dropout_is_trained_through() -> None:
         for each in (seen, Quiet(net))
     )
     assert through < 0.95 * past
-
-
-@cache
-def convolution() -> SmashedData:
-    """Return the messages of one convolution, without noise."""
-    net = SplitNet(
-        nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.Flatten()), nn.Identity(), Cut(0.0), 512
-    )
-    initialise_parameters(net, stream(3))
-    return SmashedData(net)
-
-
-class TestUnSplit(AttackContract):
-    """The built-in one."""
-
-    targets = 20
-    budget = 0.7
-    share = 0.5
-
-    def build(self) -> Attack:
-        """Return it."""
-        return UnSplit()
-
-    def observation(self) -> Observation:
-        """Return it."""
-        return convolution()

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedcel.attacks.averaging import RepeatedObservation
-from fedcel.leakage import LOGITS, SmashedData
+from fedcel.leakage import UPDATE, SmashedData
 from fedcel.leakage.observation import find_law
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet
@@ -40,6 +40,6 @@ def test_without_noise_it_is_equality(repeats: int) -> None:
 
 def test_what_is_not_known_is_refused() -> None:
     """Before any work, with the name of what is not granted."""
-    closed = LinearObservation("answers", grants=frozenset({LOGITS}))
+    closed = LinearObservation("answers", grants=frozenset({UPDATE}))
     with pytest.raises(ValueError, match="'answers' does not grant 'log-prob'"):
         find_law(closed, load_digit_targets()[1].x)

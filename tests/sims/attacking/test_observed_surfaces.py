@@ -13,7 +13,7 @@ import sims.attacking.observed_surfaces
 from clients import EvaluationClient
 from fedcel.attacks import RepeatedObservation, run_attacks
 from fedcel.data import Images
-from fedcel.leakage import HEAD, LOG_PROB, LOGITS, optimal_leak
+from fedcel.leakage import HEAD, LOG_PROB, optimal_leak
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_net import FlatNet
 from fedcel.nets.noise_scale import NoiseScale
@@ -283,8 +283,8 @@ def test_without_a_known_law_no_likelihood() -> None:
     """An own mechanism is attacked without it; asking for it says so."""
     seen = answers(settings_of("laplace", 1.0), 0.0)
     other = PrivateLogits(seen.client, seen.net, seen.heads, None)
-    assert other.grants == {LOGITS}
-    assert seen.grants == {LOGITS, LOG_PROB}
+    assert other.grants == frozenset()
+    assert seen.grants == {LOG_PROB}
     with pytest.raises(ValueError, match="law of None is not known"):
         other.log_prob(torch.zeros(1, 3), images(1))
 

@@ -225,7 +225,7 @@ def test_a_program_has_a_gradient_and_no_layers(tmp_path: Path, batch: int | Non
     )
     assert result.reconstructions["rmle"].shape == (2, 1, 8, 8)
     with pytest.raises(ValueError, match="needs architecture, which is not granted"):
-        fedcel.invert(encode, IMAGES[:2], auxiliary=IMAGES[2:], noise=0.1, attacks=["unsplit"])
+        fedcel.invert(encode, IMAGES[:2], auxiliary=IMAGES[2:], noise=0.1, attacks=["shadow"])
 
 
 def test_an_onnx_file_has_no_gradient(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def attack_rows(mse: float) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = [
         {"attack": "optimal", "observation": "smashed", "identification-optimal": 0.5,
          "information-bits": 4.1, "bits-beyond-label": 1.1, "candidates": 397},
-        {"attack": "unsplit", "observation": "smashed", "skipped": "needs the architecture"},
+        {"attack": "shadow", "observation": "smashed", "skipped": "needs the architecture"},
     ]  # fmt: skip
     for name, seen in (("gradient-inversion", "update"), ("decoder*16", "smashed*16")):
         rows.append({"attack": name, "observation": seen, "knowledge": "held-out", "seed": 0,

@@ -88,11 +88,11 @@ def test_limits_name_what_failed() -> None:
 def test_limits_name_the_attacks_nobody_ran(outcome: Callable[..., RunResult]) -> None:
     """A skipped one was not run, one averaged over repeats was; nothing where all were."""
     ran = [AttackRow(attack=name) for name in ("optimal", "decoder*16", "own.attack:Mine")]
-    rows = (*ran, AttackRow(attack="unsplit", skipped="needs the architecture"))
+    rows = (*ran, AttackRow(attack="decoder-large", skipped="needs the architecture"))
     run = replace(run_with(outcome()), attacks=rows)
-    text = " ".join(limits_of([replace(NONE, runs=(run,))], (), ["mi-face"]))
+    text = " ".join(limits_of([replace(NONE, runs=(run,))], (), ["shadow"]))
     told = text.partition("these were not run at all: ")[2].partition(". ")[0].split(", ")
-    assert told == [name for name in ATTACKS if name not in ("decoder", "mi-face")]
+    assert told == [name for name in ATTACKS if name not in ("decoder", "shadow")]
     assert "not run at all" not in " ".join(limits_of([NONE], (), ATTACKS))
 
 

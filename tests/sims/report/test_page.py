@@ -132,7 +132,7 @@ def test_every_attack_and_epsilon(drawn: Path, page: Page) -> None:
     assert sum(row[2:3] == ["decoder"] for row in page.rows) == 9
     assert sum(row[1:5] == ["4.0", "82.0", "99.0", "84.0"] for row in page.rows) == 3
     text = (drawn / "report.html").read_text()
-    assert text.count("<li>unsplit on smashed: needs the architecture</li>") == 1
+    assert text.count("<li>shadow on smashed: needs the architecture</li>") == 1
     assert "Not run" not in text
     assert "3 × not finite" in text
     assert "120 rounds" in text
@@ -236,7 +236,7 @@ def test_untried_attacks_are_named(make_bench: Make) -> None:
     folder = make_bench() / "runs" / "1-0"
     said = "these were not run at all: "
     before = text_of(folder).partition(said)[2].partition(". ")[0].split(", ")
-    assert "rmle" in before and "unsplit" in before  # the second was skipped
+    assert "rmle" in before and "shadow" in before  # the second was skipped
     live = {"mechanism": "laplace", "epsilon": 4.0, "answers": 60, "spent": 240.0, "seed": 0}
     live |= {"accuracy": 0.5, "attack": "rmle", "candidates": 30, "mse": 0.05}
     (folder / "live.json").write_text(
