@@ -14,7 +14,6 @@ ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 TESTED = {
     "how-to/add-privacy-to-a-server.md": "tests/test_private_layer_page.py",
-    "how-to/train-a-regression.md": "tests/test_regression_page.py",
     "how-to/use-the-library.md": "tests/test_library_page.py",
     "how-to/perturb-logits.md": "tests/test_perturb_logits_page.py",
     "how-to/serve-private-answers.md": "tests/system/test_service_page.py",

@@ -74,10 +74,9 @@ def build_encoder(settings: NetSettings, shape: tuple[int, ...], classes: int) -
             f"the service's net is {settings.name!r}; pass your own as `encoder`: parts are never "
             "loaded from a message"
         )
-    without_head = settings.model_copy(update={"head": "classes"})
     try:
         with torch.device("meta"):
-            return without_head.build(shape, classes)[0]
+            return settings.build(shape, classes)[0]
     except Exception as error:
         reason = describe_unforeseen(error)
         raise ServiceError(f"the service's net cannot be built: {reason}") from None

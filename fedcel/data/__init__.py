@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from fedcel.data.pictures import PICTURE_CHANGES as PICTURE_CHANGES
     from fedcel.data.pictures import check_first_images as check_first_images
     from fedcel.data.pictures import decode_pictures as decode_pictures
-    from fedcel.data.source import Diabetes as Diabetes
     from fedcel.data.source import Digits as Digits
     from fedcel.data.source import FileSource as FileSource
     from fedcel.data.source import HuggingFace as HuggingFace

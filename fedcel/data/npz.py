@@ -3,7 +3,7 @@
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -24,8 +24,6 @@ class Npz(ColourSource):
     Images are unsigned bytes or floats in [0, 1], one (N, H, W), or with 1 or 3 channels (N, H, W,
     C) or (N, C, H, W); labels are integers (N,) or (N, 1). Pickled objects are never loaded.
     """
-
-    has_numbers: ClassVar[bool] = True
 
     source: Literal["npz"] = "npz"
 

@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -38,9 +38,6 @@ NODE_SOURCES = "idx, cifar, npz, image-folder or 'package.module:object'"
 
 class Source(Kind, table="data", selector="source", shares_table=True):
     """Source of images with labels."""
-
-    has_numbers: ClassVar[bool] = False
-    """Whether labels may be bins of a number; else they are classes without an order."""
 
     source: str = Field("digits", description="Where images come from.")
 
@@ -137,34 +134,6 @@ class Digits(SizedSource):
         return SourceParts(Images(x, torch.from_numpy(digits.target.astype(np.int64))))
 
 
-DIABETES_BINS = 10
-"""Bins of the number that `Diabetes` gives, of equal width."""
-
-
-class Diabetes(Source):
-    """The 442 patients that come with scikit-learn, (N, 1, 1, 10) in [0, 1].
-
-    Ten measurements of each, from their least to their largest value. The label is the bin of the
-    progression of the disease after a year, from 25 to 346, in ten bins of equal width (Efron et
-    al., Annals of Statistics 2004).
-    """
-
-    has_numbers: ClassVar[bool] = True
-
-    source: Literal["diabetes"] = "diabetes"
-
-    def read(self) -> SourceParts:
-        """Read the patients."""
-        from sklearn import datasets  # a second of imports that other sources spare
-
-        table = datasets.load_diabetes(scaled=False)
-        x, target = torch.from_numpy(table.data), torch.from_numpy(table.target)
-        low, high = x.aminmax(dim=0)
-        share = (target - target.min()) / (target.max() - target.min())
-        bins = (share * DIABETES_BINS).long().clamp_max(DIABETES_BINS - 1)
-        return SourceParts(Images(((x - low) / (high - low)).float()[:, None, None], bins))
-
-
 class HuggingFace(ColourSource):
     """Hugging Face data set: a folder or file on this machine, or a name on the Hub."""
 
@@ -196,8 +165,6 @@ class ImportedSource(ColourSource, is_imported=True):
     It returns training images and test images or None, and may return a third item: the number of
     each training image's holder.
     """
-
-    has_numbers: ClassVar[bool] = True
 
     def read(self) -> SourceParts:
         """Call the function; DataError where it fails or returns something else."""

@@ -10,8 +10,6 @@ from fedcel.leakage.certificate import fano_bound as fano_bound
 from fedcel.leakage.exact_bits import OptimalLeak as OptimalLeak
 from fedcel.leakage.exact_bits import best_guesses as best_guesses
 from fedcel.leakage.exact_bits import optimal_leak as optimal_leak
-from fedcel.leakage.gaussianity import Gaussianity as Gaussianity
-from fedcel.leakage.gaussianity import gaussianity as gaussianity
 from fedcel.leakage.identification import identification as identification
 from fedcel.leakage.identification import identify_by_label as identify_by_label
 from fedcel.leakage.image_leak import ImageLeak as ImageLeak

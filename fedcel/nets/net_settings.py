@@ -9,7 +9,6 @@ from torch import nn
 
 from fedcel import plugins
 from fedcel.errors import FedcelError, NetError
-from fedcel.nets.gaussian_head import GaussianHead
 from fedcel.nets.noise_scale import NoiseScale
 from fedcel.options import Kind
 
@@ -54,27 +53,10 @@ class NetSettings(Kind, table="net", selector="name"):
 class OwnNet(NetSettings):
     """Net of this project: its features are in [0, 1], its head is linear."""
 
-    head: Literal["classes", "gaussian", "heteroscedastic"] = Field(
-        "classes",
-        description="Logits of classes, or of a number's bins by a Gaussian of one sd or many.",
-    )
-
     def build_feature_layers(self, inputs: int) -> list[nn.Module]:
         """Build a hidden layer, the layer that makes D features, and their bound."""
         hidden, last = (nn.Linear(*pair) for pair in pairwise([inputs, self.width, self.features]))
         return [hidden, nn.ReLU(), last, nn.Sigmoid()]
-
-    def build_head(self, classes: int, inputs: int | None = None) -> nn.Module:
-        """Build a linear head of classes or of a number's bins."""
-        inputs = self.features if inputs is None else inputs
-        if self.head == "classes":
-            return nn.Linear(inputs, classes)
-        if classes < 2:
-            raise NetError(
-                f"net.head is {self.head!r} and there is {classes} class: a number needs 2 bins or "
-                "more; set net.head to 'classes'"
-            )
-        return GaussianHead(inputs, classes, is_heteroscedastic=self.head == "heteroscedastic")
 
 
 class Mlp(OwnNet):
@@ -85,7 +67,7 @@ class Mlp(OwnNet):
     def build(self, shape: tuple[int, ...], classes: int) -> Halves:
         """Build encoder and head."""
         encoder = nn.Sequential(nn.Flatten(), *self.build_feature_layers(prod(shape)))
-        return encoder, self.build_head(classes)
+        return encoder, nn.Linear(self.features, classes)
 
 
 class Cnn(OwnNet):
@@ -112,7 +94,7 @@ class Cnn(OwnNet):
             nn.Flatten(),
             *self.build_feature_layers(32 * height * width // 16),
         )
-        return encoder, self.build_head(classes)
+        return encoder, nn.Linear(self.features, classes)
 
 
 class Strided(OwnNet):
@@ -133,7 +115,7 @@ class Strided(OwnNet):
             nn.Flatten(),
             *self.build_feature_layers(32 * -(-height // 4) * -(-width // 4)),
         )
-        return encoder, self.build_head(classes)
+        return encoder, nn.Linear(self.features, classes)
 
 
 CUT_AFTER = 2
@@ -176,7 +158,7 @@ class Vgg11(OwnNet):
             *build_blocks(before[-1][-1], after),
             nn.AdaptiveAvgPool2d(1),
             nn.Flatten(),
-            self.build_head(classes, wide),
+            nn.Linear(wide, classes),
         )
         return encoder, head
 

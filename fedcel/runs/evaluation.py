@@ -25,7 +25,6 @@ from fedcel.leakage import (
     best_guesses,
     bound_population,
     certificate,
-    gaussianity,
     identify_by_label,
     optimal_leak,
 )
@@ -280,7 +279,6 @@ def measure_run_leakage(run: Run, net: SplitNet, leak: OptimalLeak) -> dict[str,
         "fano-identification": bound.identification,
         **bound_unseen_images(run, smashed),
         **measure_attribute(run, smashed),
-        **measure_gaussianity(whitened, y, net, leak.bits_beyond_label),
         "within-class-spread": float(within_class_spread(whitened, y)),
         "between-client-spread": measure_client_spread(run, smashed),
     }
@@ -356,27 +354,6 @@ def sample_answers(run: Run, net: SplitNet, z: Float[Tensor, "N M"]) -> Int[Tens
             logs = apply_heads(run.flat, samples, message)
         answers.append(Prediction(logs).probabilities.argmax(1))
     return torch.stack(answers)
-
-
-def measure_gaussianity(
-    z: Float[Tensor, "N M"], y: Int[Tensor, " N"], net: SplitNet, bits: float
-) -> dict[str, float | None]:
-    """Measure how far from Gaussian each class's messages are; None where it is not defined.
-
-    `z` is in units in which all values have the same noise. `gaussianity-gap-bits` is their whole
-    negentropy, a difference of two bounds on the same message: not under dropout, whose message is
-    no code plus Gaussian noise, nor where the noise differs from image to image.
-    """
-    cut = net.cut
-    if cut.sigma == 0 or cut.dropout > 0 or net.is_noise_of_image:
-        keys = ("gap-bits", "direction-bits", "kurtosis")
-        return {f"gaussianity-{key}": None for key in keys}
-    measured = gaussianity(z, y, cut.sigma)
-    return {
-        "gaussianity-gap-bits": measured.gaussian_bits - bits,
-        "gaussianity-direction-bits": measured.direction_bits,
-        "gaussianity-kurtosis": measured.kurtosis,
-    }
 
 
 def measure_client_spread(run: Run, smashed: SmashedData) -> float:

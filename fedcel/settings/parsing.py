@@ -40,6 +40,7 @@ REMOVED_KEYS: dict[str, tuple[Scalar, str]] = {
     "defence.width": (256, "the adversary's decoder is 256 wide"),
     "net.bound": ("sigmoid", "features are in [0, 1]; bring a net of your own by net.name"),
     "net.cut-after": (2, "'vgg11' is cut after its second block; bring a net of your own"),
+    "net.head": ("classes", "bring a net of your own by net.name, whose head has a `potential`"),
     "net.head-width": (0, "the head is linear; bring a net of your own by net.name"),
     "net.noise-limit": (8.0, "a learned sd is from sigma / 8 to 8 sigma"),
     "prior.compensate": (True, "the noise always makes up for what the prior cools"),

@@ -238,21 +238,9 @@ def _format_value(value: object) -> str:
 
 
 def _find_net_conflicts(settings: Settings) -> Iterator[str]:
-    """Find a head, noise or positions that do not fit the labels, the defence or the loss."""
-    net, source, name = settings.net, settings.data.source, settings.defence.name
+    """Find noise or positions that do not fit the defence or the loss."""
+    net, name = settings.net, settings.defence.name
     shape, sigma = settings.defence.find_noise_shape(net), settings.defence.find_sigma(net)
-    if isinstance(net, OwnNet) and net.head != "classes":
-        if not source.has_numbers:
-            yield (
-                f"net.head is {net.head!r} and data.source {source.kind_name!r}, whose labels are "
-                "classes without an order, must be bins of a number: data.source 'diabetes', "
-                "'npz' or an import string; set one of these, or net.head to 'classes'"
-            )
-        if settings.data.labels == "parity":
-            yield (
-                f"net.head is {net.head!r} and data.labels 'parity', which mixes small and large "
-                "numbers: set data.labels to 'own', or net.head to 'classes'"
-            )
     cel = settings.cel
     if cel.kind != "none" and cel.pool != "flatten" and not net.has_positions:
         yield (

@@ -93,7 +93,6 @@ DETAILS: tuple[AnyColumn, ...] = (
     NOISE,
     *find_columns("answer-bits", "bits-beyond-label", "certificate-bits-within-class"),
     *find_columns("population-beyond-label", "population-beyond-label-bernstein"),
-    *find_columns("gaussianity-gap-bits", "gaussianity-direction-bits", "gaussianity-kurtosis"),
     *find_columns("within-class-spread", "between-client-spread"),
 )
 DEVICE: tuple[AnyColumn, ...] = (

@@ -133,9 +133,6 @@ class RunResult(RunMeasures, PredictorScores):
     reliability: dict[str, ReliabilityBins] = Field(default_factory=dict)
     fano_identification: Number = None
     population_reference_images: int | None = None
-    gaussianity_gap_bits: Number = None
-    gaussianity_direction_bits: Number = None
-    gaussianity_kurtosis: Number = None
     between_client_spread: Number = None
     private: dict[str, PrivateUtility] = Field(default_factory=dict)
     parameters: int | None = None

@@ -55,9 +55,6 @@ RESULT_KEYS = (
     "bits-beyond-label",
     "answer-bits",
     "certificate-bits-within-class",
-    "gaussianity-gap-bits",
-    "gaussianity-direction-bits",
-    "gaussianity-kurtosis",
     "within-class-spread",
     "between-client-spread",
 )

@@ -5,9 +5,9 @@ from types import ModuleType
 
 import pytest
 import torch
-from sklearn.datasets import load_diabetes, load_digits
+from sklearn.datasets import load_digits
 
-from fedcel.data import Diabetes, Digits, Images, ImportedSource, read_source
+from fedcel.data import Digits, Images, ImportedSource, read_source
 from fedcel.errors import DataError, PluginError, SettingsError
 from fedcel.settings import DataSettings, parse_settings
 
@@ -32,21 +32,6 @@ def test_digits_are_the_originals() -> None:
     assert torch.equal(train.x[:, 0] * 16, torch.from_numpy(original.images).float())
     assert train.y.tolist() == original.target.tolist()
     assert train.x.min() == 0 and train.x.max() == 1
-
-
-def test_patients_are_the_originals() -> None:
-    """Ten measurements from least to largest, and the bin of the number, each a tenth wide."""
-    train, test, classes, *_ = read_source(Diabetes())
-    table = load_diabetes(scaled=False)
-    assert test is None and classes == 10
-    assert train.x.shape == (442, 1, 1, 10)
-    data = torch.from_numpy(table.data)
-    low, high = data.aminmax(dim=0)
-    restored = train.x[:, 0, 0].double() * (high - low) + low
-    torch.testing.assert_close(restored, data, rtol=1e-5, atol=1e-4)
-    width = (346 - 25) / 10
-    lower = 25 + width * train.y.numpy()
-    assert ((lower <= table.target) & (table.target <= lower + width)).all()
 
 
 def test_own_source_gets_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:

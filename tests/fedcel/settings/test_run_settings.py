@@ -73,15 +73,6 @@ def test_unwise_settings_warn() -> None:
             {"defence.name": "dropout", "defence.strength": 0.0},
             r"chance that a value is dropped, in \(0, 1\)",
         ),
-        (
-            {"net.head": "gaussian"},
-            "net.head is 'gaussian' and data.source 'digits', .* must be bins .* 'npz' .* 'classes",
-        ),
-        ({"net.head": "heteroscedastic", "data.source": "image-folder"}, "without an order"),
-        (
-            {"net.head": "gaussian", "data.source": "diabetes", "data.labels": "parity"},
-            "net.head is 'gaussian' and data.labels 'parity', .* to 'own'",
-        ),
         ({"strategy.name": "fedavg"}, "must be 'posterior' or 'package.module:object'"),
     ],
 )
@@ -89,12 +80,6 @@ def test_refusals_name_value_limit_and_remedy(raw: dict[str, object], message: s
     """Each in one line."""
     with pytest.raises(SettingsError, match=message):
         parse_settings(raw)
-
-
-@pytest.mark.parametrize("source", ["diabetes", "npz", "mine:bins"])
-def test_a_gaussian_head_is_for_bins(source: str) -> None:
-    """Of the packaged regression, and of sources whose labels may be bins."""
-    parse_settings({"net.head": "gaussian", "data.source": source})
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedcel.data import Diabetes, Digits, HuggingFace, Npz, Source
+from fedcel.data import Digits, HuggingFace, Npz, Source
 from fedcel.settings import DataSettings
 from fedcel.testing.sources import SourceContract
 from tests.fedcel.data.test_idx import idx
@@ -28,16 +28,6 @@ class TestDigits(SourceContract):
     def settings(self) -> DataSettings:
         """Return the defaults."""
         return DataSettings()
-
-
-class TestDiabetes(SourceContract):
-    """Embedded, a table whose labels are bins of a number that it tells roughly."""
-
-    learnable = False
-
-    def settings(self) -> DataSettings:
-        """Return the source, with room for training among 442 patients."""
-        return DataSettings(source=Diabetes(), test=100, validation=60, auxiliary=20)
 
 
 class OnDisk(SourceContract):
@@ -146,5 +136,5 @@ class TestCifar(OnDisk):
 
 def test_every_source_is_here() -> None:
     """None is left out."""
-    tested = {"digits", "diabetes"} | {kind.source for kind in OnDisk.__subclasses__()}
+    tested = {"digits"} | {kind.source for kind in OnDisk.__subclasses__()}
     assert tested == {*Source.list_names()}
