@@ -11,13 +11,13 @@ from fedcel.settings import Settings
 def list_own_parts(settings: Settings) -> list[PartName]:
     """List the parts that settings name by import strings."""
     parts = [
-        PartName("net.name", settings.net.name, "NetContract"),
-        PartName("data.source", settings.data.source.kind_name, "SourceContract"),
-        PartName("cel.kind", settings.cel.kind, "CELContract"),
-        PartName("defence.name", settings.defence.name, "DefenceContract or TransformContract"),
-        PartName("local.sampler", settings.local.sampler, "SamplerContract"),
-        PartName("strategy.name", settings.strategy.name, "StrategyContract"),
-        PartName("privacy.mechanism", settings.privacy.mechanism, "MechanismContract"),
+        PartName("net.name", settings.net.name, "check_net"),
+        PartName("data.source", settings.data.source.kind_name, "check_source"),
+        PartName("cel.kind", settings.cel.kind, "check_cel"),
+        PartName("defence.name", settings.defence.name, "check_defence or check_transform"),
+        PartName("local.sampler", settings.local.sampler, "check_sampler"),
+        PartName("strategy.name", settings.strategy.name, "check_delta_strategy"),
+        PartName("privacy.mechanism", settings.privacy.mechanism, "check_mechanism"),
     ]
     return [part for part in parts if ":" in part.ref]
 

@@ -31,12 +31,12 @@ class PartName(NamedTuple):
     Attributes:
         setting: The setting that names the part, such as `cel.kind`.
         ref: Its import string.
-        suite: The suite of `fedcel.testing` with its whole contract.
+        check: The function of `fedcel.testing` that holds its whole contract.
     """
 
     setting: str
     ref: str
-    suite: str
+    check: str
 
     def __str__(self) -> str:
         """Return setting and import string."""
@@ -54,7 +54,7 @@ class PartName(NamedTuple):
 
     def describe_remedy(self) -> str:
         """Describe where the contract stands and how to test a part by itself."""
-        return f"see {PAGE}, and test it with fedcel.testing.{self.suite}"
+        return f"see {PAGE}, and test it with fedcel.testing.{self.check}"
 
 
 def require(holds: bool, line: str) -> None:
@@ -65,13 +65,21 @@ def require(holds: bool, line: str) -> None:
 
 def check_contract(part: PartName, checks: Iterable[Callable[[Case], None]], case: Case) -> None:
     """Hold a part to the short form of its contract; PluginError where a check of `case` fails."""
+    try:
+        hold_contract(checks, case)
+    except ContractError as error:
+        raise PluginError(part.describe_break(str(error))) from error
+    except Exception as error:
+        raise PluginError(part.describe_failure(error)) from error
+
+
+def hold_contract(checks: Iterable[Callable[[Case], None]], case: Case) -> None:
+    """Raise ContractError with all lines that `case` breaks, or another error of a check."""
     broken, failure = find_breaks(checks, case)
     if broken:
-        raise PluginError(
-            part.describe_break("; ".join(dict.fromkeys(map(str, broken))))
-        ) from broken[0]
+        raise ContractError("; ".join(dict.fromkeys(map(str, broken)))) from broken[0]
     if failure:
-        raise PluginError(part.describe_failure(failure)) from failure
+        raise failure
 
 
 def find_breaks(

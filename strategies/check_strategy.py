@@ -56,4 +56,4 @@ def blame_strategy(settings: Settings) -> Iterator[None]:
 
 
 def _name_part(settings: Settings) -> PartName:
-    return PartName("strategy.name", settings.strategy.name, "StrategyContract")
+    return PartName("strategy.name", settings.strategy.name, "check_delta_strategy")

@@ -97,6 +97,6 @@ def load_attack(name: str) -> Attack:
     attack = plugins.make_part("attack.names", name) if isinstance(plugin, type) else plugin
     if not isinstance(attack, Attack):
         raise PluginError(f"{name!r} is no attack: it needs name, needs, observes, reconstruct()")
-    part = plugins.PartName("attack.names", name, "AttackContract")
+    part = plugins.PartName("attack.names", name, "check_attack")
     plugins.check_contract(part, ATTACK_CHECKS, attack)
     return attack

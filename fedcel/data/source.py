@@ -179,7 +179,7 @@ class ImportedSource(ColourSource, is_imported=True):
         except FedcelError:
             raise
         except Exception as error:
-            part = plugins.PartName("data.source", self.source, "SourceContract")
+            part = plugins.PartName("data.source", self.source, "check_source")
             raise DataError(part.describe_failure(error)) from error
         return self._check_answer(answer)
 

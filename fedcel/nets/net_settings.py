@@ -206,7 +206,7 @@ class ImportedNet(NetSettings, is_imported=True):
     @property
     def part(self) -> plugins.PartName:
         """Name of the builder, for messages."""
-        return plugins.PartName("net.name", self.name, "NetContract")
+        return plugins.PartName("net.name", self.name, "check_net")
 
     def build(self, shape: tuple[int, ...], classes: int) -> Halves:
         """Call the builder; NetError when it is none or does not make a pair."""

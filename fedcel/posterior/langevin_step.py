@@ -55,7 +55,7 @@ def build_sampler(local: LocalSettings) -> Sampler:
     """
     if local.sampler in SAMPLERS:
         return Langevin()
-    part = plugins.PartName("local.sampler", local.sampler, "SamplerContract")
+    part = plugins.PartName("local.sampler", local.sampler, "check_sampler")
     _check_own_sampler(part, local)
     return guard_sampler(part, _make_own_sampler(part, local))
 

@@ -1,4 +1,4 @@
-"""Contract of samplers, held before a run; `SamplerContract` adds that they sample."""
+"""Contract of samplers, held before a run; `check_sampler` adds that they sample."""
 
 from collections.abc import Callable
 from typing import NamedTuple

@@ -151,7 +151,7 @@ class OwnAnswers(ClippedAnswers, is_imported=True):
 
     @property
     def _part(self) -> plugins.PartName:
-        return plugins.PartName("privacy.mechanism", self.mechanism, "MechanismContract")
+        return plugins.PartName("privacy.mechanism", self.mechanism, "check_mechanism")
 
     def _make(self, classes: int) -> Mechanism:
         """Return what the user's object makes; its contract says whether it is a mechanism."""

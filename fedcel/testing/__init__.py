@@ -1,6 +1,6 @@
-"""Contract suites that a part of your own inherits: name the subclass `TestMine`, run pytest.
+"""Contracts of parts of your own: one function a kind, which raises where a line does not hold.
 
-Each is loaded when it is first used: `StrategyContract` alone needs Flower.
+Each is loaded when it is first used: `check_delta_strategy` alone needs Flower.
 """
 
 from typing import TYPE_CHECKING
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from fedcel.lazy import export_lazily as _export_lazily
 
 if TYPE_CHECKING:
-    from fedcel.testing.attacks import AttackContract as AttackContract
-    from fedcel.testing.samplers import SamplerContract as SamplerContract
-    from fedcel.testing.sources import SourceContract as SourceContract
-    from fedcel.testing.strategies import StrategyContract as StrategyContract
-    from fedcel.testing.suites import CELContract as CELContract
-    from fedcel.testing.suites import DefenceContract as DefenceContract
-    from fedcel.testing.suites import MechanismContract as MechanismContract
-    from fedcel.testing.suites import NetContract as NetContract
-    from fedcel.testing.suites import TransformContract as TransformContract
+    from fedcel.testing.attacks import check_attack as check_attack
+    from fedcel.testing.built_parts import check_cel as check_cel
+    from fedcel.testing.built_parts import check_defence as check_defence
+    from fedcel.testing.built_parts import check_mechanism as check_mechanism
+    from fedcel.testing.built_parts import check_net as check_net
+    from fedcel.testing.built_parts import check_transform as check_transform
+    from fedcel.testing.samplers import check_sampler as check_sampler
+    from fedcel.testing.sources import check_source as check_source
+    from fedcel.testing.strategy_contract import check_delta_strategy as check_delta_strategy
 else:
     __all__, __getattr__, __dir__ = _export_lazily(__name__, __file__)

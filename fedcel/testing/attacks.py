@@ -4,10 +4,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 from unittest.mock import patch
 
-import pytest
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -15,8 +14,7 @@ from torch import Tensor
 from fedcel.attacks import ATTACK_CHECKS, Attack, mean_image, mse
 from fedcel.data import Digits, Images, read_source
 from fedcel.leakage import FREE_QUERIES, LOG_PROB, MEAN, NOISELESS, Observation
-from fedcel.short_repr import show_shapes
-from fedcel.testing.check_names import name_check
+from fedcel.plugins import hold_contract, require
 
 KNOWN, TARGETS, FEATURES = 250, 60, 32
 QUICK = 0.1  # share of the effort where the result does not matter
@@ -71,146 +69,100 @@ def load_digit_targets() -> tuple[Images, Images]:
     return Images(x[:KNOWN], y[:KNOWN]), Images(x[KNOWN:last], y[KNOWN:last])
 
 
-@show_shapes
 class AttackTrial(NamedTuple):
-    """Outcome of an attack on the targets.
-
-    Attributes:
-        images: The reconstructions (T, C, H, W).
-        lines: The lines of progress.
-        draws: State of the generator at each query.
-    """
+    """Reconstructions (T, C, H, W) of the targets, and how an attack came to them."""
 
     images: Float[Tensor, "T C H W"]
     lines: list[str]
+    """Lines of progress."""
     draws: list[bytes]
+    """State of the generator at each query."""
+
+    def count_steps(self) -> list[tuple[int, int]]:
+        """Return the counts `k/n` of all lines."""
+        counts = (pair for line in self.lines for pair in PROGRESS.findall(line))
+        return [(int(k), int(n)) for k, n in counts]
 
 
-class AttackContract:
-    """Tests that an attack must pass; see `fedcel.attacks.Attack`.
+def check_attack(
+    build: Callable[[], Attack],
+    *,
+    observation: Observation | None = None,
+    budget: float = 0.3,
+    share: float = 0.25,
+    targets: int = TARGETS,
+) -> None:
+    """Hold an attack to its contract, see `fedcel.attacks.Attack`; it is tried on 8x8 digits.
 
-    Name your subclass `TestMine`, define `build`; pytest runs the rest.
+    Args:
+        build: Makes your attack.
+        observation: What is attacked; None: projections of the digits with a little noise and no
+            defence, which grant `MEAN`, `LOG_PROB` and `FREE_QUERIES`.
+        budget: Multiplies your attack's effort, and keeps the trials short.
+        share: The attack's MSE must be below this share of the mean image's: a weak attack passes
+            for privacy. Ridge regression reaches .12 here, the mean of the right class .72.
+        targets: Number of images that are attacked, at most 60.
 
-    Attributes:
-        budget: Multiplies your attack's effort and keeps the suite short.
-        share: The attack's MSE must be below this share of the global mean image's: a weak attack
-            passes for privacy. Ridge regression reaches .12 here, the mean of the right class .72.
-        targets: Number of images that are attacked.
+    Raises:
+        ContractError: A line of the contract does not hold.
     """
+    attack = build()
+    hold_contract(ATTACK_CHECKS, attack)
+    attacked = observation or LinearObservation(attack.observes)
+    images = Images(*(part[:targets] for part in load_digit_targets()[1]))
+    require(isinstance(attack, Attack), "it must have name, observes, needs and reconstruct")
+    lacking = ", ".join(sorted(attack.needs - attacked.grants))
+    require(not lacking, f"it must run on what is granted; {lacking} is not")
 
-    budget = 0.3
-    share = 0.25
-    targets = TARGETS
-    _trials: ClassVar[dict[float, AttackTrial]]
+    trial = _try_attack(build(), attacked, images.x, budget)
+    x = trial.images
+    line = "`reconstruct` must return an image for each target, finite, in [0, 1], without gradient"
+    require(x.shape == images.x.shape and not x.requires_grad, f"{line}; it made {tuple(x.shape)}")
+    require(bool(x.isfinite().all() and x.min() >= 0 and x.max() <= 1), line)
+    error = mse(x, images.x) / mse(mean_image(images.y, load_digit_targets()[0]), images.x)
+    line = f"without a defence its MSE must be below {share:g} of the mean image's"
+    require(error < share, f"{line}; it is {error:.3g} of it")
 
-    def build(self) -> Attack:
-        """Make your attack.
+    effort = QUICK * budget
+    quick = _try_attack(build(), attacked, images.x, effort)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(99)  # and nobody listens to its progress
+        again = _try_attack(build(), attacked, images.x, effort, is_heard=False)
+    line = "the same seed must give the same images, whatever torch's global stream does"
+    require(torch.equal(quick.images, again.images), line)
+    is_fresh = NOISELESS in attacked.grants or len(set(quick.draws)) == len(quick.draws)
+    require(is_fresh, "each query must draw its own noise; a generator's state was used twice")
+    steps, quick_steps = trial.count_steps(), quick.count_steps()
+    line = "progress must name the part done as k/n, in the last line n/n"
+    require(all(s and s[-1][0] == s[-1][1] for s in (steps, quick_steps)), line)
+    totals = [sum({total for _, total in counted}) for counted in (steps, quick_steps)]
+    require(totals[0] > totals[1], "a larger budget must mean more work, counted in its progress")
 
-        Returns:
-            The attack.
-        """
-        raise NotImplementedError
 
-    def observation(self) -> Observation:
-        """Make what is attacked; override it where your attack needs more than this grants.
+def _try_attack(
+    attack: Attack,
+    observation: Observation,
+    targets: Float[Tensor, "T C H W"],
+    budget: float,
+    *,
+    is_heard: bool = True,
+) -> AttackTrial:
+    """Run an attack on the targets."""
+    lines, draws = list[str](), list[bytes]()
+    original = type(observation).sample
 
-        Returns:
-            Projections of 8x8 digits with a little noise, no defence.
-        """
-        return LinearObservation(self.build().observes)
+    def sample(self: Observation, images: Tensor, generator: torch.Generator) -> Tensor:
+        draws.append(generator.get_state().numpy().tobytes())
+        return original(self, images, generator)
 
-    def target_images(self) -> Images:
-        """Select the images that are to be reconstructed.
-
-        Returns:
-            The targets, with labels.
-        """
-        return Images(*(part[: self.targets] for part in load_digit_targets()[1]))
-
-    def run_attack(self, effort: float = 1.0, *, is_silent: bool = False) -> AttackTrial:
-        """Run the attack on the targets.
-
-        Args:
-            effort: Share of the suite's budget.
-            is_silent: Whether nobody listens to its progress.
-
-        Returns:
-            What came of it.
-        """
-        observation, lines, draws = self.observation(), list[str](), list[bytes]()
-        original = type(observation).sample
-
-        def sample(self: Observation, images: Tensor, generator: torch.Generator) -> Tensor:
-            draws.append(generator.get_state().numpy().tobytes())
-            return original(self, images, generator)
-
-        auxiliary, budget = load_digit_targets()[0], self.budget * effort
-        copies = [part.clone() for part in auxiliary]
-        with patch.object(type(observation), "sample", sample):
-            observed = observation.sample(self.target_images().x, make_stream(5))
-            images = self.build().reconstruct(
-                *(observation, auxiliary, observed, budget, make_stream(1)),
-                None if is_silent else lines.append,
-            )
-        assert all(map(torch.equal, auxiliary, copies)), "the attacker's own images were written to"
-        return AttackTrial(images, lines, draws)
-
-    def try_attack(self, effort: float = 1.0) -> AttackTrial:
-        """Run the attack once for all tests of a suite; see `run_attack`."""
-        suite = type(self)
-        if "_trials" not in vars(suite):  # a parent's are those of another attack
-            suite._trials = {}
-        if effort not in suite._trials:
-            suite._trials[effort] = self.run_attack(effort)
-        return suite._trials[effort]
-
-    @pytest.mark.parametrize("check", ATTACK_CHECKS, ids=name_check)
-    def test_contract(self, check: Callable[[Attack], None]) -> None:
-        """Each line to which every run holds an attack of your own."""
-        check(self.build())
-
-    def test_it_needs_what_is_granted(self) -> None:
-        """It is recognised as an attack, and can run on the suite's observation."""
-        attack = self.build()
-        assert isinstance(attack, Attack)
-        assert attack.needs <= self.observation().grants
-
-    def test_it_returns_one_image_per_target(self) -> None:
-        """Images have the targets' shape, are finite, in [0, 1], and carry no gradient."""
-        images = self.try_attack().images
-        assert images.shape == self.target_images().x.shape
-        assert images.isfinite().all()
-        assert images.min() >= 0
-        assert images.max() <= 1
-        assert not images.requires_grad
-
-    def test_far_better_than_the_mean_image(self) -> None:
-        """Without a defence it must see a good deal more than the global mean image."""
-        auxiliary, targets = load_digit_targets()[0], self.target_images()
-        mean_error = mse(mean_image(targets.y, auxiliary), targets.x)
-        assert mse(self.try_attack().images, targets.x) < self.share * mean_error
-
-    def test_the_same_seed_gives_the_same_images(self) -> None:
-        """The same generator seed gives the same bits, and draws nothing from global streams."""
-        first = self.try_attack(QUICK).images
-        before = torch.random.get_rng_state()
-        torch.manual_seed(99)
-        second = self.run_attack(QUICK, is_silent=True).images
-        torch.random.set_rng_state(before)
-        assert torch.equal(first, second)
-
-    def test_each_query_draws_its_own_noise(self) -> None:
-        """No generator state is used twice: what is trained on one draw knows no other."""
-        draws = self.try_attack(QUICK).draws
-        assert NOISELESS in self.observation().grants or len(set(draws)) == len(draws)
-
-    def test_a_larger_budget_means_more_work(self) -> None:
-        """Progress names the part done as k/n: the last line is at its end, the n follow budget."""
-        totals = []
-        for effort in (QUICK, 1.0):
-            lines = self.try_attack(effort).lines
-            steps = [tuple(map(int, pair)) for line in lines for pair in PROGRESS.findall(line)]
-            assert steps
-            assert steps[-1][0] == steps[-1][1]
-            totals.append(sum({total for _, total in steps}))  # one n for each part of the work
-        assert totals[1] > totals[0]
+    originals = load_digit_targets()[0]
+    auxiliary = Images(*(part.clone() for part in originals))
+    with patch.object(type(observation), "sample", sample):
+        observed = observation.sample(targets, make_stream(5))
+        images = attack.reconstruct(
+            *(observation, auxiliary, observed, budget, make_stream(1)),
+            lines.append if is_heard else None,
+        )
+    is_kept = all(map(torch.equal, auxiliary, originals))
+    require(is_kept, "the attacker's own images must stay as they are; they were written to")
+    return AttackTrial(images, lines, draws)

@@ -4,97 +4,84 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.data import DataSettings, Iid, SourceData, load_splits, read_source
+from fedcel.data import DataSettings, Iid, Images, SourceData, load_splits, read_source
+from fedcel.plugins import require
 from fedcel.seeding import make_twice
 
 MIN_DISTINCT_SHARE = 0.5  # of the images, which must differ from all others
 IMAGES_PER_TEST_IMAGE = 8  # and as many per validation or auxiliary image
 
 
-class SourceContract:
-    """Tests that a source of images must pass.
+def check_source(settings: DataSettings, *, learnable: bool = True) -> None:
+    """Hold a source of images to its contract.
 
-    Name your subclass `TestMine`, define `settings`; pytest runs the rest.
-
-    Attributes:
+    Args:
+        settings: The settings group `data` that names your source.
         learnable: False where the images' class means do not tell the labels apart at all.
+
+    Raises:
+        ContractError: A line of the contract does not hold.
+        DataError: The source gives no images and labels that a run can take.
     """
+    first, second = make_twice(lambda: read_source(settings.source))
+    pairs = zip(_list_tensors(first), _list_tensors(second), strict=True)
+    require(
+        all(_is_equal(*pair) for pair in pairs),
+        "it must give the same images again, and the same bits",
+    )
+    if "size" in type(settings.source).model_fields:
+        sized = read_source(settings.source.model_copy(update={"size": 6})).train.x.shape[2:]
+        require(sized == (6, 6), f"it must give images of data.size; of 6 they are {tuple(sized)}")
+    distinct = len({image.numpy().tobytes() for image in first.train.x})
+    line = f"{100 * MIN_DISTINCT_SHARE:g} % of the images must differ from all others"
+    require(distinct >= MIN_DISTINCT_SHARE * len(first.train.x), f"{line}; {distinct} do")
+    if learnable:
+        _check_labels(first.train)
+    if first.holders is not None:
+        line = "holders must be two or more, numbered from 0, none of them without an image"
+        counts = first.holders.bincount()
+        require(len(counts) > 1 and bool(counts.all()), line)
+    _check_splits(settings, first)
 
-    learnable = True
 
-    def settings(self) -> DataSettings:
-        """Make the settings group `data` that names your source.
+def _list_tensors(source: SourceData) -> list[Tensor | None]:
+    """Return all that a source gives."""
+    return [source.train.x, source.y, source.test and source.test.x, source.holders]
 
-        Returns:
-            The settings.
-        """
-        raise NotImplementedError
 
-    def read(self) -> SourceData:
-        """Read the source with the checks of every run.
+def _is_equal(first: Tensor | None, second: Tensor | None) -> bool:
+    """Whether both are the same tensor, or are not there."""
+    if first is None or second is None:
+        return first is second
+    return torch.equal(first, second)
 
-        Returns:
-            float32 images (N, C, H, W) in [0, 1], int64 labels 0..C-1 without a gap.
-        """
-        return read_source(self.settings().source)
 
-    def test_it_gives_the_same_images_again(self) -> None:
-        """Read twice it gives the same bits, and no global stream is used or moved."""
-        first, second = make_twice(self.read)
-        assert torch.equal(first.train.x, second.train.x)
-        assert torch.equal(first.y, second.y)
-        assert (first.test is None) == (second.test is None)
-        if first.test is not None and second.test is not None:
-            assert torch.equal(first.test.x, second.test.x)
-        if first.holders is not None and second.holders is not None:
-            assert torch.equal(first.holders, second.holders)
+def _check_labels(images: Images) -> None:
+    """The nearest class mean of one half is right of the other more often than a guess."""
+    x, y = images
+    classes, stream = int(y.max()) + 1, torch.Generator().manual_seed(1)
+    flat, half = x.flatten(1), torch.randperm(len(y), generator=stream) % 2 == 0
+    means = torch.stack([mean_image(flat[half & torch.eq(y, label)]) for label in range(classes)])
+    nearest = torch.cdist(flat[~half], means).argmin(1)
+    accuracy = float(torch.eq(nearest, y[~half]).double().mean())
+    guess = float(y.bincount().max()) / len(y)
+    line = "labels must belong to the images: the nearest class mean must beat a guess"
+    is_beaten = accuracy > min(1.2 * guess, (1 + guess) / 2)
+    require(is_beaten, f"{line}; it is right in {accuracy:.3f}, a guess in {guess:.3f}")
 
-    def test_settings_are_obeyed(self) -> None:
-        """Images come in the size that the settings ask for."""
-        source = self.settings().source
-        if "size" in type(source).model_fields:
-            sized = source.model_copy(update={"size": 6})
-            assert read_source(sized).train.x.shape[2:] == (6, 6)
 
-    def test_images_differ(self) -> None:
-        """Half of them at least: a target that equals a training image is no target."""
-        x = self.read().train.x
-        assert len({image.numpy().tobytes() for image in x}) >= MIN_DISTINCT_SHARE * len(x)
-
-    def test_labels_belong_to_the_images(self) -> None:
-        """The nearest class mean of one half is right of the other more often than a guess."""
-        x, y = self.read().train
-        classes, stream = int(y.max()) + 1, torch.Generator().manual_seed(1)
-        flat, half = x.flatten(1), torch.randperm(len(y), generator=stream) % 2 == 0
-        means = torch.stack(
-            [mean_image(flat[half & torch.eq(y, label)]) for label in range(classes)]
-        )
-        nearest = torch.cdist(flat[~half], means).argmin(1)
-        accuracy = torch.eq(nearest, y[~half]).double().mean()
-        guess = y.bincount().max() / len(y)
-        assert not self.learnable or accuracy > min(1.2 * guess, (1 + guess) / 2)
-
-    def test_holders_are_numbered(self) -> None:
-        """Holders, if there are any, are two or more, from 0, none of them without an image."""
-        holders = self.read().holders
-        if holders is not None:
-            assert holders.min() == 0
-            assert holders.bincount().all()
-            assert holders.max() >= 1
-
-    def test_a_run_can_be_dealt_from_it(self) -> None:
-        """Clients, validation, auxiliary and test images are there, and no two sets overlap."""
-        data, source = self.settings(), self.read()
-        few = max(2, len(source.train.y) // IMAGES_PER_TEST_IMAGE)
-        sizes = {"validation": few, "auxiliary": few, "train": 0}
-        tests = few if source.test is None else min(few, len(source.test.y))
-        splits = load_splits(
-            data.model_copy(update={**sizes, "test": tests, "partition": Iid()}), 2, 0
-        )
-        parts = [*splits.indices.clients, *splits.indices[1:]]
-        assert all(len(part) > 0 for part in parts)
-        positions = torch.cat(parts)
-        assert len(torch.unique(positions)) == len(positions)
+def _check_splits(settings: DataSettings, source: SourceData) -> None:
+    """Clients, validation, auxiliary and test images are there, and no two sets overlap."""
+    few = max(2, len(source.train.y) // IMAGES_PER_TEST_IMAGE)
+    sizes = {"validation": few, "auxiliary": few, "train": 0}
+    tests = few if source.test is None else min(few, len(source.test.y))
+    data = settings.model_copy(update={**sizes, "test": tests, "partition": Iid()})
+    splits = load_splits(data, 2, 0)
+    parts = [*splits.indices.clients, *splits.indices[1:]]
+    require(all(len(part) > 0 for part in parts), "each part of a run must get images")
+    positions = torch.cat(parts)
+    is_apart = len(torch.unique(positions)) == len(positions)
+    require(is_apart, "no image may be in two parts of a run")
 
 
 def mean_image(x: Float[Tensor, "n P"]) -> Float[Tensor, " P"]:

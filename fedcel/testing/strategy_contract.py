@@ -3,7 +3,7 @@
 It needs Flower; runs import it only to check a strategy of a user's own.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -14,7 +14,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, Re
 from fedcel.errors import RoundError
 from fedcel.federation import ServerState, init_server_state, record_names
 from fedcel.nets import to_arrays, to_vector
-from fedcel.plugins import require
+from fedcel.plugins import hold_contract, require
+from fedcel.settings import Scalar, Settings, parse_settings
 from fedcel.testing.message_identity import allow_messages
 
 SHAPES = [(3, 2), (2,)]
@@ -206,3 +207,25 @@ STRATEGY_TESTS = (
     *(_check_freeze, _check_resume),
 )
 """All lines of the contract, in tests."""
+
+
+def check_delta_strategy(
+    build: Callable[[Settings, ServerState, list[tuple[int, ...]], int], Any],
+    extra_settings: Mapping[str, Scalar] | None = None,
+) -> None:
+    """Hold a subclass of `strategies.PosteriorStrategy` to its contract.
+
+    A stock strategy of Flower cannot pass: it averages weights and ends the run on a bad reply.
+
+    Args:
+        build: Makes your strategy as the ServerApp does, of the run's settings, the server's state
+            with the model that training starts from, the shapes of the model's arrays, and the
+            number of the encoder's parameters.
+        extra_settings: Settings beyond temperature 0, as flat keys.
+
+    Raises:
+        ContractError: A line of the contract does not hold.
+    """
+    base = {"clients": len(EXAMPLES), "rounds": 10, "temperature": 0.0, "chain.burn-in": 0.5}
+    settings = parse_settings({**base, **(extra_settings or {})})
+    hold_contract(STRATEGY_TESTS, StrategyCase(lambda state: build(settings, state, SHAPES, CUT)))

@@ -88,6 +88,6 @@ def test_a_line_that_two_checks_find_is_said_once() -> None:
     def check(case: object) -> None:
         require(False, f"{case} must be something")
 
-    part = PartName("cel.kind", "mine:Loss", "CELContract")
+    part = PartName("cel.kind", "mine:Loss", "check_cel")
     with pytest.raises(PluginError, match="contract: it must be something; see docs"):
         check_contract(part, (check, check), "it")

@@ -113,13 +113,13 @@ def test_all_own_parts_train_and_attack_together(installed: Installed) -> None:
 
 
 def test_each_part_holds_its_contract_where_it_is_installed(installed: Installed) -> None:
-    """The example's own tests inherit a suite for every kind of part, and none is skipped."""
+    """The example's own tests call the check of every kind of part, and none is skipped."""
     said, _ = installed.tests.communicate(timeout=300)
     assert installed.tests.returncode == 0, said[-3000:]
     assert "passed" in said
     assert "skipped" not in said
     written = (installed.source / "tests" / "test_contracts.py").read_text()
-    assert {name for name in testing.__all__ if f"({name})" in written} == {*testing.__all__}
+    assert {name for name in testing.__all__ if f"    {name}(" in written} == {*testing.__all__}
 
 
 def read_blocks() -> list[str]:
@@ -144,12 +144,12 @@ def test_the_pages_show_what_is_tested() -> None:
         assert any(block in text for text in files), block
 
 
-def test_the_pages_show_every_suite_and_each_argument_of_an_attack() -> None:
-    """A worked test of each suite; of `reconstruct` the signature and what each argument is."""
+def test_the_pages_show_every_check_and_each_argument_of_an_attack() -> None:
+    """A worked test of each kind; of `reconstruct` the signature and what each argument is."""
     blocks = read_blocks()
     attacks = (GUIDES / "own-attacks-and-mechanisms.md").read_text()
-    for suite in testing.__all__:
-        assert any(f"({suite}):" in block for block in blocks), suite
+    for check in testing.__all__:
+        assert any(f"    {check}(" in block for block in blocks), check
     arguments = [*inspect.signature(Attack.reconstruct).parameters][1:]
     for argument in arguments:
         assert any(f"        {argument}: " in block for block in blocks), argument

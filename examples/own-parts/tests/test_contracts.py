@@ -4,7 +4,7 @@ import math
 
 import torch
 from own_parts.attack import Neighbours
-from own_parts.cel import Deviations, build_deviations
+from own_parts.cel import build_deviations
 from own_parts.defence import Largest
 from own_parts.defence_loss import Uncorrelated
 from own_parts.mechanism import SubsetSelection, build_subset_selection
@@ -16,88 +16,65 @@ from fedcel.losses.cel import NoCEL
 from fedcel.privacy import LabelOnlyAnswers
 from fedcel.settings import DataSettings
 from fedcel.testing import (
-    AttackContract,
-    CELContract,
-    DefenceContract,
-    MechanismContract,
-    NetContract,
-    SamplerContract,
-    SourceContract,
-    StrategyContract,
-    TransformContract,
+    check_attack,
+    check_cel,
+    check_defence,
+    check_delta_strategy,
+    check_mechanism,
+    check_net,
+    check_sampler,
+    check_source,
+    check_transform,
 )
 
 
-class TestNet(NetContract):
-    """A net is named: the suite builds it as a run does."""
+def test_net() -> None:
+    """A net is named: it is built as a run does."""
+    check_net("own_parts.nets:build_net")
 
-    name = "own_parts.nets:build_net"
 
-
-class TestSource(SourceContract):
+def test_source() -> None:
     """Four holders, by direction."""
-
-    def settings(self) -> DataSettings:
-        """Return the settings that name the source."""
-        return DataSettings(source=ImportedSource(source="own_parts.data:read_rotated_digits"))
+    source = ImportedSource(source="own_parts.data:read_rotated_digits")
+    check_source(DataSettings(source=source))
 
 
-class TestCEL(CELContract):
+def test_cel() -> None:
     """For 4 features, 3 classes."""
-
-    def build(self) -> Deviations:
-        """Return the loss."""
-        return build_deviations(NoCEL(), lambda v: v, 4, 3)
+    check_cel(lambda: build_deviations(NoCEL(), lambda v: v, 4, 3))
 
 
-class TestDefenceLoss(DefenceContract):
+def test_defence_loss() -> None:
     """For images (1, 4, 4) and 4 features."""
-
-    def build(self) -> Uncorrelated:
-        """Return the defence."""
-        s = {"defence.name": "own_parts.defence_loss:Uncorrelated", "net.features": 4}
-        return Uncorrelated(parse_settings({**s, "defence.strength": 1.0}), (1, 4, 4))
+    s = {"defence.name": "own_parts.defence_loss:Uncorrelated", "net.features": 4}
+    settings = parse_settings({**s, "defence.strength": 1.0})
+    check_defence(lambda: Uncorrelated(settings, (1, 4, 4)))
 
 
-class TestDefence(TransformContract):
+def test_defence() -> None:
     """For 12 features, of which 5 are kept."""
-
-    def build(self) -> Largest:
-        """Return the transform."""
-        s = {"defence.name": "own_parts.defence:Largest", "defence.strength": 5, "net.features": 12}
-        return Largest(parse_settings(s), (1, 4, 4))
+    s = {"defence.name": "own_parts.defence:Largest", "defence.strength": 5, "net.features": 12}
+    check_transform(lambda: Largest(parse_settings(s), (1, 4, 4)))
 
 
-class TestSampler(SamplerContract):
-    """A sampler is named: the suite goes through the real local update."""
+def test_sampler() -> None:
+    """A sampler is named: it goes through the real local update."""
+    check_sampler("own_parts.sampler:Hamiltonian")
 
-    name = "own_parts.sampler:Hamiltonian"
 
-
-class TestStrategy(StrategyContract):
+def test_strategy() -> None:
     """Made as the ServerApp makes it."""
-
-    def build(self, settings, state, shapes, cut) -> Wary:
-        """Return the strategy."""
-        return Wary(settings, state, shapes, cut)
+    check_delta_strategy(Wary)
 
 
-class TestAttack(AttackContract):
+def test_attack() -> None:
     """It beats the mean image by less than attacks that learn: .6 of its MSE, not .25."""
-
-    share = 0.6
-
-    def build(self) -> Neighbours:
-        """Return the attack."""
-        return Neighbours()
+    check_attack(Neighbours, share=0.6)
 
 
-class TestMechanism(MechanismContract):
+def test_mechanism() -> None:
     """Sets of two of three classes; at epsilon 1 the best size would be one."""
-
-    def build(self) -> SubsetSelection:
-        """Return the mechanism."""
-        return SubsetSelection(1.0, 3, 2)
+    check_mechanism(lambda: SubsetSelection(1.0, 3, 2))
 
 
 def test_a_set_holds_the_top_class_as_often_as_said() -> None:

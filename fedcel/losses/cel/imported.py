@@ -22,7 +22,7 @@ class ImportedCEL(SpreadCEL, RefreshedCEL, is_imported=True):
         self.check_noise(cut.sigma)
         bound = self.model_copy()
         bound._cut = self.pool_cut(cut)
-        part = plugins.PartName("cel.kind", self.kind, "CELContract")
+        part = plugins.PartName("cel.kind", self.kind, "check_cel")
         # A threshold that moves from round to round is no reason to hold the loss to it again.
         fixed = {} if self.threshold == "none" else {"threshold": 1.0}
         _check_imported(part, self.model_copy(update=fixed), bound._cut.features, cut.classes)

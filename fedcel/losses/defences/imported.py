@@ -30,7 +30,7 @@ class ImportedDefence(Rival, is_imported=True):
         defence = self._make(run, cut.image)
         if not isinstance(defence, Defence):
             return None
-        part = plugins.PartName("defence.name", self.name, "DefenceContract")
+        part = plugins.PartName("defence.name", self.name, "check_defence")
         _check_imported(part, self, cut, run)
         return DefenceTerm(guard_loss(part, defence))
 

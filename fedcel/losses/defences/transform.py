@@ -180,7 +180,7 @@ def append_transform(
     """
     stream = torch.Generator().manual_seed(0)
     z = net.encode(torch.rand(TRIAL_IMAGES, *shape, generator=stream)).detach()
-    part = plugins.PartName("defence.name", name, "TransformContract")
+    part = plugins.PartName("defence.name", name, "check_transform")
     plugins.check_contract(part, TRANSFORM_CHECKS, TransformCase(transform, z))
     encoder = nn.Sequential(net.encoder, TransformedEncoder(transform))
     return SplitNet(

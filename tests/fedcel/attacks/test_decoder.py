@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from fedcel.attacks.attack import Attack, Attacker
+from fedcel.attacks.attack import Attacker
 from fedcel.attacks.decoder import (
     CONVOLUTION_PACE,
     DEFAULT_EFFORT,
@@ -32,20 +32,18 @@ from fedcel.leakage import FREE_QUERIES, SmashedData, optimal_leak
 from fedcel.nets import Mlp
 from fedcel.nets.build_net import build_net
 from fedcel.testing.attacks import (
-    AttackContract,
     LinearObservation,
+    check_attack,
     load_digit_targets,
 )
 from fedcel.testing.attacks import make_stream as stream
 from tests.fedcel.attacks.undefended import train_undefended
 
 
-class TestDecoder(AttackContract):
-    """The built-in decoder."""
-
-    def build(self) -> Attack:
-        """Return it."""
-        return Decoder()
+@pytest.mark.parametrize("attack", [Decoder, LogitInversion])
+def test_it_holds_the_contract(attack: type[Decoder | LogitInversion]) -> None:
+    """With the defaults."""
+    check_attack(attack)
 
 
 class Stale(LinearObservation):
@@ -231,14 +229,6 @@ def test_one_image_is_not_enough() -> None:
     x, y = (part[:1] for part in load_digit_targets()[0])
     with pytest.raises(DataError, match="has 1 images"):
         Decoder().reconstruct(counting(), Images(x, y), torch.zeros(1, 32), 1.0, stream())
-
-
-class TestLogitInversion(AttackContract):
-    """The built-in logit inversion."""
-
-    def build(self) -> Attack:
-        """Return it."""
-        return LogitInversion()
 
 
 def test_works_on_counted_queries() -> None:

@@ -22,7 +22,7 @@ from fedcel.leakage import SmashedData
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet
 from fedcel.testing.attacks import (
-    AttackContract,
+    check_attack,
     load_digit_targets,
 )
 from fedcel.testing.attacks import make_stream as stream
@@ -68,14 +68,9 @@ def test_budget_multiplies_steps() -> None:
     assert DescentSteps(100, 0.1).scaled(1e-9).number == 1
 
 
-class TestRMLE(AttackContract):
-    """The built-in search; a prior of smooth images alone gets no nearer."""
-
-    budget, share = 0.1, 0.4
-
-    def build(self) -> Attack:
-        """Return it."""
-        return RMLE()
+def test_rmle_holds_the_contract() -> None:
+    """A prior of smooth images alone gets no nearer."""
+    check_attack(RMLE, budget=0.1, share=0.4)
 
 
 def test_without_noise_far_below_the_class_mean() -> None:
@@ -108,12 +103,9 @@ def test_noise_chooses_a_short_search() -> None:
     assert errors[0] < 0.7 * errors[1]
 
 
-class TestHybrid(AttackContract):
-    """The built-in one."""
-
-    def build(self) -> Attack:
-        """Return it."""
-        return HybridInversion()
+def test_the_hybrid_holds_the_contract() -> None:
+    """With the defaults."""
+    check_attack(HybridInversion)
 
 
 @pytest.mark.parametrize("sigma", [0.1, 1.0])

@@ -3,32 +3,23 @@
 import pytest
 import torch
 
-from fedcel.attacks.attack import Attack, OtherClasses
+from fedcel.attacks.attack import OtherClasses
 from fedcel.attacks.score_card import class_means, mse
 from fedcel.attacks.unknown_encoder import Shadow, moment_distance, residual_sd
-from fedcel.leakage import ARCHITECTURE, HEAD, Observation, SmashedData
+from fedcel.leakage import ARCHITECTURE, HEAD, SmashedData
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet
 from fedcel.testing.attacks import (
-    AttackContract,
+    check_attack,
     load_digit_targets,
 )
 from fedcel.testing.attacks import make_stream as stream
 from tests.fedcel.attacks.undefended import train_undefended
 
 
-class TestShadow(AttackContract):
-    """The built-in one."""
-
-    share = 0.75
-
-    def build(self) -> Attack:
-        """Return it."""
-        return Shadow()
-
-    def observation(self) -> Observation:
-        """Return the messages of an undefended net."""
-        return SmashedData(train_undefended())
+def test_the_shadow_holds_the_contract() -> None:
+    """On the messages of an undefended net."""
+    check_attack(Shadow, observation=SmashedData(train_undefended()), share=0.75)
 
 
 class Silent(SmashedData):

@@ -1,10 +1,7 @@
 """Every kind of loss and defence holds its contract."""
 
-from collections.abc import Callable
-
 import pytest
 
-from fedcel.losses import CEL_TESTS, DEFENCE_TESTS, LossCase
 from fedcel.losses.cel import (
     CEL,
     Cluster,
@@ -16,7 +13,7 @@ from fedcel.losses.cel import (
     Plain,
 )
 from fedcel.losses.defences import Adversarial, NoPeek
-from fedcel.testing.check_names import name_check
+from fedcel.testing import check_cel, check_defence
 from tests.fedcel.losses.cel.gates import MODES
 from tests.fedcel.losses.single import bind_rival, options
 
@@ -42,10 +39,9 @@ def test_every_kind_is_a_case() -> None:
     assert {cel.kind for cel in CASES.values()} == set(CEL.list_names()) - {"none"}
 
 
-@pytest.mark.parametrize("check", CEL_TESTS, ids=name_check)
 @pytest.mark.parametrize("name", CASES)
 def test_a_conditional_entropy_holds_its_contract(
-    name: str, check: Callable[[LossCase], None], monkeypatch: pytest.MonkeyPatch
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A draw of 3 examples a class has a centre that is none of them.
 
@@ -61,17 +57,14 @@ def test_a_conditional_entropy_holds_its_contract(
         assert loss is not None
         return OneClient(loss)
 
-    check(LossCase.of_cel(build, features=4))
+    check_cel(build)
 
 
-@pytest.mark.parametrize("check", DEFENCE_TESTS, ids=name_check)
 @pytest.mark.parametrize("rival", [NoPeek(), Adversarial()], ids=["nopeek", "adversarial"])
 def test_a_defence_holds_its_contract(
-    rival: NoPeek | Adversarial,
-    check: Callable[[LossCase], None],
-    monkeypatch: pytest.MonkeyPatch,
+    rival: NoPeek | Adversarial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A small adversary that steps far."""
     monkeypatch.setattr("fedcel.losses.defences.adversarial.WIDTH", 32)
     monkeypatch.setattr("fedcel.losses.defences.adversarial.Adversarial.rate", 0.01)
-    check(LossCase.of_defence(lambda: bind_rival(rival), features=4, shape=(1, 4, 4)))
+    check_defence(lambda: bind_rival(rival))

@@ -157,7 +157,7 @@ def test_a_loss_that_breaks_its_contract_is_refused(name: str) -> None:
     message = str(refusal.value)
     assert message.startswith(f"cel.kind '{__name__}:{name}' breaks its contract: ")
     assert "docs/how-to/write-own-parts.md" in message
-    assert "fedcel.testing.CELContract" in message
+    assert "fedcel.testing.check_cel" in message
 
 
 @pytest.mark.parametrize(

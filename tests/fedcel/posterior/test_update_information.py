@@ -100,7 +100,7 @@ def has_bound(plan: RoundPlan, noise: list[float], sampler: Sampler) -> bool:
 
 def test_what_has_no_bound() -> None:
     """A client without noise, gradients sent as they are, a user's sampler: nothing is said."""
-    own = guard_sampler(PartName("local.sampler", "own:sampler", "SamplerContract"), Langevin())
+    own = guard_sampler(PartName("local.sampler", "own:sampler", "check_sampler"), Langevin())
     assert has_bound(PLAN, [NOISE, NOISE], Langevin())
     assert not has_bound(PLAN, [NOISE, 0.0], Langevin())
     assert not has_bound(PLAN, [NOISE, NOISE], own)

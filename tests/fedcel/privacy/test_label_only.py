@@ -10,20 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest, chisquare
 
-from fedcel.privacy import LabelOnly, Mechanism, measure_epsilon
+from fedcel.privacy import LabelOnly, measure_epsilon
 from fedcel.privacy.label_only import truth_chance
 from fedcel.privacy.mechanism_contract import CONFIDENCE, extreme_pairs
-from fedcel.testing import MechanismContract
+from fedcel.testing import check_mechanism
 
 ALPHA = 1e-6
 
 
-class TestLabelOnly(MechanismContract):
-    """The contract."""
-
-    def build(self) -> Mechanism:
-        """Return the mechanism."""
-        return LabelOnly(1.0, 3)
+def test_it_holds_the_contract() -> None:
+    """Of mechanisms."""
+    check_mechanism(lambda: LabelOnly(1.0, 3))
 
 
 def test_twice_the_epsilon_is_caught() -> None:

@@ -27,7 +27,7 @@ from fedcel.privacy.discrete_laplace import add_grid_noise
 from fedcel.privacy.gaussian_calibration import calibrate_sigma
 from fedcel.privacy.mechanism_contract import ANSWERS, CONFIDENCE, extreme_pairs
 from fedcel.privacy.noise_mechanisms import choose_grid
-from fedcel.testing import MechanismContract
+from fedcel.testing import check_mechanism
 
 KINDS = ("clamp", "l1", "probabilities")
 ALPHA = 1e-6  # chance that a sound sampler fails the test of its law
@@ -44,28 +44,18 @@ def gaussian_of(epsilon: float, delta: float, kind: str = "l1", c: float = 2.0) 
     return Gaussian(epsilon, 3, delta=delta, clip_kind=kind, clip=c)
 
 
-class TestLaplace(MechanismContract):
-    """The contract."""
-
-    def build(self) -> Mechanism:
-        """Return the mechanism."""
-        return laplace_of(1.0)
-
-
-class TestDiscreteLaplace(MechanismContract):
-    """The contract, for the project's own sampler."""
-
-    def build(self) -> Mechanism:
-        """Return the mechanism."""
-        return replace(laplace_of(1.0), name="discrete-laplace", disturb=add_grid_noise)
-
-
-class TestGaussian(MechanismContract):
-    """The contract."""
-
-    def build(self) -> Mechanism:
-        """Return the mechanism."""
-        return gaussian_of(1.0, 0.05)
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        laplace_of(1.0),
+        replace(laplace_of(1.0), name="discrete-laplace", disturb=add_grid_noise),
+        gaussian_of(1.0, 0.05),
+    ],
+    ids=lambda mechanism: mechanism.name,
+)
+def test_a_mechanism_holds_its_contract(mechanism: Mechanism) -> None:
+    """OpenDP's noise, and the project's own sampler."""
+    check_mechanism(lambda: mechanism)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from fedcel.privacy import (
 )
 from fedcel.privacy.protocol import PROTECTS
 from fedcel.settings import PrivacySettings, parse_settings
-from fedcel.testing import MechanismContract
+from fedcel.testing import check_mechanism
 
 KINDS = ("clamp", "l1", "probabilities")
 ALPHA = 1e-6
@@ -56,12 +56,10 @@ def nothing(privacy: PrivacySettings, classes: int) -> int:
     return classes
 
 
-class TestOwn(MechanismContract):
-    """A mechanism of one's own passes the contract."""
-
-    def build(self) -> Mechanism:
-        """Return it from its import string."""
-        return OwnAnswers(mechanism=f"{__name__}:Noise", epsilon=2.0).build(3)
+def test_a_mechanism_of_ones_own_holds_the_contract() -> None:
+    """Made from its import string."""
+    own = OwnAnswers(mechanism=f"{__name__}:Noise", epsilon=2.0)
+    check_mechanism(lambda: own.build(3))
 
 
 @pytest.mark.parametrize(

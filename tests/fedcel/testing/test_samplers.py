@@ -1,9 +1,8 @@
 """The built-in sampler holds its contract."""
 
-from fedcel.testing.samplers import SamplerContract
+from fedcel.testing import check_sampler
 
 
-class TestLangevin(SamplerContract):
-    """Plain Langevin steps."""
-
-    name = "langevin"
+def test_plain_langevin_steps() -> None:
+    """Every line of it."""
+    check_sampler("langevin")

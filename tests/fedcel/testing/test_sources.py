@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedcel.data import Digits, HuggingFace, Npz, Source
+from fedcel.data import Cifar, Digits, HuggingFace, Idx, ImageFolder, Npz, Source
 from fedcel.settings import DataSettings
-from fedcel.testing.sources import SourceContract
+from fedcel.testing import check_source
 from tests.fedcel.data.test_idx import idx
 
 COUNT = 300
@@ -22,119 +22,82 @@ def written() -> tuple[np.ndarray, np.ndarray]:
     return (x[:COUNT, 0] * 255).round().numpy().astype(np.uint8), y[:COUNT].numpy()
 
 
-class TestDigits(SourceContract):
-    """Embedded."""
-
-    def settings(self) -> DataSettings:
-        """Return the defaults."""
-        return DataSettings()
-
-
-class OnDisk(SourceContract):
-    """A folder of the test's own, written by `write`."""
-
-    @pytest.fixture(autouse=True)
-    def place(self, tmp_path: Path) -> None:
-        """Write the images."""
-        self.folder = tmp_path
-        self.write(*written())
-
-    def write(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Write images and labels into the folder."""
-        raise NotImplementedError
-
-    def settings(self) -> DataSettings:
-        """Return the settings that name the folder."""
-        return DataSettings.model_validate({"source": self.source, "path": str(self.folder)})
-
-    source: str
+def write_idx(folder: Path, x: np.ndarray, y: np.ndarray) -> DataSettings:
+    """Write four files: 220 training and 80 test images."""
+    for name, part in (("train", slice(220)), ("t10k", slice(220, None))):
+        (folder / f"{name}-images-idx3-ubyte").write_bytes(idx(x[part]))
+        (folder / f"{name}-labels-idx1-ubyte").write_bytes(idx(y[part].astype(np.uint8)))
+    return DataSettings(source=Idx(path=str(folder)))
 
 
-class TestIdx(OnDisk):
-    """Four files."""
-
-    source = "idx"
-
-    def write(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Write 220 training and 80 test images."""
-        for name, part in (("train", slice(220)), ("t10k", slice(220, None))):
-            (self.folder / f"{name}-images-idx3-ubyte").write_bytes(idx(x[part]))
-            (self.folder / f"{name}-labels-idx1-ubyte").write_bytes(idx(y[part].astype(np.uint8)))
+def write_npz(folder: Path, x: np.ndarray, y: np.ndarray) -> DataSettings:
+    """Write one archive, no test part."""
+    np.savez(folder / "digits.npz", x_train=x[..., None], y_train=y)
+    return DataSettings(source=Npz(path=str(folder / "digits.npz")))
 
 
-class TestNpz(OnDisk):
-    """One archive, no test part."""
-
-    source = "npz"
-
-    def write(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Write the arrays."""
-        np.savez(self.folder / "digits.npz", x_train=x[..., None], y_train=y)
-
-    def settings(self) -> DataSettings:
-        """Return the settings that name the file."""
-        return DataSettings(source=Npz(path=str(self.folder / "digits.npz")))
+def write_image_folder(folder: Path, x: np.ndarray, y: np.ndarray) -> DataSettings:
+    """Write a folder for each class, in it one for each holder."""
+    for k, (pixels, label) in enumerate(zip(x, y, strict=True)):
+        place = folder / str(label) / f"writer{k % WRITERS}"
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(place / f"{k}.png")
+    return DataSettings(source=ImageFolder(path=str(folder)))
 
 
-class TestFolder(OnDisk):
-    """A folder for each class, in it one for each holder."""
-
-    source = "image-folder"
-
-    def write(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Write a picture for each image."""
-        for k, (pixels, label) in enumerate(zip(x, y, strict=True)):
-            place = self.folder / str(label) / f"writer{k % WRITERS}"
-            place.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(pixels).save(place / f"{k}.png")
-
-
-class TestHub(OnDisk):
-    """A data set as `save_to_disk` leaves it, with a column of holders."""
-
-    source = "huggingface"
-
-    def write(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Write the data set."""
-        features = datasets.Features(
-            {
-                "image": datasets.Image(),
-                "label": datasets.ClassLabel(10),
-                "writer": datasets.Value("int64"),
-            }
-        )
-        table = {
-            "image": [Image.fromarray(pixels) for pixels in x],
-            "label": y.tolist(),
-            "writer": [k % WRITERS for k in range(COUNT)],
+def write_data_set(folder: Path, x: np.ndarray, y: np.ndarray) -> DataSettings:
+    """Write a data set as `save_to_disk` leaves it, with a column of holders."""
+    features = datasets.Features(
+        {
+            "image": datasets.Image(),
+            "label": datasets.ClassLabel(10),
+            "writer": datasets.Value("int64"),
         }
-        saved_set = datasets.Dataset.from_dict(table, features=features)
-        saved_set.save_to_disk(str(self.folder / "set"))
+    )
+    table = {
+        "image": [Image.fromarray(pixels) for pixels in x],
+        "label": y.tolist(),
+        "writer": [k % WRITERS for k in range(COUNT)],
+    }
+    saved_set = datasets.Dataset.from_dict(table, features=features)
+    saved_set.save_to_disk(str(folder / "set"))
+    return DataSettings(source=HuggingFace(path=str(folder / "set"), holder_column="writer"))
 
-    def settings(self) -> DataSettings:
-        """Return the settings that name the folder and the holders."""
-        return DataSettings(
-            source=HuggingFace(path=str(self.folder / "set"), holder_column="writer")
-        )
+
+def write_cifar(folder: Path, x: np.ndarray, y: np.ndarray) -> DataSettings:
+    """Write digits in colour, 50 images in each of the six files of the binary version."""
+    grown = np.repeat(np.repeat(x, 4, 1), 4, 2)
+    names = [*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"]
+    for number, name in enumerate(names):
+        part = slice(50 * number, 50 * (number + 1))
+        rows = zip(grown[part], y[part], strict=True)
+        content = b"".join(bytes([label]) + 3 * image.tobytes() for image, label in rows)
+        (folder / name).write_bytes(content)
+    return DataSettings(source=Cifar(path=str(folder)))
 
 
-class TestCifar(OnDisk):
-    """Digits in colour, in the six files of the binary version."""
-
-    source = "cifar"
-
-    def write(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Write 50 images a batch."""
-        grown = np.repeat(np.repeat(x, 4, 1), 4, 2)
-        names = [*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"]
-        for number, name in enumerate(names):
-            part = slice(50 * number, 50 * (number + 1))
-            rows = zip(grown[part], y[part], strict=True)
-            content = b"".join(bytes([label]) + 3 * image.tobytes() for image, label in rows)
-            (self.folder / name).write_bytes(content)
+WRITERS_OF_SOURCES = {
+    "idx": write_idx,
+    "npz": write_npz,
+    "image-folder": write_image_folder,
+    "huggingface": write_data_set,
+    "cifar": write_cifar,
+}
 
 
 def test_every_source_is_here() -> None:
     """None is left out."""
-    tested = {"digits"} | {kind.source for kind in OnDisk.__subclasses__()}
-    assert tested == {*Source.list_names()}
+    assert {"digits", *WRITERS_OF_SOURCES} == {*Source.list_names()}
+
+
+def test_the_embedded_source_holds_the_contract() -> None:
+    """The digits, with the defaults."""
+    check_source(DataSettings())
+
+
+@pytest.mark.parametrize("name", WRITERS_OF_SOURCES)
+def test_a_source_on_the_disk_holds_the_contract(name: str, tmp_path: Path) -> None:
+    """Written as others write it."""
+    settings = WRITERS_OF_SOURCES[name](tmp_path, *written())
+    assert settings.source.kind_name == name
+    check_source(settings)
