@@ -1,16 +1,19 @@
-"""Conversations of a device with a service: state in, request out; no socket in here.
+"""Conversation of a device with a service: what is asked, sent again, believed and renewed.
 
-Each is a generator that yields what to do next. The clients for threads and for event loops do it.
+It is written once, for an event loop. `SplitClient` runs one in a thread.
 """
 
+import asyncio
 import math
 import secrets
-from collections.abc import Callable, Generator, Mapping
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
+import httpx
 import torch
 from jaxtyping import Float
 from pydantic import BaseModel, ValidationError
@@ -20,6 +23,7 @@ from clients.device.device import Device, DeviceBuilder, PreparedMessage
 from clients.device.encoder import MAX_ENCODER_BYTES, read_encoder
 from clients.device.message_groups import GroupCharge
 from clients.service_messages import (
+    LOOPBACK_HOSTS,
     QUERY_PATH,
     Answer,
     ExpectedCard,
@@ -29,6 +33,7 @@ from clients.service_messages import (
 from fedcel.errors import LeakError, ModelVersionError, ServiceError, SpentError
 from fedcel.short_repr import show_shapes
 
+ATTEMPT_TIMEOUT = httpx.Timeout(30.0, connect=5.0)  # seconds
 MAX_REPLY_BYTES = 2**20  # of any reply but an encoder
 MAX_REFUSALS = 6
 FIRST_PAUSE = 0.1  # seconds
@@ -43,12 +48,11 @@ ERROR_OF_PROBLEM: dict[str, type[ServiceError]] = {
 MAX_ROUNDING = 1e-3  # of the sum of an answer's probabilities
 VERSION_HINT = "; is this a fedcel service of this version?"
 
-Result = TypeVar("Result")
 Content = TypeVar("Content", bound=BaseModel)
 
 
 class HttpRequest(NamedTuple):
-    """Request to make; its `HttpReply` is sent in, or None where no reply came."""
+    """Request to make."""
 
     method: str
     path: str
@@ -56,24 +60,6 @@ class HttpRequest(NamedTuple):
     content: bytes = b""
     limit: int = MAX_REPLY_BYTES
     """Bytes of reply that are read, at most."""
-
-
-class Pause(NamedTuple):
-    """Time to let pass."""
-
-    seconds: float
-
-
-class Compute(NamedTuple):
-    """Work that takes the processor for long; its result is sent in."""
-
-    work: Callable[[], object]
-
-
-class TakeTurn(NamedTuple):
-    """Conversation of which a client carries on one at a time; its result is sent in."""
-
-    conversation: "Conversation[Any]"
 
 
 class HttpReply(NamedTuple):
@@ -84,7 +70,8 @@ class HttpReply(NamedTuple):
     body: bytes
 
 
-Conversation = Generator[HttpRequest | Pause | Compute | TakeTurn, Any, Result]
+Send = Callable[[HttpRequest], Awaitable[HttpReply | None]]
+"""Sends a request; None where no reply came."""
 
 
 class Uncertainty(NamedTuple):
@@ -116,7 +103,7 @@ class PrivatePrediction(NamedTuple):
 
 
 class ServiceClient:
-    """State of a service's client, and its conversations; a transport carries them on.
+    """State of a service's client, and its side of the conversation; arguments of `SplitClient`.
 
     An encoder is fetched and measured before an image is encoded with it, the first one and those
     that replace it.
@@ -126,12 +113,23 @@ class ServiceClient:
     """Makes messages for the model version that is asked; its encoder passed the measurement."""
 
     def __init__(
-        self, key: str, builder: DeviceBuilder, encoder_file: str | Path | None, *, renew: bool
+        self,
+        url: str,
+        key: str,
+        builder: DeviceBuilder,
+        verify: str | Path | bool = True,
+        *,
+        encoder_file: str | Path | None = None,
+        renew_encoder: bool = False,
     ) -> None:
         self._key = key
         self._builder = builder
         self._encoder_file = encoder_file
-        self._renews_encoder = renew
+        self._renews_encoder = renew_encoder
+        self._turns = asyncio.Lock()
+        self._http = httpx.AsyncClient(
+            base_url=check_url(url), verify=build_tls_context(verify), timeout=ATTEMPT_TIMEOUT
+        )
         self._ended: Device | None = None
         """Version that the service refuses and nothing may replace: no message is sent in vain."""
         self._refusals: dict[tuple[str, float, float], str] = {}
@@ -150,52 +148,54 @@ class ServiceClient:
         """
         return self.card.expected
 
-    def _connect(self) -> Conversation[None]:
-        card = yield from self._read(ModelCard, "/v1/model")
-        self.device = yield from self._measure_version(card, None)
+    async def _connect(self) -> None:
+        card = await self._read(ModelCard, "/v1/model")
+        self.device = await self._measure_version(card, None)
 
-    def _ask(
+    async def _ask(
         self, image: Float[Tensor, "C H W"], uncertainty: bool, group: str | None
-    ) -> Conversation[PrivatePrediction]:
-        device = self.device  # another conversation may renew it meanwhile
+    ) -> PrivatePrediction:
+        device = self.device  # another question may renew it meanwhile
         if device is self._ended:
-            device = yield TakeTurn(self._renew(device, may_be_back=True))
+            device = await self._renew(device, may_be_back=True)
         message = device.prepare(image, group)
         try:
-            return (yield from self._query(device, message, uncertainty))
+            return await self._query(device, message, uncertainty)
         except ModelVersionError:
             if not self._renews_encoder:
                 raise
-        device = yield TakeTurn(self._renew(device))
+        device = await self._renew(device)
         message = device.prepare(image, group, encoded_before=message)
-        return (yield from self._query(device, message, uncertainty))
+        return await self._query(device, message, uncertainty)
 
-    def _query(
+    async def _query(
         self, device: Device, message: PreparedMessage, uncertainty: bool
-    ) -> Conversation[PrivatePrediction]:
+    ) -> PrivatePrediction:
         card, leaked_bits = device.card, device.leaked_bits
         request = build_query(self._key, card.model, message.content, uncertainty=uncertainty)
-        return request_prediction(request, card.classes, leaked_bits, message.charge)
+        reply = await send_with_retries(self._send, request)
+        return read_prediction(reply, card.classes, leaked_bits, message.charge)
 
-    def _renew(self, refused: Device, *, may_be_back: bool = False) -> Conversation[Device]:
+    async def _renew(self, refused: Device, *, may_be_back: bool = False) -> Device:
         """Return what replaced a version, for the same images, classes and price.
 
-        The first of many conversations fetches and measures it. ServiceError where it is something
+        The first of many questions fetches and measures it. ServiceError where it is something
         else, LeakError where its encoder leaks too much, now or before.
         """
-        if self.device is not refused:
+        async with self._turns:
+            if self.device is not refused:
+                return self.device
+            self._ended = refused
+            card = await self._read(ModelCard, "/v1/model")
+            if not (may_be_back and card.model == refused.card.model):
+                check_successor(refused.card, card)
+                if reason := self._refusals.get(identify_encoder(card)):
+                    raise LeakError(reason)
+                self.device = await self._measure_version(card, refused)
+            self._ended = None
             return self.device
-        self._ended = refused
-        card = yield from self._read(ModelCard, "/v1/model")
-        if not (may_be_back and card.model == refused.card.model):
-            check_successor(refused.card, card)
-            if reason := self._refusals.get(identify_encoder(card)):
-                raise LeakError(reason)
-            self.device = yield from self._measure_version(card, refused)
-        self._ended = None
-        return self.device
 
-    def _measure_version(self, card: ModelCard, replaced: Device | None) -> Conversation[Device]:
+    async def _measure_version(self, card: ModelCard, replaced: Device | None) -> Device:
         """Return a device of a card's model; the encoder may be in a file."""
         if self._encoder_file is not None:
             data = Path(self._encoder_file).read_bytes()
@@ -203,9 +203,8 @@ class ServiceClient:
             size = card.encoder.bytes
             if size > MAX_ENCODER_BYTES:
                 raise ServiceError(f"the encoder has {size} bytes, at most {MAX_ENCODER_BYTES}")
-            data = (yield from send_with_retries(self._build_read("/v1/encoder", size))).body
-        device: Device = yield Compute(partial(self._measure, card, data, replaced))
-        return device
+            data = (await self._fetch("/v1/encoder", size)).body
+        return await asyncio.to_thread(self._measure, card, data, replaced)
 
     def _measure(self, card: ModelCard, data: bytes, replaced: Device | None) -> Device:
         """Build and measure an encoder; LeakError where it leaks too much.
@@ -223,14 +222,33 @@ class ServiceClient:
             device = replace(device, key=replaced.key, sent=replaced.sent)
         return device
 
-    def _read(self, kind: type[Content], path: str) -> Conversation[Content]:
-        return parse_reply(kind, (yield from send_with_retries(self._build_read(path))))
+    async def _read(self, kind: type[Content], path: str) -> Content:
+        return parse_reply(kind, await self._fetch(path))
 
-    def _build_read(self, path: str, limit: int = MAX_REPLY_BYTES) -> HttpRequest:
-        return HttpRequest("GET", path, {"Authorization": f"Bearer {self._key}"}, limit=limit)
+    async def _fetch(self, path: str, limit: int = MAX_REPLY_BYTES) -> HttpReply:
+        request = HttpRequest("GET", path, {"Authorization": f"Bearer {self._key}"}, limit=limit)
+        return await send_with_retries(self._send, request)
+
+    async def _send(self, request: HttpRequest) -> HttpReply | None:
+        method, path, headers, content, limit = request
+        body = bytearray()
+        try:
+            async with self._http.stream(method, path, headers=headers, content=content) as reply:
+                async for part in reply.aiter_bytes():
+                    body += part
+                    if len(body) > limit:
+                        raise ServiceError(f"the reply is longer than {limit} bytes")
+                return HttpReply(reply.status_code, reply.headers, bytes(body))
+        except httpx.TransportError as error:
+            if "certificate" in str(error).lower():  # to try again would not help
+                raise ServiceError(
+                    f"the service's certificate is not trusted: {error}; pass its authority as "
+                    "`verify`"
+                ) from None
+            return None
 
 
-def send_with_retries(request: HttpRequest) -> Conversation[HttpReply]:
+async def send_with_retries(send: Send, request: HttpRequest) -> HttpReply:
     """Return the reply, after waiting and sending the same again where that may help.
 
     ServiceError when it says no, is too busy six times, or cannot be reached for 30 seconds:
@@ -241,7 +259,7 @@ def send_with_retries(request: HttpRequest) -> Conversation[HttpReply]:
     refusals = 0
     paused = 0.0
     while True:
-        reply: HttpReply | None = yield request
+        reply = await send(request)
         if reply and reply.status == 200:
             return reply
         if reply and reply.status not in RETRIED_STATUSES:
@@ -253,7 +271,7 @@ def send_with_retries(request: HttpRequest) -> Conversation[HttpReply]:
             raise ServiceError(f"no answer in {attempts} attempts: {reason}; try again later")
         seconds = choose_pause(attempts - 1, reply)
         paused += seconds
-        yield Pause(seconds)
+        await asyncio.sleep(seconds)
 
 
 def choose_pause(attempt: int, reply: HttpReply | None) -> float:
@@ -298,11 +316,11 @@ def build_query(key: str, version: str, message: bytes, *, uncertainty: bool) ->
     return HttpRequest("POST", path, headers, message)
 
 
-def request_prediction(
-    request: HttpRequest, classes: int, leaked_bits: float, charge: GroupCharge | None = None
-) -> Conversation[PrivatePrediction]:
-    """Return the answer to a query."""
-    answer = parse_reply(Answer, (yield from send_with_retries(request)))
+def read_prediction(
+    reply: HttpReply, classes: int, leaked_bits: float, charge: GroupCharge | None = None
+) -> PrivatePrediction:
+    """Return the answer to a query; ServiceError where it cannot be one."""
+    answer = parse_reply(Answer, reply)
     counts = {len(answer.values), len(answer.probabilities)}
     if counts != {classes} or not 0 <= answer.label < classes:
         raise ServiceError(
@@ -355,3 +373,22 @@ def check_successor(current: ModelCard, newer: ModelCard) -> None:
             f"{current.price.answer:g} and {current.price.uncertainty:g} at {current.delta:g}; "
             "connect anew to pay it"
         )
+
+
+def check_url(url: str) -> str:
+    """Return a service's address; ServiceError where key and messages would travel in clear."""
+    parts = urlsplit(url)
+    if parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in LOOPBACK_HOSTS):
+        return url
+    raise ServiceError(f"url is {url!r}, must begin with https:// (http:// only for this machine)")
+
+
+def build_tls_context(verify: str | Path | bool) -> ssl.SSLContext:
+    """Return whom to trust: the system's authorities, or those of a file; ServiceError on False."""
+    if verify is False:
+        raise ServiceError("verify is False: anybody could answer; pass the authority's file")
+    if verify is not True and not Path(verify).is_file():
+        raise ServiceError(f"{verify} is no file; give the PEM file of the service's authority")
+    context = ssl.create_default_context(cafile=None if verify is True else str(verify))
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context

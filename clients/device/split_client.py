@@ -1,32 +1,19 @@
 """Clients of a service for threads and for event loops: images stay here, messages leave."""
 
 import asyncio
-import ssl
-import time
+import os
+from collections.abc import Coroutine
 from pathlib import Path
-from threading import Lock
-from typing import Self, TypeVar
-from urllib.parse import urlsplit
+from threading import Thread
+from typing import Any, Self, TypeVar
 
-import httpx
 from jaxtyping import Float
 from torch import Tensor
 
-from clients.device.conversation import (
-    Compute,
-    Conversation,
-    HttpReply,
-    HttpRequest,
-    Pause,
-    PrivatePrediction,
-    ServiceClient,
-    TakeTurn,
-)
+from clients.device.conversation import PrivatePrediction, ServiceClient
 from clients.device.device import DeviceBuilder
-from clients.service_messages import LOOPBACK_HOSTS, Budget
+from clients.service_messages import Budget
 from fedcel.errors import ServiceError
-
-ATTEMPT_TIMEOUT = httpx.Timeout(30.0, connect=5.0)  # seconds
 
 Result = TypeVar("Result")
 
@@ -69,15 +56,17 @@ class SplitClient(ServiceClient):
         encoder_file: str | Path | None = None,
         renew_encoder: bool = False,
     ) -> None:
-        super().__init__(key, builder, encoder_file, renew=renew_encoder)
-        self._turns = Lock()
-        self._http = httpx.Client(
-            base_url=check_url(url), verify=build_tls_context(verify), timeout=ATTEMPT_TIMEOUT
+        super().__init__(
+            url, key, builder, verify, encoder_file=encoder_file, renew_encoder=renew_encoder
         )
+        self._process = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._loop.run_forever, name="fedcel-client", daemon=True)
+        self._thread.start()
         try:
-            self._carry_on(self._connect())
+            self._wait_for(self._connect())
         except BaseException:
-            self._http.close()
+            self.close()
             raise
 
     def ask(
@@ -98,15 +87,21 @@ class SplitClient(ServiceClient):
             ServiceError: The service says no; SpentError where a budget is spent,
                 ModelVersionError where it answers another model version.
         """
-        return self._carry_on(self._ask(image, uncertainty, group))
+        return self._wait_for(self._ask(image, uncertainty, group))
 
     def budget(self) -> Budget:
         """Read the client's account, in epsilon: granted, spent, left; errors as of `ask`."""
-        return self._carry_on(self._read(Budget, "/v1/budget"))
+        return self._wait_for(self._read(Budget, "/v1/budget"))
 
     def close(self) -> None:
         """Close the connection."""
-        self._http.close()
+        if self._loop.is_closed() or self._process != os.getpid():
+            return
+        self._wait_for(self._http.aclose())
+        self._wait_for(self._loop.shutdown_default_executor())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
 
     def __enter__(self) -> Self:
         """Return this client."""
@@ -116,35 +111,17 @@ class SplitClient(ServiceClient):
         """Close the connection."""
         self.close()
 
-    def _carry_on(self, conversation: Conversation[Result]) -> Result:
-        outcome: object = None
+    def _wait_for(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Return what work returns, which this client's thread does."""
+        if self._loop.is_closed() or self._process != os.getpid():
+            work.close()
+            raise ServiceError("the client is closed, or was made before a fork; make another one")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
-            while True:
-                match conversation.send(outcome):
-                    case HttpRequest() as request:
-                        outcome = self._send(request)
-                    case Pause(seconds):
-                        time.sleep(seconds)
-                    case Compute(work):
-                        outcome = work()
-                    case TakeTurn(inner):
-                        with self._turns:
-                            outcome = self._carry_on(inner)
-        except StopIteration as end:
-            result: Result = end.value
-            return result
-
-    def _send(self, request: HttpRequest) -> HttpReply | None:
-        method, path, headers, content, limit = request
-        body = bytearray()
-        try:
-            with self._http.stream(method, path, headers=headers, content=content) as reply:
-                for part in reply.iter_bytes():
-                    extend_body(body, part, limit)
-                return HttpReply(reply.status_code, reply.headers, bytes(body))
-        except httpx.TransportError as error:
-            refuse_untrusted(error)
-            return None
+            return future.result()
+        except BaseException:
+            future.cancel()  # after Ctrl-C nothing is sent any more
+            raise
 
 
 class AsyncSplitClient(ServiceClient):
@@ -152,9 +129,6 @@ class AsyncSplitClient(ServiceClient):
 
     Make it with `await AsyncSplitClient.connect(...)`; use it with `async with`, or close it.
     """
-
-    _http: httpx.AsyncClient
-    _turns: asyncio.Lock
 
     @classmethod
     async def connect(
@@ -168,13 +142,11 @@ class AsyncSplitClient(ServiceClient):
         renew_encoder: bool = False,
     ) -> Self:
         """Fetch the model's encoder and measure it; arguments and errors as of `SplitClient`."""
-        client = cls(key, builder, encoder_file, renew=renew_encoder)
-        client._turns = asyncio.Lock()
-        client._http = httpx.AsyncClient(
-            base_url=check_url(url), verify=build_tls_context(verify), timeout=ATTEMPT_TIMEOUT
+        client = cls(
+            url, key, builder, verify, encoder_file=encoder_file, renew_encoder=renew_encoder
         )
         try:
-            await client._carry_on(client._connect())
+            await client._connect()
         except BaseException:
             await client.close()
             raise
@@ -184,11 +156,11 @@ class AsyncSplitClient(ServiceClient):
         self, image: Float[Tensor, "C H W"], *, uncertainty: bool = False, group: str | None = None
     ) -> PrivatePrediction:
         """Get a private answer about an image; arguments and errors as of `SplitClient.ask`."""
-        return await self._carry_on(self._ask(image, uncertainty, group))
+        return await self._ask(image, uncertainty, group)
 
     async def budget(self) -> Budget:
         """Read the client's account, as `SplitClient.budget` does."""
-        return await self._carry_on(self._read(Budget, "/v1/budget"))
+        return await self._read(Budget, "/v1/budget")
 
     async def close(self) -> None:
         """Close the connection."""
@@ -201,67 +173,3 @@ class AsyncSplitClient(ServiceClient):
     async def __aexit__(self, *_: object) -> None:
         """Close the connection."""
         await self.close()
-
-    async def _carry_on(self, conversation: Conversation[Result]) -> Result:
-        outcome: object = None
-        try:
-            while True:
-                match conversation.send(outcome):
-                    case HttpRequest() as request:
-                        outcome = await self._send(request)
-                    case Pause(seconds):
-                        await asyncio.sleep(seconds)
-                    case Compute(work):
-                        outcome = await asyncio.to_thread(work)
-                    case TakeTurn(inner):
-                        async with self._turns:
-                            outcome = await self._carry_on(inner)
-        except StopIteration as end:
-            result: Result = end.value
-            return result
-
-    async def _send(self, request: HttpRequest) -> HttpReply | None:
-        method, path, headers, content, limit = request
-        body = bytearray()
-        try:
-            async with self._http.stream(method, path, headers=headers, content=content) as reply:
-                async for part in reply.aiter_bytes():
-                    extend_body(body, part, limit)
-                return HttpReply(reply.status_code, reply.headers, bytes(body))
-        except httpx.TransportError as error:
-            refuse_untrusted(error)
-            return None
-
-
-def extend_body(body: bytearray, part: bytes, limit: int) -> None:
-    """Add a part of a reply; ServiceError beyond the limit."""
-    body += part
-    if len(body) > limit:
-        raise ServiceError(f"the reply is longer than {limit} bytes")
-
-
-def refuse_untrusted(error: httpx.TransportError) -> None:
-    """Refuse to try again where the trust is missing: ServiceError."""
-    if "certificate" in str(error).lower():
-        raise ServiceError(
-            f"the service's certificate is not trusted: {error}; pass its authority as `verify`"
-        ) from None
-
-
-def check_url(url: str) -> str:
-    """Return a service's address; ServiceError where key and messages would travel in clear."""
-    parts = urlsplit(url)
-    if parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in LOOPBACK_HOSTS):
-        return url
-    raise ServiceError(f"url is {url!r}, must begin with https:// (http:// only for this machine)")
-
-
-def build_tls_context(verify: str | Path | bool) -> ssl.SSLContext:
-    """Return whom to trust: the system's authorities, or those of a file; ServiceError on False."""
-    if verify is False:
-        raise ServiceError("verify is False: anybody could answer; pass the authority's file")
-    if verify is not True and not Path(verify).is_file():
-        raise ServiceError(f"{verify} is no file; give the PEM file of the service's authority")
-    context = ssl.create_default_context(cafile=None if verify is True else str(verify))
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    return context

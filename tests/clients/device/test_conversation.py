@@ -1,25 +1,23 @@
 """The conversation with a service, without a socket: what is sent again, what is believed."""
 
+import asyncio
 import json
 from collections.abc import Sequence
-from typing import TypeVar
 
 import pytest
 
 from clients.device import PrivatePrediction
 from clients.device.conversation import (
-    Conversation,
     HttpReply,
     HttpRequest,
-    Pause,
     Uncertainty,
     build_query,
-    request_prediction,
+    read_prediction,
+    send_with_retries,
 )
 from clients.service.problems import ProblemError, ProblemKind
 from fedcel.errors import ModelVersionError, ServiceError, SpentError
 
-Result = TypeVar("Result")
 BODY = {
     "unit": "logits",
     "label": 1,
@@ -30,19 +28,30 @@ BODY = {
 }
 
 
-def spoken(
-    flow: Conversation[Result], replies: Sequence[HttpReply | None]
-) -> tuple[Result, list[HttpRequest | Pause]]:
-    """Return what a conversation ends with, and all that it did."""
-    coming, steps = list(replies), []
-    step = next(flow)
-    try:
-        while True:
-            steps.append(step)
-            step = flow.send(None if isinstance(step, Pause) else coming.pop(0))
-    except StopIteration as end:
-        assert not coming
-        return end.value, steps
+def ask(replies: Sequence[HttpReply | None]) -> tuple[PrivatePrediction, list[HttpRequest]]:
+    """Return the answer to a question about two classes, and what was sent."""
+    coming, sent = list(replies), []
+
+    async def send(request: HttpRequest) -> HttpReply | None:
+        sent.append(request)
+        return coming.pop(0)
+
+    question = build_query("key", "v" * 32, b"1234", uncertainty=False)
+    last_reply = asyncio.run(send_with_retries(send, question))
+    assert not coming
+    return read_prediction(last_reply, 2, 0.5), sent
+
+
+@pytest.fixture(autouse=True)
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds of each wait, in which no time passes."""
+    seconds: list[float] = []
+
+    async def sleep(pause: float) -> None:
+        seconds.append(pause)
+
+    monkeypatch.setattr("clients.device.conversation.asyncio.sleep", sleep)
+    return seconds
 
 
 def reply(status: int = 200, body: object = BODY, **headers: str) -> HttpReply:
@@ -61,18 +70,11 @@ def refusal(kind: ProblemKind, **more: float) -> HttpReply:
     return HttpReply(response.status_code, dict(response.headers), bytes(response.body))
 
 
-def ask() -> Conversation[PrivatePrediction]:
-    """Return a question that is answered with two classes."""
-    return request_prediction(build_query("key", "v" * 32, b"1234", uncertainty=False), 2, 0.5)
-
-
-def test_the_same_bytes_and_id_are_sent_again() -> None:
+def test_the_same_bytes_and_id_are_sent_again(waits: list[float]) -> None:
     """After a lost connection and a full queue; it waits longer each time, as asked at least."""
     lost, busy = None, refusal(ProblemKind.BUSY, retry_after=2.0)
-    prediction, steps = spoken(ask(), [lost, busy, reply()])
-    sends = [step for step in steps if isinstance(step, HttpRequest)]
-    waits = [step.seconds for step in steps if isinstance(step, Pause)]
-    assert len(sends) == 3 and len(set(map(repr, sends))) == 1
+    prediction, sent = ask([lost, busy, reply()])
+    assert len(sent) == 3 and len(set(map(repr, sent))) == 1
     assert 0.05 <= waits[0] <= 0.1 and waits[1] == 2.0
     assert (
         prediction.label,
@@ -87,24 +89,23 @@ def test_the_same_bytes_and_id_are_sent_again() -> None:
 def test_it_gives_up_after_six_refusals() -> None:
     """And says what was told last."""
     with pytest.raises(ServiceError, match=r"6 attempts: 503: The queue is full"):
-        spoken(ask(), [refusal(ProblemKind.BUSY, retry_after=1.0)] * 6)
+        ask([refusal(ProblemKind.BUSY, retry_after=1.0)] * 6)
 
 
-def test_a_service_has_thirty_seconds_to_start() -> None:
+def test_a_service_has_thirty_seconds_to_start(waits: list[float]) -> None:
     """Waits of five seconds at most; nobody there for longer is an error."""
-    _, steps = spoken(ask(), [*[None] * 9, reply()])
-    waits = [step.seconds for step in steps if isinstance(step, Pause)]
+    ask([*[None] * 9, reply()])
     assert max(waits) <= 5 and 14 <= sum(waits) < 30
     # .1 + .2 + ... + 3.2 and 5 at most, half of that at least: the 11th or 12th wait passes 30
     with pytest.raises(ServiceError, match=r"in 1[23] attempts: no connection"):
-        spoken(ask(), [None] * 20)
+        ask([None] * 20)
 
 
 @pytest.mark.parametrize("kind", [k for k in ProblemKind if k.status not in (429, 503)])
 def test_a_refusal_is_final(kind: ProblemKind) -> None:
     """Title and detail reach the asker, once."""
     with pytest.raises(ServiceError) as caught:
-        spoken(ask(), [refusal(kind, remaining=0.5)])
+        ask([refusal(kind, remaining=0.5)])
     assert kind.title in str(caught.value) and "left: 0.5" in str(caught.value)
     kinds = {
         ProblemKind.BUDGET: SpentError,
@@ -143,13 +144,13 @@ def test_a_refusal_is_final(kind: ProblemKind) -> None:
 def test_what_is_no_answer_is_not_believed(body: object) -> None:
     """Another shape, undefined values, another service."""
     with pytest.raises(ServiceError, match="(is no Answer|must be).*; is this a fedcel service"):
-        spoken(ask(), [reply(body=body)])
+        ask([reply(body=body)])
 
 
 def test_noisy_values_stay_as_they_are() -> None:
     """Also outside of [0, 1], beside the probabilities; uncertainty comes along."""
     body = {**BODY, "unit": "probabilities", "values": [-0.4, 1.2], "entropy": 0.2}
-    prediction, _ = spoken(ask(), [reply(body=body | {"information": -0.1})])
+    prediction, _ = ask([reply(body=body | {"information": -0.1})])
     assert prediction.probabilities.tolist() == pytest.approx([0.4, 0.6])
     assert prediction.values.tolist() == [-0.4, 1.2]
     assert prediction.uncertainty == Uncertainty(0.2, -0.1)

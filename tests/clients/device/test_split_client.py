@@ -1,6 +1,7 @@
 """Both clients against a real service in this process."""
 
 import asyncio
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from clients.device import AsyncSplitClient, ImageOwner, PrivatePrediction, SplitClient
-from clients.device.split_client import check_url
+from clients.device.conversation import check_url
 from clients.service_messages import ExpectedCard
 from fedcel.errors import LeakError, LeakLimitError, ServiceError
 from fedcel.posterior.predict import apply_heads
@@ -107,17 +108,37 @@ def test_trust_cannot_be_turned_off_and_errors_say_what_is_wrong(
         SplitClient("https://localhost:1", up.key, OWNER, verify=False)
     with pytest.raises(ServiceError, match="401"):
         SplitClient(up.url, "wrong", OWNER)
-    monkeypatch.setattr("time.sleep", lambda _: None)
+    monkeypatch.setattr("clients.device.conversation.MAX_CONNECT_SECONDS", 0.1)
     with pytest.raises(ServiceError, match="no connection"):
         SplitClient("http://127.0.0.1:9", up.key, OWNER)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a fork beside threads
+def test_a_client_is_of_one_process_and_ends_with_its_context(up: Running) -> None:
+    """A fork has no thread that would ask; after the end nothing is left of it."""
+    with SplitClient(up.url, up.key, OWNER) as client:
+        thread = client._thread
+        child = os.fork()
+        if child == 0:
+            try:
+                client.budget()
+            except ServiceError:
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert client.budget().client == "phone"
+    assert not thread.is_alive()
+    with pytest.raises(ServiceError, match="closed"):
+        client.ask(X[0])
 
 
 def test_a_reply_without_end_is_cut(up: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """More bytes than a reply may have."""
     endless = httpx.MockTransport(lambda _: httpx.Response(200, content=b"0" * (2**20 + 1)))
-    real = httpx.Client
+    real = httpx.AsyncClient
     monkeypatch.setattr(
-        httpx, "Client", lambda **k: real(base_url=k["base_url"], transport=endless)
+        httpx, "AsyncClient", lambda **k: real(base_url=k["base_url"], transport=endless)
     )
     with pytest.raises(ServiceError, match="longer than"):
         SplitClient(up.url, up.key, OWNER)

@@ -84,15 +84,17 @@ def test_a_client_asks_with_the_encoder_of_the_folder(
     x, y = served.splits.test
     owner = ImageOwner(x[:60], y[:60], message_limit=2.5)
     asked: list[str] = []
-    send = httpx.Client.send
+    send = httpx.AsyncClient.send
 
-    def note(client: httpx.Client, request: httpx.Request, **options: object) -> httpx.Response:
+    async def note(
+        client: httpx.AsyncClient, request: httpx.Request, **options: object
+    ) -> httpx.Response:
         asked.append(request.url.path)
-        return send(client, request, **options)  # type: ignore[arg-type]
+        return await send(client, request, **options)  # type: ignore[arg-type]
 
     file = hub / "encoder.safetensors"
     with running(tmp_path, served) as up:
-        monkeypatch.setattr(httpx.Client, "send", note)
+        monkeypatch.setattr(httpx.AsyncClient, "send", note)
         with SplitClient(up.url, up.key, owner, encoder_file=file) as client:
             assert client.ask(x[0]).is_fresh
         assert asked == ["/v1/model", "/v1/query"]
@@ -103,6 +105,7 @@ def test_a_client_asks_with_the_encoder_of_the_folder(
                 return (await waiting.ask(x[1])).is_fresh
 
         assert asyncio.run(ask())
+        assert asked == 2 * ["/v1/model", "/v1/query"]
         other = tmp_path / "other.safetensors"
         other.write_bytes(file.read_bytes()[:-1] + b"\0")
         with pytest.raises(ServiceError, match="not the one that /v1/model states"):
