@@ -6,26 +6,13 @@ noise alone and the undefended net in both. A variant has one colour and one mar
 
 import hashlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from result_rows import compare_variants
 
-from sims.report.chart_files import write_chart
-from sims.report.figures import (
-    FAINT,
-    INK,
-    Look,
-    Mark,
-    Point,
-    add_legend,
-    crop_collapsed,
-    draw_marks,
-    draw_variant,
-)
-from sims.report.summary import Summary
+from sims.report.chart import INK, Chart, Look, Mark, Point, Series, write_chart
+from sims.report.figures import Sweep, make_accuracy_panel, place_point
 from sims.results.columns import ACCURACY, BITS, POSITIONS, Column
 from sims.results.intervals import Estimate, crossed_interval
 from sims.results.records import BenchRow
@@ -70,8 +57,8 @@ NAMES = {
 }
 
 
-def list_points(file: str) -> list[Point]:
-    """Return the points of the drawn variants, by variant and strength, with 95 % intervals."""
+def list_sweeps(file: str) -> dict[str, Sweep]:
+    """Return the drawn variants, each with its points by rising strength and 95 % intervals."""
     bench = compare_variants(file)
     groups: dict[tuple[str, float], list[int]] = {}
     for number, row in enumerate(bench.rows):
@@ -82,17 +69,19 @@ def list_points(file: str) -> list[Point]:
         values = bench.measured[:, numbers, POSITIONS[column.key]]
         return crossed_interval(values[0], values[1:].mean(1))
 
-    points = []
-    for (variant, _), numbers in sorted(groups.items()):
-        accuracy, bits = mean(numbers, ACCURACY), mean(numbers, BITS)
-        if accuracy.mean is None or bits.mean is None:
-            continue
-        summary = Summary(variant, (bench.rows[numbers[0]],), ())
-        half = None if accuracy.half is None else 100 * accuracy.half
-        points.append(
-            Point(LOOKS[variant], summary, bits.mean, 100 * accuracy.mean, bits.half, half)
+    points: dict[str, list[Point]] = {}
+    for (variant, strength), numbers in sorted(groups.items()):
+        name = f"{NAMES[variant]}, {strength:g}"
+        point = place_point(name, BITS, mean(numbers, BITS), mean(numbers, ACCURACY))
+        if point is not None:
+            points.setdefault(variant, []).append(point)
+    undefended = {row.variant for row in bench.rows if row.undefended}
+    return {
+        variant: Sweep(
+            Series(NAMES[variant], LOOKS[variant], placed, "marks"), variant in undefended
         )
-    return points
+        for variant, placed in points.items()
+    }
 
 
 def find_cap(rows: Sequence[BenchRow]) -> float:
@@ -100,39 +89,32 @@ def find_cap(rows: Sequence[BenchRow]) -> float:
     return max(row.bits_cap for row in rows if row.bits_cap is not None)
 
 
-def draw_figure(points: Sequence[Point], cap: float) -> Figure:
-    """Draw both panels; up and left is better."""
-    figure = Figure(figsize=(9, 4.7), layout="constrained")
-    panels = figure.subplots(1, 2, sharex=True, sharey=True)
-    for axes, (title, variants) in zip(panels, PANELS.items(), strict=True):
-        draw_panel(axes, [point for point in points if point.summary.variant in variants], cap)
-        axes.set_title(title, color=INK, fontsize=11)
-        entries = [(LOOKS[name], NAMES[name]) for name in variants]
-        add_legend(axes, entries, lines=True)
-    for axes in panels:
-        crop_collapsed(
-            axes, points, [p for p in points if p.summary.variant in PANELS[axes.get_title()]]
-        )
-        axes.set_xlim(left=-0.06 * cap, right=1.04 * cap)
-    panels[0].set_ylabel("test accuracy, %", color=INK)
-    return figure
+def make_chart(sweeps: Mapping[str, Sweep], cap: float) -> Chart:
+    """Return both panels; up and left is better."""
+    marks = [Mark(0.0, "label only", "--"), Mark(cap, "all of it", ":")]
+    limits = {"xlim": (-0.06 * cap, 1.04 * cap)}
+    panels = [
+        make_accuracy_panel(
+            [sweeps[name].series for name in variants if name in sweeps],
+            sweeps.values(), marks, limits,
+        )._replace(title=title)
+        for title, variants in PANELS.items()
+    ]  # fmt: skip
+    label = "bits beyond the label that leak (less is better)"
+    return Chart(label, panels, "panels", has_common_scale=True, is_wide=True)
 
 
-def draw_panel(axes: Axes, points: Sequence[Point], cap: float) -> None:
-    """Draw the variants of a panel, each joined in the order of its strengths."""
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(FAINT)
-    axes.tick_params(colors=INK, color=FAINT)
-    axes.grid(color=FAINT, alpha=0.2, linewidth=0.6)
-    for variant in dict.fromkeys(point.summary.variant for point in points):
-        draw_variant(axes, [point for point in points if point.summary.variant == variant])
-    draw_marks(axes, [Mark(0.0, "label only", "--"), Mark(cap, "all of it", ":")])
-    axes.set_xlabel("bits beyond the label that leak (less is better)", color=INK)
-
-
-def digest_points(points: Sequence[Point]) -> str:
+def digest_points(sweeps: Mapping[str, Sweep]) -> str:
     """Return what changes with what is drawn, and with nothing else."""
-    numbers = ((p.summary.variant, p.look, p.x, p.y, p.x_half, p.y_half) for p in points)
+
+    def find_half(low: float | None, high: float | None) -> float | None:
+        return None if low is None or high is None else (high - low) / 2
+
+    numbers = (
+        (variant, series.look, p.x, p.y, find_half(p.x_low, p.x_high), find_half(p.y_low, p.y_high))
+        for variant, (series, _) in sweeps.items()
+        for p in series.points
+    )
     lines = (
         " ".join(f"{part:.3f}" if isinstance(part, float) else str(part) for part in line)
         for line in numbers
@@ -143,10 +125,10 @@ def digest_points(points: Sequence[Point]) -> str:
 def write_figures(folder: Path) -> None:
     """Draw every figure into a folder; each says what points it shows."""
     for name, file in FIGURES.items():
-        points = list_points(file)
-        write_chart(draw_figure(points, find_cap(compare_variants(file).rows)), folder, name)
+        sweeps = list_sweeps(file)
+        write_chart(make_chart(sweeps, find_cap(compare_variants(file).rows)), folder, name)
         with (folder / f"{name}.svg").open("a") as svg:
-            svg.write(f"<!-- points {digest_points(points)} -->\n")
+            svg.write(f"<!-- points {digest_points(sweeps)} -->\n")
 
 
 if __name__ == "__main__":

@@ -6,8 +6,19 @@ from fedcel.attacks import Inversion, ReconstructionScores
 from fedcel.leakage import USELESS_BITS, Leakage
 from sims.report.page import Part
 from sims.report.reconstruction_strips import Strip
-from sims.report.table import DASH, Table, format_number, make_table
+from sims.report.table import (
+    DASH,
+    LABEL_ONLY,
+    NO_MESSAGE,
+    Table,
+    format_number,
+    make_anchor,
+    make_table,
+    measure_records,
+    tabulate,
+)
 from sims.report.templates import render_template
+from sims.results.columns import MSE, find_columns
 
 SHOWN = 12  # images in a row
 
@@ -41,10 +52,11 @@ def render_audit(leak: Leakage, inversion: Inversion | None, title: str, conditi
         title=title,
         conditions=conditions,
         lines=str(leak).splitlines(),
-        bar=100 * min(1.0, max(0.0, (bits or 0.0) / cap)) if cap else 0.0,
+        share=(bits or 0.0) / cap if cap else 0.0,
         bits=format_number(bits, 2),
         cap=format_number(cap, 1),
         parts=[part._replace(is_open=True) for part in (measured, rebuilt)],
+        versions="",
     )
 
 
@@ -69,28 +81,21 @@ def make_measures_table(leak: Leakage) -> Table:
         ]
         for name, (*values, unseen, cap) in measures.items()
     ]
-    shares = map(format_share, (leak.identification, leak.identification_half_width))
     right = f"right image of {leak.identification_candidates}, %"
-    rows.append([right, *shares, DASH, DASH, "100.0"])
+    shares = (leak.identification, leak.identification_half_width)
+    percents = (format_number(None if share is None else 100 * share, 1) for share in shares)
+    rows.append([right, *percents, DASH, DASH, "100.0"])
     head = ("", "measured", "±", "certificate", "unseen images", "at most")
     return make_table("What leaks", head, rows)
-
-
-def format_share(value: float | None) -> str:
-    """Return a share as percent with one decimal, without the sign."""
-    return format_number(None if value is None else 100 * value, 1)
 
 
 def make_attacks_table(scores: Mapping[str, ReconstructionScores]) -> Table:
     """Return the score card of every attack, above the errors of guesses without a message."""
     first = next(iter(scores.values()))
-    rows = [
-        [
-            *(name, format_number(score.mse, 4), format_number(score.psnr, 1)),
-            *(format_number(score.ssim, 3), format_share(score.identification_1)),
-        ]
-        for name, score in scores.items()
+    lines = [measure_records((name,), [score]) for name, score in scores.items()]
+    lines += [
+        make_anchor(LABEL_ONLY, {MSE.key: first.oracle_mse}),
+        make_anchor(NO_MESSAGE, {MSE.key: first.mean_mse}),
     ]
-    guesses = {"label only (class means)": first.oracle_mse, "nothing (mean image)": first.mean_mse}
-    rows += [[name, format_number(mse, 4), DASH, DASH, DASH] for name, mse in guesses.items()]
-    return make_table("Attacks", ("attack", "MSE", "PSNR, dB", "SSIM", "right image, %"), rows)
+    columns = [MSE.titled("MSE"), *find_columns("psnr", "ssim", "identification-1")]
+    return tabulate("Attacks", ["attack"], columns, lines)

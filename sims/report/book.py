@@ -13,7 +13,6 @@ from torch import Tensor
 from fedcel.attacks import AttackRow
 from fedcel.errors import RunError, SettingsError
 from fedcel.files import read_tensors
-from fedcel.posterior import Trace
 from fedcel.runs import GUESSES_FILE, run_folder
 from fedcel.settings import Settings
 from sims.results.attack_results import average_attacks, read_pictures, read_results
@@ -52,8 +51,6 @@ class FinishedRun:
     """Originals, class means and reconstructions."""
     guesses: dict[str, Tensor] = field(default_factory=dict)
     """The optimal attacker's at a few messages; {} for runs that were measured without them."""
-    trace: Trace | None = None
-    """Diagnosed quantities of the chain; without rows where nothing was sampled."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +137,6 @@ def read_finished(folder: Path) -> FinishedRun:
         attacks=tuple(row for result in read_results(folder) for row in result.rows),
         images=read_images(folder),
         guesses=read_tensors(guesses)[0] if guesses.exists() else {},
-        trace=run_folder.open_trace(folder),
     )
 
 

@@ -13,11 +13,11 @@ from sims.report.table import (
     DASH,
     Table,
     escape_latex,
-    find_anchors,
     format_estimate,
     format_latex,
     format_markdown,
-    format_number,
+    join_numbers,
+    list_anchors,
     make_table,
 )
 from sims.results.bench_rows import read_bench_rows, read_image_vectors
@@ -39,6 +39,13 @@ from sims.results.records import BenchRow, CellAttack, FailedCell
 from sims.results.worst_attack import common_attacks, comparable_attacks, hold_to_common
 
 NEVER = "never this accurate"
+SIGNS = (
+    "Accuracy is matched seed by seed, linearly between neighbouring strengths. ±: 95 % interval "
+    "over seeds by Student's t, from three on; of accuracy, bits, identification and MSE also over "
+    "test images, by a bootstrap with the candidates held fixed, where each image's values were "
+    f"kept. ≤: the sweep ends, or is best, at a higher accuracy, so it leaks at most this. {DASH}: "
+    "not measured. The bits are exact for these targets and one message each."
+)
 COLUMNS = find_columns(
     *("accuracy", "bits-beyond-label", "identification-optimal", "mse", "certificate-bits"),
     *("certificate-bits-within-class", "within-class-spread", "attention-share"),
@@ -91,21 +98,13 @@ def make_matched_tables(
     tables = [table for loss in points for table in make_loss_tables(bench, loss)]
     if most := max(points):
         tables.append(make_overall_table(bench, most))
-    failed = [cell.cell for cell in read_records(folder / FAILED_FILE, FailedCell)]
-    conditions = describe_all(bench)
-    conditions += f" Failed, and in no row: {', '.join(failed)}." if failed else ""
+    conditions = describe_conditions(bench, read_records(folder / FAILED_FILE, FailedCell))
     if latex:
         parts = [escape_latex(conditions), *map(format_latex, tables)]
     else:
         parts = ["Variants at matched accuracy.", conditions]
-        parts += [f"{caption_markdown(table)}\n\n{format_markdown(table)}" for table in tables]
+        parts += [f"**{t.name}.** {t.note}".strip() + f"\n\n{format_markdown(t)}" for t in tables]
     return "\n\n".join(parts) + "\n"
-
-
-def caption_markdown(table: Table) -> str:
-    """Return heading and note of a table as Markdown."""
-    heading = f"**{table.heading}**" if table.heading else ""
-    return " ".join(filter(None, (heading, table.note)))
 
 
 def open_comparison(folder: Path, against: str | None = None) -> Comparison:
@@ -135,76 +134,45 @@ def parse_losses(text: str) -> list[float]:
     return losses
 
 
-def describe_all(bench: Comparison) -> str:
-    """Return the conditions of the numbers: targets, caps, seeds, signs, attacks, intervals."""
-    rows = bench.rows
-
-    def join(values: Iterable[float | None], digits: int = 0) -> str:
-        texts = dict.fromkeys(format_number(v, digits) for v in values if v is not None)
-        return ", ".join(texts) or DASH
-
-    undefended = next((row.name for row in rows if row.undefended), DASH)
-    return (
-        f"M = {join(row.candidates for row in rows)} targets; bits beyond the label are at most "
-        f"{join((row.bits_cap for row in rows), 2)}; identification is among "
-        f"{join(row.identification_candidates for row in rows)} images. "
-        f"Seeds {', '.join(map(str, bench.seeds))}; means with 95 % intervals from three seeds on. "
-        f"The undefended variant is {undefended!r}, accuracy matched seed by seed, "
-        "linearly between neighbouring strengths. "
-        "≤: the sweep ends, or is best, at a higher accuracy, so it leaks at most this; "
-        f"{DASH}: not measured. The bits are exact for these targets and one message each."
-        f"{describe_attacks(rows)}{describe_failed_attacks(rows)}"
-        f"{describe_intervals(len(bench.measured) - 1)}"
+def describe_conditions(bench: Comparison, failed: Sequence[FailedCell]) -> str:
+    """Return the meaning of the signs, and under which conditions the numbers hold."""
+    rows, common = bench.rows, common_attacks(bench.rows)
+    left_out = dict.fromkeys(
+        name_attack(attack, row)
+        for row in rows
+        for key, attack in comparable_attacks(row).items()
+        if key not in common
     )
+    worst = dict.fromkeys(name_attack(row.worst, row) for row in rows if row.worst)
+    caps = (row.bits_cap and round(row.bits_cap, 2) for row in rows)
+    facts = {
+        "Targets M": join_numbers(row.candidates for row in rows),
+        "Most bits beyond the label": join_numbers(caps),
+        "Images to identify among": join_numbers(row.identification_candidates for row in rows),
+        "Seeds": ", ".join(map(str, bench.seeds)),
+        "Undefended": next((row.name for row in rows if row.undefended), ""),
+        "MSE of the worst attack that all cells met (knowledge, budget)": "; ".join(worst),
+        "Cells without it": ", ".join(row.run for row in rows if worst and row.worst is None),
+        "Attacks that not all cells met, left out": "; ".join(left_out),
+        "Attacks that failed": describe_failed_attacks(rows),
+        "Cells that failed, and are in no row": ", ".join(cell.cell for cell in failed),
+        "Bootstrap samples of the test images": str(len(bench.measured) - 1),
+    }
+    return SIGNS + "".join(f" {name}: {value}." for name, value in facts.items() if value)
 
 
-def describe_attacks(rows: Sequence[BenchRow]) -> str:
-    """Return the trained attacks behind the rows' errors, and on how many targets if not all.
-
-    And what is left out: attacks that only some cells have met, cells that met none of the others.
-    """
-    worst: dict[str, None] = {}
-    others: dict[str, None] = {}
-    common = common_attacks(rows)
-    for row in rows:
-        if row.worst:
-            count = row.worst.targets or row.candidates
-            few = "" if count == row.candidates else f", {count} targets"
-            worst[f"{name_attack(row.worst)}{few}"] = None
-        attacks = comparable_attacks(row).items()
-        others |= dict.fromkeys(name_attack(a) for key, a in attacks if key not in common)
-    outside = [row.run for row in rows if row.worst is None]
-    met = f"{len(rows) - len(outside)} of {len(rows)} cells" if outside else "every cell"
-    text = ""
-    if worst:
-        text = f" MSE: the worst attack that {met} met (knowledge, budget): {'; '.join(worst)}."
-    if worst and outside:
-        text += f" Cells without it, and so without MSE: {', '.join(outside)}."
-    return text + (f" Not on every cell, and left out: {'; '.join(others)}." if others else "")
-
-
-def describe_failed_attacks(rows: Sequence[BenchRow]) -> str:
+def describe_failed_attacks(rows: Iterable[BenchRow]) -> str:
     """Return the attacks that failed, by run: there the worst is that of the others."""
-    failed = [f"{row.run} ({', '.join(row.failed_attacks)})" for row in rows if row.failed_attacks]
-    return f" Attacks that failed, and so are in no number: {'; '.join(failed)}." if failed else ""
-
-
-def describe_intervals(samples: int) -> str:
-    """Return the meaning of the intervals; `samples` is the number of bootstrap samples."""
-    if not samples:
-        return " Intervals: Student's t over seeds; these test images are taken as given."
-    return (
-        " Intervals: Student's t over seeds and, added as variances, a bootstrap over the test "
-        f"images, {samples} samples, the same in every cell, candidates held fixed; of "
-        "accuracy, bits, identification and, where it was kept, the attack's error. All else is "
-        "over seeds alone."
+    return "; ".join(
+        f"{row.run} ({', '.join(row.failed_attacks)})" for row in rows if row.failed_attacks
     )
 
 
-def name_attack(attack: CellAttack) -> str:
-    """Return an attack's name, knowledge and budget, as far as they are known."""
+def name_attack(attack: CellAttack, row: BenchRow) -> str:
+    """Return an attack's name, knowledge and budget as known, and its targets if not all."""
     budget = "" if attack.budget is None else f"{attack.budget:g}"
-    return ", ".join(part for part in (attack.attack, attack.knowledge, budget) if part)
+    few = f"{attack.targets} targets" if attack.targets not in (None, row.candidates) else ""
+    return ", ".join(part for part in (attack.attack, attack.knowledge, budget, few) if part)
 
 
 def make_loss_tables(
@@ -225,7 +193,7 @@ def make_loss_tables(
     lines = [[bench.titles[name], *format_match(matches[name], bench, columns)] for name in names]
     head = ("variant", *(column.head for column in columns))
     lines += make_anchor_lines(bench.rows, columns)
-    tables = [make_table("At matched accuracy", head, lines)._replace(heading=f"At {below}")]
+    tables = [make_table(f"At {below}", head, lines)]
     if bench.against is not None:
         lines = [
             [bench.titles[name], *format_gaps(matches[name], matches[bench.against]).values()]
@@ -233,8 +201,8 @@ def make_loss_tables(
             if name != bench.against
         ]
         head = ("variant", *(column.head for column in COMPARED), "seeds")
-        note = f"Difference to {bench.titles[bench.against]}, paired by seed:"
-        tables.append(make_table("Differences", head, lines)._replace(note=note))
+        name = f"Differences to {bench.titles[bench.against]}, paired by seed"
+        tables.append(make_table(name, head, lines))
     return tables
 
 
@@ -270,8 +238,8 @@ def format_match(matches: Matches, bench: Comparison, columns: Sequence[Column])
 def make_anchor_lines(rows: Sequence[BenchRow], columns: Sequence[Column]) -> list[list[str]]:
     """Return the lines of attackers without any message: with the label, or with nothing."""
     return [
-        [f"*{anchor.label}*", *(format_estimate(c, anchor.measure(c)) for c in columns)]
-        for anchor in find_anchors(rows)
+        [*anchor.texts, *(format_estimate(c, anchor.measure(c)) for c in columns)]
+        for anchor in list_anchors(rows)
     ]
 
 
@@ -316,8 +284,7 @@ def make_overall_table(bench: Comparison, most: float) -> Table:
         "The area under each curve, over its width: at every loss the fewest "
         "bits that the variant reaches, or the undefended net's, and the MSE of the same net."
     )
-    table = make_table("Over all losses", head, lines)
-    return table._replace(heading="Over all losses.", note=explanation)
+    return make_table("Over all losses", head, lines)._replace(note=explanation)
 
 
 def mean_bits(matches: Matches) -> float:

@@ -2,45 +2,44 @@
 
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from markupsafe import Markup
-from matplotlib.figure import Figure
 
 from fedcel.files import write_whole
 from sims.progress import show_steps
-from sims.report import chart_files, figures, larger_budgets, tables, verdict
+from sims.report import chart, figures, tables, verdict
 from sims.report.book import Book, read_book, read_live
-from sims.report.reconstruction_strips import Strip, encode_png, make_grid, make_strips
-from sims.report.showcase import make_showcase
+from sims.report.reconstruction_strips import (
+    Strip,
+    encode_png,
+    list_guesses,
+    make_grid,
+    make_strips,
+)
 from sims.report.summary import Summary, summarise_book
-from sims.report.table import Table, format_columns, tabulate
+from sims.report.table import Table, format_columns
 from sims.report.templates import render_template
-from sims.results.records import LiveRow, RoundEvent
+from sims.results.records import LiveRow
 
-CURVES: dict[str, tuple[Callable[[RoundEvent], float | None], str, bool]] = {
-    "accuracy": (lambda event: event.accuracy, "validation accuracy", False),
-    "spread": (lambda event: event.within_class_spread, "within-class spread (log)", True),
-    "weight": (lambda event: event.cel_weight, "weight λγ of the loss", False),
-}
 FIGURE_LABELS = {
     "bits": "Accuracy against bits beyond the label",
     "mse": "Accuracy against the worst attack's reconstruction error",
-    "identification": "Accuracy against how often the worst attack picks the right image",
     "accuracy": "Validation accuracy by round",
     "spread": "Within-class spread by round, log scale",
     "weight": "Weight of the conditional entropy loss by round",
     "private": "Accuracy of private answers over epsilon",
-    "live": "Right answers and rightly picked images by the price of an answer",
-    "chain": "The chain by round: log-likelihood and logits, in standard deviations",
-    "convergence": "R-hat and effective sample size by round",
+    "r-hat": "Split R-hat by round",
+    "ess": "Effective sample size by round",
 }
 MAX_CURVES = 12
 """Lines over the rounds that are still told apart; of more variants the two featured are drawn."""
 PAGE_STEPS = 5
 """Figures that take as long as the images and the page, about."""
+LONGEST_LABEL = 30
+"""Letters of a name that a terminal has room for."""
 
 
 class Part(NamedTuple):
@@ -74,9 +73,6 @@ class Report:
         pair = {"undefended": self.verdict.base, "defended": self.verdict.best}
         featured = {place: summary for place, summary in pair.items() if summary is not None}
         self.featured = featured or {"first": self.summaries[0]}
-        sampled = [s.runs[0] for s in self.featured.values() if s.runs[0].trace]
-        self.sampled = next((r for r in reversed(sampled) if r.trace and r.trace.rows), None)
-        """A featured run that sampled anything, the defended one first."""
 
 
 def write_report(folder: Path, charts: Path | None = None) -> Path:
@@ -92,11 +88,11 @@ def write_report(folder: Path, charts: Path | None = None) -> Path:
     with show_steps("drawing the report") as show_step:
         show_step(0, 0, "reading the numbers")
         report = Report(folder)
-        pictures = draw_figures(report)
+        pictures = make_charts(report)
         steps, svgs = len(pictures) + PAGE_STEPS, dict[str, str]()
-        for done, (name, figure) in enumerate(pictures.items()):
+        for done, (name, picture) in enumerate(pictures.items()):
             show_step(done, steps, f"figure {done + 1} of {len(pictures)}")
-            svgs[name] = figures.render_figure(figure, name, "svg").decode()
+            svgs[name] = chart.render_chart(picture, name, "svg").decode()
         show_step(len(pictures), steps, "images and page")
         strips = make_strips(report.summaries)
         html = render_page(report, svgs, strips)
@@ -106,9 +102,9 @@ def write_report(folder: Path, charts: Path | None = None) -> Path:
             write_whole(folder / "figures" / "reconstructions.png", encode_png(make_grid(strips)))
         page = folder / "report.html"
         write_whole(page, html)
-        for done, (name, figure) in enumerate(pictures.items() if charts else ()):
+        for done, (name, picture) in enumerate(pictures.items() if charts else ()):
             show_step(done, len(pictures), f"chart {done + 1} of {len(pictures)}")
-            chart_files.write_chart(figure, charts or folder, name)
+            chart.write_chart(picture, charts or folder, name)
     return page
 
 
@@ -129,45 +125,45 @@ def format_summary(folder: Path) -> str:
     )
     blocks = [
         textwrap.fill(verdict.describe_left_out(conclusion.runs), 96),
-        format_columns(tables.tabulate_anchored("Summary", tables.TERMINAL, summaries)),
+        format_columns(
+            tables.tabulate_variants(
+                "Summary", ("variant", "worst attack"), tables.TERMINAL, summaries
+            ),
+            LONGEST_LABEL,
+        ),
         *(textwrap.fill(paragraph, 96) for paragraph in paragraphs),
     ]
     return "\n\n".join([*filter(None, blocks), ""])
 
 
-def draw_figures(report: Report) -> dict[str, Figure]:
-    """Return every figure that the numbers allow, by file name.
+def make_charts(report: Report) -> dict[str, chart.Chart]:
+    """Return every chart that the numbers allow, by file name.
 
     Curves of errors join strengths, so they are of attacks that every cell met: a stronger attack
     at one alone would bend them.
     """
     summaries, featured = report.summaries, report.featured
     looks = figures.choose_looks(summaries)
-    figure_of_name: dict[str, Figure | None] = {
-        "bits": figures.draw_bits_trade_off(summaries),
-        "mse": figures.draw_mse_trade_off(report.compared),
-        "identification": figures.draw_identification_trade_off(report.compared),
-        "private": figures.draw_private(list(featured.values()), looks),
-        "live": figures.draw_live(report.live),
+    charts: dict[str, chart.Chart | None] = {
+        "bits": figures.make_bits_trade_off(summaries),
+        "mse": figures.make_mse_trade_off(report.compared),
+        "private": figures.make_private(list(featured.values()), looks),
     }
-    curves = summaries if len(summaries) <= MAX_CURVES else list(featured.values())
-    for name, (value, label, log) in CURVES.items():
-        figure_of_name[name] = figures.draw_curve(curves, looks, value, label=label, log=log)
+    shown = summaries if len(summaries) <= MAX_CURVES else list(featured.values())
+    for name, curve in figures.CURVES.items():
+        charts[name] = figures.make_curve(shown, looks, curve)
     for place, summary in featured.items():
         result = summary.results[0]
-        figure_of_name[f"reliability-{place}"] = figures.draw_reliability(
+        charts[f"reliability-{place}"] = figures.make_reliability(
             result.reliability, looks[summary.variant], tables.name_predictor([result])
         )
-    trace = report.sampled and report.sampled.trace
-    if trace and (convergence := figures.draw_convergence(trace)):
-        # Without enough rounds to judge it by, a chain's path is a picture of nothing.
-        figure_of_name |= {"chain": figures.draw_chain_path(trace), "convergence": convergence}
-    return {name: figure for name, figure in figure_of_name.items() if figure is not None}
+    return {name: drawing for name, drawing in charts.items() if drawing is not None}
 
 
 def render_page(report: Report, svgs: Mapping[str, str], strips: Sequence[Strip]) -> str:
     """Return the page; every text from the files is escaped by the template."""
     summaries, conclusion = report.summaries, report.verdict
+    guesses = {summary.label: list_guesses(summary) for summary in report.featured.values()}
     return render_template(
         "report/report.html.jinja",
         title=report.book.title,
@@ -175,9 +171,9 @@ def render_page(report: Report, svgs: Mapping[str, str], strips: Sequence[Strip]
         sentence=conclusion.sentence,
         alarms=verdict.find_alarms(summaries),
         update_sentence=verdict.describe_single_image_updates(conclusion),
-        showcase=make_showcase(report.featured),
+        showcase={label: rows for label, rows in guesses.items() if rows},
         candidates=conclusion.shown.row.candidates or "the",
-        first=tables.tabulate_anchored("Accuracy and leak", tables.FIRST, summaries),
+        first=tables.tabulate_variants("Accuracy and leak", ["variant"], tables.FIRST, summaries),
         seeds=verdict.describe_seeds(summaries),
         cautions=list(verdict.list_cautions(conclusion)),
         parts=[part for part in list_parts(report, svgs, strips) if not part.is_empty],
@@ -185,107 +181,125 @@ def render_page(report: Report, svgs: Mapping[str, str], strips: Sequence[Strip]
     )
 
 
-def list_parts(report: Report, svgs: Mapping[str, str], strips: Sequence[Strip]) -> Iterator[Part]:
-    """Yield the parts of the page below its head."""
+def list_parts(report: Report, svgs: Mapping[str, str], strips: Sequence[Strip]) -> list[Part]:
+    """Return the parts of the page below its head."""
     summaries, conclusion = report.summaries, report.verdict
+    captions = FIGURE_LABELS | {f"reliability-{k}": s.label for k, s in report.featured.items()}
 
     def plots(*names: str) -> list[tuple[str, Markup]]:
-        return [(FIGURE_LABELS[n], inline_svg(svgs[n])) for n in names if n in svgs]
+        return [(captions[n], inline_svg(svgs[n])) for n in names if n in svgs]
 
-    yield Part(
-        "All measures", tables=[tables.tabulate_anchored("Variants", tables.MAIN, summaries)]
-    )
-    yield Part(
-        "Behind each leak",
-        "Bits and certificate are of the test images. “Unseen” bounds what an image of the same "
-        "population tells on average, whoever attacks, with 95 % confidence: by Bernstein's "
-        "inequality, which assumes only that features are bounded, and by Student's t, an "
-        "approximation that assumes that no rare image tells far more.",
-        tables=[tabulate("Behind the leak", tables.DETAILS, summaries)],
-    )
-    yield Part(
-        "Cost on the device",
-        "A device runs the encoder alone and sends these bytes for each image. FLOPs are those of "
-        "its matrix products and convolutions: a multiplication and an addition are two. A "
-        "training step is timed against one without the loss.",
-        tables=[tabulate("Cost on the device", tables.DEVICE, summaries)],
-    )
-    yield Part(
-        "Accuracy against leakage",
-        "Compare at equal accuracy. Thin lines join the strengths of one variant. The worst "
-        "trained attack is the one with the lowest MSE. Dashed and dotted lines are reached "
-        "without an attack.",
-        plots=plots("bits", "mse", "identification"),
-    )
-    note = "Test images that no attacker saw. Below them, the best image of each attack."
-    yield Part(
-        "What an attacker reconstructs",
-        f"{note} {verdict.describe_attack(conclusion)}",
-        strips=strips,
-        lines=() if strips else ["There are no reconstructions: no attack that makes images ran."],
-    )
-    yield Part(
-        "Training",
-        "On the validation set. The band, where there is one, is the range over training seeds.",
-        plots=plots(*CURVES),
-    )
-    yield Part(
-        "How far the confidence can be trusted",
-        "On the dotted line, confidence equals accuracy. Filled markers: the average over the "
-        "posterior's samples, or the last model where none were kept. Open markers: the point "
-        "model. Below, how many answers had that confidence.",
-        plots=[
-            (summary.label, inline_svg(svgs[name]))
-            for place, summary in report.featured.items()
-            if (name := f"reliability-{place}") in svgs
-        ],
-        tables=[tables.tabulate_predictors(summaries)],
-    )
-    convergence = report.sampled and report.sampled.result.convergence
-    yield Part(
-        "Whether the chain has converged",
-        "Judged on held-out log-likelihood and the logits of validation images. Dotted lines: "
-        "limits of convergence." + (f" In the run shown: {convergence}." if convergence else ""),
-        plots=plots("chain", "convergence"),
-    )
-    yield Part(
-        "Private answers",
-        "Answers of the service within a privacy budget. Dotted: accuracy without privacy. No "
-        "mechanism of that epsilon exceeds the ceiling, with balanced classes.",
-        plots=plots("private"),
-        tables=[tables.tabulate_private(summaries)],
-    )
-    yield Part(
-        "Attacked through the service",
-        "A client asked the live service about targets and about the attacker's own images, within "
-        "one budget. The attacker saw the answers alone. A repeated question gives the same answer "
-        "and costs nothing.",
-        plots=plots("live"),
-        tables=[tables.tabulate_live(report.live)],
-    )
-    sweeps = larger_budgets.find_sweeps(report.book.rows)
-    labels = {(s.variant, s.row.strength): s.label for s in summaries}
-    yield Part(
-        "Attacked with larger budgets",
-        "Some attacks were run again, with a multiple of their usual effort. "
-        + larger_budgets.describe_sweeps(sweeps),
-        tables=[larger_budgets.make_sweeps_table(sweeps, labels)],
-    )
-    attacks = tables.tabulate_attacks(summaries)
-    yield Part(
-        "Attacks, one by one",
-        tables=[attacks],
-        lines=() if attacks.rows else ["No attack was run. `fedcel attack` runs them."],
-    )
-    yield Part("Not measured, so nothing is claimed about these", lines=list_skipped(summaries))
-    settings = tables.tabulate_settings(summaries)
-    yield Part("Settings in which the variants differ", tables=[tables.select_differing(settings)])
-    yield Part("All settings", tables=[settings])
-    served = (rows[0].attack for rows in report.live)
-    yield Part(
-        "What this shows and what it does not",
-        lines=list(verdict.list_limits(conclusion, report.book.failed, served)),
-    )
+    sampled = [(s.label, s.results[0].convergence) for s in report.featured.values()]
+    convergence = "; ".join(f"{label}: {text}" for label, text in sampled if text)
+    attacks, settings = tables.tabulate_attacks(summaries), tables.tabulate_settings(summaries)
+    no_strips = "There are no reconstructions: no attack that makes images ran."
+    return [
+        Part(
+            "All measures",
+            tables=[
+                tables.tabulate_variants(
+                    "Variants", ("variant", "worst attack"), tables.MAIN, summaries
+                )
+            ],
+        ),
+        Part(
+            "Behind each leak",
+            "Bits and certificate are of the test images. “Unseen” bounds what an image of the "
+            "same population tells on average, whoever attacks, with 95 % confidence: by "
+            "Bernstein's inequality, which assumes only that features are bounded, and by "
+            "Student's t, which assumes that no rare image tells far more.",
+            tables=[
+                tables.tabulate_variants(
+                    "Behind the leak",
+                    ("variant", "noise σ"),
+                    tables.DETAILS,
+                    summaries,
+                    has_anchors=False,
+                )
+            ],
+        ),
+        Part(
+            "Cost on the device",
+            "A device runs the encoder and sends these bytes for each image. FLOPs of matrix "
+            "products and convolutions: a multiplication and an addition are two. A training step "
+            "is timed against one without the loss.",
+            tables=[
+                tables.tabulate_variants(
+                    "Cost on the device", ["variant"], tables.DEVICE, summaries, has_anchors=False
+                )
+            ],
+        ),
+        Part(
+            "Accuracy against leakage",
+            "Compare at equal accuracy. Thin lines join the strengths of one variant. The worst "
+            "trained attack is the one with the lowest MSE. Dashed and dotted lines are reached "
+            "without an attack.",
+            plots("bits", "mse"),
+        ),
+        Part(
+            "What an attacker reconstructs",
+            "Test images that no attacker saw. Below them, the best image of each attack. "
+            + verdict.describe_attack(conclusion),
+            strips=strips,
+            lines=() if strips else [no_strips],
+        ),
+        Part(
+            "Training",
+            "On the validation set. The band is the range over training seeds.",
+            plots("accuracy", "spread", "weight"),
+        ),
+        Part(
+            "How far the confidence can be trusted",
+            "On the dotted line, confidence equals accuracy. Filled markers: the average over the "
+            "posterior's samples, or the last model where none were kept. Open markers: the point "
+            "model. Below, how many answers had that confidence.",
+            plots(*(name for name in captions if name.startswith("reliability"))),
+            [tables.tabulate_predictors(summaries)],
+        ),
+        Part(
+            "Whether the chain has converged",
+            "Judged on held-out log-likelihood and the logits of validation images. Dotted lines: "
+            f"limits of convergence. {convergence}",
+            plots("r-hat", "ess"),
+        ),
+        Part(
+            "Private answers",
+            "Answers of the service within a privacy budget. Dotted: accuracy without privacy. No "
+            "mechanism of that epsilon exceeds the ceiling, with balanced classes.",
+            plots("private"),
+            [tables.tabulate_private(summaries)],
+        ),
+        Part(
+            "Attacked through the service",
+            "A client asked the live service about targets and about the attacker's own images, "
+            "within one budget. The attacker saw the answers alone. A repeated question gives the "
+            "same answer and costs nothing.",
+            tables=[tables.tabulate_live(report.live)],
+        ),
+        Part(
+            "Attacked with larger budgets",
+            "Attacks that were run again, with a multiple of their usual effort. Where the MSE was "
+            "still falling, by more than 2 % from the budget before, a longer attack would rebuild "
+            "better.",
+            tables=[tables.tabulate_budgets(summaries)],
+        ),
+        Part(
+            "Attacks, one by one",
+            tables=[attacks],
+            lines=() if attacks.rows else ["No attack was run. `fedcel attack` runs them."],
+        ),
+        Part("Not measured, so nothing is claimed about these", lines=list_skipped(summaries)),
+        Part("Settings in which the variants differ", tables=[tables.select_differing(settings)]),
+        Part("All settings", tables=[settings]),
+        Part(
+            "What this shows and what it does not",
+            lines=list(
+                verdict.list_limits(
+                    conclusion, report.book.failed, (rows[0].attack for rows in report.live)
+                )
+            ),
+        ),
+    ]
 
 
 def list_skipped(summaries: Sequence[Summary]) -> list[str]:
@@ -306,7 +320,7 @@ def list_skipped(summaries: Sequence[Summary]) -> list[str]:
 def inline_svg(svg: str) -> Markup:
     """Return an SVG file as an element: no prologue, ink in the page's own colour."""
     body = svg[svg.index("<svg") :]
-    for colour, name in ((figures.INK, "--ink"), (figures.FAINT, "--faint")):
+    for colour, name in ((chart.INK, "--ink"), (chart.FAINT, "--faint")):
         body = body.replace(colour, f"var({name})")
     body = re.sub(r'<svg ([^>]*?)width="[^"]*"', r'<svg \1aria-hidden="true"', body, count=1)
     body = re.sub(r'(<svg [^>]*?)height="[^"]*"', r"\1", body, count=1)

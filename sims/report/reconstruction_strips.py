@@ -1,4 +1,4 @@
-"""Reconstructions below their originals: strips of images as PNG."""
+"""Reconstructions and guesses of attackers below their originals: strips of images as PNG."""
 
 import base64
 from collections.abc import Sequence
@@ -11,23 +11,56 @@ from matplotlib.image import imsave
 
 from sims.report.book import Images
 from sims.report.summary import Summary
+from sims.report.verdict import percent
 
 REFERENCE_NAMES = {"targets": "originals", "class-mean": "label only (mean of the class)"}
 TILE = 32  # pixels: smaller images are enlarged, each pixel to a square
 GAP = 4
+GUESSED = 5
+"""Messages whose guesses stand at the top: as many as a narrow screen has room for."""
+ORDINALS = ("first", "second", "third")
 
 
 class Strip(NamedTuple):
-    """One row of the grid; `group` is the variant's label, empty for the anchors."""
+    """One row of images; `group` is the variant's label, empty for the anchors."""
 
     group: str
     name: str
     images: Images
+    notes: Sequence[str] = ()
+    """Text below each image, or none."""
 
     @property
     def source(self) -> str:
         """The images side by side, as a PNG in a data URL."""
-        return encode_data_url(tile_images(self.images))
+        png = base64.b64encode(encode_png(tile_images(self.images))).decode()
+        return f"data:image/png;base64,{png}"
+
+
+def list_guesses(summary: Summary) -> list[Strip]:
+    """Return messages of the first run: sent, rebuilt by the worst attack, guessed by the optimal.
+
+    Nothing where only the originals were kept.
+    """
+    run = summary.runs[0]
+    guesses = {name: value[:GUESSED].numpy() for name, value in run.guesses.items()}
+    rebuilt = {name: images[:GUESSED] for name, images in run.images.items()}
+    if not (guesses or rebuilt):
+        return []
+    originals = (guesses or rebuilt)["targets"]
+    strips = [Strip("", "sent", originals)]
+    attack = next((name for name in summary.worst_attacks if name in rebuilt), None)
+    if attack and np.array_equal(rebuilt["targets"], originals[: len(rebuilt["targets"])]):
+        strips.append(Strip("", f"rebuilt ({attack})", rebuilt[attack]))
+    ranked = guesses["guesses"].swapaxes(0, 1) if guesses else ()
+    for rank, (ordinal, images) in enumerate(zip(ORDINALS, ranked, strict=False)):
+        shares = map(percent, guesses["probabilities"][:, rank].tolist())
+        is_right = (images == originals).all((1, 2, 3))
+        notes = [
+            f"{share} ✓" if right else share for share, right in zip(shares, is_right, strict=True)
+        ]
+        strips.append(Strip("", f"{ordinal} guess", images, notes))
+    return strips if len(strips) > 1 else []
 
 
 def make_strips(summaries: Sequence[Summary]) -> list[Strip]:
@@ -80,11 +113,6 @@ def encode_png(pixels: UInt8[np.ndarray, "height width 4"]) -> bytes:
     file = BytesIO()
     imsave(file, np.ascontiguousarray(pixels), format="png")
     return file.getvalue()
-
-
-def encode_data_url(pixels: UInt8[np.ndarray, "height width 4"]) -> str:
-    """Return the pixels as a PNG in a data URL."""
-    return f"data:image/png;base64,{base64.b64encode(encode_png(pixels)).decode()}"
 
 
 def make_grid(strips: Sequence[Strip]) -> UInt8[np.ndarray, "height width 4"]:

@@ -1,21 +1,18 @@
 """Summaries of a bench: the cells of one variant at one strength, with means and intervals."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedcel.attacks import AttackRow
 from fedcel.metrics import is_at_chance
 from fedcel.settings import burn_in_rounds
 from sims.report.book import Book, FinishedRun
 from sims.report.table import DASH
-from sims.results.attack_results import average_seeds, group_by_attack
 from sims.results.columns import ACCURACY, ROW_COLUMNS, Column, Measures
 from sims.results.intervals import Estimate, crossed_interval, estimate, mean_samples, resample_rows
 from sims.results.records import BenchRow, RunResult, attribute
-from sims.results.worst_attack import find_worst_attack, hold_to_common, hold_to_common_per_point
+from sims.results.worst_attack import hold_to_common, hold_to_common_per_point
 
 LEAST_FALL = 0.05
 """Accuracy that a loss has to cost before a report warns of it."""
@@ -77,11 +74,6 @@ class Summary:
         """Return the mean of a measure; None where it was not measured."""
         return self.measure(column).mean
 
-    def measure_decoder(self, column: Column) -> Estimate:
-        """Return the mean of a score of the decoder over attack seeds and training seeds."""
-        rows = [row for run in self.runs for row in select_decoder_rows(run)]
-        return estimate(getattr(row, attribute(column.key)) for row in rows)
-
     def measure_validation(self) -> float | None:
         """Return the accuracy on the validation set, mean over the rounds after burn-in.
 
@@ -133,18 +125,6 @@ def accuracy_lost_to_a_loss(run: FinishedRun) -> tuple[float, float] | None:
     count = LARGEST_VALIDATION if validation == "auto" else validation
     chance = 2 * math.sqrt(2 * best * (1 - best) / count)
     return (best, settled) if best - settled > max(LEAST_FALL, chance) else None
-
-
-def select_decoder_rows(run: FinishedRun) -> Sequence[AttackRow]:
-    """Return the decoder's runs, one for each attack seed, with the run's own attack settings.
-
-    Where it was run with other settings only, those with which it rebuilt images best.
-    """
-    attacks = group_by_attack(row for row in run.attacks if row.attack == "decoder")
-    default = (run.settings.attack.knowledge, run.settings.attack.budget)
-    usual = [rows for a, rows in attacks.items() if (a.knowledge, a.budget) == default]
-    worst = find_worst_attack(map(average_seeds, usual or attacks.values()))
-    return attacks[worst.id] if worst else []
 
 
 def summarise_book(book: Book, common: bool = False) -> tuple[Summary, ...]:

@@ -1,15 +1,18 @@
-"""One table model, drawn as Markdown, LaTeX, CSV and terminal columns; `grid.html.jinja`: HTML."""
+"""One table model, drawn as Markdown, LaTeX, CSV, terminal columns; HTML: `macros.html.jinja`."""
 
 import csv
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from io import StringIO
-from typing import Any, NamedTuple
+from textwrap import shorten
+from typing import NamedTuple
 
-from sims.results.columns import BITS, IDENTIFICATION, MSE, Column
+from sims.results.columns import BITS, IDENTIFICATION, MSE, ORACLE_MSE, Column
 from sims.results.intervals import Estimate, estimate
-from sims.results.records import BenchRow
+from sims.results.records import BenchRow, attribute
 
 DASH = "–"
+LABEL_ONLY, NO_MESSAGE = "label only (class means)", "nothing (mean image)"
+"""Attackers who get no message."""
 GREEK = {
     "α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "varepsilon", "λ": "lambda",
     "μ": "mu", "ξ": "xi", "π": "pi", "ρ": "rho", "σ": "sigma", "τ": "tau", "Δ": "Delta",
@@ -32,72 +35,80 @@ def format_number(value: float | None, digits: int) -> str:
     return DASH if value is None else f"{value:z.{digits}f}"
 
 
-def format_spread(column: Column, mean: float | None, spread: float | None) -> str:
-    """Return "mean ± spread" as the column shows them, or the mean where there is no spread."""
-    text = format_number(None if mean is None else column.scale * mean, column.digits)
-    if spread is None:
-        return text
-    return f"{text} ± {format_number(column.scale * spread, column.digits)}"
+def join_numbers(values: Iterable[float | None]) -> str:
+    """Return the distinct numbers with slashes between them."""
+    return " / ".join(f"{value:g}" for value in sorted({v for v in values if v is not None}))
 
 
 def format_estimate(column: Column, value: Estimate) -> str:
-    """Return the mean and half of its 95 % interval, as the column shows them."""
-    return format_spread(column, value.mean, value.half)
+    """Return the mean and half of its 95 % interval, as the column shows them.
 
-
-class TextColumn(NamedTuple):
-    """Heading of a column, and the text of a row in it."""
-
-    head: str
-    show: Callable[[Any], str]
-
-
-AnyColumn = TextColumn | Column
-"""A column of texts, or of the estimates that `measure(column)` of a row gives."""
-
-
-class Anchor(NamedTuple):
-    """Line of an attacker who gets no message: no bits beyond the label, by definition."""
-
-    label: str
-    measures: dict[str, float | None]
-
-    def measure(self, column: Column) -> Estimate:
-        """Return the exact value of a measure."""
-        return Estimate(self.measures.get(column.key))
-
-
-def find_anchors(rows: Sequence[BenchRow]) -> list[Anchor]:
-    """Return the anchors of a table: an attacker who knows the label only, and one with nothing.
-
-    `rows` are cells of a bench, held to an attack where its error is shown.
+    A whole number that all have in common has no interval.
     """
-    by_label = estimate(row.label_only_identification for row in rows).mean
-    choices = (row.identification_candidates for row in rows)
-    chance = estimate(1 / count if count else None for count in choices).mean
-    by_label_mse, mean_mse = (
-        estimate(row.measure(key) for row in rows).mean for key in ("oracle-mse", "mean-mse")
+    if value.mean is None:
+        return DASH
+    text = format_number(column.scale * value.mean, column.digits)
+    if value.half is None or not (value.half or column.digits):
+        return text
+    return f"{text} ± {format_number(column.scale * value.half, column.digits)}"
+
+
+class Line(NamedTuple):
+    """Line of a table: texts, then a number for each column."""
+
+    texts: tuple[str, ...]
+    measure: Callable[[Column], Estimate]
+
+
+def measure_records(texts: Sequence[str], records: Sequence[object]) -> Line:
+    """Return the line of the means, with intervals, over records of one kind."""
+    return Line(
+        tuple(texts),
+        lambda column: estimate(getattr(r, attribute(column.key), None) for r in records),
     )
-    keys = (BITS.key, IDENTIFICATION.key, MSE.key)
+
+
+def make_anchor(label: str, values: Mapping[str, float | None]) -> Line:
+    """Return the line of an attacker without a message: its measures by key."""
+    return Line((f"*{label}*",), lambda column: Estimate(values.get(column.key)))
+
+
+def list_anchors(rows: Sequence[BenchRow]) -> list[Line]:
+    """Return the lines of attackers without a message: one with the label, and one with nothing.
+
+    No bits leak beyond the label, by definition. `rows` are cells of a bench, held to an attack
+    where its error is shown.
+    """
+    choices = (row.identification_candidates for row in rows)
+    success = {
+        LABEL_ONLY: (row.label_only_identification for row in rows),
+        NO_MESSAGE: (1 / count if count else None for count in choices),
+    }
+    errors = {LABEL_ONLY: ORACLE_MSE.key, NO_MESSAGE: "mean-mse"}
     return [
-        Anchor(
-            "label only (class means)", dict(zip(keys, (0.0, by_label, by_label_mse), strict=True))
-        ),
-        Anchor("nothing (mean image)", dict(zip(keys, (0.0, chance, mean_mse), strict=True))),
+        make_anchor(
+            label,
+            {
+                BITS.key: 0.0,
+                IDENTIFICATION.key: estimate(success[label]).mean,
+                MSE.key: estimate(row.measure(key) for row in rows).mean,
+            },
+        )
+        for label, key in errors.items()
     ]
 
 
 class Table(NamedTuple):
-    """A header and rows of equal length; `words` columns are text and read from the left."""
+    """A header and rows of equal length; `words` columns are text and read from the left.
+
+    A text between asterisks is emphasised.
+    """
 
     name: str
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     words: int = 1
-    heading: str = ""
     note: str = ""
-    is_anchored: bool = False
-    """Whether the last two rows are anchors."""
 
 
 def make_table(
@@ -111,16 +122,17 @@ def make_table(
     return table
 
 
-def tabulate(name: str, columns: Sequence[AnyColumn], rows: Iterable[Any], words: int = 1) -> Table:
-    """Return the table of rows as columns show them."""
-
-    def show(column: AnyColumn, row: Any) -> str:
-        if isinstance(column, TextColumn):
-            return column.show(row)
-        return format_estimate(column, row.measure(column))
-
-    lines = ([show(column, row) for column in columns] for row in rows)
-    return make_table(name, (column.head for column in columns), lines, words)
+def tabulate(
+    name: str, heads: Sequence[str], columns: Sequence[Column], lines: Iterable[Line]
+) -> Table:
+    """Return the lines' texts under `heads`, a dash where there is none, then their numbers."""
+    count = len(heads)
+    rows = [
+        [*(*line.texts, *(DASH,) * count)[:count],
+         *(format_estimate(column, line.measure(column)) for column in columns)]
+        for line in lines
+    ]  # fmt: skip
+    return make_table(name, (*heads, *(column.head for column in columns)), rows, count)
 
 
 def format_markdown(table: Table) -> str:
@@ -143,10 +155,7 @@ def escape_latex(text: str) -> str:
 
 
 def format_latex(table: Table) -> str:
-    """Return the table as LaTeX, with the rules of the package booktabs and its caption above.
-
-    A cell between asterisks, which Markdown emphasises, is emphasised.
-    """
+    """Return the table as LaTeX, with the rules of the package booktabs and its caption above."""
 
     def cell(text: str) -> str:
         if len(text) > 2 and text[0] == text[-1] == "*":
@@ -155,7 +164,7 @@ def format_latex(table: Table) -> str:
         return ("{}" if text[:1] in ("[", "*") else "") + escape_latex(text)
 
     head, *rows = (" & ".join(map(cell, row)) + r" \\" for row in (table.head, *table.rows))
-    caption = " ".join(filter(None, (table.heading, table.note))) or table.name
+    caption = f"{table.name}. {table.note}".strip()
     columns = "l" * table.words + "r" * (len(table.head) - table.words)
     return "\n".join(
         [
@@ -166,14 +175,19 @@ def format_latex(table: Table) -> str:
     )  # fmt: skip
 
 
-def format_columns(table: Table) -> str:
-    """Return lines of equally wide columns, those of words from the left."""
-    widths = [max(map(len, column)) for column in zip(table.head, *table.rows, strict=True)]
-    rule = ["-" * width for width in widths]
+def format_columns(table: Table, longest: int = 1000) -> str:
+    """Return lines of equally wide columns, those of words from the left.
+
+    First cells are cut to the `longest` number of letters.
+    """
+    rows = [list(table.head)]
+    rows += ([shorten(r[0].strip("*"), longest, placeholder="…"), *r[1:]] for r in table.rows)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    rows.insert(1, ["-" * width for width in widths])
     return "\n".join(
         "  ".join(
             cell.ljust(width) if number < table.words else cell.rjust(width)
             for number, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
-        for row in (table.head, rule, *table.rows)
+        for row in rows
     )

@@ -1,28 +1,22 @@
-"""Tables of the report: their columns, and the rows that these are drawn of."""
+"""Tables of the report: their columns, and the lines that these are drawn of."""
 
 import math
-import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from fedcel.attacks import AttackRow
-from fedcel.json_records import Record
 from fedcel.settings import dump_settings, flatten_settings
 from sims.report.book import read_live
 from sims.report.summary import Summary
 from sims.report.table import (
     DASH,
-    Anchor,
-    AnyColumn,
+    Line,
     Table,
-    TextColumn,
-    find_anchors,
     format_columns,
-    format_estimate,
     format_number,
-    format_spread,
+    list_anchors,
     make_table,
+    measure_records,
     tabulate,
 )
 from sims.results.columns import (
@@ -30,120 +24,76 @@ from sims.results.columns import (
     BITS,
     IDENTIFICATION,
     MSE,
+    ORACLE_MSE,
     RIGHT_IMAGE,
     STEP_RATIO,
     Column,
     find_columns,
 )
-from sims.results.intervals import Estimate, estimate
-from sims.results.records import LiveRow, RunResult, attribute
+from sims.results.intervals import estimate
+from sims.results.records import LiveRow, RunResult
+from sims.results.worst_attack import comparable_attacks
 
-
-def show_decoder(column: Column, head: str) -> TextColumn:
-    """Return the column of a decoder's score: mean and standard deviation over its runs."""
-
-    def show(line: Summary | Anchor) -> str:
-        if isinstance(line, Anchor):
-            return format_estimate(column, line.measure(column))
-        score = line.measure_decoder(column)
-        return format_spread(column, score.mean, score.sd)
-
-    return TextColumn(head, show)
-
-
-def show_cost(key: str, head: str) -> TextColumn:
-    """Return the column of a whole number that all seeds share."""
-    column = Column(key, head, 0)
-    return TextColumn(head, lambda summary: format_number(summary.measure(column).mean, 0))
-
-
-PSNR, SSIM = find_columns("psnr", "ssim")
-LABEL = TextColumn("variant", lambda line: line.label)
-WORST = TextColumn(
-    "worst attack", lambda line: line.name_worst() if isinstance(line, Summary) else DASH
+TEXTS: dict[str, Callable[[Summary], str]] = {
+    "variant": lambda s: s.label,
+    "worst attack": lambda s: s.name_worst(),
+    "noise σ": lambda s: DASH if s.row.noise is None else f"{s.row.noise:g}",
+}
+"""Texts of a summary by their heads."""
+TERMINAL = (
+    *(ACCURACY.titled("accuracy %"), BITS, IDENTIFICATION.titled("picked, %")),
+    MSE,
 )
-NOISE = TextColumn("noise σ", lambda s: DASH if s.row.noise is None else f"{s.row.noise:g}")
-TERMINAL: tuple[AnyColumn, ...] = (
-    TextColumn("variant", lambda line: textwrap.shorten(line.label, 30, placeholder="…")),
-    ACCURACY.titled("accuracy %"),
-    BITS,
-    IDENTIFICATION.titled("picked of M %"),
-    show_decoder(MSE, "decoder MSE"),
-    WORST._replace(head="worst"),
-)
-FIRST: tuple[AnyColumn, ...] = (
-    LABEL,
-    ACCURACY,
-    BITS,
-    IDENTIFICATION.titled("right image, %"),
+FIRST = (
+    *(ACCURACY, BITS, IDENTIFICATION.titled("right image, %")),
     MSE.titled("trained attack's MSE"),
 )
-MAIN: tuple[AnyColumn, ...] = (
-    LABEL,
+MAIN = (
     *find_columns("accuracy", "nll", "ece", "bits-beyond-label", "identification-optimal"),
     *find_columns("certificate-bits", "certificate-bits-within-class"),
-    show_decoder(MSE, "decoder MSE"),
-    show_decoder(PSNR, "decoder PSNR, dB"),
-    show_decoder(SSIM, "decoder SSIM"),
-    WORST,
-    MSE.titled("its MSE"),
+    *(MSE, *find_columns("psnr", "ssim", "identification-1")),
 )
-DETAILS: tuple[AnyColumn, ...] = (
-    LABEL,
-    NOISE,
+DETAILS = (
     *find_columns("answer-bits", "bits-beyond-label", "certificate-bits-within-class"),
     *find_columns("population-beyond-label", "population-beyond-label-bernstein"),
     *find_columns("within-class-spread", "between-client-spread"),
 )
-DEVICE: tuple[AnyColumn, ...] = (
-    LABEL,
-    show_cost("parameters", "parameters"),
-    show_cost("encoder-parameters", "in the encoder"),
-    show_cost("flops-per-inference", "FLOPs per inference"),
-    show_cost("bytes-per-inference", "bytes per inference"),
+DEVICE = (
+    Column("parameters", "parameters", 0),
+    Column("encoder-parameters", "in the encoder", 0),
+    Column("flops-per-inference", "FLOPs per inference", 0),
+    Column("bytes-per-inference", "bytes per inference", 0),
     STEP_RATIO,
 )
+STILL_FALLING = 0.98
+"""A larger budget that brings the MSE below this share of the smaller one's still helps."""
 
 
-def tabulate_anchored(
-    name: str, columns: Sequence[AnyColumn], summaries: Sequence[Summary]
+def tabulate_variants(
+    name: str,
+    heads: Sequence[str],
+    columns: Sequence[Column],
+    summaries: Sequence[Summary],
+    *,
+    has_anchors: bool = True,
 ) -> Table:
-    """Return a line for each summary, and the two anchors."""
-    anchors = find_anchors([row for summary in summaries for row in summary.rows])
-    return tabulate(name, columns, [*summaries, *anchors])._replace(is_anchored=True)
-
-
-class Group(NamedTuple):
-    """Line of a table of records: texts, then means over records of one kind."""
-
-    texts: tuple[str, ...]
-    records: Sequence[Record]
-
-    def measure(self, column: Column) -> Estimate:
-        """Return mean and interval over the records."""
-        return estimate(getattr(r, attribute(column.key), None) for r in self.records)
-
-
-def tabulate_groups(
-    name: str, heads: Sequence[str], columns: Sequence[Column], groups: Iterable[Group]
-) -> Table:
-    """Return a line for each group: its texts under `heads`, then the measures."""
-    lines = [[*group.texts, *(format_estimate(c, group.measure(c)) for c in columns)]
-             for group in groups]  # fmt: skip
-    return make_table(name, (*heads, *(column.head for column in columns)), lines, words=2)
+    """Return a line for each summary, with its texts under `heads`; the anchors come last."""
+    lines = [Line(tuple(TEXTS[head](s) for head in heads), s.measure) for s in summaries]
+    if has_anchors:
+        lines += list_anchors([row for summary in summaries for row in summary.rows])
+    return tabulate(name, heads, columns, lines)
 
 
 def tabulate_predictors(summaries: Sequence[Summary]) -> Table:
     """Return the scores of each posterior's average and of the point model."""
-    groups = []
+    lines = []
     for summary in summaries:
         points = [result.point for result in summary.results if result.point is not None]
-        groups.append(Group((summary.label, name_predictor(summary.results)), summary.results))
-        groups += [Group((summary.label, "point model"), points)] if points else []
+        name = name_predictor(summary.results)
+        lines.append(measure_records((summary.label, name), summary.results))
+        lines += [measure_records((summary.label, "point model"), points)] if points else []
     columns = find_columns("accuracy", "nll", "ece", "brier")
-    return tabulate_groups(
-        "Posterior average and point model", ("variant", "predictor"), columns, groups
-    )
+    return tabulate("Posterior average and point model", ("variant", "predictor"), columns, lines)
 
 
 def name_predictor(results: Sequence[RunResult]) -> str:
@@ -162,11 +112,11 @@ def read_epsilon(name: str) -> float:
         return math.inf
 
 
-def group_private(summary: Summary) -> list[Group]:
+def list_private(summary: Summary) -> list[Line]:
     """Return the private answers of a summary's runs by rising epsilon."""
     epsilons = {epsilon for result in summary.results for epsilon in result.private}
     return [
-        Group(
+        measure_records(
             (summary.label, epsilon),
             [result.private[epsilon] for result in summary.results if epsilon in result.private],
         )
@@ -179,58 +129,85 @@ def tabulate_private(summaries: Sequence[Summary]) -> Table:
     columns = find_columns(
         *("accuracy", "ceiling", "top1-kept", "confidence-before", "confidence-after", "ece")
     )
-    groups = [group for summary in summaries for group in group_private(summary)]
-    return tabulate_groups("Private answers", ("variant", "ε per answer"), columns, groups)
+    lines = [line for summary in summaries for line in list_private(summary)]
+    return tabulate("Private answers", ("variant", "ε per answer"), columns, lines)
 
 
-CONDITIONS: dict[str, Callable[[AttackRow], str]] = {
-    "attack": lambda a: a.attack,
-    "sees": lambda a: a.observation or DASH,
-    "knows": lambda a: a.knowledge or DASH,
-    "attack seed": lambda a: format_number(a.seed, 0),
-    "budget": lambda a: DASH if a.budget is None else f"{a.budget:g}",
-    "targets": lambda a: format_number(a.targets, 0),
-    "queries paid for": lambda a: format_number(a.queries, 0),
-}
-"""Conditions under which an attack was carried out."""
-SCORES = (
+ATTACK_HEADS = ("attack", "sees", "knows")
+ATTACK_COLUMNS = (
+    *(Column("seed", "attack seed", 0), Column("budget", "budget", 2)),
+    *(Column("targets", "targets", 0), Column("queries", "queries paid for", 0)),
     MSE.titled("MSE"),
     *find_columns("psnr", "ssim", "identification-1", "identification-5", "label-accuracy"),
     *find_columns("bits-beyond-label", "attribute-bits", "attribute-accuracy", "seconds"),
 )
+"""Conditions under which an attack was carried out, and its scores."""
 
 
-def group_attack(attack: AttackRow, *texts: str) -> Group:
+def make_attack_line(attack: AttackRow, *texts: str) -> Line:
     """Return the line of one attack; the optimal attacker identifies, too."""
     if attack.identification_1 is None:
         attack = attack.model_copy(update={"identification_1": attack.identification_optimal})
-    return Group((*texts, *(show(attack) for show in CONDITIONS.values())), [attack])
+    conditions = (attack.attack, attack.observation or DASH, attack.knowledge or DASH)
+    return measure_records((*texts, *conditions), [attack])
 
 
 def tabulate_attacks(summaries: Sequence[Summary]) -> Table:
     """Return every row of every attack that was run."""
-    groups = [
-        group_attack(attack, summary.label, str(row.seed))
+    lines = [
+        make_attack_line(attack, summary.label, str(row.seed))
         for summary in summaries
         for row, run in zip(summary.rows, summary.runs, strict=True)
         for attack in run.attacks
         if attack.skipped is None
     ]
-    heads = ("variant", "training seed", *CONDITIONS)
-    return tabulate_groups("Every attack and seed", heads, SCORES, groups)
+    heads = ("variant", "training seed", *ATTACK_HEADS)
+    return drop_empty_columns(tabulate("Every attack and seed", heads, ATTACK_COLUMNS, lines))
+
+
+def drop_empty_columns(table: Table) -> Table:
+    """Return a table without the columns of numbers that hold nothing but dashes."""
+    cells = list(zip(*table.rows, strict=True))
+    places = [n for n, column in enumerate(cells) if n < table.words or {*column} != {DASH}]
+    head, *rows = (tuple(row[n] for n in places) for row in (table.head, *table.rows))
+    return table._replace(head=head, rows=tuple(rows))
 
 
 def format_attack_rows(attacks: Sequence[AttackRow]) -> str:
     """Return rows of attacks as plain text: the scores of each, or why it was not run."""
-    groups = [group_attack(attack) for attack in attacks if attack.skipped is None]
-    table = tabulate_groups("Attacks", list(CONDITIONS), SCORES, groups)
-    shown = [n for n, cells in enumerate(zip(*table.rows, strict=True)) if {*cells} != {DASH}]
-    head, *rows = ([cells[n] for n in shown] for cells in (table.head, *table.rows))
-    lines = [format_columns(make_table("Attacks", head, rows))] if groups else []
-    lines += [
+    lines = [make_attack_line(attack) for attack in attacks if attack.skipped is None]
+    table = drop_empty_columns(tabulate("Attacks", ATTACK_HEADS, ATTACK_COLUMNS, lines))
+    skipped = [
         f"{a.attack} on {a.observation or 'anything'}: {a.skipped}" for a in attacks if a.skipped
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*([format_columns(table)] if lines else []), *skipped]) + "\n"
+
+
+def tabulate_budgets(summaries: Sequence[Summary]) -> Table:
+    """Return the MSE of each attack with several budgets, and whether it was still falling."""
+    errors: dict[object, dict[float, float]] = {}
+    texts: dict[object, tuple[str, str]] = {}
+    for summary in summaries:
+        for row in summary.rows:
+            for (attack, revision), scores in comparable_attacks(row).items():
+                if attack.budget is not None and scores.mse is not None:
+                    sweep = (row.run, attack._replace(budget=None), revision)
+                    texts[sweep] = (summary.label, attack.attack)
+                    errors.setdefault(sweep, {})[attack.budget] = scores.mse
+    swept = {
+        sweep: dict(sorted(by_budget.items()))
+        for sweep, by_budget in errors.items()
+        if len(by_budget) > 1
+    }
+    budgets = sorted({budget for by_budget in swept.values() for budget in by_budget})
+    rows = []
+    for key, by_budget in swept.items():
+        before, last = list(by_budget.values())[-2:]
+        cells = [format_number(by_budget.get(budget), MSE.digits) for budget in budgets]
+        is_falling = last < STILL_FALLING * before
+        rows.append((*texts[key], *cells, "yes" if is_falling else "no"))
+    head = ("variant", "attack", *(f"MSE, {budget:g}x" for budget in budgets), "still falling")
+    return make_table("MSE by budget", head, rows, words=2)
 
 
 def tabulate_settings(summaries: Sequence[Summary]) -> Table:
@@ -254,22 +231,18 @@ def tabulate_live(prices: Iterable[Sequence[LiveRow]]) -> Table:
 
     `prices` are rows that differ in the attack's seed only.
     """
-    texts = {
-        "attack": "{.attack}",
-        "mechanism": "{.mechanism}",
-        "ε per answer": "{.epsilon:g}",
-        "answers": "{.answers}",
-        "ε spent": "{.spent:g}",
-        "candidates": "{.candidates}",
-    }
+    heads = ("attack", "mechanism", "ε per answer", "ε spent")
     columns = (
-        *(ACCURACY.titled("right answers, %"), RIGHT_IMAGE, MSE),
-        Column("oracle-mse", "class means' MSE", MSE.digits),
+        *(Column("answers", "answers", 0), Column("candidates", "candidates", 0)),
+        *(ACCURACY.titled("right answers, %"), RIGHT_IMAGE, MSE, ORACLE_MSE),
     )
-    groups = [
-        Group(tuple(text.format(rows[0]) for text in texts.values()), rows) for rows in prices
-    ]
-    return tabulate_groups("Attacks on the live service", [*texts], columns, groups)
+    lines = [
+        measure_records((first.attack, first.mechanism, f"{first.epsilon:g}", f"{first.spent:g}"),
+                        rows)
+        for rows in prices
+        for first in rows[:1]
+    ]  # fmt: skip
+    return tabulate("Attacks on the live service", heads, columns, lines)
 
 
 def format_live_table(folder: Path) -> str:

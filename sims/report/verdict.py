@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import fmean
 from typing import Literal, NamedTuple
 
@@ -11,6 +11,7 @@ import numpy as np
 from fedcel.attacks import ATTACKS, REPEAT_MARK, find_contradictions
 from sims.report.book import FinishedRun
 from sims.report.summary import Summary, accuracy_lost_to_a_loss
+from sims.report.table import join_numbers
 from sims.results.columns import ACCURACY, BITS, IDENTIFICATION, MSE, ORACLE_MSE, POSITIONS
 from sims.results.intervals import MIN_SEEDS, crossed_interval, estimate
 from sims.results.records import FailedCell
@@ -18,7 +19,6 @@ from sims.results.records import FailedCell
 MATCHED_POINTS = 2.0  # of accuracy that a defence may cost and still count as matched
 NO_DIFFERENCE = 0.05  # a smaller share of the undefended leak is called no difference
 LITTLE_HELP = 0.25  # a smaller share is called a little
-CAP_TOLERANCE = 0.005  # bits this near to the cap are all of them, to the two decimals shown
 WEAK_ATTACK = 1.15  # MSE this many times that of label-only knowledge: weak attack or dead model
 COPY_MSE = 1e-4  # of pixels in [0, 1]: a reconstruction this near is the image
 FIRST_LAYER_ATTACK = "first-layer"
@@ -30,20 +30,19 @@ Kind = Literal[
 ]  # fmt: skip
 VERDICTS: dict[Kind, str] = {
     "unmeasured": "The bits that leak beyond the label were not measured, so there is no verdict.",
-    "nothing-learned": "Nothing was learned, so this leak means nothing: {label} classifies {right}"
-    ", which cannot be told from a guess ({chance}). Train longer or at another rate, or lower the "
-    "noise or the weight of the loss.",
-    "undefended": "Only undefended models were measured. With {label}, {leak}.",
-    "alone": "{label} classifies {right}; {leak}.",
-    "no-baseline": "There is no undefended variant to compare with (no cel.kind, no defence.name, "
-    "nothing swept), so no gain is shown. The least leaks with {label}: {leak}.",
+    "nothing-learned": "Nothing was learned, so this leak means nothing: {right}, which cannot be "
+    "told from a guess ({chance}). Train longer or at another rate, or lower the noise or the "
+    "weight of the loss.",
+    "undefended": "Only undefended models were measured. {measures}",
+    "alone": "{measures}",
+    "no-baseline": "No undefended variant was measured, so no gain is shown. {measures}",
     "costs-too-much": "Every defence costs more than {points:g} points of the undefended {where} "
-    "accuracy, {before}: the nearest, {label}, costs {cost:.1f} points; {leak}.",
-    "leaks-more": "No defence helps: the best, {label}, leaks more; {comparison}.",
-    "no-difference": "No defence helps: the best, {label}, leaks as much, within what can be told "
-    "apart; {comparison}.",
-    "helps-little": "The defence helps only a little: with {label}, {comparison}.",
-    "helps": "With {label}, {comparison}.",
+    "accuracy, {before}; the nearest, {label}, costs {cost:.1f}. {measures}",
+    "leaks-more": "No defence helps: the best leaks more. {measures}",
+    "no-difference": "No defence helps: the best leaks as much, within what can be told apart. "
+    "{measures}",
+    "helps-little": "The defence helps only a little. {measures}",
+    "helps": "{measures}",
 }
 """Sentence of each outcome; `Verdict.sentence` fills in the numbers."""
 
@@ -80,24 +79,38 @@ class Verdict(NamedTuple):
         """The sentence that a reader takes away."""
         shown, where = self.shown, choose_matching(self.summaries)
         base = self.base or shown
-        leak = f"{name_bits(shown)} leak beyond the label, and {name_success(shown)}"
-        if shown.learned_nothing:
-            leak = "it learned nothing, so its leak means nothing"
         return VERDICTS[self.kind].format(
             label=shown.label,
-            right=f"{percent(shown.mean(ACCURACY), 1)} of {shown.row.candidates} test images "
-            "correctly",
+            right=f"{shown.label} classifies {name_accuracy(shown)} of {shown.row.candidates} test "
+            "images correctly",
             chance=percent(shown.results[0].chance_accuracy, 1),
-            leak=leak,
-            comparison=(
-                f"{name_success(shown)} instead of {percent(base.mean(IDENTIFICATION))} "
-                f"({mean_bits(shown):z.2f} bits beyond the label leak instead of "
-                f"{name_bits(base)}), and {name_price(base, shown)}"
-            ),
+            measures=self._describe_measures(),
             points=MATCHED_POINTS,
             where=where,
             before=percent(accuracy_on(base, where), 1),
             cost=accuracy_cost(base, shown, where),
+        )
+
+    def compare(self, show: Callable[[Summary], str]) -> str:
+        """Return a number of the summary shown, with the undefended one in brackets."""
+        if self.base is None or self.base is self.shown:
+            return show(self.shown)
+        return f"{show(self.shown)} (undefended: {show(self.base)})"
+
+    def _describe_measures(self) -> str:
+        """Return accuracy and leak, unless the network learned nothing."""
+        shown = self.shown
+        if shown.learned_nothing:
+            return f"{shown.label} learned nothing, so its leak means nothing."
+        choices, cap = shown.row.identification_candidates, shown.row.bits_cap
+        picked = f"one of {choices} images" if choices else "image"
+        most = "" if cap is None else f" of {cap:.1f}"
+        bits = self.compare(lambda s: f"{mean_bits(s):z.2f}")
+        return (
+            f"With {shown.label}, the best possible attacker picks the right {picked} in "
+            f"{self.compare(lambda s: percent(s.mean(IDENTIFICATION)))} of cases, "
+            f"{bits}{most} bits leak beyond the label, and accuracy is "
+            f"{self.compare(name_accuracy)}."
         )
 
 
@@ -173,7 +186,7 @@ def accuracy_on(summary: Summary, where: str) -> float | None:
     return summary.mean(ACCURACY) if where == "test" else summary.measure_validation()
 
 
-def accuracy_cost(base: Summary, other: Summary, where: str = "test") -> float:
+def accuracy_cost(base: Summary, other: Summary, where: str) -> float:
     """Return the accuracy lost, in percentage points; infinity where one was not measured."""
     before, after = accuracy_on(base, where), accuracy_on(other, where)
     return math.inf if before is None or after is None else 100 * (before - after)
@@ -190,45 +203,24 @@ def percent(value: float | None, digits: int = 0) -> str:
     return "an unmeasured share" if value is None else f"{100 * value:.{digits}f}{PERCENT}"
 
 
-def name_bits(summary: Summary) -> str:
-    """Return the bits beyond the label, out of all that could leak."""
-    cap, bits = summary.row.bits_cap, mean_bits(summary)
-    if cap is not None and bits > cap - CAP_TOLERANCE:
-        return f"all {cap:.1f} bits"
-    return f"{bits:z.2f}{'' if cap is None else f' of at most {cap:.1f}'} bits"
-
-
-def name_success(summary: Summary) -> str:
-    """Return how often the optimal attacker identifies an image, as a clause."""
-    choices = summary.row.identification_candidates
-    picked = f"one of {choices} images" if choices else "image"
-    share = percent(summary.mean(IDENTIFICATION))
-    return f"the best possible attacker picks the right {picked} in {share} of cases"
-
-
-def name_price(base: Summary, best: Summary) -> str:
-    """Return the accuracy that a defence costs, as a clause."""
-    before, after = (percent(summary.mean(ACCURACY), 1) for summary in (base, best))
-    lost = accuracy_cost(base, best)
-    if abs(lost) < 0.05:
-        return f"accuracy stays the same ({after})"
-    verb = "falls" if lost > 0 else "rises"
-    return f"accuracy {verb} by {abs(lost):.1f} points ({before} to {after})"
+def name_accuracy(summary: Summary) -> str:
+    """Return the accuracy on test images as percent."""
+    return percent(summary.mean(ACCURACY), 1)
 
 
 def describe_attack(verdict: Verdict) -> str:
     """Compare the worst trained attack with knowing only the label; "" where there was none."""
-    base, shown = verdict.base, verdict.shown
-    error, label_only = shown.mean(MSE), shown.mean(ORACLE_MSE)
-    if error is None:
+    shown, label_only = verdict.shown, verdict.shown.mean(ORACLE_MSE)
+    if shown.mean(MSE) is None:
         return ""
+
+    def show(summary: Summary) -> str:
+        error = summary.mean(MSE)
+        return "not measured" if error is None else f"{error:.4f}"
+
     names = " or ".join(shown.worst_attacks) or "the worst attack"
-    text = f"The best reconstruction by a trained attack ({names}) has MSE {error:.4f}."
-    if base and base is not shown and (before := base.mean(MSE)) is not None:
-        text += f" Without a defence it is {before:.4f}."
-    if label_only is not None:
-        text += f" The average image of the class has {label_only:.4f}."
-    return text
+    text = f"The best reconstruction by a trained attack ({names}) has MSE {verdict.compare(show)}"
+    return text + (f", the average image of the class {label_only:.4f}." if label_only else ".")
 
 
 def describe_single_image_updates(verdict: Verdict) -> str:
@@ -241,13 +233,12 @@ def describe_single_image_updates(verdict: Verdict) -> str:
     )
     if errors and min(errors) <= COPY_MSE:
         return (
-            "Whoever sees the update of a client that holds one image has the image: "
-            f"{FIRST_LAYER_ATTACK} reads it off (MSE {min(errors):.4f})."
-            + (" In this run there are such updates." if is_single else "")
+            f"An update made of one image gives it away: {FIRST_LAYER_ATTACK} reads it off (MSE "
+            f"{min(errors):.4f}).{' In this run there are such updates.' if is_single else ''}"
         )
     if is_single and not errors:
         return (
-            "A client's update is made of a single image in this run, and may give it away: "
+            "An update of this run is made of a single image, and may give it away: "
             f"`fedcel attack RUN --set attack.names={FIRST_LAYER_ATTACK}` tries to read it off."
         )
     return ""
@@ -255,24 +246,16 @@ def describe_single_image_updates(verdict: Verdict) -> str:
 
 def describe_seeds(summaries: Sequence[Summary]) -> str:
     """Return the number of training seeds of each variant, and the meaning of the intervals."""
-
-    def count(number: int) -> str:
-        return "one seed" if number == 1 else f"{number} seeds"
-
     counts = {summary.label: len(summary.rows) for summary in summaries}
-    least, most = min(counts.values()), max(counts.values())
-    fewer = [f"{label} with {count(number)}" for label, number in counts.items() if number < most]
-    text = f"Each variant was trained with {count(most)}"
-    text += f", but {', '.join(fewer)}" if fewer else ""
+    most = max(counts.values())
+    fewer = [f"; {label}: {count}" for label, count in counts.items() if count < most]
+    meaning = (
+        "±: 95 % interval of the mean over seeds (Student's t, from three on), and over test "
+        "images where each image's values were kept."
+    )
     if most < MIN_SEEDS:
-        text += ": too few for an interval, so small differences mean nothing."
-    else:
-        text += (
-            ". The ± is the 95 % interval of the mean over seeds, by Student's t, and over test "
-            "images where each image's values were kept."
-        )
-        text += f" Fewer than {MIN_SEEDS} seeds have none." if least < MIN_SEEDS else ""
-    return f"{text} The ± of the decoder is the standard deviation over its runs."
+        meaning = "Too few for an interval, so small differences mean nothing."
+    return f"Training seeds of each variant: {most}{''.join(fewer)}. {meaning}"
 
 
 def describe_left_out(runs: Sequence[FinishedRun]) -> str:
@@ -306,8 +289,7 @@ def list_cautions(verdict: Verdict) -> Iterator[str]:
     if len({*noises}) == 2:
         yield (
             f"The undefended model sends noise of sigma {noises[0]:g}, {verdict.shown.label} of "
-            f"sigma {noises[1]:g}: part of the difference comes from the noise. Compare at equal "
-            "noise, too."
+            f"sigma {noises[1]:g}: part of the difference comes from the noise."
         )
     if collapsed := [s.label for s in verdict.summaries if s.learned_nothing]:
         yield (
@@ -318,26 +300,15 @@ def list_cautions(verdict: Verdict) -> Iterator[str]:
         yield broken
     errors = ((s.label, s.mean(MSE), s.mean(ORACLE_MSE)) for s in verdict.summaries)
     weak = [
-        (f"{label} ({error:.4f})", f"{label_only:.4f}")
+        f"{label} ({error:.4f}, label only {label_only:.4f})"
         for label, error, label_only in errors
         if error is not None and label_only and error > WEAK_ATTACK * label_only
     ]
     if weak:
-        names, label_errors = zip(*weak, strict=True)
         yield (
-            "The trained attack does worse than knowing only the label (MSE "
-            f"{' or '.join(sorted({*label_errors}))}) on {'; '.join(names)}. That is a weak attack "
-            "or a damaged model, not more privacy."
+            f"The trained attack has a larger MSE than knowing only the label: {'; '.join(weak)}. "
+            "That is a weak attack or a damaged model, not more privacy."
         )
-    for summary in verdict.summaries:
-        bounds = [result.fano_identification for result in summary.results]
-        bound = max((value for value in bounds if value is not None), default=math.inf)
-        share = summary.mean(IDENTIFICATION) or 0.0
-        if share > bound + 1e-9:
-            yield (
-                f"{summary.label}: identification {percent(share)} is above the certificate's "
-                f"bound {percent(bound)}. One of the two is wrong; do not rely on it."
-            )
 
 
 def describe_broken(summaries: Iterable[Summary]) -> str:
@@ -350,25 +321,24 @@ def describe_broken(summaries: Iterable[Summary]) -> str:
     if not falls:
         return ""
     return (
-        f"A loss broke the accuracy on validation images that was reached before it acted: "
+        f"A loss broke the validation accuracy that was reached before it acted: "
         f"{'; '.join(falls)}. Lower cel.weight or local.rate, raise rounds, or set "
         "cel.clip to 'task'."
     )
 
 
 KNOWLEDGE_LIMITS = {
-    "held-out": "The trained attacks had a small held-out set, which neither the training nor the "
-    "targets contain. An attacker with more images of the same kind does better.",
-    "training-size": "The trained attacks had the training images themselves, the strongest "
-    "knowledge tested here. The targets are test images that no attack had.",
+    "held-out": "The trained attacks had a small held-out set, apart from training images and "
+    "targets. An attacker with more images of the same kind does better.",
+    "training-size": "The trained attacks had the training images, the strongest knowledge tested "
+    "here. The targets are test images that no attack had.",
 }
 STANDING_LIMITS = (
-    "Only the variants in the table were tested, on one data set with one network and cut. On "
-    "other images, or with another cut or defence, the numbers differ.",
+    "Other images, networks, cuts or defences than those in the table give other numbers.",
     "The numbers hold only while each device adds the noise it was measured with and sends the "
     "same image with the same noise. Less noise, or fresh noise on repeats, leaks more.",
-    "A private answer protects the input of that query from those who read the answer, at the "
-    "epsilon of the query. It protects neither the training data nor what the encoder sends.",
+    "A private answer protects the input of its query from those who read the answer. It protects "
+    "neither the training data nor what the encoder sends.",
     "Private answers take their noise from a secure generator that cannot be seeded, so their "
     "numbers, and those of the inversion of their logits, differ a little from run to run.",
 )
@@ -381,19 +351,19 @@ def list_limits(
     runs, shown = verdict.runs, verdict.shown
     if verdict.best and verdict.compared > 1 and verdict.kind != "costs-too-much":
         yield (
-            f"{shown.label}, named at the top, is the best of {verdict.compared} variants compared "
-            f"on the same test images, so its numbers are slightly optimistic. The "
+            f"{shown.label}, named at the top, is the best of {verdict.compared} variants on the "
+            f"same test images, so its numbers are slightly optimistic. The "
             f"{choose_matching(verdict.summaries)} accuracy decides which variants match."
         )
     rows = [row for summary in verdict.summaries for row in summary.rows]
     if sizes := join_numbers(row.candidates for row in rows):
         caps = join_numbers(row.bits_cap and round(row.bits_cap, 1) for row in rows)
-        most = f" At most {caps} bits could leak beyond the label." if caps else ""
         yield (
-            "The optimal attacker sees what the encoder sends, not private answers, and knows the "
-            "encoder and the law of the noise: no attacker who sees the same tells these images "
-            f"apart better. It is exact for the M = {sizes} test images, up to Monte Carlo error."
-            f"{most} With more images the bits and their cap grow, so compare only at equal M."
+            "The optimal attacker sees what the encoder sends and knows the encoder and the law of "
+            "the noise: nobody who sees the same tells these images apart better. It is exact for "
+            f"the M = {sizes} test images, up to Monte Carlo error"
+            + (f"; at most {caps} bits could leak beyond the label" if caps else "")
+            + ". With more images the bits and their cap grow: compare at equal M."
         )
     floor = estimate(result.answer_bits for result in shown.results).mean
     if floor is not None:
@@ -414,10 +384,7 @@ def list_limits(
         )
     tried = {a.attack.partition(REPEAT_MARK)[0] for a in attacks if a.skipped is None} | {*served}
     if untried := [name for name in ATTACKS if name not in tried]:
-        yield (
-            f"Of the attacks that come with fedcel these were not run at all: {', '.join(untried)}."
-            " Any of them may reach further than those that were."
-        )
+        yield (f"Attacks of fedcel that were not run, and may reach further: {', '.join(untried)}.")
     unrepeatable = sorted({run.result.unrepeatable for run in runs if run.result.unrepeatable})
     yield from (f"The same seed may give another model. {reason}." for reason in unrepeatable)
     yield from STANDING_LIMITS
@@ -425,8 +392,3 @@ def list_limits(
     rejected = Counter(reply.reason for event in events for reply in event.rejected)
     texts = [f"{number} × {reason}" for reason, number in rejected.most_common()]
     yield f"Replies of clients left out in {len(events)} rounds: {'; '.join(texts) or 'none'}."
-
-
-def join_numbers(values: Iterable[float | None]) -> str:
-    """Return the distinct numbers with slashes between them."""
-    return " / ".join(f"{value:g}" for value in sorted({v for v in values if v is not None}))

@@ -16,7 +16,7 @@ from fedcel.errors import RunError
 from fedcel.files import write_json
 from sims.progress import print_line
 from sims.report.book import Images, read_book
-from sims.report.figures import COLOURS, FAINT, INK
+from sims.report.chart import COLOURS, FAINT, INK
 from sims.report.summary import Summary, summarise_book
 from sims.results.intervals import Estimate, estimate
 from sims.results.record_files import read_records

@@ -31,7 +31,7 @@ from fedcel.runs import build_sent_net, run_folder
 from fedcel.settings import Scalar, parse_settings
 from sims.engines.simulate import simulate
 from sims.progress import print_line
-from sims.report.figures import COLOURS, FAINT, INK, LINES, MARKERS
+from sims.report.chart import COLOURS, FAINT, INK, LINES, MARKERS
 
 COMMON: dict[str, Scalar] = {
     "engine": "local",

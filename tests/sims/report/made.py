@@ -1,18 +1,9 @@
-"""Summaries without files, and what is written in figures."""
-
-from matplotlib.figure import Figure
-from matplotlib.text import Annotation
+"""Summaries without files."""
 
 from fedcel.settings import Settings
 from sims.report.book import FinishedRun
 from sims.report.summary import Summary
 from sims.results.records import BenchRow, CellAttack, RoundEvent, RunResult
-
-
-def notes(figure: Figure) -> dict[str, float]:
-    """Return what is written beside which x."""
-    annotations = [text for text in figure.axes[0].texts if isinstance(text, Annotation)]
-    return {text.get_text(): float(text.xy[0]) for text in annotations}
 
 
 def cell(

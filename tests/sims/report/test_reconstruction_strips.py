@@ -7,14 +7,24 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from safetensors.numpy import load_file, save_file
 
 from fedcel.settings import Settings
-from sims.report.book import FinishedRun, Images
-from sims.report.reconstruction_strips import GAP, encode_png, make_grid, make_strips, tile_images
-from sims.report.summary import Summary
+from sims.report.book import FinishedRun, Images, read_book
+from sims.report.reconstruction_strips import (
+    GAP,
+    Strip,
+    encode_png,
+    list_guesses,
+    make_grid,
+    make_strips,
+    tile_images,
+)
+from sims.report.summary import Summary, summarise_book
 from sims.results.records import RunResult
 from tests.sims.report.made import cell
 
+Make = Callable[..., Path]
 ROOT = Path(__file__).parents[3]
 
 
@@ -63,6 +73,36 @@ def test_originals_once(outcome: Callable[..., RunResult]) -> None:
         ("c", "decoder"),
     ]
     assert encode_png(make_grid(found)).startswith(b"\x89PNG")
+
+
+def guess(folder: Path) -> list[list[Strip]]:
+    """Return the pictures at the top of each variant of a bench."""
+    return [list_guesses(summary) for summary in summarise_book(read_book(folder))]
+
+
+def test_originals_reconstructions_and_three_guesses(make_bench: Make) -> None:
+    """Five messages; the first guess is the right one here, the others are not."""
+    found = guess(make_bench())
+    assert len(found) == 3
+    names = ["sent", "rebuilt (decoder)", "first guess", "second guess", "third guess"]
+    for strips in found:
+        assert [(strip.name, len(strip.images)) for strip in strips] == [(n, 5) for n in names]
+        assert [strip.notes for strip in strips[2:]] == [
+            [f"{share}\xa0%{mark}"] * 5 for share, mark in ((60, " ✓"), (30, ""), (10, ""))
+        ]
+        assert strips[2].source == strips[0].source
+
+
+def test_reconstructions_of_other_images_are_left_out(make_bench: Make) -> None:
+    """They would stand below originals that are not theirs. Without guesses they stand alone."""
+    folder = make_bench()
+    path = folder / "runs" / "0-0" / "guesses.safetensors"
+    kept = load_file(path)
+    save_file(kept | {"targets": np.ascontiguousarray(kept["targets"][::-1])}, path)
+    (folder / "runs" / "1-0" / "guesses.safetensors").unlink()
+    other, alone, _ = guess(folder)
+    assert [strip.name for strip in other] == ["sent", "first guess", "second guess", "third guess"]
+    assert [strip.name for strip in alone] == ["sent", "rebuilt (decoder)"]
 
 
 def test_who_draws_waits_for_no_library_of_models() -> None:

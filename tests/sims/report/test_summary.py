@@ -14,7 +14,6 @@ from sims.report.book import read_book
 from sims.report.summary import summarise_book
 from sims.results.columns import BITS, MSE, POSITIONS, RIGHT_IMAGE, find_columns
 from sims.results.intervals import Estimate, estimate
-from tests.sims.attack_files import load_rows, save_rows
 
 Make = Callable[..., Path]
 
@@ -38,11 +37,10 @@ def test_nothing() -> None:
 
 
 def test_groups(make_bench: Make) -> None:
-    """One summary a variant, seeds inside, decoder over 3 x 3 attack runs."""
+    """One summary a variant, seeds inside."""
     found = summarise_book(read_book(make_bench(seeds=3)))
     assert [s.variant for s in found] == ["none", "cluster", "gated"]
     assert [row.seed for row in found[1].rows] == [0, 1, 2]
-    assert found[1].measure_decoder(MSE).n == 9
     assert found[1].measure(BITS).mean == pytest.approx(
         0.54 + 0.02
     )  # seeds 0, 1, 2 add 0, .02, .04
@@ -85,17 +83,3 @@ def test_validation_is_the_mean_after_burn_in(make_bench: Make) -> None:
     late = [0.948 * (1 - 0.8 * 0.85**n) for n in range(first, 41)]
     want = (0.5 + sum(late) / len(late)) / 2
     assert summarise_book(run)[1].measure_validation() == pytest.approx(want)
-
-
-def test_the_decoder_of_the_runs_own_settings(make_bench: Make) -> None:
-    """A stronger one on one cell alone is not beside the others' own; without any, it is."""
-    folder = make_bench()
-    path = folder / "runs" / "1-0" / "attacks" / "all.json"
-    rows = load_rows(path)
-    own = [row for row in rows if row["attack"] == "decoder"]
-    more = [row | {"budget": 4.0, "mse": 0.01} for row in own]
-    save_rows(path, more + rows)
-    found = summarise_book(read_book(folder))[1].measure_decoder(MSE)
-    assert (found.mean, found.n) == (pytest.approx(0.0427), 3)
-    save_rows(path, more)
-    assert summarise_book(read_book(folder))[1].measure_decoder(MSE).mean == pytest.approx(0.01)

@@ -3,14 +3,19 @@
 import pytest
 
 from sims.report.table import (
-    TextColumn,
+    DASH,
+    Line,
     format_columns,
     format_csv,
     format_latex,
     format_markdown,
     make_table,
+    measure_records,
     tabulate,
 )
+from sims.results.columns import Column
+from sims.results.intervals import Estimate
+from sims.results.records import PredictorScores
 
 
 def test_markdown_escapes_bars() -> None:
@@ -20,10 +25,11 @@ def test_markdown_escapes_bars() -> None:
 
 
 def test_words_are_read_from_the_left_and_numbers_end_alike() -> None:
-    """Columns are as wide as their widest cell."""
-    table = make_table("T", ["name", "how", "n"], [["a", "by", "1"], ["bcdef", "at", "100"]], 2)
+    """Columns are as wide as their widest cell; emphasis is not shown, long names are cut."""
+    table = make_table("T", ["name", "how", "n"], [["*a*", "by", "1"], ["bcdef", "at", "100"]], 2)
     said = ["name   how    n", "-----  ---  ---", "a      by     1", "bcdef  at   100"]
     assert format_columns(table) == "\n".join(said)
+    assert format_columns(table, longest=4).splitlines()[-1] == "…     at   100"
 
 
 def test_rows_fit_the_header() -> None:
@@ -35,11 +41,11 @@ def test_rows_fit_the_header() -> None:
 def test_latex_takes_no_letter_for_a_command() -> None:
     """What TeX would read as a command, a comment or mathematics is written as it looks."""
     table = make_table("T", ["a_b", "50 %"], [["x & y", "1 ± 2"], ["*{\\it}*", "≤ 3"]])
-    text = format_latex(table._replace(heading="At 2 #"))
+    text = format_latex(table._replace(name="At 2 #", note="So."))
     assert text.splitlines() == [
         r"\begin{table}",
         r"\centering",
-        r"\caption{At 2 \#}",
+        r"\caption{At 2 \#. So.}",
         r"\begin{tabular}{lr}",
         r"\toprule",
         r"a\_b & 50 \% \\",
@@ -52,12 +58,22 @@ def test_latex_takes_no_letter_for_a_command() -> None:
     ]
 
 
-def test_columns_show_rows_and_csv_quotes_them() -> None:
-    """A heading and a text for each; commas and quotes stay within their cell."""
-    columns = [
-        TextColumn("n", str),
-        TextColumn("half, as text", lambda n: f'"{n / 2}"'),
+def test_lines_show_texts_and_measures_and_csv_quotes_them() -> None:
+    """A dash for a text or number that is lacking, no interval of a whole number in common."""
+    columns = [Column("accuracy", "right, %", 1, 100), Column("ece", "count", 0)]
+    scores = [PredictorScores(accuracy=a, ece=e) for a, e in ((0.4, 6), (0.5, 8), (0.6, None))]
+    lines = [
+        measure_records(('"a"',), scores[:1]),
+        measure_records(("b", "c", "cut"), scores[2:]),
+        Line(("d",), lambda column: Estimate(1.0, 0.0)),
     ]
-    table = tabulate("T", columns, [1, 2])
-    assert table.rows == (("1", '"0.5"'), ("2", '"1.0"'))
-    assert format_csv(table) == 'n,"half, as text"\n1,"""0.5"""\n2,"""1.0"""\n'
+    table = tabulate("T", ("name", "how, or –"), columns, lines)
+    assert table.rows == (
+        ('"a"', DASH, "40.0", "6"),
+        ("b", "c", "60.0", DASH),
+        ("d", DASH, "100.0 ± 0.0", "1"),
+    )
+    assert format_csv(table).splitlines()[:2] == [
+        'name,"how, or –","right, %",count',
+        '"""a""",–,40.0,6',
+    ]

@@ -7,9 +7,10 @@ from fedcel.attacks import AttackRow
 from fedcel.settings import Settings
 from sims.report import tables
 from sims.report.book import FinishedRun
-from sims.report.table import DASH, tabulate
-from sims.results.records import RunResult
+from sims.report.table import DASH
+from sims.results.records import BenchRow, RunResult
 from tests.sims.report.made import cell
+from tests.sims.results.made import attack, make_row
 
 
 def test_details_in_their_own_columns(outcome: Callable[..., RunResult]) -> None:
@@ -20,7 +21,9 @@ def test_details_in_their_own_columns(outcome: Callable[..., RunResult]) -> None
     second = outcome(**keys, between_client_spread=0.002)
     runs = tuple(FinishedRun("r", Settings(), (), result, (), {}) for result in (first, second))
     one = replace(cell("a", 0.9, [None, None], noise=0.3), runs=runs)
-    table = tabulate("T", tables.DETAILS, [one, cell("b", 0.9, None)])
+    table = tables.tabulate_variants(
+        "T", ["variant", "noise σ"], tables.DETAILS, [one, cell("b", 0.9, None)], has_anchors=False
+    )
     assert len(set(table.head)) == len(table.head)
     assert dict(zip(table.head, table.rows[0], strict=True)) == {
         "variant": "a",
@@ -43,8 +46,8 @@ def test_what_was_found_and_what_was_not_run() -> None:
         AttackRow(attack="first-layer", observation="update", skipped="there is none"),
     ]
     head, _, line, reason = tables.format_attack_rows(rows).splitlines()
-    assert head.split() == ["attack", "sees", "attack", "seed", "MSE"]
-    assert line.split() == ["rmle", "smashed-data", "0", "0.0500"]
+    assert head.split() == ["attack", "sees", "knows", "attack", "seed", "MSE"]
+    assert line.split() == ["rmle", "smashed-data", DASH, "0", "0.0500"]
     assert reason == "first-layer on update: there is none"
     assert tables.format_attack_rows(rows[1:]) == f"{reason}\n"
 
@@ -60,8 +63,37 @@ def test_an_attack_that_pays_says_how_often_it_asked(outcome: Callable[..., RunR
 
 def test_the_anchors_stand_where_nothing_was_rebuilt() -> None:
     """The label alone picks a tenth of the images, nothing a hundredth; their errors are dashes."""
-    rows = tables.tabulate_anchored("T", tables.MAIN, [cell("a", 0.9, 2.0)]).rows
+    rows = tables.tabulate_variants("T", ["variant"], tables.MAIN, [cell("a", 0.9, 2.0)]).rows
     assert [(row[0].partition(" (")[0], *row[4:6], row[8]) for row in rows[1:]] == [
-        ("label only", "0.00", "10.0", DASH),
-        ("nothing", "0.00", "1.0", DASH),
+        ("*label only", "0.00", "10.0", DASH),
+        ("*nothing", "0.00", "1.0", DASH),
     ]
+
+
+def sweep(variant: str, errors: dict[float, float | None], **other: object) -> BenchRow:
+    """Return a row that the decoder attacked with these budgets, the last one in another way."""
+    attacks = [attack("decoder", mse, budget=budget) for budget, mse in errors.items()]
+    last = attacks[-1].model_copy(update=other)
+    return make_row(variant, 0.3, *attacks[:-1], last)
+
+
+def test_only_the_budget_differs_in_a_sweep() -> None:
+    """By rising budget; .0391 of .04 is still falling, .0295 of .03 is not; one is no sweep."""
+    rows = [
+        sweep("a", {10: 0.0391, 1: 0.05, 4: 0.04}),
+        sweep("b", {1: 0.05, 4: 0.03, 10: 0.0295}),
+        sweep("c", {1: 0.05, 10: 0.06}),
+        sweep("d", {1: 0.02, 4: None}),
+        *(
+            sweep("e", {1: 0.05, 4: 0.04}, **other)
+            for other in ({"attack": "rmle"}, {"knowledge": "x"}, {"targets": 10}, {"revision": 2})
+        ),
+    ]
+    found = [replace(cell(row.variant, 0.9, 2.0), rows=(row,)) for row in rows]
+    table = tables.tabulate_budgets(found)
+    assert table.head[2:] == ("MSE, 1x", "MSE, 4x", "MSE, 10x", "still falling")
+    assert table.rows == (
+        ("a", "decoder", "0.0500", "0.0400", "0.0391", "yes"),
+        ("b", "decoder", "0.0500", "0.0300", "0.0295", "no"),
+        ("c", "decoder", "0.0500", DASH, "0.0600", "no"),
+    )
