@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Protocol, final, runtime_checkable
 
 import numpy as np
+import scipy
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -244,15 +245,9 @@ def _fit_temperature(
     repeats = math.ceil(FITTED_ANSWERS / len(logits))
     answers = mechanism.answer(logits.repeat(repeats, 1)).double()
     truth = labels.repeat(repeats)
-    low, high = -20.0, 20.0  # of the scale's logarithm, in which the loss has one minimum
 
-    def loss(log_scale: float) -> float:
+    def loss(log_scale: float) -> float:  # has one minimum
         return float(cross_entropy(math.exp(log_scale) * answers, truth))
 
-    for _ in range(40):
-        third = (high - low) / 3
-        if loss(low + third) <= loss(high - third):
-            high -= third
-        else:
-            low += third
-    return TemperatureCalibration(math.exp((low + high) / 2))
+    fit = scipy.optimize.minimize_scalar(loss, bounds=(-20, 20), method="bounded")
+    return TemperatureCalibration(math.exp(fit.x))

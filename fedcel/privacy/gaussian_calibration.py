@@ -16,7 +16,7 @@ from fedcel.privacy.epsilon_range import check_epsilon
 from fedcel.ranges import FRACTION, POSITIVE
 
 SLACK = 1 + 1e-9  # above rounding: of the search, to a grid, of a sum over it for an integral
-HALVINGS = 120
+HALVINGS = 60  # of a range whose end is twice its beginning
 
 
 def smallest_delta(epsilon: float, sigma: float, sensitivity: float) -> float:
@@ -46,28 +46,14 @@ def least_epsilon(delta: float, shift: float) -> float:
 def calibrate_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
     """Return the smallest sigma, rounded up, in the unit of `sensitivity` (L2).
 
-    Balle and Wang, algorithm 1. ValueError unless epsilon and sensitivity are finite and above 0,
-    and delta lies in (0, 1).
+    Balle and Wang, theorem 8, whose delta grows with sensitivity over sigma. ValueError unless
+    epsilon and sensitivity are finite and above 0, and delta lies in (0, 1).
     """
     check_epsilon(epsilon, "gaussian")
     POSITIVE.check("sensitivity", sensitivity)
     FRACTION.check("delta", delta)
-
-    def b_plus(v: float) -> float:
-        """B+, of noise below D/sqrt(2 eps): grows with v."""
-        return _difference(epsilon, math.sqrt(epsilon * v), -math.sqrt(epsilon * (v + 2)))
-
-    def b_minus(u: float) -> float:
-        """B-, of noise above it: falls with u."""
-        return _difference(epsilon, -math.sqrt(epsilon * u), -math.sqrt(epsilon * (u + 2)))
-
-    if delta >= b_plus(0.0):
-        v, _ = _find_edge(lambda v: b_plus(v) <= delta)
-        alpha = 1 / (math.sqrt(1 + v / 2) + math.sqrt(v / 2))  # their difference, without its loss
-    else:
-        _, u = _find_edge(lambda u: b_minus(u) > delta)
-        alpha = math.sqrt(1 + u / 2) + math.sqrt(u / 2)
-    sigma = SLACK * alpha * sensitivity / math.sqrt(2 * epsilon)
+    ratio = _find_edge(lambda ratio: smallest_delta(epsilon, 1.0, ratio) <= delta)[0]
+    sigma = SLACK * sensitivity / ratio
     if not sigma < math.inf:
         raise ValueError(f"epsilon is {epsilon}, too small for any finite noise; try 0.5")
     return sigma
@@ -84,9 +70,12 @@ def _difference(epsilon: float, a: float, b: float) -> float:
 
 def _find_edge(holds: Callable[[float], bool]) -> tuple[float, float]:
     """Return the last number at which a test that holds at 0 holds, and the first that fails."""
-    low, high = 0.0, 1.0
+    high = 1.0
     while holds(high):
-        low, high = high, 2 * high
+        high *= 2
+    while not holds(high / 2):
+        high /= 2
+    low = high / 2
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         if holds(middle):
