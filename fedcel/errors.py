@@ -74,10 +74,6 @@ class LeakLimitError(LeakError):
     """All messages of a device together would leak more than its owner allows."""
 
 
-class NearDuplicateError(LeakLimitError):
-    """An image is nearly one that was sent before, and its owner wants no second message of it."""
-
-
 class ServiceError(FedcelError, RuntimeError):
     """A service refused a question, cannot be reached, or answers what cannot be right."""
 

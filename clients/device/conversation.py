@@ -21,7 +21,7 @@ from torch import Tensor
 
 from clients.device.device import Device, DeviceBuilder, PreparedMessage
 from clients.device.encoder import MAX_ENCODER_BYTES, read_encoder
-from clients.device.message_groups import GroupCharge
+from clients.device.sent_messages import GroupCharge
 from clients.service_messages import (
     LOOPBACK_HOSTS,
     QUERY_PATH,

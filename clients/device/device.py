@@ -13,22 +13,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from clients.device.keyed_noise import compute_fingerprint, disturb_features, load_device_key
-from clients.device.message_groups import (
-    Basis,
-    EarlierMessage,
-    GroupCharge,
-    MessageGroups,
-    NearDuplicatePolicy,
-)
-from clients.device.sent_messages import MARK_BYTES, SentMessages
+from clients.device.sent_messages import MARK_BYTES, GroupBasis, GroupCharge, SentMessages
 from clients.encoder_leak_guard import Leak, LeakGuard
 from clients.service_messages import ModelCard
-from fedcel.errors import DataError, NearDuplicateError
+from fedcel.errors import DataError
 from fedcel.nets import SplitNet
 from fedcel.short_repr import show_shapes
-
-NEAR_SIGMAS = 1.0
-"""Two images so near are told apart by one message in at most 69 % of cases: Phi(1/2)."""
 
 
 class PreparedMessage(NamedTuple):
@@ -54,9 +44,8 @@ class Device:
         limit: Bits that all distinct messages together may tell.
         key: The device's secret key, 32 bytes.
         sent: The messages that left before.
-        group_limit: Bits that all messages of nearly the same image together may tell.
-        near_duplicates: What is done about an image that is nearly an earlier one.
-        groups: The messages of this process.
+        group_limit: Bits that all messages of one group together may tell; finite: each image needs
+            a group.
     """
 
     card: ModelCard
@@ -66,8 +55,6 @@ class Device:
     key: bytes = field(repr=False)
     sent: SentMessages
     group_limit: float = math.inf
-    near_duplicates: NearDuplicatePolicy = "count"
-    groups: MessageGroups = field(default_factory=lambda: MessageGroups(NEAR_SIGMAS))
 
     @property
     def leaked_bits(self) -> float:
@@ -89,16 +76,14 @@ class Device:
 
         Args:
             image: The image, (C, H, W) in [0, 1].
-            group: Name of the scene or person that it shows; None: the nearest earlier message of
-                this process decides.
+            group: Name of the scene or person that it shows; None: it is alone.
             encoded_before: The message of the same image that left before, by the encoder of an
                 earlier model version: both are charged to one group.
 
         Raises:
-            DataError: Another shape, or values outside [0, 1].
+            DataError: Another shape, values outside [0, 1], or no group where groups have a limit.
             LeakLimitError: All messages together, or those of the group, would tell more than the
                 limit.
-            NearDuplicateError: The image is nearly an earlier one, and such are refused.
         """
         shape = tuple(self.card.shape)
         if tuple(image.shape) != shape or not ((image >= 0) & (image <= 1)).all():
@@ -118,48 +103,30 @@ class Device:
                 "encoder"
             )
         content = smashed.numpy().astype("<f4").tobytes()
-        features = None  # in units of the noise
-        if sigma := self.net.cut.sigma:
-            features = z[0] / (sigma if noise_scale is None else sigma * noise_scale)
-        nearest = None if features is None else self.groups.find_nearest(features)
         before = None if encoded_before is None else encoded_before.group
-        basis, mark, earlier = self._assume_group(fingerprint, nearest, group, before)
-        if earlier is not None and self.near_duplicates == "refuse":
-            raise NearDuplicateError(
-                f"the image is nearly an earlier one ({basis}); nothing was sent: use its answer, "
-                "or allow near-duplicates"
-            )
-        if earlier is not None and self.near_duplicates == "reuse":
-            content = earlier.content
-        else:
-            self.sent.add(
-                fingerprint, self.leak.upper, self.limit, group=mark, group_limit=self.group_limit
-            )
-            if basis != "repeat" and features is not None:
-                self.groups.remember(EarlierMessage(features, mark, content))
+        basis, mark = self._choose_group(fingerprint, group, before)
+        self.sent.add(
+            fingerprint, self.leak.upper, self.limit, group=mark, group_limit=self.group_limit
+        )
         total = self.sent.total_of(mark)
-        distance = None if nearest is None else nearest[1]
-        charge = GroupCharge(basis, total.messages, total.bits, distance)
-        return PreparedMessage(content, charge, mark)
+        return PreparedMessage(content, GroupCharge(basis, total.messages, total.bits), mark)
 
-    def _assume_group(
-        self,
-        fingerprint: bytes,
-        nearest: tuple[EarlierMessage, float] | None,
-        name: str | None,
-        before: bytes | None,
-    ) -> tuple[Basis, bytes, EarlierMessage | None]:
-        """Return the group of a message, and an earlier one of it that shows nearly the same."""
+    def _choose_group(
+        self, fingerprint: bytes, name: str | None, before: bytes | None
+    ) -> tuple[GroupBasis, bytes]:
+        """Return the group of a message, and why it is that one."""
         if (earlier_group := self.sent.find_group(fingerprint)) is not None:
-            return "repeat", earlier_group, None
+            return "repeat", earlier_group
         if name is not None:
-            group = hmac.digest(self.key, b"group" + name.encode(), sha256)[:MARK_BYTES]
-            return "caller", group, self.groups.find_group(group)
+            return "caller", hmac.digest(self.key, b"group" + name.encode(), sha256)[:MARK_BYTES]
         if before is not None:
-            return "encoded-anew", before, None
-        if nearest is not None and nearest[1] <= self.groups.radius:
-            return "nearest", nearest[0].group, nearest[0]
-        return "alone", fingerprint[:MARK_BYTES], None
+            return "encoded-anew", before
+        if self.group_limit < math.inf:
+            raise DataError(
+                f"messages of a group may tell {self.group_limit:g} bits together, and this image "
+                "has no group; name the scene or person that it shows"
+            )
+        return "alone", fingerprint[:MARK_BYTES]
 
 
 @runtime_checkable
@@ -190,13 +157,8 @@ class ImageOwner:
         state: Folder for the device's key and the marks of what was sent. Without it both last as
             long as the process, and the same image is another message after a restart.
         encoder: Module for the received values, where the service's net is not the project's own.
-        group_limit: Bits that all messages of nearly the same image together may tell, such as
-            frames of one scene; None: no limit of their own.
-        near_duplicates: What is done about an image that is nearly an earlier one: `count` sends it
-            and charges its group, `refuse` sends nothing, `reuse` asks with the earlier message,
-            whose answer is free.
-        near_sigmas: Images are nearly the same where their features are at most so many standard
-            deviations of the noise apart; 0: only where the caller names a group.
+        group_limit: Bits that all messages of one group together may tell, such as frames of one
+            scene; None: no limit of their own, and an image needs no group.
     """
 
     images: Float[Tensor, "M C H W"]
@@ -206,8 +168,6 @@ class ImageOwner:
     state: str | Path | None = None
     encoder: nn.Module | None = None
     group_limit: float | None = None
-    near_duplicates: NearDuplicatePolicy = "count"
-    near_sigmas: float = NEAR_SIGMAS
 
     def build_device(self, card: ModelCard, net: SplitNet) -> Device:
         """Measure a received encoder, and make a device with it; as `DeviceBuilder` states."""
@@ -222,6 +182,4 @@ class ImageOwner:
             key=load_device_key(state and state / "device.key"),
             sent=SentMessages(state and state / "sent.txt"),
             group_limit=math.inf if self.group_limit is None else self.group_limit,
-            near_duplicates=self.near_duplicates,
-            groups=MessageGroups(self.near_sigmas),
         )

@@ -5,7 +5,7 @@ import os
 from contextlib import nullcontext
 from pathlib import Path
 from threading import Lock
-from typing import IO, NamedTuple
+from typing import IO, Literal, NamedTuple
 
 from fedcel.errors import LeakLimitError, RunError
 from fedcel.files import lock_file
@@ -14,8 +14,39 @@ MARK_BYTES = 16
 """Bytes of a message's fingerprint that are kept."""
 
 
+GroupBasis = Literal["caller", "alone", "repeat", "encoded-anew"]
+"""Reason for a message's group: the caller named it; none, so it is alone; it is the very message
+that was sent before; its image was sent before, by the encoder of an earlier model version."""
+
+
+class GroupCharge(NamedTuple):
+    """Group that a message is charged to, and what that has told with it.
+
+    A group is of messages that show nearly the same: frames of a scene, pictures of a person. They
+    never tell more together than the sum of what each may tell, which is what they are charged.
+    """
+
+    basis: GroupBasis
+    messages: int
+    """Distinct messages of the group, this one included."""
+    bits: float
+    """Bits beyond the label that they may have told together, at most."""
+
+    def __str__(self) -> str:
+        """Return the assumption in words."""
+        assumed = {
+            "caller": "the caller named its group",
+            "alone": "no group was named",
+            "repeat": "it was sent before",
+            "encoded-anew": "its image was sent before, by an earlier encoder",
+        }[self.basis]
+        return (
+            f"message {self.messages} of its group, up to {self.bits:.2f} bits together: {assumed}"
+        )
+
+
 class GroupTotal(NamedTuple):
-    """Leak of all messages of nearly the same image together."""
+    """Leak of all messages of a group together."""
 
     messages: int
     bits: float

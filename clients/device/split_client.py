@@ -82,7 +82,7 @@ class SplitClient(ServiceClient):
 
         Raises:
             LeakLimitError: All messages, or those of the group, would tell more than the limit;
-                nothing was sent. NearDuplicateError where near-duplicates are refused.
+                nothing was sent.
             LeakError: The encoder of a new model version leaks more than is allowed.
             ServiceError: The service says no; SpentError where a budget is spent,
                 ModelVersionError where it answers another model version.

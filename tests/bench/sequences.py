@@ -32,7 +32,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from clients.device.device import NEAR_SIGMAS
 from fedcel.data.augmentation import augment_images
 from fedcel.metrics import sample_half_width
 from fedcel.posterior import build_device_net
@@ -42,6 +41,8 @@ from fedcel.torch_state import usual_torch_state
 
 LENGTHS = (1, 2, 4, 8, 16)
 FRAMES = 16
+NEAR_SIGMAS = 1.0
+"""Two images so near are told apart by one message in at most 69 % of cases: Phi(1/2)."""
 MIN_PICTURES = 5  # of a person, else its group is too small to draw from
 
 

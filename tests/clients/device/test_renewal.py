@@ -30,7 +30,7 @@ SETTINGS = {
 }
 FIRST = made_run(**SETTINGS, **{"net.noise": 2.0})
 X, Y = FIRST.splits.test
-OWNER = ImageOwner(X[:100], Y[:100], near_sigmas=0)
+OWNER = ImageOwner(X[:100], Y[:100])
 
 
 def make_offer(seed: int, **changes: object) -> ModelOffer:

@@ -1,11 +1,13 @@
-"""The record of what left a device."""
+"""The record of what left a device, and what messages of one group are charged."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from clients.device import SentMessages
-from fedcel.errors import RunError
+from fedcel.errors import DataError, LeakLimitError, RunError
+from tests.clients.device.test_device import IMAGES, device
 
 
 def test_a_damaged_count_is_refused(tmp_path: Path) -> None:
@@ -14,3 +16,43 @@ def test_a_damaged_count_is_refused(tmp_path: Path) -> None:
     path.write_text("abc\n")
     with pytest.raises(RunError, match="new state folder"):
         SentMessages(path)
+
+
+def test_a_group_that_the_caller_names_adds_up() -> None:
+    """Pictures of one person; another name is another group, and a repeat stays in its own."""
+    phone = replace(device(), group_limit=1.0)
+    charges = [phone.prepare(image, "ann").charge for image in IMAGES[:2]]
+    assert charges == [("caller", 1, 0.5), ("caller", 2, 1.0)]
+    assert str(charges[1]) == (
+        "message 2 of its group, up to 1.00 bits together: the caller named its group"
+    )
+    with pytest.raises(LeakLimitError, match=r"number 3 of nearly the same.*1.5 of it in all"):
+        phone.prepare(IMAGES[2], "ann")
+    assert phone.prepare(IMAGES[2], "bob").charge.bits == 0.5
+    assert phone.leaked_bits == 1.5
+    for name in ("ann", "bob", None):
+        assert phone.prepare(IMAGES[0], name).charge == ("repeat", 2, 1.0)
+
+
+def test_an_image_without_a_group_is_alone_or_refused() -> None:
+    """Where groups have a limit, nothing leaves that would be charged to none."""
+    phone = device()
+    assert [phone.prepare(image).charge for image in IMAGES[:2]] == [("alone", 1, 0.5)] * 2
+    limited = replace(device(), group_limit=1.0)
+    with pytest.raises(DataError, match="name the scene or person"):
+        limited.prepare(IMAGES[0])
+    assert limited.leaked_bits == 0.0
+
+
+def test_a_group_survives_a_restart_and_is_shared(tmp_path: Path) -> None:
+    """By its name, which the file does not hold; lines of before there were groups are read."""
+    path = tmp_path / "sent.txt"
+    path.write_text(f"{'ab' * 16} 0.25\n")
+    phone, tablet = (replace(device(sent=SentMessages(path)), group_limit=1.0) for _ in range(2))
+    phone.prepare(IMAGES[0], "ann")
+    tablet.prepare(IMAGES[1], "ann")
+    again = replace(device(sent=SentMessages(path)), group_limit=1.0)
+    for late in (phone, again):
+        with pytest.raises(LeakLimitError, match="number 3 of nearly the same"):
+            late.prepare(IMAGES[2], "ann")
+    assert "ann" not in path.read_text() and again.leaked_bits == 1.25

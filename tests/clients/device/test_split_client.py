@@ -13,7 +13,7 @@ import torch
 from clients.device import AsyncSplitClient, ImageOwner, PrivatePrediction, SplitClient
 from clients.device.conversation import check_url
 from clients.service_messages import ExpectedCard
-from fedcel.errors import LeakError, LeakLimitError, ServiceError
+from fedcel.errors import DataError, LeakError, LeakLimitError, ServiceError
 from fedcel.posterior.predict import apply_heads
 from fedcel.privacy.ledger import MICRO, Ledger
 from tests.clients.serving import Running, made_run, running
@@ -152,16 +152,15 @@ def test_what_a_device_prints_shows_no_image_and_no_table() -> None:
     assert "label=1, probabilities=float32[3]" in str(answer) and "tensor(" not in str(answer)
 
 
-def test_frames_of_a_scene_are_metered_and_may_reuse_an_answer(up: Running) -> None:
-    """The second frame costs nothing: the first one's message is sent again."""
-    owner = replace(OWNER, near_duplicates="reuse", group_limit=1.0)
-    with SplitClient(up.url, up.key, owner) as client:
+def test_frames_of_a_scene_are_metered_together(up: Running) -> None:
+    """By the name that the caller gives them; with a limit of groups each image has one."""
+    with SplitClient(up.url, up.key, replace(OWNER, group_limit=1e3)) as client:
         first, second = (client.ask(X[30 + k], group="kitchen") for k in range(2))
         other = client.ask(X[40], group="hall")
+        with pytest.raises(DataError, match="name the scene"):
+            client.ask(X[41])
     assert first.group and second.group and other.group
-    assert (first.group.basis, second.group.messages) == ("caller", 1)
-    assert torch.equal(first.values, second.values) and not second.is_fresh and other.is_fresh
-    assert second.remaining_epsilon == first.remaining_epsilon > other.remaining_epsilon
+    assert (first.group.basis, second.group.messages, other.group.messages) == ("caller", 2, 1)
 
 
 def test_a_client_shows_what_the_service_claims_of_its_answers(
