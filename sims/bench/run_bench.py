@@ -166,6 +166,7 @@ def make_row(cell: Cell, folder: Path, undefended: Mapping[int, Settings]) -> Be
             **attention_share(place / EVENTS_FILE),
             "train-step-ratio": cost.train_step_ratio,
             "run": str(place.relative_to(folder)),
+            "attacks": (),
         }
     )
 

@@ -95,30 +95,27 @@ def read_bench(folder: Path) -> Book:
     return Book(
         str(title or folder.resolve().name),
         "bench",
-        tuple(fill_row(row, runs[row.run].result) for row in rows),
+        tuple(rows),
         runs,
         tuple(failed),
         read_image_vectors(folder),
     )
 
 
-def fill_row(row: BenchRow, result: RunResult) -> BenchRow:
-    """Return a row with the measures of its run's result that an older bench did not copy."""
-    lacking = (name for name in RunMeasures.model_fields if getattr(row, name) is None)
-    return row.model_copy(update={name: getattr(result, name) for name in lacking})
-
-
 def make_run_row(run: FinishedRun, folder: Path) -> BenchRow:
     """Return the bench row of a single run."""
-    row = BenchRow(
-        variant="this run",
-        title=run.name,
-        run="",
-        seed=run.settings.seed,
-        noise=run.settings.defence.find_sigma(run.settings.net),
-        attacks=tuple(average_attacks(read_results(folder))),
+    return BenchRow.model_validate(
+        {
+            **run.result.model_dump(include={*RunMeasures.model_fields}),
+            "variant": "this run",
+            "title": run.name,
+            "undefended": False,
+            "run": "",
+            "seed": run.settings.seed,
+            "noise": run.settings.defence.find_sigma(run.settings.net),
+            "attacks": average_attacks(read_results(folder)),
+        }
     )
-    return fill_row(row, run.result)
 
 
 def read_finished(folder: Path) -> FinishedRun:

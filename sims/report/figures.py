@@ -96,7 +96,7 @@ def make_trade_off(
                   for s in ordered)  # fmt: skip
         if points := [point for point in placed if point is not None]:
             row = ordered[0].row
-            sweeps.append(Sweep(Series(row.name, look, points, "marks"), bool(row.undefended)))
+            sweeps.append(Sweep(Series(row.name, look, points, "marks"), row.undefended))
     if not sweeps:
         return None
     panels = split_panels(sweeps)

@@ -50,7 +50,7 @@ class Summary:
     @property
     def is_baseline(self) -> bool:
         """Whether others are compared with it: neither defended nor swept."""
-        return bool(self.row.undefended) and self.row.strength is None
+        return self.row.undefended and self.row.strength is None
 
     @property
     def results(self) -> list[RunResult]:

@@ -30,7 +30,7 @@ BENCH_AGAIN = "run the same `fedcel bench` again, finished cells are kept"
 def read_bench_rows(folder: Path) -> list[BenchRow]:
     """Read the rows of a bench, one or more; none is held to an attack yet.
 
-    RunError where bench.json is missing, empty, damaged, or of an earlier version.
+    RunError where bench.json is missing, empty, or damaged.
     """
     path = folder / BENCH_FILE
     if not path.exists():
@@ -39,10 +39,6 @@ def read_bench_rows(folder: Path) -> list[BenchRow]:
     rows = read_records(path, BenchRow, BENCH_AGAIN)
     if not rows:
         raise RunError(f"{path} has no rows; run `fedcel bench` first")
-    if not all("attacks" in row.model_fields_set for row in rows):
-        raise RunError(
-            f"{path} has a row without 'attacks', as earlier versions wrote it; {BENCH_AGAIN}"
-        )
     return rows
 
 

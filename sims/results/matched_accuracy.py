@@ -15,7 +15,6 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from fedcel.errors import RunError
-from sims.results.bench_rows import BENCH_AGAIN
 from sims.results.columns import (
     ACCURACY,
     ATTENTION,
@@ -112,8 +111,6 @@ def undefended_measures(rows: Sequence[BenchRow], measured: Measures) -> dict[in
 
     `measured` has the rows in the axis before the last.
     """
-    if any(row.undefended is None for row in rows):
-        raise RunError(f"{BENCH_FILE}: a row has no 'undefended'; {BENCH_AGAIN}")
     first = next((row.variant for row in rows if row.undefended), None)
     undefended = {
         row.seed: measured[..., number, :]

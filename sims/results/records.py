@@ -170,20 +170,31 @@ class CellAttack(AttackScores):
     """The number of attack seeds."""
 
 
-class CellIdentity(Record):
-    """One cell of a bench: a variant at a strength with a training seed."""
+class BenchRow(RunMeasures):
+    """Measures of a cell of a bench, a variant at a strength with a training seed, and all attacks.
+
+    In the file the scores of `worst` are columns of the row, too.
+    """
 
     variant: str
     title: str | None = None
     strength: float | None = None
     strength_key: str | None = None
-    undefended: bool | None = None
-    """It defends and sweeps nothing; older benches do not say it."""
+    undefended: bool
+    """It defends and sweeps nothing, so that others are compared with it."""
     anchored: bool | None = None
     """Its sweep begins, at strength 0, with the undefended net."""
     seed: int
     engine: str | None = None
     noise: Number = None
+    attention_share: Number = None
+    train_step_ratio: Number = None
+    run: str
+    attacks: tuple[CellAttack, ...]
+    failed_attacks: tuple[str, ...] = ()
+    """Attacks that failed there where nobody foresaw it: the worst is that of the others."""
+    worst: CellAttack | None = Field(None, exclude=True)
+    """The attack that the row is held to; see `sims.results.worst_attack`."""
 
     @property
     def name(self) -> str:
@@ -194,22 +205,6 @@ class CellIdentity(Record):
     def point(self) -> tuple[str, float | None]:
         """Variant and strength: cells of one point differ in the training seed."""
         return self.variant, self.strength
-
-
-class BenchRow(RunMeasures, CellIdentity):
-    """Measures of a cell of a bench, and all attacks on it.
-
-    In the file the scores of `worst` are columns of the row, too.
-    """
-
-    attention_share: Number = None
-    train_step_ratio: Number = None
-    run: str
-    attacks: tuple[CellAttack, ...] = ()
-    failed_attacks: tuple[str, ...] = ()
-    """Attacks that failed there where nobody foresaw it: the worst is that of the others."""
-    worst: CellAttack | None = Field(None, exclude=True)
-    """The attack that the row is held to; see `sims.results.worst_attack`."""
 
     def measure(self, key: str) -> float | None:
         """Return a measure by its key in bench.json; an attack's is that of the worst one."""

@@ -1,22 +1,24 @@
-"""Hand a run's rounds, scores and pictures on to its trackers; what fails there ends nothing."""
+"""Hand a run's rounds, scores and a picture on to its trackers; what fails there ends nothing."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
+from torch import Tensor
 
 from fedcel.errors import describe_unforeseen, shorten_text
 from fedcel.files import read_json, read_tensors
 from fedcel.runs import GUESSES_FILE, Event, EventCallback
 from fedcel.settings import Settings, dump_settings, flatten_settings
 from sims.progress import print_line
+from sims.report.reconstruction_strips import Strip, make_grid
 from sims.results.file_names import RESULT_FILE
-from sims.tracking.pictures import RoundPictures, draw_rows
 from sims.tracking.tracker import Picture, Tracker, TrackerFactory
 
-PICTURES = 20
-"""Rounds of a training that pictures are made of, at most."""
-ROUND_PICTURES = "pictures of rounds"
+BACKGROUND = 255
 
 
 class RunTracking:
@@ -29,21 +31,13 @@ class RunTracking:
         self._waiting = dict(factories)
         self._trackers: dict[str, Tracker] = {}
         self._folder, self._settings = folder, settings
-        self._pictures: RoundPictures | None = None
         self._failed = set[str]()
         self._number = 0
 
     def log_round(self, event: Event) -> None:
-        """Hand on a round: its numbers, and in some rounds what an attacker makes of messages."""
+        """Hand on the numbers of a round."""
         self._number = int(str(event["round"]))
         self._log_scores(dict(list_numbers(event)))
-        is_drawn = self._number % math.ceil(self._settings.rounds / PICTURES) == 0
-        if is_drawn and self._trackers and ROUND_PICTURES not in self._failed:
-            self._log_picture(
-                "validation images, and what kernel ridge rebuilds",
-                ROUND_PICTURES,
-                self._draw_reconstructions,
-            )
 
     def log_result(self) -> None:
         """Hand on what the finished run is worth, and the exact attacker's guesses."""
@@ -51,12 +45,11 @@ class RunTracking:
         assert isinstance(result, dict)
         self._log_scores({f"final/{key}": value for key, value in list_numbers(result)})
 
-        def draw() -> Picture:
+        with self._guard("pictures of guesses"):  # images of a user's own may have other forms
             tensors, _ = read_tensors(self._folder / GUESSES_FILE)
-            return draw_rows([tensors["targets"], *tensors["guesses"].unbind(1)])
-
-        name = "final/test images, and the exact attacker's guesses"
-        self._log_picture(name, "pictures of guesses", draw)
+            picture = draw_rows([tensors["targets"], *tensors["guesses"].unbind(1)])
+            name = "final/test images, and the exact attacker's guesses"
+            self._tell(lambda tracker: tracker.log_picture(name, picture, self._number))
 
     def close(self, *, is_finished: bool) -> None:
         """Let the trackers write what is left."""
@@ -69,15 +62,6 @@ class RunTracking:
             with self._guard(name):
                 self._trackers[name] = factory(self._folder, settings)
         self._tell(lambda tracker: tracker.log_scores(scores, self._number))
-
-    def _draw_reconstructions(self) -> Picture:
-        self._pictures = self._pictures or RoundPictures(self._folder, self._settings)
-        return self._pictures.draw(self._number)
-
-    def _log_picture(self, name: str, task: str, draw: Callable[[], Picture]) -> None:
-        with self._guard(task):  # nets and images of a user's own may have forms of their own
-            picture = draw()
-            self._tell(lambda tracker: tracker.log_picture(name, picture, self._number))
 
     def _tell(self, act: Callable[[Tracker], None]) -> None:
         for name, tracker in self._trackers.items():
@@ -94,6 +78,14 @@ class RunTracking:
             self._failed.add(name)
             reason = shorten_text(describe_unforeseen(error))
             print_line(f"--track {name} failed: {reason}; the run goes on without it")
+
+
+def draw_rows(rows: Sequence[Float[Tensor, "N C H W"]]) -> Picture:
+    """Return rows of images in [0, 1] below one another, small images enlarged, on white."""
+    grid = make_grid([Strip("", "", row.clamp(0, 1).numpy()) for row in rows])
+    opacity = grid[..., 3:].astype(np.float64) / 255
+    blended = grid[..., :3] * opacity + BACKGROUND * (1 - opacity)
+    return np.ascontiguousarray(blended.round().astype(np.uint8))
 
 
 @contextmanager

@@ -141,7 +141,8 @@ def write_bench(
             write_run(folder / run, name, moved)
             rows.append(
                 {"variant": name, "strength": None, "seed": seed, "accuracy": cell[0],
-                 "undefended": name == "none",
+                 "undefended": name == "none", "candidates": 397, "bits-cap": 5.3,
+                 "identification-candidates": 100, "label-only-identification": 0.1,
                  "bits-beyond-label": moved[1], "information-bits": cell[1] + 3.3,
                  "identification-optimal": cell[2], "attacks": [attack_of(cell[3])],
                  "certificate-bits": cell[1] + 4, "train-step-ratio": 1.21,

@@ -112,7 +112,7 @@ def test_a_bench_of_an_earlier_version_says_what_to_do(tmp_path: Path) -> None:
     row = make_row().to_json()
     del row["attacks"]
     (tmp_path / "bench.json").write_text(json.dumps([row]))
-    with pytest.raises(RunError, match="without 'attacks'.*`fedcel bench` again"):
+    with pytest.raises(RunError, match="0.attacks: Field required.*`fedcel bench` again"):
         read_bench_rows(tmp_path)
 
 

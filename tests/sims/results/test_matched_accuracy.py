@@ -204,7 +204,6 @@ def test_each_seed_is_matched_to_its_own_undefended_net() -> None:
         ([row("own", 1.0, 0.9, 1.0, 3)], "no undefended row of seed 3"),
         ([row("none", None, None, 1.0)], "no 'accuracy'"),
         ([row("none", None, 0.9, None)], "no 'bits-beyond-label'"),
-        ([row("none", None, 0.9, 1.0, undefended=None)], "again, finished cells"),
     ],
 )
 def test_rows_that_cannot_be_compared(rows: list[BenchRow], words: str) -> None:

@@ -11,6 +11,7 @@ from sims.watch.bench_state import estimate_seconds
 from tests.sims.watch.conftest import copy_run, write_into
 
 ROW = {"variant": "none", "seed": 0, "run": "runs/none-0", "accuracy": 0.9, "attacks": []}
+ROW |= {"undefended": True}
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from fedcel.privacy import (
     LabelOnlyAnswers,
     LaplaceAnswers,
 )
-from sims.report.answer_options import (
+from sims.report.answers import (
     AnswerOption,
     choose_cheapest,
     label_only_epsilon,
