@@ -33,7 +33,7 @@ def run() -> NoReturn:
     try:
         status = main()
     finally:  # an error that nobody foresaw ends with its traceback, which is a word, too
-        supervisor.say_status(status)
+        supervisor.report_state(status=status)
     sys.exit(status)
 
 

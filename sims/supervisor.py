@@ -16,7 +16,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from threading import Thread
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 FAILED = 1
 KILLED = 128  # plus a signal's number: a shell's status of what the signal ended
@@ -44,7 +44,9 @@ class Report(NamedTuple):
     status: int | None = None
     """Exit status to come: the command has ended in words of its own."""
     explain: Explanation | None = None
+    """How to go on, should the process end without a word."""
     uses_ray: bool = False
+    """Whether it uses Ray, which ends it where a process of Ray's own ends."""
 
 
 class _Link:
@@ -78,27 +80,15 @@ def supervise_command(report_ending: Callable[[str], object]) -> int | None:
     return _conclude(wait_status, report, received, report_ending)
 
 
-def say_status(status: int) -> None:
-    """Report that the command ended in words of its own: this process may end at any time."""
-    _send(_Link.report._replace(status=status))
+def report_state(**changes: Any) -> None:
+    """Report fields of `Report` that changed to the process that waits, if there is one.
 
-
-def say_hint(explain: Explanation) -> None:
-    """Report how to go on, should this process end without a word; `explain` can be pickled."""
-    _send(_Link.report._replace(explain=explain))
-
-
-def say_uses_ray(uses_ray: bool) -> None:
-    """Report whether this process uses Ray, which ends it where a process of Ray's own ends."""
-    _send(_Link.report._replace(uses_ray=uses_ray))
-
-
-def _send(report: Report) -> None:
-    """Send a report to the process that waits, if there is one."""
+    This one may end at any time without a word; what it reports, such as `explain`, can be pickled.
+    """
     if _Link.channel is not None:
-        _Link.report = report
+        _Link.report = _Link.report._replace(**changes)
         with suppress(OSError):  # it was killed, and this process ends in a moment
-            _Link.channel.send(report)
+            _Link.channel.send(_Link.report)
 
 
 def _die_with(parent: int) -> None:

@@ -48,7 +48,7 @@ def explain_interruption(explain: Callable[[], str]) -> Iterator[None]:
     What failed ends with the explanation, too: a second try may find other circumstances. So does
     what the process that waits says of a process that ended without a word.
     """
-    supervisor.say_hint(explain)
+    supervisor.report_state(explain=explain)
     try:
         yield
     except KeyboardInterrupt:

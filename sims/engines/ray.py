@@ -108,8 +108,8 @@ def run_ray() -> Iterator[None]:
                     reason = shorten_text(describe_unforeseen(error))
                     raise EngineError(f"Ray does not start: {reason}") from error
             stack.callback(ray.shutdown)
-            supervisor.say_uses_ray(True)
-            stack.callback(supervisor.say_uses_ray, False)
+            supervisor.report_state(uses_ray=True)
+            stack.callback(supervisor.report_state, uses_ray=False)
         yield
 
 

@@ -20,7 +20,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may run under nohup
 status = supervisor.supervise_command(functools.partial(print, file=sys.stderr))
 if status is not None:
     sys.exit(status)
-supervisor.say_hint(functools.partial(str, "; go on"))
+supervisor.report_state(explain=functools.partial(str, "; go on"))
 interrupts = 0
 try:
     exec(sys.argv[1])
@@ -28,11 +28,12 @@ except KeyboardInterrupt:
     for _ in range(20):  # of cleaning up
         time.sleep(.02)
     print("interrupted", flush=True)
-    supervisor.say_status(130)
+    supervisor.report_state(status=130)
     sys.exit(130)
 """
 WAIT = "print(os.getpid(), flush=True); [time.sleep(.02) for _ in range(3000)]"
 """A minute of work; in short sleeps, as a signal that arrives as one begins waits for its end."""
+USE_RAY = "supervisor.report_state(uses_ray=True)"
 
 
 def start(work: str) -> subprocess.Popen[str]:
@@ -53,14 +54,20 @@ def start(work: str) -> subprocess.Popen[str]:
         ("os.kill(os.getpid(), signal.SIGKILL)", "its process was killed (SIGKILL), for want of"),
         ("os.abort()", "its process was ended by SIGABRT"),
         ("os._exit(0)", "its process ended without a word (exit status 0)"),
-        ("supervisor.say_uses_ray(True); os._exit(1)", "Ray ended the training, as it does where"),
-        ("supervisor.say_uses_ray(True); os.abort()", "Ray ended the training, as it does where"),
         (
-            "supervisor.say_uses_ray(True); os._exit(3)",
+            f"{USE_RAY}; os._exit(1)",
+            "Ray ended the training, as it does where",
+        ),
+        (
+            f"{USE_RAY}; os.abort()",
+            "Ray ended the training, as it does where",
+        ),
+        (
+            f"{USE_RAY}; os._exit(3)",
             "its process ended without a word (exit status 3)",
         ),
         (
-            "[supervisor.say_uses_ray(use) for use in (True, False)]; os._exit(1)",
+            "[supervisor.report_state(uses_ray=use) for use in (True, False)]; os._exit(1)",
             "its process ended without a word (exit status 1)",
         ),
     ],
@@ -77,7 +84,9 @@ def test_an_end_without_a_word_is_reported(work: str, reason: str) -> None:
 def test_a_command_with_words_of_its_own_is_left_alone(status: int) -> None:
     """Its exit status is the command's, even if a library crashes when all is done."""
     for end in (f"sys.exit({status})", "os.abort()"):
-        process = start(f"print('done', flush=True); supervisor.say_status({status}); {end}")
+        process = start(
+            f"print('done', flush=True); supervisor.report_state(status={status}); {end}"
+        )
         written, reported = process.communicate(timeout=60)
         assert (written, reported, process.returncode) == ("done\n", "", status)
 

@@ -1,8 +1,7 @@
 """Devices go on with a new model version, after they measured its encoder; never before."""
 
 import asyncio
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from clients.service_messages import ModelCard
 from fedcel.errors import LeakError, LeakLimitError, ModelVersionError, ServiceError
 from fedcel.nets import SplitNet
 from fedcel.runs import calibrate_answers
-from tests.clients.serving import Running, made_run, running
+from tests.clients.serving import Running, made_run, running, wait_until
 
 SETTINGS = {
     "privacy.epsilon": 1e4,
@@ -53,15 +52,8 @@ class Versions:
         replaced = self.up.model.version
         self.next_offers.append(offer)
         self.up.service.request_reload()
-        self.wait_until(lambda: self.up.model.version == offer.model.version)
-        self.wait_until(lambda: replaced not in self.up.service.versions)
-
-    def wait_until(self, holds: Callable[[], bool]) -> None:
-        """Wait for the service."""
-        end = time.monotonic() + 30
-        while not holds():
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        wait_until(lambda: self.up.model.version == offer.model.version)
+        wait_until(lambda: replaced not in self.up.service.versions)
 
     def count_requests(self, route: str, status: int = 200) -> int:
         """Return how many requests ended so."""
