@@ -131,7 +131,7 @@ def draw_labels(tops: Int[np.ndarray, " B"], epsilon: float, classes: int) -> In
 def truth_chance(epsilon: float, classes: int) -> float:
     """Return the chance p of telling the top class, rounded down until OpenDP confirms epsilon."""
     p = 1 / (1 + (classes - 1) * math.exp(-epsilon))
-    make = import_opendp().m.make_randomized_response
+    make = import_opendp("measurements").make_randomized_response
     while True:
         p = math.nextafter(p, 0)
         if make([*range(classes)], prob=p).map(1) <= epsilon:

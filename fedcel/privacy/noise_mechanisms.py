@@ -92,11 +92,11 @@ def _add_noise(
     The loss of Gaussian noise is rho of zero-concentrated privacy.
     """
     check_finite(values)
-    opendp = import_opendp()
-    domain = opendp.vector_domain(opendp.atom_domain(T=float, nan=False), size=values.numel())
-    make, metric = opendp.m.make_laplace, opendp.l1_distance
+    domains, measurements, metrics = map(import_opendp, ("domains", "measurements", "metrics"))
+    domain = domains.vector_domain(domains.atom_domain(T=float, nan=False), size=values.numel())
+    make, metric = measurements.make_laplace, metrics.l1_distance
     if kind == "gaussian":
-        make, metric = opendp.m.make_gaussian, opendp.l2_distance
+        make, metric = measurements.make_gaussian, metrics.l2_distance
     mechanism = make(domain, metric(T=float), scale=scale, k=choose_grid(scale, sensitivity))
     spent = mechanism.map(sensitivity)
     if spent > epsilon:
@@ -111,11 +111,13 @@ def choose_grid(scale: float, sensitivity: float) -> int:
 
 
 @cache
-def import_opendp() -> Any:
-    """Import OpenDP, with consent to constructors whose proofs are written."""
-    opendp = import_optional("opendp.prelude")
-    opendp.enable_features("contrib")
-    return opendp
+def import_opendp(part: str) -> Any:
+    """Import a module of OpenDP, with consent to constructors whose proofs are written.
+
+    OpenDP's prelude has them all, and imports scikit-learn and pandas beside, which takes seconds.
+    """
+    import_optional("opendp.mod").enable_features("contrib")
+    return import_optional(f"opendp.{part}")
 
 
 @dataclass(frozen=True)

@@ -37,12 +37,12 @@ def bench_command(
     Where neither the scenario nor an option names an engine, it is auto.
     """
     require_extra("simulation")
+    folder, arguments = choose_folder(context, scenario, out)
     from sims import report
     from sims.bench import scenario as scenarios
     from sims.bench.run_bench import run_bench
     from sims.commands.live_page import measure_for_page, show_live_page
 
-    folder, arguments = choose_folder(context, scenario, out)
     plan, overrides = scenarios.override_seeds(
         scenarios.read_scenario(scenario), parse_overrides(assignments, engine)
     )

@@ -55,6 +55,9 @@ def simulate_command(
 ) -> None:
     """Train one federation into a run folder, measure what it leaks, draw its report."""
     require_extra("simulation")
+    if resume and out is None:
+        raise SettingsError("--resume needs --out: the folder of the run to go on with")
+    folder, arguments = choose_folder(context, scenario, out)
     from sims import report
     from sims.bench import scenario as scenarios
     from sims.commands.live_page import measure_for_page, show_live_page
@@ -62,9 +65,6 @@ def simulate_command(
     from sims.tracking import load_trackers, track_run
 
     factories = load_trackers(trackers or ())
-    if resume and out is None:
-        raise SettingsError("--resume needs --out: the folder of the run to go on with")
-    folder, arguments = choose_folder(context, scenario, out)
     plan = scenarios.read_scenario(scenario)
     variants = {candidate.name: candidate for candidate in plan.variants}
     if variant and variant not in variants:

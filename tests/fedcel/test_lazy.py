@@ -26,5 +26,8 @@ import sys, fedcel
 assert "torch" not in sys.modules
 assert "data" in dir(fedcel) and "data" not in fedcel.__all__
 assert fedcel.data.Images is fedcel.Images
+import torch
+fedcel.private_logits(torch.zeros(1, 3), fedcel.Settings().privacy)
+assert "opendp" in sys.modules and "sklearn" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", script], check=True)
