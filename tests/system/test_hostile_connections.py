@@ -18,7 +18,7 @@ import pytest
 from tests.system.services import Process, serving
 
 TRAFFIC = 16 * 2**20
-SECONDS = 4.0
+SECONDS = 2.0
 MOST_MIB = 8
 CLOSED_BYTES = 2**20  # what the buffers of both ends hold when a connection is closed, and more
 GET = b"GET /healthz HTTP/1.1\r\nHost: here\r\n"
@@ -57,7 +57,7 @@ def read_memory(service: Process) -> float:
 
 
 def flood(service: Process, opening: bytes, unit: bytes, *, reads: bool = True) -> Flood:
-    """Send `opening`, then `unit` repeated: 16 MiB, for 4 seconds, or until it is closed."""
+    """Send `opening`, then `unit` repeated: 16 MiB, for 2 seconds, or until it is closed."""
     before, most, stand, sent = read_memory(service), 0.0, 0.0, 0
     block = memoryview(unit * (2**17 // len(unit) + 1))
     start = time.monotonic()
@@ -119,9 +119,9 @@ def test_requests_without_an_end_wait_at_the_sender(
     assert result.mib < MOST_MIB and result.stand < 2, result
 
 
-def test_unread_answers_do_not_delay_the_end(folder: Path, tmp_path: Path) -> None:
-    """The log has no error, and the status is 0."""
-    with serving(folder, tmp_path / "ledger.db") as service, connect(service) as line:
+def test_unread_answers_do_not_delay_the_end(service: Process) -> None:
+    """The log has no error, not of what came before either, and the status is 0."""
+    with connect(service) as line:
         with suppress(TimeoutError):
             line.settimeout(1)
             while True:

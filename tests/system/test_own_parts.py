@@ -18,6 +18,7 @@ import pytest
 from fedcel import testing
 from fedcel.attacks import Attack
 from sims.results.attack_results import read_attack_rows
+from tests.system.in_turn import run_in_turn
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own-parts"
 KINDS = {
@@ -61,19 +62,6 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
     tests.communicate()
 
 
-def command(installed: Installed, *words: str) -> None:
-    """Run the command line in the example's folder."""
-    done = subprocess.run(
-        [sys.executable, "-m", "sims", *words],
-        cwd=installed.source,
-        env=installed.environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-
-
 def flat(table: dict[str, Any]) -> dict[str, Any]:
     """Return dotted keys."""
     groups = {key: value for key, value in table.items() if isinstance(value, dict)}
@@ -82,7 +70,8 @@ def flat(table: dict[str, Any]) -> dict[str, Any]:
 
 def test_all_own_parts_train_and_attack_together(installed: Installed) -> None:
     """One run in one process, then the own attack: every part left its mark in the files."""
-    command(installed, "simulate", "scenario.toml", "--engine", "local", "--out", "run")
+    train = ["simulate", "scenario.toml", "--engine", "local", "--out", "run"]
+    run_in_turn(installed.source, train, ["attack", "run"], environment=installed.environment)
     run = installed.source / "run"
     settings = flat(tomllib.loads((run / "settings.toml").read_text()))
     assert {key: settings[key] for key in KINDS} == KINDS
@@ -103,7 +92,6 @@ def test_all_own_parts_train_and_attack_together(installed: Installed) -> None:
     assert len(acting) == 14  # after two rounds of warm-up, until the encoder is frozen
     assert min(acting) > 0
 
-    command(installed, "attack", "run")
     rows = {row.attack: row for row in read_attack_rows(run)}
     assert rows.keys() == {"neighbours", "optimal"}
     neighbours, bits = rows["neighbours"], rows["optimal"].bits_beyond_label

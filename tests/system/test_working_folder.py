@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import pytest
 
 from sims.commands.main import GROUPS
 from tests.sims.small import QUICK
+from tests.system.in_turn import run_in_turn
 from tests.system.services import stored
 
 ROOT = Path(__file__).parents[2]
@@ -21,12 +21,13 @@ SETTINGS = [f"--set={key}={value}" for key, value in QUICK.items()]
 COMMAND = str(Path(sys.executable).with_name("fedcel"))
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 LOCAL = ["--engine", "local", *SETTINGS]
-PROGRAM = """
-import sys
-sys.path.insert(0, {root!r})
-from sims.commands.main import main
-for words in {commands!r}:
-    assert main([*words, "--help"]) == 0, words
+PAIR = """
+title = "Of cells that are trained at the same time"
+[[variant]]
+name = "none"
+[[variant]]
+name = "own"
+settings = { cel = { kind = "ownpart:Own" } }
 """
 OWN_PART = """
 from fedcel.losses.cel import PlainCEL, Stateless, Term
@@ -49,53 +50,44 @@ def folder(tmp_path: Path) -> Path:
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text(f"raise SystemExit('{name}/')")
     (tmp_path / "ownpart.py").write_text(OWN_PART)
+    (tmp_path / "pair.toml").write_text(PAIR)
     return tmp_path
 
 
-def run(folder: Path, *words: str) -> str:
-    """Run the installed command in the folder; returns what it printed, its errors at the end."""
+def run(folder: Path, *words: str) -> None:
+    """Run a command in the folder; its folder for modules comes first, if it has one."""
     done = subprocess.run(
-        [COMMAND, *words],
-        cwd=folder,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=300,
+        words, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-2000:]
-    return done.stdout + done.stderr
 
 
 def test_every_command_finds_its_own_modules(folder: Path) -> None:
     """Of all commands the help, as each loads it."""
-    commands = [[name] for group in GROUPS.values() for name in group] + [["ledger"]]
-    program = folder / "elsewhere" / "program.py"
-    program.parent.mkdir()
-    program.write_text(PROGRAM.format(root=str(ROOT), commands=commands))
-    done = subprocess.run(
-        [sys.executable, str(program)], cwd=folder, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-
-
-def test_the_module_is_the_command(folder: Path) -> None:
-    """`python -m sims` puts the working folder in front, and fedcel behind."""
-    shutil.rmtree(folder / "sims")  # which Python itself would run
-    words = [sys.executable, "-m", "sims", "simulate", "digits", "--out", "run", *LOCAL]
-    words += ["--set", "cel.kind=ownpart:Own"]
-    done = subprocess.run(words, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
+    names = [name for group in GROUPS.values() for name in group] + ["ledger"]
+    run_in_turn(folder, *([name, "--help"] for name in names), environment=ENVIRONMENT)
 
 
 def test_a_run_is_trained_attacked_and_reported(folder: Path) -> None:
-    """With a part from that folder; then all that work on a run, and processes of a bench."""
-    run(folder, "simulate", "digits", "--out", "run", *LOCAL, "--set", "cel.kind=ownpart:Own")
+    """By the module, which is the command; then all that work on a run, and processes of a bench.
+
+    `python -m sims` puts the working folder in front, and fedcel behind.
+    """
+    (folder / "sims").rename(folder / "later")  # which Python itself would run
+    own = ["--set", "cel.kind=ownpart:Own"]
+    run(folder, sys.executable, "-m", "sims", "simulate", "digits", "--out", "run", *LOCAL, *own)
     assert 'kind = "ownpart:Own"' in (folder / "run" / "settings.toml").read_text()
-    run(folder, "attack", "run", "--set", "attack.names=kernel-ridge")
-    run(folder, "report", "run")
-    run(folder, "audit", "run", "--data", "digits", "--attacks", "none", "--out", "audit")
+    (folder / "later").rename(folder / "sims")
+    run_in_turn(
+        folder,
+        ["attack", "run", "--set", "attack.names=kernel-ridge"],
+        ["report", "run"],
+        ["audit", "run", "--data", "digits", "--attacks", "none", "--out", "audit"],
+        ["bench", "pair.toml", "--jobs", "2", "--out", "bench", *LOCAL, "--set=bench.seeds=0"],
+        environment=ENVIRONMENT,
+    )
     assert json.loads((folder / "audit" / "audit.json").read_text())["leak"]
-    run(folder, "bench", "digits", "--jobs", "2", "--out", "bench", *LOCAL, "--set=bench.seeds=0")
+    assert len(json.loads((folder / "bench" / "bench.json").read_text())) == 2
 
 
 def test_a_service_answers(folder: Path) -> None:
@@ -109,7 +101,7 @@ def test_a_service_answers(folder: Path) -> None:
             assert server.stdout
             lines = iter(server.stdout.readline, "")
             address = next(line.split()[-1] for line in lines if line.startswith("serving "))
-            assert httpx.get(f"{address}/readyz").status_code == 200
+            assert httpx.get(f"{address}/readyz", timeout=60).status_code == 200
         finally:
             server.send_signal(signal.SIGTERM)
 
@@ -118,5 +110,5 @@ def test_a_service_answers(folder: Path) -> None:
 def test_processes_of_ray_train(folder: Path) -> None:
     """Ray puts the working folder in front of what its processes look for modules in."""
     words = ["--engine", "ray", *SETTINGS, "--set", "cel.kind=ownpart:Own"]
-    run(folder, "simulate", "digits", "--out", "run", *words)
+    run(folder, COMMAND, "simulate", "digits", "--out", "run", *words)
     assert '"rejected": [{' not in (folder / "run" / "events.jsonl").read_text()

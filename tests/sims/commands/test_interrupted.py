@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -93,31 +94,41 @@ def test_a_failure_that_may_pass_names_what_goes_on(
     )
 
 
-def test_ctrl_c_saves_complete_rounds_and_resume_ends_the_run(tmp_path: Path) -> None:
-    """A real process, a real SIGINT: exit 130, how to go on, and going on works."""
-    run = tmp_path / "run"
-    command = [sys.executable, "-m", "sims", "simulate", "digits", "--engine", "local"]
-    command += ["--set", "rounds=3000", "--out", str(run)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+def count_rounds(run: Path) -> int:
+    """Return the rounds that a run has told of."""
     events = run / "events.jsonl"
-    limit = time.monotonic() + 60
-    while not (events.exists() and len(events.read_text().splitlines()) >= 3):
-        assert time.monotonic() < limit, "no round within a minute"
+    return len(events.read_text().splitlines()) if events.exists() else 0
+
+
+def interrupt_after(run: Path, rounds: int, process: int) -> None:
+    """Send SIGINT to a process once its run has ended that many rounds."""
+    limit = time.monotonic() + 120
+    while count_rounds(run) < rounds:
+        assert time.monotonic() < limit, f"round {rounds} was not reached"
         time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
+    os.kill(process, signal.SIGINT)
+
+
+def test_ctrl_c_saves_complete_rounds_and_resume_ends_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A real process, a real SIGINT: exit 130, how to go on, and going on works, here."""
+    run = tmp_path / "run"
+    words = ["simulate", "digits", "--engine", "local", "--set", "rounds=3000", "--out", str(run)]
+    command = [sys.executable, "-m", "sims", *words]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    interrupt_after(run, 3, process.pid)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert f"run: {run}\n" in said
     assert f"--out {run} --resume" in said
     assert "Traceback" not in said
-    before = len(events.read_text().splitlines())
-    process = subprocess.Popen([*command, "--resume"], stderr=subprocess.PIPE, text=True, cwd=ROOT)
-    while len(events.read_text().splitlines()) <= before:
-        assert time.monotonic() < limit + 60, "the resumed run does not go on"
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
-    lines = [json.loads(line)["round"] for line in events.read_text().splitlines()]
+    thread = Thread(target=interrupt_after, args=(run, count_rounds(run) + 1, os.getpid()))
+    thread.start()
+    assert main([*words, "--resume"]) == 130
+    thread.join()
+    assert f"--out {run} --resume" in capsys.readouterr().err
+    lines = [json.loads(line)["round"] for line in (run / "events.jsonl").read_text().splitlines()]
     assert lines == list(range(1, len(lines) + 1))
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import tomli_w
 
+from fedcel.errors import RunError
 from fedcel.settings import (
     CONNECTED_NODES,
     UNSET,
@@ -89,22 +90,45 @@ def test_counts_start_at_one(words: list[str], capsys: pytest.CaptureFixture[str
 
 @pytest.mark.filterwarnings("always:engine")
 @pytest.mark.parametrize("name", ["loop", "batched", "processes"])
-def test_an_engine_s_former_name_trains_with_a_warning(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_an_engine_s_former_name_is_read_with_a_warning(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On the command line, by --set and in the settings of an older run, which goes on."""
+    """On the command line, by --set and in a file of settings."""
+    engines = []
+
+    def note_engine(settings: Settings, *_: object, **__: object) -> None:
+        engines.append(settings.engine)
+        raise RunError("nothing is trained")
+
+    monkeypatch.setattr("sims.engines.simulate.simulate", note_engine)
+    (tmp_path / "older.toml").write_text(f'[settings]\nengine = "{name}"\n')
+    for words in (
+        ["digits", "--engine", name],
+        ["digits", "--set", f"engine={name}"],
+        [str(tmp_path / "older.toml")],
+    ):
+        assert main(["simulate", *words, "--out", str(tmp_path / "run")]) == 2
+        assert f"warning: engine '{name}' is now engine 'local'" in capsys.readouterr().err
+    assert engines == ["local"] * 3
+
+
+@pytest.mark.filterwarnings("always:engine")
+def test_an_older_run_of_an_engine_s_former_name_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its settings say `loop`; they are a scenario, too."""
     run, again = tmp_path / "run", tmp_path / "again"
 
     def train(*words: str) -> None:
         assert main(["simulate", *words]) == 0
-        assert f"warning: engine '{name}' is now engine 'local'" in capsys.readouterr().err
+        assert "warning: engine 'loop' is now engine 'local'" in capsys.readouterr().err
 
     small = ["--set", "data.test=120", "--set", "clients=2"]
-    train("digits", "--out", str(run), *QUICK, *small, "--engine", name)
+    train("digits", "--out", str(run), *QUICK, *small, "--engine", "loop")
     text = (run / "settings.toml").read_text()
     assert 'engine = "local"' in text
     older = "".join(line for line in text.splitlines(True) if not line.startswith("at-once = "))
-    (run / "settings.toml").write_text(older.replace('engine = "local"', f'engine = "{name}"'))
+    (run / "settings.toml").write_text(older.replace('engine = "local"', 'engine = "loop"'))
     (run / "result.json").unlink()
     train("digits", "--out", str(run), *QUICK, *small, "--resume")
     assert json.loads((run / "result.json").read_text())["engine"] == "local"
@@ -120,18 +144,21 @@ def test_a_warning_is_printed_once(tmp_path: Path, capsys: pytest.CaptureFixture
     assert capsys.readouterr().err.count("warning: local.augment and chain.scope 'full'") == 1
 
 
-def test_a_former_name_is_told_in_a_line(tmp_path: Path) -> None:
-    """Once, with what to write; the help shows none of them."""
-    out = ["--out", str(tmp_path / "run"), *QUICK, "--set", "engine=loop", "--engine", "loop"]
-    command = [sys.executable, "-m", "sims", "simulate", "digits", *out]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+def test_a_former_name_is_told_in_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once, with what to write, whatever else is said; the help shows none of them."""
+    words = ["simulate", "digits", "--set", "engine=loop", "--engine", "loop"]
+    command = [sys.executable, "-m", "sims", *words, "--out", str(tmp_path / "no"), "--resume"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 2 and "fedcel: " in done.stderr
     told = [line for line in done.stderr.splitlines() if line.startswith("warning: engine")]
     assert told == [
         "warning: engine 'loop' is now engine 'local', local.at-once 1; the old name goes with "
         "the next version"
     ]
-    command = [sys.executable, "-m", "sims", "simulate", "--help"]
-    text = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout
+    assert main(["simulate", "--help"]) == 0
+    text = capsys.readouterr().out
     assert "[ray|local|auto]" in text and "batched" not in text
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from sims.commands.main import GROUPS
 from tests.sims.small import QUICK
+from tests.system.in_turn import run_in_turn
 from tests.system.services import stored
 
 ROOT = Path(__file__).parents[3]
@@ -16,58 +17,59 @@ BUFFERED = {key: value for key, value in os.environ.items() if key != "PYTHONUNB
 BUFFERED |= {"PYTHONPATH": str(ROOT)}
 ASCII = {**BUFFERED, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C"}
 ASCII |= {"PYTHONCOERCECLOCALE": "0"}
-COMMANDS = [[name] for group in GROUPS.values() for name in group] + [["ledger"]]
-HELP = f"""
-from sims.commands.main import main
-for words in {COMMANDS!r}:
-    assert main([*words, "--help"]) == 0, words
-"""
 
 
-def run(folder: Path, *words: str) -> bytes:
-    """Run a command whose terminal has ASCII alone; returns what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-m", "sims", *words], cwd=folder, env=ASCII, capture_output=True
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert b"\\u" not in done.stdout and b"\\x" not in done.stdout, done.stdout
-    return done.stdout
+def run(folder: Path, *commands: str) -> list[str]:
+    """Run commands whose terminal has ASCII alone, in one process; returns what each printed."""
+    words = (command.split() for command in commands)
+    printed = run_in_turn(folder, *words, environment=ASCII)
+    assert "\\u" not in "".join(printed) and "\\x" not in "".join(printed), printed
+    return printed
 
 
 def test_commands_print_to_a_terminal_of_ascii(tmp_path: Path) -> None:
     """Dashes and plus-minus become signs of ASCII; all work is done and told."""
-    settings = [f"--set={key}={value}" for key, value in QUICK.items()]
-    shown = run(tmp_path, "simulate", "digits", "--out", "run", *settings)
-    assert b"run: run" in shown and b" - " in shown
-    shown = run(tmp_path, "audit", "run", "--data", "digits", "--attacks", "none")
-    assert b" +- " in shown
-    for words in (
-        ["attack", "run"],
-        ["report", "run"],
-        ["settings"],
-        ["privacy", "run", "--epsilons", "4", "--clips", "1"],
-    ):
-        assert run(tmp_path, *words)
+    settings = " ".join(f"--set={key}={value}" for key, value in QUICK.items())
+    simulated, audited, *others = run(
+        tmp_path,
+        f"simulate digits --out run {settings}",
+        "audit run --data digits --attacks none",
+        "attack run",
+        "report run",
+        "settings",
+        "privacy run --epsilons 4 --clips 1",
+    )
+    assert "run: run" in simulated and " - " in simulated
+    assert " +- " in audited and all(others)
 
 
 def test_every_help_is_printed_to_a_terminal_of_ascii(tmp_path: Path) -> None:
     """Of all commands, in one process."""
-    done = subprocess.run(
-        [sys.executable, "-c", HELP], cwd=tmp_path, env=ASCII, capture_output=True
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    names = [name for group in GROUPS.values() for name in group] + ["ledger"]
+    assert all(run(tmp_path, *(f"{name} --help" for name in names)))
 
 
-@pytest.mark.parametrize("words", [["settings"], ["audit", "run", "--data", "digits"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["settings"],
+        ["--version"],
+        ["audit", "--help"],
+        pytest.param(["audit", "run", "--data=digits", "--attacks=none"], marks=pytest.mark.long),
+    ],
+)
 def test_a_reader_that_leaves_ends_a_command_quietly(tmp_path: Path, words: list[str]) -> None:
-    """Whether it leaves in the middle of much, or before little is written at the end."""
-    stored(tmp_path / "run", **{"net.noise": 2.0})
+    """Whether it leaves in the middle of much, or before little is written at the end.
+
+    A command that works long is a process of two.
+    """
+    if "run" in words:
+        stored(tmp_path / "run", **{"net.noise": 2.0})
     reader, writer = os.pipe()
     os.close(reader)
-    more = ["--attacks", "none"] if words[0] == "audit" else []
     with os.fdopen(writer, "wb") as closed:
         done = subprocess.run(
-            [sys.executable, "-m", "sims", *words, *more],
+            [sys.executable, "-m", "sims", *words],
             cwd=tmp_path,
             env=BUFFERED,
             stdout=closed,
