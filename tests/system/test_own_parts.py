@@ -20,7 +20,8 @@ from fedcel.attacks import Attack
 from sims.results.attack_results import read_attack_rows
 from tests.system.in_turn import run_in_turn
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "own-parts"
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "own-parts"
 KINDS = {
     "data.source": "own_parts.data:read_rotated_digits",
     "net.name": "own_parts.nets:build_net",
@@ -54,7 +55,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
     offline = ["--no-index", "--no-deps", "--no-build-isolation", "--target", str(target)]
     subprocess.run([*pip, *offline, str(source)], check=True, cwd=place, timeout=300)
     shutil.rmtree(source / "own_parts")  # what is tested below is what was installed
-    environment = {**os.environ, "PYTHONPATH": str(target), "OMP_NUM_THREADS": "1"}
+    found = os.pathsep.join(map(str, (target, ROOT)))
+    environment = {**os.environ, "PYTHONPATH": found, "OMP_NUM_THREADS": "1"}
     own = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", str(source)]
     tests = subprocess.Popen(own, cwd=place, env=environment, text=True, stdout=subprocess.PIPE)
     yield Installed(source, environment, tests)
