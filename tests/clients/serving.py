@@ -1,7 +1,10 @@
 """A run without training, and a service of it in a thread, on a real socket and ledger."""
 
+import math
 import os
+import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +17,7 @@ import httpx
 import torch
 import uvicorn
 
-from clients.service import ServedModel, load_served
+from clients.service import ServedModel, load_served, worker
 from clients.service.access import add_key, key_table_path
 from clients.service.app import ServiceApp
 from clients.service.model_offer import ModelOffer
@@ -29,6 +32,7 @@ from fedcel.runs.run_folder import Run
 from fedcel.settings import parse_settings
 from sims.commands.listening import Endpoint
 from sims.commands.web_server import configure_server, run_service
+from tests.fedcel.privacy.ledger.ledger_processes import forked
 
 SMALL = {"clients": 4, "net.features": 8, "net.width": 16}
 
@@ -145,10 +149,57 @@ def running(
     assert not thread.is_alive(), "the service did not drain"
 
 
+class ForkedWorker:
+    """A worker's process, as `subprocess.Popen` describes one."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid, self._status = pid, None
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self._pid, number)
+
+    def kill(self) -> None:
+        """End it."""
+        self.send_signal(signal.SIGKILL)
+
+    def poll(self) -> int | None:
+        """Return its exit status; None while it runs."""
+        if self._status is None:
+            ended, status = os.waitpid(self._pid, os.WNOHANG)
+            self._status = os.waitstatus_to_exitcode(status) if ended else None
+        return self._status
+
+    def wait(self, seconds: float = math.inf) -> int:
+        """Wait for its end."""
+        limit = time.monotonic() + seconds
+        while (status := self.poll()) is None:
+            if time.monotonic() > limit:
+                raise subprocess.TimeoutExpired("worker", seconds)
+            time.sleep(0.005)
+        return status
+
+
+def fork_worker(connection: socket.socket) -> ForkedWorker:
+    """Start a worker's process as `start_process` does, with all modules loaded already."""
+
+    def answer() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, worker.OWN_SIGNALS)
+        kept = connection.fileno()
+        os.closerange(3, kept)  # the other end of the connection among them
+        os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
+        sys.argv[1:] = [str(kept)]
+        worker.main()
+
+    return ForkedWorker(forked(answer))
+
+
 def child(run: Path, ledger: Path, port: int, log: Path) -> None:
     """Serve a run on disk in this process until it is told to end, as `fedcel serve` does."""
     with log.open("a") as file:
         os.dup2(file.fileno(), sys.stdout.fileno())
         os.dup2(file.fileno(), sys.stderr.fileno())
+    worker.start_process = fork_worker  # type: ignore[assignment]
     endpoint = Endpoint("127.0.0.1", port, None, None, False)
     run_service(run, ledger, endpoint, Limits(rate=1e6), allow_chance=True)

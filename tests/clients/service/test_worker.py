@@ -29,7 +29,21 @@ from clients.service.worker import (
 from fedcel.errors import LedgerError
 from fedcel.privacy.ledger import MICRO, Ledger
 from sims.commands.onnx_export import convert_heads
-from tests.clients.serving import Running, made_run, make_offer, running, wait_until
+from tests.clients.serving import (
+    Running,
+    fork_worker,
+    made_run,
+    make_offer,
+    running,
+    wait_until,
+)
+
+
+@pytest.fixture(autouse=True)
+def fork_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the processes of all tests but one: an interpreter loads for five seconds."""
+    if "test_a_service_with_a_process" not in request.node.name:
+        monkeypatch.setattr("clients.service.worker.start_process", fork_worker)
 
 
 def offer(engine: str = "torch", **changes: object) -> ModelOffer:

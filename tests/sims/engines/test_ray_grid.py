@@ -97,7 +97,9 @@ def one_ray() -> Iterator[None]:
     assert not is_initialized()
 
 
-def test_ray_gives_the_result_of_the_local_engine(tmp_path: Path, one_ray: None) -> None:
+def test_ray_gives_the_result_of_the_local_engine(
+    tmp_path: Path, one_ray: None, measured_leaks: None
+) -> None:
     """Real Ray workers, cluster CEL, a drawn part of the clients, Langevin noise at the end."""
     change = {"clients-per-round": 2, "clients": 4}
     local = run(tmp_path / "local", **change, **{"local.at-once": 1})

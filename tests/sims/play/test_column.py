@@ -13,6 +13,7 @@ from sims.play import FACTORS, MESSAGE_COUNTS, Column, prepare_column
 from sims.play.column import Look, describe_column, make_attacker
 from sims.play.noise_levels import MeanMessage, NoiseLevel, find_level, list_levels
 from tests.clients.serving import made_run
+from tests.sims.play.conftest import shorten_decoders
 
 FEW = {"data.test": 40, "data.auxiliary": 24}
 KINDS: dict[str, dict[str, Any]] = {
@@ -34,8 +35,9 @@ def make_column(kind: str) -> Column:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_cut_is_shown(kind: str) -> None:
+def test_every_kind_of_cut_is_shown(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The posterior is Bayes' rule, the bits are measure_leakage's, all numbers are finite."""
+    shorten_decoders(monkeypatch)
     column = make_column(kind)
     x, y = column.candidates
     level = NoiseLevel(1.0, 4)
