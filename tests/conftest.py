@@ -44,6 +44,15 @@ def hide_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 
+LONGEST_FIRST = ("tests/system/", "tests/sims/", "tests/research/", "tests/strategies/")
+"""Folders with tests of whole processes and runs."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run whole processes first: at the end each would keep one worker busy and the others idle."""
-    items.sort(key=lambda item: "tests/system/" not in item.nodeid)
+
+    def place(item: pytest.Item) -> int:
+        names = [folder in item.nodeid for folder in LONGEST_FIRST]
+        return names.index(True) if any(names) else len(names)
+
+    items.sort(key=place)

@@ -1,19 +1,13 @@
-"""What other tests prove is spared here: it takes longer than all else of a small run."""
+"""What a run on one machine is tested for is seldom its bounds and figures."""
 
 import pytest
 
-EMPTY = b'<svg width="1" height="1"></svg>'
-"""A figure that is not rendered."""
-
-
-def spare_figures_and_bounds(patch: pytest.MonkeyPatch) -> None:
-    """Leave figures empty, and images that nobody has seen without a bound."""
-    patch.setattr("sims.report.figures.render_figure", lambda *_: EMPTY)
-    patch.setattr("fedcel.runs.evaluation.bound_unseen_images", lambda *_: {})
+from tests.spared import spare_bound, spare_figures
 
 
 @pytest.fixture(autouse=True)
 def spare_work(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spare it in all tests but those of reports."""
+    """Spare them in all tests but those of reports."""
     if "tests/sims/report/" not in request.node.nodeid:
-        spare_figures_and_bounds(monkeypatch)
+        spare_bound(monkeypatch)
+        spare_figures(monkeypatch)

@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.spared import spare_leak
+
 
 @pytest.fixture
 def measured_leaks() -> None:
@@ -10,6 +12,6 @@ def measured_leaks() -> None:
 
 @pytest.fixture(autouse=True)
 def spare_leaks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave the leak out of a run's result, which takes three times as long as its training."""
+    """Spare the leak, which takes three times as long as a training."""
     if "measured_leaks" not in request.fixturenames:
-        monkeypatch.setattr("fedcel.runs.evaluation.measure_run_leakage", lambda *_: {})
+        spare_leak(monkeypatch)

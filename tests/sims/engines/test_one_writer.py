@@ -54,20 +54,21 @@ def is_descendant(process: int, ancestor: int) -> bool:
     return process == ancestor or (parent > 1 and is_descendant(parent, ancestor))
 
 
-def test_a_run_is_not_resumed_beside_the_process_that_trains_it(tmp_path: Path) -> None:
-    """Real processes: the second ends with 2, the first goes on; killed, it is resumed at once."""
+def test_a_run_is_not_resumed_beside_the_process_that_trains_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A real process: this one ends with 2, that one goes on; killed, it is resumed at once."""
     out = tmp_path / "run"
-    words = [sys.executable, "-m", "sims", "simulate", "digits", "--engine", "local"]
-    words += ["--set", "rounds=4000", "--out", str(out)]
-    with subprocess.Popen(words, stderr=subprocess.DEVNULL) as first:
+    words = ["simulate", "digits", "--engine", "local", "--set", "rounds=4000", "--out", str(out)]
+    command = [sys.executable, "-m", "sims", *words]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as first:
         try:
             limit = time.monotonic() + 60
             while not (out / "events.jsonl").exists():
                 assert first.poll() is None and time.monotonic() < limit
                 time.sleep(0.05)
-            second = subprocess.run([*words, "--resume"], capture_output=True, text=True)
-            assert second.returncode == 2
-            named = re.search(r"in use by process (\d+) on ", second.stderr)
+            assert main([*words, "--resume"]) == 2
+            named = re.search(r"in use by process (\d+) on ", capsys.readouterr().err)
             assert named and is_descendant(int(named[1]), first.pid)
             assert first.poll() is None
         finally:

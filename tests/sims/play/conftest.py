@@ -13,9 +13,9 @@ from fedcel.attacks import Decoder
 from fedcel.attacks.decoder import FLAT_PACE, Effort
 from sims.bench import run_bench, scenario
 from sims.play import Playground, create_app, open_playground
-from tests.sims.conftest import spare_figures_and_bounds
 from tests.sims.served_page import serve_app
 from tests.sims.small import QUICK
+from tests.spared import spare_bound, spare_figures
 
 FEW_EPOCHS = Effort(flat=FLAT_PACE._replace(epochs=FLAT_PACE.epochs // 4))
 SETTINGS = QUICK | {"rounds": 12, "local.steps": 20, "data.test": 80, "data.auxiliary": 60}
@@ -50,7 +50,8 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     plan = scenario.read_scenario(str(path))
     with pytest.MonkeyPatch.context() as patch:
-        spare_figures_and_bounds(patch)
+        spare_bound(patch)
+        spare_figures(patch)
         run_bench.run_bench(plan, scenario.list_cells(plan, SETTINGS), folder / "bench")
     return folder / "bench"
 
