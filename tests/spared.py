@@ -22,4 +22,4 @@ def spare_leak(patch: pytest.MonkeyPatch) -> None:
 
 def spare_figures(patch: pytest.MonkeyPatch) -> None:
     """Leave the figures of reports empty; they are drawn all the same."""
-    patch.setattr("sims.report.figures.render_figure", lambda *_: EMPTY)
+    patch.setattr("sims.report.chart.render_chart", lambda *_: EMPTY)
