@@ -13,7 +13,6 @@ from fedcel.leakage.population_bound import GaussianMessages
 from fedcel.nets import Cut, SplitNet, copy_module, initialise_parameters
 from fedcel.short_repr import show_shapes
 
-IMAGES_AT_ONCE = 1024  # encoded together where no gradient is wanted
 EM_STEPS = 10
 """Steps of expectation and maximisation; values have nearly settled by then."""
 MIN_MESSAGES = 1e-6  # that came through: fewer would divide by nothing
@@ -102,19 +101,8 @@ class SmashedData:
         return replace(self, net=copy_module(self.net).to(device))
 
     def encode(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B F"]:
-        """Compute the features z in chunks, without a gradient."""
-        first, *others = torch.split(images, IMAGES_AT_ONCE)
-        with torch.no_grad():
-            z = self.net.encode(first)
-            if not others:
-                return z
-            # Filled part by part: millions of features in parts, and then joined, take thrice that.
-            features = z.new_empty(len(images), *z.shape[1:])
-            begin, *rows = torch.split(features, IMAGES_AT_ONCE)
-            begin.copy_(z)
-            for target, part in zip(rows, others, strict=True):
-                target.copy_(self.net.encode(part))
-        return features
+        """Compute the features z in batches, without a gradient."""
+        return self.net.encode_all(images)
 
     def describe_messages(
         self, images: Float[Tensor, "M C H W"], labels: Int[Tensor, " M"]

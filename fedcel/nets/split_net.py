@@ -1,6 +1,7 @@
 """A network cut in two: encoder, noise at the cut, head."""
 
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import cast
 
 import torch
@@ -12,6 +13,9 @@ from fedcel.named_tensors import select_prefix
 from fedcel.nets.cut import Cut
 from fedcel.nets.noise_scale import NoiseScale
 
+IMAGES_AT_ONCE = 1024
+BYTES_AT_ONCE = 2**26
+"""Images that are encoded together where no gradient is wanted: so many, and of so many bytes."""
 Potential = Callable[[Tensor, Tensor], Tensor]
 """(logits, labels) -> mean negative log-likelihood in nats."""
 
@@ -54,6 +58,22 @@ class SplitNet(nn.Module):
     def encode(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D"]:
         """Compute the features z (B, D) of images in [0, 1], before any noise."""
         return cast(Tensor, self.encoder(images.clone()))  # one may work in place
+
+    @torch.no_grad()
+    def encode_all(self, images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N D"]:
+        """Compute the features of any number of images in batches, without a gradient."""
+        size = images.shape[1:].numel() * images.element_size()
+        at_once = max(1, min(IMAGES_AT_ONCE, BYTES_AT_ONCE // size))
+        first, *others = torch.split(images, at_once)
+        z = self.encode(first)
+        if not others:
+            return z
+        # Filled part by part: millions of features in parts, and then joined, take thrice that.
+        features = z.new_empty(len(images), *z.shape[1:])
+        parts = chain([z], map(self.encode, others))
+        for rows, part in zip(torch.split(features, at_once), parts, strict=True):
+            rows.copy_(part)
+        return features
 
     def add_noise(
         self, z: Float[Tensor, "B D"], generator: torch.Generator

@@ -66,6 +66,7 @@ def predict(
     generator: torch.Generator,
     *,
     scope: str = "head",
+    draws: int = 1,
 ) -> Prediction:
     """Predict with every posterior sample.
 
@@ -76,6 +77,8 @@ def predict(
         generator: Draws the noise at the cut.
         scope: `head`: the encoder is the same in all samples, one noisy message an image goes to
             all heads. `full`: each sampled encoder sends its own noisy message.
+        draws: Messages of each image, which is encoded once; predictions are of one message of all
+            images, then of the next.
 
     Returns:
         The samples' probabilities, and their mean.
@@ -86,10 +89,10 @@ def predict(
     if not samples:
         raise ValueError("no posterior samples; run past burn-in, or pass the last model")
     if scope == "head":
-        messages = _encode_noisily(flat, samples[0], x, generator)
+        messages = _encode_noisily(flat, samples[0], x, generator, draws=draws)
         return Prediction(apply_heads(flat, samples, messages))
     parts = [
-        apply_heads(flat, [vector], _encode_noisily(flat, vector, x, generator))
+        apply_heads(flat, [vector], _encode_noisily(flat, vector, x, generator, draws=draws))
         for vector in samples
     ]
     return Prediction(torch.cat(parts))
@@ -100,11 +103,13 @@ def _encode_noisily(
     vector: Float[Tensor, " P"],
     x: Float[Tensor, "N C H W"],
     generator: torch.Generator,
-) -> Float[Tensor, "N D"]:
+    *,
+    draws: int,
+) -> Float[Tensor, "M D"]:
     """Return the noisy smashed data that a device with these parameters sends."""
     flat.load(vector)
     with torch.no_grad():
-        return flat.net.add_noise(flat.net.encode(x), generator)
+        return flat.net.add_noise(flat.net.encode_all(x).repeat(draws, 1), generator)
 
 
 class Encoders(nn.Module):

@@ -131,12 +131,11 @@ def evaluate_run(run: Run, seconds: float) -> Evaluation:
     """
     x, y = run.splits.test
     s = run.settings
-    repeated = x.repeat(NOISE_DRAWS, 1, 1, 1)
     labels = y.repeat(NOISE_DRAWS)
 
     def predict_test(samples: list[Float[Tensor, " P"]]) -> Prediction:
         noise = make_generator(s.seed, "test-noise")
-        return predict(run.flat, samples, repeated, noise, scope=s.chain.scope)
+        return predict(run.flat, samples, x, noise, scope=s.chain.scope, draws=NOISE_DRAWS)
 
     posterior, point = predict_test(posterior_samples(run)), predict_test([run.model])
     net = build_sent_net(run)
@@ -383,9 +382,14 @@ def predict_labelled(
     """
     messages = min(NOISE_DRAWS, max(1, ceil(rows / max(len(images.y), 1))))
     noise = make_generator(run.settings.seed, purpose)
-    x = images.x.repeat(messages, 1, 1, 1)
-    scope = run.settings.chain.scope
-    prediction = predict(run.flat, posterior_samples(run), x, noise, scope=scope)
+    prediction = predict(
+        run.flat,
+        posterior_samples(run),
+        images.x,
+        noise,
+        scope=run.settings.chain.scope,
+        draws=messages,
+    )
     return LabelledLogits(prediction.logits, images.y.repeat(messages), messages)
 
 

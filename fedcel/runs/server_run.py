@@ -169,7 +169,7 @@ def score_model(
     stream = make_generator(settings.seed, "validation", state.round)
     flat.load(state.model)
     with torch.no_grad():
-        z = flat.net.encode(x)
+        z = flat.net.encode_all(x)
         logits = flat.net.answer(flat.net.add_noise(z, stream))
         probes = flat.net.answer(z[:PROBES])
     if not logits.isfinite().all():

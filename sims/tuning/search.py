@@ -204,11 +204,11 @@ def score_run(run: run_folder.Run) -> ValidationScore:
     seed = run.settings.seed
     scope = run.settings.chain.scope
     samples = posterior_samples(run)
-    repeated, labels = x.repeat(NOISE_DRAWS, 1, 1, 1), y.repeat(NOISE_DRAWS)
-    answers = predict(run.flat, samples, repeated, make_generator(seed, "tune-noise"), scope=scope)
+    noise = make_generator(seed, "tune-noise")
+    answers = predict(run.flat, samples, x, noise, scope=scope, draws=NOISE_DRAWS)
     smashed_data = SmashedData(build_device_net(run.flat, samples, scope))
     leak = optimal_leak(smashed_data, x, y, make_generator(seed, "tune-optimal"))
-    scores = score_probabilities(answers.probabilities, labels)
+    scores = score_probabilities(answers.probabilities, y.repeat(NOISE_DRAWS))
     return ValidationScore(scores["accuracy"], leak.bits_beyond_label, scores["nll"])
 
 

@@ -36,3 +36,14 @@ QUICK: dict[str, Scalar] = {
     "data.test": 120,
 }
 """A bench's cell with nothing trained against it."""
+
+FEDAVG = "flwr.serverapp.strategy:FedAvg"
+POINT: dict[str, Scalar] = {
+    "temperature": 0.0,
+    "prior.mode": "none",
+    "strategy.momentum": 0.0,
+    "chain.scope": "full",
+}
+"""Training without noise, prior and momentum, as Flower's FedAvg does it."""
+STOCK: dict[str, Scalar] = {**POINT, "strategy.upload": "weights", "strategy.name": FEDAVG}
+"""The same by Flower's strategy."""

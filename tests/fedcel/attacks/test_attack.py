@@ -30,7 +30,7 @@ class Mine:
 class Short(Mine):
     """Takes too few arguments."""
 
-    def reconstruct(self, watched: Any, images: Any) -> Any:  # type: ignore[override]
+    def reconstruct(self, watched: Any, images: Any) -> Any:
         """Return nothing."""
 
 
@@ -117,7 +117,7 @@ class Regression(Mine):
 class Dark(Regression):
     """Returns values outside the images' range."""
 
-    def reconstruct(self, *arguments: Any) -> Tensor:  # type: ignore[override]
+    def reconstruct(self, *arguments: Any) -> Tensor:
         """Return the reconstructions shifted."""
         return super().reconstruct(*arguments) - 1
 
@@ -125,7 +125,7 @@ class Dark(Regression):
 class Blind(Regression):
     """Sees nothing of the targets."""
 
-    def reconstruct(self, *arguments: Any) -> Tensor:  # type: ignore[override]
+    def reconstruct(self, *arguments: Any) -> Tensor:
         """Return the mean image of the batch."""
         images = super().reconstruct(*arguments)
         return images.mean(0, keepdim=True).expand_as(images)
@@ -134,7 +134,7 @@ class Blind(Regression):
 class Global(Regression):
     """Draws from torch's stream."""
 
-    def reconstruct(self, *arguments: Any) -> Tensor:  # type: ignore[override]
+    def reconstruct(self, *arguments: Any) -> Tensor:
         """Return the reconstructions with other noise each time."""
         images = super().reconstruct(*arguments)
         return (images + 0.01 * torch.rand(images.shape)).clamp(0, 1)
@@ -143,7 +143,7 @@ class Global(Regression):
 class Stale(Regression):
     """Asks twice with the same noise."""
 
-    def reconstruct(self, *arguments: Any) -> Tensor:  # type: ignore[override]
+    def reconstruct(self, *arguments: Any) -> Tensor:
         """Ask once more with a fresh copy of the generator."""
         arguments[0].sample(arguments[1].x, torch.Generator().set_state(arguments[4].get_state()))
         return super().reconstruct(*arguments)
@@ -152,7 +152,7 @@ class Stale(Regression):
 class Lazy(Regression):
     """Does the same work for any budget."""
 
-    def reconstruct(self, *arguments: Any) -> Tensor:  # type: ignore[override]
+    def reconstruct(self, *arguments: Any) -> Tensor:
         """Ignore the budget."""
         return super().reconstruct(*arguments[:3], 1.0, *arguments[4:])
 
@@ -160,7 +160,7 @@ class Lazy(Regression):
 class Writing(Regression):
     """Overwrites the attacker's images."""
 
-    def reconstruct(self, *arguments: Any) -> Tensor:  # type: ignore[override]
+    def reconstruct(self, *arguments: Any) -> Tensor:
         """Brighten an image."""
         images = super().reconstruct(*arguments)
         arguments[1].x[0] += 1

@@ -17,19 +17,11 @@ from fedcel.leakage import (
     LOG_PROB,
     MEAN,
     UPDATE,
-    SmashedData,
     optimal_leak,
 )
-from fedcel.nets.cut import Cut
-from fedcel.nets.split_net import SplitNet
 from fedcel.testing.attacks import LinearObservation, check_attack, load_digit_targets
 from fedcel.testing.attacks import make_stream as stream
-
-
-def pixels(sigma: float, dropout: float = 0.0) -> SmashedData:
-    """Return an observation whose code is the image itself."""
-    net = SplitNet(torch.nn.Flatten(), torch.nn.Identity(), Cut(sigma, dropout), 3)
-    return SmashedData(net)
+from tests.fedcel.seeded import pixels
 
 
 def test_it_holds_the_contract() -> None:
@@ -65,21 +57,17 @@ def test_dropout_leaks_through_repeats_as_by_hand() -> None:
     """One value dropped with chance p: gone from all m answers with p^m, else fully known."""
     x = torch.arange(1.0, 9).view(8, 1, 1, 1)
     y = torch.zeros(8, dtype=torch.long)
-    net = SplitNet(torch.nn.Flatten(), torch.nn.Identity(), Cut(0.0, 0.5), 1)
     for repeats in (1, 3):
-        leak = optimal_leak(
-            RepeatedObservation(SmashedData(net), repeats), x, y, stream(), draws=2000
-        )
+        seen = RepeatedObservation(pixels(0.0, 0.5), repeats)
+        leak = optimal_leak(seen, x, y, stream(), draws=2000)
         assert leak.information_bits == pytest.approx(3 * (1 - 0.5**repeats), abs=0.05)
 
 
 @pytest.mark.parametrize(("sigma", "repeats"), [(0.1, 16), (0.1, 4), (0.3, 16)])
 def test_what_was_dropped_is_told_from_what_is_small(sigma: float, repeats: int) -> None:
     """Nearly the mean of the exact posterior, on a grid; far nearer than the messages' mean."""
-    cut, z = Cut(sigma, 0.4), torch.randn(3000, 1, generator=stream())
-    many = RepeatedObservation(
-        SmashedData(SplitNet(torch.nn.Flatten(), torch.nn.Identity(), cut, 1)), repeats
-    )
+    z = torch.randn(3000, 1, generator=stream())
+    many = RepeatedObservation(pixels(sigma, 0.4), repeats)
     seen = many.sample(z.view(-1, 1, 1, 1), stream(1))
     averaged = many.average(seen) / 0.6
     grid = torch.linspace(-5, 5, 1001)
@@ -111,9 +99,8 @@ def test_no_value_shrinks() -> None:
 
 def test_without_noise_what_came_through_once_is_known() -> None:
     """Values dropped from all messages are 0, the others exact; the gradient is the mean's."""
-    cut, z = Cut(0.0, 0.5), torch.rand(40, 3, generator=stream()) + 0.5
-    one = SmashedData(SplitNet(torch.nn.Flatten(), torch.nn.Identity(), cut, 3))
-    many = RepeatedObservation(one, 4)
+    z = torch.rand(40, 3, generator=stream()) + 0.5
+    many = RepeatedObservation(pixels(0.0, 0.5), 4)
     averaged = many.average(many.sample(z.view(-1, 1, 1, 3), stream(1))) / 0.5
     came = averaged > 0
     torch.testing.assert_close(averaged[came], z[came])
@@ -127,8 +114,7 @@ def test_without_noise_what_came_through_once_is_known() -> None:
 def test_a_search_sees_through_dropout_in_sixteen_messages() -> None:
     """With their mean alone it hardly comes below the variance of what was dropped."""
     known, targets = load_digit_targets()
-    net = SplitNet(torch.nn.Flatten(), torch.nn.Identity(), Cut(0.1, 0.4), 64)
-    seen = RepeatedObservation(SmashedData(net), 16)
+    seen = RepeatedObservation(pixels(0.1, 0.4), 16)
     attack = Averaging(RMLE(), 16)
     rebuilt = attack.reconstruct(seen, known, seen.sample(targets.x, stream(1)), 0.1, stream(2))
     floor = float((targets.x.square() * 0.4 / 0.6 / 16).mean())
@@ -162,7 +148,7 @@ def test_more_answers_more_to_see() -> None:
 
 def test_what_a_mean_grants() -> None:
     """The mean's gradient, not the likelihood of a single observation."""
-    inner = SmashedData(pixels(0.1).net)
+    inner = pixels(0.1)
     mean = AveragedObservation(RepeatedObservation(inner, 4))
     assert LOG_PROB in RepeatedObservation(inner, 4).grants
     assert LOG_PROB not in mean.grants

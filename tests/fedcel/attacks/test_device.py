@@ -19,6 +19,7 @@ from fedcel.nets.cut import Cut
 from fedcel.nets.device import CPU, fastest_device
 from fedcel.nets.split_net import SplitNet
 from tests.fedcel.elsewhere import ELSEWHERE, pretended
+from tests.fedcel.seeded import seeded
 
 ATTACKS = [Decoder(), RMLE(), HybridInversion()]
 
@@ -55,7 +56,7 @@ def test_images_come_back_to_the_processor(
 
 def rebuilt(attack: Attack, one: SmashedData, own: Images, repeats: int) -> Tensor:
     """Return images of five targets."""
-    stream = torch.Generator().manual_seed(0)
+    stream = seeded(0)
     seen, asked = (RepeatedObservation(one, repeats), Averaging(attack, repeats))
     return asked.reconstruct(seen, own, seen.sample(own.x[:5], stream), 0.01, stream)
 
@@ -100,7 +101,7 @@ def test_a_gpu_rebuilds_as_well(attack: Attack, monkeypatch: pytest.MonkeyPatch)
     for place in (fastest_device(one.net), CPU):
         for module in (decoder, averaging):
             monkeypatch.setattr(module, "fastest_device", lambda net, place=place: place)
-        stream = torch.Generator().manual_seed(0)
+        stream = seeded(0)
         made = attack.reconstruct(one, own, one.sample(own.x[:5], stream), 0.1, stream)
         errors.append(mse(made, own.x[:5]))
     assert errors[0] == pytest.approx(errors[1], rel=0.05)

@@ -15,12 +15,13 @@ from torch import Tensor, nn
 import fedcel
 from fedcel.attacks import invert
 from fedcel.errors import DataError, NetError, SettingsError
+from tests.fedcel.seeded import seeded
 from tests.fedcel.test_torch_state import STATES
 
 
 def blobs(seed: int, count: int) -> tuple[Tensor, Tensor]:
     """Return images (count, 1, 6, 6) of three classes, each of four numbers, in [0, 1]."""
-    stream = torch.Generator().manual_seed(seed)
+    stream = seeded(seed)
     corners = torch.rand(count, 1, 2, 2, generator=stream)
     y = torch.arange(count) % 3
     corners[:, 0, 0, 0] = 0.4 * y
@@ -30,7 +31,7 @@ def blobs(seed: int, count: int) -> tuple[Tensor, Tensor]:
 def make_encoder() -> nn.Module:
     """Return an encoder that keeps all of an image."""
     layer = nn.Linear(36, 8)
-    nn.init.normal_(layer.weight, generator=torch.Generator().manual_seed(0))
+    nn.init.normal_(layer.weight, generator=seeded(0))
     return nn.Sequential(nn.Flatten(), layer, nn.Dropout(0.5))
 
 
@@ -44,7 +45,7 @@ def test_attacks_rebuild_what_leaks_and_not_what_does_not() -> None:
     encoder = make_encoder()
     labels = {"labels": TARGET_LABELS, "auxiliary_labels": LABELS}
     options = {"auxiliary": IMAGES, "attacks": BOTH, "budget": 0.2, **labels}
-    clear = invert(encoder, TARGETS, noise=0.05, **options)  # type: ignore[arg-type]
+    clear = invert(encoder, TARGETS, noise=0.05, **options)
     assert encoder.training  # its own copy was evaluated
     assert list(clear.reconstructions) == list(clear.scores) == BOTH
     for name, images in clear.reconstructions.items():
@@ -53,7 +54,7 @@ def test_attacks_rebuild_what_leaks_and_not_what_does_not() -> None:
         assert scores.mse == pytest.approx(float((images - TARGETS).square().mean()), rel=1e-4)
         assert scores.mse < 0.5 * scores.oracle_mse < 0.5 * scores.mean_mse
         assert scores.identification_1 > 0.5
-    hidden = invert(encoder, TARGETS, noise=100.0, **options)  # type: ignore[arg-type]
+    hidden = invert(encoder, TARGETS, noise=100.0, **options)
     assert hidden.scores["kernel-ridge"].mse > 0.8 * hidden.scores["kernel-ridge"].mean_mse
 
 
@@ -74,9 +75,9 @@ def test_noise_of_each_feature_is_what_an_attacker_meets() -> None:
     """A feature drowned in noise is lost, whatever the scale of the others."""
     options = {"auxiliary": IMAGES, "attacks": ["kernel-ridge"]}
     sigma = torch.full((8,), 0.01)
-    clear = invert(make_encoder(), TARGETS, noise=sigma, **options)  # type: ignore[arg-type]
+    clear = invert(make_encoder(), TARGETS, noise=sigma, **options)
     sigma[2:] = 1e3
-    drowned = invert(make_encoder(), TARGETS, noise=sigma, **options)  # type: ignore[arg-type]
+    drowned = invert(make_encoder(), TARGETS, noise=sigma, **options)
     assert drowned.scores["kernel-ridge"].mse > 2 * clear.scores["kernel-ridge"].mse
 
 
@@ -135,7 +136,7 @@ def test_bad_input_is_refused(
     """Before any attack: what it is, and what is allowed."""
     sound = {"encoder": make_encoder(), "targets": TARGETS, "auxiliary": IMAGES, "noise": 0.1}
     with pytest.raises(error, match=message):
-        invert(**(sound | arguments))  # type: ignore[arg-type]
+        invert(**(sound | arguments))
 
 
 def test_it_is_offered_by_the_package() -> None:
@@ -185,7 +186,7 @@ def test_attacks_do_not_depend_on_the_state_of_pytorch(
 ) -> None:
     """Every attack rebuilds the same images, whatever a caller switched off."""
     head = nn.Linear(8, 3)
-    nn.init.normal_(head.weight, generator=torch.Generator().manual_seed(2))
+    nn.init.normal_(head.weight, generator=seeded(2))
     options = {
         "auxiliary": IMAGES,
         "labels": TARGET_LABELS[:4],
@@ -197,10 +198,10 @@ def test_attacks_do_not_depend_on_the_state_of_pytorch(
     }
     encoder = make_encoder()
     stream = torch.random.get_rng_state()
-    usual = invert(encoder, TARGETS[:4], **options)  # type: ignore[arg-type]
+    usual = invert(encoder, TARGETS[:4], **options)
     assert torch.equal(torch.random.get_rng_state(), stream)
     with state():
-        again = invert(encoder, TARGETS[:4], **options)  # type: ignore[arg-type]
+        again = invert(encoder, TARGETS[:4], **options)
     for name, images in usual.reconstructions.items():
         assert torch.equal(again.reconstructions[name], images), name
 
@@ -210,10 +211,10 @@ def test_images_of_inference_mode_are_attacked() -> None:
     with torch.inference_mode():
         encoder, targets, images = make_encoder(), TARGETS.clone(), IMAGES.clone()
     options = {"noise": 0.1, "attacks": ["rmle"], "budget": 0.01}
-    result = invert(encoder, targets, auxiliary=images, **options)  # type: ignore[arg-type]
+    result = invert(encoder, targets, auxiliary=images, **options)
     usual = make_encoder()
     usual.load_state_dict(encoder.state_dict())
-    own = invert(usual, TARGETS, auxiliary=IMAGES, **options)  # type: ignore[arg-type]
+    own = invert(usual, TARGETS, auxiliary=IMAGES, **options)
     assert torch.equal(result.reconstructions["rmle"], own.reconstructions["rmle"])
 
 

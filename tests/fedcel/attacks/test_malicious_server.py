@@ -14,6 +14,7 @@ from fedcel.settings import NetSettings
 from fedcel.testing.attacks import load_digit_targets
 from fedcel.testing.attacks import make_stream as stream
 from tests.fedcel.attacks.undefended import train_undefended
+from tests.fedcel.seeded import seeded
 
 
 def test_leaks_more_and_still_serves() -> None:
@@ -51,7 +52,7 @@ def test_units_are_active_for_one_image_of_a_batch() -> None:
     known, targets = load_digit_targets()
     honest = build("mlp")
     before = torch.nn.utils.parameters_to_vector(honest.parameters()).clone()
-    trapped = set_trap_weights(honest, known.x, 10, torch.Generator().manual_seed(0))
+    trapped = set_trap_weights(honest, known.x, 10, seeded(0))
     first = next(layer for layer in trapped.encoder.modules() if isinstance(layer, torch.nn.Linear))
     for images, width in ((known.x, 0.005), (targets.x, 0.03)):
         assert (first(images.flatten(1)) > 0).double().mean() == pytest.approx(0.1, abs=width)

@@ -16,6 +16,7 @@ from fedcel.nets import Mlp
 from fedcel.nets.build_net import build_net
 from fedcel.settings import AttackSettings
 from fedcel.testing.attacks import LinearObservation, load_digit_targets
+from tests.fedcel.seeded import seeded
 
 SCORES = ["mse", "psnr", "ssim", "identification-1", "identification-5", "label-accuracy"]
 ANCHORS = ["mean-mse", "oracle-mse", "seconds"]
@@ -26,13 +27,13 @@ QUICK = AttackSettings(names="decoder", seeds=2, budget=0.02)
 
 def smashed(sigma: float = 0.1) -> SmashedData:
     """Return the smashed data of an untrained network for digits."""
-    net = build_net(Mlp(noise=sigma), (1, 8, 8), 10, torch.Generator().manual_seed(3))
+    net = build_net(Mlp(noise=sigma), (1, 8, 8), 10, seeded(3))
     return SmashedData(net)
 
 
 def go(
     how: AttackSettings, *seen: Observation, seed: int = 1
-) -> tuple[list[dict[str, object]], dict]:  # type: ignore[type-arg]
+) -> tuple[list[dict[str, object]], dict]:
     """Run on the contract's digits."""
     attacked = run_attacks(seen, how, *load_digit_targets(), seed=seed)
     return [row.to_json() for row in attacked.rows], attacked.pictures

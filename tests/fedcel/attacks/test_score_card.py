@@ -23,13 +23,14 @@ from fedcel.attacks.score_card import (
 )
 from fedcel.data.images import Images
 from fedcel.errors import DataError
+from tests.fedcel.seeded import seeded
 
 FLAT = torch.full((2, 1, 8, 8), 0.5)
 
 
 def rand(*shape: int, seed: int = 0) -> torch.Tensor:
     """Return uniform numbers."""
-    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed))
+    return torch.rand(*shape, generator=seeded(seed))
 
 
 def all_digits() -> Images:

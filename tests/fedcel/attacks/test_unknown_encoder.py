@@ -25,7 +25,7 @@ def test_the_shadow_holds_the_contract() -> None:
 class Silent(SmashedData):
     """Messages of a device that answers nobody."""
 
-    grants = frozenset({HEAD, ARCHITECTURE})  # type: ignore[assignment]
+    grants = frozenset({HEAD, ARCHITECTURE})
 
     def sample(self, images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         """Refuse."""

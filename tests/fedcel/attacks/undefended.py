@@ -9,6 +9,7 @@ from torch.nn.functional import cross_entropy
 from fedcel.data import Digits, read_source
 from fedcel.nets import Cut, SplitNet, initialise_parameters
 from fedcel.testing.attacks import FEATURES, KNOWN, TARGETS
+from tests.fedcel.seeded import seeded
 
 EPOCHS = 12
 
@@ -21,7 +22,7 @@ def train_undefended(sigma: float = 0.1, layers: int = 2) -> SplitNet:
     attacker's nor targets.
     """
     x, y = (part[KNOWN + TARGETS :] for part in read_source(Digits()).train)
-    stream = torch.Generator().manual_seed(7)
+    stream = seeded(7)
     hidden = [nn.Linear(64, 64), nn.ReLU()] if layers == 2 else []
     encoder = nn.Sequential(nn.Flatten(), *hidden, nn.Linear(64, FEATURES))
     net = SplitNet(encoder, nn.Linear(FEATURES, 10), Cut(sigma), FEATURES)

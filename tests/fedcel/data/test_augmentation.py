@@ -5,13 +5,9 @@ import torch
 from torch import Tensor
 
 from fedcel.data.augmentation import MAX_SCALE, MAX_SHIFT, MAX_TURN, augment_images
+from tests.fedcel.seeded import seeded as stream
 
 KINDS = ["affine", "affine-flip"]
-
-
-def stream(seed: int = 0) -> torch.Generator:
-    """Return a generator."""
-    return torch.Generator().manual_seed(seed)
 
 
 def spot(count: int, side: int = 33) -> Tensor:

@@ -16,6 +16,7 @@ from PIL import Image
 import fedcel
 from fedcel.data import ImageFolder, Npz, read_source
 from fedcel.errors import DataError
+from tests.fedcel.seeded import seeded
 
 PICTURES = int(os.environ.get("FEDCEL_PICTURES", "400"))
 LABELS = int(os.environ.get("FEDCEL_LABELS", "200"))
@@ -69,7 +70,7 @@ def encode(kind: str, mode: str, stream: np.random.Generator) -> bytes:
         more["compression"] = [None, "tiff_lzw", "tiff_adobe_deflate"][stream.integers(3)]
     file = BytesIO()
     try:
-        picture.save(file, kind, **more)  # type: ignore[arg-type]
+        picture.save(file, kind, **more)
     except Exception:  # an odd tag that Pillow does not write
         file = BytesIO()
         picture.save(file, kind)
@@ -156,7 +157,7 @@ def draw_labels(stream: np.random.Generator, count: int) -> object:
 def test_odd_labels_are_numbered_or_refused(tmp_path: Path) -> None:
     """In each door: bits, attributes and archives; the memory stays flat."""
     stream = np.random.default_rng(1)
-    images = torch.rand(6, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    images = torch.rand(6, 1, 4, 4, generator=seeded(0))
     features = images.flatten(1)
     pixels = (images[:, 0] * 255).byte().numpy()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -164,16 +165,16 @@ def test_odd_labels_are_numbered_or_refused(tmp_path: Path) -> None:
 
     def measure(labels: object) -> None:
         found = measure_bits(labels)
-        assert found == measure_bits(np.unique(labels, return_inverse=True)[1])  # type: ignore[call-overload]
+        assert found == measure_bits(np.unique(labels, return_inverse=True)[1])
 
     def measure_bits(labels: object) -> tuple[float | None, ...]:
-        leak = fedcel.measure_leakage(features=features, labels=labels, noise=0.3, draws=2)  # type: ignore[arg-type]
+        leak = fedcel.measure_leakage(features=features, labels=labels, noise=0.3, draws=2)
         return leak.bits_beyond_label, leak.cap_beyond_label, leak.identification_by_label
 
     def measure_attribute(labels: object) -> None:
         fedcel.measure_attribute_leakage(
             features=features, labels=[0, 1] * 3, attributes=labels, noise=0.3, draws=2
-        )  # type: ignore[arg-type]
+        )
 
     def read_archive(labels: object) -> None:
         with warnings.catch_warnings():
@@ -187,7 +188,7 @@ def test_odd_labels_are_numbered_or_refused(tmp_path: Path) -> None:
         read_source(Npz(path=str(path)), is_numbered_anew=True)
 
     def build_loss(labels: object) -> None:
-        fedcel.PlainCEL(classes=5, noise=0.3)(features, labels)  # type: ignore[arg-type]
+        fedcel.PlainCEL(classes=5, noise=0.3)(features, labels)
 
     doors = (measure, measure_attribute, read_archive, build_loss)
     for number in range(LABELS):

@@ -102,22 +102,6 @@ def test_what_systems_leave_behind_is_left_out(tmp_path: Path) -> None:
     assert torch.equal(source.train.x[3], source.train.x[0])
 
 
-def test_a_file_that_is_no_image_is_named(tmp_path: Path) -> None:
-    """It is neither skipped nor the only one to be named; without it the folder is read."""
-    data = small(tmp_path)
-    (tmp_path / "a" / "readme.txt").write_text("about ants")
-    (tmp_path / "b" / "0.pdf").write_bytes(b"%PDF-1.7")
-    with pytest.raises(
-        DataError,
-        match=r"2 of 5 pictures cannot be used: .*a/readme.txt is no image.*b/0.pdf is no image"
-        ".*remove them from the data, or save them anew",
-    ):
-        data.read()
-    for name in ("a/readme.txt", "b/0.pdf"):
-        (tmp_path / name).unlink()
-    assert len(data.read().train.y) == 3
-
-
 @pytest.mark.parametrize("names", [("train", "val"), ("test", "train", "validation"), ("Train",)])
 def test_parts_are_not_taken_for_classes(tmp_path: Path, names: tuple[str, ...]) -> None:
     """Their classes would be taken for holders."""

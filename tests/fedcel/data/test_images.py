@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from fedcel.data.images import fit_images
 from fedcel.errors import DataError
+from tests.fedcel.seeded import seeded
 
 
 def test_untouched_by_default() -> None:
@@ -37,7 +38,7 @@ def test_half_the_size_by_hand() -> None:
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9), st.booleans(), st.integers(0, 99))
 def test_stays_in_the_range(rows: int, columns: int, size: int, grey: bool, seed: int) -> None:
     """Whatever the sides: a square, in [0, 1], white stays white."""
-    x = torch.rand(2, 3, rows, columns, generator=torch.Generator().manual_seed(seed)).round()
+    x = torch.rand(2, 3, rows, columns, generator=seeded(seed)).round()
     x[0] = 1
     fitted = fit_images(x, size=size, grey=grey, where="here")
     assert fitted.shape == (2, 1 if grey else 3, size, size)

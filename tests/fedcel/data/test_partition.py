@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from fedcel.data import Partition
 from fedcel.errors import DataError
+from tests.fedcel.seeded import seeded
 
 Y = torch.arange(1003) % 10
 KINDS = ("iid", "dirichlet", "shards")
@@ -52,7 +53,7 @@ def test_the_seed_decides(name: str) -> None:
 @pytest.mark.parametrize("name", KINDS)
 def test_deals_are_those_of_flower(name: str, images: int, clients: int) -> None:
     """Position by position, and the order within a client: what was dealt before is dealt again."""
-    y, seed = torch.randint(0, 5, (images,), generator=torch.Generator().manual_seed(1)), 4
+    y, seed = torch.randint(0, 5, (images,), generator=seeded(1)), 4
     rng = np.random.default_rng(seed)
     order = rng.permutation(images)
     inner = int(rng.integers(2**63))

@@ -139,16 +139,6 @@ def test_several_frames(tmp_path: Path) -> None:
     assert notes == ["1 with several frames, of which the first is taken"]
 
 
-def test_a_photograph_stands_upright(tmp_path: Path) -> None:
-    """Orientation 6 of EXIF: turned by 90 degrees clockwise for viewing."""
-    turned = Image.Exif()
-    turned[0x0112] = 6
-    Image.fromarray(np.rot90(GREY)).save(tmp_path / "a.png", exif=turned)
-    x, notes = decode([tmp_path / "a.png"])
-    assert torch.equal(x[0, 0], torch.from_numpy(GREY.astype(np.float32) / 255))
-    assert notes == ["1 turned upright as their EXIF says"]
-
-
 def test_sizes_that_differ_are_all_named(tmp_path: Path) -> None:
     """With data.size 0: five of them, how many more, and the remedy."""
     for number in range(9):

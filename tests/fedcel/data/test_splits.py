@@ -282,14 +282,17 @@ def test_who_is_held_out_is_drawn_by_the_data_seed(monkeypatch: pytest.MonkeyPat
         load_splits(data.model_copy(update={"train": 51}), 2, 0)
 
 
-def test_strangers_that_equal_a_target_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One picture in all classes: the attacker gets none that is a target."""
-    train = people(0, 9)
-    train.x[::9] = 0.5
-    data = own(monkeypatch, "equal", train, None)
-    splits = load_splits(data.model_copy(update={"held_out_classes": 3, "test": 56}), 1, 0)
+@pytest.mark.parametrize(("has_test", "count", "left"), [(False, 56, 24), (True, 28, 33)])
+def test_strangers_that_equal_a_target_are_dropped(
+    monkeypatch: pytest.MonkeyPatch, has_test: bool, count: int, left: int
+) -> None:
+    """One picture in all classes, of both parts: the attacker gets none that is a target."""
+    train, test = people(0, 9), people(500, 4)
+    train.x[::9] = test.x[::4] = 0.5
+    data = own(monkeypatch, f"equal_{has_test}", train, test if has_test else None)
+    splits = load_splits(data.model_copy(update={"held_out_classes": 3, "test": count}), 1, 0)
     assert not contents(splits.auxiliary) & contents(splits.test)
-    assert splits.dropped >= 3 and len(splits.auxiliary.y) == 24
+    assert splits.dropped >= 3 and len(splits.auxiliary.y) == left
 
 
 def test_natural_holders_reach_the_clients(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,12 +6,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
 from torch.nn.functional import one_hot
 
-from fedcel.leakage import SmashedData, answer_bits, optimal_leak
-from fedcel.nets.cut import Cut
-from fedcel.nets.split_net import SplitNet
+from fedcel.leakage import answer_bits, optimal_leak
+from tests.fedcel.seeded import as_images, pixels, seeded
 
 Y = torch.arange(40) % 2
 
@@ -42,7 +40,7 @@ def sure(answer: torch.Tensor, draws: int = 256) -> torch.Tensor:
 
 @pytest.mark.parametrize("bits", [answer_bits, plug_in_bits])
 @pytest.mark.parametrize("answer", [Y, 1 - Y, torch.zeros_like(Y)])
-def test_one_answer_a_class_tells_nothing(bits, answer: torch.Tensor) -> None:  # type: ignore[no-untyped-def]
+def test_one_answer_a_class_tells_nothing(bits, answer: torch.Tensor) -> None:
     """Perfect, always wrong, constant: 0 beyond the label."""
     assert bits(sure(answer), Y, 2) == pytest.approx(0, abs=1e-12)
 
@@ -59,7 +57,7 @@ def test_known_errors() -> None:
 
 def test_answers_by_chance_tell_nothing() -> None:
     """The same law for all images: the plug-in is above 0, the bound is not."""
-    drawn = torch.randint(4, (64, 40), generator=torch.Generator().manual_seed(0))
+    drawn = torch.randint(4, (64, 40), generator=seeded(0))
     assert plug_in_bits(drawn, Y, 4) > 0.02
     assert -0.05 < answer_bits(drawn, Y, 4) <= 0
 
@@ -68,7 +66,7 @@ def test_answers_by_chance_tell_nothing() -> None:
 @given(st.integers(0, 2**31), st.floats(0.5, 6))
 def test_between_the_bounds(seed: int, sharpness: float) -> None:
     """Averaged over 8 repeats: bound <= truth <= plug-in, and both near it."""
-    stream = torch.Generator().manual_seed(seed)
+    stream = seeded(seed)
     law = (sharpness * torch.randn(40, 4, generator=stream)).softmax(1).double()
     truth = sum(
         float(entropy(law[c == Y].mean(0)) - entropy(law[c == Y]).mean()) / 2 for c in (0, 1)
@@ -84,11 +82,11 @@ def test_between_the_bounds(seed: int, sharpness: float) -> None:
 @given(st.integers(0, 2**31), st.floats(0.1, 2))
 def test_no_message_tells_less_than_its_answers(seed: int, sigma: float) -> None:
     """Data processing: the optimal attacker's bits beyond the label are at least the answers'."""
-    stream = torch.Generator().manual_seed(seed)
+    stream = seeded(seed)
     codes = torch.randn(40, 3, generator=stream)
-    net = SplitNet(nn.Flatten(), nn.Identity(), Cut(sigma), 3)
-    leak = optimal_leak(SmashedData(net), codes[:, None, None, :], Y, stream, draws=64)
-    drawn = net.cut.disturb(codes.expand(256, 40, 3), stream).argmax(2)
+    seen = pixels(sigma)
+    leak = optimal_leak(seen, as_images(codes), Y, stream, draws=64)
+    drawn = seen.net.cut.disturb(codes.expand(256, 40, 3), stream).argmax(2)
     assert answer_bits(drawn, Y, 3) <= leak.bits_beyond_label + 0.02
 
 

@@ -4,11 +4,11 @@ from math import log, log2, sqrt
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from fedcel.leakage import SmashedData, attribute_leak, measure_attribute_leakage
+from fedcel.leakage import attribute_leak, measure_attribute_leakage
 from fedcel.leakage.attribute_leak import attribute_shares, score_attribute
-from fedcel.nets import Cut, SplitNet
+from tests.fedcel.seeded import as_images, pixels, seeded
 
 SIGMA = 0.7
 
@@ -44,7 +44,7 @@ def test_two_values_through_noise(gap: float) -> None:
 
 def gaussian_classes(seed: int) -> tuple[Tensor, Tensor]:
     """Return 600 features, N(a, 1) of two attributes, and these."""
-    stream = torch.Generator().manual_seed(seed)
+    stream = seeded(seed)
     attribute = torch.arange(600) % 2
     return attribute[:, None] + torch.randn(600, 1, generator=stream).double(), attribute
 
@@ -103,14 +103,9 @@ def test_scores_by_hand() -> None:
 def test_of_an_observation_as_through_the_library() -> None:
     """One channel, two ways in."""
     features, attribute = gaussian_classes(1)
-    net = SplitNet(nn.Flatten(), nn.Identity(), Cut(SIGMA), 1)
     label = torch.zeros(600, dtype=torch.long)
     observed = attribute_leak(
-        SmashedData(net),
-        features[:, None, None, :],
-        label,
-        attribute,
-        generator=torch.Generator().manual_seed(0),
+        pixels(SIGMA), as_images(features), label, attribute, generator=seeded(0)
     )
     leak = measure_attribute_leakage(features=features, attributes=attribute, noise=SIGMA)
     assert observed.bits == pytest.approx(leak.bits, abs=observed.half_width + leak.half_width)

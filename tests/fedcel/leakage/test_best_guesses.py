@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fedcel.leakage import LOG_PROB, best_guesses, optimal_leak
+from tests.fedcel.seeded import seeded
 
 
 class NoisyValue:
@@ -31,10 +32,8 @@ def test_probabilities_are_those_of_bayes_rule() -> None:
     """Three images on a line, a message between the first two."""
     images = torch.tensor([0.0, 0.5, 1.0]).view(3, 1, 1, 1)
     observation = NoisyValue(0.2)
-    positions, probabilities = best_guesses(
-        observation, images, torch.tensor([0]), torch.Generator().manual_seed(3)
-    )
-    message = float(observation.sample(images[:1], torch.Generator().manual_seed(3)))
+    positions, probabilities = best_guesses(observation, images, torch.tensor([0]), seeded(3))
+    message = float(observation.sample(images[:1], seeded(3)))
     weights = [math.exp(-((message - x) ** 2) / (2 * 0.2**2)) for x in (0.0, 0.5, 1.0)]
     expected = sorted(((w / sum(weights), i) for i, w in enumerate(weights)), reverse=True)
     assert positions[0].tolist() == [i for _, i in expected]
@@ -57,7 +56,7 @@ def test_the_first_guess_is_right_as_often_as_the_measured_identification() -> N
     """Over many messages, among all the images."""
     images = torch.linspace(0, 1, 20).view(20, 1, 1, 1)
     observation = NoisyValue(0.05)
-    stream = torch.Generator().manual_seed(0)
+    stream = seeded(0)
     senders = torch.arange(20).repeat(500)
     positions, _ = best_guesses(observation, images, senders, stream, count=1)
     share = float((positions[:, 0] == senders).float().mean())

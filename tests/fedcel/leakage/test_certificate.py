@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedcel.errors import NetError
-from fedcel.leakage import SmashedData, optimal_leak
+from fedcel.leakage import optimal_leak
 from fedcel.leakage.certificate import (
     DIRECTIONS,
     certificate,
@@ -19,14 +19,13 @@ from fedcel.leakage.certificate import (
     fano_bound,
     find_main_coordinates,
 )
-from fedcel.nets.cut import Cut
 from fedcel.nets.noise_scale import NoiseScale
-from fedcel.nets.split_net import SplitNet
+from tests.fedcel.seeded import as_images, pixels, seeded
 
 
 def blobs(seed: int, spread: float, count: int = 120) -> tuple[torch.Tensor, torch.Tensor]:
     """Return codes (count, 4) in 3 classes around random centres."""
-    stream = torch.Generator().manual_seed(seed)
+    stream = seeded(seed)
     y = torch.arange(count) % 3
     centres = torch.randn(3, 4, generator=stream)
     return centres[y] + spread * torch.randn(count, 4, generator=stream), y
@@ -40,18 +39,16 @@ def test_above_the_optimal_attacker(seed: int, spread: float, sigma: float, unev
     Noise of one standard deviation, or of each image's own.
     """
     z, y = blobs(seed, spread)
-    stream = torch.Generator().manual_seed(seed)
+    stream = seeded(seed)
     layer = None
     if uneven:
         layer = NoiseScale(4, is_of_image=True, limit=4.0)
         for parameter in layer.parameters():
             nn.init.normal_(parameter, generator=stream)
-    net = SplitNet(nn.Flatten(), nn.Identity(), Cut(sigma), 4, noise_scale=layer)
-    leak = optimal_leak(
-        SmashedData(net), z[:, None, None, :], y, stream, identification_candidates=40, draws=40
-    )
+    seen = pixels(sigma, noise_scale=layer)
+    leak = optimal_leak(seen, as_images(z), y, stream, identification_candidates=40, draws=40)
     with torch.no_grad():
-        limit = certificate(z, y, sigma, 40, scale=net.scale_noise(z))
+        limit = certificate(z, y, sigma, 40, scale=seen.net.scale_noise(z))
     assert leak.information_bits <= limit.bits + 0.05
     assert leak.bits_beyond_label <= limit.bits_within_class + 0.05
     assert leak.identification <= limit.identification + 0.02
@@ -69,7 +66,7 @@ def test_one_group_is_the_gaussian_channel() -> None:
 
 def test_a_large_table_is_bounded_as_a_small_one() -> None:
     """Few directions carry all: its partitions, looked for in those alone, are as tight."""
-    stream = torch.Generator().manual_seed(0)
+    stream = seeded(0)
     z = torch.randn(600, 64, generator=stream)
     z[:, 8:] *= 1e-3
     y = torch.arange(600) % 2

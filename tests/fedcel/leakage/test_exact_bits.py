@@ -15,23 +15,9 @@ from fedcel.leakage.exact_bits import count_draws, optimal_leak, score_messages
 from fedcel.leakage.messages import disturb_features
 from fedcel.nets.cut import Cut
 from fedcel.nets.noise_scale import NoiseScale
-from fedcel.nets.split_net import SplitNet
 from tests.bench.interval_coverage import measure_coverage, measure_rare_coverage
-
-
-def pixels(sigma: float, dropout: float = 0.0) -> SmashedData:
-    """Return an observation whose code is the image itself."""
-    return SmashedData(SplitNet(nn.Flatten(), nn.Identity(), Cut(sigma, dropout), 1))
-
-
-def as_images(codes: torch.Tensor) -> torch.Tensor:
-    """Return images (M, 1, 1, D) whose codes are the rows."""
-    return codes[:, None, None, :]
-
-
-def stream(seed: int = 0) -> torch.Generator:
-    """Return a generator."""
-    return torch.Generator().manual_seed(seed)
+from tests.fedcel.seeded import as_images, pixels
+from tests.fedcel.seeded import seeded as stream
 
 
 def two_point_bits(distance: float) -> float:
@@ -240,10 +226,9 @@ def test_a_message_its_own_image_could_not_send_is_refused() -> None:
 def noisy_pixels(sigma: float, weight: float, bias: float) -> SmashedData:
     """Return an observation of one value, whose noise has sd sigma exp(weight z + bias), nearly."""
     scale = NoiseScale(1, is_of_image=True, limit=1e6)
-    assert scale.weight is not None
     nn.init.constant_(scale.weight, weight)
     nn.init.constant_(scale.bias, bias)
-    return SmashedData(SplitNet(nn.Flatten(), nn.Identity(), Cut(sigma), 1, noise_scale=scale))
+    return pixels(sigma, noise_scale=scale)
 
 
 @pytest.mark.parametrize(("weight", "bias"), [(1.5, -0.5), (-0.7, 0.2)])
@@ -253,7 +238,6 @@ def test_noise_that_differs_from_image_to_image(weight: float, bias: float) -> N
     observation = noisy_pixels(0.3, weight, bias)
     x = as_images(torch.tensor(codes)[:, None])
     scale = observation.net.scale_noise(torch.tensor(codes)[:, None])
-    assert scale is not None
     deviations = (0.3 * scale[:, 0]).tolist()
 
     def density(z: float, k: int) -> float:

@@ -6,11 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedcel.leakage.identification import identification, identify_by_label
+from tests.fedcel.seeded import seeded
 
 
 def drawn(scores: torch.Tensor, candidates: int, top: int, seed: int) -> torch.Tensor:
     """Return one simulated game a row: own image at column 0, random order among equals."""
-    stream = torch.Generator().manual_seed(seed)
+    stream = seeded(seed)
     keys = torch.rand(scores.shape, generator=stream)
     keys[:, 0] = -1  # the right image is always among the candidates
     chosen = keys.argsort(1)[:, :candidates]
@@ -32,7 +33,7 @@ def test_against_simulated_draws(candidates: int, top: int) -> None:
 @given(st.integers(1, 12), st.integers(2, 12), st.integers(0, 2**31))
 def test_scores_that_know_nothing(images: int, candidates: int, seed: int) -> None:
     """All equal: one over the number of candidates there are."""
-    own = torch.randint(images, (3,), generator=torch.Generator().manual_seed(seed))
+    own = torch.randint(images, (3,), generator=seeded(seed))
     chances = identification(torch.full((3, images), -torch.inf), own, candidates)
     torch.testing.assert_close(chances, torch.full((3,), 1 / min(images, candidates)).double())
 

@@ -4,11 +4,10 @@ import pytest
 import torch
 
 from fedcel.attacks.averaging import RepeatedObservation
-from fedcel.leakage import UPDATE, SmashedData
+from fedcel.leakage import UPDATE
 from fedcel.leakage.observation import find_law
-from fedcel.nets.cut import Cut
-from fedcel.nets.split_net import SplitNet
 from fedcel.testing.attacks import LinearObservation, load_digit_targets
+from tests.fedcel.seeded import pixels
 
 
 def test_a_likelihood_alone_is_enough() -> None:
@@ -31,8 +30,7 @@ def test_several_of_one_add_up() -> None:
 @pytest.mark.parametrize("repeats", [1, 2])
 def test_without_noise_it_is_equality(repeats: int) -> None:
     """0 for an image with the same code, minus infinity for another."""
-    once = SmashedData(SplitNet(torch.nn.Flatten(), torch.nn.Identity(), Cut(0.0), 1))
-    seen = RepeatedObservation(once, repeats)
+    seen = RepeatedObservation(pixels(0.0), repeats)
     x = torch.tensor([0.0, 0.5, 0.5]).view(3, 1, 1, 1)
     same = torch.tensor([[1.0, 0, 0], [0, 1, 1], [0, 1, 1]]).double().log()
     assert torch.equal(find_law(seen, x)(seen.sample(x, torch.Generator())), same)

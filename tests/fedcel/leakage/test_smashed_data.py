@@ -19,21 +19,17 @@ from fedcel.leakage import (
 from fedcel.nets.cut import Cut
 from fedcel.nets.noise_scale import NoiseScale
 from fedcel.nets.split_net import SplitNet
-
-
-def pixels(sigma: float, count: int = 3, dropout: float = 0.0) -> SmashedData:
-    """Return an observation whose code is the image itself."""
-    return SmashedData(SplitNet(nn.Flatten(), nn.Identity(), Cut(sigma, dropout), count))
+from tests.fedcel.seeded import pixels, seeded
 
 
 def images(seed: int, count: int = 5) -> torch.Tensor:
     """Return images (count, 1, 1, 3)."""
-    return torch.rand(count, 1, 1, 3, generator=torch.Generator().manual_seed(seed))
+    return torch.rand(count, 1, 1, 3, generator=seeded(seed))
 
 
 def test_log_prob_is_the_gaussian_density() -> None:
     """Differences within a row are those of torch's normal distribution."""
-    seen, x = torch.randn(4, 3, generator=torch.Generator().manual_seed(2)), images(3)
+    seen, x = torch.randn(4, 3, generator=seeded(2)), images(3)
     ours = pixels(0.3).log_prob(seen, x)
     law = torch.distributions.Normal(x.flatten(1).double(), 0.3)
     theirs = law.log_prob(seen.double()[:, None]).sum(2)
@@ -43,7 +39,7 @@ def test_log_prob_is_the_gaussian_density() -> None:
 def test_small_distances_far_from_the_origin() -> None:
     """Values of 1e8 a distance of 12 apart: |a|^2 - 2ab + |b|^2 would lose all digits."""
     x = torch.tensor([1000.1, 1000.10012]).reshape(2, 1, 1, 1)
-    log_probs = pixels(1e-5, 1).log_prob(x.flatten(1), x)
+    log_probs = pixels(1e-5).log_prob(x.flatten(1), x)
     gap = (x[1].item() - x[0].item()) / 1e-5
     torch.testing.assert_close(
         log_probs[0], torch.tensor([0.0, -gap * gap / 2]).double(), rtol=1e-6, atol=0
@@ -53,16 +49,14 @@ def test_small_distances_far_from_the_origin() -> None:
 def test_equal_features_have_equal_likelihood() -> None:
     """Copies of an image tie to the last bit, wherever they stand."""
     x = images(4, 37)[[0] * 20 + list(range(1, 18))]
-    log_probs = pixels(0.01).log_prob(
-        torch.rand(9, 3, generator=torch.Generator().manual_seed(1)), x
-    )
+    log_probs = pixels(0.01).log_prob(torch.rand(9, 3, generator=seeded(1)), x)
     assert torch.equal(log_probs[:, :20], log_probs[:, :1].expand(-1, 20))
 
 
 def test_sample_has_the_noise_of_the_net() -> None:
     """Mean z and standard deviation sigma, 4 standard errors wide; no gradient."""
     x = images(1, 1).expand(20_000, -1, -1, -1)
-    seen = pixels(0.2).sample(x, torch.Generator().manual_seed(7))
+    seen = pixels(0.2).sample(x, seeded(7))
     assert (seen.mean(0) - x[0].flatten()).abs().max() < 4 * 0.2 / 20_000**0.5
     assert (seen.std(0) / 0.2 - 1).abs().max() < 4 / (2 * 20_000) ** 0.5
     assert not seen.requires_grad
@@ -86,7 +80,7 @@ def test_dropout_has_a_law_with_and_without_noise(sigma: float) -> None:
     """It is random either way: the likelihood is granted, and is that of the cut."""
     surface, x = pixels(sigma, dropout=0.3), images(5)
     assert surface.grants == {MEAN, FREE_QUERIES, HEAD, ARCHITECTURE, LOG_PROB}
-    seen = surface.sample(x, torch.Generator().manual_seed(3))
+    seen = surface.sample(x, seeded(3))
     want = Cut(sigma, 0.3).log_prob(seen, x.flatten(1))
     assert torch.equal(surface.log_prob(seen, x), want)
     assert want.diagonal().isfinite().all()
@@ -97,7 +91,7 @@ def test_mean_under_dropout() -> None:
     surface, x = pixels(0.2, dropout=0.3), images(6, 1).requires_grad_()
     mean = surface.mean(x)
     torch.testing.assert_close(mean, 0.7 * x.flatten(1))
-    seen = surface.sample(x.expand(20_000, -1, -1, -1), torch.Generator().manual_seed(8))
+    seen = surface.sample(x.expand(20_000, -1, -1, -1), seeded(8))
     error = (0.21 * x.flatten(1).square() + 0.04).sqrt() / 20_000**0.5
     assert ((seen.mean(0) - mean).abs() < 4 * error).all()
     torch.testing.assert_close(torch.autograd.grad(mean.sum(), x)[0], torch.full_like(x, 0.7))
@@ -128,7 +122,7 @@ def test_fresh_encoder_keeps_no_parameter() -> None:
         nn.init.constant_(parameter, 7.0)
     surface = SmashedData(SplitNet(old, nn.Identity(), Cut(0.1), 3))
     state = torch.random.get_rng_state()
-    one, two = (surface.fresh_encoder(torch.Generator().manual_seed(1)) for _ in range(2))
+    one, two = (surface.fresh_encoder(seeded(1)) for _ in range(2))
     assert all((parameter != 7).all() for parameter in one.parameters())
     assert all(map(torch.equal, one.parameters(), two.parameters()))
     assert all((parameter == 7).all() for parameter in old.parameters())
@@ -138,7 +132,7 @@ def test_fresh_encoder_keeps_no_parameter() -> None:
 def test_answer_is_the_head() -> None:
     """What the head makes of a message, with a gradient."""
     surface = SmashedData(SplitNet(nn.Flatten(), nn.Linear(3, 2), Cut(0.1), 3))
-    seen = torch.rand(4, 3, generator=torch.Generator().manual_seed(1))
+    seen = torch.rand(4, 3, generator=seeded(1))
     assert torch.equal(surface.answer(seen), surface.net.head(seen))
     assert surface.answer(seen).requires_grad
 
@@ -150,11 +144,11 @@ def test_misfit_under_dropout_or_scaled_noise_is_the_law(dropout: float) -> None
     if not dropout:
         layer = NoiseScale(3, is_of_image=True, limit=5.0)
         for parameter in layer.parameters():
-            nn.init.normal_(parameter, generator=torch.Generator().manual_seed(1))
+            nn.init.normal_(parameter, generator=seeded(1))
     cut = Cut(0.2, dropout)
     surface = SmashedData(SplitNet(nn.Flatten(), nn.Identity(), cut, 3, noise_scale=layer))
     x = images(5).requires_grad_()
-    seen = surface.sample(images(4), torch.Generator().manual_seed(3))
+    seen = surface.sample(images(4), seeded(3))
     misfit = surface.misfit(x, seen)
     law = surface.log_prob(seen, x.detach()).diagonal()
     if not dropout:
@@ -167,5 +161,20 @@ def test_misfit_under_dropout_or_scaled_noise_is_the_law(dropout: float) -> None
 def test_messages_with_learned_noise_have_no_gradient(is_of_image: bool) -> None:
     """Attacks turn what they make of messages into numbers, which a gradient forbids."""
     layer = NoiseScale(3, is_of_image=is_of_image, limit=4.0)
-    surface = SmashedData(SplitNet(nn.Flatten(), nn.Identity(), Cut(0.2), 3, noise_scale=layer))
-    assert not surface.sample(images(3), torch.Generator().manual_seed(0)).requires_grad
+    surface = pixels(0.2, noise_scale=layer)
+    assert not surface.sample(images(3), seeded(0)).requires_grad
+
+
+def test_many_images_are_encoded_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more bytes at once than allowed; each image has its own features."""
+    asked, encode = list[int](), SplitNet.encode
+
+    def count(net: SplitNet, part: torch.Tensor) -> torch.Tensor:
+        asked.append(len(part))
+        return encode(net, part)
+
+    monkeypatch.setattr(SplitNet, "encode", count)
+    monkeypatch.setattr("fedcel.nets.split_net.BYTES_AT_ONCE", 3 * 3 * 4)
+    x = images(0, 7)
+    assert torch.equal(pixels(0.1).encode(x), x.flatten(1))
+    assert asked == [3, 3, 1]

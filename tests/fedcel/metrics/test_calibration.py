@@ -10,6 +10,7 @@ from sklearn.metrics import accuracy_score, brier_score_loss, log_loss
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 from fedcel.metrics import calibration
+from tests.fedcel.seeded import seeded
 
 P = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.6, 0.3], [0.25, 0.35, 0.4]])
 Y = torch.tensor([0, 2, 2])
@@ -17,7 +18,7 @@ Y = torch.tensor([0, 2, 2])
 
 def random_case(seed: int, n: int = 200) -> tuple[torch.Tensor, torch.Tensor]:
     """Return probabilities of four classes and labels."""
-    stream = torch.Generator().manual_seed(seed)
+    stream = seeded(seed)
     p = (2 * torch.randn(n, 4, generator=stream, dtype=torch.float64)).softmax(1)
     return p, torch.randint(4, (n,), generator=stream)
 

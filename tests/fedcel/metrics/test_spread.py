@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedcel.metrics import between_group_spread, within_class_spread
+from tests.fedcel.seeded import seeded
 
 
 def total_spread(z: torch.Tensor) -> torch.Tensor:
@@ -27,7 +28,7 @@ def test_spread_by_hand() -> None:
 @given(st.integers(0, 2**32 - 1))
 def test_total_spread_is_within_plus_between(seed: int) -> None:
     """Law of total variance, any class sizes."""
-    stream = torch.Generator().manual_seed(seed)
+    stream = seeded(seed)
     z = torch.randn(30, 3, generator=stream, dtype=torch.float64)
     y = torch.randint(4, (30,), generator=stream)
     between = sum(
@@ -51,7 +52,7 @@ def test_spread_between_groups_by_hand() -> None:
 @given(st.integers(0, 2**32 - 1))
 def test_within_class_is_within_group_plus_between(seed: int) -> None:
     """Law of total variance in each class."""
-    stream = torch.Generator().manual_seed(seed)
+    stream = seeded(seed)
     z = torch.randn(30, 3, generator=stream, dtype=torch.float64)
     y, group = torch.randint(4, (2, 30), generator=stream)
     inside = within_class_spread(z, y * 4 + group)

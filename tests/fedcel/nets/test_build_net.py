@@ -16,6 +16,7 @@ from fedcel.runs import read_run
 from fedcel.seeding import make_generator
 from fedcel.settings import DataSettings, NetSettings, parse_settings
 from sims.engines.simulate import simulate
+from tests.fedcel.seeded import seeded
 
 
 def with_batch_norm(shape: object, classes: int, net: NetSettings) -> tuple[nn.Module, nn.Module]:
@@ -251,7 +252,7 @@ def test_a_transformer_is_trained(tmp_path: Path, at_once: int) -> None:
 
 def colours(data: DataSettings) -> tuple[Images, None]:
     """Return images of noise."""
-    x = torch.rand(80, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    x = torch.rand(80, 3, 16, 16, generator=seeded(0))
     return Images(x, torch.arange(80) % 4), None
 
 

@@ -10,13 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedcel.nets.cut import Cut
+from tests.fedcel.seeded import seeded as stream
 
 CHANCE = st.floats(0.01, 0.99)
-
-
-def stream(seed: int = 0) -> torch.Generator:
-    """Return a generator."""
-    return torch.Generator().manual_seed(seed)
 
 
 def enumerated(seen: torch.Tensor, feature: torch.Tensor, cut: Cut) -> float:
@@ -99,7 +95,6 @@ def test_smashed_data_come_from_the_generator_alone() -> None:
     seen, again = cut.disturb(z, stream(4)), stream(4)
     mask = cut.draw_mask((6, 4), again)
     xi = 0.1 * torch.randn(6, 4, generator=again, dtype=torch.float64)
-    assert mask is not None
     assert torch.equal(seen, z * mask + xi)
     assert seen.dtype == torch.float64
 

@@ -39,9 +39,7 @@ LOSSES = {
 def build(name: str) -> ConditionalEntropy:
     """Return a loss by its kind and what else is set."""
     settings = CEL.model_validate({"kind": name.split()[0]} | LOSSES[name])
-    made = single(settings, CLASSES, FEATURES, 0.3)
-    assert made is not None
-    return made
+    return single(settings, CLASSES, FEATURES, 0.3)
 
 
 def test_the_stand_in_refuses_what_a_gpu_refuses() -> None:

@@ -11,8 +11,9 @@ import fedcel
 from fedcel.errors import NetError, RefusedImagesError
 from fedcel.nets import Encoder, call_encoder, encode_images
 from tests.fedcel.elsewhere import ELSEWHERE, Elsewhere
+from tests.fedcel.seeded import seeded
 
-IMAGES = torch.rand(5, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+IMAGES = torch.rand(5, 3, 6, 6, generator=seeded(0))
 CONVOLUTION = nn.Conv2d(3, 4, 3)
 Pair = namedtuple("Pair", "first second")
 
@@ -33,7 +34,7 @@ def make_map(images: Tensor) -> Tensor:
 )
 def test_all_outputs_leave_the_device(encoder: object) -> None:
     """Side by side, in their order: what is left out would be taken for hidden."""
-    features = encode_images(encoder, IMAGES, batch_size=2)  # type: ignore[arg-type]
+    features = encode_images(encoder, IMAGES, batch_size=2)
     table = make_map(IMAGES)
     torch.testing.assert_close(features, torch.cat([table.flatten(1), table.mean((2, 3))], 1))
 
@@ -77,7 +78,7 @@ def test_a_program_of_torch_export_is_a_module() -> None:
 def test_outputs_that_are_no_features_are_named(encoder: object, words: str) -> None:
     """With what to do about it."""
     with pytest.raises(NetError, match=words):
-        encode_images(encoder, IMAGES)  # type: ignore[arg-type]
+        encode_images(encoder, IMAGES)
 
 
 def test_images_of_another_size_are_refused_as_such() -> None:

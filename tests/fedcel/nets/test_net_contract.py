@@ -18,6 +18,7 @@ from fedcel.nets import (
     initialise_parameters,
 )
 from fedcel.settings import NetSettings
+from tests.fedcel.seeded import seeded
 
 Halves = tuple[nn.Module, nn.Module]
 COUNTER = torch.Generator()
@@ -152,7 +153,7 @@ def test_a_net_that_breaks_its_contract_is_refused(name: str) -> None:
 def test_a_sound_net_is_let_through() -> None:
     """With the parameters of the seed."""
     net = ImportedNet(name=f"{__name__}:sound", features=6)
-    built = build_net(net, (1, 4, 4), 3, torch.Generator().manual_seed(1))
+    built = build_net(net, (1, 4, 4), 3, seeded(1))
     assert built.features == 6
 
 
@@ -165,7 +166,7 @@ def linear(seed: int, *more: nn.Module, inputs: int = 16) -> SplitNet:
     """Return a bounded net of a seed."""
     first, second = nn.Linear(inputs, 6), nn.Linear(6, 3)
     net = split(nn.Sequential(nn.Flatten(), first, *more, nn.Tanh()), second)
-    initialise_parameters(net, torch.Generator().manual_seed(seed))
+    initialise_parameters(net, seeded(seed))
     return net
 
 

@@ -16,13 +16,9 @@ from fedcel.nets import (
     build_net,
     whiten_features,
 )
+from tests.fedcel.seeded import seeded as stream
 
 SHAPE = (1, 4, 4)
-
-
-def stream(seed: int = 0) -> torch.Generator:
-    """Return a generator."""
-    return torch.Generator().manual_seed(seed)
 
 
 def make_net(shape: str, **keys: object) -> SplitNet:
@@ -33,7 +29,6 @@ def make_net(shape: str, **keys: object) -> SplitNet:
 
 def draw_scale(net: SplitNet, seed: int = 1) -> None:
     """Give the scale's parameters values that differ."""
-    assert net.noise_scale is not None
     for parameter in net.noise_scale.parameters():
         nn.init.normal_(parameter, generator=stream(seed))
 
@@ -46,7 +41,6 @@ def test_it_starts_at_the_cuts_own_noise(shape: str) -> None:
     z = net.encode(x)
     assert torch.equal(z, plain.encode(x))
     scale = net.scale_noise(z)
-    assert scale is not None
     assert torch.equal(scale, torch.ones(6, 5))
     assert torch.equal(whiten_features(z, scale), z)
     assert torch.equal(net.add_noise(z, stream()), plain.add_noise(z, stream()))
@@ -72,13 +66,10 @@ def test_of_an_image_it_follows_the_features() -> None:
     for net in (by_feature, by_image):
         draw_scale(net)
     first, second = by_feature.scale_noise(z), by_image.scale_noise(z)
-    assert first is not None
-    assert second is not None
     assert torch.equal(first, first[:1].expand(6, -1))
     assert (second.std(0) > 0.01).all()
     layer = by_image.noise_scale
     assert isinstance(layer, NoiseScale)
-    assert layer.weight is not None
     exponent = z @ layer.weight.T + layer.bias
     limit = torch.log(torch.tensor(8.0))
     torch.testing.assert_close(second, torch.exp(limit * torch.tanh(exponent / limit)))
@@ -93,14 +84,12 @@ def test_it_is_in_the_devices_half_of_the_vector(shape: str) -> None:
     device = [value.numel() for value in flat.net.device_parameters().values()]
     assert flat.cut == sum(device) == len(flat.vector) - 3 * 5 - 3
     flat.load(torch.arange(len(flat.vector)).float())
-    last = flat.net.noise_scale.bias  # type: ignore[union-attr]
+    last = flat.net.noise_scale.bias
     assert torch.equal(last, torch.arange(flat.cut - 5, flat.cut).float())
     copy = make_net(shape)
     copy.load_device_parameters(flat.net.device_parameters())
     x = torch.rand(2, *SHAPE, generator=stream())
     first, second = (net.scale_noise(net.encode(x)) for net in (copy, flat.net))
-    assert first is not None
-    assert second is not None
     assert torch.equal(first, second)
 
 
@@ -110,7 +99,6 @@ def test_moments_of_a_message() -> None:
     draw_scale(net)
     z = torch.rand(1, 5, generator=stream())
     scale = net.scale_noise(z)
-    assert scale is not None
     with torch.no_grad():
         sent = net.add_noise(z.expand(20_000, -1), stream())
         torch.testing.assert_close(sent.mean(0), z[0], rtol=0, atol=0.1)
@@ -186,11 +174,9 @@ def test_several_clients_at_once(shape: str) -> None:
     nets.load(vectors)
     z = torch.rand(3, 6, 5, generator=stream(1))
     together = nets.scale_noise(z)
-    assert together is not None
     for row, vector in enumerate(vectors):
         flat.load(vector)
         alone = flat.net.scale_noise(z[row])
-        assert alone is not None
         torch.testing.assert_close(together[row], alone)
 
 

@@ -17,9 +17,10 @@ from fedcel.nets import ImportedNet, build_net, initialise_parameters
 from fedcel.nets.pretrained import fold_batch_norms, keep_parameters
 from fedcel.seeding import make_generator
 from fedcel.settings import NetSettings
+from tests.fedcel.seeded import seeded
 
 WEIGHTS = Path("weights.pt")
-IMAGES = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(4))
+IMAGES = torch.rand(2, 3, 64, 64, generator=seeded(4))
 
 
 def old_weight_norm(layer: nn.Module) -> nn.Module:
@@ -31,11 +32,11 @@ def old_weight_norm(layer: nn.Module) -> nn.Module:
 
 def trained(net: nn.Module) -> nn.Module:
     """Return the net with statistics and scales as training would leave them."""
-    stream = torch.Generator().manual_seed(0)
+    stream = seeded(0)
     for layer in net.modules():
         if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
             for values, low in ((layer.running_mean, -0.5), (layer.running_var, 0.5)):
-                values.uniform_(low, low + 1, generator=stream)  # type: ignore[union-attr]
+                values.uniform_(low, low + 1, generator=stream)
             nn.init.uniform_(layer.weight, 0.5, 1.5, generator=stream)
             nn.init.uniform_(layer.bias, -0.5, 0.5, generator=stream)
     return net.eval()
@@ -92,7 +93,7 @@ def test_a_split_net_keeps_pretrained_parameters() -> None:
     given = Backbone(16).state_dict()
     for built in (one, two):
         assert all(torch.equal(value, given[k]) for k, value in built.encoder.state_dict().items())
-    assert not torch.equal(one.head.weight, two.head.weight)  # type: ignore[arg-type]
+    assert not torch.equal(one.head.weight, two.head.weight)
     bare = nn.Sequential(nn.Linear(4, 4))
     was = bare[0].weight.clone()
     initialise_parameters(keep_parameters(bare), make_generator(0, "net"))
@@ -115,7 +116,7 @@ def test_a_trunk_of_a_file_is_kept_and_what_follows_it_is_drawn(
 
 def frozen(features: int) -> nn.Module:
     """Return torchvision's BatchNorm of constants, as training would leave them."""
-    layer, stream = FrozenBatchNorm2d(features), torch.Generator().manual_seed(1)
+    layer, stream = FrozenBatchNorm2d(features), seeded(1)
     for values in layer.buffers():
         values.uniform_(0.5, 1.5, generator=stream)
     return layer

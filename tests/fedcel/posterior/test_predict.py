@@ -37,6 +37,16 @@ def test_one_sample_is_that_net() -> None:
 
 
 @pytest.mark.parametrize("scope", ["head", "full"])
+def test_several_messages_are_those_of_repeated_images(scope: str) -> None:
+    """Each image is encoded once, and gets the noise that it would get as often in a row."""
+    flat, samples = chain(scope)
+    repeated = X.repeat(4, 1, 1, 1)
+    want = predict(flat, samples, repeated, make_generator(0, "n"), scope=scope)
+    made = predict(flat, samples, X, make_generator(0, "n"), scope=scope, draws=4)
+    torch.testing.assert_close(made.samples, want.samples)
+
+
+@pytest.mark.parametrize("scope", ["head", "full"])
 def test_the_average_is_a_distribution_and_its_log_agrees(scope: str) -> None:
     """Rows sum to 1; logits are the log of the mean probability."""
     flat, samples = chain(scope)

@@ -111,7 +111,7 @@ class Exact:
     def log_prob(self, observed: Tensor, x: Tensor) -> Tensor:
         """Return the law N(P s x, P (s sigma)^2 + tau^2), P the centring, s the head's scale."""
         centring = torch.eye(3).double() - 1 / 3
-        scale, tau = self.of.net.head.weight[0, 0].item(), self.of.mechanism.sigma  # type: ignore[union-attr]
+        scale, tau = self.of.net.head.weight[0, 0].item(), self.of.mechanism.sigma
         spread = (scale * self.of.net.cut.sigma) ** 2 * centring + tau**2 * torch.eye(3).double()
         means = scale * x.flatten(1).double() @ centring
         law = torch.distributions.MultivariateNormal(means, spread)
@@ -198,7 +198,6 @@ def test_messages_of_learned_noise_follow_its_law() -> None:
     net = SplitNet(nn.Identity(), nn.Identity(), Cut(0.5), 2, noise_scale=layer)
     z = torch.tensor([[1.0, -2.0], [1.5, 0.0]])
     scale = net.scale_noise(z)
-    assert scale is not None
     with torch.no_grad():
         drawn = torch.stack(list(sample_messages(net, z, 40_000, stream())))
     torch.testing.assert_close(drawn.mean(0), z, atol=0.03, rtol=0)

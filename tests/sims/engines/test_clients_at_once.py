@@ -17,15 +17,9 @@ from sims.bench import scenario
 from sims.engines import choose_engine as choosing
 from sims.engines.choose_engine import choose_clients_at_once, choose_engine
 from sims.engines.simulate import simulate
-from tests.sims.small import CLUSTERED
+from tests.fedcel.seeded import seeded
+from tests.sims.small import CLUSTERED, STOCK
 from tests.sims.trained import events, model, run
-
-STOCK = {
-    "strategy.name": "flwr.serverapp.strategy:FedAvg",
-    "strategy.upload": "weights",
-    "temperature": 0.0,
-    "chain.scope": "full",
-}
 
 
 def read_training(folder: Path) -> tuple[object, object]:
@@ -112,7 +106,7 @@ def test_what_cannot_be_computed_at_once_is_said_once(
 
 def draw_large_images(data: object) -> tuple[Images, None]:
     """Draw 28x28 images with labels."""
-    stream = torch.Generator().manual_seed(0)
+    stream = seeded(0)
     x = torch.rand(1300, 1, 28, 28, generator=stream)
     return Images(x, torch.randint(0, 10, (len(x),), generator=stream)), None
 
@@ -166,16 +160,7 @@ def test_auto_on_a_gpu_trains_large_nets_one_after_the_other(
 
 def test_auto_trains_with_flower_s_strategies_too(tmp_path: Path) -> None:
     """They are trained over nodes that are function calls, one after the other."""
-    change = {
-        "rounds": 2,
-        "cel.kind": "none",
-        "temperature": 0.0,
-        "prior.mode": "none",
-        "strategy.momentum": 0.0,
-        "strategy.upload": "weights",
-        "chain.scope": "full",
-        "strategy.name": "flwr.serverapp.strategy:FedAvg",
-    }
+    change = {**STOCK, "rounds": 2, "cel.kind": "none"}
     folders = [run(tmp_path / name, engine=name, **change) for name in ("local", "auto")]
     assert torch.equal(model(folders[0]), model(folders[1]))
 

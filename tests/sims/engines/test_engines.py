@@ -24,7 +24,7 @@ from fedcel.runs import run_folder
 from fedcel.settings import parse_settings
 from sims.engines.client_trainers import LocalTrainer
 from sims.engines.simulate import simulate
-from tests.sims.small import CLUSTERED
+from tests.sims.small import CLUSTERED, FEDAVG, POINT, STOCK
 from tests.sims.trained import FOLLOWING, STEERED, events, model, run
 
 ONE_BY_ONE = {"local.at-once": 1}
@@ -92,11 +92,7 @@ def test_a_weight_that_follows_a_spread_is_the_same_on_all_engines(
 @pytest.mark.parametrize(
     ("change", "other"),
     [
-        pytest.param(
-            {"local.control": "fresh"},
-            {"engine": "ray"},
-            marks=pytest.mark.long,
-        ),
+        pytest.param({"local.control": "fresh"}, {"engine": "ray"}, marks=pytest.mark.long),
         (
             {"local.control": "fresh", "local.clip": 1.0},
             {"strategy.name": "strategies:PosteriorStrategy"},
@@ -148,15 +144,7 @@ def test_a_chain_stops_and_thins_itself_and_says_why(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_ray_runs_a_stock_strategy_on_the_same_clients(tmp_path: Path) -> None:
     """Flower's FedAvg on weights equals our strategy without momentum, prior and noise."""
-    plain = {"temperature": 0.0, "prior.mode": "none", "strategy.momentum": 0.0}
-    stock = {
-        "engine": "ray",
-        "strategy.name": "flwr.serverapp.strategy:FedAvg",
-        "strategy.upload": "weights",
-        "chain.scope": "full",
-    }
-    stock_run = run(tmp_path / "theirs", **plain, **stock)
-    ours = run(tmp_path / "full", **plain, **{"chain.scope": "full"})
+    stock_run, ours = run(tmp_path / "theirs", engine="ray", **STOCK), run(tmp_path / "o", **POINT)
     torch.testing.assert_close(model(ours), model(stock_run), rtol=0, atol=1e-5)
 
 
@@ -168,19 +156,9 @@ def test_other_stock_strategies_run_with_their_own_arguments(
     tmp_path: Path, name: str, arguments: str
 ) -> None:
     """The proximal pull and the server's momentum arrive: the model differs from FedAvg's."""
-    base = {
-        "rounds": 3,
-        "cel.kind": "none",
-        "temperature": 0.0,
-        "prior.mode": "none",
-        "strategy.upload": "weights",
-        "chain.scope": "full",
-        "strategy.momentum": 0.0,
-    }
-    strategies = "flwr.serverapp.strategy:"
-    fedavg = run(tmp_path / "avg", **base | {"strategy.name": f"{strategies}FedAvg"})
-    change = {"strategy.name": f"{strategies}{name}", "strategy.arguments": arguments}
-    variant = run(tmp_path / "other", **base | change)
+    base = {**STOCK, "rounds": 3, "cel.kind": "none"}
+    change = {"strategy.name": FEDAVG.replace("FedAvg", name), "strategy.arguments": arguments}
+    fedavg, variant = run(tmp_path / "avg", **base), run(tmp_path / "other", **base | change)
     assert (model(fedavg) - model(variant)).abs().max() > 1e-3
 
 

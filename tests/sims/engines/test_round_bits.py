@@ -8,6 +8,7 @@ import torch
 from fedcel.leakage import SmashedData, optimal_leak
 from fedcel.runs import has_begun, read_run
 from sims.bench.run_cell import find_differences
+from tests.fedcel.seeded import seeded
 from tests.sims.trained import events, model, run
 
 BITS = ("bits-beyond-label", "bits-half-width", "bits-cap")
@@ -24,7 +25,7 @@ def test_bits_are_measured_every_few_rounds_and_train_the_same_model(tmp_path: P
     trained = read_run(folder)
     trained.flat.load(trained.model)
     x, y = trained.splits.validation
-    leak = optimal_leak(SmashedData(trained.flat.net), x, y, torch.Generator().manual_seed(1))
+    leak = optimal_leak(SmashedData(trained.flat.net), x, y, seeded(1))
     last = lines[-1]
     allowed = 2 * last["bits-half-width"] + 2 * leak.beyond_noise_half_width
     assert last["bits-beyond-label"] == pytest.approx(leak.bits_beyond_label, abs=allowed)

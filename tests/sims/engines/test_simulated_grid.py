@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedcel.errors import FedcelError
-from fedcel.files import read_json, read_tensors
+from fedcel.files import read_json
 from fedcel.runs import run_folder
 from fedcel.settings import parse_settings
 from fedcel.testing.message_identity import allow_messages
@@ -17,9 +17,8 @@ from sims.engines import local
 from sims.engines.simulate import simulate
 from sims.engines.simulated_grid import InMemoryGrid
 from strategies import PosteriorStrategy
-from tests.sims.small import CLUSTERED
-
-FEDAVG = "flwr.serverapp.strategy:FedAvg"
+from tests.sims.small import CLUSTERED, FEDAVG
+from tests.sims.trained import model, run
 
 
 class Still(PosteriorStrategy):
@@ -27,26 +26,12 @@ class Still(PosteriorStrategy):
 
     def fault(self, reply: Message) -> str | None:
         """Leave out all but one."""
-        return (
-            None
-            if self.registry.partitions[reply.metadata.src_node_id] == 1
-            else "it is not client 1"
-        )
+        is_first = self.registry.partitions[reply.metadata.src_node_id] == 1
+        return None if is_first else "it is not client 1"
 
     def step(self, delta: ArrayRecord) -> ArrayRecord:
         """Return what comes of no delta."""
         return super().step(ArrayRecord([0 * array for array in delta.to_numpy_ndarrays()]))
-
-
-def run(folder: Path, **change: Any) -> Path:
-    """Train a small federation."""
-    simulate(parse_settings(CLUSTERED | change), folder)
-    return folder
-
-
-def model(folder: Path) -> torch.Tensor:
-    """Return the last model of a run."""
-    return read_tensors(folder / "model.safetensors")[0]["model"]
 
 
 def test_the_built_in_strategy_by_import_string_is_the_local_engine_to_the_bit(
@@ -95,10 +80,7 @@ def test_an_own_strategy_decides(tmp_path: Path) -> None:
         ),
         ({"strategy.name": "builtins:repr"}, "cannot be made"),
         ({"strategy.name": FEDAVG, "strategy.momentum": 0.9}, "momentum is 0.9 and .*arguments"),
-        (
-            {"strategy.name": FEDAVG, "strategy.gain": 2.0},
-            "gain is 2 and .* strategy.gain to 1",
-        ),
+        ({"strategy.name": FEDAVG, "strategy.gain": 2.0}, "gain is 2 and .* strategy.gain to 1"),
         ({"strategy.name": FEDAVG, "strategy.max-norm": 3.0}, "max-norm is 3 and"),
         ({"local.sampler": "math:pi"}, "cannot be called"),
         (
