@@ -37,7 +37,9 @@ def attack_command(
     ] = None,
     authority: Annotated[
         Path | None,
-        typer.Option(help="PEM file of who signed the service's certificate.", show_default=False),
+        typer.Option(
+            help="PEM file of the authority of the service's certificate.", show_default=False
+        ),
     ] = None,
 ) -> None:
     """Attack a finished run, or the service of one, and add to its report."""

@@ -50,26 +50,30 @@ def audit_command(
         typer.Option(
             min=0.0,
             max=0.999,
-            help="Chance that a feature is sent as 0; default: as stated, else 0.",
+            help="Probability that a feature is set to 0; default: as stated, else 0.",
             show_default=False,
         ),
     ] = None,
     attacks: Annotated[
         str,
-        typer.Option(help="Attacks that rebuild images, comma-separated; none: the bits alone."),
+        typer.Option(help="Attacks that rebuild images, comma-separated; none: only the bits."),
     ] = "decoder,kernel-ridge",
-    images: Annotated[int, typer.Option(min=4, help="The most images that are measured.")] = 1000,
-    targets: Annotated[int, typer.Option(min=1, help="The most images that are rebuilt.")] = 100,
+    images: Annotated[
+        int, typer.Option(min=4, help="Number of images to measure, at most.")
+    ] = 1000,
+    targets: Annotated[
+        int, typer.Option(min=1, help="Number of images to rebuild, at most.")
+    ] = 100,
     size: Annotated[
-        int, typer.Option(min=0, help="Pixels a side to resize images to; 0: as they are.")
+        int, typer.Option(min=0, help="Side in pixels to resize images to; 0: no resizing.")
     ] = 0,
-    grey: Annotated[bool, typer.Option("--grey", help="Turn colours into luminance.")] = False,
+    grey: Annotated[bool, typer.Option("--grey", help="Convert colours to luminance.")] = False,
     mean: Annotated[
         str,
         typer.Option(
             metavar="NUMBERS",
-            help="Subtracted from images in [0, 1], by channel; three numbers make three channels "
-            "of grey images. Default: what a module of timm states, else 0.",
+            help="Mean by channel, subtracted from images in [0, 1]; with three numbers, grey "
+            "images get three channels. Default: that of a timm module, else 0.",
             show_default=False,
         ),
     ] = "",
@@ -77,7 +81,7 @@ def audit_command(
         str,
         typer.Option(
             metavar="NUMBERS",
-            help="What they are divided by then; default: as --mean, else 1.",
+            help="Divisor after --mean, by channel; default: as for --mean, else 1.",
             show_default=False,
         ),
     ] = "",
@@ -85,8 +89,8 @@ def audit_command(
         str,
         typer.Option(
             metavar="NAME",
-            help="Column of the labels, of a Hugging Face data set; default: the only one of "
-            "classes, else of whole numbers.",
+            help="Label column of a Hugging Face data set; default: the only ClassLabel column, "
+            "else the only integer column.",
             show_default=False,
         ),
     ] = "none",
@@ -94,19 +98,19 @@ def audit_command(
         str,
         typer.Option(
             metavar="NAMES",
-            help="Outputs of the encoder that leave the device, by name or place from 0, "
-            "comma-separated; default: all, side by side.",
+            help="Outputs of the encoder that leave the device, by name or index from 0, "
+            "comma-separated; default: all.",
             show_default=False,
         ),
     ] = "",
     budget: Annotated[float, typer.Option(help="Multiple of each attack's default effort.")] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, help="Draws images, noise and attacks.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of images, noise and attacks.")] = 0,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for audit.json and report.html.", show_default=False),
     ] = None,
 ) -> None:
-    """Measure what an encoder leaks that was trained anywhere, and rebuild images from it."""
+    """Measure what an encoder trained elsewhere leaks, and rebuild images from its features."""
     if attacks != "none":
         require_extra("attacks")
     if out is not None:

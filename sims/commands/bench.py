@@ -32,9 +32,9 @@ def bench_command(
     jobs: Jobs = 1,
     live: Live = False,
 ) -> None:
-    """Train and attack every variant, strength and seed of a scenario; goes on where it stopped.
+    """Train and attack every variant, strength and seed of a scenario; repeat to resume.
 
-    Where neither the scenario nor an option names an engine, it is auto.
+    If neither the scenario nor an option names an engine, it is auto.
     """
     require_extra("simulation")
     folder, arguments = choose_folder(context, scenario, out)

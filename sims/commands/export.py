@@ -23,7 +23,7 @@ def export_command(
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Write encoder, samples and a model card, as a model hub takes them.",
+            help="Folder for a model hub: encoder, samples and a model card.",
             show_default=False,
         ),
     ] = None,

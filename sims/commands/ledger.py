@@ -48,7 +48,7 @@ KeyFile = Annotated[
 
 @ledger_commands.command("list", epilog=format_examples("fedcel ledger list RUN/budget.db"))
 def list_accounts(ledger: LedgerName, *, keys: KeyFile = None) -> str:
-    """Show what each client has left, and the keys."""
+    """Show each client's remaining budget, and the keys."""
     from clients.service.access import read_keys
     from fedcel.privacy import compose_prices
 
@@ -85,7 +85,7 @@ def list_accounts(ledger: LedgerName, *, keys: KeyFile = None) -> str:
 def grant_client(
     ledger: LedgerName,
     client: Annotated[str, typer.Option(help="Name of the client.", show_default=False)],
-    epsilon: Annotated[float, typer.Option(help="What to add.", show_default=False)],
+    epsilon: Annotated[float, typer.Option(help="Epsilon to add.", show_default=False)],
 ) -> str:
     """Grant a client more epsilon."""
     micro = to_granted_micro(epsilon, "--epsilon")
@@ -106,13 +106,19 @@ def grant_client(
 def limit_model(
     ledger: LedgerName,
     model: Annotated[
-        str, typer.Option(metavar="VERSION", help="As `serve` prints it.", show_default=False)
+        str,
+        typer.Option(
+            metavar="VERSION", help="Model version, as printed by `serve`.", show_default=False
+        ),
     ],
     epsilon: Annotated[
-        float, typer.Option(help="For all clients together; 0: nothing more.", show_default=False)
+        float,
+        typer.Option(
+            help="Limit for all clients together; 0: no more queries.", show_default=False
+        ),
     ],
 ) -> str:
-    """Set what all clients together may spend on a model version."""
+    """Limit the total epsilon of all clients on a model version."""
     from clients.service_messages import VERSION_PATTERN
 
     if not re.fullmatch(VERSION_PATTERN, model):
@@ -153,14 +159,17 @@ def verify_ledger(ledger: LedgerName) -> str:
 )
 def copy_ledger(
     source: Annotated[
-        str, typer.Argument(metavar="FROM", help="A ledger, as of `list`.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="FROM", help="Ledger to copy: a file or postgresql://...", show_default=False
+        ),
     ],
     target: Annotated[
         str,
-        typer.Argument(metavar="TO", help="An empty ledger, or none yet.", show_default=False),
+        typer.Argument(metavar="TO", help="Empty or new ledger.", show_default=False),
     ],
 ) -> str:
-    """Copy a ledger whole to another file or database; stop its services first."""
+    """Copy a whole ledger to another file or database; stop its services first."""
     from fedcel.privacy.ledger import Ledger
 
     with open_ledger(source) as opened, Ledger.open(target) as copy:
@@ -188,16 +197,16 @@ def manage_keys(
     ] = None,
     revoke: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="Forget the key with this id.", show_default=False),
+        typer.Option(metavar="ID", help="Id of the key to revoke.", show_default=False),
     ] = None,
     days: Annotated[
-        float | None, typer.Option(help="Until the key expires; default: never.")
+        float | None, typer.Option(help="Days until the key expires; default: never.")
     ] = None,
     epsilon: Annotated[
-        float | None, typer.Option(help="Granted to a new client; default: 100.")
+        float | None, typer.Option(help="Budget of a new client; default: 100.")
     ] = None,
 ) -> str:
-    """Make a client's key, shown once; or revoke one."""
+    """Create a client's key, which is shown once, or revoke one."""
     from clients.service.access import remove_key
 
     if (client is None) == (revoke is None):

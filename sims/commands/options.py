@@ -57,7 +57,7 @@ EngineChoice = Annotated[
     Engine | None,
     typer.Option(
         metavar="[ray|local|auto]",
-        help="What trains the clients; default: the setting `engine`.",
+        help="Engine that trains the clients; default: the setting `engine`.",
         show_default=False,
     ),
 ]
@@ -67,13 +67,15 @@ ServerPort = Annotated[
 LocalHost = Annotated[str, typer.Option("--host", help="Address to listen on.")]
 OpenToOthers = Annotated[
     bool,
-    typer.Option("--insecure", help="Let other machines in, over plain HTTP without a key."),
+    typer.Option("--insecure", help="Open it to other machines, over plain HTTP without a key."),
 ]
 Live = Annotated[
     bool,
-    typer.Option("--live", help="Serve a page on this machine that follows it, until it ends."),
+    typer.Option("--live", help="Serve a local page that follows it until it ends."),
 ]
-Jobs = Annotated[int, typer.Option(min=1, help="Trainings or attacks at once.")]
+Jobs = Annotated[
+    int, typer.Option(min=1, help="Number of processes that train or attack in parallel.")
+]
 
 
 def list_scenario_titles(table: str | None = None) -> dict[str, str]:

@@ -34,10 +34,10 @@ def play_command(
     port: ServerPort = 8765,
     insecure: OpenToOthers = False,
 ) -> None:
-    """Open a page that shows what one message of an image gives away, until Ctrl-C.
+    """Serve a page that shows what one message of an image leaks, until Ctrl-C.
 
-    Pick, draw or upload an image; see what is sent, what attackers make of it, and what private
-    answers cost. It answers this machine only, and needs nothing from the network.
+    Pick, draw or upload an image. See what is sent, what attackers rebuild, and what private
+    answers cost. Only this machine can open the page, and it loads nothing from the network.
     """
     require_extra("service")
     require_extra("report")

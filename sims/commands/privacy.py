@@ -19,14 +19,14 @@ def privacy_command(
     *,
     accuracy_loss: Annotated[
         float,
-        typer.Option(metavar="POINTS", help="Points of accuracy that privacy may cost."),
+        typer.Option(metavar="POINTS", help="Largest loss of accuracy, in points."),
     ] = 2.0,
     epsilons: Annotated[
         str,
         typer.Option(
             metavar="NUMBERS",
-            help="Epsilons of an answer; default: 0.5 to 8, the run's, and the one at "
-            "which labels alone stay within --accuracy-loss.",
+            help="Epsilons per answer; default: 0.5 to 8, the run's, and the smallest at "
+            "which label-only stays within --accuracy-loss.",
             show_default=False,
         ),
     ] = "",
@@ -34,7 +34,7 @@ def privacy_command(
         str, typer.Option(metavar="NUMBERS", help="Sizes of the clips `l1` and `clamp`.")
     ] = "1,8",
 ) -> None:
-    """Show accuracy, calibration and time of every private answer, and the cheapest good one.
+    """Compare private mechanisms: accuracy, calibration, time, and the cheapest within a loss.
 
     Options are chosen on the run's validation images and reported on its test images.
     """

@@ -59,29 +59,31 @@ def serve_command(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Allow plain HTTP beyond this machine.")
     ] = False,
-    queue: Annotated[int, typer.Option(min=1, help="Queries that wait, at most.")] = 256,
+    queue: Annotated[int, typer.Option(min=1, help="Largest number of waiting queries.")] = 256,
     allow_chance: Annotated[
-        bool, typer.Option("--allow-chance", help="Serve answers no better than a guess, too.")
+        bool,
+        typer.Option("--allow-chance", help="Also serve answers that are no better than a guess."),
     ] = False,
     engine: Annotated[
         Literal["torch", "onnx"],
-        typer.Option(help="What computes the heads; onnx is the faster one."),
+        typer.Option(help="Library that computes the heads; onnx is faster."),
     ] = "torch",
     rate_limit: Annotated[
-        float, typer.Option(help="Requests a second of one client, by address.")
+        float, typer.Option(help="Average requests per second of one client, for each URL path.")
     ] = 50.0,
     grace: Annotated[
         float,
         typer.Option(
-            min=0, help="Hours that a model version is answered after SIGHUP replaced it."
+            min=0,
+            help="Hours during which a model version is still answered after SIGHUP replaced it.",
         ),
     ] = 24.0,
 ) -> None:
     """Answer split inference over HTTP with private logits, until Ctrl-C or SIGTERM.
 
-    --set takes settings of the group `privacy`, for this service only. It prints at the start what
-    its answers are worth, and serves none that are no better than a guess. SIGHUP reads RUN again
-    and serves its new model; the old one is answered for --grace hours.
+    --set takes settings of the group `privacy`, for this service only. The command prints the
+    accuracy of its answers and refuses to serve answers that are no better than a guess. SIGHUP
+    reloads RUN and serves its new model; the old one is answered for another --grace hours.
     """
     hold_reload_signal()
     require_extra("service")

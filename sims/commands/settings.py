@@ -14,13 +14,13 @@ def settings_command(
     group: Annotated[
         str | None,
         typer.Argument(
-            help="A group of settings, such as `cel`, or one key; default: all.",
+            help="Group of settings, such as `cel`, or one key; default: all.",
             show_default=False,
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
-    """List every setting: its type and range, its default, and what it does."""
+    """List every setting with type, range, default and description."""
     from fedcel.settings import describe_settings
 
     rows = list(describe_settings())

@@ -37,17 +37,17 @@ def simulate_command(
     variant: Annotated[
         str | None,
         typer.Option(
-            help="A variant of the scenario; default: its own settings alone.", show_default=False
+            help="A variant of the scenario; default: only its common settings.", show_default=False
         ),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
     live: Live = False,
     trackers: Annotated[
         list[str] | None,
         typer.Option(
             "--track",
             metavar="NAME",
-            help="Also hand it to tensorboard, mlflow, wandb, or your own 'package.module:object';"
+            help="Log it to tensorboard, mlflow, wandb, or your own 'package.module:object';"
             " repeat for more.",
             show_default=False,
         ),

@@ -22,10 +22,12 @@ def table_command(
     against: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Show differences to this variant, too.", show_default=False
+            metavar="NAME", help="Also show differences to this variant.", show_default=False
         ),
     ] = None,
-    loss: Annotated[str, typer.Option(help="Points of accuracy given up.")] = "0,2,5",
+    loss: Annotated[
+        str, typer.Option(help="Losses of accuracy in points, comma-separated.")
+    ] = "0,2,5",
     latex: Annotated[
         bool, typer.Option("--latex", help="Write LaTeX, for the package booktabs.")
     ] = False,

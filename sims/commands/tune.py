@@ -26,10 +26,10 @@ def tune_command(
         Path | None,
         typer.Option(help="File to write; default: SCENARIO-tuned.toml.", show_default=False),
     ] = None,
-    trials: Annotated[int, typer.Option(min=1, help="Settings tried for each variant.")] = 12,
+    trials: Annotated[int, typer.Option(min=1, help="Number of trials for each variant.")] = 12,
     jobs: Jobs = 1,
 ) -> None:
-    """Choose every variant's rates and strengths on validation images, with equal budgets."""
+    """Tune every variant's rates and strengths on validation images, with equal budgets."""
     require_extra("tune")
     from fedcel.files import check_writable
     from sims.bench import scenario as scenarios

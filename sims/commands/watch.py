@@ -17,7 +17,7 @@ def watch_command(
         Path,
         typer.Argument(
             metavar="RUN_OR_BENCH",
-            help="Folder of a run or bench, going on or ended; of a deployed run as well.",
+            help="Folder of a run or bench, running or ended, also of a deployed run.",
             show_default=False,
         ),
     ],
@@ -26,10 +26,10 @@ def watch_command(
     port: ServerPort = PORT,
     insecure: OpenToOthers = False,
 ) -> None:
-    """Open a page that follows a run or a bench from its folder, until Ctrl-C.
+    """Serve a page that follows a run or a bench by its folder, until Ctrl-C.
 
-    It reads what is written there and changes nothing. It answers this machine alone, and needs
-    nothing from the network.
+    It only reads the folder. Only this machine can open the page, and it loads nothing from the
+    network.
     """
     require_extra("service")
     require_extra("report")
