@@ -55,18 +55,17 @@ if TYPE_CHECKING:
         measure_attribute_leakage as measure_attribute_leakage,
     )
     from fedcel.leakage.measure_leakage import measure_leakage as measure_leakage
+    from fedcel.losses import Batch as Batch
+    from fedcel.losses import ClientLoss as ClientLoss
+    from fedcel.losses import ClientLossTerm as ClientLossTerm
     from fedcel.losses import WeightedTerm as WeightedTerm
-    from fedcel.losses.cel import CELTerm as CELTerm
     from fedcel.losses.cel import ClusterCEL as ClusterCEL
-    from fedcel.losses.cel import ConditionalEntropy as ConditionalEntropy
     from fedcel.losses.cel import GatedCEL as GatedCEL
     from fedcel.losses.cel import HybridCEL as HybridCEL
     from fedcel.losses.cel import MutualInformationCEL as MutualInformationCEL
     from fedcel.losses.cel import PlainCEL as PlainCEL
     from fedcel.losses.cel import Term as Term
     from fedcel.losses.cel import ramp_weight as ramp_weight
-    from fedcel.losses.defences import Defence as Defence
-    from fedcel.losses.defences import DefenceTerm as DefenceTerm
     from fedcel.nets import Cut as Cut
     from fedcel.nets import FlatNet as FlatNet
     from fedcel.nets import SplitNet as SplitNet

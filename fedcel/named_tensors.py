@@ -1,9 +1,11 @@
-"""Tensors of several parts in one dictionary, told apart by the beginnings of their names."""
+"""States, which are tensors by name: of several parts in one, and of several clients in one."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
+import torch
 from torch import Tensor
 
+from fedcel.errors import SettingsError, StackingError
 from fedcel.plugins import require
 
 State = dict[str, Tensor]
@@ -33,3 +35,36 @@ def require_state(state: object, method: str) -> State:
         require(isinstance(name, str), f"{line}; one of its names is {name!r}")
         require(isinstance(value, Tensor), f"{line}; {name!r} is {type(value).__name__}")
     return state
+
+
+def stack_states(states: Sequence[State]) -> State:
+    """Join the states of several clients, a client a row; what learns is a leaf.
+
+    Raises StackingError unless they are of the same names and shapes.
+    """
+    shapes = [{name: tensor.shape for name, tensor in state.items()} for state in states]
+    if any(shape != shapes[0] for shape in shapes):
+        raise StackingError("the clients' states are of different shapes")
+    return {
+        name: torch.stack([state[name].detach() for state in states]).requires_grad_(
+            tensor.requires_grad
+        )
+        for name, tensor in states[0].items()
+    }
+
+
+def check_state_names(state: State, names: Iterable[str], part: str) -> None:
+    """Raise SettingsError unless a client's state has all these tensors: else it is another's."""
+    if missing := sorted(set(names) - state.keys()):
+        raise SettingsError(
+            f"a client's state holds {sorted(state)}, must hold {missing} for {part}: the loss or "
+            "defence changed; start from an empty state"
+        )
+
+
+def select_row(state: State, row: int) -> State:
+    """Return one client's state of several, with memory of its own; what learns is a leaf."""
+    return {
+        name: tensor.detach()[row].clone().requires_grad_(tensor.requires_grad)
+        for name, tensor in state.items()
+    }

@@ -64,7 +64,6 @@ def build_client_parts(settings: Settings) -> ClientParts:
         terms=partial(build_terms, settings),
         schedule=build_schedule(settings),
         update=settings.update,
-        refresh_every=settings.cel.refresh_epochs,
         seed=settings.seed,
         blame=partial(blame_own_parts, settings) if list_own_parts(settings) else nullcontext,
     )
@@ -216,16 +215,32 @@ def bind_terms(
     terms = []
     if loss is not None:
         rule = GradientRule(
-            None if options.clip == "none" else options.clip,
-            None if options.momentum == "none" else options.momentum,
+            clip=None if options.clip == "none" else options.clip,
+            own_pass=options.momentum != "none",
+            momentum=0.0 if options.momentum == "none" else options.momentum,
         )
-        title, remedy = f"cel.kind {options.kind!r}", advise(options.kind, "cel.weight")
-        terms.append(WeightedTerm("cel", loss, 0.0, rule, title, remedy))
+        term = WeightedTerm(
+            "cel",
+            loss,
+            0.0,
+            rule,
+            refresh_every=options.refresh_epochs,
+            title=f"cel.kind {options.kind!r}",
+            remedy=advise(options.kind, "cel.weight"),
+        )
+        terms.append(term)
     if defence is not None:
         name = settings.defence.name
         check_schedule(settings, "defence.name", name)
-        title, remedy = f"defence.name {name!r}", advise(name, "defence.strength")
-        terms.append(WeightedTerm("defence", defence, 0.0, title=title, remedy=remedy))
+        term = WeightedTerm(
+            "defence",
+            defence,
+            0.0,
+            purpose="defence",
+            title=f"defence.name {name!r}",
+            remedy=advise(name, "defence.strength"),
+        )
+        terms.append(term)
     return tuple(terms)
 
 

@@ -74,7 +74,6 @@ class ClientParts(NamedTuple):
         terms: Losses besides the task's by the threshold that the server sends, with weight 0.
         schedule: Constants of each round.
         update: Clip and noise of updates.
-        refresh_every: Local epochs between two refreshes of a loss's statistics; 0: round starts.
         seed: The run's.
         blame: Names a part of the user's own in what it raises.
     """
@@ -85,7 +84,6 @@ class ClientParts(NamedTuple):
     terms: Callable[[float | None], Sequence[WeightedTerm]]
     schedule: RoundSchedule
     update: UpdateSettings
-    refresh_every: int
     seed: int
     blame: Callable[[], AbstractContextManager[None]]
 
@@ -146,7 +144,6 @@ def update_clients(
             [prepare_client(parts, request, client, states[client]) for client in clients],
             local=parts.schedule.local,
             terms=terms,
-            refresh_every=parts.refresh_every,
         )
 
     def train_together(

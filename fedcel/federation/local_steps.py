@@ -106,7 +106,6 @@ def train_clients(
     *,
     local: LocalSettings,
     terms: Sequence[WeightedTerm] = (),
-    refresh_every: int = 0,
 ) -> list[ClientUpdate]:
     """Take `local.steps` Langevin steps from the received model, of K clients at once.
 
@@ -122,8 +121,6 @@ def train_clients(
             have a state of a term.
         local: Steps, batch size, sampler, augmentation.
         terms: What is added to the potential.
-        refresh_every: Local epochs between two refreshes of a term's statistics; 0: they are
-            computed at the start only.
 
     Returns:
         Each client's update, in their order. Of several clients one that diverged is not finite.
@@ -137,9 +134,7 @@ def train_clients(
     """
     if nets.count > 1 and (reason := name_obstacle(terms)):
         raise StackingError(reason)
-    take_steps = partial(
-        _take_steps, nets, received, clients, local=local, terms=terms, refresh_every=refresh_every
-    )
+    take_steps = partial(_take_steps, nets, received, clients, local=local, terms=terms)
     states, measures = take_steps()
     models, start_model = nets.vectors.detach().to(CPU, copy=True), received.cpu()
     if terms and len(clients) == 1 and not models.isfinite().all():
@@ -158,7 +153,6 @@ def _take_steps(
     *,
     local: LocalSettings,
     terms: Sequence[WeightedTerm],
-    refresh_every: int,
     watch: Callable[[States, Batch], None] | None = None,
 ) -> tuple[list[State], list[dict[str, float]]]:
     """Take a round's steps; return what each client keeps, and its metrics.
@@ -175,15 +169,13 @@ def _take_steps(
     state = StepState(states, context.start(nets.vectors[:, context.moving]))
     measures = []
     for step, inputs in enumerate(steps):
-        is_due = [is_refresh_due(step, epoch * refresh_every) for epoch in steps_per_epoch]
-        if any(is_due):
-            refreshed = refresh_terms(
-                *(terms, state.terms, features.read, streams),
-                step=step,
-                is_due=is_due,
-                device=device,
-            )
-            state = state._replace(terms=refreshed)
+        refreshed = refresh_terms(
+            *(terms, state.terms, features.read, streams),
+            step=step,
+            epochs=steps_per_epoch,
+            device=device,
+        )
+        state = state._replace(terms=refreshed)
         batch = pass_cut(nets, inputs, is_encoder_frozen=is_encoder_frozen)
         if watch is not None:
             watch(state.terms, batch)
@@ -237,17 +229,17 @@ def client_step(
         (task,) = torch.autograd.grad(potential.sum(), batch.z, retain_graph=True)
         scale = batch.noise_scale
         batch = batch._replace(task_gradient=task if scale is None else task * scale.detach())
-    values = [weighted.evaluate(state.terms[weighted.name], batch, measure) for weighted in terms]
+    values = [weighted.loss(state.terms[weighted.name], batch, measure) for weighted in terms]
     joint, separate = potential, []
     for weighted, value in zip(terms, values, strict=True):
-        if weighted.rule.has_own_pass:
+        if weighted.rule.own_pass:
             separate.append((weighted, value.loss))
         else:
             joint = joint + value.loss
     nets.backward(joint, retain_graph=bool(separate))
     means = add_separate_gradients(nets, separate, state.means)
     sampler, measures = langevin_step(nets, context, state.sampler)
-    after = {w.name: w.term.update(state.terms[w.name], batch) for w in terms}
+    after = {w.name: w.term.update(state.terms[w.name]) for w in terms}
     metrics = {name: number for value in values for name, number in value.metrics.items()}
     return StepState(after, sampler, means), metrics | measures | {"loss": potential.detach()}
 
@@ -418,11 +410,6 @@ def draw_steps(
         _unbind_draws(masks, device),  # endless where the cut draws none
         _unbind_draws(noises, device),
     )
-
-
-def is_refresh_due(step: int, period: int) -> bool:
-    """Whether statistics are computed anew before a step; at period 0 they never are."""
-    return step > 0 and period > 0 and step % period == 0
 
 
 def _stack_rows(rows: Sequence[Tensor]) -> Tensor:

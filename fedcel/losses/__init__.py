@@ -4,10 +4,14 @@ from fedcel.lazy import list_names as _list_names
 from fedcel.losses.contract import CEL_TESTS as CEL_TESTS
 from fedcel.losses.contract import DEFENCE_TESTS as DEFENCE_TESTS
 from fedcel.losses.contract import LossCase as LossCase
+from fedcel.losses.imported import ClientLossTerm as ClientLossTerm
+from fedcel.losses.imported import ImportedCEL as ImportedCEL
+from fedcel.losses.imported import ImportedDefence as ImportedDefence
 from fedcel.losses.protocol import SHARE as SHARE
+from fedcel.losses.protocol import Batch as Batch
+from fedcel.losses.protocol import ClientLoss as ClientLoss
 from fedcel.losses.protocol import MetricRange as MetricRange
 from fedcel.losses.protocol import MetricScale as MetricScale
-from fedcel.losses.terms import Batch as Batch
 from fedcel.losses.terms import GradientRule as GradientRule
 from fedcel.losses.terms import LossTerm as LossTerm
 from fedcel.losses.terms import States as States

@@ -5,22 +5,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from types import SimpleNamespace
-from typing import Any, TypeVar, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.errors import ContractError, DataError, DivergedError, SettingsError
-from fedcel.losses.one_client import CELTerm, DefenceTerm, OneClientTerm
-from fedcel.losses.protocol import ConditionalEntropy, Defence, StackedFeatures, State, Term
-from fedcel.losses.terms import Batch
+from fedcel.losses.protocol import Batch, ClientLoss, State, Term
 from fedcel.named_tensors import require_state
-from fedcel.plugins import PartName, guard_part, require
+from fedcel.plugins import require
 from fedcel.seeding import make_twice
 
-Loss = TypeVar("Loss")
 IMAGES = 24
 HALF = slice(IMAGES // 2)  # of a client's images, in a batch
 _ROUNDS, _STEPS = 3, 2  # that a state is followed through
@@ -36,50 +31,37 @@ class LossCase:
     keeps stands only in its state. Batches have no dimension of clients.
 
     Attributes:
-        build: Makes the loss, as a term.
+        build: Makes the loss.
         features: D.
         classes: C.
         shape: An image's, (C, H, W).
-        least: Least value of the loss.
+        least: Least value of the loss, 0 of a conditional entropy.
         shift_invariant: Whether one number that is added to all features changes nothing.
     """
 
-    build: Callable[[], OneClientTerm]
+    build: Callable[[], ClientLoss]
     features: int
     classes: int = 3
     shape: tuple[int, ...] = (1, 1, 1)
     least: float = -inf
     shift_invariant: bool = True
 
-    @classmethod
-    def of_cel(cls, build: Callable[[], ConditionalEntropy], **sizes: Any) -> "LossCase":
-        """Make the case of a conditional entropy loss, which is never below 0."""
-        return cls(lambda: CELTerm(_check_results(build())), least=0.0, **sizes)
-
-    @classmethod
-    def of_defence(cls, build: Callable[[], Defence], **sizes: Any) -> "LossCase":
-        """Make the case of a defence with a loss."""
-        return cls(lambda: DefenceTerm(_check_results(build())), **sizes)
-
     def refresh(self, state: State | None, batch: Batch, seed: int = 3) -> State:
         """Return the state that a round begins with, of a client that has the batch's features."""
-
-        def read() -> Iterator[StackedFeatures]:
-            yield StackedFeatures(batch.z, batch.y, torch.zeros_like(batch.y))
-
         generator = torch.Generator().manual_seed(seed)
-        return self.build().refresh_row(state, read, lambda purpose: generator, 0)
+        after = self.build().refresh(state, lambda: iter([(batch.z, batch.y)]), generator)
+        return require_state(after, "refresh")
 
     def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
         """Return the term of a batch."""
-        term = self.build().evaluate_row(state, batch, measure)
+        term = require_term(self.build().loss(state, batch, measure))
         value = term.loss.item()
         require(not value < self.least, f"the loss must be {self.least:g} or more, is {value:g}")
         return term
 
-    def step(self, state: State, batch: Batch) -> State:
-        """Return the state after a step."""
-        return self.build().move_row(state, batch)
+    def update(self, state: State) -> State:
+        """Return the state after what learns has moved."""
+        return require_state(self.build().update(state), "update")
 
     def make_batch(self, seed: int) -> Batch:
         """Draw images in [0, 1], normal features and noise; labels go round three classes."""
@@ -132,7 +114,7 @@ class LossCase:
             for step in range(_STEPS):
                 batch = self.make_batch(12 + step)
                 self.run_backward(state, batch)
-                state = self.step(state, batch)
+                state = self.update(state)
             yield state
 
 
@@ -163,25 +145,12 @@ def require_term(term: object) -> Term:
     return term
 
 
-_RESULTS: dict[str, Callable[..., object]] = {
+LOSS_RESULTS: dict[str, Callable[..., object]] = {
     "refresh": partial(require_state, method="refresh"),
     "loss": require_term,
-    "step": partial(require_state, method="step"),
+    "update": partial(require_state, method="update"),
 }
-
-
-def guard_loss(part: PartName, loss: Loss) -> Loss:
-    """Guard a user's loss or defence; see `guard_part`."""
-    return guard_part(part, loss, **_RESULTS)
-
-
-def _check_results(loss: Loss) -> Loss:
-    """Return an object with the methods of a loss, which hold their results to their types."""
-
-    def wrap(method: str, check: Callable[..., object]) -> Callable[..., object]:
-        return lambda *arguments: check(getattr(loss, method)(*arguments))
-
-    return cast(Loss, SimpleNamespace(**{name: wrap(name, c) for name, c in _RESULTS.items()}))
+"""Checks of what each method returns."""
 
 
 def store_state(state: State) -> State:
@@ -223,7 +192,6 @@ def _check_inputs(case: LossCase) -> None:
     for name, (tensor, value, version) in tensors.items():
         is_same = state[name] is tensor and tensor._version == version
         require(is_same and torch.equal(tensor.detach(), value), f"{line}; it changed {name!r}")
-    case.step(state, batch)
     is_left = all(map(torch.equal, batch[:4], before[:4]))
     require(is_left, "images, features and labels must be left as they are; they were written to")
 
@@ -311,8 +279,6 @@ def _check_labels(case: LossCase) -> None:
             require(False, f"label {label} of {case.classes} classes must be refused: DataError")
         with suppress(DataError):  # a loss that reads no statistics never sees it there
             case.refresh(None, wrong)
-        with suppress(DataError):
-            case.step(state, wrong)
 
 
 def _check_undefined_statistics(case: LossCase) -> None:
@@ -325,8 +291,6 @@ def _check_undefined_statistics(case: LossCase) -> None:
             require(not is_hidden, f"of {value} the loss must not be finite")
         with suppress(DivergedError):
             store_state(case.refresh(None, spoiled))
-        with suppress(DivergedError):
-            store_state(case.step(state, spoiled))
 
 
 def _check_absent_classes(case: LossCase) -> None:
@@ -376,10 +340,10 @@ def _check_weight(case: LossCase) -> None:
     require(is_same, "a second backward pass, of 0.3 times the loss, must give 0.3 the gradient")
 
 
-def _check_one_step(case: LossCase) -> None:
+def _check_one_update(case: LossCase) -> None:
     for state in case.play_rounds(store=False):
-        is_same = _are_equal(case.step(state, case.make_batch(12)), state)
-        require(is_same, "without another backward pass a second `step` must change nothing")
+        is_same = _are_equal(case.update(state), state)
+        require(is_same, "without another backward pass a second `update` must change nothing")
 
 
 LossCheck = Callable[[LossCase], None]
@@ -409,5 +373,5 @@ CEL_TESTS: tuple[LossCheck, ...] = (
     _check_weight,
 )
 """Those of conditional entropies, of 4 features and 3 classes under a penalty that is not flat."""
-DEFENCE_TESTS: tuple[LossCheck, ...] = (*_LOSS_TESTS, _check_one_step)
+DEFENCE_TESTS: tuple[LossCheck, ...] = (*_LOSS_TESTS, _check_one_update)
 """Those of defences with a loss."""

@@ -1,6 +1,6 @@
-"""Protocols of losses of one client, such as a user's own; inputs and outputs of all losses."""
+"""Inputs and outputs of all losses, and the protocol of a loss of one client."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from math import inf
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedcel.errors import SettingsError, StackingError
 from fedcel.named_tensors import State as State
+from fedcel.nets import whiten_features
 from fedcel.short_repr import show_shapes
 
 FeatureBatches = Callable[[], Iterator[tuple[Tensor, Tensor]]]
@@ -57,11 +57,6 @@ FeatureReader = Callable[[], Iterator[StackedFeatures]]
 
 Of each client the examples come in its own order.
 """
-
-
-def pool_positions(z: Float[Tensor, "*k B D"], positions: int) -> Float[Tensor, "*k B C"]:
-    """Return the mean of each channel over its positions, of features channel after channel."""
-    return z if positions == 1 else z.reshape(*z.shape[:-1], -1, positions).mean(-1)
 
 
 class MetricRange(NamedTuple):
@@ -116,17 +111,60 @@ class Term(NamedTuple):
     metrics: dict[str, Float[Tensor, "..."]]
 
 
-@runtime_checkable
-class ConditionalEntropy(Protocol):
-    """A loss that keeps the features of each class close together.
+@show_shapes
+class Batch(NamedTuple):
+    """A batch of each of K clients on its way through the split network.
 
-    All arguments are passed by position, so that a loss of your own may name them as it likes.
+    Of a single client, `ClientLoss` sees it without the first dimension.
+
+    Attributes:
+        x: Images (K, B, C, H, W), in [0, 1].
+        z: Features (K, B, D).
+        smashed: Smashed data (K, B, D): z after the noise of the cut.
+        y: Labels (K, B).
+        noise_scale: Standard deviation of each value's noise in units of the cut's sigma
+            (K, B, D); None: all are 1.
+        task_gradient: Gradient of the potential at the whitened features (K, B, D), where a term
+            is held to it.
+    """
+
+    x: Float[Tensor, "..."]
+    z: Float[Tensor, "*k B D"]
+    smashed: Float[Tensor, "*k B D"]
+    y: Int[Tensor, "*k B"]
+    noise_scale: Float[Tensor, "*k B D"] | None = None
+    task_gradient: Float[Tensor, "*k B D"] | None = None
+
+    @classmethod
+    def of_features(cls, z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"]) -> "Batch":
+        """Make a batch for a loss that reads features and labels only."""
+        return cls(z, z, z, y)
+
+    @property
+    def known_scale(self) -> Float[Tensor, "*k B D"]:
+        """Standard deviation of each value's noise in units of sigma, also where all are 1."""
+        return torch.ones_like(self.z) if self.noise_scale is None else self.noise_scale
+
+    @property
+    def whitened(self) -> Float[Tensor, "*k B D"]:
+        """The features in units in which the noise of each has the cut's sigma."""
+        return whiten_features(self.z, self.noise_scale)
+
+
+@runtime_checkable
+class ClientLoss(Protocol):
+    """A loss of one client's batches, such as a conditional entropy or a defence of your own.
+
+    A subclass overrides `loss`, and the other two where it has statistics or learns. All arguments
+    are passed by position, so that yours may be named otherwise.
     """
 
     def refresh(
         self, state: State | None, batches: FeatureBatches, generator: torch.Generator
     ) -> State:
-        """Compute the statistics that the loss needs, before a round and each local epoch.
+        """Compute the statistics that the loss needs, at a round's start.
+
+        Those of a conditional entropy are computed again every `cel.refresh` local epochs.
 
         Args:
             state: The state of the last step, to start from; None at a client's first round.
@@ -136,134 +174,29 @@ class ConditionalEntropy(Protocol):
         Returns:
             The state for the next batches.
         """
-        ...
+        return {}
 
-    def loss(
-        self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"], measure: bool = True
-    ) -> Term:
+    def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
         """Compute the loss of one batch.
 
         Args:
             state: The current state, which is not changed.
-            z: Features (B, D), with a gradient.
-            y: Labels (B,), from 0.
-            measure: Whether to compute metrics, which takes as long as the loss.
+            batch: Images, features, smashed data and labels, without a dimension of clients. A
+                conditional entropy sees features in units of their noise, as `cel.pool` says.
+            measure: Whether to compute metrics, which can take as long as the loss.
 
         Returns:
             The loss, and its metrics or an empty dictionary.
         """
         ...
 
-    def step(self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"]) -> State:
-        """Move what the loss learns itself, such as an attention, after the backward pass.
+    def update(self, state: State) -> State:
+        """Move what the loss learns itself, after the backward pass.
 
         Args:
             state: The state whose tensors gathered their gradient.
-            z: Features of the batch (B, D), without a gradient.
-            y: Labels (B,).
 
         Returns:
             The state for the next batch.
         """
-        ...
-
-
-class Stateless:
-    """Base of losses that keep nothing between batches: `refresh` and `step` have no effect."""
-
-    def refresh(
-        self, state: State | None, batches: FeatureBatches, generator: torch.Generator
-    ) -> State:
-        """Return an empty state; see `ConditionalEntropy.refresh`."""
-        return {}
-
-    def step(self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"]) -> State:
-        """Return the state as it is; see `ConditionalEntropy.step`."""
         return state
-
-
-@runtime_checkable
-class Defence(Protocol):
-    """A loss that makes images hard to recover from what is sent.
-
-    All arguments are passed by position, so that a defence of your own may name them as it likes.
-    """
-
-    def refresh(self, state: State | None, generator: torch.Generator) -> State:
-        """Make the state that a round starts with; see `ConditionalEntropy.refresh`."""
-        ...
-
-    def loss(
-        self,
-        state: State,
-        x: Float[Tensor, "B C H W"],
-        z: Float[Tensor, "B D"],
-        smashed: Float[Tensor, "B D"],
-        measure: bool = True,
-    ) -> Term:
-        """Compute the loss of one batch.
-
-        Args:
-            state: The current state, which is not changed.
-            x: Images (B, C, H, W) in [0, 1].
-            z: Their features (B, D), with a gradient.
-            smashed: z after the noise of the cut (B, D), with a gradient.
-            measure: Whether to compute metrics.
-
-        Returns:
-            The loss, and its metrics or an empty dictionary.
-        """
-        ...
-
-    def step(self, state: State) -> State:
-        """Move what the defence learns itself; see `ConditionalEntropy.step`."""
-        ...
-
-
-def stack_states(states: Sequence[State]) -> State:
-    """Join the states of several clients, a client a row; what learns is a leaf.
-
-    Raises StackingError unless they are of the same names and shapes.
-    """
-    shapes = [{name: tensor.shape for name, tensor in state.items()} for state in states]
-    if any(shape != shapes[0] for shape in shapes):
-        raise StackingError("the clients' states are of different shapes")
-    return {
-        name: torch.stack([state[name].detach() for state in states]).requires_grad_(
-            tensor.requires_grad
-        )
-        for name, tensor in states[0].items()
-    }
-
-
-def check_state_names(state: State, names: Iterable[str], part: str) -> None:
-    """Raise SettingsError unless a client's state has all these tensors: else it is another's."""
-    if missing := sorted(set(names) - state.keys()):
-        raise SettingsError(
-            f"a client's state holds {sorted(state)}, must hold {missing} for {part}: the loss or "
-            "defence changed; start from an empty state"
-        )
-
-
-def select_row(state: State, row: int) -> State:
-    """Return one client's state of several, with memory of its own; what learns is a leaf."""
-    return {
-        name: tensor.detach()[row].clone().requires_grad_(tensor.requires_grad)
-        for name, tensor in state.items()
-    }
-
-
-def split_features(
-    z: Float[Tensor, "N D"], y: Int[Tensor, " N"], size: int = 1024
-) -> FeatureBatches:
-    """Turn features that are in memory into what `ConditionalEntropy.refresh` reads.
-
-    Args:
-        z: Features (N, D).
-        y: Labels (N,).
-        size: Examples in each batch, 1 or more.
-
-    Returns:
-        A function that yields the batches in order, from the first at each call.
-    """
-    return lambda: zip(torch.split(z, size), torch.split(y, size), strict=True)

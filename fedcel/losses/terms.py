@@ -1,53 +1,19 @@
 """Terms added to the potential: conditional entropy losses and rivals, as the trainer sees them."""
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from fedcel.errors import DivergedError
-from fedcel.losses.protocol import FeatureReader, State, Term, select_row, stack_states
-from fedcel.named_tensors import add_prefix, select_prefix
-from fedcel.nets import CPU, whiten_features
-from fedcel.short_repr import show_shapes
+from fedcel.losses.protocol import Batch, FeatureReader, State, Term
+from fedcel.named_tensors import add_prefix, select_prefix, select_row, stack_states
+from fedcel.nets import CPU
 
 Streams = Callable[[str], torch.Generator]
 """Purpose -> fresh generator, bound to (seed, round, client)."""
-
-
-@show_shapes
-class Batch(NamedTuple):
-    """A batch of each of K clients on its way through the split network.
-
-    Attributes:
-        x: Images (K, B, C, H, W), in [0, 1].
-        z: Features (K, B, D).
-        smashed: Smashed data (K, B, D): z after the noise of the cut.
-        y: Labels (K, B).
-        noise_scale: Standard deviation of each value's noise in units of the cut's sigma
-            (K, B, D); None: all are 1.
-        task_gradient: Gradient of the potential at the whitened features (K, B, D), where a term
-            is held to it.
-    """
-
-    x: Float[Tensor, "K B ..."]
-    z: Float[Tensor, "K B D"]
-    smashed: Float[Tensor, "K B D"]
-    y: Int[Tensor, "K B"]
-    noise_scale: Float[Tensor, "K B D"] | None = None
-    task_gradient: Float[Tensor, "K B D"] | None = None
-
-    @property
-    def known_scale(self) -> Float[Tensor, "K B D"]:
-        """Standard deviation of each value's noise in units of sigma, also where all are 1."""
-        return torch.ones_like(self.z) if self.noise_scale is None else self.noise_scale
-
-    @property
-    def whitened(self) -> Float[Tensor, "*k B D"]:
-        """The features in units in which the noise of each has the cut's sigma."""
-        return whiten_features(self.z, self.noise_scale)
 
 
 class LossTerm:
@@ -56,35 +22,35 @@ class LossTerm:
     What a loss does not need it leaves as it is here.
     """
 
-    takes_stacks: ClassVar[bool] = True
-    """Whether several clients are computed at once; else K is 1."""
+    @property
+    def takes_stacks(self) -> bool:
+        """Whether several clients are computed at once; else K is 1."""
+        return True
 
     def refresh(
         self,
         state: State | None,
         read_features: FeatureReader,
-        streams: Sequence[Streams],
-        step: int,
+        generators: Sequence[torch.Generator],
     ) -> State:
         """Make the state that a round begins with, or compute its statistics again.
 
         Args:
             state: What the clients have; None before their first round.
             read_features: Reads all features of all clients.
-            streams: The only source of random numbers of each client.
-            step: Steps taken in the round; 0: it begins.
+            generators: The only source of random numbers of each client.
 
         Returns:
             The state of all clients.
         """
-        return state or {}
+        return {}
 
     def loss(self, state: State, batch: Batch, measure: bool) -> Term:
         """Compute the loss (K,) of a batch, and metrics (K,), NaN where a client has none."""
         raise NotImplementedError
 
-    def update(self, state: State, batch: Batch) -> State:
-        """Move what the loss learns itself, after the backward pass."""
+    def update(self, state: State) -> State:
+        """Move what the loss learns itself, by the gradient of the last backward pass."""
         return state
 
 
@@ -94,18 +60,14 @@ class GradientRule(NamedTuple):
     Attributes:
         clip: Largest norm of the weighted gradient at the features of one image; `task`: at those
             of a batch, the norm of the potential's gradient; None: there is none.
-        momentum: Share of the last step's in the running mean of the term's gradient that the
-            encoder follows, from a backward pass of its own; 0: each step's own; None: the term
-            shares the pass of the cross-entropy.
+        own_pass: Whether the term has a backward pass of its own, into the encoder only.
+        momentum: Of an own pass the share of the last step's in the running mean of the gradient
+            that the encoder follows; 0: it follows each step's own.
     """
 
     clip: float | Literal["task"] | None = None
-    momentum: float | None = None
-
-    @property
-    def has_own_pass(self) -> bool:
-        """Whether the term has a backward pass of its own, into the encoder only."""
-        return self.momentum is not None
+    own_pass: bool = False
+    momentum: float = 0.0
 
     def bound(
         self, gradient: Float[Tensor, "K B D"], task: Float[Tensor, "K B D"] | None
@@ -136,12 +98,27 @@ class WeightedTerm(NamedTuple):
     term: LossTerm
     weight: float
     rule: GradientRule = JOINT
+    refresh_every: int = 0
+    """Local epochs from one refresh of its statistics to the next; 0: at a round's start."""
+    purpose: str = "refresh-{step}"
+    """Purpose of the random streams of a refresh."""
     title: str = "a loss"
     """Name in errors."""
     remedy: str = "lower the learning rate"
     """Advice where it is not finite."""
 
-    def evaluate(self, state: State, batch: Batch, measure: bool) -> Term:
+    def refresh(
+        self,
+        state: State | None,
+        read_features: FeatureReader,
+        streams: Sequence[Streams],
+        step: int = 0,
+    ) -> State:
+        """Make the state that a round begins with, or after `step` steps its statistics again."""
+        generators = [stream(self.purpose.format(step=step)) for stream in streams]
+        return self.term.refresh(state, read_features, generators)
+
+    def loss(self, state: State, batch: Batch, measure: bool) -> Term:
         """Compute the weighted loss (K,) of a batch, and metrics if they are to be measured."""
         if self.rule.clip is None:
             loss, metrics = self.term.loss(state, batch, measure)
@@ -190,7 +167,7 @@ def start_terms(
         rows = [select_state(state, weighted.name) for state in stored]
         present = [row for row in rows if row is not None]  # of all or none
         joined = stack_states(present) if present else None
-        state = weighted.term.refresh(joined, read_features, streams, 0)
+        state = weighted.refresh(joined, read_features, streams)
         states[weighted.name] = _place_state(state, device)
     return states
 
@@ -202,37 +179,46 @@ def refresh_terms(
     streams: Sequence[Streams],
     *,
     step: int,
-    is_due: Sequence[bool],
+    epochs: Sequence[int],
     device: torch.device = CPU,
 ) -> States:
-    """Compute the statistics of the terms again, on the CPU, for the clients that are due.
+    """Compute statistics again, on the CPU, of the terms and the clients that are due.
 
     Args:
         terms: Those that act in the round.
         states: The state of each term.
         read_features: Reads all features of all clients.
         streams: Random streams of each client.
-        step: Steps taken so far.
-        is_due: Of each client.
+        step: Steps taken so far; at 0 nothing is due.
+        epochs: Steps of each client's local epoch.
         device: Device of the steps.
 
     Returns:
         The state of each term; a tensor that learns is a leaf.
     """
-
-    def choose(new: Tensor, old: Tensor) -> Tensor:
-        if new is old or all(is_due):
-            return new
-        rows = torch.tensor(is_due, device=new.device).view(-1, *[1] * (new.dim() - 1))
-        return torch.where(rows, new.detach(), old.detach()).requires_grad_(old.requires_grad)
-
-    after: States = {}
+    after = dict(states)
     for weighted in terms:
+        periods = [weighted.refresh_every * epoch for epoch in epochs]
+        is_due = [step > 0 and period > 0 and step % period == 0 for period in periods]
+        if not any(is_due):
+            continue
         old = _place_state(states[weighted.name], CPU)
-        new = weighted.term.refresh(old, read_features, streams, step)
-        chosen = {name: choose(tensor, old[name]) for name, tensor in new.items()}
-        after[weighted.name] = _place_state(chosen, device)
+        new = weighted.refresh(old, read_features, streams, step)
+        if not all(is_due):
+            new = _select_rows(torch.tensor(is_due), new, old)
+        after[weighted.name] = _place_state(new, device)
     return after
+
+
+def _select_rows(is_new: Bool[Tensor, " K"], new: State, old: State) -> State:
+    """Select the state of each client from two; a tensor that learns is a leaf."""
+
+    def select(name: str) -> Tensor:
+        rows = is_new.view(-1, *[1] * (new[name].dim() - 1))
+        chosen = torch.where(rows, new[name].detach(), old[name].detach())
+        return chosen.requires_grad_(old[name].requires_grad)
+
+    return {name: new[name] if new[name] is old[name] else select(name) for name in new}
 
 
 def part_states(

@@ -4,16 +4,15 @@ from collections.abc import Callable
 
 import torch
 
-from fedcel.losses import CEL_TESTS, DEFENCE_TESTS, LossCase
-from fedcel.losses.cel import ConditionalEntropy
-from fedcel.losses.defences import TRANSFORM_TESTS, Defence, Transform, TransformCase
+from fedcel.losses import CEL_TESTS, DEFENCE_TESTS, ClientLoss, LossCase
+from fedcel.losses.defences import TRANSFORM_TESTS, Transform, TransformCase
 from fedcel.nets import NET_TESTS, Cut, NetCase, NetSettings, SplitNet, build_net
 from fedcel.plugins import hold_contract
 from fedcel.privacy import MECHANISM_TESTS, Mechanism, MechanismCase
 
 
-def check_cel(build: Callable[[], ConditionalEntropy], *, shift_invariant: bool = True) -> None:
-    """Hold a conditional entropy loss to its contract, see `ConditionalEntropy`.
+def check_cel(build: Callable[[], ClientLoss], *, shift_invariant: bool = True) -> None:
+    """Hold a conditional entropy loss to its contract, see `fedcel.ClientLoss`.
 
     Args:
         build: Makes your loss, of 4 features and 3 classes; its penalty must not be flat at
@@ -23,11 +22,12 @@ def check_cel(build: Callable[[], ConditionalEntropy], *, shift_invariant: bool 
     Raises:
         ContractError: A line of the contract does not hold.
     """
-    hold_contract(CEL_TESTS, LossCase.of_cel(build, features=4, shift_invariant=shift_invariant))
+    case = LossCase(build, features=4, least=0.0, shift_invariant=shift_invariant)
+    hold_contract(CEL_TESTS, case)
 
 
-def check_defence(build: Callable[[], Defence]) -> None:
-    """Hold a defence with a loss to its contract, see `fedcel.losses.defences.Defence`.
+def check_defence(build: Callable[[], ClientLoss]) -> None:
+    """Hold a defence with a loss to its contract, see `fedcel.ClientLoss`.
 
     Args:
         build: Makes your defence, of images (1, 4, 4) with 4 features.
@@ -35,7 +35,7 @@ def check_defence(build: Callable[[], Defence]) -> None:
     Raises:
         ContractError: A line of the contract does not hold.
     """
-    hold_contract(DEFENCE_TESTS, LossCase.of_defence(build, features=4, shape=(1, 4, 4)))
+    hold_contract(DEFENCE_TESTS, LossCase(build, features=4, shape=(1, 4, 4)))
 
 
 def check_transform(build: Callable[[], Transform]) -> None:

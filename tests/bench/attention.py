@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm
 
+from fedcel.losses import ClientLoss
 from fedcel.losses.cel.gated import Gated
 from fedcel.losses.cel.mutual_information import MutualInformation
 from fedcel.losses.cel.plain import Plain
 from fedcel.losses.cel.spread_penalties import Penalty, channel_penalty
-from fedcel.losses.protocol import ConditionalEntropy, State, split_features
+from fedcel.losses.protocol import State
 from tests.bench.ratios import line
-from tests.fedcel.losses.single import single
+from tests.fedcel.losses.single import single, split_features
 
 Pair = tuple[str, str, Callable[[], None], Callable[[], None]]
 CLASSES, SIGMA = 10, 0.3
@@ -50,7 +51,7 @@ def pairs(batch: int, features: int) -> list[Pair]:
     ]
 
 
-def slope(mine: ConditionalEntropy, state: State, z: Tensor, y: Tensor) -> Callable[[], None]:
+def slope(mine: ClientLoss, state: State, z: Tensor, y: Tensor) -> Callable[[], None]:
     """Return one loss and its gradient, at the attention's weights too."""
     leaf = z.clone().requires_grad_()
 

@@ -13,9 +13,9 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from torch import Tensor
 
 from fedcel.losses.cel.cluster import Cluster
-from fedcel.losses.protocol import FeatureBatches, State, split_features
+from fedcel.losses.protocol import FeatureBatches, State
 from tests.bench.ratios import line
-from tests.fedcel.losses.single import single
+from tests.fedcel.losses.single import single, split_features
 
 CLASSES, CLUSTERS, FEATURES = 10, 5, 4096
 BATCH, EXAMPLES, PIECE = 128, 50_000, 1000

@@ -15,8 +15,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedcel.losses.protocol import ConditionalEntropy, State, split_features
-from tests.fedcel.losses.single import options, single
+from fedcel.losses import ClientLoss
+from fedcel.losses.protocol import State
+from tests.fedcel.losses.single import options, single, split_features
 
 CLASSES, SIGMA, EXAMPLES, TURNS, CALLS = 10, 0.3, 640, 9, 20
 LOSSES = ("plain", "cluster", "gated", "mutual-information")
@@ -39,16 +40,16 @@ SIZES = (
 class Task(NamedTuple):
     """A loss with its state, and the batch that it is computed on."""
 
-    loss: ConditionalEntropy
+    loss: ClientLoss
     state: State
     z: Tensor
     y: Tensor
 
 
-def build_loss(name: str, size: Size) -> ConditionalEntropy:
+def build_loss(name: str, size: Size) -> ClientLoss:
     """Return a loss with its usual options."""
     clusters = {"clusters": size.clusters} if name == "cluster" else {}
-    loss: ConditionalEntropy = single(options(kind=name, **clusters), CLASSES, size.features, SIGMA)
+    loss: ClientLoss = single(options(kind=name, **clusters), CLASSES, size.features, SIGMA)
     return loss
 
 

@@ -12,10 +12,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedcel.losses.cel import Cluster, Gated
-from fedcel.losses.protocol import split_features
 from tests.bench.attention import CLASSES, SIGMA, slope
 from tests.bench.ratios import line
-from tests.fedcel.losses.single import single
+from tests.fedcel.losses.single import single, split_features
 
 BATCH, FEATURES, CLUSTERS = 128, 4096, 5
 PAIRS = 5  # a step takes more than a second

@@ -10,12 +10,12 @@ from clients.encoder_leak_guard import LeakGuard, measure_leak
 from fedcel.attacks import hijack_encoder
 from fedcel.data import Images, load_splits
 from fedcel.errors import LeakError
-from fedcel.losses.protocol import ConditionalEntropy, split_features
+from fedcel.losses import ClientLoss
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet
 from fedcel.run_parts import init_net
 from fedcel.settings import parse_settings
-from tests.fedcel.losses.single import single
+from tests.fedcel.losses.single import single, split_features
 
 IMAGES = torch.rand(64, 1, 4, 4, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(64) % 2
@@ -77,7 +77,7 @@ def test_a_limit_that_is_none(limit: float) -> None:
         LeakGuard(limit)
 
 
-def packed(fresh: SplitNet, cel: ConditionalEntropy, training: Images) -> SplitNet:
+def packed(fresh: SplitNet, cel: ClientLoss, training: Images) -> SplitNet:
     """Return the net trained with the loss, its weight growing to 1 over the first ten epochs."""
     (x, y), draws, state = training, stream(), None
     adam = torch.optim.Adam(fresh.parameters(), 5e-3)

@@ -17,7 +17,8 @@ from fedcel.data import load_splits
 from fedcel.errors import PluginError, RunError
 from fedcel.federation import record_names
 from fedcel.files import read_tensors
-from fedcel.losses.cel import State, Stateless, Term
+from fedcel.losses import Batch, ClientLoss
+from fedcel.losses.cel import State, Term
 from fedcel.run_parts import build_client_parts, select_client_images
 from fedcel.runs import hold_folder, run_folder
 from fedcel.settings import (
@@ -365,13 +366,13 @@ def test_the_node_that_holds_a_partition_later_has_its_state_of_the_round_alone(
     assert sorted(node for kind, node in grid.asked if kind == "evaluate") == [101, 103, 104]
 
 
-class Crashing(Stateless):
+class Crashing(ClientLoss):
     """A loss that raises always, in a text that would clear a terminal."""
 
     def __init__(self, *arguments: object) -> None:
         """Take anything."""
 
-    def loss(self, state: State, z: torch.Tensor, y: torch.Tensor, measure: bool = True) -> Term:
+    def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
         """Raise."""
         raise LookupError("no \x1b[2Jbatch")
 

@@ -30,14 +30,15 @@ name = "own"
 settings = { cel = { kind = "ownpart:Own" } }
 """
 OWN_PART = """
-from fedcel.losses.cel import PlainCEL, Stateless, Term
+from fedcel.losses.cel import PlainCEL, Term
+from fedcel.losses import ClientLoss
 
-class Own(Stateless):
+class Own(ClientLoss):
     def __init__(self, *arguments):
         self.plain = PlainCEL(classes=10, penalty="linear")
 
-    def loss(self, state, z, y, measure=True):
-        return Term(self.plain(z, y), {})
+    def loss(self, state, batch, measure=True):
+        return Term(self.plain(batch.z, batch.y), {})
 """
 
 

@@ -16,16 +16,16 @@ from torch import Tensor
 
 from fedcel.files import read_json, write_json
 from fedcel.leakage import SmashedData
+from fedcel.losses import Batch
 from fedcel.losses.cel import (
     THRESHOLD_SHARE,
     CutShape,
     Gated,
-    OneClient,
     Penalty,
+    StackedFeatures,
     channel_penalty,
     linear_penalty,
     log_penalty,
-    split_features,
 )
 from fedcel.runs import build_sent_net, run_folder
 from fedcel.settings import Scalar, parse_settings
@@ -161,24 +161,24 @@ def draw_attention() -> tuple[Figure, Numbers]:
     """Draw what a learned weighting does to a class whose features never move."""
     z = 0.1 * torch.randn(MEMBERS, FEATURES, generator=torch.Generator().manual_seed(0))
     y = torch.zeros(MEMBERS, dtype=torch.long)
+    features = StackedFeatures(z, y, torch.zeros_like(y))
+    batch = Batch.of_features(z.unsqueeze(0), y.unsqueeze(0))
     figure = Figure(figsize=(8, 3.2), layout="constrained")
     left_axes, right_axes = figure.subplots(1, 2, sharex=True)
     numbers: Numbers = {"members": MEMBERS}
     for mode, colour, marker in zip(MODES, COLOURS, MARKERS, strict=False):
-        bound = Gated(penalty="linear", attention=mode).bind(CutShape(1, FEATURES))
-        assert isinstance(bound, Gated)
-        loss = OneClient(bound)
-        state = loss.refresh(None, split_features(z, y), torch.Generator())
+        loss = Gated(penalty="linear", attention=mode).fix_cut(CutShape(1, FEATURES))
+        state = loss.refresh(None, lambda: iter([features]), [torch.Generator()])
         counts, ratios = list[float](), list[float]()
         for _ in range(STEPS + 1):
             with warnings.catch_warnings():  # of the collapse, which is what is drawn
                 warnings.filterwarnings("ignore", "attention-share", UserWarning)
-                term = loss.loss(state, z, y)
+                term = loss.loss(state, batch, True)
             counts.append(MEMBERS * float(term.metrics["attention-share"]))
             ratios.append(float(term.metrics["weighted-spread"] / term.metrics["plain-spread"]))
             if term.loss.requires_grad:
                 torch.autograd.backward(term.loss)
-            state = loss.step(state, z, y)
+            state = loss.update(state)
         for axes, curve in ((left_axes, counts), (right_axes, ratios)):
             axes.plot(curve, color=colour, marker=marker, markevery=40, label=mode)
         numbers[mode] = {"members-that-count": counts[-1], "weighted-over-plain": ratios[-1]}

@@ -3,16 +3,15 @@
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
-from fedcel import Term
-from fedcel.losses.cel import CEL, Penalty, State, Stateless, class_members
+from fedcel import Batch, ClientLoss, Term
+from fedcel.losses.cel import CEL, Penalty, State, class_members
 
 OFFSET = 1e-8  # keeps the root's slope finite at 0
 
 
 @dataclass(frozen=True)
-class Deviations(Stateless):
+class Deviations(ClientLoss):
     """sum_c beta_c sum_d sd_cd, of the classes with two members or more in the batch.
 
     A root pulls a small deviation as hard as a large one, so single features become constant in a
@@ -21,8 +20,9 @@ class Deviations(Stateless):
 
     classes: int
 
-    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
-        """Return the loss of z (B, D), unit of z, and the mean deviation as `deviation`."""
+    def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
+        """Return the loss of features z (B, D), unit of z, and the mean deviation."""
+        z, y = batch.z, batch.y
         # DataError on a label that is no class
         member = class_members(y, self.classes, z).one_hot.T
         count = member.sum(1, keepdim=True)

@@ -12,7 +12,6 @@ from fedcel.losses.cel.goal_control import GoalControl as GoalControl
 from fedcel.losses.cel.goal_control import init_control as init_control
 from fedcel.losses.cel.goal_control import move_control as move_control
 from fedcel.losses.cel.hybrid import Hybrid as Hybrid
-from fedcel.losses.cel.imported import ImportedCEL as ImportedCEL
 from fedcel.losses.cel.modules import CELModule as CELModule
 from fedcel.losses.cel.modules import ClusterCEL as ClusterCEL
 from fedcel.losses.cel.modules import GatedCEL as GatedCEL
@@ -27,16 +26,11 @@ from fedcel.losses.cel.spread_penalties import SpreadCEL as SpreadCEL
 from fedcel.losses.cel.spread_penalties import channel_penalty as channel_penalty
 from fedcel.losses.cel.spread_penalties import linear_penalty as linear_penalty
 from fedcel.losses.cel.spread_penalties import log_penalty as log_penalty
-from fedcel.losses.one_client import CELTerm as CELTerm
-from fedcel.losses.one_client import OneClient as OneClient
-from fedcel.losses.protocol import ConditionalEntropy as ConditionalEntropy
 from fedcel.losses.protocol import CutShape as CutShape
 from fedcel.losses.protocol import FeatureBatches as FeatureBatches
 from fedcel.losses.protocol import FeatureReader as FeatureReader
 from fedcel.losses.protocol import StackedFeatures as StackedFeatures
 from fedcel.losses.protocol import State as State
-from fedcel.losses.protocol import Stateless as Stateless
 from fedcel.losses.protocol import Term as Term
-from fedcel.losses.protocol import split_features as split_features
 
 __all__ = _list_names(globals())

@@ -33,12 +33,13 @@ from fedcel.losses.cel.reservoir import check_finite, sample_reservoir
 from fedcel.losses.cel.spread_penalties import SpreadCEL
 from fedcel.losses.protocol import (
     SHARE,
+    Batch,
     FeatureReader,
     MetricRanges,
     State,
     Term,
-    check_state_names,
 )
+from fedcel.named_tensors import check_state_names
 
 DEFAULT_CLUSTERS = 5
 RESERVOIR_SIZE = 1024
@@ -112,13 +113,13 @@ class Cluster(SpreadCEL, RefreshedCEL):
         return KMeans(self.clustering == "reseeded-k-means", self.is_truncated)
 
     @torch.no_grad()
-    def fit(
+    def refresh(
         self,
         state: State | None,
         read_features: FeatureReader,
         generators: Sequence[torch.Generator],
     ) -> State:
-        """Fit the clusters of each class; see `CEL.fit`.
+        """Fit the clusters of each class; see `LossTerm.refresh`.
 
         Fitted on at most `RESERVOIR_SIZE` examples of each class, drawn uniformly: centres, weights
         and spreads are those of the draw, counts are exact; classes that fit in are taken whole.
@@ -186,10 +187,8 @@ class Cluster(SpreadCEL, RefreshedCEL):
         slots = torch.arange(self.slots)
         return slots < per_class.minimum(sizes)[:, None]
 
-    def evaluate(
-        self, state: State, z: Float[Tensor, "K B D"], y: Int[Tensor, "K B"], measure: bool
-    ) -> Term:
-        """Compute the loss of one batch; see `CEL.evaluate`.
+    def loss(self, state: State, batch: Batch, measure: bool) -> Term:
+        """Compute the loss of one batch; see `LossTerm.loss`.
 
         Exactly 0 when the state knows none of the batch's classes. Logged: `spread`, the total one
         within classes, and `cluster-spread`, that within clusters by this batch only; they differ
@@ -200,6 +199,7 @@ class Cluster(SpreadCEL, RefreshedCEL):
             DataError: A label is not one of the classes.
             DivergedError: Features are not finite.
         """
+        z, y = batch.z, batch.y
         pi = state["weights"]
         members = class_members(y, self._cut.classes, z)
         slots, slot_members = y, members

@@ -1,25 +1,25 @@
 """Conditional entropy losses: the options that all of them share."""
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from pydantic import Field, PrivateAttr
 from torch import Tensor
 
 from fedcel.errors import SettingsError
 from fedcel.losses.cel.class_spread import ClassShare
 from fedcel.losses.protocol import (
+    Batch,
     CutShape,
     FeatureReader,
     MetricRanges,
     StackedFeatures,
     State,
     Term,
-    pool_positions,
 )
-from fedcel.losses.terms import Batch, LossTerm, Streams
+from fedcel.losses.terms import LossTerm
 from fedcel.options import Kind, Off, Positive
 from fedcel.posterior import Clock, StepSize
 
@@ -30,7 +30,8 @@ Pool = Literal["flatten", "mean"]
 class CEL(Kind, LossTerm, table="cel"):
     """Conditional entropy loss: its options, and what it computes with them.
 
-    `bind` returns the loss of the features of one net.
+    `bind` returns the loss of what passes the cut of one net. The loss itself sees features in
+    units of their noise, of each channel the mean where it pools.
     """
 
     kind: str = Field("none", description="Which conditional entropy loss is added, if any.")
@@ -71,7 +72,7 @@ class CEL(Kind, LossTerm, table="cel"):
     )
 
     metric_ranges: ClassVar[MetricRanges] = {}
-    """Ranges of what `evaluate` measures; a user's own loss declares none."""
+    """Ranges of what `loss` measures; a user's own loss declares none."""
 
     _cut: CutShape = PrivateAttr(CutShape(0, 0))
 
@@ -120,58 +121,19 @@ class CEL(Kind, LossTerm, table="cel"):
     def check_noise(self, sigma: float) -> None:
         """Raise SettingsError where an option is measured against the noise and sigma is 0."""
 
-    def refresh(
-        self,
-        state: State | None,
-        read_features: FeatureReader,
-        streams: Sequence[Streams],
-        step: int,
-    ) -> State:
-        """Compute the statistics of the features that the loss sees; see `LossTerm.refresh`."""
-
-        def read() -> Iterator[StackedFeatures]:
-            for part in read_features():
-                yield part._replace(z=pool_positions(part.z, self._cut.positions))
-
-        return self.fit(state, read, [stream(f"refresh-{step}") for stream in streams])
-
-    def loss(self, state: State, batch: Batch, measure: bool) -> Term:
-        """Compute the loss of the features that it sees; see `LossTerm.loss`."""
-        z = pool_positions(batch.whitened, self._cut.positions)
-        return self.evaluate(state, z, batch.y, measure)
-
-    def fit(
-        self,
-        state: State | None,
-        read_features: FeatureReader,
-        generators: Sequence[torch.Generator],
-    ) -> State:
-        """Compute the statistics of K clients.
-
-        Args:
-            state: The state of all, each tensor (K, ...); None at the clients' first round.
-            read_features: Reads the features of all, as the loss sees them.
-            generators: The only source of random numbers of each client.
-
-        Returns:
-            Their next state.
-        """
-        return {}
-
-    def evaluate(
-        self, state: State, z: Float[Tensor, "K B D"], y: Int[Tensor, "K B"], measure: bool
-    ) -> Term:
-        """Compute the loss (K,) of the features that it sees, whitened."""
-        raise NotImplementedError
-
     def bind(self, cut: CutShape) -> LossTerm | None:
-        """Return the loss of the features at one cut, before they are pooled; None for `none`.
+        """Return the loss of batches at one cut; None for `none`.
 
         Raises:
             SettingsError: The loss needs a sigma above 0, or positions that the features do not
                 have.
             PluginError: A user's object makes no such loss, or one that breaks its contract.
         """
+        bound = self.fix_cut(cut)
+        return SeenFeatures(bound, bound._cut.positions)
+
+    def fix_cut(self, cut: CutShape) -> Self:
+        """Return the loss of the features at one cut, as it sees them; see `bind` for errors."""
         self.check_noise(cut.sigma)
         bound = self.model_copy()
         bound._cut = self.pool_cut(cut)
@@ -199,6 +161,52 @@ class CEL(Kind, LossTerm, table="cel"):
     def _name_penalty(self) -> str:
         """Return how messages name the penalty, nothing for a loss without one."""
         return ""
+
+
+class SeenFeatures(LossTerm):
+    """A conditional entropy loss of batches as they pass the cut.
+
+    Args:
+        term: The loss of features in units of their noise.
+        positions: Positions of each channel in z, over which it sees the mean; 1: it sees all of z.
+    """
+
+    def __init__(self, term: LossTerm, positions: int) -> None:
+        self.term, self.positions = term, positions
+
+    @property
+    def takes_stacks(self) -> bool:
+        """Whether several clients are computed at once."""
+        return self.term.takes_stacks
+
+    def refresh(
+        self,
+        state: State | None,
+        read_features: FeatureReader,
+        generators: Sequence[torch.Generator],
+    ) -> State:
+        """Compute the statistics of the features that it sees; see `LossTerm.refresh`."""
+
+        def read() -> Iterator[StackedFeatures]:
+            for part in read_features():
+                yield part._replace(z=self._pool(part.z))
+
+        return self.term.refresh(state, read, generators)
+
+    def loss(self, state: State, batch: Batch, measure: bool) -> Term:
+        """Compute the loss of the features that it sees; see `LossTerm.loss`."""
+        pooled = batch._replace(z=self._pool(batch.whitened), noise_scale=None)
+        return self.term.loss(state, pooled, measure)
+
+    def update(self, state: State) -> State:
+        """Move what the loss learns itself; see `LossTerm.update`."""
+        return self.term.update(state)
+
+    def _pool(self, z: Float[Tensor, "*k B D"]) -> Float[Tensor, "*k B C"]:
+        """Return the mean of each channel over its positions, of features channel after channel."""
+        if self.positions == 1:
+            return z
+        return z.reshape(*z.shape[:-1], -1, self.positions).mean(-1)
 
 
 class NoCEL(CEL):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
@@ -30,12 +30,12 @@ from fedcel.losses.cel.spread_penalties import SpreadCEL
 from fedcel.losses.gradient_reversal import reverse_gradient
 from fedcel.losses.protocol import (
     SHARE,
+    Batch,
     FeatureReader,
     MetricRanges,
     State,
     Term,
 )
-from fedcel.losses.terms import Batch
 
 FLOOR_SHARE = 0.5
 """Share r of the weights that the attention `floor` spreads evenly over a class."""
@@ -175,13 +175,13 @@ class Gated(SpreadCEL):
         return adam.state_shapes(self.theta_size)
 
     @torch.no_grad()
-    def fit(
+    def refresh(
         self,
         state: State | None,
         read_features: FeatureReader,
         generators: Sequence[torch.Generator],
     ) -> State:
-        """Make theta ready to learn, drawn as linear layers are at first; see `CEL.fit`.
+        """Make theta ready to learn, drawn as linear layers are at first; see `LossTerm.refresh`.
 
         Needed once after a state was unpacked: arrays do not remember that theta learns.
 
@@ -206,10 +206,8 @@ class Gated(SpreadCEL):
             return z.dtype
         raise DataError("a client has 0 examples, must have 1 or more; leave it out")
 
-    def evaluate(
-        self, state: State, z: Float[Tensor, "K B D"], y: Int[Tensor, "K B"], measure: bool
-    ) -> Term:
-        """Compute the loss, exactly 0 when no class has 2 members; see `CEL.evaluate`.
+    def loss(self, state: State, batch: Batch, measure: bool) -> Term:
+        """Compute the loss, exactly 0 when no class has 2 members; see `LossTerm.loss`.
 
         Logged, over classes of 2 or more: `spread`, the plain one, weighs classes by members; means
         over classes of `plain-spread`, `weighted-spread` and `attention-share` = n_eff/n, n_eff =
@@ -217,6 +215,7 @@ class Gated(SpreadCEL):
         warns (UserWarning) when the mean share is below 0.5, whatever the mode: the loss then sees
         few of the members.
         """
+        z, y = batch.z, batch.y
         members = class_members(y, self._cut.classes, z)
         counts = drop_singletons(members.counts)
         beta = class_shares(counts, self.share)
@@ -256,7 +255,7 @@ class Gated(SpreadCEL):
             stacklevel=3,
         )
 
-    def update(self, state: State, batch: Batch) -> State:
+    def update(self, state: State) -> State:
         """Move theta where a gradient arrived; see `LossTerm.update`."""
         return adam.take_step(state, ATTENTION_RATE)
 

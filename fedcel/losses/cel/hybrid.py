@@ -14,13 +14,13 @@ from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.cel.gated import Gated, attention_scores
 from fedcel.losses.cel.reservoir import check_finite, rank_in_class
 from fedcel.losses.protocol import (
+    Batch,
     FeatureReader,
     MetricRanges,
     StackedFeatures,
     State,
     Term,
 )
-from fedcel.losses.terms import Batch
 from fedcel.named_tensors import add_prefix, select_prefix
 
 GATED_PREFIX, CLUSTER_PREFIX = "gated.", "cluster."
@@ -64,22 +64,22 @@ class Hybrid(Cluster, Gated):
         }
         return {f"{prefix}{k}": v for prefix, part in parts.items() for k, v in part.items()}
 
-    def fit(
+    def refresh(
         self,
         state: State | None,
         read_features: FeatureReader,
         generators: Sequence[torch.Generator],
     ) -> State:
-        """Draw centres by the attention, fit the clusters; see `CEL.fit`.
+        """Draw centres by the attention, fit the clusters; see `LossTerm.refresh`.
 
         Errors are those of both parts.
         """
         stored = None if state is None else select_prefix(state, GATED_PREFIX)
-        attention = Gated.fit(self, stored, read_features, generators)
+        attention = Gated.refresh(self, stored, read_features, generators)
         members = self._draw_members(attention["theta"].detach(), read_features, generators)
         one_per_cluster = self.model_copy(update={"clusters": self.slots, "clustering": "k-means"})
-        seeds = Cluster.fit(one_per_cluster, None, lambda: iter([members]), generators)
-        clusters = Cluster.fit(self, seeds, read_features, generators)
+        seeds = Cluster.refresh(one_per_cluster, None, lambda: iter([members]), generators)
+        clusters = Cluster.refresh(self, seeds, read_features, generators)
         return _join_states(attention, clusters)
 
     @torch.no_grad()
@@ -124,22 +124,20 @@ class Hybrid(Cluster, Gated):
         a = attention_scores(theta, n)
         return torch.empty_like(a).exponential_(generator=generator).log() - a
 
-    def evaluate(
-        self, state: State, z: Float[Tensor, "K B D"], y: Int[Tensor, "K B"], measure: bool
-    ) -> Term:
-        """Compute the clusters' loss of one batch; see `CEL.evaluate`.
+    def loss(self, state: State, batch: Batch, measure: bool) -> Term:
+        """Compute the clusters' loss of one batch; see `LossTerm.loss`.
 
         Logged is what both parts log.
         """
         clusters, attention = (select_prefix(state, p) for p in (CLUSTER_PREFIX, GATED_PREFIX))
-        around = Cluster.evaluate(self, clusters, z, y, measure)
-        weighted = Gated.evaluate(self, attention, z.detach(), y, measure)
+        around = Cluster.loss(self, clusters, batch, measure)
+        weighted = Gated.loss(self, attention, batch._replace(z=batch.z.detach()), measure)
         pull = weighted.loss - weighted.loss.detach()
         return Term(around.loss + pull, weighted.metrics | around.metrics)
 
-    def update(self, state: State, batch: Batch) -> State:
+    def update(self, state: State) -> State:
         """Move the attention; see `LossTerm.update`."""
-        attention = Gated.update(self, select_prefix(state, GATED_PREFIX), batch)
+        attention = Gated.update(self, select_prefix(state, GATED_PREFIX))
         return _join_states(attention, select_prefix(state, CLUSTER_PREFIX))
 
 

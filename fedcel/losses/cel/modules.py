@@ -23,8 +23,8 @@ from fedcel.losses.cel.gated import Gated
 from fedcel.losses.cel.hybrid import Hybrid
 from fedcel.losses.cel.mutual_information import MutualInformation
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.one_client import OneClient
-from fedcel.losses.protocol import CutShape, FeatureBatches, State, Term
+from fedcel.losses.protocol import Batch, CutShape, FeatureReader, StackedFeatures, State, Term
+from fedcel.named_tensors import select_row, stack_states
 from fedcel.options import describe_problems
 from fedcel.seeding import make_generator
 from fedcel.tensors import ArrayLike, to_labels, to_tensor
@@ -35,14 +35,12 @@ Batches = Iterable[tuple[ArrayLike, ArrayLike]]
 
 LEARNED = "theta"
 """The tensor of a state that learns by a gradient."""
-_LIBRARY_TERMS = (
-    (r"cel\.kind (?:to )?'([\w-]+)'", lambda m: m[1].title().replace("-", "") + "CEL"),
-    (r"\bcel\.([a-z-]+)", lambda m: m[1].replace("-", "_")),
-    (r"net\.noise", lambda m: "noise"),
-    (r"net\.features", lambda m: "the number of features"),
-    (r"local\.rate", lambda m: "the learning rate"),
-)
-"""Settings of a run that errors of the losses name, and what they are called here."""
+_LIBRARY_NAMES = {
+    "net.noise": "noise",
+    "net.features": "the number of features",
+    "local.rate": "the learning rate",
+}
+"""Settings of a run besides `cel` that errors of the losses name, and what they are called here."""
 _RAISES = """
     Raises:
         SettingsError: An option is not allowed, or needs noise where there is none.
@@ -90,7 +88,7 @@ class CELModule(nn.Module):
             raise ValueError(f"classes is {classes!r}, must be a whole number, 1 or more")
         self.classes, self.noise, self.seed = classes, float(noise), seed
         self._options = read_options(self.options, self.noise, options)
-        self._loss: OneClient | None = None
+        self._loss: CEL | None = None
         self._width = 0
         self._state_names: tuple[str, ...] = ()
         self.register_buffer("feature_count", torch.zeros((), dtype=torch.long))
@@ -114,7 +112,7 @@ class CELModule(nn.Module):
         """Compute the loss of one batch.
 
         An attention (`GatedCEL`, `HybridCEL`) first takes the step that the last backward pass has
-        prepared; see `step`.
+        prepared; see `update`.
 
         Args:
             z: Features before their noise, (B, D) or (B, C, H, W), with a gradient.
@@ -162,40 +160,39 @@ class CELModule(nn.Module):
         Raises:
             ValueError: There is no example, or a shape, number or label is not allowed.
         """
-        self.step()
+        self.update()
         batches = self._read_batches(features, labels)
-        first_z, _ = next(batches(), (None, None))
-        if first_z is None:
+        first = next(batches(), None)
+        if first is None:
             raise ValueError("there are 0 examples, must be 1 or more")
         device = self.feature_count.device
-        self._refresh(first_z.shape[1], batches, generator)
+        self._refresh(first.z.shape[1], batches, generator)
         self.to(device)
 
     @usual_torch_state()
-    def step(self) -> None:
+    def update(self) -> None:
         """Move the attention by the gradient of the last backward pass, where there is one.
 
         The next `forward`, `refresh` and `state_dict` do it by themselves. A gradient that is not
         finite is left out, as `torch.amp.GradScaler` leaves such steps out.
         """
-        if self._loss is None or not self._state_names:
-            return
         state = self._state()
-        for tensor in state.values():
-            if tensor.grad is not None and not tensor.grad.isfinite().all():
-                tensor.grad = None
-        if any(tensor.grad is not None for tensor in state.values()):
-            nobody = next(iter(state.values())).new_zeros(0, int(self.feature_count))
-            self._keep(self._loss.step(state, nobody, torch.zeros(0, dtype=torch.long)))
+        if self._loss is None or all(tensor.grad is None for tensor in state.values()):
+            return
+        stacked = stack_states([state])
+        for name, tensor in state.items():
+            gradient, tensor.grad = tensor.grad, None
+            if gradient is not None and gradient.isfinite().all():
+                stacked[name].grad = gradient.unsqueeze(0)
+        self._keep(select_row(self._loss.update(stacked), 0))
 
     def _evaluate(self, z: Shaped[Tensor, "B ..."], y: ArrayLike, *, measure: bool) -> Term:
         """Return the loss and its metrics, after the steps that are due."""
-        self.step()
+        self.update()
         table = self._flatten(z)
         labels = to_labels(y, len(table)).to(table.device)
         if type(self._options) is Gated and not self._state_names:
-            example = table.detach().cpu(), labels.cpu()
-            self._refresh(table.shape[1], lambda: iter([example]), None)
+            self._refresh(table.shape[1], self._read_batches(table, labels), None)
         if self.needs_refresh:
             raise RuntimeError(
                 f"{type(self).__name__} has no statistics yet: call refresh(features, labels) with "
@@ -204,25 +201,28 @@ class CELModule(nn.Module):
         loss = self._build(table.shape[1])
         if self.feature_count.device != table.device:
             self.to(table.device)
-        state = self._state()
+        state = {name: tensor.unsqueeze(0) for name, tensor in self._state().items()}
         dtype = next((t.dtype for t in state.values() if t.is_floating_point()), table.dtype)
+        batch = Batch.of_features(table.to(dtype).unsqueeze(0), labels.unsqueeze(0))
         with without_autocast(table.device.type), in_library_terms():
-            return loss.loss(state, table.to(dtype), labels, measure)
+            value, metrics = loss.loss(state, batch, measure)
+        return Term(value[0], {n: m[0] for n, m in metrics.items() if not m.isnan()})
 
     @usual_torch_state()
     def _refresh(
-        self, width: int, batches: FeatureBatches, generator: torch.Generator | None
+        self, width: int, read_features: FeatureReader, generator: torch.Generator | None
     ) -> None:
         """Have the loss compute its state on the processor."""
         loss = self._build(width)
         if generator is None:
             generator = make_generator(self.seed, "cel-module", int(self.refresh_count))
         self.to("cpu")
+        before = stack_states([self._state()]) if self._state_names else None
         with in_library_terms():
-            self._keep(loss.refresh(self._state() or None, batches, generator))
+            self._keep(select_row(loss.refresh(before, read_features, [generator]), 0))
         self.refresh_count += 1
 
-    def _build(self, width: int) -> OneClient:
+    def _build(self, width: int) -> CEL:
         """Return the loss of so many features; ValueError where they were others before."""
         known_width = int(self.feature_count) if self._loss is None else self._width
         if known_width not in (0, width):
@@ -232,17 +232,14 @@ class CELModule(nn.Module):
             )
         if self._loss is None:
             with in_library_terms():
-                loss = self._bind(width)
-            self._loss, self._width = OneClient(loss), width
+                self._loss, self._width = self._fix_width(width), width
             self.feature_count.fill_(width)
         return self._loss
 
-    def _bind(self, width: int) -> CEL:
+    def _fix_width(self, width: int) -> CEL:
         """Return the loss of so many features, pooled already."""
         options = self._options.model_copy(update={"pool": "flatten"})
-        bound = options.bind(CutShape(self.classes, width, self.noise))
-        assert isinstance(bound, CEL)
-        return bound
+        return options.fix_cut(CutShape(self.classes, width, self.noise))
 
     def _flatten(self, z: object) -> Float[Tensor, "B D"]:
         """Return one vector an image, of float32 or float64, the gradient kept."""
@@ -258,7 +255,7 @@ class CELModule(nn.Module):
 
     def _read_batches(
         self, features: ArrayLike | Batches, labels: ArrayLike | None
-    ) -> FeatureBatches:
+    ) -> FeatureReader:
         """Return what reads features and labels on the processor, from the start at each call."""
         if labels is not None:
             source: Batches = [(features, labels)]  # type: ignore[list-item]
@@ -269,10 +266,11 @@ class CELModule(nn.Module):
         else:
             source = features  # type: ignore[assignment]
 
-        def read() -> Iterator[tuple[Tensor, Tensor]]:
+        def read() -> Iterator[StackedFeatures]:
             for z, y in source:
                 table = self._flatten(z).detach().cpu()
-                yield table, to_labels(y, len(table)).cpu()
+                own_labels = to_labels(y, len(table)).cpu()
+                yield StackedFeatures(table, own_labels, torch.zeros_like(own_labels))
 
         return read
 
@@ -304,7 +302,7 @@ class CELModule(nn.Module):
         self, destination: dict[str, Any], prefix: str, keep_vars: bool
     ) -> None:
         """Save the state after the steps that are due."""
-        self.step()
+        self.update()
         super()._save_to_state_dict(destination, prefix, keep_vars)
 
     @usual_torch_state()
@@ -313,7 +311,7 @@ class CELModule(nn.Module):
     ) -> None:
         """Load a state of any number of features and refreshes, none included."""
         width = int(state_dict.get(f"{prefix}feature_count", 0))
-        shapes = self._bind(width).state_shapes() if width else {}
+        shapes = self._fix_width(width).state_shapes() if width else {}
         keys = {name: f"{prefix}{to_key(name)}" for name in shapes}
         types = {name: state_dict[key].dtype for name, key in keys.items() if key in state_dict}
         self._loss = None
@@ -372,10 +370,14 @@ def in_library_terms() -> Iterator[None]:
     try:
         yield
     except FedcelError as error:
-        text = str(error)
-        for setting, name in _LIBRARY_TERMS:
-            text = re.sub(setting, name, text)
-        raise type(error)(text) from error
+        raise type(error)(re.sub(r"\b[a-z]+\.[a-z-]+", name_argument, str(error))) from error
+
+
+def name_argument(setting: re.Match[str]) -> str:
+    """Return the name of a run's setting where there is no run."""
+    if setting[0].startswith("cel."):
+        return setting[0].removeprefix("cel.").replace("-", "_")
+    return _LIBRARY_NAMES.get(setting[0], setting[0])
 
 
 class PlainCEL(CELModule, options=Plain):

@@ -22,7 +22,7 @@ from fedcel.losses.cel.class_spread import (
     weighted_sums,
 )
 from fedcel.losses.cel.conditional_entropy import CEL, require_noise
-from fedcel.losses.protocol import MetricRange, MetricRanges, MetricScale, State, Term
+from fedcel.losses.protocol import Batch, MetricRange, MetricRanges, MetricScale, State, Term
 
 InformationBound = Literal["upper", "lower"]
 """Bound of the mutual information that is minimised."""
@@ -69,14 +69,13 @@ class MutualInformation(CEL):
         """Refuse a channel without noise, which tells everything; see `CEL.check_noise`."""
         require_noise("kind", self.kind, sigma, instead="plain")
 
-    def evaluate(
-        self, state: State, z: Float[Tensor, "K B D"], y: Int[Tensor, "K B"], measure: bool
-    ) -> Term:
-        """Compute the loss, exactly 0 when no class has 2 members; see `CEL.evaluate`.
+    def loss(self, state: State, batch: Batch, measure: bool) -> Term:
+        """Compute the loss, exactly 0 when no class has 2 members; see `LossTerm.loss`.
 
         Logged, as means over the members of classes of 2 or more: `spread`, that of `Plain`;
         `information`, I_c; `information-cap`, log n_c, which I_c cannot exceed.
         """
+        z, y = batch.z, batch.y
         members = class_members(y, self._cut.classes, z)
         counts = drop_singletons(members.counts)
         scale = DIVISORS[self.bound] * self._cut.sigma**2

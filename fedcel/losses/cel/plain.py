@@ -3,8 +3,6 @@
 from typing import ClassVar, Literal, final
 
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
 
 from fedcel.losses.cel.class_spread import (
     class_members,
@@ -15,7 +13,7 @@ from fedcel.losses.cel.class_spread import (
     weighted_mean,
 )
 from fedcel.losses.cel.spread_penalties import SpreadCEL
-from fedcel.losses.protocol import MetricRanges, State, Term
+from fedcel.losses.protocol import Batch, MetricRanges, State, Term
 
 
 @final
@@ -32,13 +30,12 @@ class Plain(SpreadCEL):
     kind: Literal["plain"] = "plain"
     metric_ranges: ClassVar[MetricRanges] = {"spread": lambda scale: scale.spread}
 
-    def evaluate(
-        self, state: State, z: Float[Tensor, "K B D"], y: Int[Tensor, "K B"], measure: bool
-    ) -> Term:
-        """Compute the loss, exactly 0 when no class has 2 members; see `CEL.evaluate`.
+    def loss(self, state: State, batch: Batch, measure: bool) -> Term:
+        """Compute the loss, exactly 0 when no class has 2 members; see `LossTerm.loss`.
 
         Logged as `spread`: the mean of v_c over the members of classes of 2 or more.
         """
+        z, y = batch.z, batch.y
         members = class_members(y, self._cut.classes, z)
         counts = drop_singletons(members.counts)
         v = plain_spread(z, y, members)

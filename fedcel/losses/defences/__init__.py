@@ -6,7 +6,6 @@ from fedcel.losses.defences.bottleneck import CEB as CEB
 from fedcel.losses.defences.bottleneck import VIB as VIB
 from fedcel.losses.defences.bottleneck import InformationBottleneck as InformationBottleneck
 from fedcel.losses.defences.bottleneck import gaussian_divergence as gaussian_divergence
-from fedcel.losses.defences.imported import ImportedDefence as ImportedDefence
 from fedcel.losses.defences.learned_noise import LearnedNoise as LearnedNoise
 from fedcel.losses.defences.nopeek import NoPeek as NoPeek
 from fedcel.losses.defences.rival import Bottleneck as Bottleneck
@@ -17,7 +16,5 @@ from fedcel.losses.defences.rival import Rival as Rival
 from fedcel.losses.defences.transform import TRANSFORM_TESTS as TRANSFORM_TESTS
 from fedcel.losses.defences.transform import Transform as Transform
 from fedcel.losses.defences.transform import TransformCase as TransformCase
-from fedcel.losses.one_client import DefenceTerm as DefenceTerm
-from fedcel.losses.protocol import Defence as Defence
 
 __all__ = _list_names(globals())

@@ -12,8 +12,7 @@ from fedcel.errors import NetError
 from fedcel.losses import adam
 from fedcel.losses.defences.rival import LossRival
 from fedcel.losses.gradient_reversal import reverse_gradient
-from fedcel.losses.protocol import SHARE, MetricRanges, State, Term
-from fedcel.losses.terms import Batch
+from fedcel.losses.protocol import SHARE, Batch, MetricRanges, State, Term
 
 WIDTH = 256
 """Width of the decoder's hidden layers."""

@@ -10,8 +10,7 @@ from torch import Tensor
 from fedcel.errors import NetError
 from fedcel.losses.defences.learned_noise import NOISE_SCALE, measure_scale
 from fedcel.losses.defences.rival import LossRival
-from fedcel.losses.protocol import MetricRange, MetricRanges, State, Term
-from fedcel.losses.terms import Batch
+from fedcel.losses.protocol import Batch, MetricRange, MetricRanges, State, Term
 
 
 def gaussian_divergence(

@@ -6,8 +6,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.losses.defences.rival import LossRival
-from fedcel.losses.protocol import MetricRange, MetricRanges, State, Term
-from fedcel.losses.terms import Batch
+from fedcel.losses.protocol import Batch, MetricRange, MetricRanges, State, Term
 from fedcel.nets import NOISE_LIMIT
 
 NOISE_SCALE = MetricRange(1 / NOISE_LIMIT, NOISE_LIMIT)

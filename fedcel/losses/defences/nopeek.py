@@ -7,8 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.losses.defences.rival import LossRival
-from fedcel.losses.protocol import SHARE, MetricRanges, State, Term
-from fedcel.losses.terms import Batch
+from fedcel.losses.protocol import SHARE, Batch, MetricRanges, State, Term
 
 
 def double_centre(x: Float[Tensor, "*k B D"]) -> Float[Tensor, "*k B B"]:

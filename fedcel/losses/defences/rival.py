@@ -10,13 +10,8 @@ from torch import Tensor
 
 from fedcel.errors import SettingsError
 from fedcel.losses import adam
-from fedcel.losses.protocol import (
-    CutShape,
-    FeatureReader,
-    MetricRanges,
-    State,
-)
-from fedcel.losses.terms import Batch, LossTerm, Streams
+from fedcel.losses.protocol import CutShape, FeatureReader, MetricRanges, State
+from fedcel.losses.terms import LossTerm
 from fedcel.nets import Cut, NetSettings, SplitNet
 from fedcel.options import Kind
 
@@ -138,20 +133,17 @@ class LossRival(Rival, LossTerm):
         self,
         state: State | None,
         read_features: FeatureReader,
-        streams: Sequence[Streams],
-        step: int,
+        generators: Sequence[torch.Generator],
     ) -> State:
         """Make theta ready at a round's start; SettingsError on a state of another loss or size."""
         if not self.theta_size:
             return {}
         if state is None:
-            return adam.init_states([self.draw_theta(stream("defence")) for stream in streams])
-        if step:
-            return state
+            return adam.init_states([self.draw_theta(generator) for generator in generators])
         keys = "net.features or the images"
         return adam.resume_state(state, self.theta_size, self.learner, keys)
 
-    def update(self, state: State, batch: Batch) -> State:
+    def update(self, state: State) -> State:
         """Move theta by a step of Adam, which clears the gradient; see `LossTerm.update`."""
         return adam.take_step(state, self.rate) if state else state
 

@@ -30,13 +30,10 @@ def train_one(
     streams: Streams,
     terms: Sequence[WeightedTerm] = (),
     state: State | None = None,
-    refresh_every: int = 0,
 ) -> ClientUpdate:
     """Train one client with a plan of the test's own."""
     client = ClientRound(images, plan, streams, state)
-    (update,) = train_clients(
-        flat, received, [client], local=local, terms=terms, refresh_every=refresh_every
-    )
+    (update,) = train_clients(flat, received, [client], local=local, terms=terms)
     return update
 
 

@@ -14,10 +14,10 @@ from torch.nn.functional import cross_entropy
 from fedcel.data import Images
 from fedcel.federation import ClientUpdate, local_steps
 from fedcel.federation.local_steps import FeatureReading, draw_batches
-from fedcel.losses import GradientRule, WeightedTerm
+from fedcel.losses import Batch, ClientLoss, GradientRule, WeightedTerm
 from fedcel.losses.cel.gated import Gated
-from fedcel.losses.defences import Adversarial, Defence, NoPeek
-from fedcel.losses.protocol import ConditionalEntropy, State, Stateless, Term
+from fedcel.losses.defences import Adversarial, NoPeek
+from fedcel.losses.protocol import FeatureBatches, State, Term
 from fedcel.nets import Mlp, build_net
 from fedcel.nets.flat_net import FlatNet
 from fedcel.posterior.schedule import RoundPlan
@@ -49,12 +49,12 @@ def data(examples: int = 12) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.rand(examples, 1, 4, 4, generator=stream), torch.arange(examples) % 3
 
 
-def defend(defence: Defence, weight: float) -> WeightedTerm:
+def defend(defence: ClientLoss, weight: float) -> WeightedTerm:
     """Return a defence's term."""
-    return WeightedTerm("defence", defence_term(defence), weight)
+    return WeightedTerm("defence", defence_term(defence), weight, purpose="defence")
 
 
-def weigh_cel(loss: ConditionalEntropy, rule: GradientRule) -> WeightedTerm:
+def weigh_cel(loss: ClientLoss, rule: GradientRule) -> WeightedTerm:
     """Return a conditional entropy loss's term, of weight 0.7."""
     return WeightedTerm("cel", cel_term(loss), 0.7, rule)
 
@@ -217,30 +217,21 @@ def test_balance_never_leaves_a_class_out() -> None:
 
 
 @dataclass(frozen=True)
-class Watching:
+class Watching(ClientLoss):
     """A defence that keeps the images of each step, and adds nothing."""
 
     seen: list[torch.Tensor]
 
-    def refresh(self, state: State | None, generator: torch.Generator) -> State:
+    def refresh(
+        self, state: State | None, batches: FeatureBatches, generator: torch.Generator
+    ) -> State:
         """Return a fresh state, or the one there was and one more."""
         return {"rounds": torch.ones(()) if state is None else state["rounds"] + 1}
 
-    def loss(
-        self,
-        state: State,
-        x: torch.Tensor,
-        z: torch.Tensor,
-        message: torch.Tensor,
-        measure: bool = True,
-    ) -> Term:
+    def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
         """Keep x and return 0."""
-        self.seen.append(x.clone())
-        return Term(0 * z.sum(), {"watched": x.mean()} if measure else {})
-
-    def step(self, state: State) -> State:
-        """Return the state."""
-        return state
+        self.seen.append(batch.x.clone())
+        return Term(0 * batch.z.sum(), {"watched": batch.x.mean()} if measure else {})
 
 
 def watched(local: LocalSettings, y: torch.Tensor | None = None) -> list[torch.Tensor]:
@@ -382,8 +373,8 @@ def test_two_backward_passes_are_one(attention: Attention, clip: float | None) -
     cel = single(Gated(penalty="linear", attention=attention), 3, 6)
     defence = defend(bind_rival(NoPeek()), 0.2)
     first, second = (
-        train_by([weigh_cel(cel, GradientRule(clip, momentum)), defence])
-        for momentum in (None, 0.0)
+        train_by([weigh_cel(cel, GradientRule(clip, own_pass)), defence])
+        for own_pass in (False, True)
     )
     assert first.delta.dtype == torch.float64
     torch.testing.assert_close(second.model, first.model, rtol=0, atol=1e-12)
@@ -393,19 +384,19 @@ def test_two_backward_passes_are_one(attention: Attention, clip: float | None) -
     assert second.metrics == pytest.approx(first.metrics, abs=1e-12)
 
 
-class Alternating(Stateless):
+class Alternating(ClientLoss):
     """Pulls the first feature up in batches of an odd sum of labels, else it has no gradient."""
 
-    def loss(self, state: State, z: torch.Tensor, y: torch.Tensor, measure: bool = True) -> Term:
+    def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
         """Return the term."""
-        value = -z[:, 0].mean()
-        return Term(value if int(y.sum()) % 2 else value.detach(), {})
+        value = -batch.z[:, 0].mean()
+        return Term(value if int(batch.y.sum()) % 2 else value.detach(), {})
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.8])
 def test_the_encoder_follows_the_mean_of_the_losses_gradient(momentum: float) -> None:
     """Autograd by hand: the mean starts with the first step; the head has its own gradient."""
-    update = train_by([weigh_cel(Alternating(), GradientRule(None, momentum))])
+    update = train_by([weigh_cel(Alternating(), GradientRule(own_pass=True, momentum=momentum))])
     settings = Mlp(features=6, width=9, noise=0.1)
     net = build_net(settings, (1, 4, 4), 3, make_generator(0, "net")).double()
     x, y = data()

@@ -26,7 +26,7 @@ BASE = {
 }
 KINDS = {"plain": Plain, "cluster": Cluster, "gated": Gated, "hybrid": Hybrid}
 KINDS |= {"mutual-information": MutualInformation}
-LOSS_STEPS = ("fit", "evaluate", "move")
+LOSS_STEPS = ("refresh", "loss", "update")
 NOISE = ("cut", "langevin")
 Train = Callable[[Settings, int], None]
 

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from fedcel.errors import DivergedError, FailedError
 from fedcel.federation import ClientUpdate, RoundRequest
-from fedcel.losses.cel import Plain, PlainCEL, State, Stateless, Term
+from fedcel.losses import Batch, ClientLoss
+from fedcel.losses.cel import Plain, PlainCEL, State, Term
 from fedcel.losses.defences import NoPeek
 from fedcel.run_parts import build_terms, build_workspace_net
 from fedcel.settings import parse_settings
@@ -40,7 +41,7 @@ def test_a_built_in_loss_that_is_not_finite_is_named(
 ) -> None:
     """With round and client, and what to lower; not the learning rate alone."""
     monkeypatch.setattr(
-        Plain, "evaluate", lambda self, state, z, y, measure: Term(value * z.mean((1, 2)), {})
+        Plain, "loss", lambda self, state, batch, measure: Term(value * batch.z.mean((1, 2)), {})
     )
     words = r"round 3, client 1: cel.kind 'plain' gave a loss that is not finite .* or cel.weight"
     with pytest.raises(DivergedError, match=words):
@@ -50,7 +51,9 @@ def test_a_built_in_loss_that_is_not_finite_is_named(
 def test_a_gradient_that_is_not_finite_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a root at 0: the loss itself is finite."""
     monkeypatch.setattr(
-        Plain, "evaluate", lambda self, state, z, y, measure: Term((z - z).sum((1, 2)).sqrt(), {})
+        Plain,
+        "loss",
+        lambda self, state, batch, measure: Term((batch.z - batch.z).sum((1, 2)).sqrt(), {}),
     )
     with pytest.raises(DivergedError, match="'plain' gave a finite loss whose gradient is not"):
         update(**{"cel.kind": "plain"})
@@ -74,7 +77,7 @@ def test_parameters_that_ran_away_blame_no_loss() -> None:
     assert not delta.isfinite().all()
 
 
-class Spread(Stateless):
+class Spread(ClientLoss):
     """A loss of a user's own that fails when told to."""
 
     fails = False
@@ -82,11 +85,11 @@ class Spread(Stateless):
     def __init__(self, *arguments: object) -> None:
         self.plain = PlainCEL(classes=10, penalty="linear")
 
-    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
+    def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
         """Return the spread, or raise."""
         if self.fails:
             raise LookupError("no centre")
-        return Term(self.plain(z, y), {})
+        return Term(self.plain(batch.z, batch.y), {})
 
 
 def test_an_own_loss_that_fails_in_training_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,13 +120,13 @@ def test_what_an_own_net_raises_in_training_is_named(monkeypatch: pytest.MonkeyP
 def test_finite_rounds_are_played_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step asks for the loss once: the second look is for rounds that failed."""
     calls: list[int] = []
-    evaluate = Plain.evaluate
+    loss = Plain.loss
 
-    def count(self: Plain, state: State, z: Tensor, y: Tensor, measure: bool) -> Term:
+    def count(self: Plain, state: State, batch: Batch, measure: bool) -> Term:
         calls.append(1)
-        return evaluate(self, state, z, y, measure)
+        return loss(self, state, batch, measure)
 
-    monkeypatch.setattr(Plain, "evaluate", count)
+    monkeypatch.setattr(Plain, "loss", count)
     update(**{"cel.kind": "plain"})
     assert len(calls) == RAW["local.steps"]
 
@@ -132,13 +135,14 @@ def test_a_failed_round_is_looked_at_with_the_same_noise(monkeypatch: pytest.Mon
     """A loss that fails at the features of one step alone is met there again, and named."""
     sums: list[float] = []
 
-    def fail_at_third(self: Plain, state: State, z: Tensor, y: Tensor, measure: bool) -> Term:
+    def fail_at_third(self: Plain, state: State, batch: Batch, measure: bool) -> Term:
+        z = batch.z
         total = float(z.detach().sum())
         if len(sums) < RAW["local.steps"]:
             sums.append(total)
         is_third = len(sums) == RAW["local.steps"] and total == sums[-1]
         return Term((torch.nan if is_third else 0.0) * z.mean((1, 2)), {})
 
-    monkeypatch.setattr(Plain, "evaluate", fail_at_third)
+    monkeypatch.setattr(Plain, "loss", fail_at_third)
     with pytest.raises(DivergedError, match="cel.kind 'plain' gave a loss that is not finite"):
         update(**{"cel.kind": "plain", "temperature": 1.0, "chain.heat": 1.0})

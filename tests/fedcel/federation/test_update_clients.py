@@ -406,7 +406,7 @@ def train_strong(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         clients.append(prepared._replace(images=Images(x.to(dtype), y)))
     received = request.model.to(dtype)
     terms = weigh_terms(build_terms(settings), clients[0].plan)
-    given: dict[str, Any] = {"local": settings.local, "terms": terms, "refresh_every": 1}
+    given: dict[str, Any] = {"local": settings.local, "terms": terms}
     at_once = train_clients(FlatNet(flat.net, len(clients)), received, clients, **given)
     singly = [train_clients(flat, received, [client], **given)[0] for client in clients]
     deltas = [torch.stack([update.delta for update in updates]) for updates in (at_once, singly)]

@@ -1,37 +1,67 @@
-"""Losses of one client, made of their options."""
+"""Terms of several clients as losses of one client, made of their options."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedcel.losses import Batch, LossTerm
-from fedcel.losses.cel import CEL, CELTerm, CutShape, OneClient, State, Term
-from fedcel.losses.defences import DefenceTerm, Rival
+from fedcel.losses import Batch, ClientLoss, ClientLossTerm, LossTerm
+from fedcel.losses.cel import CEL, CutShape, FeatureBatches, StackedFeatures, State, Term
+from fedcel.losses.cel.conditional_entropy import SeenFeatures
+from fedcel.losses.defences import Rival
+from fedcel.named_tensors import select_row, stack_states
 
 
-class Single(OneClient):
-    """A loss of one client that also has what the loss of all has."""
+class TermLoss(ClientLoss):
+    """A term as a loss of one client, which also has what the term has."""
+
+    def __init__(self, term: LossTerm) -> None:
+        self.term = term
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the loss of all."""
+        """Return an attribute of the term."""
         return getattr(self.term, name)
 
+    def refresh(
+        self, state: State | None, batches: FeatureBatches, generator: torch.Generator
+    ) -> State:
+        """Compute the statistics."""
 
-def single(options: CEL, classes: int = 3, features: int = 4, sigma: float = 0.0) -> Any:
-    """Return the loss of the batches of one client."""
-    loss = options.bind(CutShape(classes, features, sigma))
-    assert loss is not None
-    return loss._loss if isinstance(loss, CELTerm) else Single(loss)
+        def read() -> Iterator[StackedFeatures]:
+            return (StackedFeatures(z, y, torch.zeros_like(y)) for z, y in batches())
+
+        before = None if state is None else stack_states([state])
+        return select_row(self.term.refresh(before, read, [generator]), 0)
+
+    def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
+        """Compute the loss of one batch."""
+        rows = {name: tensor.unsqueeze(0) for name, tensor in state.items()}
+        parts = Batch._make(None if part is None else part.unsqueeze(0) for part in batch)
+        loss, metrics = self.term.loss(rows, parts, measure)
+        return Term(loss[0], {n: value[0] for n, value in metrics.items() if not value.isnan()})
+
+    def update(self, state: State) -> State:
+        """Move what the loss learns itself."""
+        stacked = stack_states([state])
+        for name, tensor in state.items():
+            gradient, tensor.grad = tensor.grad, None
+            stacked[name].grad = None if gradient is None else gradient.unsqueeze(0)
+        return select_row(self.term.update(stacked), 0)
 
 
-def options(**values: object) -> CEL:
-    """Return the options of a kind, by the names of their fields."""
-    return CEL.model_validate(values)
+class Single(TermLoss):
+    """A conditional entropy of one client, of features and labels."""
+
+    def loss(  # type: ignore[override]
+        self, state: State, z: Tensor, y: Tensor, measure: bool = True
+    ) -> Term:
+        """Compute the loss of one batch."""
+        return super().loss(state, Batch.of_features(z, y), measure)
 
 
-class SingleRival(Single):
-    """A defence of one client, in the words of a user's own."""
+class SingleRival(TermLoss):
+    """A defence of one client, of what it reads of a batch."""
 
     def refresh(self, state: State | None, generator: torch.Generator) -> State:  # type: ignore[override]
         """Make the state that a round starts with."""
@@ -42,7 +72,7 @@ class SingleRival(Single):
     ) -> Term:
         """Compute the loss of one batch."""
         labels = torch.zeros(len(z), dtype=torch.long)
-        return self.evaluate_batch(state, Batch(x, z, smashed, labels), measure)
+        return super().loss(state, Batch(x, z, smashed, labels), measure)
 
     def law_loss(
         self, state: State, z: Tensor, scale: Tensor, *, y: Tensor, measure: bool = True
@@ -51,11 +81,19 @@ class SingleRival(Single):
         batch = Batch(z, z, z, y, scale)
         if z.dim() == 3:
             return self.term.loss(state, batch, measure)
-        return self.evaluate_batch(state, batch, measure)
+        return super().loss(state, batch, measure)
 
-    def step(self, state: State) -> State:  # type: ignore[override]
-        """Move what the defence learns itself."""
-        return super().step(state, torch.zeros(0, 1), torch.zeros(0, dtype=torch.long))
+
+def single(options: CEL, classes: int = 3, features: int = 4, sigma: float = 0.0) -> Any:
+    """Return the loss of the batches of one client."""
+    loss = options.bind(CutShape(classes, features, sigma))
+    assert isinstance(loss, SeenFeatures) and loss.positions == 1
+    return Single(loss.term)
+
+
+def options(**values: object) -> CEL:
+    """Return the options of a kind, by the names of their fields."""
+    return CEL.model_validate(values)
 
 
 def bind_rival(
@@ -74,9 +112,14 @@ def bind_rival(
 
 def cel_term(loss: Any) -> LossTerm:
     """Return the loss of all clients, of the loss of one."""
-    return loss.term if isinstance(loss, OneClient) else CELTerm(loss)
+    return SeenFeatures(defence_term(loss), 1)
 
 
 def defence_term(defence: Any) -> LossTerm:
     """Return the defence of all clients, of the defence of one."""
-    return defence.term if isinstance(defence, SingleRival) else DefenceTerm(defence)
+    return defence.term if isinstance(defence, TermLoss) else ClientLossTerm(defence)
+
+
+def split_features(z: Tensor, y: Tensor, size: int = 1024) -> FeatureBatches:
+    """Return what yields features (N, D) and labels in order, from the first at each call."""
+    return lambda: zip(torch.split(z, size), torch.split(y, size), strict=True)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fedcel.losses import adam
 from fedcel.losses.cel import State
-from fedcel.losses.protocol import select_row
+from fedcel.named_tensors import select_row
 
 
 def normal(seed: int) -> torch.Tensor:

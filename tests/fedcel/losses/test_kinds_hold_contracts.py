@@ -9,13 +9,12 @@ from fedcel.losses.cel import (
     Gated,
     Hybrid,
     MutualInformation,
-    OneClient,
     Plain,
 )
 from fedcel.losses.defences import Adversarial, NoPeek
 from fedcel.testing import check_cel, check_defence
 from tests.fedcel.losses.cel.gates import MODES
-from tests.fedcel.losses.single import bind_rival, options
+from tests.fedcel.losses.single import TermLoss, bind_rival, options
 
 CASES: dict[str, CEL] = {
     "plain": Plain(penalty="linear"),
@@ -52,10 +51,10 @@ def test_a_conditional_entropy_holds_its_contract(
     if name == "small reservoir":
         monkeypatch.setattr("fedcel.losses.cel.cluster.RESERVOIR_SIZE", 3)
 
-    def build() -> OneClient:
+    def build() -> TermLoss:
         loss = CASES[name].bind(CutShape(3, 4, 1.0, positions=2 if name == "pooled" else 1))
         assert loss is not None
-        return OneClient(loss)
+        return TermLoss(loss)
 
     check_cel(build)
 
@@ -67,4 +66,4 @@ def test_a_defence_holds_its_contract(
     """A small adversary that steps far."""
     monkeypatch.setattr("fedcel.losses.defences.adversarial.WIDTH", 32)
     monkeypatch.setattr("fedcel.losses.defences.adversarial.Adversarial.rate", 0.01)
-    check_defence(lambda: bind_rival(rival))
+    check_defence(lambda: TermLoss(bind_rival(rival).term))

@@ -8,56 +8,45 @@ import torch
 from torch import Tensor
 
 from fedcel.errors import ContractError, FedcelError
-from fedcel.losses import CEL_TESTS, DEFENCE_TESTS, LossCase
-from fedcel.losses.cel import Plain, State, Term
+from fedcel.losses import CEL_TESTS, DEFENCE_TESTS, Batch, ClientLoss, LossCase
+from fedcel.losses.cel import FeatureBatches, Plain, State, Term
 from fedcel.losses.defences import TRANSFORM_TESTS, TransformCase
-from tests.fedcel.losses.single import single
+from tests.fedcel.losses.single import TermLoss, single
 
 PLAIN = single(Plain(penalty="linear"), 3)
 
 
-class Changed:
-    """A loss, or the defence of the same features, with one change.
+class Changed(ClientLoss):
+    """The spread within classes with one change; labels above 2 count as 2.
 
     Args:
         change: Takes the loss, features and labels.
-        step: Takes the state.
+        refresh: Takes the state and all features.
+        update: Takes the state.
     """
 
     def __init__(
         self,
         change: Callable[..., Any] = lambda loss, z, y: loss,
         refresh: Callable[[State | None, Tensor], State] = lambda state, z: {},
-        step: Callable[[State], State] = lambda state: state,
+        update: Callable[[State], State] = lambda state: state,
     ) -> None:
-        self.change, self.new_state, self.next_state = change, refresh, step
+        self.change, self.new_state, self.next_state = change, refresh, update
 
-    def refresh(self, state: State | None, *arguments: Any) -> State:
+    def refresh(
+        self, state: State | None, batches: FeatureBatches, generator: torch.Generator
+    ) -> State:
         """Return a state of the features, or of nothing."""
-        z = torch.cat([z for z, _ in arguments[0]()]) if len(arguments) == 2 else torch.ones(2, 2)
-        return self.new_state(state, z)
+        return self.new_state(state, torch.cat([z for z, _ in batches()]))
 
-    def step(self, state: State, *batch: Tensor) -> State:
+    def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
+        """Return the changed spread."""
+        spread = PLAIN.loss({}, batch.z, batch.y.clamp(max=2)).loss
+        return Term(self.change(spread, batch.z, batch.y), {})
+
+    def update(self, state: State) -> State:
         """Return the next state."""
         return self.next_state(state)
-
-
-class ChangedCEL(Changed):
-    """A conditional entropy loss."""
-
-    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
-        """Return the changed spread within classes; labels above 2 count as 2."""
-        return Term(self.change(PLAIN.loss({}, z, y.clamp(max=2)).loss, z, y), {})
-
-
-class ChangedDefence(Changed):
-    """A defence."""
-
-    def loss(
-        self, state: State, x: Tensor, z: Tensor, smashed: Tensor, measure: bool = True
-    ) -> Term:
-        """Return the changed mean square."""
-        return Term(self.change(smashed.square().mean(), z, x), {})
 
 
 class Unscaled(torch.autograd.Function):
@@ -88,21 +77,21 @@ def tangle(state: State | None, z: Tensor) -> State:
 
 
 LOSSES: dict[str, Changed] = {
-    "gradient": ChangedCEL(lambda loss, z, y: 0 * loss),
-    "inputs": ChangedCEL(lambda loss, z, y: loss + write(z)),
-    "small-batches": ChangedCEL(lambda loss, z, y: loss.sqrt()),
-    "undefined-features": ChangedCEL(lambda loss, z, y: PLAIN.loss({}, z.nan_to_num(), y).loss),
-    "stored-state": ChangedCEL(refresh=tangle),
-    "foreign-state": ChangedCEL(refresh=lambda state, z: {"mine": state["mine"]} if state else {}),
-    "every-image": ChangedCEL(lambda loss, z, y: PLAIN.loss({}, z[1:], y[1:]).loss),
-    "order": ChangedCEL(lambda loss, z, y: loss * (1 + z[0].square().sum())),
-    "labels": ChangedCEL(),
-    "undefined-statistics": ChangedCEL(refresh=lambda state, z: {"mean": z.mean(0)}),
-    "absent-classes": ChangedCEL(lambda loss, z, y: loss * float((y == 2).any())),
-    "no-signal": ChangedCEL(lambda loss, z, y: loss + z.square().sum()),
-    "equal-features": ChangedCEL(lambda loss, z, y: loss + 1),
-    "shift": ChangedCEL(lambda loss, z, y: loss * (1 + z.square().mean())),
-    "weight": ChangedCEL(lambda loss, z, y: loss + Unscaled.apply(z)),
+    "gradient": Changed(lambda loss, z, y: 0 * loss),
+    "inputs": Changed(lambda loss, z, y: loss + write(z)),
+    "small-batches": Changed(lambda loss, z, y: loss.sqrt()),
+    "undefined-features": Changed(lambda loss, z, y: PLAIN.loss({}, z.nan_to_num(), y).loss),
+    "stored-state": Changed(refresh=tangle),
+    "foreign-state": Changed(refresh=lambda state, z: {"mine": state["mine"]} if state else {}),
+    "every-image": Changed(lambda loss, z, y: PLAIN.loss({}, z[1:], y[1:]).loss),
+    "order": Changed(lambda loss, z, y: loss * (1 + z[0].square().sum())),
+    "labels": Changed(),
+    "undefined-statistics": Changed(refresh=lambda state, z: {"mean": z.mean(0)}),
+    "absent-classes": Changed(lambda loss, z, y: loss * float((y == 2).any())),
+    "no-signal": Changed(lambda loss, z, y: loss + z.square().sum()),
+    "equal-features": Changed(lambda loss, z, y: loss + 1),
+    "shift": Changed(lambda loss, z, y: loss * (1 + z.square().mean())),
+    "weight": Changed(lambda loss, z, y: loss + Unscaled.apply(z)),
 }
 
 
@@ -116,38 +105,36 @@ def test_every_check_has_a_loss_that_breaks_it() -> None:
     """None is without one; a defence's last check has its own below."""
     names = [check.__name__.removeprefix("_check_").replace("_", "-") for check in CEL_TESTS]
     assert names == list(LOSSES)
-    assert [check.__name__ for check in DEFENCE_TESTS[8:]] == ["_check_one_step"]
+    assert [check.__name__ for check in DEFENCE_TESTS[8:]] == ["_check_one_update"]
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_loss_with_one_fault_is_refused(name: str) -> None:
     """By the check of this fault, and the unchanged loss by none."""
     check = find_check(CEL_TESTS, name)
-    check(LossCase.of_cel(lambda: PLAIN, features=4))
+    check(LossCase(lambda: TermLoss(PLAIN.term), features=4, least=0.0))
     with pytest.raises((FedcelError, KeyError)):
-        check(LossCase.of_cel(lambda: LOSSES[name], features=4))  # type: ignore[arg-type, return-value]
+        check(LossCase(lambda: LOSSES[name], features=4, least=0.0))
 
 
 def test_a_loss_below_zero_is_refused() -> None:
-    """By the first batch."""
-    case = LossCase.of_cel(lambda: ChangedCEL(lambda loss, z, y: loss - 9), features=4)
+    """By the first batch; of a defence it may be."""
+    negative = Changed(lambda loss, z, y: loss - 9)
+    CEL_TESTS[0](LossCase(lambda: negative, features=4))
     with pytest.raises(ContractError, match=r"0 or more, is -\d"):
-        CEL_TESTS[0](case)
+        CEL_TESTS[0](LossCase(lambda: negative, features=4, least=0.0))
 
 
-def test_a_second_step_of_a_defence_must_change_nothing() -> None:
+def test_a_second_update_of_a_defence_must_change_nothing() -> None:
     """One that counts its steps is refused."""
-    check = find_check(DEFENCE_TESTS, "one-step")
-    check(LossCase.of_defence(ChangedDefence, features=4, shape=(1, 4, 4)))
-
-    def build() -> ChangedDefence:
-        return ChangedDefence(
-            refresh=lambda state, z: state or {"count": torch.zeros(1)},
-            step=lambda state: {"count": state["count"] + 1},
-        )
-
-    with pytest.raises(ContractError, match="a second `step`"):
-        check(LossCase.of_defence(build, features=4, shape=(1, 4, 4)))
+    check = find_check(DEFENCE_TESTS, "one-update")
+    check(LossCase(Changed, features=4))
+    counting = Changed(
+        refresh=lambda state, z: state or {"count": torch.zeros(1)},
+        update=lambda state: {"count": state["count"] + 1},
+    )
+    with pytest.raises(ContractError, match="a second `update`"):
+        check(LossCase(lambda: counting, features=4))
 
 
 class Doubled:

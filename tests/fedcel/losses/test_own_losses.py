@@ -7,22 +7,23 @@ import torch
 from torch import Tensor
 
 from fedcel.errors import FailedError, PluginError
-from fedcel.losses.cel import CutShape, FeatureBatches, Plain, State, Stateless, Term
+from fedcel.losses import Batch, ClientLoss
+from fedcel.losses.cel import CutShape, FeatureBatches, Plain, State, Term
 from fedcel.settings import Settings, parse_settings
 from tests.fedcel.losses.single import options, single
 
 SHAPE = (1, 4, 4)
 
 
-class Spread(Stateless):
+class Spread(ClientLoss):
     """A loss that holds the contract: the mean variance of each class; it takes any arguments."""
 
     def __init__(self, *arguments: object) -> None:
         self.plain = single(Plain(penalty="linear"))
 
-    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
+    def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
         """Return the spread."""
-        return self.plain.loss(state, z, y, measure)
+        return self.plain.loss(state, batch.z, batch.y, measure)
 
 
 def change_loss(change: Callable[[Term, Tensor, Tensor], object]) -> type[Spread]:
@@ -31,9 +32,9 @@ def change_loss(change: Callable[[Term, Tensor, Tensor], object]) -> type[Spread
     class Changed(Spread):
         """One line of the contract is broken."""
 
-        def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
+        def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
             """Return the changed term."""
-            return change(super().loss(state, z, y, measure), z, y)  # type: ignore[return-value]
+            return change(super().loss(state, batch, measure), batch.z, batch.y)  # type: ignore[return-value]
 
     return Changed
 
@@ -44,7 +45,7 @@ Undefined = change_loss(lambda term, z, y: Term(z.sum() * torch.nan, {}))
 Steep = change_loss(lambda term, z, y: term._replace(loss=term.loss.sqrt()))
 Flat = change_loss(lambda term, z, y: term._replace(loss=term.loss.detach()))
 Random = change_loss(lambda term, z, y: Term(term.loss * torch.rand(()), {}))
-Hiding = change_loss(lambda term, z, y: Spread().loss({}, z.nan_to_num(), y, False))
+Hiding = change_loss(lambda term, z, y: Spread().plain.loss({}, z.nan_to_num(), y, False))
 
 
 class Shuffling(Spread):
@@ -58,12 +59,12 @@ class Shuffling(Spread):
 
 
 class Writing(Spread):
-    """Writes to the features it is given."""
+    """Writes to the images it is given."""
 
-    def step(self, state: State, z: Tensor, y: Tensor) -> State:
-        """Change the features."""
-        z.zero_()
-        return state
+    def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
+        """Change the images."""
+        batch.x.zero_()
+        return super().loss(state, batch, measure)
 
 
 class Counted(Spread):
@@ -79,16 +80,16 @@ class Counted(Spread):
 class Changing(Counted):
     """Changes its state in the loss."""
 
-    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
+    def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
         """Count the calls."""
         state["count"].add_(1)
-        return super().loss(state, z, y, measure)
+        return super().loss(state, batch, measure)
 
 
 class Forgetting(Counted):
-    """Returns no state from its step."""
+    """Returns no state from its update."""
 
-    def step(self, state: State, z: Tensor, y: Tensor) -> State:
+    def update(self, state: State) -> State:
         """Return nothing."""
         return None  # type: ignore[return-value]
 
@@ -103,15 +104,15 @@ class Remembering(Counted):
         self.count = sum(len(y) for _, y in batches())
         return {}
 
-    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
+    def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
         """Use the note."""
-        return Term(super().loss(state, z, y).loss / self.count, {})
+        return Term(super().loss(state, batch).loss / self.count, {})
 
 
 class Crashing(Spread):
     """Raises."""
 
-    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
+    def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
         """Raise an error of its own."""
         raise KeyError("centre of class 7")
 
@@ -119,12 +120,12 @@ class Crashing(Spread):
 class Late(Spread):
     """Holds the contract until it has seen features of 5 and more."""
 
-    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
+    def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
         """Raise on large features, return a tensor on larger ones."""
-        term = super().loss(state, z, y, measure)
-        if z.max() > 50:
+        term = super().loss(state, batch, measure)
+        if batch.z.max() > 50:
             return term.loss  # type: ignore[return-value]
-        if z.max() > 5:
+        if batch.z.max() > 5:
             raise IndexError("too large")
         return term
 
@@ -145,7 +146,7 @@ BROKEN = {
     "Writing": "left as they are; they were written to",
     "Hiding": "of NaN the loss must not be finite",
     "Changing": "`loss` must leave the state as it is; it changed 'count'",
-    "Forgetting": "`step` must return the state, .* it returned NoneType",
+    "Forgetting": "`update` must return the state, .* it returned NoneType",
 }
 
 
@@ -176,7 +177,7 @@ def test_a_loss_that_holds_the_contract_is_let_through() -> None:
     z = torch.randn(9, 4, generator=torch.Generator().manual_seed(1))
     y = torch.arange(9) % 3
     assert loss is not None
-    term, expected = loss.loss({}, z, y), Spread().loss({}, z, y)
+    term, expected = loss.loss({}, z, y), Spread().plain.loss({}, z, y)
     assert term.loss == expected.loss
     assert term.metrics == expected.metrics
 
@@ -197,7 +198,7 @@ def test_a_moving_threshold_does_not_repeat_the_checks(monkeypatch: pytest.Monke
     """A client whose server moves the threshold builds its loss anew each round."""
     made: list[object] = []
     monkeypatch.setattr(Spread, "__init__", lambda self, *arguments: made.append(arguments))
-    monkeypatch.setattr(Spread, "loss", lambda _, s, z, y, m=True: Term(z.var(), {}))
+    monkeypatch.setattr(Spread, "loss", lambda _, s, batch, m=True: Term(batch.z.var(), {}))
     kind = f"{__name__}:Spread"
     for threshold in (0.5, 0.25):
         made.clear()
@@ -205,53 +206,62 @@ def test_a_moving_threshold_does_not_repeat_the_checks(monkeypatch: pytest.Monke
     assert len(made) == 1
 
 
-class Squares:
+class Squares(ClientLoss):
     """A defence with a loss that holds its contract."""
 
     def __init__(self, settings: Settings, shape: tuple[int, ...]) -> None:
         self.size = settings.net.features
 
-    def refresh(self, state: State | None, generator: torch.Generator) -> State:
-        """Return no state."""
-        return {}
-
-    def loss(
-        self, state: State, x: Tensor, z: Tensor, smashed: Tensor, measure: bool = True
-    ) -> Term:
+    def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
         """Return the mean square."""
-        return Term(smashed.square().mean(), {})
-
-    def step(self, state: State) -> State:
-        """Return the state."""
-        return state
+        return Term(batch.smashed.square().mean(), {})
 
 
 class Blind(Squares):
     """Looks at the images alone."""
 
-    def loss(
-        self, state: State, x: Tensor, z: Tensor, smashed: Tensor, measure: bool = True
-    ) -> Term:
+    def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
         """Return what no feature moves."""
-        return Term(x.mean(), {})
+        return Term(batch.x.mean(), {})
 
 
 class Narrow(Squares):
     """Takes two images at least."""
 
-    def loss(
-        self, state: State, x: Tensor, z: Tensor, smashed: Tensor, measure: bool = True
-    ) -> Term:
+    def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
         """Return a variance, which one image has not."""
-        return Term(smashed.sub(smashed.mean(0)).square().sum() / (len(z) - 1), {})
+        gap = batch.smashed - batch.smashed.mean(0)
+        return Term(gap.square().sum() / (len(gap) - 1), {})
 
 
 class Listing(Squares):
     """Returns a list as its state."""
 
-    def refresh(self, state: State | None, generator: torch.Generator) -> State:
+    def refresh(
+        self, state: State | None, batches: FeatureBatches, generator: torch.Generator
+    ) -> State:
         """Return no dictionary."""
         return []  # type: ignore[return-value]
+
+
+class Former:
+    """A loss as version 0.2 took it."""
+
+    refresh = Spread.refresh
+    loss = Spread.loss
+
+    def __init__(self, *arguments: object) -> None:
+        """Take anything."""
+
+    def step(self, state: State, z: Tensor, y: Tensor) -> State:
+        """Return the state."""
+        return state
+
+
+def test_a_loss_of_a_former_version_is_told_what_has_another_name() -> None:
+    """What it lacks, and what it has instead."""
+    with pytest.raises(PluginError, match=r"lacks refresh, loss or update; `step` is `update\(st"):
+        build("Former")
 
 
 def test_a_defence_is_held_to_its_contract() -> None:

@@ -1,6 +1,6 @@
 """Terms beside the potential: names, weights, the clip, passes of their own, one client and K."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from fedcel.federation import client_step
 from fedcel.federation.local_steps import StepState
 from fedcel.losses import (
     Batch,
+    ClientLoss,
     GradientRule,
     States,
     WeightedTerm,
@@ -22,14 +23,7 @@ from fedcel.losses import (
 )
 from fedcel.losses.cel import Gated, Plain
 from fedcel.losses.defences import CEB, Adversarial, LearnedNoise, NoPeek
-from fedcel.losses.protocol import (
-    ConditionalEntropy,
-    FeatureBatches,
-    FeatureReader,
-    StackedFeatures,
-    State,
-    Term,
-)
+from fedcel.losses.protocol import FeatureBatches, FeatureReader, StackedFeatures, State, Term
 from fedcel.losses.terms import JOINT
 from fedcel.nets import Cut, FlatNet, SplitNet
 from fedcel.posterior import LangevinContext, RoundPlan, build_sampler
@@ -82,16 +76,14 @@ def make_reader(clients: int = 1) -> FeatureReader:
     return read
 
 
-def of_cel(
-    loss: ConditionalEntropy, weight: float = 1.0, rule: GradientRule = JOINT
-) -> WeightedTerm:
+def of_cel(loss: ClientLoss, weight: float = 1.0, rule: GradientRule = JOINT) -> WeightedTerm:
     """Return a conditional entropy loss as a term."""
     return WeightedTerm("cel", cel_term(loss), weight, rule)
 
 
 def of_defence(loss: Any, weight: float = 1.0, rule: GradientRule = JOINT) -> WeightedTerm:
     """Return a defence as a term."""
-    return WeightedTerm("defence", defence_term(loss), weight, rule)
+    return WeightedTerm("defence", defence_term(loss), weight, rule, purpose="defence")
 
 
 BOTH = [of_cel(GATED, 0.5), of_defence(ADVERSARY, 2.0)]
@@ -110,7 +102,7 @@ def store(terms: Sequence[WeightedTerm], states: States, stored: State | None = 
 
 def add(terms: Sequence[WeightedTerm], states: States, own: Batch, measure: bool = False) -> Term:
     """Return the sum of the terms, as a step adds them, and all metrics."""
-    values = [weighted.evaluate(states[weighted.name], own, measure) for weighted in terms]
+    values = [weighted.loss(states[weighted.name], own, measure) for weighted in terms]
     metrics = {name: number for value in values for name, number in value.metrics.items()}
     return Term(torch.stack([value.loss for value in values]).sum(0), metrics)
 
@@ -179,7 +171,7 @@ def test_weighted_sum() -> None:
 
 
 @pytest.mark.parametrize("cel", [PLAIN, GATED])
-def test_a_loose_clip_changes_nothing(cel: ConditionalEntropy) -> None:
+def test_a_loose_clip_changes_nothing(cel: ClientLoss) -> None:
     """A bound of 1e9: value to the bit, gradients at z and at theta 1e-6 apart."""
     free, bound = [of_cel(cel, 0.5)], [of_cel(cel, 0.5, GradientRule(1e9))]
     states = start(free)
@@ -278,7 +270,7 @@ def test_one_backward_moves_both_parts() -> None:
     torch.testing.assert_close(own.z.grad, alone + base)
     for weighted in BOTH:
         before = states[weighted.name]
-        after = weighted.term.update(before, own)
+        after = weighted.term.update(before)
         assert after.keys() == before.keys()
         assert not torch.equal(after["theta"], before["theta"])
         assert after["theta"].grad is None
@@ -291,18 +283,17 @@ def test_a_part_that_does_not_act_keeps_its_state() -> None:
     for acting, prefix in ((BOTH[1:], "cel."), (BOTH[:1], "defence.")):
         later = start(acting, state)
         for weighted in acting:
-            name, term = weighted.name, weighted.term
-            later[name] = term.refresh(later[name], make_reader(), [streams], 7)
+            name = weighted.name
+            later[name] = weighted.refresh(later[name], make_reader(), [streams], 7)
         torch.autograd.backward(add(acting, later, batch()).loss.sum())
-        later = {w.name: w.term.update(later[w.name], batch()) for w in acting}
+        later = {w.name: w.term.update(later[w.name]) for w in acting}
         kept = store(acting, later, state)
         assert kept.keys() == state.keys()
         for name in state:
             assert (kept[name] is state[name]) == name.startswith(prefix), name
 
 
-@dataclass(frozen=True)
-class Counting:
+class Counting(ClientLoss):
     """A loss whose state is the number that its generator draws, and how often it was."""
 
     def refresh(
@@ -312,17 +303,12 @@ class Counting:
         calls = torch.zeros(()) if state is None else state["calls"]
         return {"draw": torch.rand((), generator=generator), "calls": calls + 1}
 
-    loss = PLAIN.loss
-    step = PLAIN.step
-
 
 def test_each_refresh_draws_anew() -> None:
     """The step's number names the stream; the state of the last one is handed on."""
     counting = of_cel(Counting())
     first = start([counting])["cel"]
-    second, other = (
-        counting.term.refresh(first, make_reader(), [streams], step) for step in (5, 6)
-    )
+    second, other = (counting.refresh(first, make_reader(), [streams], step) for step in (5, 6))
     assert len({float(s["draw"]) for s in (first, second, other)}) == 3
     assert second["calls"] == 2
     expected = {0: first, 5: second, 6: other}
@@ -337,7 +323,7 @@ def test_a_loss_sees_features_in_units_of_their_noise() -> None:
     scale = (torch.rand(1, 9, 4, generator=stream) + 0.5).requires_grad_()
     scaled = plain._replace(noise_scale=scale)
     spread = add([of_cel(PLAIN, 2.0)], {"cel": {}}, scaled).loss
-    expected = 2.0 * PLAIN.evaluate({}, plain.z / scale, plain.y, False).loss
+    expected = 2.0 * PLAIN.term.loss({}, plain._replace(z=plain.z / scale), False).loss
     torch.testing.assert_close(spread, expected)
     slopes = torch.autograd.grad(spread.sum(), [plain.z, scale])
     for slope_of_mine, slope_expected in zip(
@@ -369,62 +355,53 @@ def test_a_clip_holds_at_features_in_units_of_their_noise() -> None:
 
 
 @dataclass(frozen=True)
-class Watching:
-    """A loss and a defence that know one client only, and note the shapes that they are shown."""
+class Watching(ClientLoss):
+    """A loss that notes the shapes that it is shown."""
 
-    seen: list[tuple[object, ...]] = field(default_factory=list)
+    seen: list[object] = field(default_factory=list)
 
-    def refresh(self, state: State | None, *inputs: object) -> State:
-        """Note the features, if there are any, and return a weight that learns."""
-        if len(inputs) == 2:
-            self.seen.append(("refresh", *((tuple(z.shape), len(y)) for z, y in inputs[0]())))  # type: ignore[operator]
+    def refresh(
+        self, state: State | None, batches: FeatureBatches, generator: torch.Generator
+    ) -> State:
+        """Note the features, and return a weight that learns."""
+        self.seen.extend((tuple(z.shape), len(y)) for z, y in batches())
         weight = torch.ones(4) if state is None else state["weight"].detach() + 1
         return {"weight": weight.clone().requires_grad_()}
 
-    def loss(self, state: State, *inputs: object) -> Term:
+    def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
         """Note what is there; the value is a weighted mean of the features."""
-        *tensors, measure = inputs
-        self.seen.append((*(tuple(part.shape) for part in tensors), measure))  # type: ignore[attr-defined]
-        z = tensors[0] if len(tensors) == 2 else tensors[1]
-        value = (z * state["weight"]).mean()  # type: ignore[operator]
+        self.seen.append((*(tuple(part.shape) for part in batch[:4]), measure))
+        value = (batch.z * state["weight"]).mean()
         return Term(value, {"mean": value.detach()} if measure else {})
 
-    def step(self, state: State, *inputs: Tensor) -> State:
+    def update(self, state: State) -> State:
         """Take a step of gradient descent."""
-        self.seen.append(("step", *(tuple(part.shape) for part in inputs)))
+        assert state["weight"].grad is not None
         moved = state["weight"].detach() - state["weight"].grad
         return {"weight": moved.requires_grad_()}
 
 
-def test_a_loss_of_one_client_sees_no_row_of_clients() -> None:
+@pytest.mark.parametrize("make", [of_cel, of_defence])
+def test_a_loss_of_one_client_sees_no_row_of_clients(make: Callable[..., WeightedTerm]) -> None:
     """Features, labels, images and states are the client's own; value and metrics get the row."""
-    for make, shown, of_step in (
-        (of_cel, [(9, 4), (9,)], [(9, 4), (9,)]),
-        (of_defence, [(9, 1, 4, 4), (9, 4), (9, 4)], []),
-    ):
-        own, watching = batch(), Watching()
-        weighted = make(watching, 0.5)  # type: ignore[operator]
-        stored = {f"{weighted.name}.weight": torch.ones(4), "other": torch.ones(1)}
-        states = start([weighted], stored)
-        assert torch.equal(states[weighted.name]["weight"], torch.full((1, 4), 2.0))
-        term = add([weighted], states, own, measure=True)
-        torch.testing.assert_close(term.loss, own.z.mean().detach().reshape(1) * 2 * 0.5)
-        torch.testing.assert_close(term.metrics, {"mean": own.z.mean().detach().reshape(1) * 2})
-        torch.autograd.backward(term.loss.sum())
-        torch.testing.assert_close(own.z.grad, torch.full((1, 9, 4), 2 * 0.5 / 36))
-        after = weighted.term.update(states[weighted.name], own)
-        kept = store([weighted], {weighted.name: after}, stored)
-        assert kept.keys() == stored.keys()
-        expected = 2 - 0.5 * own.z.detach().sum((0, 1)) / 36
-        torch.testing.assert_close(kept[f"{weighted.name}.weight"].detach(), expected)
-        assert add([weighted], states, own).metrics == {}
-        pieces = [("refresh", ((16, 4), 16), ((8, 4), 8))] if make is of_cel else []
-        assert watching.seen == [
-            *pieces,
-            (*shown, True),
-            ("step", *of_step),
-            (*shown, False),
-        ]
+    own, watching = batch(), Watching()
+    weighted = make(watching, 0.5)
+    stored = {f"{weighted.name}.weight": torch.ones(4), "other": torch.ones(1)}
+    states = start([weighted], stored)
+    assert torch.equal(states[weighted.name]["weight"], torch.full((1, 4), 2.0))
+    term = add([weighted], states, own, measure=True)
+    torch.testing.assert_close(term.loss, own.z.mean().detach().reshape(1) * 2 * 0.5)
+    torch.testing.assert_close(term.metrics, {"mean": own.z.mean().detach().reshape(1) * 2})
+    torch.autograd.backward(term.loss.sum())
+    torch.testing.assert_close(own.z.grad, torch.full((1, 9, 4), 2 * 0.5 / 36))
+    after = weighted.term.update(states[weighted.name])
+    kept = store([weighted], {weighted.name: after}, stored)
+    assert kept.keys() == stored.keys()
+    expected = 2 - 0.5 * own.z.detach().sum((0, 1)) / 36
+    torch.testing.assert_close(kept[f"{weighted.name}.weight"].detach(), expected)
+    assert add([weighted], states, own).metrics == {}
+    shown = (9, 1, 4, 4), (9, 4), (9, 4), (9,)
+    assert watching.seen == [((16, 4), 16), ((8, 4), 8), (*shown, True), (*shown, False)]
 
 
 @pytest.mark.parametrize("clip", [None, 0.05])
@@ -439,7 +416,7 @@ def test_several_clients_are_each_of_them(clip: float | None) -> None:
     states = start_terms(terms, [None] * 3, reader, [stream_of(k) for k in range(3)])  # type: ignore[misc]
     together = add(terms, states, own, measure=True)
     torch.autograd.backward(together.loss.sum())
-    after = {w.name: w.term.update(states[w.name], own) for w in terms}
+    after = {w.name: w.term.update(states[w.name]) for w in terms}
     kept = part_states(terms, after, [None] * 3)
     for k in range(3):
 
@@ -460,7 +437,7 @@ def test_several_clients_are_each_of_them(clip: float | None) -> None:
             torch.testing.assert_close(together.metrics[name][k], value[0])
         assert own.z.grad is not None
         torch.testing.assert_close(own.z.grad[k], leaf.grad[0])  # type: ignore[index]
-        own_after = {w.name: w.term.update(mine[w.name], alone) for w in terms}
+        own_after = {w.name: w.term.update(mine[w.name]) for w in terms}
         for name, tensor in store(terms, own_after).items():
             torch.testing.assert_close(kept[k][name], tensor)
     assert not torch.equal(kept[0]["cel.theta"], kept[1]["cel.theta"])
@@ -468,12 +445,12 @@ def test_several_clients_are_each_of_them(clip: float | None) -> None:
 
 RULES = {
     "joint": (JOINT, JOINT),
-    "own passes": (GradientRule(None, 0.0), GradientRule(None, 0.0)),
-    "means": (GradientRule(None, 0.5), GradientRule(None, 0.9)),
-    "a mean and none": (GradientRule(None, 0.7), GradientRule(None, 0.0)),
-    "none and a mean": (GradientRule(None, 0.0), GradientRule(None, 0.7)),
-    "a mean and joint": (GradientRule(None, 0.7), JOINT),
-    "joint and a mean": (JOINT, GradientRule(None, 0.7)),
+    "own passes": (GradientRule(own_pass=True), GradientRule(own_pass=True)),
+    "means": (GradientRule(own_pass=True, momentum=0.5), GradientRule(own_pass=True, momentum=0.9)),
+    "a mean and none": (GradientRule(own_pass=True, momentum=0.7), GradientRule(own_pass=True)),
+    "none and a mean": (GradientRule(own_pass=True), GradientRule(own_pass=True, momentum=0.7)),
+    "a mean and joint": (GradientRule(own_pass=True, momentum=0.7), JOINT),
+    "joint and a mean": (JOINT, GradientRule(own_pass=True, momentum=0.7)),
 }
 """How the gradients of two terms reach the parameters."""
 
@@ -541,25 +518,16 @@ def test_a_pass_of_its_own_reaches_the_encoder_alone() -> None:
     net = SplitNet(nn.Sequential(nn.Flatten(), nn.Linear(16, 4)), nn.Linear(4, 3), Cut(0.0), 4)
     nets = FlatNet(net)
 
-    @dataclass(frozen=True)
-    class Confident:
+    class Confident(ClientLoss):
         """A loss of the head's answers."""
 
-        def refresh(self, state: State | None, generator: torch.Generator) -> State:
-            """Return no state."""
-            return {}
-
-        def loss(self, state: State, x: Tensor, z: Tensor, smashed: Tensor, measure: bool) -> Term:
+        def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
             """Return the answers' mean square."""
-            return Term(net.answer(smashed).square().mean(), {})
-
-        def step(self, state: State) -> State:
-            """Return the state."""
-            return state
+            return Term(net.answer(batch.smashed).square().mean(), {})
 
     gradients = {}
     own = batch()
-    for case, rule in (("none", None), ("joint", JOINT), ("own", GradientRule(None, 0.0))):
+    for case, rule in (("none", None), ("joint", JOINT), ("own", GradientRule(own_pass=True))):
         terms = [] if rule is None else [of_defence(Confident(), 1.0, rule)]
         before = nets.vectors.clone()
         z = nets.encode(own.x)

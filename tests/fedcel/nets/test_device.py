@@ -7,10 +7,9 @@ from torch import nn
 from fedcel import run_parts
 from fedcel.data import Images
 from fedcel.federation import ClientUpdate
-from fedcel.losses import GradientRule, WeightedTerm
+from fedcel.losses import ClientLoss, GradientRule, WeightedTerm
 from fedcel.losses.cel import CEL
 from fedcel.losses.defences import Adversarial, NoPeek
-from fedcel.losses.protocol import ConditionalEntropy
 from fedcel.losses.terms import _place_state
 from fedcel.nets import FlatNet, Strided, build_net
 from fedcel.nets.device import CPU, fastest_device
@@ -36,7 +35,7 @@ LOSSES = {
 }
 
 
-def build(name: str) -> ConditionalEntropy:
+def build(name: str) -> ClientLoss:
     """Return a loss by its kind and what else is set."""
     settings = CEL.model_validate({"kind": name.split()[0]} | LOSSES[name])
     return single(settings, CLASSES, FEATURES, 0.3)
@@ -60,7 +59,7 @@ def test_the_stand_in_refuses_what_a_gpu_refuses() -> None:
 
 def weighted_cel(name: str, clip: float | None = 1.0) -> WeightedTerm:
     """Return a loss as a term of weight 1."""
-    return WeightedTerm("cel", cel_term(build(name)), 1.0, GradientRule(clip))
+    return WeightedTerm("cel", cel_term(build(name)), 1.0, GradientRule(clip), refresh_every=1)
 
 
 def build_flat() -> FlatNet:
@@ -88,7 +87,6 @@ def update(
         local=LocalSettings(steps=6, batch_size=12, augment="affine-flip", balance=True),
         streams=lambda p: make_generator(3, p),
         terms=terms,
-        refresh_every=1,
         control_variate=torch.zeros_like(received),
     )
 

@@ -30,7 +30,7 @@ def train(
     states: list[State | None] = [None] * count
     for number in (1, 2):
         clients = [begin(k, number, states[k], variate) for k in range(count)]
-        updates = train_clients(nets, received, clients, local=LOCAL, terms=[term], refresh_every=1)
+        updates = train_clients(nets, received, clients, local=LOCAL, terms=[term])
         states = [update.state for update in updates]
     return updates
 

@@ -168,13 +168,15 @@ def test_a_disk_that_is_full_in_the_middle_names_what_goes_on(
 
 ENDING = """
 import os
-from fedcel.losses.cel import PlainCEL, Stateless, Term
+from fedcel.losses.cel import PlainCEL, Term
+from fedcel.losses import ClientLoss
 
-class Ending(Stateless):
+class Ending(ClientLoss):
     def __init__(self, *arguments):
         self.plain = PlainCEL(classes=10, penalty="linear")
 
-    def loss(self, state, z, y, measure=True):
+    def loss(self, state, batch, measure=True):
+        z, y = batch.z, batch.y
         if z.min() >= 0 and z.max() <= 1 and len(y) > 2:
             os._exit(0)
         return Term(self.plain(z, y), {})

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from fedcel.data import Images
 from fedcel.errors import SettingsError
 from fedcel.files import read_json
-from fedcel.losses.cel import State, Stateless, Term
+from fedcel.losses import Batch, ClientLoss
+from fedcel.losses.cel import State, Term
 from fedcel.run_parts import count_clients_at_once
 from fedcel.settings import parse_settings
 from sims.bench import scenario
@@ -74,15 +74,15 @@ class _Shown:
         return None
 
 
-class OneClient(Stateless):
+class OneClient(ClientLoss):
     """A loss of one's own, which knows one client's batch."""
 
     def __init__(self, *_: object) -> None:
         """Take what a loss is built of."""
 
-    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
+    def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
         """Return the features' mean square."""
-        return Term(z.square().mean(), {})
+        return Term(batch.z.square().mean(), {})
 
 
 ONE_CLIENT = {"cel.kind": f"{__name__}:OneClient"}

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
-from torch import Tensor, nn
+from torch import nn
 
 from fedcel.errors import DataError, FailedError, NetError, PluginError
-from fedcel.losses.cel import PlainCEL, State, Stateless, Term
+from fedcel.losses import Batch, ClientLoss
+from fedcel.losses.cel import PlainCEL, State, Term
 from fedcel.settings import NetSettings, parse_settings
 from sims.commands.main import main
 from sims.engines.simulate import check_parts, simulate
@@ -18,50 +19,50 @@ from tests.sims.small import CLUSTERED
 OURS = {"strategy.name": "strategies:PosteriorStrategy"}
 
 
-class Spread(Stateless):
+class Spread(ClientLoss):
     """A loss that holds its contract."""
 
     def __init__(self, *arguments: object) -> None:
         self.plain = PlainCEL(classes=10, penalty="linear")
 
-    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
+    def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
         """Return the spread."""
-        return Term(self.plain(z, y), {})
+        return Term(self.plain(batch.z, batch.y), {})
 
 
 class Bounded(Spread):
     """Knows features in [0, 1] alone to be real ones, and raises at those."""
 
-    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
+    def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
         """Raise in training; the features that a run checks it with are normal."""
-        if z.min() >= 0 and z.max() <= 1 and len(y) > 2:
+        if batch.z.min() >= 0 and batch.z.max() <= 1 and len(batch.y) > 2:
             raise LookupError("a real batch")
-        return super().loss(state, z, y, measure)
+        return super().loss(state, batch, measure)
 
 
 class Undefined(Spread):
     """Returns NaN of features in [0, 1]."""
 
-    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
+    def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
         """Return NaN in training."""
-        term = super().loss(state, z, y, measure)
-        return Term(term.loss * torch.nan, {}) if z.min() >= 0 and len(y) > 2 else term
+        term = super().loss(state, batch, measure)
+        return Term(term.loss * torch.nan, {}) if batch.z.min() >= 0 and len(batch.y) > 2 else term
 
 
 class Leaving(Spread):
     """Asks the process to end, as if all were done."""
 
-    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
+    def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
         """Exit with 0 in training."""
-        if z.min() >= 0 and z.max() <= 1 and len(y) > 2:
+        if batch.z.min() >= 0 and batch.z.max() <= 1 and len(batch.y) > 2:
             raise SystemExit(0)
-        return super().loss(state, z, y, measure)
+        return super().loss(state, batch, measure)
 
 
 class Crashing(Spread):
     """Raises always."""
 
-    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
+    def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
         """Raise."""
         raise LookupError("no batch")
 

@@ -5,7 +5,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedcel.losses.cel import Cluster, ConditionalEntropy
+from fedcel.losses import ClientLoss
+from fedcel.losses.cel import Cluster
 from tests.fedcel.losses.single import single
 
 POINTS = torch.tensor(
@@ -18,7 +19,7 @@ POINTS = torch.tensor(
 LABELS = torch.arange(12) // 4
 
 
-def cluster(clusters: int, classes: int = 3, original: bool = False) -> ConditionalEntropy:
+def cluster(clusters: int, classes: int = 3, original: bool = False) -> ClientLoss:
     """Return the linear loss; its value is the share-weighted spread itself."""
     form: Literal["original", "renormalised"] = "original" if original else "renormalised"
     return single(Cluster(penalty="linear", clusters=clusters, form=form), classes)

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from fedcel.losses.cel.gated import Gated
-from fedcel.losses.protocol import State, split_features
-from tests.fedcel.losses.single import single
+from fedcel.losses.protocol import State
+from tests.fedcel.losses.single import single, split_features
 
 Attention = Literal["ascend", "minimise", "detach", "floor"]
 

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from fedcel.errors import DataError, SettingsError
 from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.protocol import split_features
 from tests.fedcel.losses.cel.clusters import LABELS, POINTS, blobs, cluster, fresh
-from tests.fedcel.losses.single import single
+from tests.fedcel.losses.single import single, split_features
 
 
 def test_worked_example() -> None:

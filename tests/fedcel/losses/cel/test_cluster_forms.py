@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedcel.errors import DivergedError
+from fedcel.losses import ClientLoss
 from fedcel.losses.cel.cluster import Cluster
-from fedcel.losses.protocol import ConditionalEntropy, split_features
 from tests.fedcel.losses.cel.clusters import LABELS, POINTS, blobs, cluster, fresh
-from tests.fedcel.losses.single import single
+from tests.fedcel.losses.single import single, split_features
 
 MODES = [
     cluster(2),
@@ -23,7 +23,7 @@ MODES = [
 
 
 @pytest.mark.parametrize("mine", MODES)
-def test_gradcheck(mine: ConditionalEntropy) -> None:
+def test_gradcheck(mine: ClientLoss) -> None:
     """Centres are constants, the assignment is locally constant."""
     z = torch.randn(20, 3, generator=fresh(4)).double()
     y = torch.arange(20) % 3
@@ -88,7 +88,7 @@ def test_a_mixture_starts_from_clusters_without_covariances() -> None:
 
 
 @pytest.mark.parametrize("mine", MODES)
-def test_features_that_are_no_numbers(mine: ConditionalEntropy) -> None:
+def test_features_that_are_no_numbers(mine: ClientLoss) -> None:
     """Refused in the refresh and in the loss, with the class."""
     state = mine.refresh(None, split_features(POINTS, LABELS), fresh())
     for value in (torch.nan, torch.inf):

@@ -16,9 +16,8 @@ from fedcel.losses.cel.class_spread import (
 from fedcel.losses.cel.gated import attention_scores, attention_weights
 from fedcel.losses.cel.plain import Plain
 from fedcel.losses.cel.spread_penalties import log_penalty
-from fedcel.losses.protocol import split_features
 from tests.fedcel.losses.cel.gates import MODES, Attention, example, gated, slopes
-from tests.fedcel.losses.single import single
+from tests.fedcel.losses.single import single, split_features
 
 
 def by_hand(points: list[list[float]], y: Tensor, gate: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -95,7 +94,7 @@ def test_detach_is_the_gradient_of_fixed_weights() -> None:
     hand = 2 / 3 * alpha.sum(1, keepdim=True) * (z - weighted_means(z, alpha)[y])
     torch.testing.assert_close(z.grad, hand.detach())
     assert state["theta"].grad is None
-    assert torch.equal(mine.step(state, z, y)["theta"], state["theta"])
+    assert torch.equal(mine.update(state)["theta"], state["theta"])
 
 
 def test_metrics_of_each_class() -> None:
@@ -144,7 +143,7 @@ def test_step_is_adam_and_blind_to_the_weight(weight: float) -> None:
     for _ in range(3):
         before = state["theta"]
         torch.autograd.backward(weight * gated("minimise").loss(state, z, y).loss)
-        state = gated("minimise").step(state, z, y)
+        state = gated("minimise").update(state)
         adam.zero_grad()
         torch.autograd.backward(gated("minimise").loss({**state, "theta": oracle}, z, y).loss)
         adam.step()
@@ -158,7 +157,7 @@ def test_no_gradient_no_step() -> None:
     """A zero gradient, as a loss weighed by 0 leaves behind, moves nothing and is cleared."""
     z, y, state = example(5)
     torch.autograd.backward(0.0 * gated("ascend").loss(state, z, y).loss)
-    after = gated("ascend").step(state, z, y)
+    after = gated("ascend").update(state)
     assert all(torch.equal(after[name], tensor) for name, tensor in state.items())
     assert state["theta"].grad is None
 

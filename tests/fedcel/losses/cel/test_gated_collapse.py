@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.protocol import split_features
 from tests.fedcel.losses.cel.gates import Attention, example, gated
-from tests.fedcel.losses.single import single
+from tests.fedcel.losses.single import single, split_features
 
 
 def climb(attention: Attention) -> dict[str, Tensor]:
@@ -23,7 +22,7 @@ def climb(attention: Attention) -> dict[str, Tensor]:
     state = mine.refresh(None, split_features(z, y), generator)
     for _ in range(50):
         torch.autograd.backward(mine.loss(state, z, y, measure=False).loss)
-        state = mine.step(state, z, y)
+        state = mine.update(state)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # has a test of its own
         return mine.loss(state, z, y).metrics

@@ -10,11 +10,10 @@ from fedcel.losses.cel.class_spread import class_members
 from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.cel.gated import attention_scores, attention_weights
 from fedcel.losses.cel.hybrid import Hybrid, first_of_each_class
-from fedcel.losses.protocol import split_features
 from fedcel.named_tensors import add_prefix, select_prefix
 from tests.fedcel.losses.cel.gates import gated
 from tests.fedcel.losses.cel.readers import read_clients
-from tests.fedcel.losses.single import single
+from tests.fedcel.losses.single import single, split_features
 
 
 def hybrid(clusters: int, classes: int = 3) -> Any:
@@ -107,7 +106,7 @@ def test_states_keep_their_names() -> None:
     mine = hybrid(2)
     state = mine.refresh(None, split_features(z, y), fresh(14))
     torch.autograd.backward(mine.loss(state, z, y).loss)
-    after = mine.step(state, z, y)
+    after = mine.update(state)
     assert after.keys() == state.keys()
     assert not torch.equal(after["gated.theta"], state["gated.theta"])
     assert torch.equal(after["cluster.centres"], state["cluster.centres"])

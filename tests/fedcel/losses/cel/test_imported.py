@@ -4,16 +4,16 @@ from functools import partial
 
 import pytest
 import torch
-from torch import Tensor
 
 from fedcel.errors import PluginError
 from fedcel.federation import RoundRequest
-from fedcel.losses.cel import CEL, Penalty, Stateless, Term, channel_penalty, class_members
-from fedcel.losses.protocol import State, split_features
+from fedcel.losses import Batch, ClientLoss
+from fedcel.losses.cel import CEL, Penalty, Term, channel_penalty, class_members
+from fedcel.losses.protocol import State
 from fedcel.run_parts import build_workspace_net
 from fedcel.settings import parse_settings
 from tests.fedcel.federation.one_client import update_one
-from tests.fedcel.losses.single import options, single
+from tests.fedcel.losses.single import options, single, split_features
 
 
 def mine(cel: CEL, penalty: Penalty, features: int, classes: int) -> object:
@@ -21,16 +21,16 @@ def mine(cel: CEL, penalty: Penalty, features: int, classes: int) -> object:
     return Charged(penalty)
 
 
-class Charged(Stateless):
+class Charged(ClientLoss):
     """What a penalty charges for the features as spreads."""
 
     def __init__(self, penalty: Penalty) -> None:
         self.penalty = penalty
 
-    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
+    def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
         """Return the mean charge of the squared features' sums."""
-        classes = class_members(y, 10, z).one_hot
-        return Term(self.penalty(classes.T @ z.square().sum(1)).mean(), {})
+        classes = class_members(batch.y, 10, batch.z).one_hot
+        return Term(self.penalty(classes.T @ batch.z.square().sum(1)).mean(), {})
 
 
 def nothing(cel: CEL, penalty: object, features: int, classes: int) -> object:
@@ -43,7 +43,9 @@ def test_own_kinds() -> None:
     built = single(options(kind=f"{__name__}:mine"), 10, 64, 0.0001)
     z, y = torch.randn(6, 64, generator=torch.Generator().manual_seed(1)), torch.arange(6) % 3
     penalty = partial(channel_penalty, features=64, sigma=0.0001)
-    assert torch.equal(built.loss({}, z, y).loss, Charged(penalty).loss({}, z, y).loss)
+    assert torch.equal(
+        built.loss({}, z, y).loss, Charged(penalty).loss({}, Batch.of_features(z, y)).loss
+    )
     with pytest.raises(PluginError, match="64, which lacks"):
         single(options(kind=f"{__name__}:nothing"), 10, 64, 0.3)
     with pytest.raises(PluginError, match="cannot be called"):

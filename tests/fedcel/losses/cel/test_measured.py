@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from fedcel.losses.cel import CEL
-from fedcel.losses.protocol import split_features
-from tests.fedcel.losses.single import options, single
+from tests.fedcel.losses.single import options, single, split_features
 
 KINDS = sorted(CEL.kinds.keys() - {"none", ":"})
 

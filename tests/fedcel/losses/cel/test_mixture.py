@@ -9,8 +9,7 @@ from torch import Tensor
 from fedcel.losses.cel import mixture
 from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.cel.mixture import Mixture, fit_mixture, log_joint, mixture_of_members
-from fedcel.losses.protocol import split_features
-from tests.fedcel.losses.single import single
+from tests.fedcel.losses.single import single, split_features
 
 KINDS = pytest.mark.parametrize("full", [False, True])
 

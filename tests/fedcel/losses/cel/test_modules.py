@@ -27,7 +27,7 @@ from fedcel.seeding import make_generator
 from fedcel.settings import Settings, parse_settings
 from tests.fedcel.elsewhere import ELSEWHERE, Elsewhere
 from tests.fedcel.losses.cel.readers import read_clients
-from tests.fedcel.losses.single import options, single
+from tests.fedcel.losses.single import Single, options, single
 from tests.fedcel.test_torch_state import STATES
 
 KINDS: list[type[CELModule]] = [PlainCEL, ClusterCEL, GatedCEL, HybridCEL, MutualInformationCEL]
@@ -65,18 +65,17 @@ def test_gradients_are_those_of_a_client_to_the_bit(kind: type[CELModule], name:
     loss = single(settings.cel, 3, 6, 0.4)
     assert loss is not None
     weighted = WeightedTerm("cel", loss.term, 0.3)
-    cel, term = kind(classes=3, noise=0.4), weighted.term
+    cel = kind(classes=3, noise=0.4)
     state = None
     for epoch in range(3):
         purpose, reader = f"refresh-{epoch}", read_clients((z, y))
-        state = term.refresh(state, reader, [streams], epoch)
+        state = weighted.refresh(state, reader, [streams], epoch)
         cel.refresh(z, y, streams(purpose))
         for rows in torch.split(torch.randperm(48, generator=streams(purpose)), 12):
             leaf = z[rows].clone().requires_grad_()
-            batch = Batch(leaf[None], leaf[None], leaf[None], y[None, rows])
-            value = weighted.evaluate(state, batch, False).loss
+            value = weighted.loss(state, Batch.of_features(leaf[None], y[None, rows]), False).loss
             value.sum().backward()
-            state = term.update(state, batch)
+            state = loss.term.update(state)
             own_loss, at_features = gradient(cel, z[rows], y[rows])
             assert torch.equal(own_loss, value.detach()[0])
             assert torch.equal(at_features, leaf.grad)
@@ -95,7 +94,7 @@ def test_defaults_are_those_of_settings(kind: type[CELModule], name: str) -> Non
     assert parameters["noise"].default == Settings().net.noise
     built = kind(classes=3)
     built.refresh(*points())
-    assert repr(built._loss.term) == repr(single(settings, 3, 6, 0.3).term)
+    assert repr(built._loss) == repr(single(settings, 3, 6, 0.3).term)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -180,7 +179,7 @@ def test_another_device_gives_the_same(kind: type[CELModule]) -> None:
 
 @pytest.mark.parametrize("kind", LEARNING)
 def test_the_attention_moves_once_a_backward_pass(kind: type[CELModule]) -> None:
-    """At the next forward, or at once by `step`; never of a bad gradient; no optimiser has it."""
+    """At the next forward, or at once by `update`; never of a bad gradient; no optimiser has it."""
     z, y = points()
     waiting, stepped, unmoved = (kind(classes=3) for _ in range(3))
     for cel in (waiting, stepped, unmoved):
@@ -193,16 +192,16 @@ def test_the_attention_moves_once_a_backward_pass(kind: type[CELModule]) -> None
     start = theta(waiting).clone()
     gradient(waiting, z, y)
     gradient(stepped, z, y)
-    stepped.step()
+    stepped.update()
     assert torch.equal(theta(waiting), start)
     assert not torch.equal(theta(stepped), start)
     once = theta(stepped).clone()
-    stepped.step()  # nothing is due
+    stepped.update()  # nothing is due
     assert torch.equal(theta(stepped), once)
     waiting(z, y)
     assert torch.equal(theta(waiting), once)
     (torch.inf * unmoved(z, y)).backward()
-    unmoved.step()
+    unmoved.update()
     assert torch.equal(theta(unmoved), start)
 
 
@@ -273,7 +272,7 @@ def refusals() -> Iterator[tuple[Callable[[], object], str]]:
     yield lambda: PlainCEL(classes=3, noise=0.0), "^noise is 0.0, must be above 0"
     yield lambda: MutualInformationCEL(classes=3, noise=0.0), "^noise is 0.0, must be above 0"
     yield lambda: PlainCEL(classes=3, penalty="square"), "penalty"  # type: ignore[arg-type]
-    yield lambda: HybridCEL(classes=3, clusters=1), "^clusters is 1, HybridCEL"
+    yield lambda: HybridCEL(classes=3, clusters=1), "^clusters is 1, kind 'hybrid'"
     yield lambda: GatedCEL(classes=3, attention="sideways"), "^attention is 'sideways', must be"
     yield lambda: PlainCEL(classes=3, clusters=2), "unexpected keyword argument 'clusters'"
     yield lambda: PlainCEL(classes=3)(Z[0], Y), "features are"
@@ -335,7 +334,7 @@ def test_a_batch_without_a_pair_has_a_finite_loss_with_a_gradient(
     assert z.grad is not None and z.grad.isfinite().all()
     assert count or loss.item() == 0
     assert all(math.isfinite(value) for value in cel.measure(z, labels[:count]).values())
-    function, state = cel._build(8), cel._state()
+    function, state = Single(cel._build(8)), cel._state()
     for measure in (False, True):
         assert torch.equal(function.loss(state, z, labels[:count], measure).loss, loss)
 
@@ -386,7 +385,7 @@ def test_many_classes_take_no_square_of_their_number() -> None:
         (lambda: ClusterCEL(classes=4, penalty="root"), "^penalty is 'root', must be 'linear'"),  # type: ignore[arg-type]
         (lambda: ClusterCEL(classes=4, clustering="cut"), "^clustering is 'cut', must be"),  # type: ignore[arg-type]
         (lambda: PlainCEL(classes=4, noise=0.0), "^noise is 0.0, .* or penalty 'linear'$"),
-        (lambda: MutualInformationCEL(classes=4, noise=0.0), "^noise is 0.0, .* or PlainCEL$"),
+        (lambda: MutualInformationCEL(classes=4, noise=0.0), "^noise is 0.0, .* or kind 'plain'$"),
         (lambda: PlainCEL(classes=2.5), r"^classes is 2.5, must be a whole number"),  # type: ignore[arg-type]
     ],
     ids=["choice", "rule", "noise", "kind", "classes"],

@@ -15,8 +15,7 @@ from fedcel.losses.cel.mutual_information import (
     MutualInformation,
     squared_distances,
 )
-from fedcel.losses.protocol import split_features
-from tests.fedcel.losses.single import single
+from tests.fedcel.losses.single import single, split_features
 
 
 def information(
@@ -161,4 +160,4 @@ def test_keeps_no_state() -> None:
     """Nothing to store, nothing to learn."""
     z, y = torch.zeros(2, 1), torch.zeros(2, dtype=torch.long)
     assert information().refresh(None, split_features(z, y), fresh(0)) == {}
-    assert information().step({}, z, y) == {}
+    assert information().update({}) == {}

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from fedcel.losses.cel.plain import Plain
 from fedcel.losses.cel.spread_penalties import channel_penalty
-from fedcel.losses.protocol import split_features
-from tests.fedcel.losses.single import single
+from tests.fedcel.losses.single import single, split_features
 
 PLAIN = single(Plain(penalty="linear"), 3)
 
@@ -63,4 +62,4 @@ def test_keeps_no_state() -> None:
     """Nothing to store, nothing to learn."""
     z, y = torch.zeros(2, 1), torch.zeros(2, dtype=torch.long)
     assert PLAIN.refresh(None, split_features(z, y), torch.Generator()) == {}
-    assert PLAIN.step({}, z, y) == {}
+    assert PLAIN.update({}) == {}

@@ -7,29 +7,21 @@ import torch
 from torch import Tensor, nn
 
 from fedcel.errors import NetError, SettingsError
-from fedcel.losses.cel import (
-    CEL,
-    THRESHOLD_SHARE,
-    ClusterCEL,
-    CutShape,
-    OneClient,
-    Plain,
-    split_features,
-)
+from fedcel.losses.cel import CEL, THRESHOLD_SHARE, ClusterCEL, CutShape, Plain
 from fedcel.nets import Cnn, Vgg11, build_net
 from fedcel.run_parts import build_terms, build_workspace_net, init_run_state
 from fedcel.settings import parse_settings
-from tests.fedcel.losses.single import options
+from tests.fedcel.losses.single import Single, options, split_features
 
 HERE = __name__
 RAW = {"net.name": f"{HERE}:make_net", "net.features": 12, "cel.kind": "plain", "cel.pool": "mean"}
 
 
-def pool(options: CEL, features: int, positions: int) -> OneClient:
+def pool(options: CEL, features: int, positions: int) -> Single:
     """Return the loss of one client, of channels' means."""
     term = options.bind(CutShape(3, features, 0.3, positions))
     assert term is not None
-    return OneClient(term)
+    return Single(term)
 
 
 class Convolution(nn.Sequential):
@@ -96,9 +88,7 @@ def test_a_clients_loss_and_its_threshold_see_the_channels() -> None:
     assert flat.net.positions == 4
     (weighted,) = build_terms(settings)
     z, y = maps()
-    state = OneClient(weighted.term).refresh(
-        None, split_features(z.flatten(1), y), torch.Generator()
-    )
+    state = Single(weighted.term).refresh(None, split_features(z.flatten(1), y), torch.Generator())
     assert state["centres"].shape == (10, 1, 3)
     control = init_run_state(settings, flat).threshold
     assert control is not None

@@ -10,15 +10,11 @@ from torch import Tensor
 from fedcel.errors import DataError, SettingsError, StackingError
 from fedcel.losses import Batch
 from fedcel.losses.cel import CEL, Cluster, Hybrid
-from fedcel.losses.protocol import (
-    State,
-    select_row,
-    split_features,
-    stack_states,
-)
+from fedcel.losses.protocol import State
+from fedcel.named_tensors import select_row, stack_states
 from tests.fedcel.losses.cel.gates import MODES, gated
 from tests.fedcel.losses.cel.readers import read_clients
-from tests.fedcel.losses.single import single
+from tests.fedcel.losses.single import single, split_features
 
 CLASSES, CLIENTS = 3, 3
 Client = tuple[Tensor, Tensor]
@@ -93,7 +89,7 @@ def refresh_both(
     """Return the states of all at once, and those of each alone, of the same streams."""
     generators = [fresh(seed + k) for k in range(len(clients))]
     joined = None if stored is None else stack_states(stored)
-    together = loss.fit(joined, read_clients(*clients, size=size), generators)
+    together = loss.term.refresh(joined, read_clients(*clients, size=size), generators)
     alone = []
     for k, (z, y) in enumerate(clients):
         stream = fresh(seed + k)
@@ -190,10 +186,10 @@ def play_rounds(loss: Any, clients: Sequence[Client], *, size: int = 1024) -> No
             batches = [(z[own], y[own]) for (z, y), own in zip(clients, rows, strict=True)]
             z, y = (torch.stack(parts) for parts in zip(*batches, strict=True))
             z.requires_grad_()
-            term = loss.evaluate(together, z, y, True)
+            term = loss.term.loss(together, Batch.of_features(z, y), True)
             torch.autograd.backward(term.loss.sum())
             assert z.grad is not None
-            together = loss.update(together, Batch(z, z, z, y))
+            together = loss.term.update(together)
             for k, (own_z, own_y) in enumerate(batches):
                 leaf = own_z.clone().requires_grad_()
                 own_term = loss.loss(alone[k], leaf, own_y)
@@ -205,7 +201,7 @@ def play_rounds(loss: Any, clients: Sequence[Client], *, size: int = 1024) -> No
                     torch.testing.assert_close(term.metrics[name][k], value, rtol=0, atol=1e-5)
                 for name in term.metrics.keys() - own_term.metrics.keys():
                     assert term.metrics[name][k].isnan()
-                alone[k] = loss.step(alone[k], leaf.detach(), own_y)
+                alone[k] = loss.update(alone[k])
         require_same(together, alone)
         stored = [select_row(together, k) for k in range(len(clients))]
         stored = [{name: tensor.detach() for name, tensor in state.items()} for state in stored]
@@ -217,7 +213,7 @@ def test_a_refresh_within_a_round_keeps_an_attention_that_learns() -> None:
     loss, clients = gated("ascend"), make_clients()
     state, _ = refresh_both(loss, None, clients, seed=1)
     state = {**state, "m": state["m"] + 1, "t": state["t"] + 3}
-    again = loss.fit(state, read_clients(*clients), [fresh(k) for k in range(3)])
+    again = loss.term.refresh(state, read_clients(*clients), [fresh(k) for k in range(3)])
     assert all(torch.equal(again[name], tensor) for name, tensor in state.items())
     assert again["theta"].is_leaf and again["theta"].requires_grad
 
@@ -226,20 +222,20 @@ def test_states_that_do_not_fit_are_refused() -> None:
     """Of other numbers of clusters, features or weights; of clients that differ; without images."""
     clients, generators = make_clients(), [fresh(k) for k in range(CLIENTS)]
     reader = read_clients(*clients)
-    state = cluster(clusters=3).fit(None, reader, generators)
+    state = cluster(clusters=3).term.refresh(None, reader, generators)
     with pytest.raises(SettingsError, match=r"\(3, 3, 4\), must be \(3, 4, 4\)"):
-        cluster(clusters=4).fit(state, reader, generators)
+        cluster(clusters=4).term.refresh(state, reader, generators)
     for loss in (gated("ascend"), cluster(clusters=3), hybrid(clusters=3)):
         with pytest.raises(SettingsError, match="must hold"):
-            loss.fit({"foreign": torch.ones(CLIENTS, 3)}, reader, generators)
-    learning = gated("ascend").fit(None, reader, generators)
+            loss.term.refresh({"foreign": torch.ones(CLIENTS, 3)}, reader, generators)
+    learning = gated("ascend").term.refresh(None, reader, generators)
     for before in (learning, {name: tensor.detach() for name, tensor in learning.items()}):
         with pytest.raises(SettingsError, match="576 weights, must have 832"):
-            gated("ascend", features=6).fit(before, reader, generators)
+            gated("ascend", features=6).term.refresh(before, reader, generators)
     empty = clients[0][0][:0], clients[0][1][:0]
     for entropy in (cluster(clusters=3), hybrid(clusters=3)):
         with pytest.raises(DataError, match="a client has 0 examples"):
-            entropy.fit(None, read_clients(clients[0], empty), generators[:2])
+            entropy.term.refresh(None, read_clients(clients[0], empty), generators[:2])
     other = cluster(clusters=2).refresh(None, split_features(*clients[0]), fresh(0))
     states = [select_row(state, 0), other]
     with pytest.raises(StackingError, match="different shapes"):

@@ -6,18 +6,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from fedcel.losses import ClientLoss
 from fedcel.losses.cel.hybrid import Hybrid
 from fedcel.losses.cel.mutual_information import MutualInformation
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.protocol import ConditionalEntropy, split_features
 from tests.fedcel.losses.cel.gates import MODES, gated
-from tests.fedcel.losses.single import single
+from tests.fedcel.losses.single import single, split_features
 
 SIGMA = 0.7
 scales = st.floats(0.5, 20.0)
 
 
-def value(mine: ConditionalEntropy, z: Tensor, y: Tensor) -> Tensor:
+def value(mine: ClientLoss, z: Tensor, y: Tensor) -> Tensor:
     """Return the loss of features, its state learned from them."""
     state = mine.refresh(None, split_features(z, y), torch.Generator().manual_seed(1))
     return mine.loss(state, z, y, measure=False).loss.detach()

@@ -12,6 +12,7 @@ from torch import Tensor
 from fedcel.errors import SettingsError
 from fedcel.losses.cel import CEL, CutShape, Plain
 from fedcel.losses.cel.class_spread import ClassShare, class_shares
+from fedcel.losses.cel.conditional_entropy import SeenFeatures
 from fedcel.losses.cel.spread_penalties import (
     channel_penalty,
     linear_penalty,
@@ -110,4 +111,5 @@ def test_every_kind_is_bound_to_a_cut() -> None:
     assert CEL.model_validate({}).bind(cut) is None
     for kind in CEL.kinds.keys() - {"none", ":"}:
         bound = CEL.model_validate({"kind": kind}).bind(cut)
-        assert type(bound).__name__.lower() == kind.replace("-", "")
+        assert isinstance(bound, SeenFeatures)
+        assert type(bound.term).__name__.lower() == kind.replace("-", "")

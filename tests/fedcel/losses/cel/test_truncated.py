@@ -4,11 +4,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedcel.losses import ClientLoss
 from fedcel.losses.cel import ClusterCEL, HybridCEL
 from fedcel.losses.cel.cluster import Cluster
-from fedcel.losses.protocol import ConditionalEntropy, State, split_features
+from fedcel.losses.protocol import State
 from tests.fedcel.losses.cel.clusters import fresh
-from tests.fedcel.losses.single import single
+from tests.fedcel.losses.single import single, split_features
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +18,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedcel.losses.cel.kmeans.OUTLIER_FACTOR", 1.5)
 
 
-def truncated(classes: int = 1) -> ConditionalEntropy:
+def truncated(classes: int = 1) -> ClientLoss:
     """Return the loss of two clusters a class."""
     options = Cluster(penalty="linear", clusters=2, clustering="truncated-k-means")
     return single(options, classes)
@@ -33,7 +34,7 @@ def squares() -> tuple[Tensor, Tensor]:
     return z.double(), torch.zeros(9, dtype=torch.long)
 
 
-def fit(loss: ConditionalEntropy = TRUNCATED) -> State:
+def fit(loss: ClientLoss = TRUNCATED) -> State:
     """Return the state of the loss on these points."""
     return loss.refresh(None, split_features(*squares()), fresh())
 

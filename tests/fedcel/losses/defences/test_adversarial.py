@@ -140,7 +140,7 @@ def test_it_learns_to_decode(weight: float, monkeypatch: pytest.MonkeyPatch) -> 
     for _ in range(500):
         x, z = draw()
         torch.autograd.backward(weight * mine.loss(state, x, z, z, measure=False).loss)
-        state = mine.step(state)
+        state = mine.update(state)
     x, z = draw()
     mse = mine.loss(state, x, z, z).metrics["adversary-mse"]
     assert mse < 0.1 * (x - x.mean(0)).square().mean()

@@ -112,7 +112,7 @@ def test_the_gaussians_become_those_of_the_messages() -> None:
     state = CEB.refresh(None, stream())
     for _ in range(600):
         torch.autograd.backward(CEB.law_loss(state, z, scale, y=y, measure=False).loss)
-        state = CEB.step(state)
+        state = CEB.update(state)
     means, logs = state["theta"].detach().view(2, 2, 3)
     for label in (0, 1):
         members, noise = z[y == label], SIGMA * scale[y == label]

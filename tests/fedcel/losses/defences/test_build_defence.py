@@ -4,15 +4,13 @@ from typing import ClassVar
 
 import pytest
 import torch
-from torch import Tensor
 
 from fedcel.errors import PluginError, SettingsError
-from fedcel.losses import Batch
+from fedcel.losses import Batch, ClientLoss, ClientLossTerm
 from fedcel.losses.defences import (
     CEB,
     VIB,
     Adversarial,
-    DefenceTerm,
     InformationBottleneck,
     LearnedNoise,
     NoPeek,
@@ -44,7 +42,7 @@ def build(s: Settings) -> SplitNet:
     return build_net(s.defence.adapt_net(s.net), SHAPE, 10, torch.Generator(), cut=cut)
 
 
-class Mine:
+class Mine(ClientLoss):
     """A user's defence that remembers what it was made from."""
 
     made: ClassVar[tuple[Settings, tuple[int, ...]]]
@@ -52,19 +50,9 @@ class Mine:
     def __init__(self, settings: Settings, shape: tuple[int, ...]) -> None:
         Mine.made = settings, shape
 
-    def refresh(self, state: State | None, generator: torch.Generator) -> State:
-        """Return no state."""
-        return {}
-
-    def loss(
-        self, state: State, x: Tensor, z: Tensor, message: Tensor, measure: bool = True
-    ) -> Term:
+    def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
         """Return the mean square."""
-        return Term(z.square().mean(), {})
-
-    def step(self, state: State) -> State:
-        """Return the state."""
-        return state
+        return Term(batch.z.square().mean(), {})
 
 
 def useless(settings: Settings, shape: tuple[int, ...]) -> str:
@@ -131,7 +119,7 @@ def test_a_users_defence() -> None:
     """Called with all settings and the shape of the images; its cut is the net's."""
     s = named(f"{__name__}:Mine")
     made = bind(s)
-    assert isinstance(made, DefenceTerm)
+    assert isinstance(made, ClientLossTerm)
     z = torch.arange(3.0)[None, :, None]
     batch = Batch(torch.zeros(1, 3, *SHAPE), z, z, torch.zeros(1, 3, dtype=torch.long))
     assert made.loss({}, batch, True).loss == 5 / 3
@@ -150,7 +138,10 @@ def test_a_users_loss_that_would_never_act_is_refused() -> None:
     ("name", "message"),
     [
         (f"{__name__}:SHAPE", "cannot be called; name a class or a function"),
-        (f"{__name__}:useless", "made 'nothing', which lacks refresh, loss or step"),
+        (
+            f"{__name__}:useless",
+            "made 'nothing', which lacks refresh, loss or update, or transform",
+        ),
         (f"{__name__}:Yours", "no 'Yours'"),
         ("no.such.package:Mine", "no module 'no'"),
     ],

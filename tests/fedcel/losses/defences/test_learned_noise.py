@@ -31,4 +31,4 @@ def test_several_clients_at_once() -> None:
     ]
     torch.testing.assert_close(together.loss, torch.stack(alone))
     assert together.metrics == {}
-    assert mine.step(mine.refresh(None, torch.Generator())) == {}
+    assert mine.update(mine.refresh(None, torch.Generator())) == {}

@@ -9,7 +9,7 @@ from torch import Tensor
 from fedcel.data import load_splits
 from fedcel.errors import PluginError
 from fedcel.leakage import SmashedData
-from fedcel.losses.defences import DefenceTerm
+from fedcel.losses import Batch, ClientLoss, ClientLossTerm
 from fedcel.losses.protocol import CutShape, State, Term
 from fedcel.run_parts import init_net
 from fedcel.settings import Settings, parse_settings
@@ -28,22 +28,12 @@ class Halves:
         return self.factor * z
 
 
-class Both(Halves):
+class Both(Halves, ClientLoss):
     """A transform with a loss."""
 
-    def refresh(self, state: State | None, generator: torch.Generator) -> State:
-        """Return no state."""
-        return {}
-
-    def loss(
-        self, state: State, x: Tensor, z: Tensor, message: Tensor, measure: bool = True
-    ) -> Term:
+    def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
         """Return the mean square."""
-        return Term(z.square().mean(), {})
-
-    def step(self, state: State) -> State:
-        """Return the state."""
-        return state
+        return Term(batch.z.square().mean(), {})
 
 
 class Wrong(Halves):
@@ -99,7 +89,7 @@ def test_what_is_sent_is_transformed_for_everybody() -> None:
 def test_a_transform_may_bring_a_loss() -> None:
     """The same object is asked for both."""
     s = named("Both")
-    assert isinstance(bind(s), DefenceTerm)
+    assert isinstance(bind(s), ClientLossTerm)
     net = init_net(s, load_splits(s.data, s.clients, s.seed)).net
     assert "TransformedEncoder" in [type(layer).__name__ for layer in net.encoder]
 
