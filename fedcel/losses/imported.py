@@ -111,11 +111,9 @@ def _make_part(part: plugins.PartName, arguments: tuple[object, ...], kinds: Any
     """Make a user's object; PluginError unless it is of one of the `kinds`."""
     part_object = plugins.make_part(part.setting, part.ref, *arguments)
     if not isinstance(part_object, kinds):
-        or_transform = "" if kinds is ClientLoss else ", or transform"
+        lack = "refresh, loss or update" + ("" if kinds is ClientLoss else ", or transform")
         renamed = "; `step` is `update(state)` now" if hasattr(part_object, "step") else ""
-        raise PluginError(
-            f"{part} made {part_object!r}, which lacks refresh, loss or update{or_transform}{renamed}"
-        )
+        raise PluginError(f"{part} made {part_object!r}, which lacks {lack}{renamed}")
     return part_object
 
 
