@@ -28,6 +28,7 @@ from fedcel.federation import (
     update_clients,
     weigh_terms,
 )
+from fedcel.losses import Batch, ClientLoss
 from fedcel.losses.cel import State, Term
 from fedcel.nets import FlatNet, NetSettings
 from fedcel.run_parts import (
@@ -59,22 +60,14 @@ SAMPLED = {"chain.burn-in": 0.1, "cel.ramp": 0.0}
 HERE = __name__
 
 
-class Uneven:
+class Uneven(ClientLoss):
     """A loss of one's own, which knows one client only."""
 
-    def refresh(self, state: State | None, batches: Any, generator: torch.Generator) -> State:
-        """Keep nothing."""
-        return {}
-
-    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
+    def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
         """Return the features' mean square, unless it is large."""
-        square = z.square().mean()
+        square = batch.z.square().mean()
         value = square if square.item() < 1e6 else 0 * square
         return Term(value, {"square": square.detach()} if measure else {})
-
-    def step(self, state: State, z: Tensor, y: Tensor) -> State:
-        """Learn nothing."""
-        return state
 
 
 class Heavy:
