@@ -12,6 +12,7 @@ import pytest
 from fedcel.errors import RunError
 from sims.report import format_summary, write_report
 from sims.report.page import Report, render_page
+from sims.report.reconstruction_strips import make_strips
 from tests.sims.attack_files import save_rows
 from tests.sims.report.conftest import add_attack, attack_of
 
@@ -52,7 +53,8 @@ class Page(HTMLParser):
 
 def text_of(folder: Path) -> str:
     """Return the page without figures, which take long."""
-    return render_page(Report(folder), {}, [])
+    report = Report(folder)
+    return render_page(report, {}, make_strips(report.summaries))
 
 
 def page_of(folder: Path) -> Page:
@@ -164,26 +166,26 @@ def test_hostile_names_are_text(make_bench: Make) -> None:
     assert any(row and row[0] == name for row in page.rows)
 
 
-def test_figures_are_written(make_bench: Make) -> None:
+def test_figures_are_written(drawn: Path) -> None:
     """Every figure is a file of its own, and writing twice changes no byte."""
-    folder = make_bench(seeds=3)
-    first = write_report(folder).read_bytes()
-    names = {path.name for path in (folder / "figures").iterdir()}
+    first = (drawn / "report.html").read_bytes()
+    names = {path.name for path in (drawn / "figures").iterdir()}
     assert names == {
         *("bits.svg", "mse.svg"),
         *("accuracy.svg", "spread.svg", "weight.svg", "private.svg"),
         *("reliability-defended.svg", "reliability-undefended.svg", "reconstructions.png"),
     }
-    assert write_report(folder).read_bytes() == first
+    assert write_report(drawn).read_bytes() == first
 
 
 def test_single_run(make_bench: Make) -> None:
     """A run folder has the same page with one variant; its strips keep 24 px an image."""
     folder = make_bench() / "runs" / "1-0"
-    page = page_of(folder)
+    text = text_of(folder)
+    page = Page(text)
     assert page.rows[1][:2] == ["1-0", "94.8"]
     assert page.tags.count("img") == 4 + 5
-    assert (folder / "report.html").read_text().count('style="--images: 12"') == 4
+    assert text.count('style="--images: 12"') == 4
 
 
 def test_run_nobody_attacked(make_bench: Make) -> None:
@@ -191,8 +193,9 @@ def test_run_nobody_attacked(make_bench: Make) -> None:
     folder = make_bench() / "runs" / "1-0"
     shutil.rmtree(folder / "attacks")
     (folder / "guesses.safetensors").unlink()
-    assert "img" not in page_of(folder).tags
-    assert "No attack was run." in (folder / "report.html").read_text()
+    text = text_of(folder)
+    assert "img" not in Page(text).tags
+    assert "No attack was run." in text
 
 
 def test_rounds_without_clients_stand_above_everything(make_bench: Make) -> None:
@@ -278,7 +281,8 @@ def test_little_is_known(make_bench: Make) -> None:
     keys = ("bits-beyond-label", "information-bits", "identification-optimal", "certificate-bits")
     least = {"accuracy": 0.5, "candidates": 9} | dict.fromkeys(keys)  # null: not measured
     (folder / "result.json").write_text(json.dumps(least))
-    assert page_of(folder).rows[1][1:] == ["50.0", *["–"] * 3]
+    page = page_of(folder)
+    assert page.rows[1][1:] == ["50.0", *["–"] * 3]
     assert "were not measured" in (folder / "report.html").read_text()
 
 
