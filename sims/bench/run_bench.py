@@ -21,7 +21,6 @@ from sims.results.bench_rows import BENCH_LOCK, write_bench_rows
 from sims.results.file_names import COST_FILE, EVENTS_FILE, FAILED_FILE, PLAN_FILE, RESULT_FILE
 from sims.results.record_files import parse_events, parse_file, read_record
 from sims.results.records import BenchPlan, BenchRow, FailedCell, RunMeasures, RunResult
-from sims.results.undefended import is_undefended
 
 REMEDY = "remove the folder and bench it again"
 
@@ -133,7 +132,7 @@ def make_rows(cells: Sequence[Cell], folder: Path) -> list[BenchRow]:
     undefended = {
         cell.settings.seed: cell.settings
         for cell in reversed(cells)  # the first of each seed stays
-        if is_undefended(cell.strength, cell.settings)
+        if cell.is_undefended
     }
     return [
         make_row(cell, folder, undefended)
@@ -157,7 +156,7 @@ def make_row(cell: Cell, folder: Path, undefended: Mapping[int, Settings]) -> Be
             "title": cell.variant.title,
             "strength": cell.strength,
             "strength-key": cell.variant.strength_key,
-            "undefended": is_undefended(cell.strength, cell.settings),
+            "undefended": cell.is_undefended,
             "anchored": seed in undefended and is_anchored(cell, undefended[seed]),
             "seed": seed,
             "engine": result.engine or cell.settings.engine,

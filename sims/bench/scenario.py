@@ -75,6 +75,16 @@ class Cell(NamedTuple):
         strength = "" if self.strength is None else f"-{self.strength:g}"
         return f"{self.variant.name}{strength}-{self.settings.seed}"
 
+    @property
+    def is_undefended(self) -> bool:
+        """Whether it can be the baseline of others: no defence and no swept strength."""
+        return self.strength is None and not is_defended(self.settings)
+
+
+def is_defended(settings: Settings) -> bool:
+    """Whether there is a conditional entropy loss or a rival defence."""
+    return settings.cel.kind != "none" or settings.defence.name != "none"
+
 
 def list_packaged() -> list[str]:
     """Return the names of the scenarios that come with the package."""

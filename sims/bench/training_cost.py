@@ -11,7 +11,7 @@ from fedcel.named_tensors import State
 from fedcel.nets import CPU, fastest_device
 from fedcel.run_parts import build_client_parts
 from fedcel.settings import Settings
-from sims.results.undefended import is_defended
+from sims.bench.scenario import is_defended
 
 REPETITIONS = range(3, 16)  # rounds of each, in turn, so that a drifting machine hits both alike
 PATIENCE = 3.0

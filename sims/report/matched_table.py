@@ -270,16 +270,12 @@ def make_overall_table(bench: Comparison, most: float) -> Table:
 
     lines = []
     for name in sorted(averages, key=lambda name: mean_bits(averages[name])):
-        line = [bench.titles[name]]
-        line += [format_seeds(c, seed_values(averages[name].values(), c)) for c in columns]
+        line = [format_seeds(c, seed_values(averages[name].values(), c)) for c in columns]
         if against:
             gaps = (paired_differences(averages[name], averages[against], c.key) for c in columns)
-            is_other = name != against
-            line += [
-                format_seeds(c, gap.values()) if is_other else DASH
-                for c, gap in zip(columns, gaps, strict=True)
-            ]
-        lines.append(line)
+            cells = (format_seeds(c, gap.values()) for c, gap in zip(columns, gaps, strict=True))
+            line += [DASH if name == against else cell for cell in cells]
+        lines.append([bench.titles[name], *line])
     explanation = (
         "The area under each curve, over its width: at every loss the fewest "
         "bits that the variant reaches, or the undefended net's, and the MSE of the same net."

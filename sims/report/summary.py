@@ -9,7 +9,7 @@ from fedcel.metrics import is_at_chance
 from fedcel.settings import burn_in_rounds
 from sims.report.book import Book, FinishedRun
 from sims.report.table import DASH
-from sims.results.columns import ACCURACY, ROW_COLUMNS, Column, Measures
+from sims.results.columns import ACCURACY, COLUMNS, Column, Measures
 from sims.results.intervals import Estimate, crossed_interval, estimate, mean_samples, resample_rows
 from sims.results.records import BenchRow, RunResult, attribute
 from sims.results.worst_attack import hold_to_common, hold_to_common_per_point
@@ -35,7 +35,7 @@ class Summary:
     label: str
     rows: tuple[BenchRow, ...]
     runs: tuple[FinishedRun, ...]
-    samples: Measures = field(default_factory=lambda: np.empty((0, 1, len(ROW_COLUMNS))))
+    samples: Measures = field(default_factory=lambda: np.empty((0, 1, len(COLUMNS))))
 
     @property
     def row(self) -> BenchRow:

@@ -29,7 +29,7 @@ RIGHT_IMAGE = Column("identification-1", "right image, %", 1, 100)
 ORACLE_MSE = Column("oracle-mse", "class means' MSE", 4)
 STEP_RATIO = Column("train-step-ratio", "training step, ×", 2)
 ATTENTION = Column("attention-share", "attention n_eff/n", 2)
-ROW_COLUMNS = (
+COLUMNS = (
     *(ACCURACY, BITS, IDENTIFICATION, MSE, RIGHT_IMAGE, STEP_RATIO, ATTENTION),
     Column("certificate-bits", "certificate, bits", 2),
     Column("certificate-bits-within-class", "certificate beyond label, bits", 2),
@@ -49,9 +49,6 @@ ROW_COLUMNS = (
     Column("ssim", "SSIM", 3),
     Column("identification-5", "among five, %", 1, 100),
     Column("label-accuracy", "label read, %", 1, 100),
-)
-"""The measures of a row of bench.json."""
-RESULT_COLUMNS = (
     Column("nll", "NLL", 3),
     Column("ece", "ECE", 3),
     Column("brier", "Brier", 3),
@@ -64,19 +61,18 @@ RESULT_COLUMNS = (
     Column("ceiling", "ceiling, %", 1, 100),
     Column("seconds", "seconds", 1),
 )
-"""The other measures in the results of runs and of attacks."""
-POSITIONS = {column.key: position for position, column in enumerate(ROW_COLUMNS)}
-"""Places of the measures in an array whose last axis, K, is `ROW_COLUMNS`."""
+"""The measures of runs, of rows of a bench, and of attacks."""
+POSITIONS = {column.key: position for position, column in enumerate(COLUMNS)}
+"""Places of the measures in an array whose last axis, K, is `COLUMNS`."""
 Measures = Float[np.ndarray, "*batch K"]
 """Measures of rows; NaN: not measured."""
 
 
 def find_columns(*keys: str) -> tuple[Column, ...]:
     """Return the columns of these measures."""
-    by_key = {column.key: column for column in (*ROW_COLUMNS, *RESULT_COLUMNS)}
-    return tuple(by_key[key] for key in keys)
+    return tuple(COLUMNS[POSITIONS[key]] for key in keys)
 
 
 def row_measures(row: BenchRow) -> Measures:
     """Return what was measured of a cell, the scores of its worst attack among it."""
-    return np.array([row.measure(column.key) for column in ROW_COLUMNS], float)
+    return np.array([row.measure(column.key) for column in COLUMNS], float)

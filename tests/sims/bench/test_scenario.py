@@ -7,7 +7,6 @@ import pytest
 from fedcel.data import Digits, Npz
 from fedcel.errors import SettingsError
 from sims.bench import scenario
-from sims.results.undefended import is_defended
 
 TEXT = """
 title = "T"
@@ -176,8 +175,8 @@ def test_which_sweeps_begin_at_the_undefended_net(
     bare, cell = scenario.list_cells(scenario.read_scenario(path), {})
     assert scenario.is_anchored(cell, bare.settings) is begins
     assert not scenario.is_anchored(cell._replace(strength=None), bare.settings)
-    assert not is_defended(bare.settings)
-    assert is_defended(cell.settings) is (variant != "")
+    assert not scenario.is_defended(bare.settings)
+    assert scenario.is_defended(cell.settings) is (variant != "")
 
 
 def test_a_narrower_net_is_no_beginning(tmp_path: Path) -> None:
