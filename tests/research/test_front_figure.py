@@ -12,7 +12,14 @@ from fedcel.errors import RunError
 
 Make = Callable[..., Path]
 ROWS = [
-    {"variant": variant, "seed": seed, "bits-beyond-label": bits + 0.1 * seed, "run": ""}
+    {
+        "variant": variant,
+        "seed": seed,
+        "bits-beyond-label": bits + 0.1 * seed,
+        "run": "",
+        "undefended": variant == "none",
+        "attacks": [],
+    }
     for variant, bits in (("none", 5.0), ("cluster", 0.3), ("gated", 0.4))
     for seed in (0, 1, 2)
 ]

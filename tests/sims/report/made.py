@@ -25,7 +25,7 @@ def cell(
     rows = [
         BenchRow.model_validate(
             {"variant": name, "seed": seed, "run": "r", "undefended": name == "none",
-             "bits_beyond_label": number, "worst": attack, **leak, **changes}
+             "bits_beyond_label": number, "attacks": (), "worst": attack, **leak, **changes}
         )
         for seed, number in enumerate(numbers)
     ]  # fmt: skip
