@@ -125,7 +125,7 @@ def test_a_damaged_table_is_named_before_the_work(tmp_path: Path) -> None:
     left_there(plan, cells, out)
     shutil.rmtree(out / "runs")
     (out / "bench.json").write_text('[{"variant": "a"}]')
-    with pytest.raises(RunError, match=r"bench\.json is damaged: 0\.seed: Field required"):
+    with pytest.raises(RunError, match=r"bench\.json is damaged: 0\.undefended: Field required"):
         run_bench.run_bench(plan, cells, out)
     assert not (out / "runs").exists()
 
