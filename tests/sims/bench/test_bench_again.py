@@ -52,8 +52,9 @@ def left_there(plan: scenario.Scenario, cells: list[scenario.Cell], out: Path) -
     for cell in cells:
         run_folder.create_run(out / "runs" / cell.name, cell.settings)
         (out / "runs" / cell.name / "result.json").write_text("{}")
-        point = {"variant": cell.variant.name, "strength": cell.strength}
-        rows.append({**point, "seed": cell.settings.seed, "run": f"runs/{cell.name}"})
+        point: dict[str, object] = {"variant": cell.variant.name, "strength": cell.strength}
+        point |= {"seed": cell.settings.seed, "undefended": True, "attacks": []}
+        rows.append({**point, "run": f"runs/{cell.name}"})
     (out / "bench.json").write_text(json.dumps(rows))
     (out / "scenario.toml").write_text(plan.path.read_text())
 
