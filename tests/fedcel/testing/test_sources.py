@@ -5,9 +5,21 @@ from pathlib import Path
 import datasets
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
-from fedcel.data import Cifar, Digits, HuggingFace, Idx, ImageFolder, Npz, Source
+from fedcel.data import (
+    Cifar,
+    Digits,
+    HuggingFace,
+    Idx,
+    ImageFolder,
+    Images,
+    ImportedSource,
+    Npz,
+    Source,
+)
+from fedcel.errors import ContractError
 from fedcel.settings import DataSettings
 from fedcel.testing import check_source
 from tests.fedcel.data.test_idx import idx
@@ -101,3 +113,44 @@ def test_a_source_on_the_disk_holds_the_contract(name: str, tmp_path: Path) -> N
     settings = WRITERS_OF_SOURCES[name](tmp_path, *written())
     assert settings.source.kind_name == name
     check_source(settings)
+
+
+def give_digits(source: ImportedSource) -> tuple[Images, None, torch.Tensor | None]:
+    """Return digits, with the fault of which the source has the name."""
+    x, y = Digits().read().train
+    holders = None
+    match source.source.rpartition(":")[2]:
+        case "shuffled":
+            y = y[torch.randperm(len(y), generator=torch.Generator().manual_seed(0))]
+        case "repeated":
+            x, y = x[:200].repeat(5, 1, 1, 1), y[:200].repeat(5)
+        case "one_holder":
+            holders = torch.zeros(len(y), dtype=torch.long)
+        case "drawn":
+            x = x[torch.randperm(len(x))]
+    return Images(x, y), None, holders
+
+
+sound = shuffled = repeated = one_holder = drawn = give_digits
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("shuffled", "labels must belong to the images"),
+        ("repeated", "must differ from all others; 200 do"),
+        ("one_holder", "holders must be two or more"),
+        ("drawn", "not from torch's global stream"),
+    ],
+)
+def test_a_line_of_the_contract_is_broken(name: str, line: str) -> None:
+    """By a source with one fault."""
+    with pytest.raises(ContractError, match=line):
+        check_source(DataSettings(source=ImportedSource(source=f"{__name__}:{name}")))
+
+
+def test_what_has_no_fault_is_let_through() -> None:
+    """So that each fault is the reason; labels that nothing tells apart may be allowed."""
+    check_source(DataSettings(source=ImportedSource(source=f"{__name__}:sound")))
+    guessed = ImportedSource(source=f"{__name__}:shuffled")
+    check_source(DataSettings(source=guessed), learnable=False)
