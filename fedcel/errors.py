@@ -1,16 +1,16 @@
-"""Every error that a user's input can cause, and how to describe one that nobody foresaw."""
+"""Errors that a user's input can cause, and descriptions of unexpected errors."""
 
 import re
 from collections.abc import Container
 from traceback import walk_tb
 from unicodedata import category
 
-SHOWN_FRAMES = 2  # of a traceback: where an error rose, and who called
+SHOWN_FRAMES = 2  # of a traceback: the origin of an error and its caller
 MAX_TEXT = 2000  # characters of an error that reach a log or another machine
 MAX_REASON = 400  # characters of another library's error that are shown inside one of ours
 MEMORY_WORDS = re.compile(r"out of memory|allocate memory|bad.alloc", re.IGNORECASE)
 _STEERING = ("Cc", "Cf", "Cs", "Zl", "Zp")
-"""Unicode's categories of characters that are not shown but do something."""
+"""Unicode categories of invisible characters with an effect."""
 _OWN_PACKAGES = ("fedcel", "sims", "clients", "strategies", "torch", "torchvision", "onnxruntime")
 
 
@@ -27,11 +27,11 @@ class PluginError(FedcelError, ValueError):
 
 
 class ContractError(PluginError):
-    """A part of a user's own does not do what parts of its kind have to do."""
+    """A user's own part violates the contract of its kind."""
 
 
 class DataError(FedcelError, ValueError):
-    """A data source is missing, damaged or too small for what is asked of it."""
+    """A data source is missing, damaged or too small."""
 
 
 class NetError(FedcelError, ValueError):
@@ -39,7 +39,7 @@ class NetError(FedcelError, ValueError):
 
 
 class RefusedImagesError(NetError):
-    """An encoder cannot read the images: of another size, number of channels or type."""
+    """An encoder cannot process images of this size, number of channels or type."""
 
 
 class RunError(FedcelError, ValueError):
@@ -47,15 +47,15 @@ class RunError(FedcelError, ValueError):
 
 
 class FailedError(FedcelError, RuntimeError):
-    """A run that fails though its input was right; the command line exits with 1."""
+    """A failure despite valid input; the command line exits with 1."""
 
 
 class DivergedError(FailedError):
-    """Training ran away."""
+    """Training diverged."""
 
 
 class RoundError(FailedError):
-    """Too few clients gave an update that could be used."""
+    """Too few clients sent a valid update."""
 
 
 class StackingError(FailedError):
@@ -67,15 +67,15 @@ class EngineError(FailedError):
 
 
 class LeakError(FedcelError, ValueError):
-    """An encoder leaks more than its data holder allows."""
+    """An encoder leaks more than the owner of the images allows."""
 
 
 class LeakLimitError(LeakError):
-    """All messages of a device together would leak more than its owner allows."""
+    """The messages of a device would together leak more than its owner allows."""
 
 
 class ServiceError(FedcelError, RuntimeError):
-    """A service refused a question, cannot be reached, or answers what cannot be right."""
+    """A service refuses a query, cannot be reached, or sends an invalid answer."""
 
 
 class ModelVersionError(ServiceError):
@@ -83,20 +83,20 @@ class ModelVersionError(ServiceError):
 
 
 class SpentError(ServiceError):
-    """A budget for a service's answers is spent: the asker's own, or the served model's."""
+    """A budget of a service is spent: the client's, or the model version's."""
 
 
 class LedgerError(FailedError):
-    """The ledger cannot be opened, read or written; no answer may leave."""
+    """The ledger cannot be opened, read or written, so no answer may be sent."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error is one of memory; PyTorch and ONNX Runtime have no class for all."""
+    """Whether memory ran out; PyTorch and ONNX Runtime have no common class for this."""
     return isinstance(error, MemoryError) or bool(MEMORY_WORDS.search(str(error)))
 
 
 def describe_unforeseen(error: BaseException) -> str:
-    """Return an error's type and message in a line; messages may have several lines, or none."""
+    """Return an error's type and message in one line."""
     try:
         text = " ".join(str(error).split())
     except Exception:  # a class of the user's
@@ -105,9 +105,9 @@ def describe_unforeseen(error: BaseException) -> str:
 
 
 def escape_controls(text: str) -> str:
-    """Show control characters, marks of direction and lone surrogates as Python writes them.
+    """Escape control characters, marks of direction and lone surrogates as Python does.
 
-    Tabs and ends of lines stay; the rest would steer a terminal.
+    Tabs and ends of lines stay; the others could control a terminal.
     """
     if text.isprintable():
         return text
@@ -118,12 +118,12 @@ def escape_controls(text: str) -> str:
 
 
 def replace_unwritable(text: str) -> str:
-    """Write lone surrogates, which names of files that are no UTF-8 have, as Python writes them."""
+    """Escape lone surrogates, which occur in file names that are not UTF-8."""
     return text.encode(errors="backslashreplace").decode()
 
 
 def _list_frames(error: BaseException) -> list[tuple[str, str]]:
-    """List module and place of each line that an error came through, from the first call on."""
+    """List module and line of each frame of an error's traceback, the first call first."""
     return [
         (frame.f_globals.get("__name__", ""), f"{frame.f_code.co_filename}, line {line}")
         for frame, line in walk_tb(error.__traceback__)
@@ -131,15 +131,15 @@ def _list_frames(error: BaseException) -> list[tuple[str, str]]:
 
 
 def describe_origin(error: BaseException) -> str:
-    """Describe where an error that was raised rose, and who called."""
+    """Describe the origin of an error and its caller."""
     places = [place for _, place in _list_frames(error)[-SHOWN_FRAMES:]]
     return ", called from ".join(reversed(places))
 
 
 def describe_module_origin(error: BaseException, module: str) -> str:
-    """Describe the last line of a user's module, or of its package, that an error came through.
+    """Describe the last frame of an error in a user's module or its package.
 
-    Empty where there is none, as for a call with arguments that a function does not take.
+    Empty if there is none, as for a call with wrong arguments.
     """
     frames, package = _list_frames(error), module.partition(".")[0]
     lines = [place for name, place in frames if name == module] or [
@@ -149,7 +149,7 @@ def describe_module_origin(error: BaseException, module: str) -> str:
 
 
 def describe_user_origin(error: BaseException) -> str:
-    """Describe the last line outside this project and PyTorch that an error came through, or ""."""
+    """Describe the last frame of an error outside this project and PyTorch, or ""."""
     lines = [
         place for name, place in _list_frames(error) if name.partition(".")[0] not in _OWN_PACKAGES
     ]
@@ -157,13 +157,13 @@ def describe_user_origin(error: BaseException) -> str:
 
 
 def find_last_module(error: BaseException, modules: Container[str]) -> str | None:
-    """Find the last of some modules that an error came through; None: through none of them."""
+    """Find the last of some modules in an error's traceback, or None."""
     names = [name for name, _ in _list_frames(error)]
     return next((name for name in reversed(names) if name in modules), None)
 
 
 def shorten_text(text: str, limit: int = MAX_TEXT) -> str:
-    """Cut the middle out of a long text, and escape what no file and no message can hold."""
+    """Cut the middle out of a long text, and escape control characters."""
     if len(text) > limit:
         half = limit // 2
         gap = f" [... {len(text) - 2 * half} characters left out ...] "

@@ -15,21 +15,21 @@ class AttackSettings(Options):
 
     names: str = Field(
         "optimal,decoder,kernel-ridge",
-        description="Attacks or import strings; NAME*M sees M independent answers to each target.",
+        description="Attacks or import strings; NAME*M gets M independent answers per target.",
     )
     knowledge: Literal["held-out", "training-size"] = Field(
         "held-out", description="Auxiliary images: a disjoint set, or the training images."
     )
     budget: Positive = Field(1.0, description="Multiple of each attack's default effort.")
     seeds: int = Field(3, ge=1, description="Attack seeds; each is a row of the results.")
-    targets: int = Field(0, ge=0, description="Targets to rebuild, the first so many; 0: all.")
-    batch: int = Field(1, ge=1, description="Images behind one attacked upload of a client.")
+    targets: int = Field(0, ge=0, description="Number of targets to rebuild; 0: all.")
+    batch: int = Field(1, ge=1, description="Images in one attacked update of a client.")
     local_steps: int = Field(
-        1, ge=1, description="Local steps behind one attacked upload, each on all of its images."
+        1, ge=1, description="Local steps of one attacked update, each on all its images."
     )
     received: Literal["first", "heated", "last", "hijacked", "trapped"] = Field(
         "first",
-        description="Model behind attacked uploads: round 1's, that with all noise, "
+        description="Model of attacked updates: of round 1, the same with full noise, "
         "after burn-in, or manipulated.",
     )
 

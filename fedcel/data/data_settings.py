@@ -35,20 +35,22 @@ class DataSettings(Options):
     partition: Partition = Dirichlet()
     labels: str = Field(
         "own",
-        description="Task: own classes, parity (whether these are odd), or one for each: 0,0,1.",
+        description="The source's classes, their parity, or a label for each class, as 0,0,1.",
     )
     seed: int = Field(
         0,
         ge=0,
-        description="Seed of who is test, validation and auxiliary image; all seeds share it.",
+        description="Seed of the split into test, validation and other images, apart from `seed`.",
     )
     held_out_classes: int = Field(
-        0, ge=0, description="Classes whose images are all the attacker's, and nobody else's."
+        0, ge=0, description="Number of classes whose images only the attacker has."
     )
-    train: int = Field(0, ge=0, description="Training images of all clients together; 0: all left.")
+    train: int = Field(
+        0, ge=0, description="Training images of all clients together; 0: all that remain."
+    )
     validation: ImageCount = Field(
         MOST_VALIDATION,
-        description="Images the server chooses settings on; auto: a tenth, 150 at most.",
+        description="Validation images of the server; auto: a tenth, 150 at most.",
     )
     auxiliary: ImageCount = Field(
         MOST_AUXILIARY,

@@ -70,7 +70,7 @@ class Partition(Kind, table="data", selector="partition", shares_table=True):
     """Rule by which training images are dealt to clients."""
 
     partition: str = Field(
-        "dirichlet", description="How training images are dealt out to the clients."
+        "dirichlet", description="Partition of the training images among the clients."
     )
 
     def deal(

@@ -74,7 +74,7 @@ class Source(Kind, table="data", selector="source", shares_table=True):
 class SizedSource(Source):
     """Source of images that may be resized."""
 
-    size: int = Field(0, ge=0, description="Pixels a side to resize images to; 0: as they are.")
+    size: int = Field(0, ge=0, description="Side in pixels to resize images to; 0: no resizing.")
 
     def fit(self, x: Float[Tensor, "N C H W"], where: str) -> Float[Tensor, "N c h w"]:
         """Resize images."""
@@ -109,7 +109,7 @@ class FileSource(SizedSource):
 class ColourSource(FileSource):
     """Source of images that may have colours."""
 
-    grey: bool = Field(False, description="Whether colours are turned into their luminance.")
+    grey: bool = Field(False, description="Whether colours are converted to luminance.")
 
     def fit(self, x: Float[Tensor, "N C H W"], where: str) -> Float[Tensor, "N c h w"]:
         """Resize images, and make them grey."""
@@ -140,7 +140,7 @@ class HuggingFace(ColourSource):
     source: Literal["huggingface"] = "huggingface"
     label_column: str = Field(
         "none",
-        description="Column of the labels; none: the only one of classes, else of whole numbers.",
+        description="Label column; none: the only column of classes, else of integers.",
     )
     holder_column: str = Field(
         "none", description="Column that names each image's holder, for the partition 'natural'."

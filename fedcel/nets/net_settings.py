@@ -24,18 +24,20 @@ class NetSettings(Kind, table="net", selector="name"):
     has_positions: ClassVar[bool] = False
     """Whether z may hold channels of several positions each."""
 
-    name: str = Field("mlp", description="Net.")
+    name: str = Field("mlp", description="Network: encoder and head.")
     features: int = Field(64, ge=1, description="Values of the smashed data, D.")
     width: int = Field(128, ge=1, description="Hidden width; 'vgg11': channels of its 2nd block.")
     seed: int = Field(
-        0, ge=0, description="Seed of the first parameters beside `seed`: members of an ensemble."
+        0,
+        ge=0,
+        description="Additional seed of the initial parameters, for members of an ensemble.",
     )
     noise: float = Field(
         0.3, ge=0, allow_inf_nan=False, description="Sigma of the Gaussian noise at the cut."
     )
     noise_shape: Literal["auto", "one", "feature", "image"] = Field(
         "auto",
-        description="Noise: one sd for all, or learned by feature, or by image too; "
+        description="Noise sd: one for all features, learned per feature, or per image too; "
         "auto: by defence.",
     )
 

@@ -150,7 +150,7 @@ class ConsistentPrior(Prior):
     mode: Literal["consistent"] = "consistent"
 
     share: Fraction = Field(
-        0.1, alias="pull", description="Share of a round's way that the prior pulls back."
+        0.1, alias="pull", description="Share of a round's update that the prior takes back."
     )
 
     def pull(self, rate: float, steps: int, total: int) -> float:
@@ -165,12 +165,13 @@ class LocalSettings(Options):
     """Local steps of a client in a round."""
 
     sampler: Annotated[str, part_name(SAMPLERS), part_words(SAMPLERS)] = Field(
-        "langevin", description="How a client steps: langevin, or an import string."
+        "langevin", description="Sampler of a client's steps: langevin, or an import string."
     )
     steps: int = Field(20, ge=1, description="Steps a client takes in a round.")
-    batch_size: int = Field(32, ge=1, description="Images a step; at most what the client holds.")
+    batch_size: int = Field(32, ge=1, description="Images per step; a client with fewer uses all.")
     balance: bool = Field(
-        False, description="Draw batches with equally many images of each class that a client has."
+        False,
+        description="Draw batches with equal numbers of images from each of the client's classes.",
     )
     augment: Literal["none", "affine", "affine-flip"] = Field(
         "none",
@@ -178,13 +179,14 @@ class LocalSettings(Options):
     )
     step_size: StepSize = CosineStepSize()
     at_once: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
-        "auto", description="Clients that the engine local trains at once at most; auto: chosen."
+        "auto",
+        description="Largest number of clients that the engine local trains at once; auto: by net.",
     )
     clip: Positive | Off = Field(
         "none", description="Largest L2 norm of a step's gradient; clipping changes the target."
     )
     control: Literal["none", "fresh"] = Field(
-        "none", description="fresh: a control variate against drift in sampling, at each model."
+        "none", description="fresh: a control variate against client drift while sampling."
     )
 
 
@@ -192,19 +194,20 @@ class ChainSettings(Options):
     """Global models that are kept as posterior samples."""
 
     scope: Literal["head", "full"] = Field(
-        "head", description="head: the encoder is frozen after burn-in; full: all is sampled."
+        "head",
+        description="head: the encoder is frozen after burn-in; full: the whole net is sampled.",
     )
     burn_in: float = Field(0.8, ge=0, le=1, description="Fraction of the rounds before sampling.")
     heat: float = Field(
         0.0, ge=0, description="Temperature during burn-in, as a share of `temperature`."
     )
     thin: int = Field(
-        2, ge=0, description="Rounds from one kept sample to the next; 0: autocorrelation time."
+        2, ge=0, description="Rounds between kept samples; 0: the autocorrelation time."
     )
-    stop: bool = Field(
-        False, description="Stop once nothing speaks against convergence, before `rounds`."
+    stop: bool = Field(False, description="Stop before `rounds` once all convergence checks pass.")
+    samples: int = Field(
+        16, ge=1, description="Largest number of kept samples; the oldest is dropped first."
     )
-    samples: int = Field(16, ge=1, description="Samples kept at most; the oldest goes first.")
 
     def burn_in_rounds(self, rounds: int) -> int:
         """Compute the last round of burn-in, from 0 to `rounds`."""

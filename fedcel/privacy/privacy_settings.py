@@ -32,7 +32,7 @@ class PrivacySettings(Kind, table="privacy", selector="mechanism"):
 
     mechanism: str = Field("label-only", description="Mechanism that makes answers private.")
     epsilon: Positive = Field(4.0, description="Privacy loss of one served answer.")
-    budget: Positive = Field(100.0, description="Epsilon that a client may spend in all.")
+    budget: Positive = Field(100.0, description="Total epsilon that a client may spend.")
 
     def check_rules(self) -> None:
         """Refuse an epsilon out of range, and a budget for not even one answer."""

@@ -40,9 +40,9 @@ class Settings(BaseModel):
 
     seed: int = Field(0, ge=0, description="Seed of every random stream of the run.")
     rounds: int = Field(120, ge=1, description="Federated rounds, burn-in and chain together.")
-    clients: int = Field(8, ge=1, description="Data holders.")
+    clients: int = Field(8, ge=1, description="Number of clients.")
     clients_per_round: int = Field(
-        0, ge=0, description="Clients drawn at random each round; 0 takes all of them."
+        0, ge=0, description="Clients that are selected at random in each round; 0: all."
     )
     engine: Literal["ray", "local", "auto"] = Field(
         "ray",
@@ -52,12 +52,12 @@ class Settings(BaseModel):
         1.0,
         ge=0,
         allow_inf_nan=False,
-        description="Temperature of the chain after burn-in; 1 is the posterior, 0 SGD.",
+        description="Temperature of the chain after burn-in; 1: posterior, 0: plain SGD.",
     )
     bits_every: int = Field(
         0,
         ge=0,
-        description="Rounds between two measurements of the leak, on validation images; 0: none.",
+        description="Rounds between measurements of the leak on validation images; 0: none.",
     )
     data: DataSettings = DataSettings()
     net: NetSettings = Mlp()

@@ -55,22 +55,21 @@ class StrategySettings(Options):
     )
     arguments: Arguments = Field(
         "none",
-        description="What a strategy of Flower's takes beyond the settings, as "
-        "'eta=0.1,tau=0.001'.",
+        description="Further arguments of a Flower strategy, as 'eta=0.1,tau=0.001'.",
     )
     upload: Literal["delta", "weights"] = Field(
-        "delta", description="What a client sends; stock strategies of Flower average weights."
+        "delta", description="Content of a client's reply; Flower's strategies average weights."
     )
     momentum: float = Field(0.0, ge=0, lt=1, description="Beta of the sliding average of deltas.")
     gain: Positive = Field(1.0, description="Gamma, the server's step along that average.")
     timeout: Positive = Field(
-        3600.0, description="Seconds a round waits for replies; who is later is left out of it."
+        3600.0, description="Seconds that a round waits for replies; later ones are left out."
     )
     least_share: float = Field(
         0.5,
         ge=0,
         le=1,
-        description="Share of a round's weight to keep where clients fail; a run with less ends.",
+        description="Least share of a round's weight; if fewer clients reply, the run ends.",
     )
     max_norm: Positive | Off = Field(
         "none",
@@ -78,7 +77,7 @@ class StrategySettings(Options):
         "the model's own, plus 1.",
     )
     aggregation: Literal["mean", "geometric-median"] = Field(
-        "mean", description="How deltas become one; geometric-median is for temperature 0."
+        "mean", description="Aggregation of deltas; geometric-median needs temperature 0."
     )
 
     def check_rules(self) -> None:

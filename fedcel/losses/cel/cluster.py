@@ -72,14 +72,17 @@ class Cluster(SpreadCEL, RefreshedCEL):
     kind: Literal["cluster"] = "cluster"
     clusters: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
         "auto",
-        description="Clusters a class; 0: 5, at most a quarter of n_c; auto: 1, of `hybrid` 0.",
+        description="Clusters per class; 0: 5, but at most n_c / 4; auto: 1, for `hybrid` 0.",
     )
     clustering: Literal["k-means", "reseeded-k-means", "truncated-k-means", "diagonal", "full"] = (
-        Field("k-means", description="K-means, with outliers reseeded or truncated; or Gaussians.")
+        Field(
+            "k-means",
+            description="K-means, also with outliers reseeded or truncated, or Gaussian mixtures.",
+        )
     )
     form: Literal["renormalised", "original"] = Field(
         "renormalised",
-        description="A class's spread is over the clusters in the batch; original: absent as 0.",
+        description="renormalised: over clusters in the batch; original: absent ones count as 0.",
     )
 
     metric_ranges: ClassVar[MetricRanges] = {

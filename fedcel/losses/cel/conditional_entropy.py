@@ -34,29 +34,29 @@ class CEL(Kind, LossTerm, table="cel"):
     units of their noise, of each channel the mean where it pools.
     """
 
-    kind: str = Field("none", description="Which conditional entropy loss is added, if any.")
+    kind: str = Field("none", description="Conditional entropy loss; none: no loss.")
     weight: float = Field(
         0.3, ge=0, allow_inf_nan=False, description="Lambda, multiplied by gamma."
     )
-    warm_up: int = Field(5, ge=0, description="Rounds before the loss is switched on.")
+    warm_up: int = Field(5, ge=0, description="Rounds before the loss starts.")
     schedule: Literal["ramp", "constant", "rate", "target"] = Field(
         "ramp",
-        description="Gamma after warm-up: a ramp, constant, falling with eta, or by `cel.target`.",
+        description="Gamma after warm-up: ramp, constant, falling with eta, or by `cel.target`.",
     )
     ramp: float = Field(
-        0.6, ge=0, le=1, description="Fraction of the rounds at which gamma is largest."
+        0.6, ge=0, le=1, description="Fraction of the rounds at which gamma reaches 1."
     )
     target: Literal["none", "spread", "accuracy"] = Field(
         "none",
-        description="What tau, or gamma by `cel.schedule`, follows to reach `cel.goal`; or none.",
+        description="Quantity that steers tau, or gamma (`cel.schedule`), to `cel.goal`; none: fixed.",
     )
     goal: Positive = Field(
         0.95,
-        description="Spread in the batches, or validation accuracy, that `cel.target` steers to.",
+        description="Goal of `cel.target`: a spread in the batches or a validation accuracy.",
     )
     pool: Pool = Field(
         "flatten",
-        description="mean: a loss sees each channel's mean over positions; convolutional cuts.",
+        description="mean: the loss uses each channel's mean over positions; for convolutions.",
     )
     share: ClassShare = Field(
         "batch-share", description="Beta, a class's share in the loss: n_c/B, 1/present, or 1."
@@ -67,7 +67,7 @@ class CEL(Kind, LossTerm, table="cel"):
     )
     momentum: Annotated[float, Field(ge=0, lt=1)] | Off = Field(
         "none",
-        description="Of the loss's gradient, from a backward pass of its own into the encoder; "
+        description="Momentum of the loss's gradient, which then has its own backward pass; "
         "none: one pass for all.",
     )
 
@@ -234,7 +234,7 @@ class RefreshedCEL(CEL):
         1,
         ge=0,
         alias="refresh",
-        description="Local epochs from one refresh of the statistics to the next; 0: each round.",
+        description="Local epochs between refreshes of the statistics; 0: once a round.",
     )
 
     @property

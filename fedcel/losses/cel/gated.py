@@ -150,7 +150,7 @@ class Gated(SpreadCEL):
 
     kind: Literal["gated"] = "gated"
     attention: Literal["ascend", "minimise", "detach", "floor"] = Field(
-        "ascend", description="Who moves the gated attention: against, with, or without the loss."
+        "ascend", description="Training of the attention: against the loss, with it, or not at all."
     )
 
     metric_ranges: ClassVar[MetricRanges] = {

@@ -22,10 +22,10 @@ FORMER_PAIR = "noise+"
 class Rival(Kind, table="defence", selector="name"):
     """Defence of smashed data: its options, and what it makes of the net, the cut and the loss."""
 
-    name: str = Field("none", description="A rival defence, alone or beside a loss, if any.")
+    name: str = Field("none", description="Rival defence, with or without a loss; none: no rival.")
     strength: Annotated[float, Field(ge=0, allow_inf_nan=False)] | Literal["auto"] = Field(
         "auto",
-        description="noise: sigma; bottleneck: values sent; dropout: chance; else the weight; "
+        description="noise: sigma; bottleneck: values sent; dropout: probability; else weight; "
         "auto: a usual one.",
     )
 
