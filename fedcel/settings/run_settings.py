@@ -101,7 +101,7 @@ def burn_in_rounds(settings: Settings) -> int:
 
 
 def check_settings(settings: Settings) -> None:
-    """Refuse settings that do not fit together: SettingsError; warn of the merely unwise."""
+    """Refuse contradictory settings with SettingsError; warn about unwise ones."""
     if settings.cel.kind != "none":
         check_schedule(settings, "cel.kind", settings.cel.kind)
         settings.cel.check_noise(settings.defence.find_sigma(settings.net))
@@ -113,20 +113,20 @@ def check_settings(settings: Settings) -> None:
             raise SettingsError(message)
     if settings.cel.kind != "none" and settings.defence.find_sigma(settings.net) == 0:
         warn(
-            "net.noise is 0: a small spread only slows an attacker down, every image still leaks "
-            "whole",
+            "net.noise is 0: without noise every image leaks completely, however small the "
+            "spread is",
             stacklevel=3,  # of who parses the settings
         )
     if settings.local.augment != "none" and settings.samples_whole_net:
         warn(
             "local.augment and chain.scope 'full' above temperature 0: the chain samples the "
-            "posterior given changed images",
+            "posterior given augmented images",
             stacklevel=3,
         )
 
 
 def check_schedule(settings: Settings, key: str, name: str) -> None:
-    """Refuse a schedule on which a loss, or a defence by one, would never act in full.
+    """Refuse a schedule in which a loss or a defence never reaches its full weight.
 
     Args:
         settings: The run's settings.
@@ -143,8 +143,8 @@ def check_schedule(settings: Settings, key: str, name: str) -> None:
     if max(cel.warm_up, full_strength) > burn_in:
         raise SettingsError(
             f"{key} is {name!r}, cel.warm-up {cel.warm_up} rounds and cel.ramp {cel.ramp:g} of "
-            f"{settings.rounds}, burn-in ends after {burn_in}: the loss must be fully on by then; "
-            "lower them, or raise chain.burn-in or rounds"
+            f"{settings.rounds}, burn-in ends after {burn_in}: the loss must have its full "
+            "weight by then; lower them, or raise chain.burn-in or rounds"
         )
     if cel.warm_up >= burn_in:
         raise SettingsError(
@@ -168,40 +168,42 @@ def _list_requirements(settings: Settings) -> Iterator[Requirement]:
     strategy, update, temperature = settings.strategy, settings.update, settings.temperature
     if strategy.upload == "weights":  # averaged by a server as Flower's own are
         ask = partial(Requirement, "strategy.upload 'weights'")
-        yield ask("temperature", (0,), "such a server tells no client its share")
-        scope = "averaged weights keep no frozen encoder equal to the bit"
+        yield ask("temperature", (0,), "the server then does not send a client its weight")
+        scope = "averaging weights changes a frozen encoder by rounding"
         yield ask("chain.scope", ("full",), scope)
-        total = "such a server does not tell a client how many examples there are in all"
+        total = "the server then does not send the total number of examples"
         yield ask("prior.mode", ("consistent", "none"), total)
         yield ask("prior.scale", ("none",), total)
-        yield ask("local.control", ("none",), "such a server sends nothing of it")
-        yield ask("update.clip", ("none",), "only a 'delta' is clipped")
+        yield ask("local.control", ("none",), "the server then sends no control variate")
+        yield ask("update.clip", ("none",), "only deltas are clipped")
         arguments = (
-            "a strategy of Flower's has strategy.arguments of its own, as 'server_momentum=0.9'"
+            "a Flower strategy takes it in strategy.arguments, such as 'server_momentum=0.9'"
         )
         yield ask("strategy.momentum", (0,), arguments)
         yield ask("strategy.gain", (1,), arguments)
         yield ask("strategy.max-norm", ("none",), arguments)
         yield ask("strategy.aggregation", ("mean",), arguments)
         if settings.cel.kind != "none":
-            steered = "such a server sends no threshold and no weight"
+            steered = "the server then sends no threshold and no weight"
             yield ask("cel.target", ("none",), steered)
     if strategy.aggregation != "mean":
         ask = partial(
             Requirement,
             f"strategy.aggregation {strategy.aggregation!r}",
-            reason="what that sends is averaged, one hostile client moves it at will",
+            reason="it averages numbers that one hostile client could move at will",
             remedy=", or strategy.aggregation to 'mean'",
         )
         yield ask("local.control", ("none",))
         yield ask("cel.target", ("none", "accuracy"))  # the accuracy is the server's own figure
     if temperature > 0:
         ask = partial(Requirement, f"temperature {temperature:g}", remedy=", or temperature to 0")
-        yield ask("strategy.aggregation", ("mean",), "the noise is right for the mean alone")
-        noisy = "with clipped, noisy updates the chain would be no posterior"
+        yield ask(
+            "strategy.aggregation", ("mean",), "the Langevin noise is only right for the mean"
+        )
+        noisy = "with clipped, noisy updates the chain would not sample the posterior"
         yield ask("update.clip", ("none",), noisy)
     else:
-        reason, remedy = "there is no chain whose convergence could be judged", "above 0"
+        reason, remedy = "there is no chain to check for convergence", "above 0"
         yield Requirement(
             "temperature 0", "chain.stop", (False,), reason, f", or temperature {remedy}"
         )
@@ -209,7 +211,7 @@ def _list_requirements(settings: Settings) -> Iterator[Requirement]:
         ask = partial(
             Requirement,
             f"update.noise {update.noise:g}",
-            reason="each holder would send more than its noisy update",
+            reason="each client would send more than its noisy update",
             remedy=", or update.noise to 0",
         )
         yield ask("local.control", ("none",))
@@ -250,13 +252,13 @@ def _find_net_conflicts(settings: Settings) -> Iterator[str]:
         )
     if settings.defence.needs_noise and sigma == 0:
         yield (
-            f"net.noise is 0 and defence.name {name!r}, whose loss is of the law of the noise: set "
+            f"net.noise is 0 and defence.name {name!r}, whose loss needs the noise: set "
             "net.noise above 0, such as 0.3"
         )
     if name == "learned-noise" and shape == "one":
         yield (
-            "net.noise-shape is 'one' and defence.name 'learned-noise', which learns it: set "
-            "net.noise-shape to 'feature' or 'image'"
+            "net.noise-shape is 'one' and defence.name 'learned-noise', which learns the noise: "
+            "set net.noise-shape to 'feature' or 'image'"
         )
     if shape != "one" and sigma == 0:
         yield (
@@ -265,7 +267,7 @@ def _find_net_conflicts(settings: Settings) -> Iterator[str]:
         )
     if shape != "one" and name == "dropout":
         yield (
-            f"net.noise-shape is {shape!r} and defence.name 'dropout', whose messages have one sd; "
+            f"net.noise-shape is {shape!r} and defence.name 'dropout', whose noise has one sd; "
             "set net.noise-shape to 'one'"
         )
 
@@ -280,13 +282,13 @@ def _find_round_conflicts(settings: Settings) -> Iterator[str]:
     if strategy.aggregation != "mean" and clients < 3:
         yield (
             f"strategy.aggregation is {strategy.aggregation!r} and {clients} clients train in a "
-            "round, must be 3 or more for one to be outvoted; raise clients or clients-per-round"
+            "round, must be 3 or more; raise clients or clients-per-round"
         )
     is_own = strategy.name == OWN_STRATEGY
     if settings.engine == "local" and is_own and strategy.max_norm != "none":
         yield (
             f"strategy.max-norm is {strategy.max_norm:g} and engine 'local', whose "
-            f"{OWN_STRATEGY!r} trusts its own clients; set engine to 'ray'"
+            f"{OWN_STRATEGY!r} does not check norms; set engine to 'ray'"
         )
     followed = burn_in - math.ceil(round(cel.ramp * rounds, 9))
     moves_threshold = cel.kind != "none" and cel.schedule != "target" and cel.target == "accuracy"
@@ -298,13 +300,13 @@ def _find_round_conflicts(settings: Settings) -> Iterator[str]:
         )
     if settings.local.balance and settings.samples_whole_net:
         yield (
-            "local.balance and chain.scope 'full' above temperature 0: balanced batches weight the "
-            "classes, and the chain would sample another posterior; set local.balance to false"
+            "local.balance and chain.scope 'full' above temperature 0: balanced batches reweight "
+            "the classes, so the chain would sample another posterior; set local.balance to false"
         )
     if cel.momentum not in ("none", 0) and settings.samples_whole_net:
         yield (
             f"cel.momentum is {cel.momentum} and chain.scope 'full' above temperature 0: steps "
-            "along a mean of earlier gradients would sample another distribution; set "
+            "along averaged gradients would sample another distribution; set "
             "cel.momentum to 0, or chain.scope to 'head'"
         )
     if chain.stop and sampled <= MIN_ESS:
@@ -314,12 +316,12 @@ def _find_round_conflicts(settings: Settings) -> Iterator[str]:
         )
     if burn_in == 0 and chain.scope == "head" and isinstance(settings.net, OwnNet):
         yield (
-            "chain.burn-in 0 and chain.scope 'head': the encoder would stand still, untrained, "
-            "from round 1 on; raise chain.burn-in, or set chain.scope to 'full'"
+            "chain.burn-in 0 and chain.scope 'head': the encoder would never be trained, "
+            "because it is frozen after burn-in; raise chain.burn-in, or set chain.scope to 'full'"
         )
     if settings.temperature > 0 and chain.thin == 0 and 0 < sampled < MIN_SAMPLED_ROUNDS:
         yield (
-            f"chain.thin 0 with {sampled} rounds after burn-in: the autocorrelation time, which "
-            f"would thin the chain, takes {MIN_SAMPLED_ROUNDS} to know; set chain.thin to 1 or "
+            f"chain.thin 0 with {sampled} rounds after burn-in: thinning by the autocorrelation "
+            f"time needs {MIN_SAMPLED_ROUNDS} rounds; set chain.thin to 1 or "
             "more"
         )

@@ -48,7 +48,7 @@ class CEL(Kind, LossTerm, table="cel"):
     )
     target: Literal["none", "spread", "accuracy"] = Field(
         "none",
-        description="Quantity that steers tau, or gamma (`cel.schedule`), to `cel.goal`; none: fixed.",
+        description="Quantity that steers tau, or gamma (`cel.schedule`), to `cel.goal`.",
     )
     goal: Positive = Field(
         0.95,

@@ -20,7 +20,7 @@ NOPEEK = {"defence.name": "nopeek", "defence.strength": 3}
 
 def test_unwise_settings_warn() -> None:
     """Without noise."""
-    with pytest.warns(UserWarning, match="every image still leaks whole"):
+    with pytest.warns(UserWarning, match="every image leaks completely"):
         parse_settings({"cel.kind": "plain", "cel.penalty": "linear", "net.noise": 0})
 
 
@@ -28,11 +28,14 @@ def test_unwise_settings_warn() -> None:
     ("raw", "message"),
     [
         ({"clients-per-round": 9}, r"clients-per-round is 9, must be at most clients \(8\)"),
-        ({"cel.kind": "plain", "chain.burn-in": 0.5}, "must be fully on by then"),
-        ({"cel.kind": "plain", "cel.warm-up": 5, "rounds": 5}, "must be fully on by then"),
+        ({"cel.kind": "plain", "chain.burn-in": 0.5}, "must have its full weight by then"),
+        ({"cel.kind": "plain", "cel.warm-up": 5, "rounds": 5}, "must have its full weight by then"),
         ({"cel.kind": "plain", "cel.warm-up": 4, "rounds": 5}, "would never act"),
-        (NOPEEK | {"rounds": 5}, "defence.name is 'nopeek', .* must be fully on by then"),
-        (NOPEEK | {"cel.ramp": 1.0, "chain.burn-in": 0.3}, "defence.name is 'nopeek', .*fully on"),
+        (NOPEEK | {"rounds": 5}, "defence.name is 'nopeek', .* must have its full weight by then"),
+        (
+            NOPEEK | {"cel.ramp": 1.0, "chain.burn-in": 0.3},
+            "defence.name is 'nopeek', .*full weight",
+        ),
         (
             {"cel.kind": "mutual-information", "net.noise": 0.0},
             "against the noise",
@@ -54,12 +57,15 @@ def test_unwise_settings_warn() -> None:
             "cel.momentum is 0.5 and chain.scope 'full' above temperature 0",
         ),
         ({"chain.stop": True}, "needs 100 effective samples"),
-        ({"chain.stop": True, "temperature": 0, "rounds": 999}, "no chain whose convergence"),
+        (
+            {"chain.stop": True, "temperature": 0, "rounds": 999},
+            "no chain to check for convergence",
+        ),
         ({"temperature": float("inf")}, "must be finite"),
         ({**STOCK, "temperature": 1}, "set temperature to 0"),
         ({**STOCK, "chain.scope": "head"}, "set chain.scope to 'full'"),
-        ({**STOCK, "prior.scale": 1.0}, "how many examples there are"),
-        ({"strategy.max-norm": 1.0, "engine": "local"}, "trusts its own clients"),
+        ({**STOCK, "prior.scale": 1.0}, "total number of examples"),
+        ({"strategy.max-norm": 1.0, "engine": "local"}, "does not check norms"),
         ({"defence.strength": 0.1}, "defence.strength is 0.1, defence.name 'none': name one"),
         (
             {"defence.name": "noise", "defence.strength": 0.0},
@@ -128,8 +134,8 @@ def test_what_the_server_cannot_steer_is_refused(raw: dict[str, object], message
 @pytest.mark.parametrize(
     ("raw", "reason"),
     [
-        ({"chain.burn-in": 0.0}, "untrained, from round 1 on"),
-        ({"rounds": 40, "chain.burn-in": 0.6, "chain.thin": 0}, "takes 20 to know"),
+        ({"chain.burn-in": 0.0}, "would never be trained"),
+        ({"rounds": 40, "chain.burn-in": 0.6, "chain.thin": 0}, "needs 20 rounds"),
     ],
 )
 def test_a_chain_that_cannot_be_one_is_refused(raw: dict[str, object], reason: str) -> None:
@@ -159,5 +165,5 @@ def test_a_schedule_without_a_ramp_is_not_held_to_one(schedule: str) -> None:
     """Its weight is in full once the warm-up ends."""
     late = {"cel.kind": "plain", "cel.ramp": 0.9, "chain.burn-in": 0.5}
     assert parse_settings({**late, "cel.schedule": schedule}).cel.schedule == schedule
-    with pytest.raises(SettingsError, match="the loss must be fully on by then"):
+    with pytest.raises(SettingsError, match="the loss must have its full weight by then"):
         parse_settings(late)

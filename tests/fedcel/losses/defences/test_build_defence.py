@@ -130,7 +130,7 @@ def test_a_users_defence() -> None:
 def test_a_users_loss_that_would_never_act_is_refused() -> None:
     """Five rounds end before the ramp does; what only transforms has no ramp."""
     s = parse_settings({"defence.name": f"{__name__}:Mine", "defence.strength": 1, "rounds": 5})
-    with pytest.raises(SettingsError, match="Mine', .* must be fully on by then"):
+    with pytest.raises(SettingsError, match="Mine', .* must have its full weight by then"):
         build_terms(s)
 
 
@@ -203,7 +203,7 @@ def test_the_gaussians_of_a_bottleneck(
             {"defence.name": "learned-noise", "net.noise-shape": "one"},
             "set net.noise-shape to 'feature' or 'image'",
         ),
-        ({"defence.name": "dropout", "net.noise-shape": "feature"}, "whose messages have one sd"),
+        ({"defence.name": "dropout", "net.noise-shape": "feature"}, "whose noise has one sd"),
         ({"defence.name": "ceb", "cel.warm-up": 100}, "burn-in ends after"),
         ({"defence.name": "ceb", "defence.strength": 0.0}, "must be above 0 for 'ceb'"),
     ],
