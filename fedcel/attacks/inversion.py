@@ -145,8 +145,8 @@ def invert(
 ) -> Inversion:
     """Attack an encoder: rebuild images from one noisy message of each.
 
-    The attacks are those of `fedcel attack`. The encoder is copied and left as it is. One that
-    gives no gradient, such as a function that is no module, is attacked by what needs none.
+    The attacks are those of `fedcel attack`. The encoder is copied and not modified. An encoder
+    without a gradient, such as a plain function, is attacked without one.
 
     Example:
         >>> result = fedcel.invert(encoder, targets, auxiliary=images, noise=0.3)
@@ -155,10 +155,10 @@ def invert(
 
     Args:
         encoder: Images (B, C, H, W) to features (B, D), without its noise.
-        targets: Images that the attacker wants to see, (T, C, H, W) in [0, 1].
-        labels: Their labels from 0, (T,), for the baseline of an attacker who knows the label.
+        targets: Images that the attacker wants to rebuild, (T, C, H, W) in [0, 1].
+        labels: Their labels from 0, (T,), for the baseline of knowing only the label.
         auxiliary: The attacker's own images, (A, C, H, W) in [0, 1]; none of the targets.
-        auxiliary_labels: Their labels, (A,); given where `labels` are.
+        auxiliary_labels: Their labels, (A,); required with `labels`.
         noise: Standard deviation of the Gaussian noise at the cut: one number, one above 0 for
             each feature, or a function from features (B, D) to those of each image, (B, D).
         dropout: Chance that a feature is sent as 0, in [0, 1).
@@ -166,9 +166,9 @@ def invert(
             `decoder*16` for 16 messages of each target, or import strings.
         head: The module that answers messages; attacks such as `shadow` need it.
         budget: Multiple of each attack's default effort, above 0.
-        candidates: Images among which the right one is looked for, 2 or more.
-        seed: Decides noise and attacks.
-        progress: Takes lines of progress; None: they are dropped.
+        candidates: Number of images among which the right one is picked, 2 or more.
+        seed: Seed of noise and attacks.
+        progress: Receives lines of progress, or None.
 
     Returns:
         Reconstructions and scores of each attack.

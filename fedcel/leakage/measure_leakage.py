@@ -66,9 +66,9 @@ def measure_leakage(
 ) -> Leakage:
     """Measure what one noisy message of an encoder tells about an image, exactly.
 
-    The law of the noise is known, so that Bayes' rule over the M images given is the best attack
-    there is: no attacker has to be trained. Exact for these images but for Monte Carlo over noise
-    draws, whose half widths are given. Computed where the features are, in float64, piece by piece.
+    The noise distribution is known, so Bayes' rule over the M images is the best possible attack,
+    and no attacker has to be trained. The result is exact for these images, up to the Monte Carlo
+    error over noise draws, which is stated. It is computed in float64 on the features' device.
 
     Example:
         >>> leak = fedcel.measure_leakage(encoder, images, labels, noise=0.3)
@@ -76,39 +76,37 @@ def measure_leakage(
         >>> leak.bits_beyond_label, leak.certificate_bits
 
     Args:
-        encoder: Images (n, ...) to features (n, D): a PyTorch module, which is run in evaluation
-            mode without a gradient and left as it was, or any function of tensors. Without its own
-            noise.
+        encoder: Images (n, ...) to features (n, D), without its noise: a PyTorch module, which is
+            run in evaluation mode without a gradient and not modified, or any function of tensors.
         images: (M, ...), M 2 or more, in the form that the encoder takes.
-        labels: Whole numbers from 0, (M,). Without them there are no bits beyond the label.
-        noise: Standard deviation of the Gaussian noise that is added to the features, 0 or more, in
-            their units; one number, one for each of D features, or (M, D), above 0, where it
-            differs from image to image: the numbers, or a function of the features. 0: what is sent
-            is exact.
-        dropout: Chance that a feature is sent as 0, before the noise, in [0, 1).
-        log_prob: A law of your own instead of noise and dropout: (messages (Q, F), features
+        labels: Integers from 0, (M,). Without them there are no bits beyond the label.
+        noise: Standard deviation of the Gaussian noise, 0 or more, in units of the features: one
+            number, or one for each of D features. If it differs from image to image: (M, D), above
+            0, or a function of the features.
+        dropout: Probability that a feature is set to 0, before the noise, in [0, 1).
+        log_prob: Your own distribution instead of noise and dropout: (messages (Q, F), features
             (M, D)) to log p(message_q | features_j), (Q, M) in nats, up to one constant. Needs
             `sampler`.
-        sampler: Draws messages of that law: (features (Q, D), generator) to (Q, F).
+        sampler: Samples messages of that distribution: (features (Q, D), generator) to (Q, F).
         features: (M, D) instead of encoder and images.
-        accuracy: Share of right answers of the head that gets the messages, in [0, 1]; a head that
-            is no better than the most frequent class makes the verdict that nothing was learned.
-        accuracy_count: Images that the accuracy is of; None: M.
+        accuracy: Accuracy of the head on noisy messages, in [0, 1]. If it is no better than always
+            predicting the most frequent class, the verdict says that nothing was learned.
+        accuracy_count: Number of images behind the accuracy; None: M.
         logits: The head's answers to messages of these images, (M, classes), instead of
             `accuracy`.
-        reference_images: Other images of the same population, (n, ...), on which the law behind the
-            bounds for unseen images is fitted: the encoder's training images will do, none of the M
-            will. The M must be images that the encoder was not trained on. None: the law is fitted
-            to one half of the M, drawn by the seed, and the bound is of the other.
+        reference_images: Other images of the same population, (n, ...), for the fit behind the
+            bounds for unseen images, such as the encoder's training images, but none of the M. The
+            encoder must not have been trained on the M images. None: one random half of the M is
+            used for the fit, the other for the bound.
         reference_features: Their features (n, D) instead of `reference_images`.
         reference_labels: Their labels, (n,); needed where `labels` are given.
         feature_range: Least and largest value that a feature can have for any image, such as
             (0, 1) behind a sigmoid; None: not known, and no Bernstein limit.
-        candidates: Images among which the right one is picked, 2 or more; all M if they are fewer.
-        draws: Messages drawn of each image, 2 or more; None: 3 200 of all images together, 2 or
-            more of each. Noiseless features need one.
-        batch_size: Images that are encoded at once.
-        seed: Decides the noise that is drawn.
+        candidates: Number of images among which the right one is picked, 2 or more, at most M.
+        draws: Messages per image, 2 or more; None: 3 200 for all images together, 2 or more for
+            each. Noiseless features need one.
+        batch_size: Number of images that are encoded at once.
+        seed: Seed of the noise.
 
     Returns:
         Bits, identification, bounds and a verdict; `print` shows them in three lines.
@@ -204,10 +202,10 @@ def measure_attribute_leakage(
     batch_size: int = 256,
     seed: int = 0,
 ) -> AttributeLeak:
-    """Measure what one noisy message tells of a sensitive attribute that is not the task.
+    """Measure what one noisy message tells about a sensitive attribute that is not the task.
 
-    The task of a network may be whether a digit is odd, the attribute which digit it is. Bayes'
-    rule over the M images is the best attack there is, as in `measure_leakage`.
+    For example, the task is whether a digit is odd, and the attribute is the digit. As in
+    `measure_leakage`, Bayes' rule over the M images is the best possible attack.
 
     Example:
         >>> leak = fedcel.measure_attribute_leakage(encoder, images, digits % 2, digits, noise=0.3)
@@ -216,13 +214,13 @@ def measure_attribute_leakage(
     Args:
         encoder: As of `measure_leakage`.
         images: (M, ...), M 2 or more, in the form that the encoder takes.
-        labels: The task's labels, whole numbers from 0, (M,), which the attacker knows. Without
-            them the attacker knows nothing but the message.
-        attributes: What the attacker wants to know: whole numbers from 0, (M,).
+        labels: The task's labels, integers from 0, (M,), which the attacker knows. Without them
+            the attacker knows only the message.
+        attributes: The attributes that the attacker wants to know: integers from 0, (M,).
         noise: As of `measure_leakage`, and so are `dropout`, `log_prob`, `sampler` and `features`.
         dropout: Chance that a feature is sent as 0.
-        log_prob: A law of your own.
-        sampler: Draws messages of that law.
+        log_prob: Your own noise distribution.
+        sampler: Samples messages of that distribution.
         features: (M, D) instead of encoder and images.
         draws: Messages drawn of each image, 2 or more; None: 3 200 of all images together.
         batch_size: Images that are encoded at once.

@@ -65,7 +65,7 @@ class AnswerCalibration(Protocol):
 def fit_calibration(
     mechanism: Mechanism, logits: Array | None = None, labels: Array | None = None
 ) -> AnswerCalibration:
-    """Learn to read a mechanism's answers as probabilities.
+    """Fit a calibration that turns a mechanism's answers into probabilities.
 
     Example::
 
@@ -75,8 +75,8 @@ def fit_calibration(
 
     Args:
         mechanism: What gives the answers.
-        logits: The net's logits of reference images, (V, C); None: of a net that is always sure
-            and right, which needs no images.
+        logits: The net's logits of reference images, (V, C); None: assume a net that is always
+            certain and right.
         labels: Classes of the reference images, (V,).
 
     Returns:

@@ -60,7 +60,7 @@ class Mechanism(Protocol):
 
 @runtime_checkable
 class KnownLaw(Mechanism, Protocol):
-    """A mechanism whose law of the answers is known: they can be read by Bayes' rule."""
+    """A mechanism with a known distribution of answers, to which Bayes' rule applies."""
 
     @property
     def classes(self) -> int:

@@ -1,7 +1,7 @@
-"""Updates that say little about their holder: clipped, perturbed, and their privacy.
+"""Differentially private updates of clients: clip, noise and accounting.
 
-The Gaussian mechanism on a whole update, after McMahan et al., ICLR 2018 (clip, then noise), drawn
-by the holder itself, so that the server sees noisy updates only.
+The Gaussian mechanism on a whole update, after McMahan et al., ICLR 2018 (clip, then noise). The
+client adds the noise, so the server sees only noisy updates.
 """
 
 import math
@@ -22,8 +22,7 @@ def clip_update(delta: Float[Tensor, " P"], clip: float) -> Float[Tensor, " P"]:
     """Scale an update down to an L2 norm, if it is longer.
 
     Args:
-        delta: (P,). One that is not finite becomes 0, with a warning: what is sent must not depend
-            on it.
+        delta: (P,). An update that is not finite becomes 0, with a warning.
         clip: Largest norm, above 0.
 
     Returns:
@@ -60,7 +59,7 @@ def add_update_noise(delta: Float[Tensor, " P"], clip: float, noise: float) -> F
 
 
 class NoisyRound(NamedTuple):
-    """Clients whose updates a round took, and the most that one counts in their mean.
+    """Clients whose updates a round used, and the largest weight among them.
 
     Attributes:
         clients: Numbers of the clients whose updates were taken.
@@ -72,13 +71,13 @@ class NoisyRound(NamedTuple):
 
 
 class SpentPrivacy(NamedTuple):
-    """Epsilon of all rounds together, at one delta, of the holder who loses most.
+    """Epsilon of all rounds together, at one delta, for the client with the largest loss.
 
     Attributes:
-        server: Epsilon against who sees each update, the server included.
-        models: Epsilon against who sees only the models and holds no images: all holders' noise is
-            in them.
-        rounds: The most in which one holder took part.
+        server: Epsilon against everyone who sees updates, the server included.
+        models: Epsilon against everyone who sees only the models and is not a client: the models
+            contain the noise of all clients.
+        rounds: Largest number of rounds in which one client took part.
     """
 
     server: float
@@ -87,11 +86,11 @@ class SpentPrivacy(NamedTuple):
 
 
 def account_updates(noise: float, rounds: Iterable[NoisyRound], delta: float) -> SpentPrivacy:
-    """Return the epsilon of all noisy updates together, never understated.
+    """Compute an upper bound on the epsilon of all noisy updates together.
 
-    All of a holder's images are protected together: whether these or any others were there. How
-    many they are, and who takes part, are taken to be known; no gain is counted for chance in who
-    is drawn. The sum of uploads that were each rounded to single precision counts as their sum.
+    All of a client's images are protected together. Their number, and which clients take part,
+    count as known; random selection of clients is not counted as privacy amplification. Rounding
+    of updates to single precision is neglected in their sum.
 
     Args:
         noise: Standard deviation, in units of the clip, above 0.
@@ -99,7 +98,7 @@ def account_updates(noise: float, rounds: Iterable[NoisyRound], delta: float) ->
         delta: The delta at which epsilon is stated, in (0, 1).
 
     Returns:
-        Epsilons of the holder who loses most.
+        Epsilons of the client with the largest loss.
 
     Raises:
         ValueError: There is no noise or no round, or delta is out of range.

@@ -33,7 +33,7 @@ class UncertainPrediction(NamedTuple):
 
 @final
 class Posterior:
-    """Answers images with the samples of a run's chain, or its last model where it kept none.
+    """Predicts images by the samples of a run's chain, or by its last model if there are none.
 
     Args:
         run: As `read_run` returns it.

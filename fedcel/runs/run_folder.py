@@ -218,11 +218,10 @@ def read_run(folder: str | Path) -> Run:
         folder: As `fedcel simulate` wrote it.
 
     Returns:
-        The run. One at temperature 0 is a point: it has no samples, whatever models its folder
-        holds.
+        The run. At temperature 0 it has no posterior samples.
 
     Raises:
-        RunError: The folder is no run, or incomplete.
+        RunError: The folder is not a run, or incomplete.
     """
     folder = Path(folder)
     if (folder / IMAGE_FORM).exists():

@@ -260,10 +260,10 @@ def ramp_weight(
     ramp: int | float = 0.6,
     end: int | float = 1.0,
 ) -> float:
-    """Compute by how much a loss counts at a step: 0, then a linear ramp, then constant.
+    """Compute the weight of a loss at a step: 0, then a linear ramp, then constant.
 
-    Switched on at full weight from the start, a conditional entropy loss pulls classes together
-    before they are apart. The unit of a step is yours: rounds, epochs or batches.
+    At full weight from the start, a conditional entropy loss would pull the classes together
+    before they separate. The unit of a step may be rounds, epochs or batches.
 
     Example:
         >>> weight = 1.0 * fedcel.ramp_weight(epoch, epochs, warm_up=5)

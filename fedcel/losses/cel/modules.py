@@ -1,4 +1,4 @@
-"""The conditional entropy losses as PyTorch modules, for a training loop of one's own.
+"""The conditional entropy losses as PyTorch modules, for your own training loop.
 
 They hold the state and call the losses that a federation's clients use; nothing is computed twice.
 """
@@ -48,7 +48,7 @@ _RAISES = """
 
 
 class CELModule(nn.Module):
-    """Base of the conditional entropy losses for a loop of one's own; see `ClusterCEL`.
+    """Base of the conditional entropy losses for your own training loop; see `ClusterCEL`.
 
     `cel(z, y)` is a scalar with a gradient for the encoder, to be added to the task's loss. The
     number of features is that of the first batch. Computed in float32 under autocast and of half
@@ -381,11 +381,11 @@ def name_argument(setting: re.Match[str]) -> str:
 
 
 class PlainCEL(CELModule, options=Plain):
-    """Keeps each class close to its mean in the batch; no statistics, the plainest of all."""
+    """Penalises the spread of each class around its mean in the batch; it needs no statistics."""
 
 
 class ClusterCEL(CELModule, options=Cluster):
-    """Keeps each class close to a few centres of its own, which `refresh` finds.
+    """Penalises the spread of each class around a few centres, which `refresh` fits.
 
     Example:
         >>> cel = fedcel.ClusterCEL(classes=10, noise=0.3)
@@ -395,7 +395,7 @@ class ClusterCEL(CELModule, options=Cluster):
 
 
 class GatedCEL(CELModule, options=Gated):
-    """Keeps each class close together under weights that a learned attention gives its members.
+    """Penalises the spread of each class under the weights of a learned attention.
 
     The attention learns by itself: it takes its step at the next `forward` after a backward pass.
     It is made at the first batch; `refresh` is not needed.
@@ -403,11 +403,11 @@ class GatedCEL(CELModule, options=Gated):
 
 
 class HybridCEL(CELModule, options=Hybrid):
-    """The loss of `ClusterCEL` around centres whose starts an attention like `GatedCEL`'s draws."""
+    """The loss of `ClusterCEL` with initial centres that are drawn by attention."""
 
 
 class MutualInformationCEL(CELModule, options=MutualInformation):
-    """Bounds what a message tells about the image beyond its label, in the batch, in nats.
+    """Penalises an upper bound in nats on what a message tells beyond the label, in the batch.
 
     Needs several images of a class in a batch, and noise above 0; no statistics.
     """
