@@ -8,8 +8,12 @@ import torch
 
 from fedcel import plugins
 from fedcel.errors import PluginError
-from fedcel.losses.cel.conditional_entropy import RefreshedCEL, SeenFeatures
-from fedcel.losses.cel.spread_penalties import SpreadCEL, linear_penalty
+from fedcel.losses.cel.conditional_entropy import (
+    RefreshedCEL,
+    SeenFeatures,
+    SpreadCEL,
+    linear_penalty,
+)
 from fedcel.losses.contract import LOSS_CHECKS, LOSS_RESULTS, LossCase
 from fedcel.losses.defences.rival import Rival
 from fedcel.losses.defences.transform import Transform, append_transform

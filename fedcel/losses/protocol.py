@@ -9,7 +9,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedcel.named_tensors import State as State
-from fedcel.nets import whiten_features
 from fedcel.short_repr import show_shapes
 
 FeatureBatches = Callable[[], Iterator[tuple[Tensor, Tensor]]]
@@ -144,11 +143,6 @@ class Batch(NamedTuple):
     def known_scale(self) -> Float[Tensor, "*k B D"]:
         """Standard deviation of each value's noise in units of sigma, also where all are 1."""
         return torch.ones_like(self.z) if self.noise_scale is None else self.noise_scale
-
-    @property
-    def whitened(self) -> Float[Tensor, "*k B D"]:
-        """The features in units in which the noise of each has the cut's sigma."""
-        return whiten_features(self.z, self.noise_scale)
 
 
 @runtime_checkable

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedcel.errors import DivergedError
 from fedcel.losses.protocol import Batch, FeatureReader, State, Term
 from fedcel.named_tensors import add_prefix, select_prefix, select_row, stack_states
-from fedcel.nets import CPU
+from fedcel.nets import CPU, whiten_features
 
 Streams = Callable[[str], torch.Generator]
 """Purpose -> fresh generator, bound to (seed, round, client)."""
@@ -123,7 +123,8 @@ class WeightedTerm(NamedTuple):
         if self.rule.clip is None:
             loss, metrics = self.term.loss(state, batch, measure)
             return Term(self.weight * loss, metrics)
-        z = batch.whitened.detach().requires_grad_()
+        whitened = whiten_features(batch.z, batch.noise_scale)
+        z = whitened.detach().requires_grad_()
         shift = (z - z.detach()) * (
             1.0 if batch.noise_scale is None else batch.noise_scale.detach()
         )
@@ -134,7 +135,7 @@ class WeightedTerm(NamedTuple):
             return Term(self.weight * loss.detach(), metrics)
         gradient = self.rule.bound(z.grad, batch.task_gradient)
         # The value of the loss, the bounded gradient: straight-through.
-        pull = (batch.whitened * gradient).sum((-2, -1))
+        pull = (whitened * gradient).sum((-2, -1))
         return Term(self.weight * loss.detach() + (pull - pull.detach()), metrics)
 
 

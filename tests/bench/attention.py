@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.nn.functional import layer_norm
 
 from fedcel.losses import ClientLoss
+from fedcel.losses.cel.conditional_entropy import Penalty, channel_penalty
 from fedcel.losses.cel.gated import Gated
 from fedcel.losses.cel.mutual_information import MutualInformation
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.cel.spread_penalties import Penalty, channel_penalty
 from fedcel.losses.protocol import State
 from tests.bench.ratios import line
 from tests.fedcel.losses.single import single, split_features

@@ -5,7 +5,13 @@ from fedcel.losses.cel.class_spread import ClassShare as ClassShare
 from fedcel.losses.cel.class_spread import class_members as class_members
 from fedcel.losses.cel.cluster import Cluster as Cluster
 from fedcel.losses.cel.conditional_entropy import CEL as CEL
+from fedcel.losses.cel.conditional_entropy import THRESHOLD_SHARE as THRESHOLD_SHARE
 from fedcel.losses.cel.conditional_entropy import NoCEL as NoCEL
+from fedcel.losses.cel.conditional_entropy import Penalty as Penalty
+from fedcel.losses.cel.conditional_entropy import SpreadCEL as SpreadCEL
+from fedcel.losses.cel.conditional_entropy import channel_penalty as channel_penalty
+from fedcel.losses.cel.conditional_entropy import linear_penalty as linear_penalty
+from fedcel.losses.cel.conditional_entropy import log_penalty as log_penalty
 from fedcel.losses.cel.conditional_entropy import ramp_weight as ramp_weight
 from fedcel.losses.cel.gated import Gated as Gated
 from fedcel.losses.cel.goal_control import GoalControl as GoalControl
@@ -20,12 +26,6 @@ from fedcel.losses.cel.modules import MutualInformationCEL as MutualInformationC
 from fedcel.losses.cel.modules import PlainCEL as PlainCEL
 from fedcel.losses.cel.mutual_information import MutualInformation as MutualInformation
 from fedcel.losses.cel.plain import Plain as Plain
-from fedcel.losses.cel.spread_penalties import THRESHOLD_SHARE as THRESHOLD_SHARE
-from fedcel.losses.cel.spread_penalties import Penalty as Penalty
-from fedcel.losses.cel.spread_penalties import SpreadCEL as SpreadCEL
-from fedcel.losses.cel.spread_penalties import channel_penalty as channel_penalty
-from fedcel.losses.cel.spread_penalties import linear_penalty as linear_penalty
-from fedcel.losses.cel.spread_penalties import log_penalty as log_penalty
 from fedcel.losses.protocol import CutShape as CutShape
 from fedcel.losses.protocol import FeatureBatches as FeatureBatches
 from fedcel.losses.protocol import FeatureReader as FeatureReader

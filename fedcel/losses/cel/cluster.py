@@ -21,7 +21,7 @@ from fedcel.losses.cel.class_spread import (
     weighted_mean,
     weighted_spread,
 )
-from fedcel.losses.cel.conditional_entropy import RefreshedCEL
+from fedcel.losses.cel.conditional_entropy import RefreshedCEL, SpreadCEL
 from fedcel.losses.cel.kmeans import (
     ClusteringProblem,
     KMeans,
@@ -30,7 +30,6 @@ from fedcel.losses.cel.kmeans import (
 )
 from fedcel.losses.cel.mixture import GaussianMixtures
 from fedcel.losses.cel.reservoir import check_finite, sample_reservoir
-from fedcel.losses.cel.spread_penalties import SpreadCEL
 from fedcel.losses.protocol import (
     SHARE,
     Batch,
@@ -50,8 +49,9 @@ class Cluster(SpreadCEL, RefreshedCEL):
     """Keeps each class close to a few centres of its own.
 
     sum_c beta_c R(v_c), v_c = sum_k pi_ck v_ck, v_ck = mean |z_i - mu_ck|^2 over the members of
-    cluster k of class c in the batch. Each example belongs to one cluster of its class: the
-    nearest, or for Gaussian mixtures that of the largest posterior. Centres are constants.
+    cluster k of class c in the batch. The weights pi are over the clusters in the batch. Each
+    example belongs to one cluster of its class: the nearest, or for Gaussian mixtures that of the
+    largest posterior. Centres are constants.
 
     Truncated clusters leave members whose squared distance to the centre exceeds `OUTLIER_FACTOR`
     times their cluster's median out of its centre, its spread and the loss: they are not drawn in,
@@ -63,7 +63,8 @@ class Cluster(SpreadCEL, RefreshedCEL):
     units of z squared, 0 where a cluster has none. Unused clusters and absent classes weigh 0.
 
     References:
-        Xia et al., CVPR 2025: the form `original` with the logarithmic penalty.
+        Xia et al., CVPR 2025, with the logarithmic penalty; there a cluster that is absent from the
+        batch counts as a spread of 0, which biases v_c down.
     """
 
     auto_clusters: ClassVar[int] = 1
@@ -79,10 +80,6 @@ class Cluster(SpreadCEL, RefreshedCEL):
             "k-means",
             description="K-means, also with outliers reseeded or truncated, or Gaussian mixtures.",
         )
-    )
-    form: Literal["renormalised", "original"] = Field(
-        "renormalised",
-        description="renormalised: over clusters in the batch; original: absent ones count as 0.",
     )
 
     metric_ranges: ClassVar[MetricRanges] = {
@@ -213,7 +210,9 @@ class Cluster(SpreadCEL, RefreshedCEL):
         centre = select_rows(state["centres"].flatten(-3, -2), slots)
         if self.is_truncated:
             slot_members = _leave_out_far(slot_members, z, centre, slots, limits=state["limits"])
-        parts = self._cluster_parts(pi, slot_members.counts.view_as(pi))
+        present = pi * (slot_members.counts.view_as(pi) > 0)
+        total_weight = present.sum(-1, keepdim=True)
+        parts = present / torch.where(total_weight > 0, total_weight, 1.0)
         v = weighted_spread(z, centre, uniform_weights(slot_members)).view_as(pi)
         if not v.isfinite().all():
             check_finite(z, y)
@@ -233,16 +232,6 @@ class Cluster(SpreadCEL, RefreshedCEL):
             select_measured(within, counts.sum(-1) > 0)
             | select_measured(total, pair_counts.sum(-1) > 0),
         )
-
-    def _cluster_parts(
-        self, pi: Float[Tensor, "*k C K"], batch_counts: Float[Tensor, "*k C K"]
-    ) -> Float[Tensor, "*k C K"]:
-        """Return each cluster's part in its class: pi over those in the batch."""
-        present = pi * (batch_counts > 0)
-        if self.form == "original":
-            return present
-        total = present.sum(-1, keepdim=True)
-        return present / torch.where(total > 0, total, 1.0)
 
 
 def _find_slot_members(

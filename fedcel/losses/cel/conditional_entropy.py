@@ -1,6 +1,7 @@
-"""Conditional entropy losses: the options that all of them share."""
+"""Conditional entropy losses: the options that they share, and the penalties of a spread."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, ClassVar, Literal, Self
 
 import torch
@@ -20,11 +21,69 @@ from fedcel.losses.protocol import (
     Term,
 )
 from fedcel.losses.terms import LossTerm
+from fedcel.nets import whiten_features
 from fedcel.options import Kind, Off, Positive
 from fedcel.posterior import Clock, StepSize
 
 Pool = Literal["flatten", "mean"]
 """Treatment of features of more than one dimension before a loss."""
+
+Penalty = Callable[[Float[Tensor, "*k C"]], Float[Tensor, "*k C"]]
+"""From the spreads of the classes, in units of z squared, to what each of them costs."""
+
+LOG_OFFSET = 1e-6
+"""Keeps the logarithm of a spread of 0 finite; in units of z squared."""
+
+THRESHOLD_SHARE = 0.125
+"""Default tau of `log_penalty`, as a share of sigma^2 D, the noise's own spread."""
+
+
+def linear_penalty(v: Float[Tensor, "*k C"]) -> Float[Tensor, "*k C"]:
+    """Charge the spread itself: R(v) = v.
+
+    Args:
+        v: Spread of each class (C,), in units of z squared, 0 or more.
+
+    Returns:
+        R (C,), in units of z squared.
+    """
+    return v
+
+
+def log_penalty(v: Float[Tensor, "*k C"], threshold: float) -> Float[Tensor, "*k C"]:
+    """Charge the logarithm of the spread above a threshold, and nothing below it.
+
+    R(v) = max(0, ln((v + eps) / (tau + eps))).
+
+    Args:
+        v: Spread of each class (C,), in units of z squared, 0 or more.
+        threshold: tau, in units of z squared, above 0.
+
+    Returns:
+        R (C,), in nats.
+
+    References:
+        Xia et al., CVPR 2025: the hinge on the entropy surrogate log v.
+    """
+    return torch.log(v + LOG_OFFSET).sub(math.log(threshold + LOG_OFFSET)).relu()
+
+
+def channel_penalty(v: Float[Tensor, "*k C"], features: int, sigma: float) -> Float[Tensor, "*k C"]:
+    """Charge what a noisy channel could carry of the spread: R(v) = (D/2) ln(1 + v/(D sigma^2)).
+
+    Args:
+        v: Spread of each class (C,), in units of z squared, 0 or more.
+        features: D.
+        sigma: Standard deviation of the noise at the cut, in units of z, above 0.
+
+    Returns:
+        R (C,), in nats.
+
+    References:
+        Cover and Thomas, Elements of Information Theory, eq. 9.17: the capacity of D parallel
+        Gaussian channels that share the signal power v evenly.
+    """
+    return features / 2 * torch.log1p(v / (features * sigma**2))
 
 
 class CEL(Kind, LossTerm, table="cel"):
@@ -195,7 +254,8 @@ class SeenFeatures(LossTerm):
 
     def loss(self, state: State, batch: Batch, measure: bool) -> Term:
         """Compute the loss of the features that it sees; see `LossTerm.loss`."""
-        pooled = batch._replace(z=self._pool(batch.whitened), noise_scale=None)
+        whitened = whiten_features(batch.z, batch.noise_scale)
+        pooled = batch._replace(z=self._pool(whitened), noise_scale=None)
         return self.term.loss(state, pooled, measure)
 
     def update(self, state: State) -> State:
@@ -241,6 +301,45 @@ class RefreshedCEL(CEL):
     def refresh_epochs(self) -> int:
         """Local epochs from one refresh of the statistics to the next; 0: at a round's start."""
         return self.refresh_every
+
+
+class SpreadCEL(CEL):
+    """Conditional entropy loss that charges the spread of each class."""
+
+    penalty: Literal["linear", "log", "channel"] = Field(
+        "channel", description="R(v) of spread v; channel: (D/2)log(1+v/(D sigma^2))."
+    )
+    threshold: Positive | Off = Field(
+        "none", description="Tau of the log penalty; none: 0.125 sigma^2 D."
+    )
+
+    @property
+    def has_threshold(self) -> bool:
+        """Whether a spread below a threshold costs nothing."""
+        return self.penalty == "log"
+
+    def find_threshold(self, cut: CutShape) -> float:
+        """Return tau of the log penalty as set, or tied to the noise on the features seen."""
+        if self.threshold != "none":
+            return self.threshold
+        return THRESHOLD_SHARE * cut.sigma**2 * cut.features
+
+    def check_noise(self, sigma: float) -> None:
+        """Refuse a penalty that needs the noise where there is none; see `CEL.check_noise`."""
+        if self.penalty == "channel" or (self.penalty == "log" and self.threshold == "none"):
+            require_noise("penalty", self.penalty, sigma, instead="linear")
+
+    def charge(self, v: Float[Tensor, "*k C"]) -> Float[Tensor, "*k C"]:
+        """Compute R, what the spread v of each class costs."""
+        if self.penalty == "linear":
+            return linear_penalty(v)
+        if self.penalty == "channel":
+            return channel_penalty(v, self._cut.features, self._cut.sigma)
+        return log_penalty(v, self.find_threshold(self._cut))
+
+    def _name_penalty(self) -> str:
+        """Return how messages name the penalty."""
+        return f"cel.penalty {self.penalty!r}, "
 
 
 def require_noise(option: str, value: str, sigma: float, *, instead: str) -> None:

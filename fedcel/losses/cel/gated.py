@@ -26,7 +26,7 @@ from fedcel.losses.cel.class_spread import (
     weighted_means,
     weighted_spread,
 )
-from fedcel.losses.cel.spread_penalties import SpreadCEL
+from fedcel.losses.cel.conditional_entropy import SpreadCEL
 from fedcel.losses.gradient_reversal import reverse_gradient
 from fedcel.losses.protocol import (
     SHARE,

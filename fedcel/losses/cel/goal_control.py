@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple
 from warnings import warn
 
-from fedcel.losses.cel.conditional_entropy import CEL
-from fedcel.losses.cel.spread_penalties import LOG_OFFSET, SpreadCEL
+from fedcel.losses.cel.conditional_entropy import CEL, LOG_OFFSET, SpreadCEL
 from fedcel.losses.protocol import CutShape
 
 MAX_LOG_STEP = 0.2

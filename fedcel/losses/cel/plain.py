@@ -12,7 +12,7 @@ from fedcel.losses.cel.class_spread import (
     select_measured,
     weighted_mean,
 )
-from fedcel.losses.cel.spread_penalties import SpreadCEL
+from fedcel.losses.cel.conditional_entropy import SpreadCEL
 from fedcel.losses.protocol import Batch, MetricRanges, State, Term
 
 

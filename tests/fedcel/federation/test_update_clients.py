@@ -219,7 +219,7 @@ def assert_alike(expected: ClientUpdate, actual: ClientUpdate) -> None:
         {"cel.kind": "plain", "cel.penalty": "log", "cel.clip": 0.01, "cel.share": "none"},
         {"cel.kind": "cluster"},
         {"cel.kind": "cluster", "cel.clusters": 3},
-        {"cel.kind": "cluster", "cel.clusters": 2, "cel.form": "original"},
+        {"cel.kind": "cluster", "cel.clusters": 2},
         {
             "cel.kind": "cluster",
             "cel.clusters": 3,

@@ -20,7 +20,7 @@ CASES: dict[str, CEL] = {
     "plain": Plain(penalty="linear"),
     "pooled": Plain(penalty="linear", pool="mean"),
     "clusters": Cluster(penalty="linear", clusters=2),
-    "original": Cluster(penalty="linear", clusters=0, form="original"),
+    "clusters by count": Cluster(penalty="linear", clusters=0),
     "small reservoir": Cluster(penalty="linear", clusters=1),
     "diagonal": Cluster(penalty="linear", clusters=2, clustering="diagonal"),
     "full": Cluster(penalty="linear", clusters=2, clustering="full"),

@@ -13,9 +13,9 @@ from fedcel.losses.cel.class_spread import (
     weighted_means,
     weighted_spread,
 )
+from fedcel.losses.cel.conditional_entropy import log_penalty
 from fedcel.losses.cel.gated import attention_scores, attention_weights
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.cel.spread_penalties import log_penalty
 from tests.fedcel.losses.cel.gates import MODES, Attention, example, gated, slopes
 from tests.fedcel.losses.single import single, split_features
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from fedcel.errors import SettingsError
 from fedcel.federation import follow_goal
 from fedcel.losses.cel import CEL, CutShape, GoalControl, init_control, move_control
+from fedcel.losses.cel.conditional_entropy import THRESHOLD_SHARE
 from fedcel.losses.cel.goal_control import FIRST_SHARE, MAX_LOG_STEP, MAX_RATIO, NEW_ERROR_WEIGHT
-from fedcel.losses.cel.spread_penalties import THRESHOLD_SHARE
 from fedcel.run_parts import (
     build_schedule,
     build_server_parts,

@@ -4,8 +4,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedcel.losses.cel.conditional_entropy import channel_penalty
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.cel.spread_penalties import channel_penalty
 from tests.fedcel.losses.single import single, split_features
 
 PLAIN = single(Plain(penalty="linear"), 3)

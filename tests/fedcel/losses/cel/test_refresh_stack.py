@@ -22,7 +22,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "one": {"clusters": 1},
     "three": {"clusters": 3},
     "by count": {"clusters": 0},
-    "original": {"clusters": 3, "form": "original"},
     "reseeded": {"clusters": 3, "clustering": "reseeded-k-means"},
     "truncated": {"clusters": 2, "clustering": "truncated-k-means"},
     "small reservoir": {"clusters": 2},
@@ -169,7 +168,7 @@ def test_hybrids_of_clients_at_once_are_those_of_each(name: str) -> None:
         play_rounds(hybrid(**OPTIONS[name]), make_clients(), size=size)
 
 
-@pytest.mark.parametrize("name", ["three", "truncated", "original", "diagonal", "full"])
+@pytest.mark.parametrize("name", ["three", "truncated", "diagonal", "full"])
 def test_clusters_play_rounds_at_once_as_each(name: str) -> None:
     """Loss, gradient and metrics, too."""
     play_rounds(cluster(**OPTIONS[name]), make_clients())

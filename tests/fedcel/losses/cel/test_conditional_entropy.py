@@ -12,8 +12,8 @@ from torch import Tensor
 from fedcel.errors import SettingsError
 from fedcel.losses.cel import CEL, CutShape, Plain
 from fedcel.losses.cel.class_spread import ClassShare, class_shares
-from fedcel.losses.cel.conditional_entropy import SeenFeatures
-from fedcel.losses.cel.spread_penalties import (
+from fedcel.losses.cel.conditional_entropy import (
+    SeenFeatures,
     channel_penalty,
     linear_penalty,
     log_penalty,
