@@ -21,7 +21,6 @@ from flwr.server import ServerApp, ServerAppComponents, ServerConfig
 from flwr.server.strategy import FedAvg as LegacyFedAvg
 from flwr.serverapp import strategy
 from flwr.serverapp.strategy import FedAvg
-from flwr.simulation import run_simulation
 
 from clients import PosteriorClient, make_client_app
 from fedcel.data import load_splits
@@ -221,6 +220,8 @@ def test_stock_strategies_reach_legacy_client_apps_by_their_record_names(plain: 
 @pytest.mark.long
 def test_our_numpy_client_trains_under_the_legacy_api_on_ray(tmp_path: Path) -> None:
     """`ClientApp(client_fn=...)`, a legacy strategy: the model of the new FedAvg."""
+    from flwr.simulation import run_simulation  # two seconds that all other tests spare
+
     settings, last = parse_settings(SHORT), {}
     shapes = build_workspace_net(settings).shapes
     arrays = to_arrays(begun(settings), shapes)

@@ -1,6 +1,7 @@
 """A node refuses a model whose encoder leaks of its images; its log says what it measured."""
 
 import logging
+from functools import cache
 
 import pytest
 import torch
@@ -22,7 +23,12 @@ S = parse_settings(
 )
 SPLITS = load_splits(S.data, S.clients, S.seed)
 HONEST = init_net(S, SPLITS)
-HIJACKED = FlatNet(hijack_encoder(HONEST.net, SPLITS.auxiliary, torch.Generator(), 0.5))
+
+
+@cache
+def hijack() -> FlatNet:
+    """Return the net as a malicious server would send it, which it takes seconds to train."""
+    return FlatNet(hijack_encoder(HONEST.net, SPLITS.auxiliary, torch.Generator(), 0.5))
 
 
 def node(**config: object) -> Context:
@@ -48,7 +54,7 @@ def test_a_hijacked_model_is_refused(caplog: pytest.LogCaptureFixture) -> None:
         assert record_names.DELTA in send(HONEST, at).content
         for kind in ("train", f"query.{record_names.GRADIENT_QUERY}"):
             with pytest.raises(LeakError, match="refuses the model of round 3") as refused:
-                send(HIJACKED, at, kind)
+                send(hijack(), at, kind)
         logging.getLogger("flwr").removeHandler(caplog.handler)
     assert "leaks up to" not in str(refused.value)
     assert "leaks up to" in caplog.records[0].getMessage()
@@ -60,11 +66,11 @@ def test_the_limit_holds_after_models_that_the_node_counts() -> None:
     """Whatever round the server names: two pass, the third is refused; without a limit all pass."""
     at = node(**{"leak-limit": 0.2, "leak-after": 2})
     for kind in ("train", f"query.{record_names.GRADIENT_QUERY}"):
-        send(HIJACKED, at, kind)
+        send(hijack(), at, kind)
     with pytest.raises(LeakError):
-        send(HIJACKED, at)
+        send(hijack(), at)
     free = node()
-    send(HIJACKED, free)
+    send(hijack(), free)
     assert record_names.GUARD not in free.state
 
 

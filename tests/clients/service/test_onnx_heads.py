@@ -1,6 +1,7 @@
 """Heads in ONNX Runtime: the same service behind them."""
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,12 @@ from sims.commands.onnx_export import convert_heads
 from tests.clients.serving import made_run, running
 
 MODEL = load_served(made_run())
-DATA = convert_heads(MODEL)
+
+
+@cache
+def convert() -> bytes:
+    """Return the model's heads as an ONNX file, which takes seconds."""
+    return convert_heads(MODEL)
 
 
 class Clear:
@@ -30,7 +36,7 @@ class Clear:
 def test_the_service_answers_the_same_with_either_engine(tmp_path: Path) -> None:
     """Over HTTP, to 1e-5; the ledger knows both as one model version: the second asks for free."""
     bodies = []
-    for name, model in (("torch", MODEL), ("onnx", use_onnx_heads(MODEL, DATA))):
+    for name, model in (("torch", MODEL), ("onnx", use_onnx_heads(MODEL, convert()))):
         (tmp_path / name).mkdir()
         with running(tmp_path / name, mechanism=Clear(), model=model) as up:  # type: ignore[arg-type]
             bodies.append(up.ask(np.linspace(-1, 1, 8).astype("<f4").tobytes()).json())
@@ -42,7 +48,7 @@ def test_the_service_answers_the_same_with_either_engine(tmp_path: Path) -> None
 def test_heads_answer_any_number_of_messages_as_the_run_s(many: int) -> None:
     """All samples, to 1e-5."""
     messages = torch.rand(many, 8, generator=torch.Generator().manual_seed(0))
-    served = use_onnx_heads(MODEL, DATA)
+    served = use_onnx_heads(MODEL, convert())
     assert served.run_heads and served.version == MODEL.version
     expected = MODEL.predict(messages).log_samples
     torch.testing.assert_close(served.predict(messages).log_samples, expected, rtol=1e-5, atol=1e-5)
@@ -52,4 +58,4 @@ def test_heads_that_answer_otherwise_are_refused() -> None:
     """A thousandth is too much."""
     heads = {name: 1.001 * value for name, value in MODEL.heads.items()}
     with pytest.raises(SettingsError, match="answer otherwise"):
-        use_onnx_heads(replace(MODEL, heads=heads), DATA)
+        use_onnx_heads(replace(MODEL, heads=heads), convert())

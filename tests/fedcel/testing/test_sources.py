@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import datasets
 import numpy as np
 import pytest
 import torch
@@ -59,6 +58,8 @@ def write_image_folder(folder: Path, x: np.ndarray, y: np.ndarray) -> DataSettin
 
 def write_data_set(folder: Path, x: np.ndarray, y: np.ndarray) -> DataSettings:
     """Write a data set as `save_to_disk` leaves it, with a column of holders."""
+    import datasets  # two seconds that other processes of the tests spare
+
     features = datasets.Features(
         {
             "image": datasets.Image(),

@@ -166,8 +166,9 @@ def test_a_run_that_learned_nothing_is_no_private_one(
 ) -> None:
     """Its folder says so; so does the audit, and `privacy` recommends nothing."""
     folder = str(tmp_path / "run")
-    words = ["--engine", "local", "--set", "rounds=2", "--set", "local.rate=0.0001"]
-    assert main(["simulate", "digits", *words, "--set", "temperature=0", "--out", folder]) == 0
+    keys = ["rounds=2", "local.rate=0.0001", "local.steps=2", "temperature=0", "data.test=120"]
+    words = [word for key in keys for word in ("--set", key)]
+    assert main(["simulate", "digits", "--engine", "local", *words, "--out", folder]) == 0
     capsys.readouterr()
     assert main(["audit", folder, "--data", "digits", *BITS]) == 0
     assert capsys.readouterr().out.startswith("Nothing was learned (accuracy")

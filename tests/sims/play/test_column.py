@@ -38,6 +38,7 @@ def make_column(kind: str) -> Column:
 def test_every_kind_of_cut_is_shown(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The posterior is Bayes' rule, the bits are measure_leakage's, all numbers are finite."""
     shorten_decoders(monkeypatch)
+    monkeypatch.setattr("sims.play.noise_levels.FACTORS", (0.5, 1.0, 2.0))  # more are as these
     column = make_column(kind)
     x, y = column.candidates
     level = NoiseLevel(1.0, 4)
