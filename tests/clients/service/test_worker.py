@@ -1,7 +1,6 @@
 """A worker in a process of its own: the same answers, errors as they were, and how it ends."""
 
 import asyncio
-import signal
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -20,6 +19,7 @@ from clients.service.onnx_heads import use_onnx_heads
 from clients.service.problems import ProblemKind
 from clients.service.service import Reload
 from clients.service.worker import (
+    OWN_SIGNALS,
     AnsweringError,
     AnswerWorker,
     ProcessWorker,
@@ -217,13 +217,11 @@ async def ignore_end(asked: Awaitable[None]) -> None:
 
 
 def test_a_killed_process_is_told_to_all_who_wait(tmp_path: Path) -> None:
-    """Once, at once; what is asked later is refused, and signals to the group end nothing."""
+    """Once, at once; what is asked later is refused."""
     ends: list[float] = []
 
     async def scene(worker: ProcessWorker) -> None:
         await worker.open(tmp_path / "ledger.db", lambda: ends.append(time.monotonic()))
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            worker._process.send_signal(number)
         await worker.call(linger, 0.1)
         assert not ends
         waiting = [asyncio.create_task(worker.call(linger, 60)) for _ in range(2)]
@@ -242,7 +240,10 @@ def test_a_killed_process_is_told_to_all_who_wait(tmp_path: Path) -> None:
 
 
 def test_a_service_with_a_process(tmp_path: Path) -> None:
-    """Answers, a new version while the old one is asked, its end, and the end of the process."""
+    """Answers, a new version while the old one is asked, its end, and the end of the process.
+
+    Signals to the whole group end nothing.
+    """
     old, new = offer(), offer(seed=1)
     with (
         ProcessWorker() as worker,
@@ -251,6 +252,8 @@ def test_a_service_with_a_process(tmp_path: Path) -> None:
         first, again = ask(up, old, "request-1"), ask(up, old, "request-2")
         assert first.json()["fresh"] and not again.json()["fresh"]
         assert first.json()["values"] == again.json()["values"]
+        for number in OWN_SIGNALS:
+            worker._process.send_signal(number)
         up.service.request_reload()
         wait_until(lambda: ask(up, new, "request-3").status_code == 200)
         assert ask(up, old, "request-4", 0.25).status_code == 200
