@@ -19,7 +19,7 @@ MIN_IMAGES = 20  # with fewer a measurement says nothing
 
 
 class Leak(NamedTuple):
-    """Bits that one message tells the best attacker beyond the label, measured on own images."""
+    """Bits beyond the label of one message, measured on the device's own images."""
 
     bits: float
     half_width: float
@@ -44,8 +44,8 @@ def measure_leak(
 
     Args:
         net: Encoder and cut; the head is not used.
-        images: Own images, (M, C, H, W) in [0, 1]. More of them raise the cap and with it what an
-            undefended encoder shows.
+        images: Own images, (M, C, H, W) in [0, 1]. More images raise the cap, and so the bits of an
+            undefended encoder.
         labels: Their classes, (M,).
         generator: Draws the noise.
 

@@ -42,8 +42,10 @@ autodoc_typehints = "signature"
 suppress_warnings = ["myst.xref_missing"]  # tests/test_docs.py holds links
 
 
-def bars(app, what, name, obj, options, lines):  # noqa: D103 - Sphinx's signature
-    lines[:] = [line.replace("|", "\\|") for line in lines]  # norms, not reST's substitutions
+def escape(app, what, name, obj, options, lines):  # noqa: D103 - Sphinx's signature
+    for number, line in enumerate(lines):  # norms and "*k B D" of a type are no markup of reST
+        escaped = line.replace("|", "\\|")
+        lines[number] = escaped.replace("*", "\\*") if ":type: " in line else escaped
 
 
 def draw(app, page, source):  # noqa: D103 - Sphinx's signature
@@ -54,7 +56,7 @@ def draw(app, page, source):  # noqa: D103 - Sphinx's signature
 
 
 def setup(app):  # noqa: D103 - Sphinx's name
-    app.connect("autodoc-process-docstring", bars)
+    app.connect("autodoc-process-docstring", escape)
     app.connect("source-read", draw)
 
 

@@ -147,16 +147,16 @@ class DeviceBuilder(Protocol):
 @final
 @dataclass(frozen=True)
 class ImageOwner:
-    """Owner of a device: images to measure with, limits, where to keep the secret.
+    """Owner of a device: images for measurements, limits, and the folder of its secret key.
 
     Args:
-        images: Images to measure with, (M, C, H, W) in [0, 1], 20 or more.
+        images: Images for measurements, (M, C, H, W) in [0, 1], 20 or more.
         labels: Their classes, (M,).
         message_limit: Bits beyond the label that one message may tell.
         total_limit: Bits that all distinct messages together may tell.
-        state: Folder for the device's key and the marks of what was sent. Without it both last as
-            long as the process, and the same image is another message after a restart.
-        encoder: Module for the received values, where the service's net is not the project's own.
+        state: Folder for the device's key and the digests of sent messages. Without it both are
+            lost when the process ends, and the same image then gives another message.
+        encoder: Module for the received weights, if the service's net is not a built-in one.
         group_limit: Bits that all messages of one group together may tell, such as frames of one
             scene; None: no limit of their own, and an image needs no group.
     """

@@ -19,10 +19,10 @@ Result = TypeVar("Result")
 
 
 class SplitClient(ServiceClient):
-    """Asks a split-inference service; the image itself never leaves.
+    """Client of a split-inference service; the image never leaves the device.
 
-    It fetches the model's encoder and measures it at once. Use it as a context manager, or close
-    it. Example::
+    It fetches the model's encoder and measures its leak first. Use it as a context manager, or
+    close it. Example::
 
         owner = ImageOwner(images, labels, state=Path("device"))
         with SplitClient("https://localhost:8443", key, owner) as client:
@@ -31,18 +31,17 @@ class SplitClient(ServiceClient):
     Args:
         url: Address of the service; `http://` only for this machine.
         key: The client's API key.
-        builder: `ImageOwner`, or another maker of devices.
+        builder: `ImageOwner`, or another builder of devices.
         verify: File of the authority that signed the service's certificate, or True for the
             system's own.
         encoder_file: `encoder.safetensors` of `fedcel export --hub-folder`, in place of the
             download; it has to be the encoder of the model that is served.
-        renew_encoder: Whether to go on with the model version that replaced this one, once the
-            service no longer answers this one. Its encoder is fetched and measured as the first
-            one was, before an image is encoded with it. A version that costs more, or answers
-            other images or classes, is refused.
+        renew_encoder: Whether to switch to the next model version once the service no longer
+            answers this one. Its encoder is fetched and measured before use. A version that costs
+            more, or has another image shape or other classes, is refused.
 
     Raises:
-        ServiceError: The service cannot be reached or trusted, or says no.
+        ServiceError: The service cannot be reached or trusted, or refuses.
         LeakError: The encoder leaks more than is allowed.
     """
 
@@ -125,7 +124,7 @@ class SplitClient(ServiceClient):
 
 
 class AsyncSplitClient(ServiceClient):
-    """`SplitClient` for an event loop, where many questions may wait at once.
+    """`SplitClient` for an event loop, with many concurrent queries.
 
     Make it with `await AsyncSplitClient.connect(...)`; use it with `async with`, or close it.
     """

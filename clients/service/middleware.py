@@ -48,12 +48,12 @@ def read_logits(body: bytes) -> Sequence[float]:
 
 @final
 class PrivacyMiddleware:
-    """Puts a private layer before an application's predictions.
+    """ASGI middleware that makes an application's predictions private.
 
     A request to one of `paths` needs a client's key (`Authorization: Bearer KEY`) and an
     `Idempotency-Key`. The application is called with its body, its query and its content type, and
-    with no other header. Its logits are charged and perturbed; nothing else of its reply leaves.
-    Paths that are not named are answered with 404, whatever the application would say.
+    with no other header. Its logits are charged and perturbed; nothing else of its reply is sent.
+    All other paths are answered with 404.
 
     Example::
 
@@ -62,13 +62,13 @@ class PrivacyMiddleware:
 
     Args:
         app: The application.
-        layer: Charges and perturbs; closed when the application ends.
+        layer: The private layer; closed when the application ends.
         paths: Addresses of inputs, sent by POST.
-        open_paths: Addresses that anybody may read, such as `/healthz`; nothing that depends on an
-            input.
-        read: Makes a row of logits of the application's reply to one input.
-        max_bytes: Of an input, at most.
-        rate: Questions a second of one client, on average.
+        open_paths: Addresses that everybody may read, such as `/healthz`; their replies must not
+            depend on an input.
+        read: Reads a row of logits from the application's reply to one input.
+        max_bytes: Largest size of an input.
+        rate: Average queries per second of one client.
     """
 
     def __init__(

@@ -41,9 +41,9 @@ class LogitQuery(NamedTuple):
 
 @final
 class PrivateLayer:
-    """Makes private, paid answers of a model's logits, which nobody else may get.
+    """Turns a model's logits into private answers that are charged to a budget.
 
-    Threads may share it; after a fork each process opens the ledger for itself.
+    Threads may share it; after a fork each process opens its own connection to the ledger.
 
     Example::
 
@@ -56,8 +56,8 @@ class PrivateLayer:
         mechanism: Perturbs a row of logits.
         ledger: Budgets: a file, made if missing, or `postgresql://USER@HOST/DATABASE`.
             `fedcel ledger keys LEDGER --client NAME` makes a client and its key.
-        model: Name of the model's weights, up to 200 characters. Give another one to other weights:
-            answers are remembered by it.
+        model: Name of the model's weights, up to 200 characters. Change it with the weights:
+            answers are stored by it.
         classes: Logits of a row; None: the mechanism's.
         calibration: Adds probabilities to answers, see `fedcel.privacy.fit_calibration`.
         keys: File of clients' keys; None: LEDGER.keys.json.

@@ -56,24 +56,23 @@ def certificate(
     scale: Float[Tensor, "M D"] | None = None,
     large_table: int = LARGE_TABLE,
 ) -> Certificate:
-    """Bound from above what messages tell about these images, whoever attacks.
+    """Compute an upper bound on what messages tell any attacker about these images.
 
     The images are split into groups k, by a diagonal Gaussian mixture or by label; with shares
     pi_k and covariances S_k, I(image; message) <= H(pi) + sum_k pi_k min(log M_k,
     1/2 log det(1 + S_k / sigma^2)), because a Gaussian has the largest entropy of its covariance
-    and a group has no more than log M_k to tell. Where the noise of image i has covariance N_i and
-    that of a group N_k on average, 1/2 log det(N_k + S_k) - mean_i 1/2 log det N_i takes the place
-    of the determinant. It holds for every partition, a badly fitted one too, so the least over
-    several is returned.
+    and a group has at most log M_k nats. If the noise of image i has covariance N_i, with mean N_k
+    in a group, 1/2 log det(N_k + S_k) - mean_i 1/2 log det N_i replaces the last term. The bound
+    holds for every partition, also a badly fitted one, so the smallest over several is returned.
 
     Args:
         z: Features of the images, (M, D).
         y: Their labels, (M,).
         sigma: Standard deviation of the Gaussian noise at the cut, in units of z.
-        candidates: Images among which the attacker looks for the right one, 1 or more.
+        candidates: Number of images among which the attacker picks, 1 or more.
         scale: Standard deviation of each value's noise in units of sigma, above 0; None: all are 1.
-        large_table: Values M D above which partitions are looked for in the directions of largest
-            variance only: seconds instead of minutes, and a bound as valid.
+        large_table: If M D is above it, partitions are fitted only in the directions of largest
+            variance, which takes seconds instead of minutes. The bound stays valid.
 
     Returns:
         The bounds in bits, and on identification.

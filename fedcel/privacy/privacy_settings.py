@@ -169,7 +169,7 @@ def _check_own_mechanism(privacy: OwnAnswers, classes: int) -> None:
 def private_logits(
     logits: Float[Tensor, "B C"], privacy: PrivacySettings, epsilon: float | None = None
 ) -> Float[Tensor, "B C"]:
-    """Answer privately: clip logits and add the noise that an epsilon asks for.
+    """Make private answers: clip logits and add the noise for an epsilon.
 
     Args:
         logits: (B, C); each row is one answer.
