@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from fedcel.attacks.contradictions import MeasuredLeak as MeasuredLeak
     from fedcel.attacks.contradictions import find_contradictions as find_contradictions
     from fedcel.attacks.decoder import Decoder as Decoder
-    from fedcel.attacks.decoder import Effort as Effort
     from fedcel.attacks.decoder import LogitInversion as LogitInversion
     from fedcel.attacks.inversion import Inversion as Inversion
     from fedcel.attacks.inversion import copy_differentiable as copy_differentiable

@@ -74,14 +74,8 @@ class RepeatedObservation:
             return torch.cat([net.add_noise(features, generator) for _ in repeats], 1)
         return torch.cat([self.once.sample(images, generator) for _ in repeats], 1)
 
-    def log_prob(
-        self, observed: Float[Tensor, "Q mF"], images: Float[Tensor, "M C H W"]
-    ) -> Float[Tensor, "Q M"]:
-        """Sum the m log-likelihoods: exact where they are, for independent noise."""
-        return self.law_of(images)(observed)
-
     def law_of(self, images: Float[Tensor, "M C H W"]) -> Law:
-        """Bind `log_prob` to these images; the work on them is done once, not m times."""
+        """Sum the m log-likelihoods: exact where they are, for independent noise."""
         law = find_law(self.once, images)
 
         def repeated_law(observed: Float[Tensor, "Q mF"]) -> Float[Tensor, "Q M"]:

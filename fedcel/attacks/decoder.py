@@ -132,32 +132,14 @@ class Pace(NamedTuple):
 
 FLAT_PACE = Pace(300, 1e-3, 256)
 CONVOLUTION_PACE = Pace(50, 2e-3, 32)
+"""Paces of the lowest error on held-out images of what was tried: with 256 in a batch a network of
+convolutions stopped far from where it was going."""
 
 
-@dataclass(frozen=True)
-class Effort:
-    """Training effort of a decoder network.
-
-    Paces are those of the lowest error on held-out images of what was tried: with 256 in a batch a
-    network of convolutions stopped far from where it was going.
-
-    Args:
-        flat: Pace for small images.
-        convolution: Pace for others.
-        size: Size of the network where images are not small.
-    """
-
-    flat: Pace = FLAT_PACE
-    convolution: Pace = CONVOLUTION_PACE
-    size: DecoderSize = SMALL_DECODER
-
-    def pace(self, shape: tuple[int, ...], budget: float) -> Pace:
-        """Return the pace for images (C, H, W), its epochs multiplied by the budget."""
-        pace = self.flat if is_flat(shape) else self.convolution
-        return pace._replace(epochs=max(1, round(pace.epochs * budget)))
-
-
-DEFAULT_EFFORT = Effort()
+def choose_pace(shape: tuple[int, ...], budget: float) -> Pace:
+    """Return the pace for images (C, H, W), its epochs multiplied by the budget."""
+    pace = FLAT_PACE if is_flat(shape) else CONVOLUTION_PACE
+    return pace._replace(epochs=max(1, round(pace.epochs * budget)))
 
 
 class Inverter(NamedTuple):
@@ -170,7 +152,9 @@ class Inverter(NamedTuple):
 
 @use_full_precision()
 def train_inverter(
-    attacker: Attacker, effort: Effort, prepare: Callable[[Tensor], Tensor] = lambda z: z
+    attacker: Attacker,
+    size: DecoderSize = SMALL_DECODER,
+    prepare: Callable[[Tensor], Tensor] = lambda z: z,
 ) -> Inverter:
     """Train a network on the attacker's images, from prepared observations to images.
 
@@ -186,12 +170,12 @@ def train_inverter(
     draws = max(1, min(HELD_OUT_DRAWS, MAX_HELD_OUT_ROWS // len(held_out)))
     held_out_observed = prepare(torch.cat([observe_held_out(generator) for _ in range(draws)]))
     examples = prepare(torch.cat([observe(generator) for _ in range(draws)]))
-    net = build_decoder_network(examples, tuple(x.shape[1:]), generator, effort.size)
+    net = build_decoder_network(examples, tuple(x.shape[1:]), generator, size)
     device = fastest_device(net)
     net = net.to(device)
     images = training.to(device)
     net = net.to(memory_format=torch.channels_last)  # faster
-    pace = effort.pace(tuple(x.shape[1:]), attacker.budget)
+    pace = choose_pace(tuple(x.shape[1:]), attacker.budget)
     adam = torch.optim.Adam(net.parameters(), pace.rate, weight_decay=WEIGHT_DECAY)
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(
         adam, pace.epochs, eta_min=pace.rate * LAST_RATE_SHARE
@@ -290,7 +274,7 @@ class Decoder(BaseAttack):
 
     Args:
         name, needs, observes: See `Attack`.
-        effort: How the network is trained.
+        size: Size of the network where images are not small.
 
     References:
         Xia et al., CVPR 2025 (the decoding attack).
@@ -299,7 +283,7 @@ class Decoder(BaseAttack):
     name: str = "decoder"
     needs: frozenset[str] = frozenset()
     observes: str = "smashed-data"
-    effort: Effort = DEFAULT_EFFORT
+    size: DecoderSize = SMALL_DECODER
 
     def invert(self, attacker: Attacker, observed: Float[Tensor, "T F"]) -> Reconstructions:
         """Return one image per message."""
@@ -307,7 +291,7 @@ class Decoder(BaseAttack):
 
     def learn(self, attacker: Attacker) -> Rebuild:
         """Train the network once, for messages that arrive later."""
-        net = train_inverter(attacker, self.effort, self.prepare).net
+        net = train_inverter(attacker, self.size, self.prepare).net
         return lambda observed: apply_network(net, self.prepare(observed))
 
     def prepare(self, observed: Float[Tensor, "N F"]) -> Float[Tensor, "N F"]:
@@ -328,7 +312,7 @@ class LogitInversion(Decoder):
 
     Args:
         name, needs, observes: See `Attack`.
-        effort: How the network is trained.
+        size: Size of the network where images are not small.
 
     References:
         Yang et al., CCS 2019 (inversion of prediction vectors).

@@ -14,7 +14,7 @@ from fedcel.attacks.averaging import observe_repeatedly
 from fedcel.attacks.registry import WITHOUT_IMAGES, parse_attacks
 from fedcel.attacks.runner import find_surface, ignore, reconstruct_targets, refuse_known_targets
 from fedcel.attacks.score_card import ReconstructionScores, score_reconstructions
-from fedcel.data import Images
+from fedcel.data import Images, check_images
 from fedcel.errors import NetError, RefusedImagesError
 from fedcel.extras import import_optional, require_extra
 from fedcel.leakage import (
@@ -243,18 +243,12 @@ def invert(
 
 def read_images(values: ArrayLike, labels: ArrayLike | None, name: str) -> Images:
     """Return images with their labels, 0 where there are none; ValueError on what is no image."""
-    x = to_tensor(values, name).cpu()
-    if x.dim() != 4 or 0 in x.shape or not x.is_floating_point():
-        raise ValueError(
-            f"{name} are {tuple(x.shape)} of {x.dtype}, must be floating numbers of shape "
-            "(N, C, H, W); divide bytes by 255"
-        )
-    low, high = float(x.min()), float(x.max())
-    if not 0 <= low <= high <= 1:  # NaN comes through both
-        raise ValueError(f"{name} have pixels in [{low:g}, {high:g}], must be in [0, 1]")
+    x = to_tensor(values, name).cpu().float()
+    images = Images(x, torch.zeros(x.shape[:1], dtype=torch.long))
+    check_images(images, name)
     if labels is None:
-        return Images(x.float(), torch.zeros(len(x), dtype=torch.long))
-    return Images(x.float(), to_labels(labels, len(x), f"labels of {name}").cpu())
+        return images
+    return images._replace(y=to_labels(labels, len(x), f"labels of {name}").cpu())
 
 
 class ScaledFeatures(nn.Module):

@@ -13,13 +13,7 @@ from torch import Tensor
 
 from fedcel.attacks.attack import Attacker, BaseAttack, Rebuild, Reconstructions
 from fedcel.attacks.averaging import move_to_device
-from fedcel.attacks.decoder import (
-    DEFAULT_EFFORT,
-    Effort,
-    Inverter,
-    apply_network,
-    train_inverter,
-)
+from fedcel.attacks.decoder import Inverter, apply_network, train_inverter
 from fedcel.attacks.kernel_ridge import (
     MAX_IMAGES,
     USUAL_ROWS,
@@ -179,7 +173,6 @@ class HybridInversion(BaseAttack):
 
     Args:
         name, needs, observes: See `Attack`.
-        effort: How the decoder is trained.
         steps: Steps of the descent at budget 1.
         weights: Tried for tv, 0 or more.
         ties: Tried for mu, above 0.
@@ -191,7 +184,6 @@ class HybridInversion(BaseAttack):
     name: str = "hybrid-inversion"
     needs: frozenset[str] = frozenset({MEAN})
     observes: str = "smashed-data"
-    effort: Effort = DEFAULT_EFFORT
     steps: DescentSteps = HYBRID_STEPS
     weights: tuple[float, ...] = (0.0, 0.01, 0.1)
     ties: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
@@ -201,7 +193,7 @@ class HybridInversion(BaseAttack):
         observation = attacker.observation
         if not isinstance(observation, ObservationMean):
             raise make_refusal(observation, MEAN)
-        trained = train_inverter(attacker, self.effort)
+        trained = train_inverter(attacker)
         steps = self.steps.scaled(attacker.budget)
         moved, device = move_to_device(observation)
         tuning_images = trained.held_out[:MAX_TUNING_IMAGES]

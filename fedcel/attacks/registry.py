@@ -9,7 +9,7 @@ from fedcel import plugins
 from fedcel.attacks.attack import ATTACK_CHECKS, Attack
 from fedcel.attacks.attribute_inference import ATTRIBUTE
 from fedcel.attacks.averaging import Averaging
-from fedcel.attacks.decoder import LARGE_DECODER, Decoder, Effort, LogitInversion
+from fedcel.attacks.decoder import LARGE_DECODER, Decoder, LogitInversion
 from fedcel.attacks.kernel_ridge import KernelRidge
 from fedcel.attacks.pixel_descent import RMLE, HybridInversion
 from fedcel.attacks.unknown_encoder import Shadow
@@ -25,7 +25,7 @@ REVISION = 2
 earlier one are attacked again when asked for, and their rows are told apart."""
 ATTACKS: dict[str, Callable[[], Attack]] = {
     "decoder": Decoder,
-    "decoder-large": partial(Decoder, "decoder-large", effort=Effort(size=LARGE_DECODER)),
+    "decoder-large": partial(Decoder, "decoder-large", size=LARGE_DECODER),
     "kernel-ridge": KernelRidge,
     "rmle": RMLE,
     "hybrid-inversion": HybridInversion,

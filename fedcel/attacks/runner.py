@@ -32,7 +32,7 @@ from fedcel.attacks.score_card import (
     squared_errors,
 )
 from fedcel.attacks.update_inversion import check_batch_size
-from fedcel.data import Images
+from fedcel.data import Images, match_pixels
 from fedcel.errors import DataError, FedcelError, ServiceError, describe_origin, describe_unforeseen
 from fedcel.leakage import (
     LOG_PROB,
@@ -362,8 +362,7 @@ def refuse_known_targets(targets: Images, auxiliary: Images) -> None:
 
     Warn of those held to a grey level or two: two pictures of one burst may be.
     """
-    auxiliary_bytes = {image.numpy().tobytes() for image in auxiliary.x}
-    equal = sum(image.numpy().tobytes() in auxiliary_bytes for image in targets.x)
+    equal = int(match_pixels(targets.x, auxiliary.x).sum())
     if equal:
         raise DataError(
             f"{equal} of {len(targets.y)} targets are among the attacker's own images; "

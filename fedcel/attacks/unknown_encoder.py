@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedcel.attacks.attack import Attacker, BaseAttack, OtherClasses, Reconstructions
-from fedcel.attacks.decoder import DEFAULT_EFFORT, Decoder, Effort, minimise_loss
+from fedcel.attacks.decoder import Decoder, minimise_loss
 from fedcel.leakage import (
     ARCHITECTURE,
     FREE_QUERIES,
@@ -33,7 +33,6 @@ class Shadow(BaseAttack):
         epochs: The encoder's passes over the images at budget 1.
         rate: Adam's step for the encoder.
         weight: Weight of the distance of moments next to the cross-entropy in nats.
-        effort: How the decoder is trained.
 
     References:
         Xu et al., CVPR 2024 (FORA: a pseudo-client whose messages look like those received).
@@ -46,7 +45,6 @@ class Shadow(BaseAttack):
     epochs: int = 200
     rate: float = 1e-3
     weight: float = 1.0
-    effort: Effort = DEFAULT_EFFORT
 
     def invert(self, attacker: Attacker, observed: Float[Tensor, "T F"]) -> Reconstructions:
         """Return one image per message."""
@@ -81,9 +79,7 @@ class Shadow(BaseAttack):
         with torch.no_grad():
             sent = observation.disturb(encoder(x), generator)
         imitation = Imitation(encoder, observation, residual_sd(sent, observed))
-        return Decoder(effort=self.effort).invert(
-            replace(attacker, observation=imitation), observed
-        )
+        return Decoder().invert(replace(attacker, observation=imitation), observed)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from fedcel.data.image_folder import ImageFolder as ImageFolder
     from fedcel.data.images import Images as Images
     from fedcel.data.images import SourceParts as SourceParts
+    from fedcel.data.images import check_images as check_images
+    from fedcel.data.images import match_pixels as match_pixels
     from fedcel.data.node_data import NodeDataSettings as NodeDataSettings
     from fedcel.data.npz import Npz as Npz
     from fedcel.data.partition import Dirichlet as Dirichlet

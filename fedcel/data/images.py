@@ -1,13 +1,13 @@
 """Images with labels, and what every source of them has to keep to."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import interpolate
@@ -56,7 +56,15 @@ def scale_bytes(pixels: NDArray[np.generic]) -> Tensor:
 
 
 def check_images(images: Images, where: str) -> None:
-    """Refuse what is no stack of images in [0, 1] with a label each; DataError names `where`."""
+    """Refuse what is no stack of images in [0, 1] with a label each.
+
+    Args:
+        images: Images and labels, unchecked.
+        where: What they are, for the message.
+
+    Raises:
+        DataError: They are of another shape, type or range.
+    """
     x, y = images
     if x.dim() != 4 or x.dtype != torch.float32 or 0 in x.shape:
         raise DataError(
@@ -70,7 +78,25 @@ def check_images(images: Images, where: str) -> None:
         )
     low, high = x.min().item(), x.max().item()  # NaN comes through both
     if not 0 <= low <= high <= 1:
-        raise DataError(f"{where}: pixels are in [{low}, {high}], must be in [0, 1]; scale them")
+        raise DataError(
+            f"{where}: pixels are in [{low}, {high}], must be in [0, 1]; scale them, bytes by 1/255"
+        )
+
+
+def match_pixels(
+    images: Iterable[Float[Tensor, "C H W"]], others: Iterable[Float[Tensor, "C H W"]]
+) -> Bool[Tensor, " n"]:
+    """Find out which images equal one of others in every pixel.
+
+    Args:
+        images: The images that are looked for.
+        others: Those among which they are looked for.
+
+    Returns:
+        Whether each image is among the others, (n,).
+    """
+    pixels = {image.numpy().tobytes() for image in others}
+    return torch.tensor([image.numpy().tobytes() in pixels for image in images], dtype=torch.bool)
 
 
 @contextmanager

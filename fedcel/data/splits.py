@@ -10,7 +10,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from fedcel.data.data_settings import OWN, DataSettings, SplitSizes
-from fedcel.data.images import Images, Labels
+from fedcel.data.images import Images, Labels, match_pixels
 from fedcel.data.node_data import NodeDataSettings, load_node_images
 from fedcel.data.partition import ClientSlices, Positions
 from fedcel.data.source import SourceData, read_source
@@ -324,10 +324,7 @@ def check_count(keys: str, needed: int, available: int, kind: str) -> None:
 
 def match_targets(source: SourceData, positions: Positions, targets: Images) -> Bool[Tensor, " n"]:
     """Return for each position whether that image equals one of the targets in every pixel."""
-    target_bytes = {image.numpy().tobytes() for image in targets.x}
+    parts = [source.train.x] if source.test is None else [source.train.x, source.test.x]
     count = len(source.train.y)
-    matches = []
-    for p in positions.tolist():
-        image = source.train.x[p] if source.test is None or p < count else source.test.x[p - count]
-        matches.append(image.numpy().tobytes() in target_bytes)
-    return torch.tensor(matches, dtype=torch.bool)
+    places = ((0, p) if p < count else (1, p - count) for p in positions.tolist())
+    return match_pixels((parts[part][place] for part, place in places), targets.x)

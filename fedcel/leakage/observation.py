@@ -86,11 +86,11 @@ class ObservationLikelihood(Observation, Protocol):
 
 
 @runtime_checkable
-class ObservationLaw(ObservationLikelihood, Protocol):
-    """A likelihood most of whose work depends on the images only."""
+class ObservationLaw(Observation, Protocol):
+    """An observation whose law is known, most of its work depending on the images only."""
 
     def law_of(self, images: Float[Tensor, "M C H W"]) -> Law:
-        """Bind `log_prob` to these images; work that needs only them is done once."""
+        """Bind the law to these images; work that needs only them is done once."""
 
 
 @runtime_checkable

@@ -1,12 +1,10 @@
 """Cost of one inference on the device: operations, parameters, bytes."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedcel.nets.split_net import SplitNet
 
@@ -25,37 +23,6 @@ class InferenceCost(NamedTuple):
     """Sent for one image, without the frame of the protocol that carries them."""
 
 
-class OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts operations by PyTorch's formulas.
-
-    `FlopCounterMode` counts them alike, and loads the compiler for it, more than a second.
-    """
-
-    def __init__(self, formulas: Mapping[Any, Callable[..., int]]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.formulas = formulas
-        self.operations = 0
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Keep PyTorch from loading its compiler, which it does to tell it to skip this mode."""
-        return False
-
-    def __torch_dispatch__(
-        self,
-        func: torch._ops.OpOverload,
-        types: Sequence[type],
-        args: tuple[object, ...] = (),
-        kwargs: Mapping[str, object] | None = None,
-    ) -> object:
-        """Compute an operation and add what it counts."""
-        output = func(*args, **(kwargs or {}))
-        count = self.formulas.get(func.overloadpacket)
-        if count is not None:
-            self.operations += count(*args, **(kwargs or {}), out_val=output)
-        return output
-
-
 def measure_cost(net: SplitNet, image: Float[Tensor, "C H W"]) -> InferenceCost:
     """Count what encoding one image costs, by encoding it.
 
@@ -68,10 +35,10 @@ def measure_cost(net: SplitNet, image: Float[Tensor, "C H W"]) -> InferenceCost:
     Returns:
         Operations and parameters of the encoder, and the bytes that are sent.
     """
-    from torch.utils.flop_counter import flop_registry  # brings a part of the compiler
+    from torch.utils.flop_counter import FlopCounterMode  # a second: it brings the compiler
 
-    with torch.no_grad(), OperationCounter(flop_registry) as counter:
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
         z = net.encode(image[None])
         net.scale_noise(z)
     parameters = sum(p.numel() for p in net.device_parameters().values())
-    return InferenceCost(counter.operations, parameters, BYTES_PER_VALUE * z.numel())
+    return InferenceCost(counter.get_total_flops(), parameters, BYTES_PER_VALUE * z.numel())

@@ -71,20 +71,14 @@ class PrivateLogits:
         laplace = parts.var(1).mean() < LAPLACE_SHARE * 2 * scale**2
         return parts.quantile(0.5, 1) if laplace else parts.mean(1)
 
-    def log_prob(
-        self, observed: Float[Tensor, "Q K"], images: Float[Tensor, "M C H W"]
-    ) -> Float[Tensor, "Q M"]:
+    def law_of(self, images: Float[Tensor, "M C H W"]) -> Law:
         """Return log p(answer_q | image_j) in nats, the noise at the cut integrated over.
 
-        The mean of the mechanism's density over `LAW_DRAWS` messages of each image, the same in
-        every call. Monte Carlo makes the law a little wrong, and an attacker with a wrong law
-        identifies less and gains less in expectation (Barber and Agakov, NIPS 2003): what is
-        computed from it is a lower estimate. Exact at sigma 0.
+        The mean of the mechanism's density over `LAW_DRAWS` messages of each image, which are held
+        in memory and the same in every call. Monte Carlo makes the law a little wrong, and an
+        attacker with a wrong law identifies less and gains less in expectation (Barber and Agakov,
+        NIPS 2003): what is computed from it is a lower estimate. Exact at sigma 0.
         """
-        return self.law_of(images)(observed)
-
-    def law_of(self, images: Float[Tensor, "M C H W"]) -> Law:
-        """Return `log_prob` of these images; holds `LAW_DRAWS` answers to each in memory."""
         mechanism = require_known_law(self.mechanism)
         draws = LAW_DRAWS if self.net.cut.is_random else 1
         noise = stream(self.client.settings.seed, "answer-law")

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedcel.attacks import Inversion, copy_differentiable, invert, parse_attacks
-from fedcel.data import Images, Source, check_first_images
+from fedcel.data import Images, Source, check_first_images, match_pixels
 from fedcel.errors import (
     DataError,
     FedcelError,
@@ -341,11 +341,8 @@ def attack_encoder(
     if not plan.attacks:
         return
     count = min(plan.targets, len(images.y) // 2)
-    targets = {image.numpy().tobytes() for image in images.x[:count]}
-    others = [
-        k for k in range(count, len(images.y)) if images.x[k].numpy().tobytes() not in targets
-    ]
-    if not others:
+    is_other = ~match_pixels(images.x, images.x[:count])
+    if not is_other.any():
         raise NetError("all images are equal to a target; give an attacker other images")
     inversion = None
     with show_attacks(f"attacking {count} images") as listener:
@@ -355,8 +352,8 @@ def attack_encoder(
                 encode,
                 images.x[:count],
                 images.y[:count],
-                auxiliary=images.x[others],
-                auxiliary_labels=images.y[others],
+                auxiliary=images.x[is_other],
+                auxiliary_labels=images.y[is_other],
                 noise=noise,
                 dropout=dropout,
                 attacks=[name],

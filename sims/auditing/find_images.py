@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from fedcel.data import Images, Source, read_source
+from fedcel.data import Images, Source, match_pixels, read_source
 from fedcel.errors import DataError, replace_unwritable
 from fedcel.seeding import make_generator
 
@@ -74,8 +74,7 @@ def draw_images(
     order = torch.randperm(len(images.y), generator=make_generator(seed, "audit"))
     note = "The images are of the source's test part."
     if trained_on is not None:
-        training_bytes = {image.numpy().tobytes() for image in trained_on.x}
-        order = order[[images.x[k].numpy().tobytes() not in training_bytes for k in order.tolist()]]
+        order = order[~match_pixels(images.x[order], trained_on.x)]
         note = "None of the images was trained on."
     elif data.test is None:
         note = (

@@ -22,7 +22,7 @@ import torch
 from fedcel import run_parts
 from fedcel.attacks import decoder
 from fedcel.attacks.attack import Attacker
-from fedcel.attacks.decoder import CONVOLUTION_PACE, Effort, train_inverter
+from fedcel.attacks.decoder import CONVOLUTION_PACE, train_inverter
 from fedcel.data import Images
 from fedcel.leakage import SmashedData
 from fedcel.nets import CPU, SplitNet
@@ -123,8 +123,8 @@ def leave_place(work: Work, place: Place) -> Work:
 
 def train_decoder(net: SplitNet, images: Images) -> None:
     """Train a decoder for some epochs."""
-    attacker = Attacker(SmashedData(net), images, 1.0, torch.Generator().manual_seed(0))
-    train_inverter(attacker, Effort(convolution=CONVOLUTION_PACE._replace(epochs=DECODER_EPOCHS)))
+    budget = DECODER_EPOCHS / CONVOLUTION_PACE.epochs
+    train_inverter(Attacker(SmashedData(net), images, budget, torch.Generator().manual_seed(0)))
 
 
 def measure(case: Case) -> Iterator[dict[str, object]]:

@@ -8,19 +8,18 @@ import torch
 from fedcel.attacks.attack import Attacker
 from fedcel.attacks.decoder import (
     CONVOLUTION_PACE,
-    DEFAULT_EFFORT,
     FLAT_PACE,
     LARGE_DECODER,
     SMALL_DECODER,
     Decoder,
     DecoderSize,
-    Effort,
     LogitInversion,
     Pace,
     ResidualBlock,
     Standardisation,
     build_decoder_network,
     centre_logits,
+    choose_pace,
     is_flat,
     make_observer,
 )
@@ -135,9 +134,9 @@ def test_kept_answers_are_those_given() -> None:
 
 def test_epochs_follow_images_and_budget() -> None:
     """Small images take the plain network; the budget multiplies, and one epoch is the least."""
-    assert DEFAULT_EFFORT.pace((1, 8, 8), 1.0) == FLAT_PACE
-    assert DEFAULT_EFFORT.pace((3, 32, 32), 2.0) == CONVOLUTION_PACE._replace(epochs=100)
-    assert DEFAULT_EFFORT.pace((1, 8, 8), 1e-9).epochs == 1
+    assert choose_pace((1, 8, 8), 1.0) == FLAT_PACE
+    assert choose_pace((3, 32, 32), 2.0) == CONVOLUTION_PACE._replace(epochs=100)
+    assert choose_pace((1, 8, 8), 1e-9).epochs == 1
 
 
 def test_batches_follow_the_number_of_images() -> None:
@@ -171,7 +170,7 @@ def test_the_larger_network() -> None:
     attack = ATTACKS["decoder-large"]()
     assert isinstance(attack, Decoder)
     seen = torch.randn(20, 5, generator=stream())
-    made = build_decoder_network(seen, (3, 32, 32), stream(), attack.effort.size)
+    made = build_decoder_network(seen, (3, 32, 32), stream(), attack.size)
     blocks = [layer for layer in made.modules() if isinstance(layer, ResidualBlock)]
     assert [layer.weight.shape for block in blocks for layer in block.body[::2]] == 16 * [
         (64, 64, 3, 3)
@@ -202,7 +201,7 @@ def test_convolutions_learn(size: DecoderSize, budget: float) -> None:
     known, target = x[order[:56]], x[order[56:]]
     seen = Whole().sample(target, stream())
     attacker = Attacker(Whole(), Images(known, torch.zeros(56).long()), budget, stream())
-    rebuilt = Decoder(effort=Effort(size=size)).invert(attacker, seen)
+    rebuilt = Decoder(size=size).invert(attacker, seen)
     assert (rebuilt - target).square().mean() < 0.5 * target.var()
 
 

@@ -113,9 +113,9 @@ def test_results_in_words_numbers_and_pictures(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"targets": TARGETS[0]}, ValueError, r"targets are \(1, 6, 6\) .* must be"),
-        ({"targets": (255 * TARGETS).byte()}, ValueError, "divide bytes by 255"),
-        ({"targets": 2 * TARGETS}, ValueError, r"targets have pixels in \[0, 1\.99"),
+        ({"targets": TARGETS[0]}, ValueError, r"targets: images are \(1, 6, 6\) .*, must be"),
+        ({"targets": (255 * TARGETS).byte()}, ValueError, "scale them, bytes by 1/255"),
+        ({"targets": 2 * TARGETS}, ValueError, r"targets: pixels are in \[0.0, 1\.99"),
         ({"auxiliary": IMAGES[..., :5]}, ValueError, "must be of one size"),
         ({"auxiliary": TARGETS}, DataError, "30 of 30 targets are among the attacker's own"),
         ({"labels": TARGET_LABELS}, ValueError, "give labels and auxiliary_labels, or neither"),

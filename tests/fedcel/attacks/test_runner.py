@@ -1,6 +1,8 @@
 """Which attacks run, what they report, and what one that fails costs."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 import torch
@@ -43,14 +45,7 @@ def attack(
     how: AttackSettings, auxiliary: Images, targets: Images, population: Images | None = None
 ) -> AttackOutcome:
     """Attack the smashed data with these images."""
-    return run_attacks(
-        [smashed()],
-        how,
-        auxiliary,
-        targets,
-        seed=1,
-        population=population,
-    )
+    return run_attacks([smashed()], how, auxiliary, targets, seed=1, population=population)
 
 
 def without_seconds(rows: list[dict[str, object]]) -> list[dict[str, object]]:
@@ -61,7 +56,7 @@ def without_seconds(rows: list[dict[str, object]]) -> list[dict[str, object]]:
 def test_each_seed_of_each_attack_is_told() -> None:
     """How many attacks are done before each, and all of them at the end."""
     told: list[tuple[float, int, str]] = []
-    how = QUICK.model_copy(update={"names": "optimal,kernel-ridge", "seeds": 2})
+    how = asks("optimal,kernel-ridge", 2)
     run_attacks(
         [smashed()],
         how,
@@ -80,7 +75,7 @@ def test_each_seed_of_each_attack_is_told() -> None:
 
 def test_one_row_a_seed_with_the_keys_of_the_file() -> None:
     """All attacks on both surfaces; pictures of the first 12 targets."""
-    how = QUICK.model_copy(update={"names": "optimal, decoder, logit-inversion"})
+    how = asks("optimal, decoder, logit-inversion", 2)
     answers = LinearObservation("private-logits", grants=frozenset())
     rows, pictures = go(how, smashed(), answers)
     scored = [row for row in rows if "mse" in row]
@@ -105,22 +100,46 @@ def test_repeatable_and_seeds_differ() -> None:
     assert first[0]["mse"] != other[0]["mse"]
 
 
-class Fading(Decoder):
-    """An attack that gets worse from seed to seed: grey, then white."""
+class Scripted(Decoder):
+    """An attack that answers each call in turn with an image in one shade, images, or an error."""
 
-    shades = (0.3, 1.0)
+    def __init__(self, *answers: float | torch.Tensor | Exception, **fields: Any) -> None:
+        super().__init__(**fields)
+        object.__setattr__(self, "answers", list(answers))
+        object.__setattr__(self, "given", [])
 
-    def reconstruct(self, *args: object, **kwargs: object) -> torch.Tensor:
-        """Return the next shade."""
-        shade, *left = self.shades
-        object.__setattr__(self, "shades", left)
-        return torch.full((60, 1, 8, 8), shade)
+    def reconstruct(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Return or raise the next answer; the last one stays."""
+        answers: list[Any] = vars(self)["answers"]
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        vars(self)["given"][:] = args
+        if isinstance(answer, Exception):
+            raise answer
+        shape = (len(args[2]), 1, 8, 8)
+        return answer if isinstance(answer, torch.Tensor) else torch.full(shape, answer)
 
 
-def test_pictures_are_of_the_best_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def register(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Scripted]:
+    """Return what makes a scripted attack known by the name `scripted`."""
+
+    def make(*answers: float | torch.Tensor | Exception, **fields: Any) -> Scripted:
+        attack = Scripted(*answers, **fields)
+        monkeypatch.setitem(ATTACKS, "scripted", lambda: attack)
+        return attack
+
+    return make
+
+
+def asks(names: str, seeds: int = 1, **more: Any) -> AttackSettings:
+    """Return quick settings of these attacks."""
+    return QUICK.model_copy(update={"names": names, "seeds": seeds, **more})
+
+
+def test_pictures_are_of_the_best_seed(register: Callable[..., Scripted]) -> None:
     """The kept reconstructions are those of the row with the lowest error, here the first."""
-    monkeypatch.setitem(ATTACKS, "fading", Fading)
-    rows, pictures = go(QUICK.model_copy(update={"names": "fading"}), smashed())
+    register(0.3, 1.0)
+    rows, pictures = go(asks("scripted", 2), smashed())
     assert float(str(rows[0]["mse"])) < float(str(rows[1]["mse"]))
     assert (pictures["decoder"] == 0.3).all()
 
@@ -131,32 +150,24 @@ def test_attack_seeds_have_their_own_stream() -> None:
     assert rows[0]["mse"] != rows[1]["mse"]
 
 
-@dataclass(frozen=True)
-class Greedy(Decoder):
-    """An attack that needs more than anyone grants."""
-
-    needs: frozenset[str] = frozenset({"update", "mean"})
-
-
-def test_skipped_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_skipped_with_a_reason(register: Callable[..., Scripted]) -> None:
     """Grants missing, a surface missing, a law unknown: a row says which."""
-    monkeypatch.setitem(ATTACKS, "greedy", Greedy)
-    how = QUICK.model_copy(update={"names": "greedy,logit-inversion"})
-    rows, pictures = go(how, smashed())
+    register(0.5, needs=frozenset({"update", "mean"}))
+    rows, pictures = go(asks("scripted,logit-inversion", 2), smashed())
     assert [row["skipped"] for row in rows] == [
         "needs update, which is not granted",
         "nothing here is observed as 'private-logits'",
     ]
     assert list(pictures) == ["targets", "class-mean"]
     closed = replace(LinearObservation("private-logits"), grants=frozenset())
-    (row,), _ = go(QUICK.model_copy(update={"names": "optimal"}), closed)
+    (row,), _ = go(asks("optimal", 2), closed)
     assert row["skipped"] == "needs log-prob, granted nowhere"
 
 
 def test_no_attack_on_a_mean_of_uploads() -> None:
     """Skipped like any other pair that does not go together."""
     seen = replace(LinearObservation("update"), grants=frozenset({UPDATE, FIRST_LAYER}))
-    rows, _ = go(QUICK.model_copy(update={"names": "gradient-inversion*2,first-layer*2"}), seen)
+    rows, _ = go(asks("gradient-inversion*2,first-layer*2", 2), seen)
     assert [row["skipped"] for row in rows] == [
         "needs update, which is not granted",
         "needs first-layer, which is not granted",
@@ -166,7 +177,7 @@ def test_no_attack_on_a_mean_of_uploads() -> None:
 def test_attackers_images_of_other_classes() -> None:
     """No label is compared; the anchors need images of the targets' classes."""
     known, targets = load_digit_targets()
-    how = QUICK.model_copy(update={"seeds": 1})
+    how = asks("decoder")
     other = OtherClasses(known.x, known.y.flip(0))
     (row,), pictures, _ = attack(how, other, targets, population=known)
     assert row.to_json().keys() == {*KEYS} - {"label-accuracy"}
@@ -178,16 +189,14 @@ def test_attackers_images_of_other_classes() -> None:
 
 def test_no_noise_leaks_everything() -> None:
     """Sigma 0 is no reason to skip the optimal attacker: all bits are reported."""
-    how = QUICK.model_copy(update={"names": "optimal", "seeds": 1})
-    (row,), _ = go(how, smashed(0.0))
+    (row,), _ = go(asks("optimal"), smashed(0.0))
     assert row["information-bits"] == pytest.approx(row["information-cap"])
     assert row["identification-optimal"] == 1
 
 
 def test_repeats() -> None:
     """Both kinds of attacker on 4 messages each: rows say so, and four tell more than one."""
-    how = QUICK.model_copy(update={"names": "optimal,optimal*4,decoder*4", "seeds": 1})
-    rows, pictures = go(how, smashed(1.0))
+    rows, pictures = go(asks("optimal,optimal*4,decoder*4"), smashed(1.0))
     assert [(row["attack"], row["observation"]) for row in rows] == [
         ("optimal", "smashed-data"),
         ("optimal", "smashed-data*4"),
@@ -198,37 +207,21 @@ def test_repeats() -> None:
     assert "decoder*4" in pictures
 
 
-class Spy(Decoder):
-    """An attack that keeps what it is given."""
-
-    given: list[object]
-
-    def reconstruct(self, *args: object, **kwargs: object) -> torch.Tensor:
-        """Return grey images for what was observed."""
-        object.__setattr__(self, "given", list(args))
-        observed = args[2]
-        assert isinstance(observed, torch.Tensor)
-        return torch.full((len(observed), 1, 8, 8), 0.5)
-
-
-def test_attacks_get_no_targets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attacks_get_no_targets(register: Callable[..., Scripted]) -> None:
     """The attacker's images, the observed vectors, and nothing that holds a target's pixels."""
-    spy = Spy()
-    monkeypatch.setitem(ATTACKS, "spy", lambda: spy)
+    given = vars(register(0.5))["given"]
     known, targets = load_digit_targets()
-    go(QUICK.model_copy(update={"names": "spy", "seeds": 1}), smashed())
-    assert spy.given[1] is known
-    tensors = [item for item in [*known, *spy.given] if isinstance(item, torch.Tensor)]
+    go(asks("scripted"), smashed())
+    assert given[1] is known
+    tensors = [item for item in [*known, *given] if isinstance(item, torch.Tensor)]
     seen = {row.numpy().tobytes() for item in tensors for row in item}
     assert not any(image.numpy().tobytes() in seen for image in targets.x)
 
 
-def test_only_the_first_targets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_first_targets(register: Callable[..., Scripted]) -> None:
     """Searches that take long are scored on a few; the optimal attacker sees all."""
-    spy = Spy()
-    monkeypatch.setitem(ATTACKS, "spy", lambda: spy)
-    how = QUICK.model_copy(update={"names": "optimal,spy", "seeds": 1, "targets": 7})
-    (best, row), pictures = go(how, smashed())
+    register(0.5)
+    (best, row), pictures = go(asks("optimal,scripted", targets=7), smashed())
     assert row["targets"] == 7
     assert best["candidates"] == 60
     assert {name: len(shown) for name, shown in pictures.items()} == {
@@ -239,7 +232,7 @@ def test_only_the_first_targets(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_names_are_checked_first() -> None:
     """A typo is refused with the nearest name before anything is trained."""
     with pytest.raises(SettingsError, match="did you mean 'decoder'"):
-        go(QUICK.model_copy(update={"names": "decoder,decodr"}), smashed())
+        go(asks("decoder,decodr", 2), smashed())
     with pytest.raises(PluginError, match="is no attack"):
         parse_attacks("fedcel.seeding:make_generator")
     (named,) = parse_attacks("fedcel.attacks.decoder:Decoder")
@@ -266,7 +259,7 @@ class Paid(LinearObservation):
 def test_rows_say_what_was_asked_where_it_is_paid() -> None:
     """The answers to 60 targets, and 16 to each of 250 own images; nothing where it is free."""
     seen = Paid("private-logits", grants=frozenset())
-    how = QUICK.model_copy(update={"names": "decoder,logit-inversion", "seeds": 2})
+    how = asks("decoder,logit-inversion", 2)
     rows, _ = go(how, smashed(), seen)
     assert [row.get("queries") for row in rows] == [None, None, 60 + 16 * 250, 60 + 16 * 250]
 
@@ -282,27 +275,13 @@ def test_targets_must_be_unseen() -> None:
         attack(QUICK, nearly, targets)
 
 
-class Breaking(Decoder):
-    """An attack that breaks on its first seed, and finds grey images on the next."""
-
-    calls = 0
-
-    def reconstruct(self, *args: object, **kwargs: object) -> torch.Tensor:
-        """Raise once."""
-        type(self).calls += 1
-        if type(self).calls == 1:
-            raise RuntimeError("shapes\n  do not fit")
-        return torch.full((60, 1, 8, 8), 0.5)
-
-
-def test_an_attack_that_breaks_costs_its_own_row_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_attack_that_breaks_costs_its_own_row_only(register: Callable[..., Scripted]) -> None:
     """The other rows are there, its own says why, a warning says where."""
-    monkeypatch.setitem(ATTACKS, "breaking", Breaking)
-    how = QUICK.model_copy(update={"names": "breaking,decoder"})
+    register(RuntimeError("shapes\n  do not fit"), 0.5)
     with pytest.warns(
         UserWarning, match=r"seed 0 failed with RuntimeError: .*test_runner.py, line"
     ):
-        rows, pictures = go(how, smashed())
+        rows, pictures = go(asks("scripted,decoder", 2), smashed())
     assert rows[0] == {
         "attack": "decoder",
         "observation": "smashed-data",
@@ -324,24 +303,10 @@ class Lawless(SmashedData):
 
 def test_an_observation_that_breaks_costs_its_own_row_only() -> None:
     """Of the optimal attacker too."""
-    how = QUICK.model_copy(update={"names": "optimal,decoder", "seeds": 1})
     with pytest.warns(UserWarning, match="optimal on smashed-data, seed 0 failed with Arith"):
-        rows, _ = go(how, Lawless(smashed().net))
+        rows, _ = go(asks("optimal,decoder"), Lawless(smashed().net))
     assert rows[0]["skipped"] == "failed with ArithmeticError: no law"
     assert "mse" in rows[1]
-
-
-@dataclass(frozen=True)
-class Wrong(Decoder):
-    """An attack whose pictures are none."""
-
-    name: str = "wrong"
-    made: torch.Tensor | None = None
-
-    def reconstruct(self, *args: object, **kwargs: object) -> torch.Tensor:
-        """Return them."""
-        assert self.made is not None
-        return self.made
 
 
 @pytest.mark.parametrize(
@@ -353,13 +318,12 @@ class Wrong(Decoder):
     ],
 )
 def test_bad_pictures_cost_their_own_row_only(
-    monkeypatch: pytest.MonkeyPatch, wrong: torch.Tensor, said: str
+    register: Callable[..., Scripted], wrong: torch.Tensor, said: str
 ) -> None:
     """One image in [0, 1] for each target, or a row that says what came; what was done stays."""
-    monkeypatch.setitem(ATTACKS, "wrong", lambda: Wrong(made=wrong))
-    how = QUICK.model_copy(update={"names": "decoder,wrong", "seeds": 1})
+    register(wrong, name="wrong")
     with pytest.warns(UserWarning, match="wrong on smashed-data, seed 0 failed with ValueError"):
-        (good, bad), pictures = go(how, smashed())
+        (good, bad), pictures = go(asks("decoder,scripted"), smashed())
     assert "mse" in good and "decoder" in pictures and "wrong" not in pictures
     assert bad["skipped"] == f"failed with ValueError: attack 'wrong' returned {said}"
 
@@ -369,14 +333,7 @@ def test_what_the_user_must_mend_ends_the_call() -> None:
     known, targets = load_digit_targets()
     one = Images(known.x[:1], known.y[:1])
     with pytest.raises(DataError, match=r"raise data\.auxiliary"):
-        run_attacks(
-            [smashed()],
-            QUICK,
-            one,
-            targets,
-            seed=1,
-            population=known,
-        )
+        attack(QUICK, one, targets, population=known)
 
 
 class Closing(LinearObservation):
@@ -394,8 +351,11 @@ class Closing(LinearObservation):
 
 def test_a_service_that_says_no_costs_its_own_row_only() -> None:
     """What was found before is kept: it was paid for."""
-    how = QUICK.model_copy(update={"names": "decoder,logit-inversion", "seeds": 1})
     with pytest.warns(UserWarning, match="seed 0 failed with ServiceError"):
-        rows, _ = go(how, smashed(), Closing("private-logits", grants=frozenset()))
+        rows, _ = go(
+            asks("decoder,logit-inversion"),
+            smashed(),
+            Closing("private-logits", grants=frozenset()),
+        )
     assert "mse" in rows[0]
     assert rows[1]["skipped"] == "failed with ServiceError: no connection"

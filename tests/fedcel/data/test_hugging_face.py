@@ -39,6 +39,12 @@ def rows(count: int) -> datasets.Dataset:
     return datasets.Dataset.from_dict(table, features=FEATURES)
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep what the library converts apart."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
 NO_PICTURES = rows(4).remove_columns("picture")  # without pictures an empty split can be saved
 
 
@@ -67,9 +73,8 @@ def test_columns_named_by_settings(tmp_path: Path) -> None:
     assert holders is not None and holders.tolist() == [1, 0, 1, 0]
 
 
-def test_a_folder_that_load_dataset_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_load_dataset_reads(tmp_path: Path) -> None:
     """A tree of pictures gives what the source image-folder gives."""
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     for number, label in enumerate(["cat", "dog", "dog", "cat"]):
         path = tmp_path / "tree" / "train" / label / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -221,11 +226,8 @@ def write_table(table: pa.Table, path: Path) -> None:
 
 @pytest.mark.parametrize("end", [".parquet", ".arrow"])
 @pytest.mark.parametrize("shape", ["struct", "binary", "large_binary"])
-def test_tables_of_encoded_pictures(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: str, end: str
-) -> None:
+def test_tables_of_encoded_pictures(tmp_path: Path, shape: str, end: str) -> None:
     """A file alone is the training part; a folder of files has parts by their names."""
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     table = plain_table(shape)
     folder = tmp_path / "set"
     folder.mkdir()
@@ -239,9 +241,8 @@ def test_tables_of_encoded_pictures(
     assert torch.equal(train.x, want) and test is not None and torch.equal(test.x, want[1:])
 
 
-def test_a_parquet_file_of_hugging_face(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_parquet_file_of_hugging_face(tmp_path: Path) -> None:
     """Types are in its metadata: no other key is needed; mixed pictures are told."""
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     mixed = [Image.fromarray(PIXELS[0]), Image.fromarray(PIXELS[1]).convert("RGBA").resize((9, 9))]
     features = datasets.Features({"picture": datasets.Image(), "kind": FEATURES["kind"]})
     table = datasets.Dataset.from_dict({"picture": mixed, "kind": [0, 1]}, features=features)
@@ -255,9 +256,8 @@ def test_a_parquet_file_of_hugging_face(tmp_path: Path, monkeypatch: pytest.Monk
     )
 
 
-def test_tables_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_that_cannot_be_used(tmp_path: Path) -> None:
     """No label named, two columns of bytes, no row, a file of another kind, damage."""
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     plain = plain_table("binary")
     doubled = plain.append_column("other", plain["picture"])
     for name, table, column, message in (
@@ -306,11 +306,8 @@ def test_a_test_part_of_hidden_labels_is_left_out(tmp_path: Path) -> None:
     )
 
 
-def test_the_only_column_of_whole_numbers_is_the_label(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_only_column_of_whole_numbers_is_the_label(tmp_path: Path) -> None:
     """Where nothing else says which; it is told."""
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     write_table(plain_table("binary"), tmp_path / "a.parquet")
     train, *_, notes = read_source(HuggingFace(path=str(tmp_path / "a.parquet")))
     assert train.y.tolist() == [1, 0, 2, 1]
@@ -318,18 +315,12 @@ def test_the_only_column_of_whole_numbers_is_the_label(
 
 
 @pytest.mark.parametrize("path", ["set/train.parquet", "set"])
-def test_label_names_that_occur_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
-) -> None:
+def test_label_names_that_occur_twice(tmp_path: Path, path: str) -> None:
     """They are told apart by their number, and named; the library refuses them."""
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     names = ["crane", "dog", "crane"]
     columns = {"picture": {"_type": "Image"}, "digit": {"_type": "ClassLabel", "names": names}}
     table = pa.table(
-        {
-            "picture": plain_table("struct")["picture"],
-            "digit": pa.array([0, 1, 2, 1]),
-        }
+        {"picture": plain_table("struct")["picture"], "digit": pa.array([0, 1, 2, 1])}
     ).replace_schema_metadata({"huggingface": json.dumps({"info": {"features": columns}})})
     (tmp_path / "set").mkdir()
     write_table(table, tmp_path / "set" / "train.parquet")
@@ -339,9 +330,8 @@ def test_label_names_that_occur_twice(
 
 
 @pytest.mark.skipif(not SAMPLE.is_dir(), reason="no folder ../shared/data/imagenet-sample")
-def test_a_sample_of_imagenet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sample_of_imagenet(tmp_path: Path) -> None:
     """Two cranes and two maillots among a thousand classes, one photograph each."""
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     train, *_, notes = read_source(HuggingFace(path=str(SAMPLE), size=8))
     assert sorted(train.y.tolist()) == list(range(1000))
     assert "crane (134), crane (517), maillot (638), maillot (639)" in notes[0]

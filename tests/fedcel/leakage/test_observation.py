@@ -18,13 +18,12 @@ def test_a_likelihood_alone_is_enough() -> None:
 
 
 def test_several_of_one_add_up() -> None:
-    """Bound to images or asked for them, three observations say what each says, added."""
+    """Three observations say what each says, added."""
     seen, x = LinearObservation("own"), load_digit_targets()[1].x
     many = RepeatedObservation(seen, 3)
     observed = many.sample(x, torch.Generator())
     each = [seen.log_prob(part, x) for part in torch.chunk(observed, 3, 1)]
     assert torch.equal(find_law(many, x)(observed), each[0] + each[1] + each[2])
-    assert torch.equal(many.log_prob(observed, x), find_law(many, x)(observed))
 
 
 @pytest.mark.parametrize("repeats", [1, 2])

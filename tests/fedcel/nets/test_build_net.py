@@ -10,13 +10,20 @@ from torchvision.models import SwinTransformer
 
 from fedcel.data import Images
 from fedcel.errors import NetError
-from fedcel.nets import ImportedNet, Vgg11
+from fedcel.nets import SplitNet, Vgg11
 from fedcel.nets.build_net import build_net
 from fedcel.runs import read_run
 from fedcel.seeding import make_generator
 from fedcel.settings import DataSettings, NetSettings, parse_settings
 from sims.engines.simulate import simulate
 from tests.fedcel.seeded import seeded
+
+
+def build(name: str, shape: tuple[int, ...] = (1, 4, 4), seed: int = 0, **keys: object) -> SplitNet:
+    """Build a net of three classes by its name; one of this file by its function's."""
+    ref = f"{__name__}:{name}" if name in globals() else name
+    settings = NetSettings.model_validate({"name": ref, **keys})
+    return build_net(settings, shape, 3, make_generator(seed, "net"))
 
 
 def with_batch_norm(shape: object, classes: int, net: NetSettings) -> tuple[nn.Module, nn.Module]:
@@ -41,19 +48,14 @@ def wrong_head(shape: object, classes: int, net: NetSettings) -> tuple[nn.Module
 )
 def test_features_are_bounded_and_shapes_fit(name: str, side: int) -> None:
     """Even for huge parameters: |z|^2 <= D."""
-    net = build_net(
-        NetSettings.model_validate({"name": name}),
-        (1, side, side),
-        10,
-        make_generator(0, "net"),
-    )
+    net = build(name, (1, side, side))
     with torch.no_grad():
         for parameter in net.parameters():
             parameter.mul_(50)
         z = net.encode(torch.rand(3, 1, side, side))
         assert z.shape == (3, 64)
         assert (z.square().sum(1) <= 64 + 1e-3).all()
-        assert net.answer(z).shape == (3, 10)
+        assert net.answer(z).shape == (3, 3)
 
 
 def with_dropout(shape: object, classes: int, net: NetSettings) -> tuple[nn.Module, nn.Module]:
@@ -79,11 +81,11 @@ def prelu(shape: object, classes: int, net: NetSettings) -> tuple[nn.Module, nn.
 def test_layers_of_any_kind_are_drawn_from_the_seed() -> None:
     """A Conv1d is not redrawn by us; the global state still plays no part and is left alone."""
     torch.manual_seed(1)
-    a = build_net(ImportedNet(name=f"{__name__}:prelu"), (1, 4, 4), 3, make_generator(4, "net"))
+    a = build("prelu", seed=4)
     after = torch.rand(1)
     torch.manual_seed(1)
     assert torch.equal(after, torch.rand(1))
-    b = build_net(ImportedNet(name=f"{__name__}:prelu"), (1, 4, 4), 3, make_generator(4, "net"))
+    b = build("prelu", seed=4)
     assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
 
 
@@ -93,24 +95,20 @@ def test_layers_of_any_kind_are_drawn_from_the_seed() -> None:
         ("cnn", (1, 30, 30), "sides must divide by 4"),
         ("vgg11", (1, 28, 32), "images are 28x32, sides must divide by 8; set data.size"),
         ("vgg11", (1, 40, 32), "net.features is 64, must be a multiple of 80, the 10x8 .* 640"),
-        (f"{__name__}:tied", (1, 4, 4), "the head's parameter 'weight', 'bias', too"),
-        (f"{__name__}:with_batch_norm", (1, 4, 4), "BatchNorm1d.*use nn.GroupNorm"),
-        (
-            f"{__name__}:with_dropout",
-            (1, 4, 4),
-            "encoder.1. .Dropout.: draws from global random state",
-        ),
-        (f"{__name__}:too_small", (1, 4, 4), "does not fit images of shape"),
-        (f"{__name__}:not_a_pair", (1, 4, 4), r"gave .* unpack|must return \(encoder, head\)"),
+        ("tied", (1, 4, 4), "the head's parameter 'weight', 'bias', too"),
+        ("with_batch_norm", (1, 4, 4), "BatchNorm1d.*use nn.GroupNorm"),
+        ("with_dropout", (1, 4, 4), "encoder.1. .Dropout.: draws from global random state"),
+        ("too_small", (1, 4, 4), "does not fit images of shape"),
+        ("not_a_pair", (1, 4, 4), r"gave .* unpack|must return \(encoder, head\)"),
         ("math:pi", (1, 4, 4), "cannot be called"),
         ("os:getcwd", (1, 4, 4), "failed: TypeError: .*argument"),
-        (f"{__name__}:wrong_head", (1, 4, 4), r"returned \(2, 4\), must be \(B, 3\)"),
+        ("wrong_head", (1, 4, 4), r"returned \(2, 4\), must be \(B, 3\)"),
     ],
 )
 def test_what_cannot_be_split_is_refused(name: str, shape: tuple[int, ...], message: str) -> None:
     """With the reason and the remedy."""
     with pytest.raises(NetError, match=message):
-        build_net(NetSettings.model_validate({"name": name}), shape, 3, make_generator(0, "net"))
+        build(name, shape)
 
 
 def with_two_faults(shape: object, classes: int, net: NetSettings) -> tuple[nn.Module, nn.Module]:
@@ -123,9 +121,7 @@ def with_two_faults(shape: object, classes: int, net: NetSettings) -> tuple[nn.M
 def test_all_faults_of_a_net_are_said_at_once() -> None:
     """One line each, so that one run finds them all."""
     with pytest.raises(NetError) as refusal:
-        build_net(
-            ImportedNet(name=f"{__name__}:with_two_faults"), (1, 4, 4), 3, make_generator(0, "net")
-        )
+        build("with_two_faults")
     lines = str(refusal.value).splitlines()
     assert len(lines) == 3
     for line, words in zip(lines, ("'encoder.2'", "'encoder.3'", "'weight', 'bias'"), strict=True):
@@ -152,12 +148,7 @@ def with_faulty_values(
 def test_faults_of_layers_and_values_are_said_at_once() -> None:
     """What the layers are, what the head returns, and what the contract says of the features."""
     with pytest.raises(NetError) as refusal:
-        build_net(
-            ImportedNet(name=f"{__name__}:with_faulty_values"),
-            (1, 4, 4),
-            3,
-            make_generator(0, "net"),
-        )
+        build("with_faulty_values")
     lines = str(refusal.value).splitlines()
     for line, words in zip(
         lines, ("'encoder.1' (Dropout)", "must be (B, 3)", "each image by itself"), strict=True
@@ -173,9 +164,7 @@ def in_place(shape: object, classes: int, net: NetSettings) -> tuple[nn.Module, 
 
 def test_an_encoder_that_works_in_place_changes_no_image() -> None:
     """It is trained on images that many rounds share."""
-    net = build_net(
-        ImportedNet(name=f"{__name__}:in_place"), (1, 4, 4), 3, make_generator(0, "net")
-    )
+    net = build("in_place")
     x = torch.rand(3, 1, 4, 4)
     before = x.clone()
     first = net.encode(x)
@@ -217,13 +206,13 @@ def swin(shape: object, classes: int, net: NetSettings) -> tuple[nn.Module, nn.M
 def test_constant_buffers_are_no_fault_and_others_are() -> None:
     """Means of channels and tables of positions are built with the net, and stay."""
     for name, shape in (("constant", (1, 4, 4)), ("swin", (3, 16, 16))):
-        net = build_net(ImportedNet(name=f"{__name__}:{name}"), shape, 3, make_generator(0, "net"))
+        net = build(name, shape)
         before = net.encode(torch.ones(2, *shape))
         given = {key: value.clone() for key, value in net.device_parameters().items()}
         net.load_device_parameters(given)
         assert torch.equal(net.encode(torch.ones(2, *shape)), before)
     with pytest.raises(NetError, match=r"buffer 'encoder.0.calls' is changed by a forward pass"):
-        build_net(ImportedNet(name=f"{__name__}:counting"), (1, 4, 4), 3, make_generator(0, "net"))
+        build("counting")
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
@@ -256,15 +245,10 @@ def colours(data: DataSettings) -> tuple[Images, None]:
     return Images(x, torch.arange(80) % 4), None
 
 
-def vgg(**more: object) -> NetSettings:
-    """Return settings of a narrow VGG11."""
-    return NetSettings.model_validate({"name": "vgg11", "width": 16, **more})
-
-
 @pytest.mark.parametrize(("side", "features"), [(32, 512), (8, 20)])
 def test_vgg11_is_cut_after_its_second_block(side: int, features: int) -> None:
     """Eight 3x3 convolutions, two 1x1 at the cut; bounded D; every parameter gets a gradient."""
-    net = build_net(vgg(features=features), (3, side, side), 7, make_generator(0, "n"))
+    net = build("vgg11", (3, side, side), width=16, features=features)
     sizes = [
         [layer.kernel_size[0] for layer in half.modules() if isinstance(layer, nn.Conv2d)]
         for half in (net.encoder, net.head)
@@ -274,7 +258,7 @@ def test_vgg11_is_cut_after_its_second_block(side: int, features: int) -> None:
     assert z.shape == (2, features) and z.min() > 0 and z.max() < 1
     net.answer(z).square().sum().backward()
     silent = [name for name, p in net.named_parameters() if p.grad is None or not p.grad.any()]
-    assert net.answer(z).shape == (2, 7) and not silent
+    assert net.answer(z).shape == (2, 3) and not silent
 
 
 def test_vgg11_at_its_own_width() -> None:
@@ -292,4 +276,4 @@ def test_vgg11_at_its_own_width() -> None:
 def test_vgg11_widths_that_do_not_fit_are_refused() -> None:
     """GroupNorm has groups of 8 channels, half of the width in the first block."""
     with pytest.raises(NetError, match="net.width is 24, must be a multiple of 16"):
-        build_net(vgg(width=24), (1, 32, 32), 10, make_generator(0, "net"))
+        build("vgg11", (1, 32, 32), width=24)

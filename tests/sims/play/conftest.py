@@ -1,7 +1,6 @@
 """A bench of two encoders, trained in seconds, and its playground on a real socket."""
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,15 +8,14 @@ import httpx
 import pytest
 
 from clients.service_messages import LOOPBACK_HOSTS
-from fedcel.attacks import Decoder
-from fedcel.attacks.decoder import FLAT_PACE, Effort
+from fedcel.attacks.decoder import FLAT_PACE
 from sims.bench import run_bench, scenario
 from sims.play import Playground, create_app, open_playground
 from tests.sims.served_page import serve_app
 from tests.sims.small import QUICK
 from tests.spared import spare_bound, spare_figures
 
-FEW_EPOCHS = Effort(flat=FLAT_PACE._replace(epochs=FLAT_PACE.epochs // 4))
+FEW_EPOCHS = FLAT_PACE._replace(epochs=FLAT_PACE.epochs // 4)
 SETTINGS = QUICK | {"rounds": 12, "local.steps": 20, "data.test": 80, "data.auxiliary": 60}
 
 
@@ -36,7 +34,7 @@ class Served(NamedTuple):
 
 def shorten_decoders(patch: pytest.MonkeyPatch) -> None:
     """Let decoders learn in a quarter of the time."""
-    patch.setattr("sims.play.column.Decoder", partial(Decoder, effort=FEW_EPOCHS))
+    patch.setattr("fedcel.attacks.decoder.FLAT_PACE", FEW_EPOCHS)
 
 
 @pytest.fixture(scope="session")
