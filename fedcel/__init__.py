@@ -69,6 +69,9 @@ if TYPE_CHECKING:
     from fedcel.nets import Cut as Cut
     from fedcel.nets import FlatNet as FlatNet
     from fedcel.nets import SplitNet as SplitNet
+    from fedcel.nets.split_model import CutPoint as CutPoint
+    from fedcel.nets.split_model import list_cuts as list_cuts
+    from fedcel.nets.split_model import split as split
     from fedcel.posterior import Chain as Chain
     from fedcel.posterior import Prediction as Prediction
     from fedcel.posterior.predict import predict as predict

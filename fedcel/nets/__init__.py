@@ -38,6 +38,9 @@ from fedcel.nets.noise_scale import NoiseScales as NoiseScales
 from fedcel.nets.noise_scale import whiten_features as whiten_features
 from fedcel.nets.pretrained import fold_batch_norms as fold_batch_norms
 from fedcel.nets.pretrained import keep_parameters as keep_parameters
+from fedcel.nets.split_model import CutPoint as CutPoint
+from fedcel.nets.split_model import list_cuts as list_cuts
+from fedcel.nets.split_model import split as split
 from fedcel.nets.split_net import SplitNet as SplitNet
 
 __all__ = _list_names(globals())

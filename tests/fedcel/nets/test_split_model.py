@@ -1,0 +1,167 @@
+"""Models of others, cut in two by a layer's name: equal answers, shared parameters, refusals."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fedcel
+from fedcel.errors import NetError, RefusedImagesError
+
+torchvision_models = pytest.importorskip("torchvision").models
+
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "resnet18": ("layer2", {}),
+    "vgg11": ("features.5", {"init_weights": False}),
+    "mobilenet_v3_small": ("features.3", {}),
+    "efficientnet_b0": ("features.3", {}),
+    "convnext_tiny": ("features.3.1", {}),
+    "vit_b_32": ("encoder.layers.encoder_layer_1", {"image_size": 64}),
+    "swin_t": ("features.2", {}),
+    "densenet121": ("features.transition1", {}),
+    "shufflenet_v2_x0_5": ("stage2", {}),
+    "squeezenet1_1": ("features.5", {}),
+    "regnet_y_400mf": ("trunk_output.block2", {}),
+    "mnasnet0_5": ("layers.8", {}),
+}
+"""A model of each family of torchvision, one of its layers, and arguments that make it small."""
+TIMM = {
+    "resnet18": "layer2",
+    "mobilenetv3_small_100": "blocks.2",
+    "efficientnet_lite0": "blocks.3",
+    "convnext_pico": "stages.1",
+    "vit_tiny_patch16_224": "blocks.3",
+    "swin_tiny_patch4_window7_224": "layers.1",
+    "mixer_s32_224": "blocks.3",
+}
+
+
+class Residual(nn.Module):
+    """A layer whose output is added to its input."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add."""
+        inner: Tensor = self.inner(x)
+        return x + inner
+
+
+class Gate(nn.Module):
+    """A layer whose computation depends on values, which cannot be traced."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Double what is positive in the mean."""
+        return 2 * x if x.mean() > 0 else x
+
+
+class Branching(nn.Module):
+    """A model whose own computation depends on values."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute one of two."""
+        doubled: Tensor = 2 * x
+        return doubled if x.sum() > 0 else x
+
+
+def small() -> nn.Sequential:
+    """Return a model with a residual layer, one that works in place and one that is not traced."""
+    torch.manual_seed(0)
+    inner = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True))
+    layers = nn.Flatten(), nn.Linear(4, 4), nn.ReLU(inplace=True), Residual(inner), Gate()
+    return nn.Sequential(*layers, nn.Linear(4, 3))
+
+
+def check_halves(model: nn.Module, at: str, images: Tensor) -> None:
+    """Assert that both halves answer as the model, and that they have its own parameters."""
+    cuts = {cut.layer: cut for cut in fedcel.list_cuts(model, images)}
+    encoder, head = fedcel.split(model, at)
+    model.eval(), encoder.eval(), head.eval()
+    with torch.no_grad():
+        features = encoder(images)
+        before = features.clone()
+        torch.testing.assert_close(head(features), model(images), atol=1e-6, rtol=0)
+    assert torch.equal(features, before)  # no layer of the head worked in place
+    assert tuple(features.shape[1:]) == cuts[at].shape
+    assert features[0].numel() == cuts[at].features
+    own, halves = dict(model.named_parameters()), [*encoder.named_parameters()]
+    halves += head.named_parameters()
+    assert sorted(name for name, _ in halves) == sorted(own)
+    assert all(parameter is own[name] for name, parameter in halves)
+    assert not any(layer._forward_hooks for layer in model.modules())
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_models_of_torchvision(name: str) -> None:
+    """Every family is cut at the name that its modules have."""
+    torch.manual_seed(0)
+    at, arguments = FAMILIES[name]
+    model = torchvision_models.get_model(name, **arguments)
+    check_halves(model, at, torch.rand(2, 3, 64, 64))
+
+
+@pytest.mark.parametrize("name", TIMM)
+def test_models_of_timm(name: str) -> None:
+    """Every family is cut, where the library is installed."""
+    timm = pytest.importorskip("timm", reason="timm is not installed")
+    torch.manual_seed(0)
+    check_halves(timm.create_model(name), TIMM[name], torch.rand(2, 3, 224, 224))
+
+
+@pytest.mark.parametrize("at", ["1", "2", "3", "4"])
+def test_every_layer_of_a_small_model(at: str) -> None:
+    """A layer that cannot be traced stays whole; one that works in place changes nothing."""
+    check_halves(small(), at, torch.rand(5, 2, 2))
+
+
+def test_cuts_are_listed_in_order() -> None:
+    """Outermost names, shapes of one image, nothing within the residual block, no answer."""
+    cuts = fedcel.list_cuts(small(), torch.rand(5, 2, 2))
+    assert [cut.layer for cut in cuts] == ["0", "1", "2", "3", "4"]
+    assert {cut.shape for cut in cuts} == {(4,)}
+
+
+def test_a_half_trains_the_model() -> None:
+    """A step of the encoder's optimiser moves the model."""
+    model = small()
+    encoder, _ = fedcel.split(model, "1")
+    weight = model.get_parameter("1.weight")
+    before = weight.detach().clone()
+    encoder(torch.rand(5, 2, 2)).sum().backward()
+    torch.optim.SGD(encoder.parameters(), 0.1).step()
+    assert not torch.equal(weight, before)
+
+
+def test_modes_stay_as_they_were() -> None:
+    """Tracing and listing leave a model in training, and its statistics alone."""
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten())
+    fedcel.list_cuts(model, torch.rand(3, 1, 5, 5))
+    encoder, _ = fedcel.split(model, "1")
+    assert model.training and model[1].training and encoder.training
+    assert int(model.get_buffer("1.num_batches_tracked")) == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "at", "message"),
+    [
+        (small, "5", "is the model's answer"),
+        (small, "3.inner", "later layers use earlier values; cut at one of 3"),
+        (small, "layer9", "Sequential does not have; cut at one of"),
+        (lambda: nn.Sequential(nn.Linear(4, 3)), "0", "there is none"),
+        (Branching, "layer", r"Branching cannot be traced: .*test_split_model\.py"),
+    ],
+)
+def test_refusals(make: Callable[[], nn.Module], at: str, message: str) -> None:
+    """Each says what is wrong and where a cut is possible."""
+    with pytest.raises(NetError, match=message):
+        fedcel.split(make(), at)
+
+
+def test_images_that_a_model_refuses() -> None:
+    """The error names their shape."""
+    with pytest.raises(RefusedImagesError, match=r"refuses images \(5, 3, 3\)"):
+        fedcel.list_cuts(small(), torch.rand(5, 3, 3))
