@@ -61,7 +61,7 @@ def measure_leakage(
     feature_range: tuple[float, float] | None = None,
     candidates: int = 100,
     draws: int | None = None,
-    batch_size: int = 256,
+    batch_size: int | None = None,
     seed: int = 0,
 ) -> Leakage:
     """Measure what one noisy message of an encoder tells about an image, exactly.
@@ -105,7 +105,7 @@ def measure_leakage(
         candidates: Number of images among which the right one is picked, 2 or more, at most M.
         draws: Messages per image, 2 or more; None: 3 200 for all images together, 2 or more for
             each. Noiseless features need one.
-        batch_size: Number of images that are encoded at once.
+        batch_size: Number of images that are encoded at once; None: 256, fewer of large ones.
         seed: Seed of the noise.
 
     Returns:
@@ -199,7 +199,7 @@ def measure_attribute_leakage(
     sampler: Sampler | None = None,
     features: ArrayLike | None = None,
     draws: int | None = None,
-    batch_size: int = 256,
+    batch_size: int | None = None,
     seed: int = 0,
 ) -> AttributeLeak:
     """Measure what one noisy message tells about a sensitive attribute that is not the task.
@@ -223,7 +223,7 @@ def measure_attribute_leakage(
         sampler: Samples messages of that distribution.
         features: (M, D) instead of encoder and images.
         draws: Messages drawn of each image, 2 or more; None: 3 200 of all images together.
-        batch_size: Images that are encoded at once.
+        batch_size: Images that are encoded at once; None: 256, fewer of large ones.
         seed: Decides the noise that is drawn.
 
     Returns:
@@ -255,7 +255,7 @@ def read_images(
     features: ArrayLike | None,
     labels: ArrayLike | None,
     *,
-    batch_size: int,
+    batch_size: int | None,
     name: str = "labels",
 ) -> tuple[Float[Tensor, "M D"], Int[Tensor, " M"]]:
     """Return features in float64, given or computed, and classes, 0 where there are no labels."""
@@ -267,7 +267,8 @@ def read_images(
             f"give an encoder and images, or features in their place: encoder is {encoder_is}, "
             f"images are {images_are}, features are {features_are}"
         )
-    check_whole("batch_size", batch_size, 1, "; leave it out for 256")
+    if batch_size is not None:
+        check_whole("batch_size", batch_size, 1, "; leave it out to have it chosen")
     if features is not None:
         table = to_tensor(features, "features")
     elif encoder is not None:
@@ -432,7 +433,7 @@ def read_reference(
     features: ArrayLike | None,
     labels: ArrayLike | None,
     has_labels: bool,
-    batch_size: int,
+    batch_size: int | None,
 ) -> tuple[Float[Tensor, "n D"], Int[Tensor, " n"]] | None:
     """Return features and classes of the reference images, or None; ValueError on nonsense."""
     if images is None and features is None:

@@ -27,6 +27,10 @@ Encoder = Callable[[Tensor], object]
 """Images (B, ...) to features: a tensor or an array whose first dimension is B, or several of them
 in a list, a tuple or a dict, all of which leave the device."""
 
+BATCH_BYTES = 5_000_000
+"""Bytes of the images that are encoded at once, in float32."""
+MAX_BATCH = 256
+"""Small images that are encoded at once."""
 SAME_FEATURES = 1e-3
 """Features that differ by more, as a share of their size, when computed again are others."""
 HALF_STEPS = 8
@@ -34,7 +38,7 @@ HALF_STEPS = 8
 
 
 def encode_images(
-    encoder: Encoder, images: Shaped[Tensor, "N ..."], *, batch_size: int = 256
+    encoder: Encoder, images: Shaped[Tensor, "N ..."], *, batch_size: int | None = None
 ) -> Float[Tensor, "N D"]:
     """Compute features batch by batch, without a gradient, in evaluation mode.
 
@@ -46,7 +50,7 @@ def encode_images(
     Args:
         encoder: A PyTorch module, a method of one, or any function.
         images: (N, ...), N 1 or more.
-        batch_size: Images that are encoded at once, 1 or more.
+        batch_size: Images that are encoded at once, 1 or more; None: `choose_batch_size`.
 
     Returns:
         Features (N, D), what is more than one dimension made flat; where the encoder left them.
@@ -56,7 +60,7 @@ def encode_images(
             for an image by itself.
     """
     module = find_module(encoder)
-    first, *others = torch.split(images, batch_size)
+    first, *others = torch.split(images, batch_size or choose_batch_size(images))
     with evaluation_mode(module), torch.inference_mode(False), torch.no_grad():
         features = [encode_batch(encoder, module, first)]
         _check_features(encoder, module, first, features[0])
@@ -65,6 +69,22 @@ def encode_images(
     if len(shapes) > 1:
         raise NetError(f"the encoder gives features of shapes {shapes}, must be of one shape")
     return torch.cat(features)
+
+
+def choose_batch_size(images: Shaped[Tensor, "N ..."]) -> int:
+    """Choose how many images are encoded at once: no more than fit the processor's caches.
+
+    What a layer gives of 8 images of 224 pixels is 10 to 30 MB; larger blocks are asked of the
+    system anew for each layer, which takes longer than the layer itself.
+
+    Args:
+        images: (N, ...).
+
+    Returns:
+        1 to `MAX_BATCH`.
+    """
+    size = images[0].numel() * torch.float32.itemsize
+    return max(1, min(MAX_BATCH, BATCH_BYTES // size))
 
 
 def _check_features(
