@@ -153,7 +153,8 @@ class Kind(Options):
         >>> Prior.model_validate({"mode": "fixed", "width": 2}).width
         2.0
 
-    The class of parts that import strings name is made with `is_imported=True`.
+    The class of parts that import strings name is made with `is_imported=True`; a class with
+    `prefixes=("library",)` has the names `library:...`.
 
     Attributes:
         family: Base class of the kinds.
@@ -176,6 +177,7 @@ class Kind(Options):
         selector: str = "kind",
         shares_table: bool = False,
         is_imported: bool = False,
+        prefixes: tuple[str, ...] = (),
         **more: Any,
     ) -> None:
         """Begin a family of kinds, where a table is named."""
@@ -185,10 +187,13 @@ class Kind(Options):
             cls.shares_table = shares_table
 
     @classmethod
-    def __pydantic_init_subclass__(cls, *, is_imported: bool = False, **_: Any) -> None:
+    def __pydantic_init_subclass__(
+        cls, *, is_imported: bool = False, prefixes: tuple[str, ...] = (), **_: Any
+    ) -> None:
         """Register a kind by the names that its selector may have."""
         names = get_args(cls.model_fields[cls.selector].annotation)
-        for name in (":",) if is_imported else names:
+        colons = [f"{prefix}:" for prefix in prefixes] or [":"] * is_imported
+        for name in colons or names:
             cls.kinds[name] = cls
 
     @model_validator(mode="wrap")
@@ -215,9 +220,10 @@ class Kind(Options):
     @classmethod
     def find_kind(cls, name: object) -> type[Any]:
         """Find the class of a kind; ValueError names those that there are."""
-        key = ":" if isinstance(name, str) and ":" in name else str(name)
-        if key in cls.kinds:
-            return cls.kinds[key]
+        prefix, colon, _ = str(name).partition(":")
+        for key in (prefix + colon, colon or str(name)):
+            if key in cls.kinds:
+                return cls.kinds[key]
         names = cls.list_names()
         imported = " or 'package.module:object'" if ":" in cls.kinds else ""
         near = get_close_matches(str(name), names, 1, cutoff=0)[0]
@@ -229,7 +235,7 @@ class Kind(Options):
     @classmethod
     def list_names(cls) -> list[str]:
         """List the names of the project's own kinds."""
-        return [name for name in cls.kinds if name != ":"]
+        return [name for name in cls.kinds if not name.endswith(":")]
 
     @classmethod
     def list_keys(cls) -> dict[str, list[str]]:

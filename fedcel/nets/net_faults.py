@@ -47,6 +47,15 @@ def draws_in_training(layer: nn.Module) -> bool:
     )
 
 
+def switch_dropout_off(module: nn.Module) -> None:
+    """Set the chance of all layers of a module that drop values to 0."""
+    for layer in module.modules():
+        if draws_in_training(layer):
+            for name in _CHANCES:
+                if hasattr(layer, name):
+                    setattr(layer, name, 0.0)
+
+
 def find_layer_faults(parts: Mapping[str, nn.Module]) -> list[str]:
     """Find all layers of encoder and head that cannot be trained in a federation.
 

@@ -1,0 +1,268 @@
+"""Split networks made of the models of torchvision and timm, cut at a layer by its name."""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from math import prod
+from pathlib import Path
+from typing import ClassVar, Literal, cast
+
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from fedcel.errors import (
+    MAX_REASON,
+    NetError,
+    SettingsError,
+    describe_unforeseen,
+    shorten_text,
+)
+from fedcel.extras import import_optional
+from fedcel.nets.net_faults import is_batch_norm, switch_dropout_off
+from fedcel.nets.net_settings import POSITIONS, Halves, NetSettings
+from fedcel.nets.pretrained import fold_batch_norms, keep_parameters
+from fedcel.nets.split_model import MAX_NEAREST, list_cuts, split
+
+LIBRARIES = ("torchvision", "timm")
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Mean and standard deviation of ImageNet's channels, with which most models were trained."""
+WRAPPERS = ("state_dict", "model", "model_state_dict")
+"""Keys below which a checkpoint of a training may hold the parameters."""
+
+
+class LibraryNet(NetSettings, prefixes=LIBRARIES):
+    """Model of torchvision or timm, such as `torchvision:resnet18`, cut at one of its layers.
+
+    BatchNorms are folded and dropout is switched off: neither can be averaged over clients or
+    sampled. The encoder normalises images in [0, 1] as the model's pretraining did.
+    """
+
+    has_positions: ClassVar[bool] = True
+
+    cut: str = Field(
+        "none",
+        description="Layer whose output is sent, such as 'layer2'; `fedcel.list_cuts` names them.",
+    )
+    weights: str = Field("none", description="File of parameters: .safetensors, .pt or .pth.")
+    adapter: bool = Field(
+        True,
+        description="Whether a 1x1 convolution leads from the cut to D features in [0, 1] and "
+        "another back; else the layer's own values are sent.",
+    )
+    frozen: Literal["none", "encoder"] = Field(
+        "none", description="Half that is neither trained nor sent; an adapter is both."
+    )
+
+    def check_rules(self) -> None:
+        """Refuse a net without a cut, and keys without an effect."""
+        super().check_rules()
+        if self.cut == "none":
+            raise SettingsError(
+                f"net.cut is 'none' and net.name is {self.name!r}; name the layer that is sent"
+            )
+        if "width" in self.model_fields_set:
+            raise SettingsError(f"net.width is set, and {self.name!r} has its own; leave it out")
+        if "features" in self.model_fields_set and not self.adapter:
+            raise SettingsError("net.features is set, and net.adapter is false; leave one out")
+
+    def build(self, shape: tuple[int, ...], classes: int) -> Halves:
+        """Build encoder and head; NetError where model, weights, cut or images do not fit."""
+        normalise = Normalise(*read_normalisation(self.name))
+        images = normalise(torch.rand(8, *shape, generator=torch.Generator().manual_seed(0)))
+        model = make_model(self.name, classes)
+        switch_dropout_off(model)
+        if self.weights == "none":
+            measure_statistics(model, images)
+        else:
+            load_weights(model, Path(self.weights), classes)
+        model = fold_batch_norms(model, images)
+        encoder, head = map(keep_parameters, split(model, self.cut))
+        cut = next(cut.shape for cut in list_cuts(model, images) if cut.layer == self.cut)
+        if self.frozen == "encoder":
+            freeze(encoder)
+        axis = find_channels(cut)
+        if not self.adapter:
+            halves = (
+                nn.Sequential(normalise, encoder, nn.Flatten()),
+                nn.Sequential(nn.Unflatten(1, cut), head),
+            )
+            setattr(halves[0], POSITIONS, prod(cut) // cut[0] if axis == 0 else 1)
+            return halves
+        positions = prod(cut) // cut[axis]
+        if self.features % positions:
+            raise NetError(
+                f"net.features is {self.features}, must be a multiple of {positions}: layer "
+                f"{self.cut!r} gives {cut[axis]} channels at {positions} positions"
+            )
+        channels = self.features // positions
+        layers = [
+            normalise,
+            encoder,
+            MovedChannels(axis),
+            nn.Conv2d(cut[axis], channels, 1),
+            nn.Flatten(),
+            nn.Sigmoid(),
+        ]
+        setattr(device_half := nn.Sequential(*layers), POSITIONS, positions)
+        return device_half, nn.Sequential(
+            nn.Unflatten(1, (channels, positions, 1)),
+            nn.Conv2d(channels, cut[axis], 1),
+            RestoredChannels(axis, cut),
+            head,
+        )
+
+
+class Normalise(nn.Module):
+    """Layer that normalises images by channel: (x - mean) / deviation.
+
+    Args:
+        mean: A value a channel; grey images become as many channels.
+        deviation: A value a channel.
+    """
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, mean: tuple[float, ...], deviation: tuple[float, ...]) -> None:
+        super().__init__()
+        for name, values in (("mean", mean), ("deviation", deviation)):
+            self.register_buffer(name, torch.tensor(values)[:, None, None])
+
+    def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B c H W"]:
+        """Normalise."""
+        return (images - self.mean) / self.deviation
+
+
+class MovedChannels(nn.Module):
+    """Layer that gives the values of a cut as channels at positions in one column.
+
+    Args:
+        axis: Axis of the channels in the cut's shape.
+    """
+
+    def __init__(self, axis: int) -> None:
+        super().__init__()
+        self.axis = axis
+
+    def forward(self, x: Float[Tensor, "B ..."]) -> Float[Tensor, "B C P 1"]:
+        """Move the channels."""
+        return x.movedim(self.axis + 1, 1).reshape(len(x), x.shape[self.axis + 1], -1, 1)
+
+
+class RestoredChannels(nn.Module):
+    """Layer that undoes `MovedChannels`.
+
+    Args:
+        axis: Axis of the channels in the cut's shape.
+        shape: Shape of the cut.
+    """
+
+    def __init__(self, axis: int, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.axis = axis
+        self.moved = shape[axis], *shape[:axis], *shape[axis + 1 :]
+
+    def forward(self, x: Float[Tensor, "B C P 1"]) -> Float[Tensor, "B ..."]:
+        """Move the channels back."""
+        return x.reshape(len(x), *self.moved).movedim(1, self.axis + 1)
+
+
+def find_channels(shape: tuple[int, ...]) -> int:
+    """Find the axis of the channels in the shape of one image's features.
+
+    Maps are square: (C, H, W) or (H, W, C). Transformers give (tokens, C).
+    """
+    is_last = len(shape) == 2 or (len(shape) == 3 and shape[0] == shape[1] != shape[2])
+    return len(shape) - 1 if is_last else 0
+
+
+def make_model(name: str, classes: int) -> nn.Module:
+    """Make a model with random parameters; NetError where its library has none of that name."""
+    library, _, model = name.partition(":")
+    package = import_optional("timm" if library == "timm" else "torchvision.models")
+    try:
+        if library == "timm":
+            return package.create_model(model, num_classes=classes)  # type: ignore[no-any-return]
+        return package.get_model(model, num_classes=classes)  # type: ignore[no-any-return]
+    except Exception as error:
+        near = get_close_matches(model, package.list_models(), MAX_NEAREST, 0)
+        raise NetError(
+            f"net.name is {name!r}: {describe_unforeseen(error)}; nearest of {library}: "
+            f"{', '.join(near)}"
+        ) from error
+
+
+def read_normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Read mean and standard deviation by channel of a model's pretraining images."""
+    library, _, model = name.partition(":")
+    if library != "timm":
+        return IMAGENET
+    config = import_optional("timm").get_pretrained_cfg(model)
+    return IMAGENET if config is None else (tuple(config.mean), tuple(config.std))
+
+
+def measure_statistics(model: nn.Module, images: Float[Tensor, "B C H W"]) -> None:
+    """Give the BatchNorms of an untrained model the statistics of images.
+
+    Without them a deep one says nothing of an image.
+    """
+    for layer in model.modules():
+        if is_batch_norm(layer):
+            cast(nn.BatchNorm2d, layer).momentum = None  # the mean of all batches, of one here
+    with torch.no_grad():
+        model.train()(images)
+
+
+def load_weights(model: nn.Module, path: Path, classes: int) -> None:
+    """Load the parameters of a file into a model; NetError where it is of another net.
+
+    Layers of another number of classes keep their random parameters.
+    """
+    tensors = read_tensors(path)
+    own = model.state_dict()
+    of_answer = {
+        name
+        for name in own.keys() & tensors.keys()
+        if own[name].shape != tensors[name].shape
+        and own[name].shape[0] == classes
+        and own[name].shape[1:] == tensors[name].shape[1:]
+    }
+    others = {name: own[name] if name in of_answer else tensors[name] for name in tensors}
+    try:
+        model.load_state_dict(others)
+    except RuntimeError as error:
+        reason = shorten_text(describe_unforeseen(error), MAX_REASON)
+        raise NetError(
+            f"net.weights {str(path)!r} are of another net than net.name: {reason}"
+        ) from error
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Read the parameters of a file; NetError where it holds none."""
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise NetError(
+            f"net.weights {str(path)!r} cannot be read: {describe_unforeseen(error)}; give a "
+            "file of parameters, .safetensors, .pt or .pth"
+        ) from error
+    for key in WRAPPERS:
+        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
+            content = content[key]
+    if not isinstance(content, Mapping) or not all(
+        isinstance(value, Tensor) for value in content.values()
+    ):
+        raise NetError(f"net.weights {str(path)!r} holds no parameters by name")
+    return dict(content)
+
+
+def freeze(module: nn.Module) -> None:
+    """Turn the parameters of a module into constants, which are neither trained nor sent."""
+    for layer in module.modules():
+        for name, parameter in list(layer.named_parameters(recurse=False)):
+            delattr(layer, name)
+            layer.register_buffer(name, parameter.detach())

@@ -1,0 +1,147 @@
+"""Models of torchvision and timm as split nets: same answers, weights from files, frozen halves."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from fedcel.errors import NetError
+from fedcel.nets import FlatNet, NetSettings, SplitNet, build_net
+from fedcel.nets.library_net import Normalise, find_channels, measure_statistics, read_normalisation
+
+models = pytest.importorskip("torchvision").models
+NAME = "torchvision:shufflenet_v2_x0_5"
+CUT = {"name": NAME, "cut": "stage2", "features": 64}
+SHAPE = (3, 32, 32)
+"""Of which `stage2` makes 48 channels at 16 positions."""
+
+
+def build(classes: int = 10, seed: int = 1, **keys: object) -> SplitNet:
+    """Build the net of some keys."""
+    settings = NetSettings.model_validate(CUT | keys)
+    return build_net(settings, SHAPE, classes, torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture(scope="module")
+def trained() -> nn.Module:
+    """Return a model with statistics in its BatchNorms, as a training leaves them."""
+    torch.manual_seed(0)
+    model: nn.Module = models.shufflenet_v2_x0_5(num_classes=10)
+    measure_statistics(model, torch.randn(16, *SHAPE))
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def files(trained: nn.Module, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the model's parameters in every form."""
+    folder = tmp_path_factory.mktemp("weights")
+    tensors = {name: tensor.clone() for name, tensor in trained.state_dict().items()}
+    save_file(tensors, folder / "own.safetensors")
+    torch.save(tensors, folder / "own.pth")
+    torch.save({"model": tensors, "epoch": 3}, folder / "checkpoint.pt")
+    torch.save({"epoch": 3}, folder / "empty.pt")
+    torch.save(models.squeezenet1_1(num_classes=10).state_dict(), folder / "other.pth")
+    (folder / "broken.pth").write_bytes(b"no weights")
+    return folder
+
+
+@pytest.mark.parametrize("file", ["own.safetensors", "own.pth", "checkpoint.pt"])
+def test_halves_answer_as_the_model(file: str, trained: nn.Module, files: Path) -> None:
+    """Without an adapter, on images in [0, 1], BatchNorms folded and dropout off."""
+    settings = {"name": NAME, "cut": "stage2", "weights": str(files / file), "adapter": False}
+    net = build_net(NetSettings.model_validate(settings), SHAPE, 10, torch.Generator())
+    x = torch.rand(5, *SHAPE)
+    with torch.no_grad():
+        wanted = trained(Normalise(*read_normalisation(NAME))(x))
+        torch.testing.assert_close(net.answer(net.encode(x)), wanted, atol=1e-4, rtol=1e-4)
+    assert net.features == 48 * 16 and net.positions == 16
+
+
+def test_an_adapter_bounds_the_features() -> None:
+    """D features in [0, 1], of as many positions as the cut has."""
+    net = build()
+    z = net.encode(torch.rand(5, *SHAPE)).detach()
+    assert z.shape == (5, 64) and net.positions == 16
+    assert 0 <= float(z.min()) < float(z.max()) <= 1
+    assert net.answer(z).shape == (5, 10)
+
+
+def test_a_frozen_encoder_is_not_sent(files: Path) -> None:
+    """Of the device's half the adapter alone is trained; constants come from the file."""
+    weights = str(files / "own.pth")
+    net, other = (build(weights=weights, frozen="encoder", seed=seed) for seed in (1, 2))
+    assert [*net.device_parameters()] == ["3.weight", "3.bias"]
+    assert FlatNet(build(weights=weights)).vector.numel() > FlatNet(net).vector.numel()
+    (constant,) = [own for name, own in net.encoder.named_buffers() if name == "1.conv1.0.weight"]
+    assert torch.equal(constant, dict(other.encoder.named_buffers())["1.conv1.0.weight"])
+    assert not torch.equal(
+        net.device_parameters()["3.weight"], other.device_parameters()["3.weight"]
+    )
+
+
+def test_clients_are_stacked() -> None:
+    """K copies encode as one by one."""
+    one, two = (FlatNet(build(frozen="encoder"), count) for count in (1, 2))
+    x = torch.rand(2, 3, *SHAPE)
+    alone = one.encode(x.flatten(0, 1)[None])
+    torch.testing.assert_close(two.encode(x).flatten(0, 1)[None], alone, atol=1e-5, rtol=1e-5)
+
+
+def test_a_new_last_layer_for_other_classes(files: Path) -> None:
+    """Weights of ten classes serve a net of three: its last layer is new."""
+    net = build(classes=3, weights=str(files / "own.pth"))
+    assert net.answer(net.encode(torch.rand(2, *SHAPE))).shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [((64,), 0), ((197, 768), 1), ((8, 4, 4), 0), ((4, 4, 8), 2), ((4, 4, 4), 0)],
+)
+def test_axis_of_the_channels(shape: tuple[int, ...], axis: int) -> None:
+    """Vectors, tokens, maps with channels first and last."""
+    assert find_channels(shape) == axis
+
+
+@pytest.mark.parametrize("name", ["timm:resnet18", "timm:efficientnet_lite0"])
+def test_models_of_timm(name: str) -> None:
+    """A BatchNorm with an activation in it is folded, too."""
+    pytest.importorskip("timm", reason="timm is not installed")
+    cut = {"timm:resnet18": "layer2", "timm:efficientnet_lite0": "blocks.2"}[name]
+    settings = {"name": name, "cut": cut, "features": 64}
+    net = build_net(NetSettings.model_validate(settings), SHAPE, 10, torch.Generator())
+    assert net.encode(torch.rand(2, *SHAPE)).shape == (2, 64)
+
+
+@pytest.mark.parametrize(
+    ("keys", "error", "message"),
+    [
+        ({"cut": "none"}, ValueError, "name the layer that is sent"),
+        ({"width": 64}, ValueError, "net.width is set"),
+        ({"adapter": False}, ValueError, "net.features is set, and net.adapter is false"),
+        ({"cut": "stage7"}, NetError, "cut at one of .*stage"),
+        ({"features": 65}, NetError, "must be a multiple of 16: .* 48 channels at 16 positions"),
+        ({"name": "torchvision:resnet81"}, NetError, "nearest of torchvision: resnet"),
+        ({"weights": "/nowhere.pth"}, NetError, "cannot be read"),
+    ],
+)
+def test_refusals(keys: dict[str, Any], error: type[Exception], message: str) -> None:
+    """Each says what is wrong and what is possible."""
+    with pytest.raises(error, match=message):
+        build(**keys)
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("other.pth", "of another net than net.name: .*Missing key"),
+        ("empty.pt", "holds no parameters by name"),
+        ("broken.pth", "cannot be read"),
+    ],
+)
+def test_weights_that_do_not_fit(file: str, message: str, files: Path) -> None:
+    """Weights of another net, a checkpoint without any, a damaged file."""
+    with pytest.raises(NetError, match=message):
+        build(weights=str(files / file))
