@@ -41,31 +41,29 @@ class LibraryNet(NetSettings, prefixes=LIBRARIES):
 
     has_positions: ClassVar[bool] = True
 
+    features: int = Field(
+        64,
+        ge=0,
+        description="Values of the smashed data, D: a 1x1 convolution leads there from the cut, "
+        "another back, and D are in [0, 1]; 0: the layer's own values are sent.",
+    )
     cut: str = Field(
         "none",
         description="Layer whose output is sent, such as 'layer2'; `fedcel.list_cuts` names them.",
     )
     weights: str = Field("none", description="File of parameters: .safetensors, .pt or .pth.")
-    adapter: bool = Field(
-        True,
-        description="Whether a 1x1 convolution leads from the cut to D features in [0, 1] and "
-        "another back; else the layer's own values are sent.",
-    )
     frozen: Literal["none", "encoder"] = Field(
-        "none", description="Half that is neither trained nor sent; an adapter is both."
+        "none",
+        description="Half of the model that is neither trained nor sent.",
     )
 
     def check_rules(self) -> None:
-        """Refuse a net without a cut, and keys without an effect."""
+        """Refuse a net without a cut."""
         super().check_rules()
         if self.cut == "none":
             raise SettingsError(
                 f"net.cut is 'none' and net.name is {self.name!r}; name the layer that is sent"
             )
-        if "width" in self.model_fields_set:
-            raise SettingsError(f"net.width is set, and {self.name!r} has its own; leave it out")
-        if "features" in self.model_fields_set and not self.adapter:
-            raise SettingsError("net.features is set, and net.adapter is false; leave one out")
 
     def build(self, shape: tuple[int, ...], classes: int) -> Halves:
         """Build encoder and head; NetError where model, weights, cut or images do not fit."""
@@ -83,7 +81,7 @@ class LibraryNet(NetSettings, prefixes=LIBRARIES):
         if self.frozen == "encoder":
             freeze(encoder)
         axis = find_channels(cut)
-        if not self.adapter:
+        if self.features == 0:
             halves = (
                 nn.Sequential(normalise, encoder, nn.Flatten()),
                 nn.Sequential(nn.Unflatten(1, cut), head),
@@ -93,7 +91,7 @@ class LibraryNet(NetSettings, prefixes=LIBRARIES):
         positions = prod(cut) // cut[axis]
         if self.features % positions:
             raise NetError(
-                f"net.features is {self.features}, must be a multiple of {positions}: layer "
+                f"net.features is {self.features}, must be 0 or a multiple of {positions}: layer "
                 f"{self.cut!r} gives {cut[axis]} channels at {positions} positions"
             )
         channels = self.features // positions

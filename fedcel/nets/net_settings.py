@@ -26,7 +26,6 @@ class NetSettings(Kind, table="net", selector="name"):
 
     name: str = Field("mlp", description="Network: encoder and head.")
     features: int = Field(64, ge=1, description="Values of the smashed data, D.")
-    width: int = Field(128, ge=1, description="Hidden width; 'vgg11': channels of its 2nd block.")
     seed: int = Field(
         0,
         ge=0,
@@ -52,7 +51,13 @@ class NetSettings(Kind, table="net", selector="name"):
         return NoiseScale(features, is_of_image=self.noise_shape == "image")
 
 
-class OwnNet(NetSettings):
+class WideNet(NetSettings):
+    """Net whose layers have a width of the user's choice."""
+
+    width: int = Field(128, ge=1, description="Hidden width; 'vgg11': channels of its 2nd block.")
+
+
+class OwnNet(WideNet):
     """Net of this project: its features are in [0, 1], its head is linear."""
 
     def build_feature_layers(self, inputs: int) -> list[nn.Module]:
@@ -197,7 +202,7 @@ def build_blocks(channels: int, blocks: list[list[int]]) -> list[nn.Module]:
     return layers
 
 
-class ImportedNet(NetSettings, is_imported=True):
+class ImportedNet(WideNet, is_imported=True):
     """Builder of a user's own, `package.module:object`: (shape, classes, this object) to halves.
 
     Its encoder bounds features as it likes, and may say how many `positions` a channel has.

@@ -51,7 +51,7 @@ def files(trained: nn.Module, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("file", ["own.safetensors", "own.pth", "checkpoint.pt"])
 def test_halves_answer_as_the_model(file: str, trained: nn.Module, files: Path) -> None:
     """Without an adapter, on images in [0, 1], BatchNorms folded and dropout off."""
-    settings = {"name": NAME, "cut": "stage2", "weights": str(files / file), "adapter": False}
+    settings = {"name": NAME, "cut": "stage2", "weights": str(files / file), "features": 0}
     net = build_net(NetSettings.model_validate(settings), SHAPE, 10, torch.Generator())
     x = torch.rand(5, *SHAPE)
     with torch.no_grad():
@@ -86,6 +86,7 @@ def test_clients_are_stacked() -> None:
     """K copies encode as one by one."""
     one, two = (FlatNet(build(frozen="encoder"), count) for count in (1, 2))
     x = torch.rand(2, 3, *SHAPE)
+    two.load(one.vector)
     alone = one.encode(x.flatten(0, 1)[None])
     torch.testing.assert_close(two.encode(x).flatten(0, 1)[None], alone, atol=1e-5, rtol=1e-5)
 
@@ -119,10 +120,13 @@ def test_models_of_timm(name: str) -> None:
     ("keys", "error", "message"),
     [
         ({"cut": "none"}, ValueError, "name the layer that is sent"),
-        ({"width": 64}, ValueError, "net.width is set"),
-        ({"adapter": False}, ValueError, "net.features is set, and net.adapter is false"),
+        ({"width": 64}, ValueError, "net.width is of net.name 'mlp'"),
         ({"cut": "stage7"}, NetError, "cut at one of .*stage"),
-        ({"features": 65}, NetError, "must be a multiple of 16: .* 48 channels at 16 positions"),
+        (
+            {"features": 65},
+            NetError,
+            "must be 0 or a multiple of 16: .* 48 channels at 16 positions",
+        ),
         ({"name": "torchvision:resnet81"}, NetError, "nearest of torchvision: resnet"),
         ({"weights": "/nowhere.pth"}, NetError, "cannot be read"),
     ],
