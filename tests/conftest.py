@@ -24,6 +24,12 @@ settings.register_profile("fedcel", deadline=None, max_examples=25, derandomize=
 settings.load_profile("fedcel")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def image_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep decoded images of this session in a folder of its own."""
+    os.environ["FEDCEL_CACHE"] = str(tmp_path_factory.mktemp("decoded"))
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     """Yield a server of PostgreSQL; tests of it are skipped where it is not installed."""

@@ -9,11 +9,14 @@ if TYPE_CHECKING:
     from fedcel.data.cifar import Cifar as Cifar
     from fedcel.data.data_settings import DataSettings as DataSettings
     from fedcel.data.idx import Idx as Idx
+    from fedcel.data.image_cache import read_cached as read_cached
     from fedcel.data.image_folder import ImageFolder as ImageFolder
     from fedcel.data.images import Images as Images
     from fedcel.data.images import SourceParts as SourceParts
     from fedcel.data.images import check_images as check_images
     from fedcel.data.images import match_pixels as match_pixels
+    from fedcel.data.images import to_bytes as to_bytes
+    from fedcel.data.images import to_floats as to_floats
     from fedcel.data.node_data import NodeDataSettings as NodeDataSettings
     from fedcel.data.npz import Npz as Npz
     from fedcel.data.partition import Dirichlet as Dirichlet

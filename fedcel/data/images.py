@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import interpolate
@@ -25,11 +25,11 @@ class Images(NamedTuple):
     """Images and their labels.
 
     Attributes:
-        x: Images (N, C, H, W), float32 in [0, 1].
+        x: Images (N, C, H, W), float32 in [0, 1]; unsigned bytes where many are kept.
         y: Labels (N,), int64, from 0.
     """
 
-    x: Float[Tensor, "N C H W"]
+    x: Shaped[Tensor, "N C H W"]
     y: Int[Tensor, " N"]
 
 
@@ -53,6 +53,17 @@ class SourceParts(NamedTuple):
 def scale_bytes(pixels: NDArray[np.generic]) -> Tensor:
     """Return unsigned bytes as float32 in [0, 1]."""
     return torch.from_numpy(np.ascontiguousarray(pixels, np.float32)).div_(255)
+
+
+def to_bytes(x: Float[Tensor, "*shape"]) -> Shaped[Tensor, "*shape"]:
+    """Return images in [0, 1] as the unsigned bytes that they were; others as they are."""
+    pixels = (x * 255).round_().to(torch.uint8)
+    return pixels if torch.equal(to_floats(pixels), x) else x
+
+
+def to_floats(x: Shaped[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """Return images as float32 in [0, 1]: unsigned bytes scaled, others as they are."""
+    return x.float().div_(255) if x.dtype == torch.uint8 else x
 
 
 def check_images(images: Images, where: str) -> None:

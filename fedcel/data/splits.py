@@ -10,10 +10,11 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from fedcel.data.data_settings import OWN, DataSettings, SplitSizes
-from fedcel.data.images import Images, Labels, match_pixels
+from fedcel.data.image_cache import read_cached
+from fedcel.data.images import Images, Labels, match_pixels, to_floats
 from fedcel.data.node_data import NodeDataSettings, load_node_images
 from fedcel.data.partition import ClientSlices, Positions
-from fedcel.data.source import SourceData, read_source
+from fedcel.data.source import SourceData
 from fedcel.errors import DataError
 from fedcel.seeding import make_generator, stream_seed
 from fedcel.short_repr import show_shapes
@@ -36,7 +37,7 @@ class Splits:
     Attributes:
         shape: An image's shape, (C, H, W).
         classes: Number of classes of the net.
-        clients: Training images of each client.
+        clients: Training images of each client; unsigned bytes where there are many.
         validation: The server's images, on which settings are chosen.
         auxiliary: The attacker's own images.
         test: Images on which runs are scored, targets of the attacks among them.
@@ -63,7 +64,7 @@ class Splits:
     @property
     def training(self) -> Images:
         """The training images of all clients together, one client's after the other's."""
-        return self.clients.whole
+        return make_floats(self.clients.whole)
 
 
 def describe_images(shape: tuple[int, ...], classes: int) -> Splits:
@@ -139,9 +140,9 @@ def load_splits(data: DataSettings, clients: int, seed: int) -> Splits:
         shape=tuple(source.train.x.shape[1:]),
         classes=source.classes,
         clients=ClientSlices(take_images(source, training[parts.whole]), parts.sizes),
-        validation=take_images(source, indices.validation),
-        auxiliary=take_images(source, indices.auxiliary),
-        test=take_images(source, indices.test),
+        validation=make_floats(take_images(source, indices.validation)),
+        auxiliary=make_floats(take_images(source, indices.auxiliary)),
+        test=make_floats(take_images(source, indices.test)),
         indices=indices,
         dropped=dropped,
         notes=(*source.notes, *describe_roles(source, roles, dropped, data)),
@@ -150,7 +151,7 @@ def load_splits(data: DataSettings, clients: int, seed: int) -> Splits:
 
 def read_task_source(data: DataSettings) -> SourceData:
     """Return a source with the labels of the task; DataError as `map_labels`."""
-    source = read_source(data.source)
+    source = read_cached(data.source)
     if data.labels == OWN:
         return source
     if data.held_out_classes:
@@ -193,7 +194,7 @@ def load_attributes(data: DataSettings, clients: int, seed: int) -> Attributes |
     if data.labels == OWN or isinstance(data, NodeDataSettings):
         return None
     indices = load_splits(data, clients, seed).indices
-    source = read_source(data.source)
+    source = read_cached(data.source)
     roles = (torch.cat([*indices.clients]), indices.auxiliary, indices.test)
     return Attributes(*(take_images(source, positions).y for positions in roles))
 
@@ -311,6 +312,11 @@ def take_images(source: SourceData, positions: Positions) -> Images:
     return Images(
         torch.cat([images.x, source.test.x[test]]), torch.cat([images.y, source.test.y[test]])
     )
+
+
+def make_floats(images: Images) -> Images:
+    """Return images as float32 in [0, 1]."""
+    return images._replace(x=to_floats(images.x))
 
 
 def check_count(keys: str, needed: int, available: int, kind: str) -> None:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from fedcel.data import Images, augment_images
+from fedcel.data import Images, augment_images, to_floats
 from fedcel.errors import StackingError
 from fedcel.losses import (
     Batch,
@@ -352,7 +352,7 @@ class FeatureReading:
         size = min(_IMAGES_AT_ONCE, max(1, _VALUES_AT_ONCE // values))
         pieces = []
         for first in range(0, most, size):
-            rows = [part.x[first : first + size] for part in self._images]
+            rows = [to_floats(part.x[first : first + size]) for part in self._images]
             is_image = torch.arange(first, min(most, first + size)) < sizes[:, None]
             piece = _fill_up(rows, is_image, self._nets.vectors.device)
             yield piece
@@ -503,7 +503,7 @@ def _gather_batches(
     """Yield the images of many steps at a time, augmented: operations are dear."""
     size = batches.shape[1] * x[0].numel()
     for rows in torch.split(batches, max(1, _VALUES_AT_ONCE // size)):
-        images = x[rows.flatten()]
+        images = to_floats(x[rows.flatten()])
         if augmentation != "none":
             images = augment_images(images, augmentation, generator)
         yield images.view(*rows.shape, *x.shape[1:])
@@ -537,7 +537,7 @@ def compute_full_gradient(
     moving = moving_parameters(nets, is_encoder_frozen)
     pieces = (torch.split(part, _IMAGES_AT_ONCE) for part in images)
     for x, y in zip(*pieces, strict=True):
-        smashed = net.add_noise(net.encode(x), noise)
+        smashed = net.add_noise(net.encode(to_floats(x)), noise)
         loss = net.potential(net.answer(smashed), y) * (len(y) / len(images.y))
         nets.backward(loss.unsqueeze(0))
         gradient[moving] += nets.gradients[0, moving]

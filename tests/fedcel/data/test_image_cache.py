@@ -1,0 +1,136 @@
+"""Decoded images are kept once a machine: found again, anew when files change, never in the way."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors import SafetensorError
+
+from fedcel.data import DataSettings, Npz, SourceData, image_cache, load_splits, to_floats
+from fedcel.data.image_cache import cache_folder, read_cached
+from fedcel.data.source import Source, read_source
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Source]:
+    """Keep also small sets, in a folder of the test, and list what is decoded."""
+    decoded: list[Source] = []
+
+    def read(source: Source, *, is_numbered_anew: bool = False) -> SourceData:
+        decoded.append(source)
+        return read_source(source, is_numbered_anew=is_numbered_anew)
+
+    monkeypatch.setenv("FEDCEL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(image_cache, "LEAST_BYTES", 1)
+    monkeypatch.setattr(image_cache, "read_source", read)
+    return decoded
+
+
+@pytest.fixture
+def npz(tmp_path: Path) -> Npz:
+    """Return a source of 120 images in bytes, a fifth of them for tests."""
+    stream = np.random.default_rng(0)
+    x = stream.integers(0, 256, (120, 4, 4, 3), dtype=np.uint8)
+    y = np.arange(120) % 3
+    parts: dict[str, Any] = {
+        "x_train": x[:96],
+        "y_train": y[:96],
+        "x_test": x[96:],
+        "y_test": y[96:],
+    }
+    np.savez(tmp_path / "images.npz", **parts)
+    return Npz(source="npz", path=str(tmp_path / "images.npz"))
+
+
+def test_found_again(reads: list[Source], npz: Npz) -> None:
+    """The second reading decodes nothing and gives the same, labels and classes included."""
+    first, second, fresh = read_cached(npz), read_cached(npz), read_source(npz)
+    assert len(reads) == 1
+    for kept in (first, second):
+        assert kept.train.x.dtype == torch.uint8
+        assert kept.test is not None and fresh.test is not None
+        assert torch.equal(to_floats(kept.train.x), fresh.train.x)
+        assert torch.equal(to_floats(kept.test.x), fresh.test.x)
+        assert torch.equal(kept.y, fresh.y)
+        assert (kept.classes, kept.notes) == (fresh.classes, fresh.notes)
+
+
+def test_splits_are_the_same(
+    reads: list[Source], npz: Npz, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everyone's images are equal to the bit with and without a cache."""
+    data = DataSettings(source=npz, validation=10, auxiliary=10, test=20)
+    kept = load_splits.__wrapped__(data, 3, 0)
+    monkeypatch.setattr(image_cache, "LEAST_BYTES", 2**30)
+    monkeypatch.setenv("FEDCEL_CACHE", str(cache_folder() / "other"))
+    fresh = load_splits.__wrapped__(data, 3, 0)
+    assert kept.clients.whole.x.dtype == torch.uint8 != fresh.clients.whole.x.dtype
+    for name in ("training", "validation", "auxiliary", "test"):
+        assert torch.equal(getattr(kept, name).x, getattr(fresh, name).x)
+        assert torch.equal(getattr(kept, name).y, getattr(fresh, name).y)
+
+
+def test_other_files_and_settings_are_decoded(reads: list[Source], npz: Npz) -> None:
+    """A changed file and another size are not found under the old name."""
+    read_cached(npz)
+    small = npz.model_copy(update={"size": 2})
+    assert torch.equal(read_cached(small).train.x, read_source(small).train.x)  # no bytes
+    with np.load(npz.path) as file:
+        parts = dict(file)
+    np.savez(npz.path, **parts | {"x_train": parts["x_train"][::-1], "extra": np.zeros(1)})
+    assert torch.equal(to_floats(read_cached(npz).train.x), read_source(npz).train.x)
+    assert len(reads) == 3
+
+
+@pytest.mark.parametrize("damage", [b"", b"no tensors", None])
+def test_damage_is_mended(damage: bytes | None, reads: list[Source], npz: Npz) -> None:
+    """A file that was cut short, or overwritten, is written anew."""
+    read_cached(npz)
+    (file,) = cache_folder().glob("*.safetensors")
+    file.write_bytes(file.read_bytes()[:-7] if damage is None else damage)
+    assert torch.equal(to_floats(read_cached(npz).train.x), read_source(npz).train.x)
+    read_cached(npz)
+    assert len(reads) == 2
+
+
+def test_a_set_is_decoded_by_one(reads: list[Source], npz: Npz) -> None:
+    """Readers that come at the same time wait for the first."""
+    with ThreadPoolExecutor(4) as pool:
+        sets = list(pool.map(read_cached, [npz] * 4))
+    assert len(reads) == 1
+    assert all(torch.equal(part.train.x, sets[0].train.x) for part in sets)
+
+
+def test_a_folder_that_cannot_be_written(
+    reads: list[Source], npz: Npz, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The images are read all the same, and a note names the folder."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("FEDCEL_CACHE", str(tmp_path / "file"))
+    data = read_cached(npz)
+    assert data.train.x.dtype == torch.float32
+    assert f"cannot be kept in {tmp_path / 'file'}" in data.notes[-1]
+
+
+def test_a_full_disk(reads: list[Source], npz: Npz, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is left of a file that could not be finished, and a note gives the reason."""
+
+    def fill(tensors: object, path: str, metadata: object) -> None:
+        Path(path).write_bytes(b"half")
+        raise SafetensorError("No space left on device")
+
+    monkeypatch.setattr(image_cache, "save_file", fill)
+    assert "No space left on device" in read_cached(npz).notes[-1]
+    assert [path.suffix for path in cache_folder().iterdir()] == [".lock"]
+
+
+def test_small_sets_are_not_kept(
+    reads: list[Source], npz: Npz, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is decoded at once leaves no file."""
+    monkeypatch.setattr(image_cache, "LEAST_BYTES", 2**24)
+    assert read_cached(npz).train.x.dtype == torch.float32
+    assert not list(cache_folder().glob("*.safetensors"))
