@@ -67,7 +67,7 @@ class LibraryNet(NetSettings, prefixes=LIBRARIES):
 
     def build(self, shape: tuple[int, ...], classes: int) -> Halves:
         """Build encoder and head; NetError where model, weights, cut or images do not fit."""
-        normalise = Normalise(*read_normalisation(self.name))
+        normalise = Normalise(*find_normalisation(self.name))
         images = normalise(torch.rand(8, *shape, generator=torch.Generator().manual_seed(0)))
         model = make_model(self.name, classes)
         switch_dropout_off(model)
@@ -176,23 +176,27 @@ def find_channels(shape: tuple[int, ...]) -> int:
     return len(shape) - 1 if is_last else 0
 
 
-def make_model(name: str, classes: int) -> nn.Module:
-    """Make a model with random parameters; NetError where its library has none of that name."""
+def make_model(name: str, classes: int | None = None) -> nn.Module:
+    """Make a model with random parameters; NetError where its library has none of that name.
+
+    `classes` is the number of its answers; None: as in its pretraining.
+    """
+    answers = {} if classes is None else {"num_classes": classes}
     library, _, model = name.partition(":")
     package = import_optional("timm" if library == "timm" else "torchvision.models")
     try:
         if library == "timm":
-            return package.create_model(model, num_classes=classes)  # type: ignore[no-any-return]
-        return package.get_model(model, num_classes=classes)  # type: ignore[no-any-return]
+            return package.create_model(model, **answers)  # type: ignore[no-any-return]
+        return package.get_model(model, **answers)  # type: ignore[no-any-return]
     except Exception as error:
         near = get_close_matches(model, package.list_models(), MAX_NEAREST, 0)
         raise NetError(
-            f"net.name is {name!r}: {describe_unforeseen(error)}; nearest of {library}: "
+            f"{name!r} cannot be made: {describe_unforeseen(error)}; nearest of {library}: "
             f"{', '.join(near)}"
         ) from error
 
 
-def read_normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def find_normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Read mean and standard deviation by channel of a model's pretraining images."""
     library, _, model = name.partition(":")
     if library != "timm":
@@ -213,10 +217,10 @@ def measure_statistics(model: nn.Module, images: Float[Tensor, "B C H W"]) -> No
         model.train()(images)
 
 
-def load_weights(model: nn.Module, path: Path, classes: int) -> None:
+def load_weights(model: nn.Module, path: Path, classes: int | None = None) -> None:
     """Load the parameters of a file into a model; NetError where it is of another net.
 
-    Layers of another number of classes keep their random parameters.
+    Where `classes` are others than the file's, the last layer keeps its random parameters.
     """
     tensors = read_tensors(path)
     own = model.state_dict()
@@ -232,9 +236,7 @@ def load_weights(model: nn.Module, path: Path, classes: int) -> None:
         model.load_state_dict(others)
     except RuntimeError as error:
         reason = shorten_text(describe_unforeseen(error), MAX_REASON)
-        raise NetError(
-            f"net.weights {str(path)!r} are of another net than net.name: {reason}"
-        ) from error
+        raise NetError(f"the weights {str(path)!r} are of another model: {reason}") from error
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -245,7 +247,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise NetError(
-            f"net.weights {str(path)!r} cannot be read: {describe_unforeseen(error)}; give a "
+            f"the weights {str(path)!r} cannot be read: {describe_unforeseen(error)}; give a "
             "file of parameters, .safetensors, .pt or .pth"
         ) from error
     for key in WRAPPERS:
@@ -254,7 +256,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     if not isinstance(content, Mapping) or not all(
         isinstance(value, Tensor) for value in content.values()
     ):
-        raise NetError(f"net.weights {str(path)!r} holds no parameters by name")
+        raise NetError(f"{str(path)!r} holds no parameters by name")
     return dict(content)
 
 

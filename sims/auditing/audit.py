@@ -48,8 +48,11 @@ class AuditPlan:
     Args:
         model: See `load_encoder`.
         data: Images; see `find_source`.
+        at: Layer of a module whose output is sent; empty: the last.
+        weights: File of a library model's parameters; empty: random ones.
         noise: Standard deviation of the Gaussian noise at the cut, in units of the features; None:
             what the encoder's file states.
+        is_noise_relative: Whether `noise` is in units of the features' standard deviation.
         dropout: Chance that a feature is sent as 0; None: what the file states, else 0.
         attacks: Names of the attacks that rebuild images; none: only the exact attacker.
         images: The most images whose bits are measured.
@@ -67,7 +70,10 @@ class AuditPlan:
 
     model: str
     data: str
+    at: str = ""
+    weights: str = ""
     noise: float | None = None
+    is_noise_relative: bool = False
     dropout: float | None = None
     attacks: Sequence[str] = ("decoder", "kernel-ridge")
     images: int = 1000
@@ -133,10 +139,9 @@ def audit_encoder(plan: AuditPlan, keep: Callable[[Audit], None] = lambda _: Non
     """
     check_plan(plan)
     with show_waiting(f"reading the encoder {plan.model}"):
-        encoder = load_encoder(plan.model)
+        encoder = load_encoder(plan.model, plan.at, plan.weights)
     refuse_batch_layers(encoder)
     noise = choose_noise(plan, encoder)
-    law = noise if plan.noise is not None else encoder.learned_noise or noise
     dropout = encoder.dropout if plan.dropout is None else plan.dropout
     normalisation = parse_normalisation(plan) or encoder.normalisation
     encode = AdaptedEncoder(encoder.encode, normalisation, plan.outputs)
@@ -145,6 +150,10 @@ def audit_encoder(plan: AuditPlan, keep: Callable[[Audit], None] = lambda _: Non
         with reading, check_first_images(partial(try_encoder, encode)):
             images, note = read_images(plan, encoder)
         features = encode_with_progress(encode, images)
+        spread = float(features.double().var(0).mean().sqrt())
+        if plan.is_noise_relative:
+            noise *= spread
+        law = noise if plan.noise is not None else encoder.learned_noise or noise
         with show_parts(
             f"measuring the bits of {len(images.y)} images, {features.shape[1]} features each",
             "messages",
@@ -165,7 +174,10 @@ def audit_encoder(plan: AuditPlan, keep: Callable[[Audit], None] = lambda _: Non
             plan=plan,
             description=encoder.description,
             note=" ".join(
-                [note, describe_encoder(features.shape[1], normalisation, is_fully_attacked)]
+                [
+                    note,
+                    describe_encoder(features.shape[1], spread, normalisation, is_fully_attacked),
+                ]
             ),
             noise=noise,
             is_noise_learned=callable(law),
@@ -286,10 +298,12 @@ def parse_normalisation(plan: AuditPlan) -> Normalisation | None:
 
 
 def describe_encoder(
-    features: int, normalisation: Normalisation | None, is_fully_attacked: bool
+    features: int, spread: float, normalisation: Normalisation | None, is_fully_attacked: bool
 ) -> str:
     """Describe what the encoder makes of images, and what no attack could use."""
-    sentences = [f"The encoder gives {features} features an image."]
+    sentences = [
+        f"The encoder gives {features} features an image; their standard deviation is {spread:.3g}."
+    ]
     if normalisation is not None:
         mean, deviation = (", ".join(f"{v:g}" for v in values) for values in normalisation)
         sentences.append(

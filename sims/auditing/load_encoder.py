@@ -24,7 +24,8 @@ from fedcel.errors import (
 )
 from fedcel.extras import import_optional
 from fedcel.leakage import NoiseFunction
-from fedcel.nets import Encoder, SplitNet, as_module, find_module, split_outputs
+from fedcel.nets import Encoder, SplitNet, as_module, find_module, split, split_outputs
+from fedcel.nets.library_net import LIBRARIES, find_normalisation, load_weights, make_model
 from fedcel.runs import build_sent_net, read_run
 from sims.results.file_names import RESULT_FILE
 from sims.results.record_files import read_record
@@ -116,26 +117,55 @@ class LoadedEncoder(NamedTuple):
     """Normalisation that the module states."""
 
 
-def load_encoder(reference: str) -> LoadedEncoder:
+def load_encoder(reference: str, at: str = "", weights: str = "") -> LoadedEncoder:
     """Load an encoder as a module; that of an ONNX file has no gradient.
 
-    The reference is the folder of a run, a `.onnx` file, a `.pt2` file of `torch.export`, or
-    `package.module:object`: a module, a method of one, or a function without arguments that returns
-    one. A FedcelError says what is wrong with it.
+    The reference is the folder of a run, a `.onnx` file, a `.pt2` file of `torch.export`,
+    `torchvision:NAME` or `timm:NAME`, or `package.module:object`: a module, a method of one, or a
+    function without arguments that returns one. A module is cut behind the layer `at`. `weights`
+    are those of a library's model. A FedcelError says what is wrong with it.
     """
     path = Path(reference)
+    is_library = reference.partition(":")[0] in LIBRARIES
+    is_file = path.is_dir() or path.suffix in (ONNX_SUFFIX, EXPORT_SUFFIX)
+    if at and is_file:
+        raise NetError(f"--at is {at!r}, and {reference} is cut already; leave --at out")
+    if weights and not is_library:
+        raise NetError(
+            f"--weights is {weights!r}, and {reference!r} brings its own; leave --weights out"
+        )
     if path.is_dir():
         return load_from_run(path)
-    if path.suffix in (ONNX_SUFFIX, EXPORT_SUFFIX):
+    if is_file:
         if not path.is_file():
             raise NetError(f"there is no file {reference}; give a path that exists")
         return (load_from_onnx if path.suffix == ONNX_SUFFIX else load_from_export)(path)
+    if is_library:
+        return load_from_library(reference, at, weights)
     if ":" not in reference:
         raise NetError(
             f"{reference!r} is no encoder; give a run folder, a file that ends in {ONNX_SUFFIX} or "
-            f"{EXPORT_SUFFIX}, or 'package.module:object'"
+            f"{EXPORT_SUFFIX}, torchvision:NAME, timm:NAME, or 'package.module:object'"
         )
-    return load_from_object(reference)
+    loaded = load_from_object(reference)
+    if not at:
+        return loaded
+    return loaded._replace(
+        encode=split(loaded.encode, at)[0], description=f"{loaded.description} up to {at}"
+    )
+
+
+def load_from_library(name: str, at: str, weights: str) -> LoadedEncoder:
+    """Load a model of torchvision or timm up to a layer, with the normalisation of its training."""
+    model = make_model(name)
+    if weights:
+        load_weights(model, Path(weights))
+    random = "" if weights else ", with random parameters"
+    return LoadedEncoder(
+        split(model, at)[0] if at else model,
+        f"{name}{f' up to {at}' if at else ''}{random}",
+        normalisation=Normalisation(*find_normalisation(name)),
+    )
 
 
 def load_from_run(folder: Path) -> LoadedEncoder:

@@ -7,13 +7,17 @@ from typing import Annotated
 
 import typer
 
+from fedcel.errors import SettingsError
 from fedcel.extras import require_extra
 from sims.commands.interruption import explain_interruption, explain_kept
 from sims.commands.options import check_folder, parse_numbers
 
+RELATIVE = "sd"
+"""Ends a standard deviation of noise in units of that of the features."""
 EXAMPLES = (
     "fedcel audit mypackage.nets:encoder --data photos --noise 0.3",
     "fedcel audit encoder.onnx --data digits --noise 0.3 --attacks none",
+    "fedcel audit torchvision:resnet18 --at layer2 --weights FILE --data photos --noise 0.5sd",
     "fedcel audit runs/mine --data digits --out runs/mine-audit",
 )
 
@@ -23,8 +27,8 @@ def audit_command(
         str,
         typer.Argument(
             metavar="MODEL",
-            help="package.module:object (a module, or a function that makes one), a .onnx file, a "
-            ".pt2 file of torch.export, or a run folder.",
+            help="package.module:object (a module, or a function that makes one), torchvision:NAME "
+            "or timm:NAME, a .onnx file, a .pt2 file of torch.export, or a run folder.",
             show_default=False,
         ),
     ],
@@ -36,15 +40,31 @@ def audit_command(
             show_default=False,
         ),
     ],
-    noise: Annotated[
-        float | None,
+    at: Annotated[
+        str,
         typer.Option(
-            min=0.0,
-            help="Standard deviation of the Gaussian noise that is added to the features; default: "
-            "what the file or the run states.",
+            metavar="LAYER",
+            help="Layer of a module whose output is sent; default: all of it is the encoder.",
             show_default=False,
         ),
-    ] = None,
+    ] = "",
+    weights: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE",
+            help="Parameters of a model of torchvision or timm: .safetensors, .pt or .pth.",
+            show_default=False,
+        ),
+    ] = "",
+    noise: Annotated[
+        str,
+        typer.Option(
+            metavar="SIGMA",
+            help="Standard deviation of the Gaussian noise that is added to the features; 0.5sd: "
+            "half that of the features. Default: what the file or the run states.",
+            show_default=False,
+        ),
+    ] = "",
     dropout: Annotated[
         float | None,
         typer.Option(
@@ -120,8 +140,11 @@ def audit_command(
 
     plan = AuditPlan(
         model=model,
+        at=at,
+        weights=weights,
         data=data,
-        noise=noise,
+        noise=parse_noise(noise),
+        is_noise_relative=noise.endswith(RELATIVE),
         dropout=dropout,
         attacks=() if attacks == "none" else tuple(name.strip() for name in attacks.split(",")),
         images=images,
@@ -149,3 +172,15 @@ def audit_command(
             print(audit.inversion)
         if out is not None:
             print(f"report: {write_audit(audit, out)}")
+
+
+def parse_noise(text: str) -> float | None:
+    """Read a standard deviation, with or without `RELATIVE`; None where none is given."""
+    if not text:
+        return None
+    try:
+        return float(text.removesuffix(RELATIVE))
+    except ValueError:
+        raise SettingsError(
+            f"--noise is {text!r}, must be a number, or one with {RELATIVE!r}, such as 0.5sd"
+        ) from None

@@ -10,7 +10,7 @@ from torch import nn
 
 from fedcel.errors import NetError
 from fedcel.nets import FlatNet, NetSettings, SplitNet, build_net
-from fedcel.nets.library_net import Normalise, find_channels, measure_statistics, read_normalisation
+from fedcel.nets.library_net import Normalise, find_channels, find_normalisation, measure_statistics
 
 models = pytest.importorskip("torchvision").models
 NAME = "torchvision:shufflenet_v2_x0_5"
@@ -55,7 +55,7 @@ def test_halves_answer_as_the_model(file: str, trained: nn.Module, files: Path) 
     net = build_net(NetSettings.model_validate(settings), SHAPE, 10, torch.Generator())
     x = torch.rand(5, *SHAPE)
     with torch.no_grad():
-        wanted = trained(Normalise(*read_normalisation(NAME))(x))
+        wanted = trained(Normalise(*find_normalisation(NAME))(x))
         torch.testing.assert_close(net.answer(net.encode(x)), wanted, atol=1e-4, rtol=1e-4)
     assert net.features == 48 * 16 and net.positions == 16
 
@@ -140,7 +140,7 @@ def test_refusals(keys: dict[str, Any], error: type[Exception], message: str) ->
 @pytest.mark.parametrize(
     ("file", "message"),
     [
-        ("other.pth", "of another net than net.name: .*Missing key"),
+        ("other.pth", "of another model: .*Missing key"),
         ("empty.pt", "holds no parameters by name"),
         ("broken.pth", "cannot be read"),
     ],

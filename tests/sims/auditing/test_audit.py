@@ -42,6 +42,21 @@ def test_the_bits_are_those_of_measure_leakage(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out.startswith(str(leak))
 
 
+def test_noise_in_units_of_the_features(capsys: pytest.CaptureFixture[str]) -> None:
+    """A multiple of their standard deviation over the images, which is stated."""
+    words = ["audit", ENCODER, "--data", "digits", "--images", "200", *BITS]
+    assert main([*words, "--noise", "0.5sd"]) == 0
+    relative = capsys.readouterr().out
+    images, _ = draw_images(Digits(), 200)
+    with torch.no_grad():
+        spread = float(test_load_encoder.ENCODER(images.x).var(0).mean().sqrt())
+    assert f"their standard deviation is {spread:.3g}" in relative
+    assert main([*words, "--noise", repr(0.5 * spread)]) == 0
+    assert capsys.readouterr().out.splitlines()[:2] == relative.splitlines()[:2]
+    assert main([*words, "--noise", "halfsd"]) == 2
+    assert "such as 0.5sd" in capsys.readouterr().err
+
+
 def test_attacks_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The page has the lines, the score card and the pictures; audit.json has all numbers."""
     words = ["--noise", "0.1", "--images", "60", "--targets", "20", "--attacks", "kernel-ridge"]

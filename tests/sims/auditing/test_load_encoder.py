@@ -224,7 +224,7 @@ def test_a_program_has_a_gradient_and_no_layers(tmp_path: Path, batch: int | Non
         encode, IMAGES[:2], auxiliary=IMAGES[2:], noise=0.1, attacks=["rmle"], budget=0.01
     )
     assert result.reconstructions["rmle"].shape == (2, 1, 8, 8)
-    with pytest.raises(ValueError, match="needs architecture, which is not granted"):
+    with pytest.raises(ValueError, match="needs architecture, head, which is not granted"):
         fedcel.invert(encode, IMAGES[:2], auxiliary=IMAGES[2:], noise=0.1, attacks=["shadow"])
 
 
@@ -248,3 +248,46 @@ def test_an_onnx_file_has_no_gradient(tmp_path: Path) -> None:
         call_encoder(load_encoder(str(path)).encode, IMAGES),
         ENCODER(IMAGES).detach().repeat(1, 2),
     )
+
+
+def test_a_module_is_cut_at_a_layer() -> None:
+    """Its first part, in the words of the command."""
+    loaded = load_encoder(f"{__name__}:build_encoder", at="1")
+    assert loaded.description.endswith("up to 1")
+    wanted = ENCODER[:2](IMAGES)
+    torch.testing.assert_close(call_encoder(loaded.encode, IMAGES), wanted.flatten(1))
+
+
+def test_a_model_of_torchvision(tmp_path: Path) -> None:
+    """With weights of a file, up to a layer, behind its normalisation."""
+    models = pytest.importorskip("torchvision").models
+    model = models.shufflenet_v2_x0_5(num_classes=7).eval()
+    torch.save(model.state_dict(), tmp_path / "own.pth")
+    full = models.shufflenet_v2_x0_5()
+    torch.save(full.state_dict(), tmp_path / "full.pth")
+    name = "torchvision:shufflenet_v2_x0_5"
+    loaded = load_encoder(name, "maxpool", str(tmp_path / "full.pth"))
+    assert loaded.normalisation is not None and loaded.normalisation.mean[0] == 0.485
+    x = torch.rand(2, 3, 32, 32)
+    full.eval()
+    with torch.no_grad():
+        torch.testing.assert_close(loaded.encode.eval()(x), full.maxpool(full.conv1(x)))
+    with pytest.raises(NetError, match="another model"):
+        load_encoder(name, "maxpool", str(tmp_path / "own.pth"))
+    assert "random parameters" in load_encoder(name, "maxpool").description
+
+
+@pytest.mark.parametrize(
+    ("reference", "at", "weights", "message"),
+    [
+        ("encoder.onnx", "1", "", "is cut already; leave --at out"),
+        (f"{__name__}:ENCODER", "", "own.pth", "leave --weights out"),
+        (f"{__name__}:ENCODER", "nowhere", "", "Sequential does not have"),
+        ("torchvision:resnet81", "layer1", "", "nearest of torchvision"),
+    ],
+)
+def test_refused_cuts_and_weights(reference: str, at: str, weights: str, message: str) -> None:
+    """Each says what to do."""
+    pytest.importorskip("torchvision")
+    with pytest.raises(NetError, match=message):
+        load_encoder(reference, at, weights)
