@@ -14,6 +14,7 @@ PACKAGES = {
     "simulation": ("PIL", "datasets", "flwr", "flwr_datasets", "ray", "torchvision"),
     "deployment": ("PIL", "datasets", "flwr", "flwr_datasets"),
     "tune": ("optuna",),
+    "models": ("timm", "torchvision"),
     "service": ("fastapi", "prometheus_client", "uvicorn"),
     "postgresql": ("psycopg",),
     "device": ("httpx",),

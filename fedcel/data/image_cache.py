@@ -46,12 +46,12 @@ def read_cached(source: Source, *, is_numbered_anew: bool = False) -> SourceData
     words = f"{FORMAT} {is_numbered_anew} {source.model_dump_json()}"
     key = hashlib.sha256(f"{words} {list_files(Path(source.path))}".encode()).hexdigest()[:32]
     file = cache_folder() / f"{key}.safetensors"
-    if (kept := map_file(file)) is not None:
-        return kept
+    if (cached := map_file(file)) is not None:
+        return cached
     try:
         with lock_file(file.with_suffix(".lock")):
-            if (kept := map_file(file)) is not None:  # another process was first
-                return kept
+            if (cached := map_file(file)) is not None:  # another process was first
+                return cached
             data = read_source(source, is_numbered_anew=is_numbered_anew)
             if count_bytes(data) < LEAST_BYTES:
                 return data
@@ -65,8 +65,8 @@ def read_cached(source: Source, *, is_numbered_anew: bool = False) -> SourceData
 
 def cache_folder() -> Path:
     """Return the folder of decoded images: $FEDCEL_CACHE, else `fedcel` in the user's caches."""
-    own = os.environ.get("FEDCEL_CACHE")
-    return Path(own or Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "fedcel"))
+    chosen = os.environ.get("FEDCEL_CACHE")
+    return Path(chosen or Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "fedcel"))
 
 
 def list_files(path: Path) -> list[tuple[str, int, int]]:

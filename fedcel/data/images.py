@@ -56,13 +56,27 @@ def scale_bytes(pixels: NDArray[np.generic]) -> Tensor:
 
 
 def to_bytes(x: Float[Tensor, "*shape"]) -> Shaped[Tensor, "*shape"]:
-    """Return images in [0, 1] as the unsigned bytes that they were; others as they are."""
+    """Turn images into the unsigned bytes that they were scaled from.
+
+    Args:
+        x: Images in [0, 1], of any shape.
+
+    Returns:
+        The bytes; the images themselves where they were no bytes.
+    """
     pixels = (x * 255).round_().to(torch.uint8)
     return pixels if torch.equal(to_floats(pixels), x) else x
 
 
 def to_floats(x: Shaped[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """Return images as float32 in [0, 1]: unsigned bytes scaled, others as they are."""
+    """Turn unsigned bytes into float32 in [0, 1].
+
+    Args:
+        x: Images of any shape, bytes or floats.
+
+    Returns:
+        The images; floats as they are.
+    """
     return x.float().div_(255) if x.dtype == torch.uint8 else x
 
 

@@ -21,7 +21,11 @@ from fedcel.nets.flat_net import to_arrays as to_arrays
 from fedcel.nets.flat_net import to_vector as to_vector
 from fedcel.nets.inference_cost import InferenceCost as InferenceCost
 from fedcel.nets.inference_cost import measure_cost as measure_cost
+from fedcel.nets.library_net import LIBRARIES as LIBRARIES
 from fedcel.nets.library_net import LibraryNet as LibraryNet
+from fedcel.nets.library_net import find_normalisation as find_normalisation
+from fedcel.nets.library_net import load_weights as load_weights
+from fedcel.nets.library_net import make_model as make_model
 from fedcel.nets.net_contract import NET_TESTS as NET_TESTS
 from fedcel.nets.net_contract import NetCase as NetCase
 from fedcel.nets.net_faults import find_batch_layers as find_batch_layers

@@ -23,7 +23,7 @@ from fedcel.extras import import_optional
 from fedcel.nets.net_faults import is_batch_norm, switch_dropout_off
 from fedcel.nets.net_settings import POSITIONS, Halves, NetSettings
 from fedcel.nets.pretrained import fold_batch_norms, keep_parameters
-from fedcel.nets.split_model import MAX_NEAREST, list_cuts, split
+from fedcel.nets.split_model import MAX_NEAREST, split
 
 LIBRARIES = ("torchvision", "timm")
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -77,7 +77,8 @@ class LibraryNet(NetSettings, prefixes=LIBRARIES):
             load_weights(model, Path(self.weights), classes)
         model = fold_batch_norms(model, images)
         encoder, head = map(keep_parameters, split(model, self.cut))
-        cut = next(cut.shape for cut in list_cuts(model, images) if cut.layer == self.cut)
+        with torch.no_grad():
+            cut = tuple(encoder.eval()(images).shape[1:])
         if self.frozen == "encoder":
             freeze(encoder)
         axis = find_channels(cut)
@@ -177,9 +178,18 @@ def find_channels(shape: tuple[int, ...]) -> int:
 
 
 def make_model(name: str, classes: int | None = None) -> nn.Module:
-    """Make a model with random parameters; NetError where its library has none of that name.
+    """Make a model of torchvision or timm with random parameters.
 
-    `classes` is the number of its answers; None: as in its pretraining.
+    Args:
+        name: `torchvision:NAME` or `timm:NAME`.
+        classes: Number of logits; None: as in its pretraining.
+
+    Returns:
+        The model.
+
+    Raises:
+        NetError: The library has no model of that name.
+        MissingExtraError: torchvision is not installed.
     """
     answers = {} if classes is None else {"num_classes": classes}
     library, _, model = name.partition(":")
@@ -197,7 +207,14 @@ def make_model(name: str, classes: int | None = None) -> nn.Module:
 
 
 def find_normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Read mean and standard deviation by channel of a model's pretraining images."""
+    """Find mean and standard deviation, by channel, of the images that a model was trained on.
+
+    Args:
+        name: `torchvision:NAME` or `timm:NAME`.
+
+    Returns:
+        Both, for images in [0, 1]; those of ImageNet where the library states none.
+    """
     library, _, model = name.partition(":")
     if library != "timm":
         return IMAGENET
@@ -218,20 +235,27 @@ def measure_statistics(model: nn.Module, images: Float[Tensor, "B C H W"]) -> No
 
 
 def load_weights(model: nn.Module, path: Path, classes: int | None = None) -> None:
-    """Load the parameters of a file into a model; NetError where it is of another net.
+    """Load the parameters of a file into a model.
 
-    Where `classes` are others than the file's, the last layer keeps its random parameters.
+    Args:
+        model: The model.
+        path: A .safetensors, .pt or .pth file, which is read without running code.
+        classes: The model's number of logits. Where the file's is another, the last layer keeps its
+            random parameters. None: it has to be the same.
+
+    Raises:
+        NetError: The file cannot be read, or is of another model.
     """
     tensors = read_tensors(path)
-    own = model.state_dict()
+    state = model.state_dict()
     of_answer = {
         name
-        for name in own.keys() & tensors.keys()
-        if own[name].shape != tensors[name].shape
-        and own[name].shape[0] == classes
-        and own[name].shape[1:] == tensors[name].shape[1:]
+        for name in state.keys() & tensors.keys()
+        if state[name].shape != tensors[name].shape
+        and state[name].shape[0] == classes
+        and state[name].shape[1:] == tensors[name].shape[1:]
     }
-    others = {name: own[name] if name in of_answer else tensors[name] for name in tensors}
+    others = {name: state[name] if name in of_answer else tensors[name] for name in tensors}
     try:
         model.load_state_dict(others)
     except RuntimeError as error:

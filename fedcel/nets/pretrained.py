@@ -61,8 +61,8 @@ def fold_batch_norms(module: nn.Module, images: Float[Tensor, "B ..."]) -> nn.Mo
         layers = match_layers(folded, norms, images)
         for name, layer in layers.items():
             replace_layer(folded, layer, fuse_layers(layer, norms[name]))
-            rest = [*norms[name].children()]  # timm's has its activation
-            replace_layer(folded, norms[name], nn.Sequential(*rest) if rest else nn.Identity())
+            behind = [*norms[name].children()]  # timm's has its activation
+            replace_layer(folded, norms[name], nn.Sequential(*behind) if behind else nn.Identity())
         after = call_encoder(folded, images)
     size, gap = float(before.abs().max()), float((before - after).abs().max())
     if not gap <= SAME_ANSWERS * size:

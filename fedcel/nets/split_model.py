@@ -209,14 +209,14 @@ def find_cuts(trace: Trace) -> dict[fx.Node, str]:
 
 def list_ancestors(node: fx.Node, stop: fx.Node | None = None) -> set[fx.Node]:
     """List a value and all that it is computed from, nothing beyond `stop`."""
-    found, waiting = {node}, [node]
+    ancestors, waiting = {node}, [node]
     while waiting:
         for part in waiting.pop().all_input_nodes:
-            if part not in found:
-                found.add(part)
+            if part not in ancestors:
+                ancestors.add(part)
                 if part is not stop:
                     waiting.append(part)
-    return found
+    return ancestors
 
 
 def copy_nodes(
@@ -235,7 +235,7 @@ def copy_nodes(
 
 
 def describe_refusal(trace: Trace, cuts: dict[fx.Node, str], at: str, model: nn.Module) -> str:
-    """Say why a model cannot be cut there, and where it can."""
+    """Describe why a model cannot be cut at a layer, and where it can."""
     names = list(cuts.values())
     if at in trace.outputs and trace.outputs[at] is trace.output.args[0]:
         reason = "which is the model's answer: nothing would be left for the head"

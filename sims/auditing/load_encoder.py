@@ -24,8 +24,18 @@ from fedcel.errors import (
 )
 from fedcel.extras import import_optional
 from fedcel.leakage import NoiseFunction
-from fedcel.nets import Encoder, SplitNet, as_module, find_module, split, split_outputs
-from fedcel.nets.library_net import LIBRARIES, find_normalisation, load_weights, make_model
+from fedcel.nets import (
+    LIBRARIES,
+    Encoder,
+    SplitNet,
+    as_module,
+    find_module,
+    find_normalisation,
+    load_weights,
+    make_model,
+    split,
+    split_outputs,
+)
 from fedcel.runs import build_sent_net, read_run
 from sims.results.file_names import RESULT_FILE
 from sims.results.record_files import read_record
