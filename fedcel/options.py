@@ -154,7 +154,7 @@ class Kind(Options):
         2.0
 
     The class of parts that import strings name is made with `is_imported=True`; a class with
-    `prefixes=("library",)` has the names `library:...`.
+    `prefixes=("library",)` has all names `library:NAME`.
 
     Attributes:
         family: Base class of the kinds.
@@ -192,7 +192,7 @@ class Kind(Options):
     ) -> None:
         """Register a kind by the names that its selector may have."""
         names = get_args(cls.model_fields[cls.selector].annotation)
-        colons = [f"{prefix}:" for prefix in prefixes] or [":"] * is_imported
+        colons = [f"{prefix}:NAME" for prefix in prefixes] or [":"] * is_imported
         for name in colons or names:
             cls.kinds[name] = cls
 
@@ -221,7 +221,7 @@ class Kind(Options):
     def find_kind(cls, name: object) -> type[Any]:
         """Find the class of a kind; ValueError names those that there are."""
         prefix, colon, _ = str(name).partition(":")
-        for key in (prefix + colon, colon or str(name)):
+        for key in (f"{prefix}:NAME", colon or str(name)):
             if key in cls.kinds:
                 return cls.kinds[key]
         names = cls.list_names()
@@ -235,7 +235,7 @@ class Kind(Options):
     @classmethod
     def list_names(cls) -> list[str]:
         """List the names of the project's own kinds."""
-        return [name for name in cls.kinds if not name.endswith(":")]
+        return [name for name in cls.kinds if name != ":"]
 
     @classmethod
     def list_keys(cls) -> dict[str, list[str]]:

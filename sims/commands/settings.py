@@ -35,7 +35,9 @@ def settings_command(
     kinds: tuple[str, ...] = ()
     for row in rows:
         if row.kinds != kinds and row.kinds:
-            kinds_in_words = ", ".join(row.kinds).replace(":", "import strings")
+            kinds_in_words = ", ".join(
+                "import strings" if kind == ":" else kind for kind in row.kinds
+            )
             print(f"\nOf {kinds_in_words}:")
         kinds = row.kinds
         value = str(row.default).lower() if isinstance(row.default, bool) else row.default
