@@ -45,6 +45,7 @@ Undefined = change_loss(lambda term, z, y: Term(z.sum() * torch.nan, {}))
 Steep = change_loss(lambda term, z, y: term._replace(loss=term.loss.sqrt()))
 Flat = change_loss(lambda term, z, y: term._replace(loss=term.loss.detach()))
 Random = change_loss(lambda term, z, y: Term(term.loss * torch.rand(()), {}))
+Negative = change_loss(lambda term, z, y: term._replace(loss=term.loss - 9))
 Hiding = change_loss(lambda term, z, y: Spread().plain.loss({}, z.nan_to_num(), y, False))
 
 
@@ -139,6 +140,7 @@ BROKEN = {
     "Bare": r"`loss` must return fedcel\.Term\(loss, metrics\); it returned Tensor",
     "Vector": r"whose loss is a scalar; its shape is \(12,\)",
     "Undefined": "the loss of 12 features must be finite, is nan",
+    "Negative": r"the loss must be 0 or more, is -\d",
     "Steep": "on a batch of .*gradient of the loss at .* features must be finite",
     "Flat": "must have a gradient at the features; it has none",
     "Random": "the same to the bit each time",
