@@ -70,8 +70,7 @@ class RepeatedObservation:
         repeats = range(self.repeats)
         if isinstance(self.once, SmashedData):  # one encoding, m messages
             features = self.once.encode(images)
-            net = self.once.net
-            return torch.cat([net.add_noise(features, generator) for _ in repeats], 1)
+            return torch.cat([self.once.send(features, generator) for _ in repeats], 1)
         return torch.cat([self.once.sample(images, generator) for _ in repeats], 1)
 
     def law_of(self, images: Float[Tensor, "M C H W"]) -> Law:

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fedcel.leakage.observation import NOISELESS, Law, Observation, find_law
+from fedcel.leakage.smashed_data import SmashedData
 from fedcel.nets import Cut, apply_noise
 from fedcel.tensors import to_tensor
 
@@ -38,11 +39,16 @@ class Messages:
 
 
 def observe_images(observation: Observation, images: Float[Tensor, "M C H W"]) -> Messages:
-    """Return the messages of images that an attacker observes; ValueError without a likelihood."""
+    """Return the messages of images that an attacker observes; ValueError without a likelihood.
+
+    Images behind smashed data are encoded once, however often they are sent.
+    """
+    law, is_random = find_law(observation, images), NOISELESS not in observation.grants
+    if isinstance(observation, SmashedData):
+        z, send = observation.encode(images), observation.send
+        return Messages(lambda senders, generator: send(z[senders], generator), law, is_random)
     return Messages(
-        lambda senders, generator: observation.sample(images[senders], generator),
-        find_law(observation, images),
-        NOISELESS not in observation.grants,
+        lambda senders, generator: observation.sample(images[senders], generator), law, is_random
     )
 
 

@@ -8,7 +8,15 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from fedcel.leakage.observation import ARCHITECTURE, FREE_QUERIES, HEAD, LOG_PROB, MEAN, NOISELESS
+from fedcel.leakage.observation import (
+    ARCHITECTURE,
+    FREE_QUERIES,
+    HEAD,
+    LOG_PROB,
+    MEAN,
+    NOISELESS,
+    Law,
+)
 from fedcel.leakage.population_bound import GaussianMessages
 from fedcel.nets import Cut, SplitNet, copy_module, initialise_parameters
 from fedcel.short_repr import show_shapes
@@ -124,16 +132,27 @@ class SmashedData:
         self, images: Float[Tensor, "B C H W"], generator: torch.Generator
     ) -> Float[Tensor, "B F"]:
         """Send each image once: z~ with fresh noise, without a gradient."""
-        with torch.no_grad():  # a noise's learned scale has parameters
-            return self.net.add_noise(self.encode(images), generator)
+        return self.send(self.encode(images), generator)
+
+    @torch.no_grad()  # a noise's learned scale has parameters
+    def send(
+        self, features: Float[Tensor, "B F"], generator: torch.Generator
+    ) -> Float[Tensor, "B F"]:
+        """Send features as `sample` sends those of images."""
+        return self.net.add_noise(features, generator)
+
+    @torch.no_grad()
+    def law_of(self, images: Float[Tensor, "M C H W"]) -> Law:
+        """Bind the cut's log p(z~_q | z_j), in float64, to images, which are encoded once."""
+        z = self.encode(images)
+        scale = self.net.scale_noise(z)
+        return lambda observed: self.net.cut.log_prob(observed, z, scale)
 
     def log_prob(
         self, observed: Float[Tensor, "Q F"], images: Float[Tensor, "M C H W"]
     ) -> Float[Tensor, "Q M"]:
-        """Compute the cut's log p(z~_q | z_j) in float64; ValueError when nothing is random."""
-        with torch.no_grad():
-            z = self.encode(images)
-            return self.net.cut.log_prob(observed, z, self.net.scale_noise(z))
+        """Compute the law of these images; ValueError when nothing is random."""
+        return self.law_of(images)(observed)
 
 
 def most_likely_features(parts: Float[Tensor, "B m D"], cut: Cut) -> Float[Tensor, "B D"]:

@@ -13,7 +13,7 @@ from fedcel.attacks.registry import ATTACKS, parse_attacks
 from fedcel.attacks.runner import AttackOutcome, run_attacks
 from fedcel.data.images import Images
 from fedcel.errors import DataError, PluginError, ServiceError, SettingsError
-from fedcel.leakage import FIRST_LAYER, UPDATE, Observation, SmashedData
+from fedcel.leakage import FIRST_LAYER, UPDATE, Law, Observation, SmashedData
 from fedcel.nets import Mlp
 from fedcel.nets.build_net import build_net
 from fedcel.settings import AttackSettings
@@ -296,7 +296,7 @@ def test_an_attack_that_breaks_costs_its_own_row_only(register: Callable[..., Sc
 class Lawless(SmashedData):
     """Messages whose law breaks."""
 
-    def log_prob(self, observed: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
+    def law_of(self, images: torch.Tensor) -> Law:
         """Raise."""
         raise ArithmeticError("no law")
 

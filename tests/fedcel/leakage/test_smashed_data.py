@@ -15,6 +15,7 @@ from fedcel.leakage import (
     ObservationMean,
     ObservationMisfit,
     SmashedData,
+    optimal_leak,
 )
 from fedcel.nets.cut import Cut
 from fedcel.nets.noise_scale import NoiseScale
@@ -165,16 +166,31 @@ def test_messages_with_learned_noise_have_no_gradient(is_of_image: bool) -> None
     assert not surface.sample(images(3), seeded(0)).requires_grad
 
 
-def test_many_images_are_encoded_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No more bytes at once than allowed; each image has its own features."""
-    asked, encode = list[int](), SplitNet.encode
+@pytest.fixture
+def encoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the numbers of images that nets encode, call by call."""
+    counts, encode = list[int](), SplitNet.encode
 
     def count(net: SplitNet, part: torch.Tensor) -> torch.Tensor:
-        asked.append(len(part))
+        counts.append(len(part))
         return encode(net, part)
 
     monkeypatch.setattr(SplitNet, "encode", count)
+    return counts
+
+
+def test_many_images_are_encoded_in_batches(
+    encoded: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No more bytes at once than allowed; each image has its own features."""
     monkeypatch.setattr("fedcel.nets.split_net.BYTES_AT_ONCE", 3 * 3 * 4)
     x = images(0, 7)
     assert torch.equal(pixels(0.1).encode(x), x.flatten(1))
-    assert asked == [3, 3, 1]
+    assert encoded == [3, 3, 1]
+
+
+@pytest.mark.parametrize("sigma", [0.0, 0.1])
+def test_images_are_encoded_once_for_all_their_messages(encoded: list[int], sigma: float) -> None:
+    """Once to send them, once to explain what was sent, however many messages there are."""
+    optimal_leak(pixels(sigma), images(0, 7), torch.arange(7) % 2, seeded(), draws=50)
+    assert encoded == [7, 7]
