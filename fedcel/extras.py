@@ -7,7 +7,7 @@ from types import ModuleType
 from fedcel.errors import FedcelError
 
 PACKAGES = {
-    "attacks": ("cmaes", "torchmetrics"),
+    "attacks": ("torchmetrics",),
     "diagnostics": ("arviz_stats",),
     "privacy": ("dp_accounting", "opendp"),
     "report": ("jinja2", "markupsafe", "matplotlib"),

@@ -104,7 +104,7 @@ import runpy, sys
 
 of_extras = {
     "flwr", "flwr_datasets", "ray", "datasets", "torchvision", "PIL", "opendp", "dp_accounting",
-    "matplotlib", "jinja2", "torchmetrics", "cmaes", "fastapi", "uvicorn", "httpx", "optuna",
+    "matplotlib", "jinja2", "torchmetrics", "fastapi", "uvicorn", "httpx", "optuna",
 }
 
 class Without:
