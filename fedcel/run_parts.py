@@ -18,6 +18,7 @@ from fedcel.federation import (
     declare_nll,
     init_server_state,
     name_obstacle,
+    select_clients,
 )
 from fedcel.losses import (
     SHARE,
@@ -38,7 +39,7 @@ from fedcel.nets import (
     fastest_device,
 )
 from fedcel.own_parts import blame_own_parts, list_own_parts
-from fedcel.posterior import Clock, RoundSchedule, list_trained_parameters, select_clients
+from fedcel.posterior import RoundSchedule, list_trained_parameters
 from fedcel.seeding import make_generator
 from fedcel.settings import OWN_STRATEGY, Settings, check_schedule
 from fedcel.torch_state import usual_torch_state
@@ -98,21 +99,10 @@ def build_schedule(settings: Settings) -> RoundSchedule:
         chain=settings.chain,
         temperature=settings.temperature,
         gain=settings.strategy.gain,
-        weigh_losses=partial(weigh_losses, settings),
+        find_gamma=settings.cel.find_gamma,
+        cel_weight=0.0 if settings.cel.kind == "none" else settings.cel.weight,
+        defence_weight=settings.defence.used_strength,
     )
-
-
-def weigh_losses(settings: Settings, clock: Clock, limit: float | None) -> dict[str, float]:
-    """Compute the weight of each added loss in a round, by its term's name.
-
-    `limit` bounds gamma of the conditional entropy loss, besides its schedule.
-    """
-    gamma = settings.cel.find_gamma(clock, settings.local.step_size)
-    largest = 0.0 if settings.cel.kind == "none" else settings.cel.weight
-    return {
-        "cel": largest * (gamma if limit is None else min(limit, gamma)),
-        "defence": settings.defence.used_strength * gamma,
-    }
 
 
 def init_run_state(settings: Settings, flat: FlatNet) -> ServerState:

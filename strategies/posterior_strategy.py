@@ -127,7 +127,7 @@ class PosteriorStrategy(FedAvg):
             The next global model, one array a layer.
         """
         mean = to_vector(delta.to_numpy_ndarrays())
-        plan = self.parts.plan(self._current_request())
+        plan = self._current_request().plan(self.parts.schedule)
         frozen = self.cut if plan.is_encoder_frozen else 0
         self.state = advance_model(self.parts, self.state, mean, frozen=frozen)
         return ArrayRecord(to_arrays(self.state.model, self.shapes))
@@ -151,7 +151,7 @@ class PosteriorStrategy(FedAvg):
             Rejection(k, "no node holds it any more") for k in request.weights if k not in nodes
         ]
         records = {record_names.ARRAYS: arrays}
-        if self.parts.plan(request).control == "fresh":
+        if request.plan(self.parts.schedule).control == "fresh":
             number = {record_names.ROUND: request.round_number}
             content = RecordDict(
                 {**records, record_names.CONFIG: ConfigRecord({**config, **number})}
@@ -351,7 +351,7 @@ class PosteriorStrategy(FedAvg):
 
     def _expected_reply(self, request: RoundRequest, partition: int) -> Expectation:
         """Return the requirements of a valid reply of a partition."""
-        plan = self.parts.plan(request)
+        plan = request.plan(self.parts.schedule)
         return Expectation(
             number=request.round_number,
             partition=partition,

@@ -8,7 +8,7 @@ from flwr.app import Array, ArrayRecord, Context
 from flwr.client import NumPyClient
 from flwr.common import NDArrays, Scalar
 
-from fedcel.federation import ClientUpdate, RoundRequest, record_names, update_clients
+from fedcel.federation import ClientUpdate, RoundRequest, RoundTrainer, record_names
 from fedcel.named_tensors import State
 from fedcel.nets import to_arrays, to_vector
 from fedcel.run_parts import build_client_parts
@@ -108,7 +108,8 @@ class PosteriorClient(NumPyClient):
             gamma=_read_float(config, record_names.GAMMA),
             gradient=self.gradient,
         )
-        (update,) = update_clients(self.parts, request, read_state=lambda client: start.state)
+        trainer = RoundTrainer(self.parts, request, read_state=lambda client: start.state)
+        (update,) = trainer.train()
         upload = update.model if self.settings.strategy.upload == "weights" else update.delta
         shapes = [array.shape for array in parameters]
         metrics: dict[str, Scalar] = {**select_metrics(update, config)}

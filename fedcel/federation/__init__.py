@@ -1,24 +1,25 @@
 """One round of federated training: what a client computes, what the server makes of it."""
 
+from fedcel.federation.aggregation import combine_deltas as combine_deltas
+from fedcel.federation.aggregation import select_clients as select_clients
+from fedcel.federation.aggregation import weigh_clients as weigh_clients
 from fedcel.federation.aggregation import weighted_sum as weighted_sum
 from fedcel.federation.client_metrics import MetricSummary as MetricSummary
 from fedcel.federation.client_metrics import declare_nll as declare_nll
 from fedcel.federation.client_metrics import declare_scores as declare_scores
 from fedcel.federation.client_metrics import summarise_metrics as summarise_metrics
-from fedcel.federation.client_update import ClientParts as ClientParts
-from fedcel.federation.client_update import RoundRequest as RoundRequest
-from fedcel.federation.client_update import compute_client_gradient as compute_client_gradient
-from fedcel.federation.client_update import prepare_client as prepare_client
-from fedcel.federation.client_update import protect_update as protect_update
-from fedcel.federation.client_update import update_clients as update_clients
-from fedcel.federation.client_update import weigh_terms as weigh_terms
 from fedcel.federation.code_digest import digest_code as digest_code
 from fedcel.federation.local_steps import ClientRound as ClientRound
 from fedcel.federation.local_steps import ClientUpdate as ClientUpdate
 from fedcel.federation.local_steps import client_step as client_step
 from fedcel.federation.local_steps import name_obstacle as name_obstacle
 from fedcel.federation.local_steps import train_clients as train_clients
-from fedcel.federation.robust_aggregation import combine_deltas as combine_deltas
+from fedcel.federation.round_trainer import ClientParts as ClientParts
+from fedcel.federation.round_trainer import RoundRequest as RoundRequest
+from fedcel.federation.round_trainer import RoundTrainer as RoundTrainer
+from fedcel.federation.round_trainer import compute_client_gradient as compute_client_gradient
+from fedcel.federation.round_trainer import protect_update as protect_update
+from fedcel.federation.round_trainer import weigh_terms as weigh_terms
 from fedcel.federation.server_round import CLIENT_DRIFT as CLIENT_DRIFT
 from fedcel.federation.server_round import HEAVIEST as HEAVIEST
 from fedcel.federation.server_round import KEPT_SHARE as KEPT_SHARE

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, repeat
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -28,6 +28,8 @@ from fedcel.posterior import (
     LangevinContext,
     LocalSettings,
     RoundPlan,
+    StackedSampler,
+    StepNoise,
     build_sampler,
     langevin_step,
     moving_parameters,
@@ -48,15 +50,15 @@ class ClientRound(NamedTuple):
 
     Attributes:
         images: The client's images (N, C, H, W) in [0, 1] and their labels (N,).
-        plan: Step size, noise, priors and weights; clients of a round differ in the noise only.
         streams: Random streams of this client and round, by purpose.
+        noise: Standard deviation of its own Langevin noise per step.
         state: What the client kept of its last round; None before its first.
         control_variate: Is added to each gradient (P,); None: nothing is.
     """
 
     images: Images
-    plan: RoundPlan
     streams: Streams
+    noise: float
     state: State | None = None
     control_variate: Float[Tensor, " P"] | None = None
 
@@ -94,7 +96,7 @@ class StepState(NamedTuple):
     """
 
     terms: States
-    sampler: State
+    sampler: Any
     means: Mapping[str, Float[Tensor, "K E"]] = {}
 
 
@@ -104,6 +106,7 @@ def train_clients(
     received: Float[Tensor, " P"],
     clients: Sequence[ClientRound],
     *,
+    plan: RoundPlan,
     local: LocalSettings,
     terms: Sequence[WeightedTerm] = (),
 ) -> list[ClientUpdate]:
@@ -119,6 +122,7 @@ def train_clients(
         received: The model that the round starts from, (P,).
         clients: What each client brings; their batches are of one size, and all or none of them
             have a state of a term.
+        plan: Step size, priors, clip and what moves.
         local: Steps, batch size, sampler, augmentation.
         terms: What is added to the potential.
 
@@ -134,7 +138,9 @@ def train_clients(
     """
     if nets.count > 1 and (reason := name_obstacle(terms)):
         raise StackingError(reason)
-    take_steps = partial(_take_steps, nets, received, clients, local=local, terms=terms)
+    take_steps = partial(
+        _take_steps, nets, received, clients, plan=plan, local=local, terms=terms
+    )
     states, measures = take_steps()
     models, start_model = nets.vectors.detach().to(CPU, copy=True), received.cpu()
     if terms and len(clients) == 1 and not models.isfinite().all():
@@ -151,6 +157,7 @@ def _take_steps(
     received: Float[Tensor, " P"],
     clients: Sequence[ClientRound],
     *,
+    plan: RoundPlan,
     local: LocalSettings,
     terms: Sequence[WeightedTerm],
     watch: Callable[[States, Batch], None] | None = None,
@@ -159,14 +166,16 @@ def _take_steps(
 
     `watch` is called with the terms' states and the batch before each step.
     """
-    device, is_encoder_frozen = nets.vectors.device, clients[0].plan.is_encoder_frozen
+    device, is_encoder_frozen = nets.vectors.device, plan.is_encoder_frozen
     nets.load(received.to(device))
     streams, stored = [client.streams for client in clients], [client.state for client in clients]
     features = FeatureReading(nets, [client.images for client in clients])
-    context = _start_chains(nets, clients, local=local)
-    steps_per_epoch, steps = draw_steps(nets, clients, features, local=local)
+    context = _start_chains(nets, clients, plan, build_sampler(local))
+    steps_per_epoch, steps = draw_steps(
+        nets, clients, features, local=local, is_encoder_frozen=is_encoder_frozen
+    )
     states = start_terms(terms, stored, features.read, streams, device=device)
-    state = StepState(states, context.start(nets.vectors[:, context.moving]))
+    state = StepState(states, context.sampler.start(nets.vectors[:, context.moving], plan))
     measures = []
     for step, inputs in enumerate(steps):
         refreshed = refresh_terms(
@@ -379,6 +388,7 @@ def draw_steps(
     features: FeatureReading,
     *,
     local: LocalSettings,
+    is_encoder_frozen: bool,
 ) -> tuple[list[int], Iterator[StepDraws]]:
     """Draw batches and noise at the cut of all steps of a round, from each client's own streams.
 
@@ -387,7 +397,7 @@ def draw_steps(
     """
     device, cut = nets.vectors.device, nets.net.cut
     inputs = [client.images.x.to(device) for client in clients]
-    if clients[0].plan.is_encoder_frozen:
+    if is_encoder_frozen:
         local = local.model_copy(update={"balance": False, "augment": "none"})
         inputs = features.encode_clients()
     labels, batches, masks, noises = [], [], [], []
@@ -426,10 +436,9 @@ def _unbind_draws(
 
 
 def _start_chains(
-    nets: FlatNet, clients: Sequence[ClientRound], *, local: LocalSettings
+    nets: FlatNet, clients: Sequence[ClientRound], plan: RoundPlan, sampler: StackedSampler
 ) -> LangevinContext:
     """Gather what the Langevin steps of a round share, of the parameters that move."""
-    plan = clients[0].plan
     moving = moving_parameters(nets, plan.is_encoder_frozen)
     received = nets.vectors[0, moving].clone()
     variates = [client.control_variate for client in clients if client.control_variate is not None]
@@ -438,10 +447,12 @@ def _start_chains(
         moving=moving,
         received=received,
         control_variate=torch.stack(variates)[:, moving].to(received.device) if variates else None,
-        noise=[client.plan.noise for client in clients],
-        streams=[client.streams("langevin") for client in clients],
-        noise_buffer=torch.empty_like(received, device=CPU),
-        sampler=build_sampler(local),
+        noise=StepNoise(
+            [client.noise for client in clients],
+            [client.streams("langevin") for client in clients],
+            torch.empty_like(received, device=CPU),
+        ),
+        sampler=sampler,
     )
 
 

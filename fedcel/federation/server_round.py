@@ -13,14 +13,19 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.errors import RoundError
-from fedcel.federation.aggregation import renormalise_weights, slide_average, weighted_sum
+from fedcel.federation.aggregation import (
+    renormalise_weights,
+    slide_average,
+    weigh_clients,
+    weighted_sum,
+)
 from fedcel.federation.client_metrics import summarise_metrics
-from fedcel.federation.client_update import RoundRequest
 from fedcel.federation.local_steps import ClientUpdate
+from fedcel.federation.round_trainer import RoundRequest
 from fedcel.federation.server_state import ServerState
 from fedcel.losses import MetricRange
 from fedcel.losses.cel import GoalControl
-from fedcel.posterior import RoundPlan, RoundSchedule, weigh_clients
+from fedcel.posterior import RoundSchedule
 
 HEAVIEST = "heaviest-update"
 """Metric: the largest weight of a round's mean over the root of the sum of all weights' squares."""
@@ -59,12 +64,6 @@ class ServerParts(NamedTuple):
     has_noisy_updates: bool
     takes_mean: bool
     move_control: Callable[[GoalControl, Mapping[str, float], int], GoalControl]
-
-    def plan(self, request: RoundRequest) -> RoundPlan:
-        """Compute the constants of a round for a client that holds all examples."""
-        return self.schedule.plan(
-            request.round_number, 1.0, request.total_examples, gamma=request.gamma
-        )
 
 
 class Rejection(NamedTuple):
@@ -130,7 +129,7 @@ def play_round(
         model is scored.
     """
     request = begin_round(parts, state, examples)
-    if parts.plan(request).control == "fresh":
+    if request.plan(parts.schedule).control == "fresh":
         request = add_mean_gradient(request, dict(trainer.compute_gradients(request)))
     return finish_round(parts, state, request, trainer.train(request), cut=cut)
 
@@ -192,46 +191,65 @@ def finish_round(
     Raises:
         RoundError: There is no update, or too few for a robust rule.
     """
-    plan = parts.plan(request)
+    plan = request.plan(parts.schedule)
     used = list(request.weights if used is None else used)
     if not used:
         raise RoundError(
             f"no client of {len(request.weights)} gave an update that could be used in this "
             f"round; the first: {rejected[0].reason if rejected else 'no reply'}"
         )
-    lacking = [rejection for rejection in rejected if rejection.client in request.weights]
-    weights = renormalise_weights(request.weights, used, has_noise=plan.noise > 0)
-    collector = UpdateCollector(request.weights, used)
+    weights = renormalise_weights(request.weights, used, has_noise=plan.noise_variance > 0)
+    collector = UpdateCollector(weights)
     delta = parts.combine(collector.pass_deltas(updates), weights)
     if advance is None:
         state = advance_model(parts, state, delta, frozen=cut if plan.is_encoder_frozen else 0)
     else:
         state = advance(state, delta)
     if state.state_rounds is not None:
-        state_rounds = {
-            **state.state_rounds,
-            **dict(zip(used, collector.state_rounds, strict=True)),
-        }
-        state = state._replace(
-            state_rounds={k: number for k, number in state_rounds.items() if number}
-        )
+        written = dict(zip(used, collector.state_rounds, strict=True))
+        state_rounds = {k: n for k, n in {**state.state_rounds, **written}.items() if n}
+        state = state._replace(state_rounds=state_rounds)
+    report = make_report(parts, request, collector, used=used, rejected=rejected)
+    return state, report
+
+
+def make_report(
+    parts: ServerParts,
+    request: RoundRequest,
+    collector: "UpdateCollector",
+    *,
+    used: Sequence[int],
+    rejected: Sequence[Rejection],
+) -> RoundReport:
+    """Report who is in a round's model, and the means of what they measured.
+
+    Args:
+        parts: The ranges of metrics, and how a noisy round is accounted.
+        request: What was asked.
+        collector: Has seen the updates of the clients `used`.
+        used: Clients whose updates are in the model, ascending.
+        rejected: Clients that were left out; of the weight lacks only what was asked.
+
+    Returns:
+        The report.
+    """
+    weights = collector.weights
     summary = summarise_metrics(collector.metrics, weights, parts.metrics, parts.classes)
     metrics = summary.means | {CLIENT_DRIFT: collector.measure_drift()}
     if parts.has_noisy_updates:
         metrics[HEAVIEST] = measure_heaviest(weights, takes_mean=parts.takes_mean)
     kept_share = 1.0
-    if lacking:
-        used_weight = sum(request.weights[client] for client in used)
-        kept_share = used_weight / sum(request.weights.values())
-    return state, RoundReport(
-        used,
-        [*rejected],
-        metrics,
-        request.total_examples,
-        [Rejection(used[position], reason) for position, reason in summary.left_out.items()],
-        summary.spread,
-        kept_share,
-        [used[position] for position in collector.lost_states],
+    if any(rejection.client in request.weights for rejection in rejected):
+        kept_share = sum(request.weights[k] for k in used) / sum(request.weights.values())
+    return RoundReport(
+        clients=list(used),
+        rejected=list(rejected),
+        metrics=metrics,
+        total_examples=request.total_examples,
+        unused_metrics=[Rejection(used[k], reason) for k, reason in summary.left_out.items()],
+        spread=summary.spread,
+        kept_share=kept_share,
+        lost_states=[used[k] for k in collector.lost_states],
     )
 
 
@@ -289,7 +307,7 @@ def follow_goal(
     if state.control is None:
         return state
     schedule, number = parts.schedule, state.round
-    plan = schedule.plan(number, 1.0, total_examples, gamma=state.gamma)
+    plan = schedule.plan(number, total_examples, gamma=state.gamma)
     if not plan.weights["cel"] or schedule.clock(number).is_sampling:
         return state
     return state._replace(control=parts.move_control(state.control, measured, number))
@@ -340,34 +358,42 @@ def check_kept_share(report: RoundReport, least: float, round_number: int) -> No
 
 
 class UpdateCollector:
-    """Collects metrics and drift while the updates' deltas are added up."""
+    """Collects metrics and drift while the updates' deltas are added up, by their weights."""
 
-    def __init__(self, weights: Mapping[int, float], used: Sequence[int]) -> None:
-        total = sum(weights[client] for client in used)
-        self._shares = [weights[client] / total for client in used]
+    def __init__(self, weights: Sequence[float]) -> None:
+        self.weights = weights
         self.metrics: list[dict[str, float]] = []
         self.state_rounds: list[int] = []
         self.lost_states: list[int] = []
         self._mean: Tensor | None = None
-        self._square = 0.0
+        self._weight = self._squares = 0.0
 
     def pass_deltas(self, updates: Iterable[ClientUpdate]) -> Iterator[Tensor]:
         """Yield the updates' deltas one by one, and collect what else is in each."""
-        for share, update in zip(self._shares, updates, strict=True):
+        for weight, update in zip(self.weights, updates, strict=True):
             self.metrics.append(update.metrics)
             self.state_rounds.append(update.state_round)
             if update.has_lost_state:
                 self.lost_states.append(len(self.state_rounds) - 1)
-            if self._mean is None:
-                self._mean = torch.zeros_like(update.delta)
-            self._mean.add_(update.delta, alpha=share)
-            self._square += share * float(update.delta.norm()) ** 2
+            self._add_to_drift(update.delta, weight)
             yield update.delta
 
     def measure_drift(self) -> float:
         """Measure the root mean squared distance of the updates from their mean; 0 without any."""
-        mean = 0.0 if self._mean is None else float(self._mean.norm())
-        return math.sqrt(max(0.0, self._square - mean**2))
+        return math.sqrt(self._squares / self._weight) if self._weight else 0.0
+
+    def _add_to_drift(self, delta: Float[Tensor, " P"], weight: float) -> None:
+        """Move the running mean, and add the squared distance from it: nothing cancels.
+
+        West, CACM 1979, equations 2 and 3.
+        """
+        before, self._weight = self._weight, self._weight + weight
+        if self._mean is None:
+            self._mean = delta.clone()
+            return
+        gap = delta - self._mean
+        self._mean.add_(gap, alpha=weight / self._weight)
+        self._squares += weight * before / self._weight * float(gap.norm()) ** 2
 
 
 def add_mean_gradient(

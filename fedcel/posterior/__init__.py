@@ -9,10 +9,15 @@ from fedcel.posterior.diagnostics import MAX_R_HAT as MAX_R_HAT
 from fedcel.posterior.diagnostics import Diagnosis as Diagnosis
 from fedcel.posterior.diagnostics import Trace as Trace
 from fedcel.posterior.diagnostics import diagnose as diagnose
+from fedcel.posterior.langevin_step import ClientByClient as ClientByClient
+from fedcel.posterior.langevin_step import Langevin as Langevin
 from fedcel.posterior.langevin_step import LangevinContext as LangevinContext
+from fedcel.posterior.langevin_step import StackedSampler as StackedSampler
+from fedcel.posterior.langevin_step import StepNoise as StepNoise
 from fedcel.posterior.langevin_step import build_sampler as build_sampler
 from fedcel.posterior.langevin_step import langevin_step as langevin_step
 from fedcel.posterior.langevin_step import list_trained_parameters as list_trained_parameters
+from fedcel.posterior.langevin_step import make_client_sampler as make_client_sampler
 from fedcel.posterior.langevin_step import moving_parameters as moving_parameters
 from fedcel.posterior.langevin_step import step_information as step_information
 from fedcel.posterior.predict import Prediction as Prediction
@@ -38,7 +43,5 @@ from fedcel.posterior.schedule import RoundPlan as RoundPlan
 from fedcel.posterior.schedule import RoundSchedule as RoundSchedule
 from fedcel.posterior.schedule import StepSize as StepSize
 from fedcel.posterior.schedule import noise_variance as noise_variance
-from fedcel.posterior.schedule import select_clients as select_clients
-from fedcel.posterior.schedule import weigh_clients as weigh_clients
 
 __all__ = _list_names(globals())

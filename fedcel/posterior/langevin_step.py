@@ -1,8 +1,9 @@
 """One step of the chains of K clients: gradient and noise, and the sampler that moves them."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import NamedTuple, final
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from fedcel import plugins
 from fedcel.errors import PluginError
-from fedcel.named_tensors import State, add_prefix, require_state, select_prefix
+from fedcel.named_tensors import State, require_state
 from fedcel.nets import FlatNet
 from fedcel.posterior.protocol import NoiseAdder, Sampler
 from fedcel.posterior.sampler_contract import SAMPLER_CHECKS, SamplerCase
@@ -18,9 +19,38 @@ from fedcel.posterior.schedule import SAMPLERS, LocalSettings, RoundPlan
 from fedcel.short_repr import show_shapes
 
 
-@final
+@show_shapes
+@dataclass(frozen=True)
+class StepNoise:
+    """Langevin noise of a step of K clients, a `NoiseAdder` for all their rows.
+
+    Attributes:
+        deviations: Standard deviation of each client's noise.
+        streams: Random stream of each client.
+        buffer: On the processor. Writing a step's noise into fresh memory would cost half as much
+            again.
+    """
+
+    deviations: Sequence[float]
+    streams: Sequence[torch.Generator]
+    buffer: Float[Tensor, " M"]
+
+    def __call__(self, target: Float[Tensor, "K M"], scale: float) -> None:
+        """Add `scale` times a fresh draw to the rows of all clients."""
+        for k in range(len(self.deviations)):
+            self.add_to_client(k, target[k], scale)
+
+    def add_to_client(self, k: int, row: Float[Tensor, " M"], scale: float) -> None:
+        """Add `scale` times a fresh draw of client k's noise; without noise none is drawn."""
+        if deviation := self.deviations[k] * scale:
+            draw = self.buffer.normal_(generator=self.streams[k]).to(row.device)
+            row.add_(draw, alpha=deviation)
+
+
 class Langevin:
-    """w <- w - eta gradient + noise: Welling and Teh, ICML 2011, equation 4."""
+    """w <- w - eta gradient + noise, of one client or of K: Welling and Teh, ICML 2011, eq. 4."""
+
+    bounds_information = True
 
     def start(self, w: Float[Tensor, "*k M"], plan: RoundPlan) -> State:
         """Return an empty state."""
@@ -34,20 +64,54 @@ class Langevin:
         add_noise: NoiseAdder,
         plan: RoundPlan,
     ) -> State:
-        """Move `w`; the state stays empty."""
+        """Move `w` in place; the state stays empty."""
         w.add_(gradient, alpha=-plan.rate)
         add_noise(w, 1.0)
         return state
 
 
-def build_sampler(local: LocalSettings) -> Sampler:
+class ClientByClient:
+    """A user's sampler, which knows one client, for K clients one after the other.
+
+    Args:
+        sampler: Moves one client's parameters.
+    """
+
+    bounds_information = False
+
+    def __init__(self, sampler: Sampler) -> None:
+        self.sampler = sampler
+
+    def start(self, w: Float[Tensor, "K M"], plan: RoundPlan) -> list[State]:
+        """Make each client's state."""
+        return [self.sampler.start(row, plan) for row in w]
+
+    def step(
+        self,
+        state: Sequence[State],
+        w: Float[Tensor, "K M"],
+        gradient: Float[Tensor, "K M"],
+        add_noise: StepNoise,
+        plan: RoundPlan,
+    ) -> list[State]:
+        """Move each client's row."""
+        adders = [partial(add_noise.add_to_client, k) for k in range(len(state))]
+        rows = zip(state, w, gradient, adders, strict=True)
+        return [self.sampler.step(*row, plan) for row in rows]
+
+
+StackedSampler = Langevin | ClientByClient
+"""Steps of K clients at once."""
+
+
+def build_sampler(local: LocalSettings) -> StackedSampler:
     """Build the sampler that `local.sampler` names.
 
     Args:
         local: The settings; a user's sampler is made of them.
 
     Returns:
-        Langevin's, or a user's.
+        Langevin's, or a user's, client by client.
 
     Raises:
         PluginError: The import string does not lead to a sampler, or to one that breaks its
@@ -57,27 +121,26 @@ def build_sampler(local: LocalSettings) -> Sampler:
         return Langevin()
     part = plugins.PartName("local.sampler", local.sampler, "check_sampler")
     _check_own_sampler(part, local)
-    return guard_sampler(part, _make_own_sampler(part, local))
-
-
-def guard_sampler(part: plugins.PartName, sampler: Sampler) -> Sampler:
-    """Guard a user's sampler; see `guard_part`."""
     checks = {name: partial(require_state, method=name) for name in ("start", "step")}
-    return plugins.guard_part(part, sampler, **checks)
+    return ClientByClient(plugins.guard_part(part, make_client_sampler(local), **checks))
 
 
-def _make_own_sampler(part: plugins.PartName, local: LocalSettings) -> Sampler:
-    """Return the sampler that the user's object makes."""
-    sampler = plugins.make_part(part.setting, part.ref, local)
+def make_client_sampler(local: LocalSettings) -> Sampler:
+    """Make the sampler of one client that `local.sampler` names, unguarded and unchecked."""
+    if local.sampler in SAMPLERS:
+        return Langevin()
+    sampler = plugins.make_part("local.sampler", local.sampler, local)
     if not isinstance(sampler, Sampler):
-        raise PluginError(f"{part} made {sampler!r}, which lacks start or step")
+        raise PluginError(
+            f"local.sampler {local.sampler!r} made {sampler!r}, which lacks start or step"
+        )
     return sampler
 
 
 @lru_cache(maxsize=16)
 def _check_own_sampler(part: plugins.PartName, local: LocalSettings) -> None:
     """Hold a user's sampler to its contract."""
-    case = SamplerCase(lambda: _make_own_sampler(part, local), local.steps)
+    case = SamplerCase(partial(make_client_sampler, local), local.steps)
     plugins.check_contract(part, SAMPLER_CHECKS, case)
 
 
@@ -86,25 +149,20 @@ class LangevinContext(NamedTuple):
     """Chains of K clients in a round, of the M parameters that move.
 
     Attributes:
-        plan: The round's constants; clients differ in the noise only.
+        plan: The round's constants.
         moving: The part of a net's vector that moves; positions, where parameters are frozen.
         received: The model that the round starts from.
         control_variate: Against the drift of clients (Karimireddy et al., ICML 2020, eq. 3).
-        noise: Standard deviation of each client's noise per step.
-        streams: Draw the noise of each client.
-        noise_buffer: On the processor. Writing a step's noise into fresh memory would cost half as
-            much again.
-        sampler: Moves the parameters: Langevin's all at once, a user's client by client.
+        noise: The noise of each client's steps.
+        sampler: Moves the parameters.
     """
 
     plan: RoundPlan
     moving: slice | Int[Tensor, " M"]
     received: Float[Tensor, " M"]
     control_variate: Float[Tensor, "K M"] | None
-    noise: Sequence[float]
-    streams: Sequence[torch.Generator]
-    noise_buffer: Float[Tensor, " M"]
-    sampler: Sampler
+    noise: StepNoise
+    sampler: StackedSampler
 
     @property
     def bounds_information(self) -> bool:
@@ -113,42 +171,8 @@ class LangevinContext(NamedTuple):
         Without noise nothing does. A control variate rests on gradients that are sent as they are,
         and what a user's sampler does with the noise is not known.
         """
-        is_plain = isinstance(self.sampler, Langevin)
-        return is_plain and self.plan.control == "none" and min(self.noise) > 0
-
-    def start(self, w: Float[Tensor, "K M"]) -> State:
-        """Make the sampler's state before a round's first step."""
-        if isinstance(self.sampler, Langevin):
-            return {}
-        joined = State()
-        for k, deviation in enumerate(self.noise):
-            plan = self.plan._replace(noise=deviation)
-            joined |= add_prefix(f"{k}.", self.sampler.start(w[k], plan))
-        return joined
-
-    def move(self, state: State, w: Float[Tensor, "K M"], gradient: Float[Tensor, "K M"]) -> State:
-        """Move the parameters of all clients in place; return the sampler's next state."""
-        if isinstance(self.sampler, Langevin):
-            return self.sampler.step(state, w, gradient, self.add_noise, self.plan)
-        joined = State()
-        for k, deviation in enumerate(self.noise):
-            before, plan = select_prefix(state, f"{k}."), self.plan._replace(noise=deviation)
-            after = self.sampler.step(
-                before, w[k], gradient[k], partial(self.add_noise_to, k), plan
-            )
-            joined |= add_prefix(f"{k}.", after)
-        return joined
-
-    def add_noise(self, target: Float[Tensor, "K M"], scale: float) -> None:
-        """Add `scale` times a fresh draw of a step's noise to the rows of all clients."""
-        for k in range(len(self.noise)):
-            self.add_noise_to(k, target[k], scale)
-
-    def add_noise_to(self, k: int, row: Float[Tensor, " M"], scale: float) -> None:
-        """Add `scale` times a fresh draw of client k's noise; without noise none is drawn."""
-        if deviation := self.noise[k] * scale:
-            draw = self.noise_buffer.normal_(generator=self.streams[k]).to(row.device)
-            row.add_(draw, alpha=deviation)
+        is_plain = self.sampler.bounds_information and self.plan.control == "none"
+        return is_plain and min(self.noise.deviations) > 0
 
 
 def list_trained_parameters(net: nn.Module) -> Int[Tensor, " M"] | None:
@@ -185,8 +209,8 @@ def moving_parameters(nets: FlatNet, is_encoder_frozen: bool) -> slice | Int[Ten
 
 
 def langevin_step(
-    nets: FlatNet, context: LangevinContext, state: State
-) -> tuple[State, dict[str, Float[Tensor, " K"]]]:
+    nets: FlatNet, context: LangevinContext, state: Any
+) -> tuple[Any, dict[str, Float[Tensor, " K"]]]:
     """Move K clients: w <- w - eta (g + decay w + kappa (w - received) + variate) + noise.
 
     Of another sampler than the plain one this is what it gets: the gradient with all that is added
@@ -207,14 +231,16 @@ def langevin_step(
     if plan.clip:
         measures["clipped"] = clip_gradient(gradients, plan.clip)
     if context.bounds_information:
-        measures["update-information"] = step_information(gradients, plan.rate, context.noise)
+        measures["update-information"] = step_information(
+            gradients, plan.rate, context.noise.deviations
+        )
     if plan.decay or plan.pull:
         gradients.add_(vectors, alpha=plan.decay + plan.pull)
     if plan.pull:
         gradients.add_(context.received, alpha=-plan.pull)
     if context.control_variate is not None:
         gradients.add_(context.control_variate)
-    next_state = context.move(state, vectors, gradients)
+    next_state = context.sampler.step(state, vectors, gradients, context.noise, plan)
     if isinstance(context.moving, Tensor):  # the vectors above are a copy, no view
         nets.vectors[:, context.moving] = vectors
     return next_state, measures

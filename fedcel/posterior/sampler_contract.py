@@ -31,7 +31,7 @@ class SamplerCase(NamedTuple):
         self, noise: float, gradient: Float[Tensor, " M"]
     ) -> tuple[Float[Tensor, " M"], int]:
         """Return how far a round of a constant gradient moves, and how often noise was added."""
-        plan = RoundPlan(_RATE, 0.0, 0.0, noise, False, 1.0, steps=self.steps)
+        plan = RoundPlan(_RATE, 0.0, 0.0, noise**2, False, 1.0, steps=self.steps)
         stream = torch.Generator().manual_seed(1)
         sampler, w = self.build(), torch.linspace(-1, 1, _SIZE)
         before, calls = w.clone(), 0

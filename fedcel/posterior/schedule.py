@@ -5,15 +5,13 @@ w <- w - eta (grad f_k + kappa (w - w_received)) + noise.
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Literal, NamedTuple
 
-import torch
 from pydantic import Field
 
 from fedcel.errors import SettingsError
 from fedcel.options import Fraction, Kind, Off, Options, Positive, part_name, part_words
-from fedcel.seeding import make_generator
 
 
 class Clock(NamedTuple):
@@ -213,10 +211,6 @@ class ChainSettings(Options):
         """Compute the last round of burn-in, from 0 to `rounds`."""
         return math.ceil(round(self.burn_in * rounds, 9))  # .55 of 100 is 55
 
-    def freezes_encoder(self, clock: Clock) -> bool:
-        """Whether the encoder stands still in a round."""
-        return clock.is_sampling and self.scope == "head"
-
     def is_sample_due(
         self, number: int, sampled: Sequence[int], autocorrelation: int | None
     ) -> bool:
@@ -230,25 +224,38 @@ class ChainSettings(Options):
 
 
 class RoundPlan(NamedTuple):
-    """One client's round in plain numbers."""
+    """Constants of a round, the same for all its clients but for the size of their noise.
+
+    Attributes:
+        rate: eta.
+        pull: kappa, the pull towards the received model.
+        decay: 1/(N s0^2), the pull towards 0.
+        noise_variance: Variance of the Langevin noise per step of a client that holds everything.
+        is_encoder_frozen: Whether only the head moves.
+        temperature: T.
+        clip: Largest norm of a step's gradient.
+        steps: Steps of a client.
+        control: Control variate of this round.
+        weights: Weight of each added loss, by its term's name.
+    """
 
     rate: float
-    """eta."""
     pull: float
-    """kappa, the pull towards the received model."""
     decay: float
-    """1/(N s0^2), the pull towards 0."""
-    noise: float
-    """The standard deviation of the client's own Langevin noise per step."""
+    noise_variance: float
     is_encoder_frozen: bool
     temperature: float
     clip: float | None = None
-    """The largest norm of a step's gradient."""
     steps: int = 1
     control: str = "none"
-    """The control variate of this round."""
     weights: Mapping[str, float] = {}
-    """Weight of each added loss, by its term's name."""
+
+    def noise(self, weight: float) -> float:
+        """Compute the standard deviation of the noise per step of a client of weight w_k.
+
+        Deltas are averaged by w_k, so each client adds 1/w_k times the variance.
+        """
+        return math.sqrt(self.noise_variance / weight)
 
 
 def temperature_ratio(rate: float, kappa: float, steps: int) -> float:
@@ -262,37 +269,31 @@ def temperature_ratio(rate: float, kappa: float, steps: int) -> float:
 
 
 def noise_variance(
-    *,
     rate: float,
     temperature: float,
     total: int,
-    weight: float,
+    *,
     kappa: float = 0.0,
     steps: int = 1,
     gain: float = 1.0,
 ) -> float:
-    """Compute the variance of the noise that gives a federation's chain temperature T.
-
-    Each client adds 1/w_k times the noise of a chain that holds all examples, since deltas are
-    averaged by w_k.
+    """Compute the variance of the noise that gives a chain of all examples temperature T.
 
     Args:
         rate: eta.
         temperature: T.
         total: N, the examples of all clients.
-        weight: w_k, of this client's delta.
         kappa: Pull of a prior around the received model, which cools the chain.
         steps: Steps of a round.
         gain: By which the server multiplies the mean delta.
 
     Returns:
-        Per step and parameter: 2 eta T/(N w_k), divided by gain and cooling.
+        Per step and parameter: 2 eta T/N, divided by gain and cooling.
 
     References:
         Welling and Teh, ICML 2011, eq. 4.
     """
-    ratio = temperature_ratio(rate, kappa, steps)
-    return 2 * rate * temperature / (total * gain * ratio) / weight
+    return 2 * rate * temperature / (total * gain * temperature_ratio(rate, kappa, steps))
 
 
 class RoundSchedule(NamedTuple):
@@ -305,8 +306,9 @@ class RoundSchedule(NamedTuple):
         chain: Burn-in, and what is sampled.
         temperature: T after burn-in.
         gain: Factor of the mean delta on the server.
-        weigh_losses: Weights of the added losses in a round, by their terms' names; its second
-            argument limits the gamma of the conditional entropy loss.
+        find_gamma: Share of the added losses' weights in a round.
+        cel_weight: Weight of the conditional entropy loss where gamma is 1.
+        defence_weight: Weight of the defence's loss there.
     """
 
     rounds: int
@@ -315,7 +317,9 @@ class RoundSchedule(NamedTuple):
     chain: ChainSettings
     temperature: float
     gain: float = 1.0
-    weigh_losses: Callable[[Clock, float | None], Mapping[str, float]] = lambda clock, limit: {}
+    find_gamma: Callable[[Clock, StepSize], float] = lambda clock, step_size: 1.0
+    cel_weight: float = 0.0
+    defence_weight: float = 0.0
 
     def clock(self, number: int) -> Clock:
         """Make the clock of round `number`, from 1."""
@@ -323,26 +327,19 @@ class RoundSchedule(NamedTuple):
 
     def freezes_encoder(self, number: int) -> bool:
         """Whether the encoder stands still in a round."""
-        return self.chain.freezes_encoder(self.clock(number))
+        return self.chain.scope == "head" and self.clock(number).is_sampling
 
     def gives_sample(self, number: int) -> bool:
         """Whether the model after a round may be a posterior sample; without noise none is."""
         return self.temperature > 0 and self.clock(number).is_sampling
 
     def plan(
-        self,
-        number: int,
-        weight: float,
-        total: int,
-        *,
-        gamma: float | None = None,
-        proximal: float = 0.0,
+        self, number: int, total: int, *, gamma: float | None = None, proximal: float = 0.0
     ) -> RoundPlan:
-        """Compute the constants of round `number`, from 1, for one client.
+        """Compute the constants of round `number`, from 1.
 
         Args:
             number: The round.
-            weight: w_k, which the server gives to the client's delta; 1: it holds everything.
             total: N, the training images of all clients.
             gamma: Upper limit of the conditional entropy loss's gamma, besides the ramp.
             proximal: Pull towards the received model besides the prior's, as of FedProx (Li et al.,
@@ -361,57 +358,19 @@ class RoundSchedule(NamedTuple):
                 "overshoot; lower local.rate, or raise prior.scale"
             )
         temperature = self.temperature * (1.0 if clock.is_sampling else self.chain.heat)
-        variance = noise_variance(
-            rate=eta,
-            temperature=temperature,
-            total=total,
-            weight=weight,
-            kappa=kappa,
-            steps=steps,
-            gain=self.gain,
-        )
+        ramp = self.find_gamma(clock, self.local.step_size)
+        cel_ramp = ramp if gamma is None else min(gamma, ramp)
         return RoundPlan(
             rate=eta,
             pull=kappa + proximal,
             decay=decay,
-            noise=math.sqrt(variance),
-            is_encoder_frozen=self.chain.freezes_encoder(clock),
+            noise_variance=noise_variance(
+                eta, temperature, total, kappa=kappa, steps=steps, gain=self.gain
+            ),
+            is_encoder_frozen=self.freezes_encoder(number),
             temperature=temperature,
             clip=None if self.local.clip == "none" else self.local.clip,
             steps=steps,
-            weights=self.weigh_losses(clock, gamma),
+            weights={"cel": self.cel_weight * cel_ramp, "defence": self.defence_weight * ramp},
             control=self.local.control if clock.is_sampling else "none",
         )
-
-
-def select_clients(seed: int, clients: int, per_round: int, number: int) -> list[int]:
-    """Draw the clients that train in a round.
-
-    Args:
-        seed: The run's.
-        clients: Clients of the run.
-        per_round: Clients drawn; 0: all.
-        number: The round, from 1.
-
-    Returns:
-        Their partitions, ascending.
-    """
-    if per_round in (0, clients):
-        return list(range(clients))
-    order = torch.randperm(clients, generator=make_generator(seed, "clients", number))
-    return sorted(order[:per_round].tolist())
-
-
-def weigh_clients(examples: Mapping[int, int], selected: Collection[int]) -> dict[int, float]:
-    """Compute the weights of the clients that take part in a round; unbiased over the draw.
-
-    Args:
-        examples: Partition -> N_k of all K clients.
-        selected: The m that take part.
-
-    Returns:
-        Partition -> w_k = (K/m) N_k/N.
-    """
-    total = sum(examples.values())
-    scale = len(examples) / len(selected)
-    return {client: scale * examples[client] / total for client in selected}

@@ -54,7 +54,7 @@ def load_state(memory: ClientMemory, number: int, expected: int | None) -> Store
 
 
 def keep_state(
-    memory: ClientMemory, number: int, state: State, start: StoredState, *, is_noisy: bool = False
+    memory: ClientMemory, number: int, state: State, start: StoredState, *, is_noisy: bool
 ) -> int:
     """Keep a client's state after a round, unless a diverged round left it.
 

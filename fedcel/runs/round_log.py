@@ -83,7 +83,7 @@ def describe_round(
     `scores` are of the new model on validation images, `diagnosis` is of the chain, where there is
     one. DivergedError where a score is not finite, though the model is.
     """
-    plan = schedule.plan(state.round, 1.0, report.total_examples, gamma=state.gamma)
+    plan = schedule.plan(state.round, report.total_examples, gamma=state.gamma)
     event: Event = {
         # First: what clients tell never replaces what the server measured.
         **{key: value for key, value in report.metrics.items() if key not in OF_THE_SERVER},

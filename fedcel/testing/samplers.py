@@ -13,6 +13,7 @@ from fedcel.federation import (
     advance_model,
     init_server_state,
     train_clients,
+    weigh_clients,
     weighted_sum,
 )
 from fedcel.nets import Cut, FlatNet, Mlp, SplitNet, build_net
@@ -21,8 +22,7 @@ from fedcel.posterior import (
     SAMPLER_CHECKS,
     RoundPlan,
     SamplerCase,
-    build_sampler,
-    weigh_clients,
+    make_client_sampler,
 )
 from fedcel.run_parts import build_server_parts
 from fedcel.seeding import make_generator, make_twice
@@ -79,7 +79,7 @@ def check_sampler(name: str, *, tolerance: float = 0.1) -> None:
         ContractError: A line of the contract does not hold.
     """
     local = make_settings(name, 1.0).local
-    hold_contract(SAMPLER_CHECKS, SamplerCase(lambda: build_sampler(local), local.steps))
+    hold_contract(SAMPLER_CHECKS, SamplerCase(lambda: make_client_sampler(local), local.steps))
     _check_posterior(name, tolerance)
     _check_mode(name)
     first, again = make_twice(lambda: next(run_chains(name, 1.0)))
@@ -120,12 +120,11 @@ def run_chains(
     state = init_server_state(torch.full_like(flat.vector, start))
     weights = weigh_clients(dict(enumerate(COUNTS)), list(range(len(COUNTS))))
     for number in range(1, ROUNDS + 1):
-        deltas = []
+        plan, deltas = server.schedule.plan(number, total), []
         for k, weight in weights.items():
-            plan = server.schedule.plan(number, weight, total)
             streams = partial(make_generator, seed, round_number=number, client=k)
-            client = ClientRound(images[k], plan, streams)
-            (update,) = train_clients(flat, state.model, [client], local=settings.local)
+            client = ClientRound(images[k], streams, plan.noise(weight))
+            (update,) = train_clients(flat, state.model, [client], plan=plan, local=settings.local)
             deltas.append(update.delta)
         delta = weighted_sum(deltas, list(weights.values()))
         state = advance_model(server, state, delta)
@@ -162,11 +161,11 @@ def _check_frozen_encoder(name: str) -> None:
     """After burn-in the head moves alone, every parameter of it; all stays finite."""
     net, stream = Mlp(features=6, width=9), torch.Generator().manual_seed(1)
     flat = FlatNet(build_net(net, (1, 4, 4), 3, stream, cut=Cut(0.1)))
-    plan = RoundPlan(0.1, 0.0, 0.0, 0.05, True, 1.0, steps=3)
+    plan = RoundPlan(0.1, 0.0, 0.0, 0.05**2, True, 1.0, steps=3)
     images = Images(torch.rand(12, 1, 4, 4, generator=stream), torch.arange(12) % 3)
     local = LocalSettings(sampler=name, steps=3, batch_size=4)
-    client = ClientRound(images, plan, partial(make_generator, 3))
-    (update,) = train_clients(flat, flat.vector.clone(), [client], local=local)
+    client = ClientRound(images, partial(make_generator, 3), plan.noise(1.0))
+    (update,) = train_clients(flat, flat.vector.clone(), [client], plan=plan, local=local)
     require(not update.delta[: flat.cut].any(), "after burn-in the encoder must stand still")
     head = update.delta[flat.cut :]
     is_moved = bool(head.all() and head.isfinite().all())

@@ -65,6 +65,8 @@ class Uploads:
     batch: int
     steps: int = 1
     """Local steps behind an upload."""
+    noise: float = 0.0
+    """Standard deviation of a client's Langevin noise per step."""
     terms: tuple[WeightedTerm, ...] = ()
     """Loss terms of clients next to cross-entropy."""
     name: str = "update"
@@ -99,9 +101,12 @@ class Uploads:
         batches = zip(torch.split(images, self.batch), torch.split(labels, self.batch), strict=True)
         for x, y in batches:
             seed = int(torch.randint(2**62, (), generator=generator))
-            client = ClientRound(Images(x, y), self.plan, partial(stream, seed))
+            client = ClientRound(Images(x, y), partial(stream, seed), self.noise)
             (update,) = train_clients(
-                self.flat, self.received, [client], local=local, terms=self.terms
+                *(self.flat, self.received, [client]),
+                plan=self.plan,
+                local=local,
+                terms=self.terms,
             )
             update = protect_update(self.updates, update, self.received, trained=trained)
             rows.append(update.delta.expand(len(y), -1))

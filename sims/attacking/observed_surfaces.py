@@ -183,13 +183,14 @@ def client_uploads(run: Run, attack_settings: AttackSettings) -> Uploads:
     """
     s, splits = run.settings, run.splits
     total = sum(len(part.y) for part in splits.clients)
-    share = 1 / s.clients
     is_first = attack_settings.received in ("first", "heated")
     number = 1 if is_first else max(1, burn_in_rounds(s))
     local = s.local.model_copy(update={"steps": attack_settings.local_steps})
-    plan = build_schedule(s)._replace(local=local).plan(number, share, total)
-    variance = noise_variance(rate=plan.rate, temperature=s.temperature, total=total, weight=share)
-    noise = math.sqrt(variance) if attack_settings.received == "heated" else 0.0
+    plan = build_schedule(s)._replace(local=local).plan(number, total)
+    noise = 0.0
+    if attack_settings.received == "heated":
+        variance = noise_variance(plan.rate, s.temperature, total)
+        noise = math.sqrt(variance / (1 / s.clients))
     flat = init_net(s, splits)
     parts = [splits.auxiliary, splits.training, splits.test]
     book = Images(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]))
@@ -200,11 +201,12 @@ def client_uploads(run: Run, attack_settings: AttackSettings) -> Uploads:
     terms = tuple(weigh_terms(build_terms(s), plan))
     attacker_x = (splits.auxiliary if len(splits.auxiliary.y) else book).x
     answers = predict(flat, [received], attacker_x, stream(s.seed, "expected")).probabilities
-    noisy = plan._replace(noise=noise)
-    batch = attack_settings.batch
-    steps = attack_settings.local_steps
     return Uploads(
-        flat, received, noisy, s.local, s.update, book, answers.mean(0), batch, steps, terms
+        *(flat, received, plan, s.local, s.update, book, answers.mean(0)),
+        batch=attack_settings.batch,
+        steps=attack_settings.local_steps,
+        noise=noise,
+        terms=terms,
     )
 
 

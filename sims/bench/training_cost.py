@@ -4,7 +4,7 @@ import statistics
 import time
 
 from fedcel.data import load_splits
-from fedcel.federation import RoundRequest, update_clients
+from fedcel.federation import RoundRequest, RoundTrainer
 from fedcel.losses.cel import NoCEL
 from fedcel.losses.defences import NoDefence
 from fedcel.named_tensors import State
@@ -49,5 +49,5 @@ def time_round(settings: Settings, state: State | None) -> tuple[float, State | 
     request = RoundRequest(number, flat.vector.clone(), total, {0: len(parts[0].y) / total})
     read_clock = time.process_time if fastest_device(flat.net) == CPU else time.perf_counter
     begin = read_clock()
-    (update,) = update_clients(run_parts, request, read_state=lambda client: state)
+    (update,) = RoundTrainer(run_parts, request, read_state=lambda client: state).train()
     return read_clock() - begin, update.state

@@ -9,9 +9,9 @@ from fedcel.federation import (
     ClientParts,
     ClientUpdate,
     RoundRequest,
+    RoundTrainer,
     compute_client_gradient,
     name_obstacle,
-    update_clients,
 )
 from fedcel.named_tensors import State
 from fedcel.runs import (
@@ -53,10 +53,16 @@ class ClientStates:
         return self._open(client).require_state(request.round_number, expected)
 
     def keep_state(
-        self, client: int, number: int, update: ClientUpdate, start: StoredState
+        self,
+        client: int,
+        number: int,
+        update: ClientUpdate,
+        start: StoredState,
+        *,
+        is_noisy: bool,
     ) -> ClientUpdate:
         """Keep a client's state after round `number`, and return its update without it."""
-        written = keep_state(self._open(client), number, update.state, start)
+        written = keep_state(self._open(client), number, update.state, start, is_noisy=is_noisy)
         self._states.pop(client, None)
         if written == number:
             self._states[client] = StoredState(number, update.state)  # now the last in their order
@@ -106,16 +112,18 @@ class LocalTrainer:
             starts[client] = self._states.load_state(client, request)
             return starts[client].state
 
-        updates = update_clients(
+        trainer = RoundTrainer(
             self._parts,
             request,
             read_state=read_state,
             at_once=self.at_once,
             report_obstacle=self._train_one_by_one,
         )
-        number = request.round_number
-        for client, update in zip(request.weights, updates, strict=True):
-            yield self._states.keep_state(client, number, update, starts.pop(client))
+        number, is_noisy = request.round_number, self._parts.update.noise > 0
+        for client, update in zip(request.weights, trainer.train(), strict=True):
+            yield self._states.keep_state(
+                client, number, update, starts.pop(client), is_noisy=is_noisy
+            )
 
     def _train_one_by_one(self, reason: str) -> None:
         self.at_once = 1

@@ -18,10 +18,10 @@ from fedcel.data import Images, load_splits
 from fedcel.federation import (
     ClientUpdate,
     RoundRequest,
+    RoundTrainer,
     begin_round,
     finish_round,
     init_server_state,
-    update_clients,
 )
 from fedcel.losses.cel import State
 from fedcel.run_parts import (
@@ -205,14 +205,14 @@ def train_round(settings: Settings, count: int) -> Work:
     states: dict[int, State] = {}
 
     def train() -> Iterator[ClientUpdate]:
-        updates = update_clients(
+        trainer = RoundTrainer(
             build_client_parts(settings),
             request,
             read_state=states.get,
             at_once=count,
             report_obstacle=refuse,
         )
-        for client, update in zip(request.weights, updates, strict=True):
+        for client, update in zip(request.weights, trainer.train(), strict=True):
             states[client] = update.state
             yield update
 

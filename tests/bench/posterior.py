@@ -19,7 +19,7 @@ from fedcel.nets.cut import Cut
 from fedcel.nets.flat_net import FlatNet
 from fedcel.nets.split_net import SplitNet
 from fedcel.posterior.chain import Chain
-from fedcel.posterior.langevin_step import Langevin, LangevinContext, langevin_step
+from fedcel.posterior.langevin_step import Langevin, LangevinContext, StepNoise, langevin_step
 from fedcel.posterior.schedule import RoundPlan
 from fedcel.settings import parse_settings
 from tests.bench.ratios import engine, line, rows
@@ -72,16 +72,14 @@ def ours() -> Callable[[], None]:
     """Return our steps: a gradient by autograd, a pull to 0, the posterior's noise."""
     flat = FlatNet(wide())
     noise = (2 * RATE * TEMPERATURE / EXAMPLES) ** 0.5
-    plan = RoundPlan(RATE, 0.0, 1 / (EXAMPLES * SCALE**2), noise, False, TEMPERATURE)
+    plan = RoundPlan(RATE, 0.0, 1 / (EXAMPLES * SCALE**2), noise**2, False, TEMPERATURE)
     stream = torch.Generator().manual_seed(0)
     context = LangevinContext(
         plan,
         slice(None),
         received=flat.vector.clone(),
         control_variate=None,
-        noise=[noise],
-        streams=[stream],
-        noise_buffer=torch.empty_like(flat.vector),
+        noise=StepNoise([noise], [stream], torch.empty_like(flat.vector)),
         sampler=Langevin(),
     )
     slopes = [torch.randn_like(p) for p in flat.net.parameters()]

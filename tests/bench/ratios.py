@@ -16,10 +16,10 @@ from torch.nn.functional import cross_entropy
 from fedcel.data import load_splits
 from fedcel.federation import (
     RoundRequest,
+    RoundTrainer,
     begin_round,
     finish_round,
     init_server_state,
-    update_clients,
 )
 from fedcel.federation.local_steps import draw_batches
 from fedcel.run_parts import (
@@ -90,7 +90,7 @@ def engine(settings: Settings, number: int = 1) -> Callable[[], None]:
     request = begin_round(build_server_parts(settings), state, examples)
 
     def work() -> None:
-        updates = update_clients(build_client_parts(settings), request)
+        updates = RoundTrainer(build_client_parts(settings), request).train()
         finish_round(build_server_parts(settings), state, request, updates, cut=flat.cut)
 
     return work
@@ -115,7 +115,8 @@ def bare(settings: Settings, number: int = 1) -> Callable[[], None]:
             order = draw_batches(y, settings.local, make_generator(0, "batch", number, client))
             stream = make_generator(0, "cut", number, client)
             kicks = make_generator(0, "langevin", number, client)
-            plan = build_schedule(settings).plan(number, len(y) / total, total)
+            plan = build_schedule(settings).plan(number, total)
+            deviation = plan.noise(len(y) / total)
             for batch in order:
                 z = net.encoder(x[batch])
                 noisy = z + net.cut.sigma * torch.randn(z.shape, generator=stream)
@@ -123,9 +124,9 @@ def bare(settings: Settings, number: int = 1) -> Callable[[], None]:
                 grads = torch.autograd.grad(loss, parameters)
                 with torch.no_grad():
                     torch._foreach_add_(parameters, grads, alpha=-plan.rate)
-                    if plan.noise:
+                    if deviation:
                         xi = [torch.randn(p.shape, generator=kicks) for p in start]
-                        torch._foreach_add_(parameters, xi, alpha=plan.noise)
+                        torch._foreach_add_(parameters, xi, alpha=deviation)
             with torch.no_grad():
                 delta = torch._foreach_sub(parameters, start)
                 torch._foreach_add_(mean, delta, alpha=len(y) / total)
@@ -141,10 +142,10 @@ def client(settings: Settings) -> Callable[[], None]:
         build_client_parts(settings),
         RoundRequest(70, flat.vector.clone(), 997, {0: 0.1}),
     )
-    (first,) = update_clients(parts, request)
+    (first,) = RoundTrainer(parts, request).train()
 
     def work() -> None:
-        list(update_clients(parts, request, read_state=lambda client: first.state))
+        list(RoundTrainer(parts, request, read_state=lambda client: first.state).train())
 
     return work
 

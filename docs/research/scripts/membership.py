@@ -252,7 +252,7 @@ def observe_uploads(
             confidences.append(scale_confidence(logs, images.y))
         flat.load(received)
         expected = received.new_zeros(flat.net.answer(flat.net.encode(images.x[:1])).shape[1])
-        plan = build_schedule(settings).plan(number, 1.0, len(images.y))
+        plan = build_schedule(settings).plan(number, len(images.y))
         uploads = Uploads(
             flat, received, plan, settings.local, settings.update, images, expected, batch=1
         )

@@ -33,7 +33,8 @@ class Wary(PosteriorStrategy):
 
     def _adds_noise(self) -> bool:
         """Whether clients add Langevin noise in this round."""
-        return self.request is not None and self.parts.plan(self.request).noise > 0
+        plan = self.request.plan(self.parts.schedule) if self.request else None
+        return plan is not None and plan.noise_variance > 0
 
     def step(self, delta: ArrayRecord) -> ArrayRecord:
         """Turn the mean delta into the next model."""

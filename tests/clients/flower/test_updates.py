@@ -23,7 +23,7 @@ from fedcel.runs import run_folder
 from fedcel.settings import parse_settings
 from sims.engines import local
 from sims.engines.simulate import simulate
-from tests.fedcel.federation.one_client import update_one
+from tests.fedcel.train_one import update_one
 from tests.sims.small import CLUSTERED
 
 QUIET: dict[str, object] = {

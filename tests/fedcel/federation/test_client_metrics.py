@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from fedcel.federation import declare_scores, summarise_metrics
 from fedcel.federation.client_metrics import HELD, LEAD
-from fedcel.federation.client_update import RoundRequest
+from fedcel.federation.round_trainer import RoundRequest
 from fedcel.losses import MetricRange
 from fedcel.losses.cel import CEL, GoalControl, move_control
 from fedcel.metrics import calibration
 from fedcel.privacy import LabelledLogits, LaplaceAnswers, measure_utility
 from fedcel.run_parts import build_workspace_net, declare_metrics
 from fedcel.settings import parse_settings
-from tests.fedcel.federation.one_client import update_one
+from tests.fedcel.train_one import update_one
 
 KINDS = sorted(CEL.kinds.keys() - {":"})
 SPREAD = {

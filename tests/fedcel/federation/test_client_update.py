@@ -12,7 +12,7 @@ from fedcel.federation import (
 from fedcel.privacy import UpdateSettings
 from fedcel.run_parts import build_client_parts, build_workspace_net
 from fedcel.settings import parse_settings
-from tests.fedcel.federation.one_client import update_one
+from tests.fedcel.train_one import update_one
 
 
 def test_a_small_client_gives_its_gradient_under_a_narrow_prior() -> None:

@@ -11,10 +11,10 @@ from fedcel.errors import NetError, PluginError
 from fedcel.federation import (
     ClientUpdate,
     RoundRequest,
+    RoundTrainer,
     ServerState,
     begin_round,
     finish_round,
-    update_clients,
 )
 from fedcel.run_parts import (
     build_client_parts,
@@ -24,7 +24,7 @@ from fedcel.run_parts import (
     select_client_images,
 )
 from fedcel.settings import Settings, parse_settings
-from tests.fedcel.federation.test_update_clients import compare
+from tests.fedcel.federation.test_round_trainer import compare
 
 HERE = __name__
 BASE = {
@@ -69,12 +69,12 @@ def make_frozen_net(
 
 def train(settings: Settings, request: RoundRequest, *, at_once: bool) -> Iterator[ClientUpdate]:
     """Train the clients of a round by either of the two ways."""
-    return update_clients(
+    return RoundTrainer(
         build_client_parts(settings),
         request,
         at_once=settings.clients if at_once else 1,
         report_obstacle=pytest.fail,
-    )
+    ).train()
 
 
 def begin(settings: Settings) -> tuple[ServerState, RoundRequest]:
@@ -92,7 +92,7 @@ def begin(settings: Settings) -> tuple[ServerState, RoundRequest]:
         {},
         {"prior.mode": "fixed"},
         {"local.clip": 0.1, "prior.scale": 1.0},
-        {"local.sampler": "tests.fedcel.federation.test_update_clients:make_heavy"},
+        {"local.sampler": "tests.fedcel.federation.test_round_trainer:make_heavy"},
         {"update.clip": 1.0, "update.noise": 1.0, "temperature": 0.0},
     ],
     ids=["plain", "priors", "clip", "sampler", "update noise"],

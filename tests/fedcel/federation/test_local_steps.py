@@ -23,10 +23,10 @@ from fedcel.nets.flat_net import FlatNet
 from fedcel.posterior.schedule import RoundPlan
 from fedcel.seeding import make_generator
 from fedcel.settings import LocalSettings
-from tests.fedcel.federation.one_client import train_one
 from tests.fedcel.losses.cel.gates import Attention
 from tests.fedcel.losses.single import bind_rival, cel_term, defence_term, single
 from tests.fedcel.test_torch_state import STATES
+from tests.fedcel.train_one import train_one
 
 PLAIN = RoundPlan(0.3, 0.0, 0.0, 0.0, False, 0.0)
 LOCAL = LocalSettings(steps=7, batch_size=5)
@@ -117,11 +117,11 @@ def test_the_scale_of_the_noise_is_trained_with_the_encoder(shape: str) -> None:
 def test_depends_on_its_arguments_alone() -> None:
     """A workspace that was used before, and global random state, change nothing."""
     received = flat_net().vector.clone()
-    first = update(PLAIN._replace(noise=0.01), received).delta
+    first = update(PLAIN._replace(noise_variance=0.01**2), received).delta
     torch.rand(3)
     used = flat_net()
     used.load(torch.ones_like(received))
-    plan = PLAIN._replace(noise=0.01)
+    plan = PLAIN._replace(noise_variance=0.01**2)
     second = train_one(
         used, received, Images(*data()), plan=plan, local=LOCAL, streams=streams
     ).delta
@@ -130,7 +130,7 @@ def test_depends_on_its_arguments_alone() -> None:
 
 def test_langevin_noise_has_the_planned_deviation() -> None:
     """With a vanishing rate the delta is the sum of `steps` noises; 40 clients, within 5 %."""
-    plan, received = PLAIN._replace(rate=1e-12, noise=0.02), flat_net().vector.clone()
+    plan, received = PLAIN._replace(rate=1e-12, noise_variance=0.02**2), flat_net().vector.clone()
     deltas = [
         train_one(
             flat_net(),
@@ -163,7 +163,9 @@ def test_priors_pull_towards_the_received_model_and_zero() -> None:
 def test_a_frozen_encoder_does_not_move_and_the_head_does() -> None:
     """The delta is exactly 0 on the encoder, with Langevin noise on."""
     flat = flat_net()
-    delta = update(PLAIN._replace(is_encoder_frozen=True, noise=0.1), flat.vector.clone()).delta
+    delta = update(
+        PLAIN._replace(is_encoder_frozen=True, noise_variance=0.01), flat.vector.clone()
+    ).delta
     assert not delta[: flat.cut].any()
     assert delta[flat.cut :].all()
 

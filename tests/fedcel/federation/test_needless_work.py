@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedcel.federation import RoundRequest, client_update, update_clients
+from fedcel.federation import RoundRequest, RoundTrainer, round_trainer
 from fedcel.losses.cel import Cluster, Gated, Hybrid, MutualInformation, Plain
 from fedcel.run_parts import build_client_parts, build_workspace_net
 from fedcel.settings import Settings, parse_settings
@@ -37,7 +37,7 @@ def train_clients(settings: Settings, number: int, at_once: int) -> None:
     weights = dict.fromkeys(range(settings.clients), 0.25)
     request = RoundRequest(number, model, 1000, weights)
     parts = build_client_parts(settings)
-    list(update_clients(parts, request, at_once=at_once, report_obstacle=pytest.fail))
+    list(RoundTrainer(parts, request, at_once=at_once, report_obstacle=pytest.fail).train())
 
 
 WAYS = pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def list_drawn(
 ) -> set[str]:
     """Train a round; return the purposes whose random streams were drawn from."""
     streams: list[tuple[str, torch.Generator, torch.Tensor]] = []
-    make = client_update.make_generator
+    make = round_trainer.make_generator
 
     def record(seed: int, purpose: str, *rest: int) -> torch.Generator:
         generator = make(seed, purpose, *rest)
@@ -61,7 +61,7 @@ def list_drawn(
 
     build_workspace_net(settings)
     with monkeypatch.context() as patch:
-        patch.setattr(client_update, "make_generator", record)
+        patch.setattr(round_trainer, "make_generator", record)
         train(settings, number)
     return {
         purpose for purpose, stream, start in streams if not torch.equal(stream.get_state(), start)

@@ -14,9 +14,8 @@ from fedcel.federation import (
     begin_round,
     finish_round,
     init_server_state,
-    robust_aggregation,
 )
-from fedcel.federation.robust_aggregation import combine_deltas, geometric_median
+from fedcel.federation.aggregation import combine_deltas, geometric_median
 from fedcel.run_parts import (
     build_client_parts,
     build_server_parts,
@@ -57,7 +56,7 @@ def test_blocks_of_coordinates_change_nothing(monkeypatch: pytest.MonkeyPatch) -
     """Three columns at a time or all at once."""
     deltas = some(1, width=8)
     in_one_block = combined(deltas)
-    monkeypatch.setattr(robust_aggregation, "_BLOCK", 3)
+    monkeypatch.setattr(aggregation, "_BLOCK", 3)
     assert torch.equal(combined(deltas), in_one_block)
 
 

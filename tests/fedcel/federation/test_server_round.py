@@ -61,6 +61,17 @@ def test_a_round_adds_the_weighted_deltas() -> None:
     assert trainer.requests[0].gradient is None
 
 
+@pytest.mark.parametrize("gap", [0.0, 1e-3])
+def test_drift_of_clients_that_agree_does_not_cancel(gap: float) -> None:
+    """Updates of length 200 that differ by 2 gap in each of 40 000 values, or not at all."""
+    request = RoundRequest(1, torch.zeros(40_000), 100, {0: 0.5, 1: 0.5})
+    deltas = (torch.full((40_000,), 1.0 + sign * gap) for sign in (-1, 1))
+    updates = (ClientUpdate(delta, delta, {}, {}) for delta in deltas)
+    state = init_server_state(request.model)
+    _, report = finish_round(build_server_parts(settings()), state, request, updates, cut=0)
+    assert report.metrics["client-drift"] == pytest.approx(200 * gap, rel=1e-3)
+
+
 def test_a_fresh_control_variate_is_the_mean_gradient() -> None:
     """.3 * 1 + .6 * 2 = 1.5, asked for before the round while sampling."""
     trainer = KnownTrainer()

@@ -13,7 +13,7 @@ from fedcel.losses.cel import Plain, PlainCEL, State, Term
 from fedcel.losses.defences import NoPeek
 from fedcel.run_parts import build_terms, build_workspace_net
 from fedcel.settings import parse_settings
-from tests.fedcel.federation.one_client import update_one
+from tests.fedcel.train_one import update_one
 
 RAW: dict[str, Any] = {
     "clients": 2,

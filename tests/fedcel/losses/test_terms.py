@@ -26,7 +26,7 @@ from fedcel.losses.defences import CEB, Adversarial, LearnedNoise, NoPeek
 from fedcel.losses.protocol import FeatureBatches, FeatureReader, StackedFeatures, State, Term
 from fedcel.losses.terms import JOINT
 from fedcel.nets import Cut, FlatNet, SplitNet
-from fedcel.posterior import LangevinContext, RoundPlan, build_sampler
+from fedcel.posterior import LangevinContext, RoundPlan, StepNoise, build_sampler
 from fedcel.settings import LocalSettings
 from tests.fedcel.losses.single import bind_rival, cel_term, defence_term, single
 
@@ -47,9 +47,11 @@ def plain_steps(nets: FlatNet, rate: float = 1.0) -> LangevinContext:
         moving=slice(None),
         received=nets.vector.clone(),
         control_variate=None,
-        noise=[0.0] * nets.count,
-        streams=[torch.Generator() for _ in range(nets.count)],
-        noise_buffer=torch.empty_like(nets.vector),
+        noise=StepNoise(
+            [0.0] * nets.count,
+            [torch.Generator() for _ in range(nets.count)],
+            torch.empty_like(nets.vector),
+        ),
         sampler=build_sampler(LocalSettings()),
     )
 

@@ -14,7 +14,7 @@ from fedcel.settings import LocalSettings, NetSettings
 from tests.fedcel.elsewhere import ELSEWHERE, Elsewhere
 from tests.fedcel.nets.test_device import CLASSES, FEATURES, LOSSES, SHAPE, weighted_cel
 
-PLAN = RoundPlan(0.1, 0.1, 0.1, 0.01, False, 1.0, clip=1.0)
+PLAN = RoundPlan(0.1, 0.1, 0.1, 0.0, False, 1.0, clip=1.0)
 LOCAL = LocalSettings(steps=6, batch_size=12, augment="affine-flip", balance=True)
 
 
@@ -30,7 +30,7 @@ def train(
     states: list[State | None] = [None] * count
     for number in (1, 2):
         clients = [begin(k, number, states[k], variate) for k in range(count)]
-        updates = train_clients(nets, received, clients, local=LOCAL, terms=[term])
+        updates = train_clients(nets, received, clients, plan=PLAN, local=LOCAL, terms=[term])
         states = [update.state for update in updates]
     return updates
 
@@ -40,8 +40,8 @@ def begin(client: int, number: int, state: State | None, variate: torch.Tensor) 
     x = torch.rand(24, *SHAPE, generator=make_generator(client, "x"))
     return ClientRound(
         Images(x, torch.arange(24) % 3),
-        PLAN._replace(noise=0.01 * (client + 1)),
         lambda purpose: make_generator(number, purpose, client=client),
+        0.01 * (client + 1),
         state,
         variate,
     )

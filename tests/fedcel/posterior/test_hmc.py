@@ -13,7 +13,6 @@ from fedcel.metrics import calibration
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_net import FlatNet
 from fedcel.nets.split_net import SplitNet
-from fedcel.posterior.schedule import RoundPlan
 from fedcel.settings import DataSettings
 from tests.fedcel.posterior.truth import Change, Federation, settings
 
@@ -88,10 +87,10 @@ def chain(change: Change | None = None, rounds: int = 60, **more: object) -> Ten
     return torch.cat([weight.view(-1, 10, 64), bias[:, :, None]], 2)
 
 
-def naive(plan: RoundPlan, client: int) -> RoundPlan:
+def naive(noise: float, client: int) -> float:
     """Draw noise as if each client held all examples."""
     counts = [len(part.y) for part in digits().clients]
-    return plan._replace(noise=plan.noise * math.sqrt(counts[client] / sum(counts)))
+    return noise * math.sqrt(counts[client] / sum(counts))
 
 
 @pytest.mark.long

@@ -14,9 +14,9 @@ from fedcel.posterior.protocol import NoiseAdder
 from fedcel.posterior.schedule import RoundPlan
 from fedcel.seeding import make_generator
 from fedcel.settings import LocalSettings, parse_settings
-from tests.fedcel.federation.one_client import train_one
+from tests.fedcel.train_one import train_one
 
-PLAN = RoundPlan(0.3, 0.0, 0.0, 0.02, False, 1.0, steps=4)
+PLAN = RoundPlan(0.3, 0.0, 0.0, 0.02**2, False, 1.0, steps=4)
 
 
 class Counting:
@@ -60,7 +60,7 @@ def delta(name: str, plan: RoundPlan = PLAN) -> torch.Tensor:
 def test_a_users_sampler_moves_and_is_given_the_noise() -> None:
     """-(0 + 1 + 2 + 3) for each parameter, and four draws of half the planned deviation of .02."""
     assert torch.allclose(
-        delta(f"{__name__}:Counting", PLAN._replace(noise=0.0)), torch.tensor(-6.0)
+        delta(f"{__name__}:Counting", PLAN._replace(noise_variance=0.0)), torch.tensor(-6.0)
     )
     noise = delta(f"{__name__}:Counting") + 6
     assert noise.std().item() == pytest.approx(0.5 * 0.02 * 4**0.5, rel=0.1)

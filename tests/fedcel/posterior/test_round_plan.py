@@ -3,12 +3,7 @@
 import pytest
 
 from fedcel.errors import SettingsError
-from fedcel.posterior.schedule import (
-    noise_variance,
-    select_clients,
-    temperature_ratio,
-    weigh_clients,
-)
+from fedcel.posterior.schedule import RoundPlan, noise_variance, temperature_ratio
 from fedcel.run_parts import build_schedule
 from fedcel.settings import (
     ConsistentPrior,
@@ -55,31 +50,14 @@ def test_rate_falls_by_a_cosine_until_burn_in_ends() -> None:
 
 def test_heat_and_freeze_begin_with_sampling() -> None:
     """Burn-in is annealed without noise by default; then T = 1 on a frozen encoder."""
-    before, after = build_schedule(S).plan(80, 0.1, 1000), build_schedule(S).plan(81, 0.1, 1000)
-    assert (before.noise, before.is_encoder_frozen, before.temperature) == (0, False, 0)
-    assert after.noise > 0
+    before, after = build_schedule(S).plan(80, 1000), build_schedule(S).plan(81, 1000)
+    assert (before.noise_variance, before.is_encoder_frozen, before.temperature) == (0, False, 0)
+    assert after.noise_variance > 0
     assert after.is_encoder_frozen
     assert after.temperature == 1
     assert before.weights == {"cel": 2.0, "defence": 0.0}
     assert burn_in_rounds(S) == 80
     assert burn_in_rounds(parse_settings({"rounds": 100, "chain.burn-in": 0.55})) == 55
-
-
-def test_shares_are_unbiased_over_the_draw() -> None:
-    """Everybody: N_k/N. A part: K/m times that, so that the mean over all draws is N_k/N."""
-    examples = {0: 10, 1: 30, 2: 60}
-    assert weigh_clients(examples, [0, 1, 2]) == pytest.approx({0: 0.1, 1: 0.3, 2: 0.6})
-    pairs = [[0, 1], [0, 2], [1, 2]]
-    mean = sum(weigh_clients(examples, pair).get(0, 0) for pair in pairs) / 3
-    assert mean == pytest.approx(0.1)
-
-
-def test_clients_are_drawn_anew_each_round_and_repeatably() -> None:
-    """Three of eight, sorted, different in some round, the same when asked again."""
-    draws = [select_clients(0, 8, 3, number) for number in range(1, 20)]
-    assert draws == [select_clients(0, 8, 3, number) for number in range(1, 20)]
-    assert all(len(set(draw)) == 3 and draw == sorted(draw) for draw in draws)
-    assert {client for draw in draws for client in draw} == set(range(8))
 
 
 def test_decay_is_a_power_law_that_meets_its_end() -> None:
@@ -114,9 +92,9 @@ def test_a_burn_in_too_short_to_fall_in_samples_at_the_last_rate(
 def test_steps_that_would_overshoot_are_refused() -> None:
     """The prior at 0 and the pull of FedProx count, too."""
     with pytest.raises(SettingsError, match="would overshoot"):
-        build_schedule(parse_settings({"prior.scale": 0.01})).plan(1, 1.0, 1000)
+        build_schedule(parse_settings({"prior.scale": 0.01})).plan(1, 1000)
     with pytest.raises(SettingsError, match="would overshoot"):
-        build_schedule(parse_settings({"prior.mode": "none"})).plan(1, 1.0, 1000, proximal=2.0)
+        build_schedule(parse_settings({"prior.mode": "none"})).plan(1, 1000, proximal=2.0)
 
 
 def test_consistent_prior_goes_back_the_stated_share_of_a_round() -> None:
@@ -136,10 +114,10 @@ def test_fixed_prior_is_the_gaussians_gradient_per_example() -> None:
 
 def test_the_noise_grows_as_the_share_falls() -> None:
     """2 eta T/(N w_k): halving w_k doubles the variance."""
-    base = noise_variance(rate=0.1, temperature=2.0, total=100, weight=1.0)
+    base = noise_variance(0.1, 2.0, 100)
     assert base == pytest.approx(0.004)
-    half = noise_variance(rate=0.1, temperature=2.0, total=100, weight=0.5)
-    assert half == pytest.approx(2 * base)
+    plan = RoundPlan(0.1, 0.0, 0.0, base, False, 2.0)
+    assert plan.noise(0.5) ** 2 == pytest.approx(2 * base)
 
 
 def test_moving_prior_is_compensated() -> None:
@@ -148,5 +126,5 @@ def test_moving_prior_is_compensated() -> None:
     assert temperature_ratio(0.1, 2.0, 1) == 1
     ratio = temperature_ratio(0.1, 1.0, 20)
     assert ratio == pytest.approx((1 + 0.9**20) / 1.9)
-    cooled = noise_variance(rate=0.1, temperature=1.0, total=10, weight=1.0, kappa=1.0, steps=20)
+    cooled = noise_variance(0.1, 1.0, 10, kappa=1.0, steps=20)
     assert cooled == pytest.approx(0.02 / ratio)

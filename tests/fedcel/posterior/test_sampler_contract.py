@@ -6,7 +6,7 @@ from torch import Tensor
 
 from fedcel.errors import FailedError, PluginError
 from fedcel.losses.cel import State
-from fedcel.posterior import NoiseAdder, RoundPlan, build_sampler
+from fedcel.posterior import NoiseAdder, RoundPlan, StepNoise, build_sampler
 from fedcel.settings import LocalSettings
 
 
@@ -63,7 +63,7 @@ class Private(Steps):
         self, state: State, w: Tensor, gradient: Tensor, add_noise: NoiseAdder, plan: RoundPlan
     ) -> State:
         """Add to the noise."""
-        w.add_(torch.randn(w.shape), alpha=plan.noise)
+        w.add_(torch.randn(w.shape), alpha=plan.noise(1.0))
         return super().step(state, w, gradient, add_noise, plan)
 
 
@@ -113,6 +113,7 @@ def test_a_sampler_that_fails_later_is_named() -> None:
     """FailedError, with the user's file and line."""
     sampler = build_sampler(LocalSettings(sampler=f"{__name__}:Limited"))
     plan = RoundPlan(0.1, 0.0, 0.0, 0.0, False, 1.0, steps=1)
+    noise = StepNoise([0.0], [torch.Generator()], torch.empty(3))
     words = r"Limited' failed: ArithmeticError: beyond the limit \(.*test_sampler_contract.py, line"
     with pytest.raises(FailedError, match=words):
-        sampler.step({}, torch.full((3,), 8.0), torch.ones(3), lambda *_: None, plan)
+        sampler.step([{}], torch.full((1, 3), 8.0), torch.ones(1, 3), noise, plan)

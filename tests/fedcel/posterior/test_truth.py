@@ -8,7 +8,7 @@ import torch
 from scipy.linalg import solve_discrete_lyapunov
 from torch import Tensor
 
-from fedcel.posterior.schedule import RoundPlan, temperature_ratio
+from fedcel.posterior.schedule import temperature_ratio
 from tests.fedcel.posterior.truth import Federation, lines, settings
 
 COUNTS = [5, 10, 20, 40, 80]
@@ -46,9 +46,9 @@ def test_conjugate_gaussian(steps: int, rounds: int, burn: int) -> None:
     assert variance == pytest.approx(1 / (1 - RATE / 2), rel=0.03)
 
 
-def naive(plan: RoundPlan, client: int) -> RoundPlan:
+def naive(noise: float, client: int) -> float:
     """Draw noise as if each client held all examples: by N, not by N w_k."""
-    return plan._replace(noise=plan.noise * math.sqrt(COUNTS[client] / TOTAL))
+    return noise * math.sqrt(COUNTS[client] / TOTAL)
 
 
 def test_noise_by_n_alone_misses_by_the_sum_of_squared_shares() -> None:
@@ -195,8 +195,8 @@ def by_n_alone(federation: Federation) -> Federation:
     """Return the federation with the common mistake, whatever its clients."""
     counts = [len(y) for _, y in federation.parts]
 
-    def wrong(plan: RoundPlan, client: int) -> RoundPlan:
-        return plan._replace(noise=plan.noise * math.sqrt(counts[client] / sum(counts)))
+    def wrong(noise: float, client: int) -> float:
+        return noise * math.sqrt(counts[client] / sum(counts))
 
     return dataclasses.replace(federation, change=wrong)
 

@@ -17,9 +17,10 @@ from torch import Tensor
 from clients import make_client_app
 from clients.flower import client_app, posterior_client
 from fedcel.data import Images
-from fedcel.federation import ClientParts, init_server_state, server_round
+from fedcel.federation import init_server_state, server_round
 from fedcel.federation.aggregation import renormalise_weights
 from fedcel.nets.flat_net import to_arrays
+from fedcel.posterior import RoundPlan
 from fedcel.run_parts import build_server_parts
 from fedcel.testing.message_identity import allow_messages
 from strategies import PosteriorStrategy
@@ -117,10 +118,8 @@ def test_noise_by_a_drawn_clients_own_images_is_too_hot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By N_k in the place of N w_k: K/m = 2 times the variance, which the line above refuses."""
-    right = ClientParts.plan
-    monkeypatch.setattr(
-        ClientParts, "plan", lambda parts, request, weight: right(parts, request, weight / 2)
-    )
+    right = RoundPlan.noise
+    monkeypatch.setattr(RoundPlan, "noise", lambda plan, weight: right(plan, weight / 2))
     _, covariance = missed(federation(40, DRAWN), tmp_path, monkeypatch)
     assert covariance == pytest.approx(1, rel=0.1)
 

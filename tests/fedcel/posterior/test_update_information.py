@@ -6,17 +6,23 @@ import pytest
 import torch
 
 from fedcel.data import Images
-from fedcel.plugins import PartName
-from fedcel.posterior import LangevinContext, RoundPlan, Sampler, step_information
-from fedcel.posterior.langevin_step import Langevin, guard_sampler
+from fedcel.posterior import (
+    ClientByClient,
+    Langevin,
+    LangevinContext,
+    RoundPlan,
+    StackedSampler,
+    StepNoise,
+    step_information,
+)
 from fedcel.seeding import make_generator
 from fedcel.settings import LocalSettings
-from tests.fedcel.federation.one_client import train_one
 from tests.fedcel.posterior.truth import lines, settings
+from tests.fedcel.train_one import train_one
 
 RATE, STEPS, NOISE, PULL = 0.1, 8, 0.05, 0.7
 CHAINS = 20_000
-PLAN = RoundPlan(RATE, PULL, 0.0, NOISE, False, 1.0, steps=STEPS)
+PLAN = RoundPlan(RATE, PULL, 0.0, NOISE**2, False, 1.0, steps=STEPS)
 
 
 def measure_bound(target: float, plan: RoundPlan = PLAN) -> float:
@@ -90,20 +96,20 @@ def test_several_clients() -> None:
     assert step_information(gradient[:1], 0.5, [1.0]).item() == pytest.approx(0.125 * 5)
 
 
-def has_bound(plan: RoundPlan, noise: list[float], sampler: Sampler) -> bool:
+def has_bound(plan: RoundPlan, deviations: list[float], sampler: StackedSampler) -> bool:
     """Return whether a step of clients of two parameters says anything."""
-    streams = [torch.Generator().manual_seed(k) for k in range(len(noise))]
-    received, buffer = torch.zeros(2), torch.empty(2)
-    context = LangevinContext(plan, slice(None), received, None, noise, streams, buffer, sampler)
+    streams = [torch.Generator().manual_seed(k) for k in range(len(deviations))]
+    noise = StepNoise(deviations, streams, torch.empty(2))
+    context = LangevinContext(plan, slice(None), torch.zeros(2), None, noise, sampler)
     return context.bounds_information
 
 
 def test_what_has_no_bound() -> None:
     """A client without noise, gradients sent as they are, a user's sampler: nothing is said."""
-    own = guard_sampler(PartName("local.sampler", "own:sampler", "check_sampler"), Langevin())
+    own = ClientByClient(Langevin())
     assert has_bound(PLAN, [NOISE, NOISE], Langevin())
     assert not has_bound(PLAN, [NOISE, 0.0], Langevin())
     assert not has_bound(PLAN, [NOISE, NOISE], own)
     assert not has_bound(PLAN._replace(control="fresh"), [NOISE, NOISE], Langevin())
     with pytest.raises(KeyError, match="update-information"):
-        measure_bound(0.3, PLAN._replace(noise=0.0))
+        measure_bound(0.3, PLAN._replace(noise_variance=0.0))

@@ -19,9 +19,8 @@ from fedcel.data import Images
 from fedcel.federation import (
     ClientParts,
     ClientRound,
-    RoundRequest,
+    RoundTrainer,
     ServerState,
-    client_update,
     init_server_state,
     play_round,
 )
@@ -29,12 +28,11 @@ from fedcel.named_tensors import State
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_net import FlatNet
 from fedcel.nets.split_net import SplitNet
-from fedcel.posterior.schedule import RoundPlan
 from fedcel.run_parts import build_client_parts, build_server_parts
 from fedcel.settings import Settings, parse_settings
 from sims.engines.client_trainers import LocalTrainer
 
-Change = Callable[[RoundPlan, int], RoundPlan]
+Change = Callable[[float, int], float]
 
 
 class Lines(nn.Module):
@@ -62,24 +60,22 @@ class Federation:
     parts: list[tuple[Tensor, Tensor]]
     flat: FlatNet
     settings: Settings
-    change: Change = lambda plan, client: plan
-    """Turns a client's plan into a wrong one."""
+    change: Change = lambda noise, client: noise
+    """Turns the deviation of a client's noise into a wrong one."""
 
     def models(self) -> Iterator[Tensor]:
         """Yield the global models (P,) round by round, as engine and clients make them.
 
-        Only the images, the net and, where `change` makes a plan wrong, the plan are the test's.
+        Only the images, the net and, where `change` makes it wrong, the noise are the test's.
         """
-        prepare = client_update.prepare_client
+        prepare = RoundTrainer.prepare_client
 
-        def change(
-            parts: ClientParts, request: RoundRequest, client: int, state: State | None
-        ) -> ClientRound:
-            prepared = prepare(parts, request, client, state)
-            return prepared._replace(plan=self.change(prepared.plan, client))
+        def change(trainer: RoundTrainer, client: int, state: State | None) -> ClientRound:
+            prepared = prepare(trainer, client, state)
+            return prepared._replace(noise=self.change(prepared.noise, client))
 
         with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch_client:
-            patch_client.setattr(client_update, "prepare_client", change)
+            patch_client.setattr(RoundTrainer, "prepare_client", change)
             for state in looped(self, Path(folder)):
                 yield state.model.clone()
 

@@ -49,12 +49,9 @@ def uploads(batch: int = 1, sigma: float = 0.0, noise: float = 0.0, name: str = 
     with torch.no_grad():
         expected = net.answer(net.encode(known.x)).softmax(1).mean(0)
     book = Images(torch.cat([known.x, targets.x]), torch.cat([known.y, targets.y]))
-    asked = (
-        build_schedule(parse_settings({}))
-        .plan(1, 1 / 8, 1000)
-        ._replace(noise=noise, rate=0.5, decay=0.01)
-    )
-    return Uploads(flat, received, asked, LocalSettings(), UpdateSettings(), book, expected, batch)
+    asked = build_schedule(parse_settings({})).plan(1, 1000)._replace(rate=0.5, decay=0.01)
+    given = (flat, received, asked, LocalSettings(), UpdateSettings(), book, expected, batch)
+    return Uploads(*given, noise=noise)
 
 
 def clipped(seen: Uploads, limit: float) -> Uploads:

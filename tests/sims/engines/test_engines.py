@@ -10,7 +10,12 @@ import pytest
 import torch
 
 from fedcel.errors import DataError, SettingsError
-from fedcel.federation import begin_round, compute_client_gradient, init_server_state
+from fedcel.federation import (
+    RoundRequest,
+    begin_round,
+    compute_client_gradient,
+    init_server_state,
+)
 from fedcel.files import read_json
 from fedcel.run_parts import (
     build_client_nets,
@@ -45,6 +50,17 @@ def test_gradients_come_in_order_and_errors_by_name(tmp_path: Path) -> None:
         alone = compute_client_gradient(build_client_parts(s), request, client)
         assert torch.equal(gradient, alone)
     assert not torch.equal(gradients[0][1], gradients[1][1])
+
+
+def test_noisy_updates_always_leave_a_state(tmp_path: Path) -> None:
+    """Whether a client kept one goes to the server, and must not tell how its training went."""
+    noisy = {"clients": 2, "temperature": 0.0, "update.clip": 1.0, "update.noise": 1.0}
+    for change, expected in ((noisy, [1, 1]), ({"clients": 2}, [0, 0])):
+        s = parse_settings({**change, "cel.kind": "none", "local.steps": 1})
+        parts = build_client_parts(s)
+        request = RoundRequest(1, parts.workspace().vector.clone(), 997, {0: 0.5, 1: 0.5})
+        updates = LocalTrainer(parts, tmp_path / str(expected)).train(request)
+        assert [update.state_round for update in updates] == expected
 
 
 @pytest.mark.long

@@ -178,12 +178,12 @@ def test_gamma_is_never_ahead_of_the_ramp() -> None:
     """Nor does the loss act in warm-up; where all is allowed it is nearly the ramp."""
     settings = parse_settings(RAW)
     schedule = build_schedule(settings)
-    weights = [schedule.plan(n, 1.0, 1000, gamma=0.25).weights["cel"] for n in (5, 6, 20)]
+    weights = [schedule.plan(n, 1000, gamma=0.25).weights["cel"] for n in (5, 6, 20)]
     assert weights == pytest.approx([0, 2 / 25, 0.5])
     ramped = parse_settings(RAW | {"cel.schedule": "ramp", "cel.target": "none"})
     control = weight(FIRST_SHARE)
     for number in range(1, ROUNDS + 1):
-        plan = schedule.plan(number, 1.0, 1000, gamma=control.value)
+        plan = schedule.plan(number, 1000, gamma=control.value)
         gamma = ramped.cel.find_gamma(schedule.clock(number), ramped.local.step_size)
         assert plan.weights["cel"] == pytest.approx(2 * gamma, abs=0.2)
         if plan.weights["cel"] and not plan.is_encoder_frozen:

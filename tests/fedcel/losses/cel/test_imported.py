@@ -12,8 +12,8 @@ from fedcel.losses.cel import CEL, Penalty, Term, channel_penalty, class_members
 from fedcel.losses.protocol import State
 from fedcel.run_parts import build_workspace_net
 from fedcel.settings import parse_settings
-from tests.fedcel.federation.one_client import update_one
 from tests.fedcel.losses.single import options, single, split_features
+from tests.fedcel.train_one import update_one
 
 
 def mine(cel: CEL, penalty: Penalty, features: int, classes: int) -> object:

@@ -1,12 +1,8 @@
-"""Updates of the clients of a round: what each needs, its training, what may leave it.
-
-Every engine and the Flower client come through `update_clients`.
-"""
+"""Training of the clients of a round: the request, the batches, what may leave a client."""
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -63,6 +59,12 @@ class RoundRequest(NamedTuple):
     gamma: float | None = None
     gradient: Float[Tensor, " P"] | None = None
 
+    def plan(self, schedule: RoundSchedule) -> RoundPlan:
+        """Compute the constants of the round."""
+        return schedule.plan(
+            self.round_number, self.total_examples, gamma=self.gamma, proximal=self.proximal
+        )
+
 
 class ClientParts(NamedTuple):
     """Parts that the clients of a run train with, on any engine.
@@ -87,114 +89,149 @@ class ClientParts(NamedTuple):
     seed: int
     blame: Callable[[], AbstractContextManager[None]]
 
-    def plan(self, request: RoundRequest, weight: float) -> RoundPlan:
-        """Compute the constants of one client's round."""
-        return self.schedule.plan(
-            request.round_number,
-            weight,
-            request.total_examples,
-            gamma=request.gamma,
-            proximal=request.proximal,
-        )
-
     def streams(self, client: int, round_number: int) -> Streams:
         """Make the random streams of a client's round."""
         return lambda purpose: make_generator(self.seed, purpose, round_number, client)
 
 
-def update_clients(
-    parts: ClientParts,
-    request: RoundRequest,
-    *,
-    read_state: Callable[[int], State | None] = lambda client: None,
-    at_once: int = 1,
-    report_obstacle: Callable[[str], None] = lambda reason: None,
-) -> Iterator[ClientUpdate]:
-    """Train the clients of a round: every engine and the Flower client come through here.
+class RoundTrainer:
+    """Trains the clients of a round: every engine and the Flower client do so by it.
 
     Clients are computed at once if their batches are equally large. Those that cannot be, and one
     that diverges, for its error, are trained one after the other.
-
-    Args:
-        parts: Images, nets, losses and schedules.
-        request: What the server sends; a client's weight decides the size of its Langevin noise.
-        read_state: Returns what a client kept of earlier rounds, None before its first.
-        at_once: Clients computed at once, at most.
-        report_obstacle: Is called with the reason where clients cannot be computed at once.
-
-    Yields:
-        Each client's update, in the order of `request.weights`, clipped and perturbed; the same
-        whatever `at_once` is, up to the order of sums.
-
-    Raises:
-        FedcelError: The settings are wrong, the training diverged, or a user's own part failed; see
-            `train_or_zero` for clients with noisy updates.
     """
-    # Before any client, unprotected: a wrong setting must raise, and not count as a zero update.
-    plan = parts.plan(request, 1.0)
-    terms = weigh_terms(parts.terms(request.threshold), plan)
-    trained = list_trained_parameters(parts.workspace().net)
-    protect = partial(protect_update, parts.update, received=request.model, trained=trained)
-    obstacle = None
 
-    def train(clients: Sequence[int], states: Mapping[int, State | None]) -> list[ClientUpdate]:
-        return train_clients(
-            parts.nets(len(clients)),
-            request.model,
-            [prepare_client(parts, request, client, states[client]) for client in clients],
-            local=parts.schedule.local,
-            terms=terms,
-        )
+    def __init__(
+        self,
+        parts: ClientParts,
+        request: RoundRequest,
+        *,
+        read_state: Callable[[int], State | None] = lambda client: None,
+        at_once: int = 1,
+        report_obstacle: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        """Plan the round.
 
-    def train_together(
-        clients: Sequence[int], states: Mapping[int, State | None]
+        Args:
+            parts: Images, nets, losses and schedules.
+            request: What the server sends; a client's weight decides the size of its noise.
+            read_state: Returns what a client kept of earlier rounds, None before its first.
+            at_once: Clients computed at once, at most.
+            report_obstacle: Is called with the reason where clients cannot be computed at once.
+
+        Raises:
+            FedcelError: The settings are wrong.
+        """
+        self.parts, self.request, self.at_once = parts, request, at_once
+        self.plan = request.plan(parts.schedule)
+        self.terms = weigh_terms(parts.terms(request.threshold), self.plan)
+        self._trained = list_trained_parameters(parts.workspace().net)
+        self._read_state, self._report_obstacle = read_state, report_obstacle
+
+    def train(self) -> Iterator[ClientUpdate]:
+        """Train the clients.
+
+        Yields:
+            Each client's update, in the order of `request.weights`, clipped and perturbed; the same
+            whatever `at_once` is, up to the order of sums.
+
+        Raises:
+            FedcelError: The training diverged, or a user's own part failed; see `train_or_zero` for
+                clients with noisy updates.
+        """
+        remaining = iter(self.request.weights)
+        while window := list(islice(remaining, _BATCHES_AHEAD * self.at_once)):
+            updates = self._train_window(window)
+            for client in window:
+                yield updates.pop(client)
+
+    def prepare_client(self, client: int, state: State | None) -> ClientRound:
+        """Gather what a client's local steps take.
+
+        The control variate is the clients' mean gradient less the client's own, both at the
+        received model (Karimireddy et al., ICML 2020, SCAFFOLD, eq. 3).
+        """
+        parts, request, variate = self.parts, self.request, None
+        if self.plan.control != "none" and request.gradient is not None:
+            variate = request.gradient - compute_client_gradient(parts, request, client)
+        streams = parts.streams(client, request.round_number)
+        noise = self.plan.noise(request.weights[client])
+        return ClientRound(parts.images(client), streams, noise, state, variate)
+
+    @usual_torch_state()
+    def _train_window(self, window: Sequence[int]) -> dict[int, ClientUpdate]:
+        states = {client: self._read_state(client) for client in window}
+        updates: dict[int, ClientUpdate] = {}
+        for batch in self._group_clients(states):
+            if len(batch) > 1 and self.at_once > 1:
+                updates |= self._train_together(batch, states)
+            missing = [client for client in batch if client not in updates]
+            updates |= {client: self._train_alone(client, states[client]) for client in missing}
+        return updates
+
+    def _group_clients(self, states: Mapping[int, State | None]) -> Iterator[list[int]]:
+        """Yield clients whose batches are equally large and who all, or none, have a state."""
+        if self.at_once == 1:
+            yield from ([client] for client in states)
+            return
+        groups: dict[tuple[object, ...], list[int]] = {}
+        for client, state in states.items():
+            size = count_batch_images(
+                self.parts.images(client).y,
+                self.parts.schedule.local,
+                is_encoder_frozen=self.plan.is_encoder_frozen,
+            )
+            has_states = [select_state(state, term.name) is not None for term in self.terms]
+            groups.setdefault((size, *has_states), []).append(client)
+        for group in groups.values():
+            for piece in torch.tensor(group).tensor_split(-(-len(group) // self.at_once)):
+                yield piece.tolist()
+
+    def _train_together(
+        self, clients: Sequence[int], states: Mapping[int, State | None]
     ) -> dict[int, ClientUpdate]:
         """Train several at once; return the updates of those that can be, and are finite."""
-        nonlocal obstacle
         try:
-            updates = dict(zip(clients, train(clients, states), strict=True))
+            updates = self._train({client: states[client] for client in clients})
         except DivergedError:  # a client's own error is raised once it is trained alone
             return {}
         except Exception as error:  # of one client perhaps, which then raises it alone
             is_known = isinstance(error, StackingError)
-            obstacle = str(error) if is_known else describe_unforeseen(error)
-            report_obstacle(obstacle)
+            self.at_once = 1
+            self._report_obstacle(str(error) if is_known else describe_unforeseen(error))
             return {}
         return {
-            client: protect(update)
+            client: self._protect(update)
             for client, update in updates.items()
             if update.model.isfinite().all()
         }
 
-    def train_alone(client: int, states: Mapping[int, State | None]) -> ClientUpdate:
+    def _train_alone(self, client: int, state: State | None) -> ClientUpdate:
         def train_one() -> ClientUpdate:
-            return train([client], states)[0]
+            return self._train({client: state})[client]
 
-        if parts.update.noise:
-            return protect(train_or_zero(train_one, request.model, states[client]))
+        if self.parts.update.noise:
+            return self._protect(train_or_zero(train_one, self.request.model, state))
         try:
-            with parts.blame():
-                return protect(train_one())
+            with self.parts.blame():
+                return self._protect(train_one())
         except FailedError as error:
-            where = f"round {request.round_number}, client {client}"
+            where = f"round {self.request.round_number}, client {client}"
             raise type(error)(f"{where}: {error}") from error
 
-    @usual_torch_state()
-    def train_window(window: Sequence[int]) -> dict[int, ClientUpdate]:
-        states = {client: read_state(client) for client in window}
-        updates: dict[int, ClientUpdate] = {}
-        for batch in _group_clients(parts, states, terms=terms, plan=plan, at_once=at_once):
-            if len(batch) > 1 and obstacle is None:
-                updates |= train_together(batch, states)
-            missing = [client for client in batch if client not in updates]
-            updates |= {client: train_alone(client, states) for client in missing}
-        return updates
+    def _train(self, states: Mapping[int, State | None]) -> dict[int, ClientUpdate]:
+        updates = train_clients(
+            self.parts.nets(len(states)),
+            self.request.model,
+            [self.prepare_client(client, state) for client, state in states.items()],
+            plan=self.plan,
+            local=self.parts.schedule.local,
+            terms=self.terms,
+        )
+        return dict(zip(states, updates, strict=True))
 
-    remaining = iter(request.weights)
-    while window := list(islice(remaining, _BATCHES_AHEAD * at_once)):
-        updates = train_window(window)
-        for client in window:
-            yield updates.pop(client)
+    def _protect(self, update: ClientUpdate) -> ClientUpdate:
+        return protect_update(self.parts.update, update, self.request.model, trained=self._trained)
 
 
 def weigh_terms(terms: Sequence[WeightedTerm], plan: RoundPlan) -> list[WeightedTerm]:
@@ -211,55 +248,6 @@ def weigh_terms(terms: Sequence[WeightedTerm], plan: RoundPlan) -> list[Weighted
         return []
     weighted = [term._replace(weight=plan.weights[term.name]) for term in terms]
     return [term for term in weighted if term.weight > 0]
-
-
-def _group_clients(
-    parts: ClientParts,
-    states: Mapping[int, State | None],
-    *,
-    terms: Sequence[WeightedTerm],
-    plan: RoundPlan,
-    at_once: int,
-) -> Iterator[list[int]]:
-    """Yield clients whose batches are equally large and who all, or none, have a state."""
-    if at_once == 1:
-        yield from ([client] for client in states)
-        return
-    groups: dict[tuple[object, ...], list[int]] = {}
-    for client, state in states.items():
-        size = count_batch_images(
-            parts.images(client).y,
-            parts.schedule.local,
-            is_encoder_frozen=plan.is_encoder_frozen,
-        )
-        has_states = [select_state(state, term.name) is not None for term in terms]
-        groups.setdefault((size, *has_states), []).append(client)
-    for group in groups.values():
-        for piece in torch.tensor(group).tensor_split(-(-len(group) // at_once)):
-            yield piece.tolist()
-
-
-def prepare_client(
-    parts: ClientParts, request: RoundRequest, client: int, state: State | None
-) -> ClientRound:
-    """Gather what a client's round needs.
-
-    Args:
-        parts: Images, nets, losses and schedules.
-        request: What the server sends.
-        client: Its partition, from 0.
-        state: What the client kept of earlier rounds, None before its first.
-
-    Returns:
-        What its local steps take. The control variate is the clients' mean gradient less its own
-        (Karimireddy et al., ICML 2020, SCAFFOLD, eq. 3), both at the received model.
-    """
-    plan = parts.plan(request, request.weights[client])
-    variate = None
-    if plan.control != "none" and request.gradient is not None:
-        variate = request.gradient - compute_client_gradient(parts, request, client)
-    streams = parts.streams(client, request.round_number)
-    return ClientRound(parts.images(client), plan, streams, state, variate)
 
 
 @usual_torch_state()

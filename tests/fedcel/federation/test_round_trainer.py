@@ -16,16 +16,15 @@ from fedcel.errors import DivergedError
 from fedcel.federation import (
     ClientUpdate,
     RoundRequest,
+    RoundTrainer,
     ServerState,
     add_mean_gradient,
     begin_round,
-    client_update,
     compute_client_gradient,
     finish_round,
     init_server_state,
-    prepare_client,
+    round_trainer,
     train_clients,
-    update_clients,
     weigh_terms,
 )
 from fedcel.losses import Batch, ClientLoss
@@ -154,7 +153,7 @@ def ask(settings: Settings, state: ServerState) -> RoundRequest:
     """Return what the server asks next."""
     examples = {k: len(select_client_images(settings, k).y) for k in range(settings.clients)}
     request = begin_round(build_server_parts(settings), state, examples)
-    if build_server_parts(settings).plan(request).control != "fresh":
+    if request.plan(build_server_parts(settings).schedule).control != "fresh":
         return request
     parts = build_client_parts(settings)
     gradients = {k: compute_client_gradient(parts, request, k) for k in request.weights}
@@ -175,13 +174,12 @@ def compare(
     for _ in range(rounds):
         request = ask(settings, server)
         given = build_client_parts(settings), request
-        singly = list(update_clients(*given, read_state=states.get))
-        with patch.object(client_update, "train_clients", wraps=train_clients) as trained:
-            together = list(
-                update_clients(
-                    *given, read_state=states.get, at_once=at_once, report_obstacle=reasons.append
-                )
+        singly = list(RoundTrainer(*given, read_state=states.get).train())
+        with patch.object(round_trainer, "train_clients", wraps=train_clients) as trained:
+            trainer = RoundTrainer(
+                *given, read_state=states.get, at_once=at_once, report_obstacle=reasons.append
             )
+            together = list(trainer.train())
         sizes = {len(call.args[2]) for call in trained.call_args_list}
         assert max(sizes) <= at_once
         assert reasons or max(sizes) > 1
@@ -316,12 +314,12 @@ def test_an_obstacle_that_is_known_leaves_clients_one_by_one() -> None:
 
 def train_together(settings: Settings, request: RoundRequest) -> Iterator[ClientUpdate]:
     """Train all clients of a first round at once; it is a failure where that cannot be."""
-    return update_clients(
+    return RoundTrainer(
         build_client_parts(settings),
         request,
         at_once=settings.clients,
         report_obstacle=pytest.fail,
-    )
+    ).train()
 
 
 def build_unbounded(
@@ -340,7 +338,7 @@ def test_clients_that_diverge_are_what_they_are_alone() -> None:
     """Their updates are not finite, to the bit as those of one client after the other."""
     settings = parse_settings(BASE | RUNAWAY)
     request = ask(settings, init_server_state(build_workspace_net(settings).vector))
-    singly = update_clients(build_client_parts(settings), request)
+    singly = RoundTrainer(build_client_parts(settings), request).train()
     at_once = train_together(settings, request)
     for expected, actual in zip(singly, at_once, strict=True):
         assert not expected.delta.isfinite().all()
@@ -392,14 +390,14 @@ def train_strong(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     workspace = build_workspace_net(settings)
     request = ask(settings, init_server_state(workspace.vector.clone()))
     flat = FlatNet(deepcopy(workspace.net).to(dtype))
-    clients = []
+    trainer, clients = RoundTrainer(build_client_parts(settings), request), []
     for client in request.weights:
-        prepared = prepare_client(build_client_parts(settings), request, client, None)
+        prepared = trainer.prepare_client(client, None)
         x, y = prepared.images
         clients.append(prepared._replace(images=Images(x.to(dtype), y)))
     received = request.model.to(dtype)
-    terms = weigh_terms(build_terms(settings), clients[0].plan)
-    given: dict[str, Any] = {"local": settings.local, "terms": terms}
+    terms = weigh_terms(build_terms(settings), trainer.plan)
+    given: dict[str, Any] = {"plan": trainer.plan, "local": settings.local, "terms": terms}
     at_once = train_clients(FlatNet(flat.net, len(clients)), received, clients, **given)
     singly = [train_clients(flat, received, [client], **given)[0] for client in clients]
     deltas = [torch.stack([update.delta for update in updates]) for updates in (at_once, singly)]
