@@ -126,7 +126,17 @@ def build_sampler(local: LocalSettings) -> StackedSampler:
 
 
 def make_client_sampler(local: LocalSettings) -> Sampler:
-    """Make the sampler of one client that `local.sampler` names, unguarded and unchecked."""
+    """Make the sampler of one client that `local.sampler` names, unguarded and unchecked.
+
+    Args:
+        local: The settings; a user's sampler is made of them.
+
+    Returns:
+        The sampler.
+
+    Raises:
+        PluginError: The import string does not lead to a sampler.
+    """
     if local.sampler in SAMPLERS:
         return Langevin()
     sampler = plugins.make_part("local.sampler", local.sampler, local)
