@@ -138,9 +138,7 @@ def train_clients(
     """
     if nets.count > 1 and (reason := name_obstacle(terms)):
         raise StackingError(reason)
-    take_steps = partial(
-        _take_steps, nets, received, clients, plan=plan, local=local, terms=terms
-    )
+    take_steps = partial(_take_steps, nets, received, clients, plan=plan, local=local, terms=terms)
     states, measures = take_steps()
     models, start_model = nets.vectors.detach().to(CPU, copy=True), received.cpu()
     if terms and len(clients) == 1 and not models.isfinite().all():
