@@ -144,10 +144,10 @@ def test_without_noise_nothing_is_claimed(tmp_path: Path) -> None:
         ({"update.clip": "none"}, "set update.clip to the norm"),
         ({"local.control": "fresh"}, "local.control is 'fresh'"),
         ({"cel.target": "spread", "cel.penalty": "log"}, "cel.target is 'spread'"),
-        ({"temperature": 1.0}, "no posterior"),
+        ({"temperature": 1.0}, "would not sample the posterior"),
         ({"update.clip": 1e39}, "single precision"),
         ({"update.clip": 1e-10, "update.noise": 1e-15}, "single precision"),
-        (STOCK, "only a 'delta'"),
+        (STOCK, "only deltas are clipped"),
     ],
 )
 def test_what_would_go_past_the_noise_is_refused(change: dict[str, object], message: str) -> None:
