@@ -23,7 +23,6 @@ REMOVED_KEYS: dict[str, tuple[Scalar, str]] = {
     "cel.end": (1.0, "multiply cel.weight by it"),
     "cel.entropy": (0.0, "set cel.attention to 'floor', which keeps the members too"),
     "cel.floor": (0.5, "the attention 'floor' spreads half of the weight evenly"),
-    "cel.form": ("renormalised", "clusters that are absent from a batch have no part in it"),
     "cel.hidden": (0, "the attention is a quarter as wide as the features, from 64 to 256"),
     "cel.limit": ("none", "set cel.clip to 'task', or lower cel.weight"),
     "cel.outlier": ("none", "set cel.clustering to 'reseeded-k-means' or 'truncated-k-means'"),

@@ -49,9 +49,10 @@ class Cluster(SpreadCEL, RefreshedCEL):
     """Keeps each class close to a few centres of its own.
 
     sum_c beta_c R(v_c), v_c = sum_k pi_ck v_ck, v_ck = mean |z_i - mu_ck|^2 over the members of
-    cluster k of class c in the batch. The weights pi are over the clusters in the batch. Each
-    example belongs to one cluster of its class: the nearest, or for Gaussian mixtures that of the
-    largest posterior. Centres are constants.
+    cluster k of class c in the batch. Each example belongs to one cluster of its class: the
+    nearest, or for Gaussian mixtures that of the largest posterior. Centres are constants. The
+    weights pi are over the clusters in the batch, or with `form` "original" over all of them: one
+    that is absent counts as a spread of 0, which biases v_c down.
 
     Truncated clusters leave members whose squared distance to the centre exceeds `OUTLIER_FACTOR`
     times their cluster's median out of its centre, its spread and the loss: they are not drawn in,
@@ -63,8 +64,7 @@ class Cluster(SpreadCEL, RefreshedCEL):
     units of z squared, 0 where a cluster has none. Unused clusters and absent classes weigh 0.
 
     References:
-        Xia et al., CVPR 2025, with the logarithmic penalty; there a cluster that is absent from the
-        batch counts as a spread of 0, which biases v_c down.
+        Xia et al., CVPR 2025: the form `original` with the logarithmic penalty.
     """
 
     auto_clusters: ClassVar[int] = 1
@@ -80,6 +80,10 @@ class Cluster(SpreadCEL, RefreshedCEL):
             "k-means",
             description="K-means, also with outliers reseeded or truncated, or Gaussian mixtures.",
         )
+    )
+    form: Literal["renormalised", "original"] = Field(
+        "renormalised",
+        description="renormalised: over clusters in the batch; original: absent ones count as 0.",
     )
 
     metric_ranges: ClassVar[MetricRanges] = {
@@ -210,9 +214,10 @@ class Cluster(SpreadCEL, RefreshedCEL):
         centre = select_rows(state["centres"].flatten(-3, -2), slots)
         if self.is_truncated:
             slot_members = _leave_out_far(slot_members, z, centre, slots, limits=state["limits"])
-        present = pi * (slot_members.counts.view_as(pi) > 0)
-        total_weight = present.sum(-1, keepdim=True)
-        parts = present / torch.where(total_weight > 0, total_weight, 1.0)
+        parts = pi * (slot_members.counts.view_as(pi) > 0)
+        if self.form == "renormalised":
+            total_weight = parts.sum(-1, keepdim=True)
+            parts = parts / torch.where(total_weight > 0, total_weight, 1.0)
         v = weighted_spread(z, centre, uniform_weights(slot_members)).view_as(pi)
         if not v.isfinite().all():
             check_finite(z, y)
