@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
+from torch import nn
 
 from fedcel.attacks.attack import Attacker
 from fedcel.attacks.decoder import (
@@ -221,6 +222,26 @@ def test_progress_is_told() -> None:
     )
     assert 10 <= len(lines) <= 15
     assert lines[-1].startswith("epoch 15/15, MSE 0.")
+
+
+def test_the_epoch_of_the_lowest_error_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Held-out errors of 9, 1 and 4: the network of the second epoch rebuilds the targets."""
+    errors, weights = [3.0, 1.0, 2.0], []
+
+    def rebuild(net: nn.Module, observed: torch.Tensor) -> torch.Tensor:
+        """Return held-out images with the next error, then the network's own images."""
+        weights.append([value.clone() for value in net.state_dict().values()])
+        return torch.full((len(observed), 1, 8, 8), errors[min(len(weights), 3) - 1])
+
+    known, targets = load_digit_targets()
+    known = Images(torch.zeros_like(known.x), known.y)
+    seen = LinearObservation("linear")
+    monkeypatch.setattr("fedcel.attacks.decoder.apply_network", rebuild)
+    Decoder().reconstruct(seen, known, seen.sample(targets.x, stream()), 0.01, stream())
+    *epochs, last = weights
+    assert len(epochs) == 3
+    same = [all(map(torch.equal, epoch, last)) for epoch in epochs]
+    assert same == [False, True, False]
 
 
 def test_one_image_is_not_enough() -> None:

@@ -336,3 +336,15 @@ def test_fashion_mnist() -> None:
     assert all(positions.max() < 60000 for positions in splits.indices.clients)
     assert splits.dropped == 0 and splits.shape == (1, 28, 28)
     assert all(not set(a.tolist()) & set(b.tolist()) for a, b in pairwise(splits.indices.clients))
+
+
+@pytest.mark.parametrize(
+    ("training", "test", "sizes"),
+    [(600, None, (60, 100, 120)), (9, None, (2, 2, 2)), (60_000, 9000, (150, 250, 400))],
+)
+def test_sizes_are_shares_of_the_training_part(
+    training: int, test: int | None, sizes: tuple[int, int, int]
+) -> None:
+    """A tenth, a sixth and a fifth; at least 2 images, and no more than the most."""
+    data = DataSettings(validation="auto", auxiliary="auto", test="auto")
+    assert data.choose_sizes(training, test) == sizes
