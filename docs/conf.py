@@ -45,7 +45,8 @@ suppress_warnings = ["myst.xref_missing"]  # tests/test_docs.py holds links
 def escape(app, what, name, obj, options, lines):  # noqa: D103 - Sphinx's signature
     for number, line in enumerate(lines):  # norms and "*k B D" of a type are no markup of reST
         escaped = line.replace("|", "\\|")
-        lines[number] = escaped.replace("*", "\\*") if ":type: " in line else escaped
+        is_type = line.lstrip().startswith((":type", ":vartype"))
+        lines[number] = escaped.replace("*", "\\*") if is_type else escaped
 
 
 def draw(app, page, source):  # noqa: D103 - Sphinx's signature

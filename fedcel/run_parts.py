@@ -8,6 +8,8 @@ from contextlib import nullcontext
 from functools import cache, lru_cache, partial
 from math import inf
 
+import torch
+
 from fedcel.data import Images, Splits, load_splits
 from fedcel.errors import DataError, NetError
 from fedcel.federation import (
@@ -130,7 +132,8 @@ def init_net(settings: Settings, splits: Splits) -> FlatNet:
         make_generator(settings.seed, "net", settings.net.seed),
         cut=settings.defence.build_cut(settings.net),
     )
-    flat = FlatNet(settings.defence.end_encoder(plain, splits.shape, settings))
+    net = settings.defence.end_encoder(plain, splits.shape, settings)
+    flat = FlatNet(net, precision=getattr(torch, settings.local.precision))
     samples_head = (
         settings.chain.scope == "head"
         and settings.chain.burn_in_rounds(settings.rounds) < settings.rounds
@@ -162,7 +165,7 @@ def build_client_nets(settings: Settings, count: int) -> FlatNet:
     device = fastest_device(flat.net)
     if device != CPU:
         return flat.copy_to(device, count)
-    return flat if count == 1 else FlatNet(flat.net, count)
+    return flat if count == 1 else FlatNet(flat.net, count, flat.precision)
 
 
 def select_client_images(settings: Settings, client: int) -> Images:

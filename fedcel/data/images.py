@@ -109,7 +109,7 @@ def check_images(images: Images, where: str) -> None:
 
 
 def match_pixels(
-    images: Iterable[Float[Tensor, "C H W"]], others: Iterable[Float[Tensor, "C H W"]]
+    images: Iterable[Shaped[Tensor, "C H W"]], others: Iterable[Shaped[Tensor, "C H W"]]
 ) -> Bool[Tensor, " n"]:
     """Find out which images equal one of others in every pixel.
 

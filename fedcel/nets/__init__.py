@@ -20,6 +20,7 @@ from fedcel.nets.flat_net import FlatNet as FlatNet
 from fedcel.nets.flat_net import to_arrays as to_arrays
 from fedcel.nets.flat_net import to_vector as to_vector
 from fedcel.nets.inference_cost import InferenceCost as InferenceCost
+from fedcel.nets.inference_cost import count_operations as count_operations
 from fedcel.nets.inference_cost import measure_cost as measure_cost
 from fedcel.nets.library_net import LIBRARIES as LIBRARIES
 from fedcel.nets.library_net import LibraryNet as LibraryNet

@@ -103,8 +103,10 @@ class _BatchedLinear(torch.autograd.Function):
         ctx: Any, gradient: Float[Tensor, "K B o"]
     ) -> tuple[Tensor | None, Tensor, Tensor | None]:
         x, weight = ctx.saved_tensors
+        low, high = gradient.dtype, weight.dtype  # other than each other under autocast only
+        by_x = torch.bmm(gradient, weight.to(low)).to(x.dtype) if ctx.needs_input_grad[0] else None
         return (
-            torch.bmm(gradient, weight) if ctx.needs_input_grad[0] else None,
-            torch.bmm(gradient.mT, x),
-            gradient.sum(1) if ctx.has_bias else None,
+            by_x,
+            torch.bmm(gradient.mT, x.to(low)).to(high),
+            gradient.sum(1).to(high) if ctx.has_bias else None,
         )

@@ -1,6 +1,7 @@
 """K copies of a split net, each with its parameters in one vector; the arrays that travel."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import torch
@@ -31,13 +32,17 @@ class FlatNet:
         shapes: The shape of each parameter, in the order of a row.
     """
 
-    def __init__(self, net: SplitNet, count: int = 1) -> None:
+    def __init__(
+        self, net: SplitNet, count: int = 1, precision: torch.dtype = torch.float32
+    ) -> None:
         """Make room for the parameters of some clients.
 
         Args:
             net: The net. One copy takes its parameters over, which become views; several leave it
                 as it is and hold no values until they are loaded.
             count: K, 1 or more.
+            precision: `torch.bfloat16`: encoder and head compute matrix products and convolutions
+                in it (autocast). Parameters, gradients, features and logits stay float32.
 
         Raises:
             NetError: The net has no parameters, or they are of several dtypes.
@@ -51,6 +56,7 @@ class FlatNet:
         if count > 1 and len(list(net.named_parameters(remove_duplicate=False))) > len(sizes):
             raise StackingError("layers of the net share parameters, which no batched product has")
         self.net = net
+        self.precision = precision
         self.shapes = [tuple(parameter.shape) for parameter in parameters.values()]
         self.cut = sum(parameter.numel() for parameter in net.device_parameters().values())
         self.vectors = next(iter(parameters.values())).new_empty(
@@ -101,7 +107,7 @@ class FlatNet:
 
     def copy_to(self, device: torch.device, count: int = 1) -> "FlatNet":
         """Copy the net to a device, with memory of its own, in `count` copies."""
-        return FlatNet(copy_module(self.net).to(device), count)
+        return FlatNet(copy_module(self.net).to(device), count, self.precision)
 
     def load(self, vector: Float[Tensor, "*k P"]) -> None:
         """Overwrite all parameters: with one vector for every copy, or one for each."""
@@ -109,7 +115,9 @@ class FlatNet:
 
     def encode(self, images: Float[Tensor, "K b ..."]) -> Float[Tensor, "K b D"]:
         """Compute the features of each client's images by its own encoder."""
-        return self._encode(images)
+        with self._autocast():
+            z = self._encode(images)
+        return z if self.precision is torch.float32 else z.float()
 
     def scale_noise(self, z: Float[Tensor, "K b D"]) -> Float[Tensor, "K b D"] | None:
         """Compute how much noise each feature of each client gets; see `SplitNet.scale_noise`."""
@@ -117,14 +125,16 @@ class FlatNet:
 
     def answer(self, smashed: Float[Tensor, "K b D"]) -> Float[Tensor, "K b C"]:
         """Classify each client's smashed data by its own head."""
-        return self._answer(smashed)
+        with self._autocast():
+            logits = self._answer(smashed)
+        return logits if self.precision is torch.float32 else logits.float()
 
     def potential(
         self, smashed: Float[Tensor, "K b D"], y: Int[Tensor, "K b"]
     ) -> Float[Tensor, " K"]:
         """Compute each client's mean negative log-likelihood of its head's answers, in nats."""
         if self.count == 1:
-            logits = self.net.head(smashed.squeeze(0))
+            logits = self.answer(smashed).squeeze(0)
             return self.net.potential(logits, y.squeeze(0)).unsqueeze(0)
         logits = self.answer(smashed)
         if self.net.potential is cross_entropy:
@@ -132,6 +142,12 @@ class FlatNet:
             return losses.view(y.shape).mean(1)
         parameters = add_prefix("head.", self._head_parameters)
         return map_module(_Potential(self.net.head), parameters)(logits, y)
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        """Compute in the net's precision within a `with` block."""
+        if self.precision is torch.float32:
+            return nullcontext()
+        return torch.autocast(self.vectors.device.type, self.precision)
 
     def backward(self, losses: Float[Tensor, " K"], *, retain_graph: bool = False) -> None:
         """Fill `gradients` with those of each client's loss; what else learns gathers its own.

@@ -1,5 +1,6 @@
 """Cost of one inference on the device: operations, parameters, bytes."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -35,10 +36,22 @@ def measure_cost(net: SplitNet, image: Float[Tensor, "C H W"]) -> InferenceCost:
     Returns:
         Operations and parameters of the encoder, and the bytes that are sent.
     """
+    flops = count_operations(lambda: net.scale_noise(net.encode(image[None])))
+    parameters = sum(p.numel() for p in net.device_parameters().values())
+    return InferenceCost(flops, parameters, BYTES_PER_VALUE * net.features)
+
+
+def count_operations(compute: Callable[[], object]) -> int:
+    """Count the operations of matrix products and convolutions in a computation.
+
+    Args:
+        compute: The computation, which is done once.
+
+    Returns:
+        The count; a multiplication and an addition are two.
+    """
     from torch.utils.flop_counter import FlopCounterMode  # a second: it brings the compiler
 
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        z = net.encode(image[None])
-        net.scale_noise(z)
-    parameters = sum(p.numel() for p in net.device_parameters().values())
-    return InferenceCost(counter.get_total_flops(), parameters, BYTES_PER_VALUE * z.numel())
+        compute()
+    return int(counter.get_total_flops())

@@ -180,6 +180,11 @@ class LocalSettings(Options):
         "auto",
         description="Largest number of clients that the engine local trains at once; auto: by net.",
     )
+    precision: Literal["float32", "bfloat16"] = Field(
+        "float32",
+        description="bfloat16: encoder and head compute in it while they train, which is faster on "
+        "processors and GPUs with units for it; all else stays float32.",
+    )
     clip: Positive | Off = Field(
         "none", description="Largest L2 norm of a step's gradient; clipping changes the target."
     )

@@ -34,7 +34,7 @@ from fedcel.metrics import (
     chance_accuracy,
     within_class_spread,
 )
-from fedcel.nets import OwnNet, SplitNet, measure_cost, whiten_features
+from fedcel.nets import OwnNet, SplitNet, count_operations, measure_cost, whiten_features
 from fedcel.posterior import (
     Prediction,
     apply_heads,
@@ -61,9 +61,11 @@ from fedcel.seeding import make_generator
 from fedcel.settings import MIN_SAMPLED_ROUNDS
 from fedcel.short_repr import show_shapes
 
-NOISE_DRAWS = 8  # messages per image over which accuracy is averaged
+NOISE_DRAWS = 8  # messages per image over which accuracy is averaged, at most
 PRIVATE_ANSWERS = 2000  # private answers at each epsilon, or one for each image where they are more
-ANSWER_DRAWS = 128  # messages per image whose answers are counted
+ANSWER_DRAWS = 128  # messages per image whose answers are counted, at most
+MOST_OPERATIONS = 10**12
+"""Operations of heads above which fewer messages of each image are drawn: some ten seconds."""
 GUESSED_IMAGES = 8  # whose messages the optimal attacker's guesses are shown of
 GUESSES_FILE = "guesses.safetensors"
 """The first test images, the likeliest senders of a message of each, and their probabilities."""
@@ -131,20 +133,22 @@ def evaluate_run(run: Run, seconds: float) -> Evaluation:
     """
     x, y = run.splits.test
     s = run.settings
-    labels = y.repeat(NOISE_DRAWS)
+    draws = count_messages(run, len(y), NOISE_DRAWS)
+    labels = y.repeat(draws)
 
     def predict_test(samples: list[Float[Tensor, " P"]]) -> Prediction:
         noise = make_generator(s.seed, "test-noise")
-        return predict(run.flat, samples, x, noise, scope=s.chain.scope, draws=NOISE_DRAWS)
+        return predict(run.flat, samples, x, noise, scope=s.chain.scope, draws=draws)
 
     posterior, point = predict_test(posterior_samples(run)), predict_test([run.model])
     net = build_sent_net(run)
     leak = attack_test_images(run, net)
-    is_right = (posterior.probabilities.argmax(1) == labels).double().view(NOISE_DRAWS, len(y))
+    is_right = (posterior.probabilities.argmax(1) == labels).double().view(draws, len(y))
     result = {
         **calibration.score_probabilities(posterior.probabilities, labels),
         "chance-accuracy": chance_accuracy(y),
         **summarise_kept_shares(run.folder),
+        "messages-per-image": draws,
         "samples": len(run.samples),
         "convergence": describe_convergence(run),
         "entropy": float(calibration.predictive_entropy(posterior.samples).mean()),
@@ -155,9 +159,7 @@ def evaluate_run(run: Run, seconds: float) -> Evaluation:
             "point": calibration.reliability(point.probabilities, labels),
         },
         **measure_run_leakage(run, net, leak),
-        "private": measure_private_utility(
-            run, LabelledLogits(posterior.logits, labels, NOISE_DRAWS)
-        ),
+        "private": measure_private_utility(run, LabelledLogits(posterior.logits, labels, draws)),
         **measure_device(run, net),
         **account_update_privacy(run),
         "smallest-update-images": count_smallest_update(run),
@@ -335,6 +337,14 @@ def measure_attribute(run: Run, smashed: SmashedData) -> dict[str, object]:
     }
 
 
+def count_messages(run: Run, images: int, most: int, least: int = 1) -> int:
+    """Count the messages of each image that the sampled heads answer, fewer of costly heads."""
+    net = run.flat.net
+    message = torch.zeros(1, net.features)
+    operations = count_operations(lambda: net.answer(message)) * len(posterior_samples(run))
+    return max(least, min(most, MOST_OPERATIONS // max(1, operations * images)))
+
+
 def sample_answers(run: Run, net: SplitNet, z: Float[Tensor, "N M"]) -> Int[Tensor, "R N"]:
     """Draw the most probable class for R fresh messages about each image, z what `net` encodes.
 
@@ -343,7 +353,7 @@ def sample_answers(run: Run, net: SplitNet, z: Float[Tensor, "N M"]) -> Int[Tens
     noise = make_generator(run.settings.seed, "answers")
     samples = posterior_samples(run)
     answers = []
-    for _ in range(ANSWER_DRAWS):
+    for _ in range(count_messages(run, len(z), ANSWER_DRAWS, least=2)):
         with torch.no_grad():
             message = net.add_noise(z, noise)
         if run.settings.chain.scope == "full":
@@ -380,7 +390,8 @@ def predict_labelled(
     Returns:
         The logits, with the right classes.
     """
-    messages = min(NOISE_DRAWS, max(1, ceil(rows / max(len(images.y), 1))))
+    count = max(len(images.y), 1)
+    messages = min(count_messages(run, count, NOISE_DRAWS), max(1, ceil(rows / count)))
     noise = make_generator(run.settings.seed, purpose)
     prediction = predict(
         run.flat,

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -84,6 +84,9 @@ def channel_penalty(v: Float[Tensor, "*k C"], features: int, sigma: float) -> Fl
         Gaussian channels that share the signal power v evenly.
     """
     return features / 2 * torch.log1p(v / (features * sigma**2))
+
+
+AnyCEL = TypeVar("AnyCEL", bound="CEL")
 
 
 class CEL(Kind, LossTerm, table="cel"):
@@ -191,7 +194,7 @@ class CEL(Kind, LossTerm, table="cel"):
         bound = self.fix_cut(cut)
         return SeenFeatures(bound, bound._cut.positions)
 
-    def fix_cut(self, cut: CutShape) -> Self:
+    def fix_cut(self: AnyCEL, cut: CutShape) -> AnyCEL:
         """Return the loss of the features at one cut, as it sees them; see `bind` for errors."""
         self.check_noise(cut.sigma)
         bound = self.model_copy()

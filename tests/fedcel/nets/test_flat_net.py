@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedcel.errors import NetError, StackingError
-from fedcel.nets import Cut, FlatNet, Mlp, SplitNet, build_net, to_arrays, to_vector
+from fedcel.nets import Cut, FlatNet, Mlp, NetSettings, SplitNet, build_net, to_arrays, to_vector
 from fedcel.seeding import make_generator
 
 CLIENTS, IMAGES = 3, 5
@@ -189,3 +189,27 @@ def test_a_net_without_parameters_is_refused() -> None:
     mixed.head.double()
     with pytest.raises(NetError, match="all of one dtype"):
         FlatNet(mixed)
+
+
+@pytest.mark.parametrize("count", [1, CLIENTS])
+def test_lower_precision(count: int) -> None:
+    """Convolutions and products in bfloat16; features, answers and gradients in float32, near."""
+    settings = NetSettings.model_validate({"name": "cnn", "features": 8})
+    nets = [
+        FlatNet(build_net(settings, (1, 8, 8), 3, make_generator(0, "net")), count, precision)
+        for precision in (torch.float32, torch.bfloat16)
+    ]
+    start = FlatNet(build_net(settings, (1, 8, 8), 3, make_generator(1, "net"))).vector.clone()
+    x = torch.rand(count, IMAGES, 1, 8, 8, generator=make_generator(2, "x"))
+    y = torch.arange(IMAGES).expand(count, -1) % 3
+    results = []
+    for flat in nets:
+        flat.load(start)
+        z = flat.encode(x)
+        flat.backward(flat.potential(z, y))
+        assert z.dtype == flat.answer(z).dtype == flat.gradients.dtype == torch.float32
+        results.append((z.detach(), flat.gradients.clone()))
+    (full, full_gradients), (half, half_gradients) = results
+    assert not torch.equal(full, half)
+    torch.testing.assert_close(full, half, atol=0.02, rtol=0.02)
+    assert (full_gradients - half_gradients).norm() < 0.3 * full_gradients.norm()

@@ -10,6 +10,7 @@ from fedcel.leakage import measure_leakage
 from fedcel.metrics import between_group_spread, within_class_spread
 from fedcel.posterior import build_device_net, predict
 from fedcel.run_parts import init_net
+from fedcel.runs import evaluation
 from fedcel.runs.evaluation import (
     attack_test_images,
     measure_device,
@@ -115,3 +116,15 @@ def test_a_run_whose_noise_is_learned_is_measured(tmp_path: Path, scope: str, sh
     assert again.bits_beyond_label == pytest.approx(leak.bits_beyond_label, abs=0.1)
     plain = measure_leakage(features=z, labels=y, noise=0.5)
     assert abs(plain.bits_beyond_label - leak.bits_beyond_label) > 0.1
+
+
+def test_costly_heads_answer_fewer_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two heads, 8 features and 10 classes: 320 operations a message, for so many images."""
+    run = trained(tmp_path)
+    assert evaluation.count_messages(run, 400, 128) == 128
+    monkeypatch.setattr(evaluation, "MOST_OPERATIONS", 5 * 320 * 400)
+    assert evaluation.count_messages(run, 400, 128) == 5
+    assert evaluation.count_messages(run, 4000, 128) == 1
+    assert evaluation.count_messages(run, 4000, 128, least=2) == 2
