@@ -64,6 +64,11 @@ class LibraryNet(NetSettings, prefixes=LIBRARIES):
             raise SettingsError(
                 f"net.cut is 'none' and net.name is {self.name!r}; name the layer that is sent"
             )
+        if self.frozen != "none" and self.weights == "none":
+            raise SettingsError(
+                f"net.frozen is {self.frozen!r} and net.weights is 'none': a half with random "
+                "parameters would stay so; give net.weights"
+            )
 
     def build(self, shape: tuple[int, ...], classes: int) -> Halves:
         """Build encoder and head; NetError where model, weights, cut or images do not fit."""
@@ -74,7 +79,7 @@ class LibraryNet(NetSettings, prefixes=LIBRARIES):
         if self.weights == "none":
             measure_statistics(model, images)
         else:
-            load_weights(model, Path(self.weights), classes)
+            load_weights(model, self.weights, classes)
         model = fold_batch_norms(model, images)
         encoder, head = map(keep_parameters, split(model, self.cut))
         with torch.no_grad():
@@ -234,7 +239,7 @@ def measure_statistics(model: nn.Module, images: Float[Tensor, "B C H W"]) -> No
         model.train()(images)
 
 
-def load_weights(model: nn.Module, path: Path, classes: int | None = None) -> None:
+def load_weights(model: nn.Module, path: str | Path, classes: int | None = None) -> None:
     """Load the parameters of a file into a model.
 
     Args:
@@ -246,7 +251,7 @@ def load_weights(model: nn.Module, path: Path, classes: int | None = None) -> No
     Raises:
         NetError: The file cannot be read, or is of another model.
     """
-    tensors = read_tensors(path)
+    tensors = read_tensors(Path(path))
     state = model.state_dict()
     of_answer = {
         name

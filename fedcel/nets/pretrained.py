@@ -159,6 +159,7 @@ def fuse_layers(layer: Fusible, norm: nn.Module) -> Fusible:
     statistics = (norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias)
     fuse = fuse_linear_bn_weights if isinstance(layer, nn.Linear) else fuse_conv_bn_weights
     layer.weight, layer.bias = fuse(weight, bias, *statistics)  # type: ignore[arg-type]
+    layer.bias.requires_grad_(layer.weight.requires_grad)  # PyTorch freezes a bias that was none
     return layer
 
 

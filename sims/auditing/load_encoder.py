@@ -169,7 +169,7 @@ def load_from_library(name: str, at: str, weights: str) -> LoadedEncoder:
     """Load a model of torchvision or timm up to a layer, with the normalisation of its training."""
     model = make_model(name)
     if weights:
-        load_weights(model, Path(weights))
+        load_weights(model, weights)
     random = "" if weights else ", with random parameters"
     return LoadedEncoder(
         split(model, at)[0] if at else model,

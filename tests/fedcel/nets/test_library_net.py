@@ -84,7 +84,7 @@ def test_a_frozen_encoder_is_not_sent(files: Path) -> None:
 
 def test_clients_are_stacked() -> None:
     """K copies encode as one by one."""
-    one, two = (FlatNet(build(frozen="encoder"), count) for count in (1, 2))
+    one, two = (FlatNet(build(), count) for count in (1, 2))
     x = torch.rand(2, 3, *SHAPE)
     two.load(one.vector)
     alone = one.encode(x.flatten(0, 1)[None])
@@ -120,6 +120,7 @@ def test_models_of_timm(name: str) -> None:
     ("keys", "error", "message"),
     [
         ({"cut": "none"}, ValueError, "name the layer that is sent"),
+        ({"frozen": "encoder"}, ValueError, "give net.weights"),
         ({"width": 64}, ValueError, "net.width is of net.name 'mlp'"),
         ({"cut": "stage7"}, NetError, "cut at one of .*stage"),
         (

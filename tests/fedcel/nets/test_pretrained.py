@@ -249,3 +249,12 @@ def test_what_cannot_be_folded_is_refused() -> None:
     ):
         with pytest.raises(NetError, match=words):
             fold_batch_norms(net, IMAGES)
+
+
+def test_a_folded_bias_is_trained_and_a_frozen_layer_stays_frozen() -> None:
+    """A convolution without a bias gets one from its BatchNorm, which learns as the weight does."""
+    for is_trained in (True, False):
+        trunk = nn.Sequential(nn.Conv2d(1, 2, 3, bias=False), nn.BatchNorm2d(2), nn.Flatten())
+        trunk.requires_grad_(is_trained)
+        folded = fold_batch_norms(trunk, torch.rand(4, 1, 5, 5))
+        assert [part.requires_grad for part in folded.parameters()] == [is_trained] * 2

@@ -1,7 +1,10 @@
 """Every built-in net holds the contract of nets."""
 
 import pytest
+import torch
 
+from fedcel.nets import NET_TESTS, Cut, NetCase, SplitNet, build_net
+from fedcel.plugins import hold_contract
 from fedcel.settings import NetSettings
 from fedcel.testing import check_net
 
@@ -15,10 +18,22 @@ SHAPES = {
 
 def test_every_net_is_here() -> None:
     """None is left out."""
-    assert SHAPES.keys() == {*NetSettings.list_names()}
+    libraries = {"torchvision:NAME", "timm:NAME"}
+    assert SHAPES.keys() | libraries == {*NetSettings.list_names()}
 
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_net_holds_its_contract(name: str) -> None:
     """The smallest VGG11 that fits has 64 positions at the cut, one channel."""
     check_net(name, shape=SHAPES[name], features=64 if name == "vgg11" else 12)
+
+
+def test_a_library_net_holds_the_contract() -> None:
+    """A model of torchvision, cut at a layer of 16 positions, three channels sent."""
+    keys = {"name": "torchvision:shufflenet_v2_x0_5", "cut": "stage2", "features": 48}
+    settings = NetSettings.model_validate(keys)
+
+    def build(seed: int = 1) -> SplitNet:
+        return build_net(settings, (3, 32, 32), 3, torch.Generator().manual_seed(seed), cut=Cut())
+
+    hold_contract(NET_TESTS, NetCase(build, (3, 32, 32), 3, True))

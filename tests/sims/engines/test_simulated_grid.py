@@ -35,7 +35,7 @@ class Still(PosteriorStrategy):
 
 
 def test_the_built_in_strategy_by_import_string_is_the_local_engine_to_the_bit(
-    tmp_path: Path,
+    tmp_path: Path, measured_leaks: None
 ) -> None:
     """Messages, checks and records in between change no bit; nor does a stop after round 3."""
     calls, messages = run(tmp_path / "calls", **{"local.at-once": 1}), tmp_path / "own"
