@@ -3,8 +3,9 @@
 import asyncio
 import os
 from collections.abc import Coroutine
+from concurrent.futures import CancelledError, Future
 from pathlib import Path
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any, Self, TypeVar
 
 from jaxtyping import Float
@@ -59,6 +60,8 @@ class SplitClient(ServiceClient):
             url, key, builder, verify, encoder_file=encoder_file, renew_encoder=renew_encoder
         )
         self._process = os.getpid()
+        self._lock = Lock()
+        self._is_closed = False
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, name="fedcel-client", daemon=True)
         self._thread.start()
@@ -93,14 +96,26 @@ class SplitClient(ServiceClient):
         return self._wait_for(self._read(Budget, "/v1/budget"))
 
     def close(self) -> None:
-        """Close the connection."""
-        if self._loop.is_closed() or self._process != os.getpid():
+        """Close the connection; questions that other threads still ask end in a ServiceError."""
+        if self._process != os.getpid():
             return
-        self._wait_for(self._http.aclose())
-        self._wait_for(self._loop.shutdown_default_executor())
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            end = asyncio.run_coroutine_threadsafe(self._end(), self._loop)
+        end.result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    async def _end(self) -> None:
+        """Cancel the questions that are asked, and close the connection."""
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await self._http.aclose()
 
     def __enter__(self) -> Self:
         """Return this client."""
@@ -112,12 +127,18 @@ class SplitClient(ServiceClient):
 
     def _wait_for(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Return what work returns, which this client's thread does."""
-        if self._loop.is_closed() or self._process != os.getpid():
+        future: Future[Result] | None = None
+        if self._process == os.getpid():
+            with self._lock:
+                if not self._is_closed:
+                    future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        if future is None:
             work.close()
             raise ServiceError("the client is closed, or was made before a fork; make another one")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
+        except CancelledError:
+            raise ServiceError("the client was closed while it asked; make another one") from None
         except BaseException:
             future.cancel()  # after Ctrl-C nothing is sent any more
             raise

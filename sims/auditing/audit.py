@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from hashlib import file_digest
 from math import inf, isfinite
 from pathlib import Path
 
@@ -115,6 +116,8 @@ class Audit:
         """Make the object that is written."""
         return {
             "model": self.plan.model,
+            **({"at": self.plan.at} if self.plan.at else {}),
+            **({"weights": digest_file(self.plan.weights)} if self.plan.weights else {}),
             "encoder": self.description,
             "data": self.plan.data,
             "images": self.note,
@@ -129,6 +132,12 @@ class Audit:
             "targets": 0 if self.inversion is None else len(self.inversion.targets),
             "versions": list_versions(),
         }
+
+
+def digest_file(path: str) -> str:
+    """Return the SHA-256 of a file, which says what weights were audited wherever they lay."""
+    with open(path, "rb") as file:
+        return f"sha256:{file_digest(file, 'sha256').hexdigest()}"
 
 
 def audit_encoder(plan: AuditPlan, keep: Callable[[Audit], None] = lambda _: None) -> Audit:

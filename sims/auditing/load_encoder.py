@@ -167,7 +167,9 @@ def load_encoder(reference: str, at: str = "", weights: str = "") -> LoadedEncod
 
 def load_from_library(name: str, at: str, weights: str) -> LoadedEncoder:
     """Load a model of torchvision or timm up to a layer, with the normalisation of its training."""
-    model = make_model(name)
+    with torch.random.fork_rng(devices=[]):  # the same parameters at each audit
+        torch.manual_seed(0)
+        model = make_model(name)
     if weights:
         load_weights(model, weights)
     random = "" if weights else ", with random parameters"

@@ -162,8 +162,8 @@ def split_panels(sweeps: Sequence[Sweep]) -> list[list[Sweep]]:
         return [list(sweeps)]
     undefended = [sweep for sweep in sweeps if sweep.is_undefended]
     defended = [sweep for sweep in sweeps if not sweep.is_undefended]
-    count = PANEL_VARIANTS - len(undefended)
-    starts = range(0, len(defended), count)
+    count = max(1, PANEL_VARIANTS - len(undefended))
+    starts = range(0, max(1, len(defended)), count)
     return [[*undefended, *defended[start : start + count]] for start in starts]
 
 

@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -177,3 +179,26 @@ def test_a_client_shows_what_the_service_claims_of_its_answers(
     with SplitClient(up.url, up.key, OWNER) as client:
         assert client.claimed_answers == claim
     assert "ExpectedCard" in httpx.get(f"{up.url}/openapi.json").json()["components"]["schemas"]
+
+
+def test_a_question_ends_when_its_client_is_closed(
+    up: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread that waits for an answer is told, and waits no longer."""
+    is_asked = threading.Event()
+
+    async def wait_for_ever(*_: object) -> None:
+        is_asked.set()
+        await asyncio.Event().wait()
+
+    client = SplitClient(up.url, up.key, OWNER)
+    monkeypatch.setattr(client, "_query", wait_for_ever)
+    with ThreadPoolExecutor() as pool:
+        answer = pool.submit(client.ask, X[0])
+        assert is_asked.wait(30)
+        client.close()
+        with pytest.raises(ServiceError, match="closed while it asked"):
+            answer.result(timeout=30)
+    with pytest.raises(ServiceError, match="client is closed"):
+        client.ask(X[0])
+    client.close()  # twice is once

@@ -274,7 +274,10 @@ def test_a_model_of_torchvision(tmp_path: Path) -> None:
         torch.testing.assert_close(loaded.encode.eval()(x), full.maxpool(full.conv1(x)))
     with pytest.raises(NetError, match="another model"):
         load_encoder(name, "maxpool", str(tmp_path / "own.pth"))
-    assert "random parameters" in load_encoder(name, "maxpool").description
+    first, second = (load_encoder(name, "maxpool") for _ in range(2))
+    assert "random parameters" in first.description
+    for one, other in zip(first.encode.parameters(), second.encode.parameters(), strict=True):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize(

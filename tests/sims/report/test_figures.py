@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -108,6 +109,17 @@ def test_strengths_are_joined_in_their_order() -> None:
         ["v, 0.3", "v, 1.0", "v, 3.0"],
     )
     assert list(figures.choose_looks(swept)) == ["v"]
+
+
+@pytest.mark.parametrize("undefended", [7, 8, 9])
+@pytest.mark.parametrize("defended", [0, 2])
+def test_many_undefended_variants(undefended: int, defended: int) -> None:
+    """They fill a panel by themselves; each defended variant is in one."""
+    names: list[Any] = [f"v{n}" for n in range(undefended + defended)]
+    sweeps = [figures.Sweep(name, n < undefended) for n, name in enumerate(names)]
+    panels = figures.split_panels(sweeps)
+    assert panels
+    assert {sweep.series for panel in panels for sweep in panel} == {*names}
 
 
 def test_many_variants_share_out_over_panels_with_the_undefended_in_each() -> None:
