@@ -48,6 +48,7 @@ def read_cached(source: Source, *, is_numbered_anew: bool = False) -> SourceData
     file = cache_folder() / f"{key}.safetensors"
     if (cached := map_file(file)) is not None:
         return cached
+    data = None
     try:
         with lock_file(file.with_suffix(".lock")):
             if (cached := map_file(file)) is not None:  # another process was first
@@ -58,7 +59,8 @@ def read_cached(source: Source, *, is_numbered_anew: bool = False) -> SourceData
             write_file(file, data)
             return map_file(file) or data
     except OSError as error:
-        data = read_source(source, is_numbered_anew=is_numbered_anew)
+        if data is None:
+            data = read_source(source, is_numbered_anew=is_numbered_anew)
         reason = f"decoded images cannot be kept in {file.parent}: {describe_unforeseen(error)}"
         return data._replace(notes=(*data.notes, f"{reason}; FEDCEL_CACHE names another folder"))
 
@@ -88,13 +90,14 @@ def write_file(file: Path, data: SourceData) -> None:
     if data.holders is not None:
         tensors["holders"] = data.holders
     facts = json.dumps({"classes": data.classes, "notes": data.notes})
-    with NamedTemporaryFile(dir=file.parent, suffix=".part") as part:
+    with NamedTemporaryFile(dir=file.parent, suffix=".part", delete=False) as part:
         try:
             save_file(tensors, part.name, {_FACTS: facts})
+            os.replace(part.name, file)
         except SafetensorError as error:  # how the library tells of a full disk
             raise OSError(str(error)) from error
-        os.link(part.name, linked := f"{part.name}.whole")
-        os.replace(linked, file)
+        finally:
+            Path(part.name).unlink(missing_ok=True)
 
 
 def map_file(file: Path) -> SourceData | None:

@@ -116,7 +116,7 @@ class FlatNet:
     def encode(self, images: Float[Tensor, "K b ..."]) -> Float[Tensor, "K b D"]:
         """Compute the features of each client's images by its own encoder."""
         with self._autocast():
-            z = self._encode(images)
+            z = self._encode(images.clone())  # one may work in place
         return z if self.precision is torch.float32 else z.float()
 
     def scale_noise(self, z: Float[Tensor, "K b D"]) -> Float[Tensor, "K b D"] | None:

@@ -182,7 +182,7 @@ class LocalSettings(Options):
     )
     precision: Literal["float32", "bfloat16"] = Field(
         "float32",
-        description="Of encoder and head in training; bfloat16 pays on processors with units for it.",
+        description="Of encoder and head in training; bfloat16 pays where there are units for it.",
     )
     clip: Positive | Off = Field(
         "none", description="Largest L2 norm of a step's gradient; clipping changes the target."

@@ -124,6 +124,7 @@ def test_a_full_disk(reads: list[Source], npz: Npz, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(image_cache, "save_file", fill)
     assert "No space left on device" in read_cached(npz).notes[-1]
+    assert len(reads) == 1
     assert [path.suffix for path in cache_folder().iterdir()] == [".lock"]
 
 

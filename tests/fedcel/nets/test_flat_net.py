@@ -213,3 +213,24 @@ def test_lower_precision(count: int) -> None:
     assert not torch.equal(full, half)
     torch.testing.assert_close(full, half, atol=0.02, rtol=0.02)
     assert (full_gradients - half_gradients).norm() < 0.3 * full_gradients.norm()
+
+
+class Shifting(nn.Module):
+    """A layer that works in place."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shift the images themselves."""
+        return x.sub_(0.5)
+
+
+@pytest.mark.parametrize("count", [1, CLIENTS])
+def test_an_encoder_that_works_in_place_changes_no_image(count: int) -> None:
+    """A client's images are read again in every round."""
+    encoder = nn.Sequential(Shifting(), nn.Flatten(), nn.Linear(16, 6))
+    flat = FlatNet(SplitNet(encoder, nn.Linear(6, 3), Cut(0.0), 6), count)
+    if count > 1:
+        flat.load(torch.zeros(flat.vectors.shape[1]))
+    images = torch.rand(count, IMAGES, 1, 4, 4)
+    before = images.clone()
+    flat.encode(images)
+    assert torch.equal(images, before)
