@@ -71,7 +71,7 @@ def encode_images(
     return torch.cat(features)
 
 
-def choose_batch_size(images: Shaped[Tensor, "N ..."]) -> int:
+def choose_batch_size(images: Shaped[Tensor, "N ..."], most: int = MAX_BATCH) -> int:
     """Choose how many images are encoded at once: no more than fit the processor's caches.
 
     What a layer gives of 8 images of 224 pixels is 10 to 30 MB; larger blocks are asked of the
@@ -79,12 +79,13 @@ def choose_batch_size(images: Shaped[Tensor, "N ..."]) -> int:
 
     Args:
         images: (N, ...).
+        most: Small images that are encoded at once.
 
     Returns:
-        1 to `MAX_BATCH`.
+        1 to `most`.
     """
-    size = images[0].numel() * torch.float32.itemsize
-    return max(1, min(MAX_BATCH, BATCH_BYTES // size))
+    size = images.shape[1:].numel() * torch.float32.itemsize
+    return max(1, min(most, BATCH_BYTES // size))
 
 
 def _check_features(

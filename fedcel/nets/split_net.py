@@ -11,11 +11,11 @@ from torch.nn.functional import cross_entropy
 
 from fedcel.named_tensors import select_prefix
 from fedcel.nets.cut import Cut
+from fedcel.nets.encode_images import choose_batch_size
 from fedcel.nets.noise_scale import NoiseScale
 
 IMAGES_AT_ONCE = 1024
-BYTES_AT_ONCE = 2**26
-"""Images that are encoded together where no gradient is wanted: so many, and of so many bytes."""
+"""Images that are encoded together at most where no gradient is wanted."""
 Potential = Callable[[Tensor, Tensor], Tensor]
 """(logits, labels) -> mean negative log-likelihood in nats."""
 
@@ -62,8 +62,7 @@ class SplitNet(nn.Module):
     @torch.no_grad()
     def encode_all(self, images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N D"]:
         """Compute the features of any number of images in batches, without a gradient."""
-        size = images.shape[1:].numel() * images.element_size()
-        at_once = max(1, min(IMAGES_AT_ONCE, BYTES_AT_ONCE // size))
+        at_once = choose_batch_size(images, IMAGES_AT_ONCE)
         first, *others = torch.split(images, at_once)
         z = self.encode(first)
         if not others:

@@ -1,5 +1,7 @@
 """Smashed data as an attacker sees them."""
 
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -183,7 +185,7 @@ def test_many_images_are_encoded_in_batches(
     encoded: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No more bytes at once than allowed; each image has its own features."""
-    monkeypatch.setattr("fedcel.nets.split_net.BYTES_AT_ONCE", 3 * 3 * 4)
+    monkeypatch.setattr(sys.modules["fedcel.nets.encode_images"], "BATCH_BYTES", 3 * 3 * 4)
     x = images(0, 7)
     assert torch.equal(pixels(0.1).encode(x), x.flatten(1))
     assert encoded == [3, 3, 1]
