@@ -24,7 +24,6 @@ from fedcel.federation import (
 )
 from fedcel.losses import (
     SHARE,
-    GradientRule,
     MetricRange,
     MetricScale,
     WeightedTerm,
@@ -204,31 +203,20 @@ def bind_terms(
     options = settings.cel
     if threshold is not None:
         options = options.model_copy(update={"threshold": threshold})
-    loss, defence = options.bind(cut), settings.defence.bind(cut, settings)
     terms = []
-    if loss is not None:
-        rule = GradientRule(
-            clip=None if options.clip == "none" else options.clip,
-            own_pass=options.momentum != "none",
-            momentum=0.0 if options.momentum == "none" else options.momentum,
-        )
+    if (loss := options.bind(cut)) is not None:
         term = WeightedTerm(
-            "cel",
-            loss,
-            0.0,
-            rule,
+            *("cel", loss, 0.0, options.gradient_rule),
             refresh_every=options.refresh_epochs,
             title=f"cel.kind {options.kind!r}",
             remedy=advise(options.kind, "cel.weight"),
         )
         terms.append(term)
-    if defence is not None:
+    if (defence := settings.defence.bind(cut, settings)) is not None:
         name = settings.defence.name
         check_schedule(settings, "defence.name", name)
         term = WeightedTerm(
-            "defence",
-            defence,
-            0.0,
+            *("defence", defence, 0.0),
             purpose="defence",
             title=f"defence.name {name!r}",
             remedy=advise(name, "defence.strength"),

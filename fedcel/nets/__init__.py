@@ -5,8 +5,12 @@ from fedcel.nets.build_net import build_net as build_net
 from fedcel.nets.build_net import check_layers as check_layers
 from fedcel.nets.build_net import initialise_parameters as initialise_parameters
 from fedcel.nets.copy_module import copy_module as copy_module
+from fedcel.nets.cut import NOISE_LIMIT as NOISE_LIMIT
 from fedcel.nets.cut import Cut as Cut
+from fedcel.nets.cut import NoiseScale as NoiseScale
+from fedcel.nets.cut import NoiseScales as NoiseScales
 from fedcel.nets.cut import apply_noise as apply_noise
+from fedcel.nets.cut import whiten_features as whiten_features
 from fedcel.nets.device import CPU as CPU
 from fedcel.nets.device import fastest_device as fastest_device
 from fedcel.nets.encode_images import Encoder as Encoder
@@ -38,10 +42,6 @@ from fedcel.nets.net_settings import NetSettings as NetSettings
 from fedcel.nets.net_settings import OwnNet as OwnNet
 from fedcel.nets.net_settings import Strided as Strided
 from fedcel.nets.net_settings import Vgg11 as Vgg11
-from fedcel.nets.noise_scale import NOISE_LIMIT as NOISE_LIMIT
-from fedcel.nets.noise_scale import NoiseScale as NoiseScale
-from fedcel.nets.noise_scale import NoiseScales as NoiseScales
-from fedcel.nets.noise_scale import whiten_features as whiten_features
 from fedcel.nets.pretrained import fold_batch_norms as fold_batch_norms
 from fedcel.nets.pretrained import keep_parameters as keep_parameters
 from fedcel.nets.split_model import CutPoint as CutPoint

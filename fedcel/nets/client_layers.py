@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedcel.named_tensors import select_prefix
-from fedcel.nets.noise_scale import NoiseScale
+from fedcel.nets.cut import NoiseScale
 
 Layer = Callable[[Tensor], Tensor]
 """Inputs of K clients (K, b, ...) to outputs (K, b, ...)."""

@@ -9,7 +9,7 @@ from torch import nn
 
 from fedcel import plugins
 from fedcel.errors import FedcelError, NetError
-from fedcel.nets.noise_scale import NoiseScale
+from fedcel.nets.cut import NoiseScale
 from fedcel.options import Kind
 
 POSITIONS = "positions"

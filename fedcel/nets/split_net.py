@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedcel.named_tensors import select_prefix
-from fedcel.nets.cut import Cut
+from fedcel.nets.cut import Cut, NoiseScale
 from fedcel.nets.encode_images import choose_batch_size
-from fedcel.nets.noise_scale import NoiseScale
 
 IMAGES_AT_ONCE = 1024
 """Images that are encoded together at most where no gradient is wanted."""

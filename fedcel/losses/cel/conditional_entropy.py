@@ -20,7 +20,7 @@ from fedcel.losses.protocol import (
     State,
     Term,
 )
-from fedcel.losses.terms import LossTerm
+from fedcel.losses.terms import GradientRule, LossTerm
 from fedcel.nets import whiten_features
 from fedcel.options import Kind, Off, Positive
 from fedcel.posterior import Clock, StepSize
@@ -169,6 +169,15 @@ class CEL(Kind, LossTerm, table="cel"):
         if clock.number <= self.warm_up:
             return 0.0
         return 1.0 if self.schedule == "constant" else step_size(clock) / step_size.rate
+
+    @property
+    def gradient_rule(self) -> GradientRule:
+        """Path of its gradient to the parameters."""
+        return GradientRule(
+            clip=None if self.clip == "none" else self.clip,
+            own_pass=self.momentum != "none",
+            momentum=0.0 if self.momentum == "none" else self.momentum,
+        )
 
     @property
     def refresh_epochs(self) -> int:

@@ -19,7 +19,7 @@ from fedcel.leakage.certificate import (
     fano_bound,
     find_main_coordinates,
 )
-from fedcel.nets.noise_scale import NoiseScale
+from fedcel.nets.cut import NoiseScale
 from tests.fedcel.seeded import as_images, pixels, seeded
 
 

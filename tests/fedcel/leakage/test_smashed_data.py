@@ -19,8 +19,7 @@ from fedcel.leakage import (
     SmashedData,
     optimal_leak,
 )
-from fedcel.nets.cut import Cut
-from fedcel.nets.noise_scale import NoiseScale
+from fedcel.nets.cut import Cut, NoiseScale
 from fedcel.nets.split_net import SplitNet
 from tests.fedcel.seeded import pixels, seeded
 

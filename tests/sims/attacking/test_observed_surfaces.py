@@ -14,9 +14,8 @@ from clients import EvaluationClient
 from fedcel.attacks import RepeatedObservation, run_attacks
 from fedcel.data import Images
 from fedcel.leakage import HEAD, LOG_PROB, find_law, optimal_leak
-from fedcel.nets.cut import Cut
+from fedcel.nets.cut import Cut, NoiseScale
 from fedcel.nets.flat_net import FlatNet
-from fedcel.nets.noise_scale import NoiseScale
 from fedcel.nets.split_net import SplitNet
 from fedcel.posterior.predict import build_device_net
 from fedcel.settings import AttackSettings, Settings, parse_settings
