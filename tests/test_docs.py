@@ -16,7 +16,7 @@ import pytest
 import typer
 
 from fedcel.settings import describe_settings, parse_settings
-from fedcel.settings.parsing import REMOVED_KEYS
+from fedcel.settings.former import REMOVED_KEYS
 from published_tables import TABLES
 from sims.bench import scenario
 from sims.commands.main import app

@@ -14,7 +14,7 @@ from fedcel.settings import (
     flatten_settings,
     parse_settings,
 )
-from fedcel.settings.parsing import REMOVED_KEYS
+from fedcel.settings.former import REMOVED_KEYS
 
 
 def test_round_trip_through_tables_and_flat_keys() -> None:
