@@ -45,8 +45,8 @@ class Settings(BaseModel):
         0, ge=0, description="Clients that are selected at random in each round; 0: all."
     )
     engine: Literal["ray", "local", "auto"] = Field(
-        "ray",
-        description="ray: Flower on Ray; local: this process; auto: local, or ray for max-norm.",
+        "auto",
+        description="ray: Flower on Ray; local: this process; auto: ray on a cluster, else local.",
     )
     temperature: float = Field(
         1.0,

@@ -32,7 +32,7 @@ def finish_cells(
     On Ray they are trained one after the other, in this process; each is attacked in another
     process while the next is trained. Else `jobs` cells are trained at once.
     """
-    is_overlapping = jobs == 1 and any(choose_engine(cell.settings) == "ray" for cell in cells)
+    is_overlapping = jobs == 1 and any(choose_engine(cell.settings).name == "ray" for cell in cells)
     trained = train_cells(cells, folder) if is_overlapping else map(CellOutcome, cells)
     processes = ATTACK_PROCESSES if is_overlapping else jobs
     finish = partial(finish_cell, folder=folder)
@@ -54,7 +54,7 @@ def train_cells(cells: Sequence[Cell], folder: Path) -> Iterator[CellOutcome]:
     """Train each cell when it is asked for; those on Ray share one."""
     with ExitStack() as stack:
         if any(
-            choose_engine(cell.settings) == "ray"
+            choose_engine(cell.settings).name == "ray"
             for cell in cells
             if not (folder / "runs" / cell.name / RESULT_FILE).exists()
         ):

@@ -15,7 +15,7 @@ from sims.bench.finish_cells import finish_cells
 from sims.bench.run_cell import TrainingCost, describe_list, is_complete, is_finished
 from sims.bench.scenario import Cell, Scenario, is_anchored, refuse_fixed_sweeps
 from sims.engines.choose_engine import choose_engine
-from sims.engines.simulate import print_data_notes
+from sims.engines.simulate import print_notes
 from sims.progress import estimate_left, print_line
 from sims.results.bench_rows import BENCH_LOCK, write_bench_rows
 from sims.results.file_names import COST_FILE, EVENTS_FILE, FAILED_FILE, PLAN_FILE, RESULT_FILE
@@ -42,7 +42,7 @@ def run_bench(scenario: Scenario, cells: list[Cell], folder: str | Path, jobs: i
     """
     folder = Path(folder)
     refuse_fixed_sweeps(cells)
-    if jobs > 1 and any(choose_engine(cell.settings) == "ray" for cell in cells):
+    if jobs > 1 and any(choose_engine(cell.settings).name == "ray" for cell in cells):
         raise SettingsError(
             f"--jobs is {jobs}: engine 'ray' is parallel itself; add --engine local"
         )
@@ -61,7 +61,7 @@ def run_bench(scenario: Scenario, cells: list[Cell], folder: str | Path, jobs: i
         print_line(f"run: {folder}")
         print_finished(cells, missing, folder)
         with suppress(FedcelError):  # the cells say why they fail
-            print_data_notes(cell.settings for cell in missing)
+            print_notes(cell.settings for cell in missing)
         failed = finish_missing(scenario, cells, missing, folder, jobs=jobs)
         rows = write_bench(scenario, cells, folder, failed)
         page = report.write_report(folder) if rows or not failed else None

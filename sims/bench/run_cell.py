@@ -109,7 +109,7 @@ def train_cell(cell: Cell, folder: Path) -> None:
             place,
             resume=run_folder.is_run(place),
             title=cell.name,
-            shows_data=False,  # the bench says it once
+            shows_notes=False,  # the bench says it once
         )
 
 

@@ -146,14 +146,6 @@ def read_scenario(name: str) -> Scenario:
     return scenario
 
 
-def choose_default_engine(scenario: Scenario, overrides: Mapping[str, Scalar]) -> Scenario:
-    """Let a scenario for which nothing names an engine be trained by the engine `auto`."""
-    tables = (scenario.settings, overrides, *(variant.settings for variant in scenario.variants))
-    if any("engine" in table for table in tables):
-        return scenario
-    return scenario._replace(settings={**scenario.settings, "engine": "auto"})
-
-
 def list_cells(scenario: Scenario, overrides: dict[str, Scalar]) -> list[Cell]:
     """Return every variant x strength x seed, with settings resolved.
 

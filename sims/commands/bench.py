@@ -46,7 +46,7 @@ def bench_command(
     plan, overrides = scenarios.override_seeds(
         scenarios.read_scenario(scenario), parse_overrides(assignments, engine)
     )
-    cells = scenarios.list_cells(scenarios.choose_default_engine(plan, overrides), overrides)
+    cells = scenarios.list_cells(plan, overrides)
     if live:
         cells = [
             cell._replace(settings=measure_for_page(cell.settings, overrides)) for cell in cells

@@ -1,5 +1,8 @@
 """Engine of a run that leaves the choice, and the clients that it trains at once."""
 
+import os
+from typing import Literal, NamedTuple
+
 from torch import nn
 
 from fedcel.nets import CPU, fastest_device
@@ -22,12 +25,23 @@ LARGEST_CONVOLVED = 8 * 8
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d)
 
 
-def choose_engine(settings: Settings) -> str:
-    """Choose `ray` or `local`; for `auto` the first where `strategy.max-norm` needs it."""
+class EngineChoice(NamedTuple):
+    """Engine of a run, and why it is this one."""
+
+    name: Literal["ray", "local"]
+    reason: str
+
+
+def choose_engine(settings: Settings) -> EngineChoice:
+    """Choose the engine; for `auto` Ray where a cluster or `strategy.max-norm` asks for it."""
     if settings.engine != "auto":
-        return settings.engine
+        return EngineChoice(settings.engine, f"engine is {settings.engine!r}")
     strategy = settings.strategy
-    return "ray" if strategy.name == OWN_STRATEGY and strategy.max_norm != "none" else "local"
+    if strategy.name == OWN_STRATEGY and strategy.max_norm != "none":
+        return EngineChoice("ray", "strategy.max-norm clips by Flower's wrapper")
+    if os.environ.get("RAY_ADDRESS"):
+        return EngineChoice("ray", "RAY_ADDRESS names a cluster")
+    return EngineChoice("local", "one process; --engine ray takes all cores")
 
 
 def choose_clients_at_once(settings: Settings) -> int:

@@ -21,7 +21,7 @@ def simulate(
     *,
     resume: bool = False,
     title: str = "training",
-    shows_data: bool = True,
+    shows_notes: bool = True,
     listen: EventCallback | None = None,
 ) -> None:
     """Train a federation of simulated clients into a run folder, and measure the result.
@@ -32,7 +32,7 @@ def simulate(
         folder: Where; it must not exist, or be empty. A run that is refused leaves no folder.
         resume: Go on after the last complete round of the run that is there.
         title: Is shown beside the progress.
-        shows_data: Whether to print what was done to the images.
+        shows_notes: Whether to print the engine and what was done to the images.
         listen: Is called with every round's event, once the round is saved.
 
     Raises:
@@ -41,7 +41,7 @@ def simulate(
         FedcelError: A part that the settings name cannot be built, or the training failed.
     """
     folder = Path(folder)
-    if choose_engine(settings) == "ray":
+    if choose_engine(settings).name == "ray":
         from sims.engines.ray import check_ray_environment
 
         check_ray_environment()
@@ -50,8 +50,8 @@ def simulate(
             check_parts(settings)
     with open_run(folder, settings, resume=resume) as has_rounds:
         progress.print_line(f"run: {folder}")
-        if shows_data:
-            print_data_notes([settings])
+        if shows_notes:
+            print_notes([settings])
         with progress.show_rounds(title, settings.rounds) as show_round:
 
             def pass_on(event: Event) -> None:
@@ -62,11 +62,13 @@ def simulate(
             train_on_engine(settings, folder, pass_on, resume=has_rounds)
 
 
-def print_data_notes(runs: Iterable[Settings]) -> None:
-    """Print what was done to the images of runs, and how often they are seen; each line once."""
+def print_notes(runs: Iterable[Settings]) -> None:
+    """Print engines, what was done to images and how often they are seen; each line once."""
     lines = dict[str, None]()
     client_sizes: dict[tuple[DataSettings, int], Sequence[int]] = {}
     for settings in runs:
+        engine, reason = choose_engine(settings)
+        lines[f"engine: {engine}, for {reason}"] = None
         partition = settings.data, settings.clients
         if partition not in client_sizes:
             with progress.show_waiting("reading the images"):
@@ -102,7 +104,7 @@ def train_on_engine(
 ) -> None:
     """Train by the engine of the settings; FailedError names a user's own part that failed."""
     with blame_own_parts(settings):
-        if choose_engine(settings) == "ray":
+        if choose_engine(settings).name == "ray":
             from sims.engines.ray import train_on_ray  # needs Flower, which the others do not
 
             train_on_ray(settings, folder, show_round, resume=resume)

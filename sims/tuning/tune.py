@@ -13,7 +13,7 @@ from fedcel.files import read_toml, write_whole
 from fedcel.settings import Scalar, nest_settings, parse_settings
 from sims.bench.scenario import Scenario, Variant, is_defended, merge_variant
 from sims.engines.process_pool import run_items, time_call
-from sims.engines.simulate import print_data_notes
+from sims.engines.simulate import print_notes
 from sims.progress import estimate_left, print_line
 from sims.tuning.search import (
     BestTrial,
@@ -48,7 +48,7 @@ def tune_scenario(
     tables = table["variant"]
     assert isinstance(tables, list)
     open_journal(journal)  # damage is named before the work
-    print_data_notes(plan.start for plan in plans)
+    print_notes(plan.start for plan in plans)
     best: dict[str, BestTrial] = {}
     floor: float | None = None
     seconds: list[float] = []

@@ -10,6 +10,7 @@ import pytest
 from fedcel.errors import DataError, FedcelError
 from fedcel.files import read_json
 from sims.bench import finish_cells, run_cell, scenario
+from sims.engines.choose_engine import EngineChoice
 from sims.results.attack_results import read_attack_rows
 from tests.sims.small import QUICK
 
@@ -44,7 +45,9 @@ def finish(
 @pytest.fixture
 def _overlap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Overlap cells as on Ray, though they are trained by the engine `local`."""
-    monkeypatch.setattr(finish_cells, "choose_engine", lambda settings: "ray")
+    monkeypatch.setattr(
+        finish_cells, "choose_engine", lambda settings: EngineChoice("ray", "asked")
+    )
     monkeypatch.setattr("sims.engines.ray.keep_ray", nullcontext)
 
 

@@ -165,19 +165,12 @@ def test_auto_trains_with_flower_s_strategies_too(tmp_path: Path) -> None:
     assert torch.equal(model(folders[0]), model(folders[1]))
 
 
-def test_a_bench_takes_auto_unless_an_engine_is_named() -> None:
-    """The demo stays on Ray, and what Ray alone obeys is trained there."""
-    demo = scenario.read_scenario("digits")
-    assert scenario.choose_default_engine(demo, {}).settings["engine"] == "ray"
-    other = scenario.read_scenario("defences")
-    assert scenario.choose_default_engine(other, {}).settings["engine"] == "auto"
-    named = scenario.choose_default_engine(other, {"engine": "local"})
-    assert "engine" not in named.settings
-    clipped = {"strategy.max-norm": 1.0}
-    raw = scenario.choose_default_engine(other, clipped).settings | clipped
-    assert choose_engine(parse_settings(raw)) == "ray"
+def test_the_demo_stays_on_ray_and_nothing_else_names_an_engine() -> None:
+    """What Ray alone obeys is trained there."""
+    assert scenario.read_scenario("digits").settings["engine"] == "ray"
+    assert "engine" not in scenario.read_scenario("defences").settings
     with pytest.raises(SettingsError, match="set engine to 'ray'"):
-        parse_settings({"engine": "local", **clipped})
+        parse_settings({"engine": "local", "strategy.max-norm": 1.0})
 
 
 @pytest.mark.parametrize(
@@ -185,14 +178,22 @@ def test_a_bench_takes_auto_unless_an_engine_is_named() -> None:
     [
         ({"engine": "local"}, "local"),
         ({"engine": "ray"}, "ray"),
-        ({"engine": "auto"}, "local"),
-        ({"engine": "auto", "strategy.max-norm": 1.0}, "ray"),
-        ({"engine": "auto", **STOCK}, "local"),
+        ({}, "local"),
+        ({"strategy.max-norm": 1.0}, "ray"),
+        (STOCK, "local"),
     ],
     ids=["named", "ray", "auto", "clipped", "Flower's"],
 )
 def test_auto_is_this_process_but_for_what_ray_alone_obeys(
-    change: dict[str, Any], engine: str
+    change: dict[str, Any], engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A named engine stays."""
-    assert choose_engine(parse_settings(change)) == engine
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert choose_engine(parse_settings(change)).name == engine
+
+
+def test_auto_takes_the_cluster_that_ray_address_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And says why."""
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    assert choose_engine(parse_settings({})) == ("ray", "RAY_ADDRESS names a cluster")
+    assert choose_engine(parse_settings({"engine": "local"})).name == "local"

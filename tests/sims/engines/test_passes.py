@@ -3,7 +3,7 @@
 import pytest
 
 from fedcel.settings import parse_settings
-from sims.engines.simulate import describe_passes, print_data_notes
+from sims.engines.simulate import describe_passes, print_notes
 
 
 def test_epochs_are_counted() -> None:
@@ -27,7 +27,7 @@ def test_images_that_are_hardly_seen_are_warned_of() -> None:
 def test_each_line_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
     """Of runs with other seeds; of other lengths each."""
     short, long = (parse_settings({"clients": 3, "rounds": rounds}) for rounds in (30, 60))
-    print_data_notes([short, long, short.model_copy(update={"seed": 5})])
+    print_notes([short, long, short.model_copy(update={"seed": 5})])
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition(" in ")[2] for line in lines if line.startswith("passes: ")] == [
         "30 rounds",
