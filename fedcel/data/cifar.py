@@ -30,16 +30,20 @@ class Edition(NamedTuple):
         test: Name of the file of test images.
         label_bytes: Bytes of a record before its pixels; the last of them is the label.
         classes: Number of classes.
+        names: Name of the file that names the classes, a line each.
     """
 
     training: tuple[str, ...]
     test: str
     label_bytes: int
     classes: int
+    names: str
 
 
-CIFAR_10 = Edition(tuple(f"data_batch_{n}.bin" for n in range(1, 6)), "test_batch.bin", 1, 10)
-CIFAR_100 = Edition(("train.bin",), "test.bin", 2, 100)
+CIFAR_10 = Edition(
+    tuple(f"data_batch_{n}.bin" for n in range(1, 6)), "test_batch.bin", 1, 10, "batches.meta.txt"
+)
+CIFAR_100 = Edition(("train.bin",), "test.bin", 2, 100, "fine_label_names.txt")
 
 
 class Cifar(ColourSource):
@@ -55,7 +59,9 @@ class Cifar(ColourSource):
         """Read training and test images."""
         edition = _find_edition(self.path)
         test = _read_files(Path(self.path), (edition.test,), edition)
-        return self.read_training(())._replace(test=test)
+        names = Path(self.path) / edition.names
+        class_names = tuple(names.read_text("utf-8").split()) if names.is_file() else ()
+        return self.read_training(())._replace(test=test, class_names=class_names)
 
     def read_training(self, classes: Sequence[str]) -> SourceParts:
         """Read the training images; no other file is looked at."""

@@ -54,10 +54,12 @@ def read_hugging_face(source: HuggingFace) -> SourceParts:
     test_name = _choose_test_split(splits, columns, where)
     test_split = splits.get(test_name)
     where_train, where_test = f"{where}, split train", f"{where}, split {test_name}"
-    names = None
-    if not isinstance(train_split.features[columns.label], datasets.ClassLabel):
+    names, feature = None, train_split.features[columns.label]
+    class_names = feature.names if isinstance(feature, datasets.ClassLabel) else ()
+    if not isinstance(feature, datasets.ClassLabel):
         labels = set(_read_column(train_split, columns.label, where_train))
         names = sorted(labels, key=lambda name: (str(type(name)), name))
+        class_names = names if all(isinstance(name, str) for name in names) else ()
     y = _read_labels(train_split, columns.label, names, where_train)
     files = _list_pictures(train_split, columns.image, where_train)
     holders = None
@@ -84,7 +86,8 @@ def read_hugging_face(source: HuggingFace) -> SourceParts:
     for name in sorted(splits.keys() - {"train", test_name}):
         notes.append(f"left out: the {splits[name].num_rows} of split {name}")
     shown = tuple(map(escape_controls, notes))
-    return SourceParts(train, None if test_split is None else test, holders, shown)
+    test_part = None if test_split is None else test
+    return SourceParts(train, test_part, holders, shown, tuple(class_names))
 
 
 def _choose_test_split(splits: dict[str, datasets.Dataset], columns: Columns, where: str) -> str:

@@ -17,9 +17,10 @@ from fedcel.files import lock_file
 
 LEAST_BYTES = 2**24
 """Smaller sets are decoded anew, which takes about a second."""
-FORMAT = 1
+FORMAT = 2
 """Number of the file's form, and of the way in which pictures are decoded."""
 _FACTS = "facts"
+_FACT_NAMES = ("classes", "notes", "class_names")
 
 
 def read_cached(source: Source, *, is_numbered_anew: bool = False) -> SourceData:
@@ -89,7 +90,7 @@ def write_file(file: Path, data: SourceData) -> None:
         tensors |= {"test.x": to_bytes(data.test.x), "test.y": data.test.y}
     if data.holders is not None:
         tensors["holders"] = data.holders
-    facts = json.dumps({"classes": data.classes, "notes": data.notes})
+    facts = json.dumps({name: getattr(data, name) for name in _FACT_NAMES})
     with NamedTemporaryFile(dir=file.parent, suffix=".part", delete=False) as part:
         try:
             save_file(tensors, part.name, {_FACTS: facts})
@@ -116,4 +117,5 @@ def map_file(file: Path) -> SourceData | None:
     if train is None:
         return None
     holders = tensors.get("holders")
-    return SourceData(train, test, facts["classes"], holders, tuple(facts["notes"]))
+    notes, names = tuple(facts["notes"]), tuple(facts["class_names"])
+    return SourceData(train, test, facts["classes"], holders, notes, names)

@@ -55,7 +55,7 @@ class ImageFolder(ColourSource):
         for tree in (root, folder, root / "test") if has_test else (root,):
             notes += _describe_strays(tree)
         holders = _number_holders(folder, files)
-        return SourceParts(train, test if has_test else None, holders, tuple(notes))
+        return SourceParts(train, test if has_test else None, holders, tuple(notes), tuple(classes))
 
     def read_training(self, classes: Sequence[str]) -> SourceParts:
         """Read the training images, numbered by the server's classes, which may be empty folders.

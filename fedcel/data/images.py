@@ -42,12 +42,14 @@ class SourceParts(NamedTuple):
         test: The test images, or None where the source has no such part.
         holders: Number of each training image's holder, or None.
         notes: Lines of text that say what was done to the images.
+        class_names: Name of each class, in the order of the labels; none where there are no names.
     """
 
     train: Images
     test: Images | None = None
     holders: Labels | None = None
     notes: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()
 
 
 def scale_bytes(pixels: NDArray[np.generic]) -> Tensor:

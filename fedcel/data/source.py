@@ -25,7 +25,7 @@ from fedcel.data.images import (
     name_unreadable,
 )
 from fedcel.data.pictures import PictureTally, describe_pictures
-from fedcel.errors import DataError, FedcelError
+from fedcel.errors import DataError, FedcelError, escape_controls
 from fedcel.options import Kind
 from fedcel.short_repr import show_shapes
 from fedcel.tensors import number_labels
@@ -215,6 +215,7 @@ class SourceData(NamedTuple):
         classes: C; labels are 0..C-1.
         holders: Number of each training image's holder, or None.
         notes: Lines of text that say what was done to the images; none where nothing was.
+        class_names: Names of the C classes; none where the source has none.
     """
 
     train: Images
@@ -222,6 +223,7 @@ class SourceData(NamedTuple):
     classes: int
     holders: Labels | None
     notes: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()
 
     @property
     def y(self) -> Labels:
@@ -246,14 +248,17 @@ def read_source(source: Source, *, is_numbered_anew: bool = False) -> SourceData
         PluginError: An import string leads nowhere.
     """
     with name_unreadable(f"data.path {getattr(source, 'path', 'none')!r}"):
-        train, test, holders, notes = source.read()
+        train, test, holders, notes, class_names = source.read()
     original_shape = tuple(train.x.shape[1:])
     where, where_test = f"{source.where}: training part", f"{source.where}: test part"
     train = source.prepare(train, where)
     if test is not None:
         test = source.prepare(test, where_test)
     if is_numbered_anew:
-        numbers = number_labels(*(part.y for part in (train, test) if part is not None))
+        labels = [part.y for part in (train, test) if part is not None]
+        present = torch.unique(torch.cat(labels)).tolist()
+        class_names = tuple(class_names[label] for label in present if label < len(class_names))
+        numbers = number_labels(*labels)
         classes = count_classes(torch.cat(numbers), source.where)
         train, test = train._replace(y=numbers[0]), test and test._replace(y=numbers[-1])
     else:
@@ -273,7 +278,9 @@ def read_source(source: Source, *, is_numbered_anew: bool = False) -> SourceData
             )
     count = len(train.y) + (0 if test is None else len(test.y))
     notes = (*notes, *describe_fit(original_shape, train, count, classes))
-    return SourceData(train, test, classes, holders, notes)
+    # A name too few names nothing; one too many is of a class without images.
+    names = tuple(map(escape_controls, class_names[:classes]))
+    return SourceData(train, test, classes, holders, notes, names if len(names) == classes else ())
 
 
 def describe_fit(

@@ -44,6 +44,7 @@ class Splits:
         indices: Where each image is in the source.
         dropped: Number of images left out because they equal a test image pixel by pixel.
         notes: Lines of text that say what was done to the images; none where nothing was.
+        class_names: Names of the classes; none where the source or the task has none.
     """
 
     shape: tuple[int, ...]
@@ -55,6 +56,7 @@ class Splits:
     indices: SplitPositions
     dropped: int
     notes: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()
 
     @property
     def client_sizes(self) -> list[int]:
@@ -146,6 +148,7 @@ def load_splits(data: DataSettings, clients: int, seed: int) -> Splits:
         indices=indices,
         dropped=dropped,
         notes=(*source.notes, *describe_roles(source, roles, dropped, data)),
+        class_names=source.class_names,
     )
 
 
@@ -164,6 +167,7 @@ def read_task_source(data: DataSettings) -> SourceData:
         train=data.map_images(source.train, where),
         test=None if source.test is None else data.map_images(source.test, where),
         classes=data.count_task_classes(source.classes),
+        class_names=(),
     )
 
 
@@ -250,6 +254,9 @@ def hold_out_classes(
         train=train._replace(y=number[train.y]),
         test=None if test is None else test._replace(y=number[test.y]),
         classes=source.classes - count,
+        class_names=tuple(
+            name for name, out in zip(source.class_names, is_out.tolist(), strict=False) if not out
+        ),
     )
     return renumbered, is_out[source.y]
 

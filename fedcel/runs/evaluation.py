@@ -80,7 +80,8 @@ class Evaluation(NamedTuple):
     per_image: per_image.Vectors
     """Values of each image, which the means are of."""
     guesses: dict[str, Tensor]
-    """Some test images (T, C, H, W), guesses at them (T, G, C, H, W), probabilities (T, G)."""
+    """Some test images (T, C, H, W), guesses at them (T, G, C, H, W), probabilities (T, G); labels
+    of all test images (M,), of the guesses (T, G)."""
 
 
 def write_evaluation(folder: str | Path, evaluation: Evaluation) -> None:
@@ -164,6 +165,7 @@ def evaluate_run(run: Run, seconds: float) -> Evaluation:
         **account_update_privacy(run),
         "smallest-update-images": count_smallest_update(run),
         **({"data-notes": list(run.splits.notes)} if run.splits.notes else {}),
+        **({"class-names": list(run.splits.class_names)} if run.splits.class_names else {}),
         "versions": list_versions(),
         "seconds": seconds,
     }
@@ -242,11 +244,17 @@ def attack_test_images(run: Run, net: SplitNet) -> OptimalLeak:
 
 def guess_test_images(run: Run, net: SplitNet) -> dict[str, Tensor]:
     """Let the optimal attacker guess which test image sent one message, for the first of them."""
-    x = run.splits.test.x
+    x, y = run.splits.test
     senders = torch.arange(min(GUESSED_IMAGES, len(x)))
     stream = make_generator(run.settings.seed, "guesses")
     positions, probabilities = best_guesses(SmashedData(net), x, senders, stream)
-    return {"targets": x[senders], "guesses": x[positions], "probabilities": probabilities}
+    return {
+        "targets": x[senders],
+        "guesses": x[positions],
+        "probabilities": probabilities,
+        "labels": y,
+        "guess-labels": y[positions],
+    }
 
 
 def measure_run_leakage(run: Run, net: SplitNet, leak: OptimalLeak) -> dict[str, object]:

@@ -104,6 +104,8 @@ class Audit:
     inversion: Inversion | None
     """None where no attack has ended, or was asked for."""
     ended_attacks: int = 0
+    target_names: Sequence[str] = ()
+    """Class of each image that is rebuilt; none where the classes have no names."""
     is_noise_learned: bool = False
     """Whether each feature has noise of its own, `noise` times what was learned."""
 
@@ -157,7 +159,7 @@ def audit_encoder(plan: AuditPlan, keep: Callable[[Audit], None] = lambda _: Non
     with explain_options():
         reading = show_parts(f"reading the images of {plan.data}", "pictures")
         with reading, check_first_images(partial(try_encoder, encode)):
-            images, note = read_images(plan, encoder)
+            images, note, class_names = read_images(plan, encoder)
         features = encode_with_progress(encode, images)
         spread = float(features.double().var(0).mean().sqrt())
         if plan.is_noise_relative:
@@ -193,6 +195,7 @@ def audit_encoder(plan: AuditPlan, keep: Callable[[Audit], None] = lambda _: Non
             dropout=dropout,
             leak=leak,
             inversion=None,
+            target_names=[class_names[y] for y in images.y[: plan.targets]] if class_names else (),
         )
         del features
         keep(audit)
@@ -326,8 +329,8 @@ def describe_encoder(
     return " ".join(sentences)
 
 
-def read_images(plan: AuditPlan, encoder: LoadedEncoder) -> tuple[Images, str]:
-    """Return the images of a plan, none that the encoder is known to be trained on, and say which.
+def read_images(plan: AuditPlan, encoder: LoadedEncoder) -> tuple[Images, str, tuple[str, ...]]:
+    """Return images that the encoder is not known to be trained on, a note, names of the classes.
 
     DataError where they are too few to attack.
     """
@@ -340,13 +343,15 @@ def read_images(plan: AuditPlan, encoder: LoadedEncoder) -> tuple[Images, str]:
     }
     chosen = {key: value for key, value in options.items() if value not in ("none", 0)}
     source = Source.model_validate({"source": name, **chosen})
-    images, note = draw_images(source, plan.images, seed=plan.seed, trained_on=encoder.training)
+    images, note, class_names = draw_images(
+        source, plan.images, seed=plan.seed, trained_on=encoder.training
+    )
     if len(images.y) < MIN_IMAGES:
         raise DataError(
             f"{plan.data} has {len(images.y)} images that can be measured, must have {MIN_IMAGES} "
             "or more"
         )
-    return images, note
+    return images, note, class_names
 
 
 def attack_encoder(
@@ -414,6 +419,12 @@ def write_audit(audit: Audit, folder: Path) -> Path:
         + audit.note
     )
     title = f"What {audit.plan.model} leaks"
-    shown = map(escape_controls, (title, conditions))  # names of files may be no text
-    write_whole(page, render_audit(audit.leak, audit.inversion, *shown))
+    html = render_audit(
+        audit.leak,
+        audit.inversion,
+        escape_controls(title),  # names of files may be no text
+        escape_controls(conditions),
+        target_names=audit.target_names,
+    )
+    write_whole(page, html)
     return page

@@ -60,14 +60,15 @@ def find_source(reference: str) -> tuple[str, str]:
 
 def draw_images(
     source: Source, count: int, *, seed: int = 0, trained_on: Images | None = None
-) -> tuple[Images, str]:
+) -> tuple[Images, str, tuple[str, ...]]:
     """Read a source and draw images that an encoder is audited on.
 
     Images that it was trained on leak otherwise than others: those of a test part are taken, where
     the source has one, and none that equals one of `trained_on` in every pixel.
 
     Returns:
-        `count` images at most, and sentences on which they are and what was done to them.
+        `count` images at most, sentences on which they are and what was done to them, and the names
+        of the classes, none where the source has none.
     """
     data = read_source(source, is_numbered_anew=True)  # which are alike is all that is asked
     images = data.train if data.test is None else data.test
@@ -83,4 +84,5 @@ def draw_images(
         )
     if data.notes:
         note = f"{note} Of the source: {'; '.join(data.notes)}."
-    return Images(images.x[order[:count]], images.y[order[:count]]), note
+    chosen = order[:count]
+    return Images(images.x[chosen], images.y[chosen]), note, data.class_names

@@ -1,11 +1,11 @@
 """Page of an audit: one file, no network needed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from fedcel.attacks import Inversion, ReconstructionScores
 from fedcel.leakage import USELESS_BITS, Leakage
 from sims.report.page import Part
-from sims.report.reconstruction_strips import Strip
+from sims.report.reconstruction_strips import Strip, limit_strips
 from sims.report.table import (
     DASH,
     LABEL_ONLY,
@@ -23,8 +23,19 @@ from sims.results.columns import MSE, find_columns
 SHOWN = 12  # images in a row
 
 
-def render_audit(leak: Leakage, inversion: Inversion | None, title: str, conditions: str) -> str:
-    """Render the page as HTML; `conditions` names encoder, images and noise in a sentence."""
+def render_audit(
+    leak: Leakage,
+    inversion: Inversion | None,
+    title: str,
+    conditions: str,
+    *,
+    target_names: Sequence[str] = (),
+) -> str:
+    """Render the page as HTML.
+
+    `conditions` names encoder, images and noise in a sentence, `target_names` the classes of the
+    images that are rebuilt.
+    """
     bits = leak.bits_beyond_label if leak.has_classes else leak.information_bits
     cap = leak.cap_beyond_label if leak.has_classes else leak.cap_bits
     measured = Part(
@@ -39,12 +50,12 @@ def render_audit(leak: Leakage, inversion: Inversion | None, title: str, conditi
     rebuilt = Part("What an attacker reconstructs", "No attack that rebuilds images was run.")
     if inversion is not None:
         images = {"originals": inversion.targets, **inversion.reconstructions}
+        strips = [Strip("", name, rows[:SHOWN].double().numpy()) for name, rows in images.items()]
+        strips[0] = strips[0]._replace(notes=target_names[:SHOWN])
         rebuilt = Part(
             rebuilt.title,
             str(inversion),
-            strips=[
-                Strip("", name, rows[:SHOWN].double().numpy()) for name, rows in images.items()
-            ],
+            strips=limit_strips(strips)[0],
             tables=[make_attacks_table(inversion.scores)],
         )
     return render_template(

@@ -15,6 +15,7 @@ from sims.report.book import Book, read_book, read_live
 from sims.report.reconstruction_strips import (
     Strip,
     encode_png,
+    limit_strips,
     list_guesses,
     make_grid,
     make_strips,
@@ -163,7 +164,8 @@ def make_charts(report: Report) -> dict[str, chart.Chart]:
 def render_page(report: Report, svgs: Mapping[str, str], strips: Sequence[Strip]) -> str:
     """Return the page; every text from the files is escaped by the template."""
     summaries, conclusion = report.summaries, report.verdict
-    guesses = {summary.label: list_guesses(summary) for summary in report.featured.values()}
+    labels = [summary.label for summary in report.featured.values()]
+    strips, *guesses = limit_strips(strips, *map(list_guesses, report.featured.values()))
     return render_template(
         "report/report.html.jinja",
         title=report.book.title,
@@ -171,7 +173,7 @@ def render_page(report: Report, svgs: Mapping[str, str], strips: Sequence[Strip]
         sentence=conclusion.sentence,
         alarms=verdict.find_alarms(summaries),
         update_sentence=verdict.describe_single_image_updates(conclusion),
-        showcase={label: rows for label, rows in guesses.items() if rows},
+        showcase={label: rows for label, rows in zip(labels, guesses, strict=True) if rows},
         candidates=conclusion.shown.row.candidates or "the",
         first=tables.tabulate_variants("Accuracy and leak", ["variant"], tables.FIRST, summaries),
         seeds=verdict.describe_seeds(summaries),

@@ -1,4 +1,4 @@
-"""Reconstructions and guesses of attackers below their originals: strips of images as PNG."""
+"""Reconstructions and guesses of attackers below their originals: strips of pictures."""
 
 import base64
 from collections.abc import Sequence
@@ -6,10 +6,10 @@ from io import BytesIO
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import UInt8
-from matplotlib.image import imsave
+import PIL.Image
+from jaxtyping import Float, UInt8
 
-from sims.report.book import Images
+from sims.report.book import FinishedRun, Images
 from sims.report.summary import Summary
 from sims.report.verdict import percent
 
@@ -19,6 +19,11 @@ GAP = 4
 GUESSED = 5
 """Messages whose guesses stand at the top: as many as a narrow screen has room for."""
 ORDINALS = ("first", "second", "third")
+LOSSLESS = 64  # pixels a side, up to which a picture is kept to the last bit
+QUALITIES = (85, 60, 30)
+"""Of WebP: the first by which a larger picture is small enough."""
+PAGE_BYTES = 8_000_000
+"""All pictures of a page together, at most."""
 
 
 class Strip(NamedTuple):
@@ -29,12 +34,65 @@ class Strip(NamedTuple):
     images: Images
     notes: Sequence[str] = ()
     """Text below each image, or none."""
+    limit: int = PAGE_BYTES
+    """Bytes of each picture on the page, at most."""
 
     @property
-    def source(self) -> str:
-        """The images side by side, as a PNG in a data URL."""
-        png = base64.b64encode(encode_png(tile_images(self.images))).decode()
-        return f"data:image/png;base64,{png}"
+    def pictures(self) -> list[tuple[str, str]]:
+        """Each image as a data URL, and the text below it."""
+        notes = [*self.notes, *[""] * (len(self.images) - len(self.notes))]
+        sources = (encode_picture(image, self.limit) for image in self.images)
+        return list(zip(sources, notes, strict=True))
+
+    @property
+    def is_small(self) -> bool:
+        """Whether pixels are shown as squares."""
+        return bool(max(self.images.shape[2:]) <= LOSSLESS)
+
+
+def limit_strips(*groups: Sequence[Strip]) -> list[list[Strip]]:
+    """Return the strips of a page with as many bytes for each picture as keep it small."""
+    count = sum(len(strip.images) for strips in groups for strip in strips)
+    limit = PAGE_BYTES // max(1, count)
+    return [[strip._replace(limit=limit) for strip in strips] for strips in groups]
+
+
+def encode_picture(image: Float[np.ndarray, "C H W"], limit: int) -> str:
+    """Return an image as a data URL of at most `limit` bytes, or of one pixel.
+
+    Lossless where it is small; else, or where that is too long, WebP of lower and lower quality,
+    and at half the size, a quarter and so on.
+    """
+    pixels = tile_images(image[None], least_side=0)[..., :3]
+    picture = PIL.Image.fromarray(pixels)
+    ways = [("WEBP", quality) for quality in QUALITIES]
+    if max(picture.size) <= LOSSLESS:
+        ways = [("PNG", 100), *ways]  # it has no quality
+    while True:
+        for form, quality in ways:
+            file = BytesIO()
+            picture.save(file, form, optimize=True, quality=quality)
+            encoded = base64.b64encode(file.getvalue()).decode()
+            source = f"data:image/{form.lower()};base64,{encoded}"
+            if len(source) <= limit or max(picture.size) == 1:
+                return source
+        picture = picture.reduce(2)
+
+
+def name_classes(run: FinishedRun, labels: Sequence[int]) -> list[str]:
+    """Return the classes' names, [] where they have none."""
+    names = run.result.class_names
+    return [names[label] for label in labels] if names else []
+
+
+def name_targets(run: FinishedRun, images: Images) -> list[str]:
+    """Return the names of the classes of the run's first test images, [] of other images."""
+    if "labels" not in run.guesses:  # of an older run
+        return []
+    first = run.guesses["targets"][: len(images)].numpy()
+    if not np.array_equal(first, images[: len(first)]):
+        return []
+    return name_classes(run, run.guesses["labels"][: len(images)].tolist())
 
 
 def list_guesses(summary: Summary) -> list[Strip]:
@@ -48,17 +106,18 @@ def list_guesses(summary: Summary) -> list[Strip]:
     if not (guesses or rebuilt):
         return []
     originals = (guesses or rebuilt)["targets"]
-    strips = [Strip("", "sent", originals)]
+    strips = [Strip("", "sent", originals, name_targets(run, originals))]
     attack = next((name for name in summary.worst_attacks if name in rebuilt), None)
     if attack and np.array_equal(rebuilt["targets"], originals[: len(rebuilt["targets"])]):
         strips.append(Strip("", f"rebuilt ({attack})", rebuilt[attack]))
     ranked = guesses["guesses"].swapaxes(0, 1) if guesses else ()
     for rank, (ordinal, images) in enumerate(zip(ORDINALS, ranked, strict=False)):
         shares = map(percent, guesses["probabilities"][:, rank].tolist())
-        is_right = (images == originals).all((1, 2, 3))
-        notes = [
-            f"{share} ✓" if right else share for share, right in zip(shares, is_right, strict=True)
-        ]
+        marks = np.where((images == originals).all((1, 2, 3)), " ✓", "")
+        labels = guesses["guess-labels"][:, rank].tolist() if "guess-labels" in guesses else ()
+        names = name_classes(run, labels) or [""] * len(marks)
+        rows = zip(names, shares, marks, strict=True)
+        notes = [f"{name} {share}{mark}".strip() for name, share, mark in rows]
         strips.append(Strip("", f"{ordinal} guess", images, notes))
     return strips if len(strips) > 1 else []
 
@@ -76,8 +135,9 @@ def make_strips(summaries: Sequence[Summary]) -> list[Strip]:
             continue
         if targets is None or not np.array_equal(targets, images["targets"]):
             group = "" if targets is None else summary.label
+            names = name_targets(summary.runs[0], images["targets"])
             strips += [
-                Strip(group, title, images[name])
+                Strip(group, title, images[name], names if name == "targets" else ())
                 for name, title in REFERENCE_NAMES.items()
                 if name in images
             ]
@@ -90,7 +150,7 @@ def make_strips(summaries: Sequence[Summary]) -> list[Strip]:
     return strips
 
 
-def tile_images(images: Images) -> UInt8[np.ndarray, "height width 4"]:
+def tile_images(images: Images, least_side: int = TILE) -> UInt8[np.ndarray, "height width 4"]:
     """Return the images side by side as RGBA, [0, 1] becomes 0..255; a single one as it is.
 
     One channel is grey, three are red, green, blue; of any other number the mean is shown. Small
@@ -100,7 +160,7 @@ def tile_images(images: Images) -> UInt8[np.ndarray, "height width 4"]:
     colour = images if images.shape[1] in (1, 3) else images.mean(1, keepdims=True)
     rgb = np.broadcast_to(colour, (len(images), 3, *images.shape[2:]))
     opaque = np.concatenate([rgb, np.ones_like(rgb[:, :1])], 1)
-    scale = max(1, -(-TILE // images.shape[3]))
+    scale = max(1, -(-least_side // images.shape[3]))
     enlarged = opaque.repeat(scale, 2).repeat(scale, 3).clip(0, 1)  # read_images allows 1e-4
     gap = GAP if len(images) > 1 else 0
     tiles = np.pad(enlarged, ((0, 0), (0, 0), (gap, gap), (gap, 0)))
@@ -111,7 +171,7 @@ def tile_images(images: Images) -> UInt8[np.ndarray, "height width 4"]:
 def encode_png(pixels: UInt8[np.ndarray, "height width 4"]) -> bytes:
     """Return the pixels as a PNG file."""
     file = BytesIO()
-    imsave(file, np.ascontiguousarray(pixels), format="png")
+    PIL.Image.fromarray(pixels).save(file, "png")
     return file.getvalue()
 
 

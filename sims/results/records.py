@@ -138,6 +138,8 @@ class RunResult(RunMeasures, PredictorScores):
     parameters: int | None = None
     data_notes: tuple[str, ...] = ()
     """Changes made to the images before training."""
+    class_names: tuple[str, ...] = ()
+    """Names of the classes, where the source of the images has some."""
     engine: str | None = None
     """Engine that trained the clients where it needs no Flower; absent in older runs."""
     versions: dict[str, str] = Field(default_factory=dict)

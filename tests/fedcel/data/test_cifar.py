@@ -39,6 +39,9 @@ def test_cifar_10(tmp_path: Path) -> None:
     assert torch.equal(source.train.x, want[:6]) and source.train.y.tolist() == [1, 0, 0, 1, 0, 1]
     assert source.test is not None and torch.equal(source.test.x, want[6:])
     assert source.test.y.tolist() == [1] and source.classes == 2
+    assert source.class_names == ("airplane", "automobile")
+    (tmp_path / "batches.meta.txt").write_text("airplane\n")
+    assert read_source(Cifar(path=str(tmp_path))).class_names == ()  # one name for two classes
 
 
 def test_cifar_100(tmp_path: Path) -> None:

@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL.Image
 import pytest
 import torch
 from safetensors import SafetensorError
 
 from fedcel.data import DataSettings, Npz, SourceData, image_cache, load_splits, to_floats
 from fedcel.data.image_cache import cache_folder, read_cached
+from fedcel.data.image_folder import ImageFolder
 from fedcel.data.source import Source, read_source
 
 
@@ -56,6 +58,16 @@ def test_found_again(reads: list[Source], npz: Npz) -> None:
         assert torch.equal(to_floats(kept.test.x), fresh.test.x)
         assert torch.equal(kept.y, fresh.y)
         assert (kept.classes, kept.notes) == (fresh.classes, fresh.notes)
+
+
+def test_names_of_classes_are_kept(reads: list[Source], tmp_path: Path) -> None:
+    """In the order of the labels."""
+    for name in ("deer", "cat"):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        PIL.Image.new("L", (4, 4)).save(tmp_path / "pictures" / name / "1.png")
+    folder = ImageFolder(path=str(tmp_path / "pictures"))
+    assert read_cached(folder).class_names == read_cached(folder).class_names == ("cat", "deer")
+    assert len(reads) == 1
 
 
 def test_splits_are_the_same(

@@ -36,7 +36,8 @@ def small(root: Path) -> ImageFolder:
 
 def test_classes_and_files_in_the_order_of_their_names(tmp_path: Path) -> None:
     """Bytes over 255, rows before columns, in several formats."""
-    train, test, classes, holders, _ = read_source(small(tmp_path))
+    train, test, classes, holders, _, class_names = read_source(small(tmp_path))
+    assert class_names == ("a", "b")
     assert test is None and holders is None and classes == 2 and train.y.tolist() == [0, 1, 1]
     want = np.stack([GREY + 1, GREY + 2, GREY])[:, None].astype(np.float32) / np.float32(255)
     assert torch.equal(train.x, torch.from_numpy(want))
@@ -59,7 +60,7 @@ def test_second_level_names_holders(tmp_path: Path) -> None:
     for name in ("a/zoe/1.png", "a/ann/1.png", "b/zoe/1.png", "b/ann/2.png"):
         save(tmp_path / name, GREY)
     data = ImageFolder(path=str(tmp_path))
-    train, _, holders, _ = data.read()
+    train, _, holders, *_ = data.read()
     assert train.y.tolist() == [0, 0, 1, 1] and holders is not None
     assert holders.tolist() == [0, 1, 0, 1]
     save(tmp_path / "a" / "loose.png", GREY)
@@ -81,7 +82,7 @@ def test_grey_and_colour_of_unequal_sizes(tmp_path: Path) -> None:
     save(tmp_path / "test" / "b" / "4.png", RED[:4])
     with pytest.raises(DataError, match="1 of 5 pictures differ in size .*4.png of 4x4; set data"):
         data.read()
-    train, test, _, notes = data.model_copy(update={"grey": True, "size": 4}).read()
+    train, test, _, notes, _ = data.model_copy(update={"grey": True, "size": 4}).read()
     assert test is not None and train.x.shape == (3, 1, 4, 4) and len(test.y) == 2
     assert (test.x - 0.299 * 200 / 255).abs().max() < 1e-6
     assert notes[0] == "5 of 2 classes from 4x4 to 4x5 pixels, resized to 4x4"

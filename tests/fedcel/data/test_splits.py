@@ -17,6 +17,7 @@ from fedcel.data import (
     ImportedSource,
     Natural,
     Shards,
+    SourceParts,
     Splits,
     load_splits,
     read_source,
@@ -261,6 +262,22 @@ def test_held_out_classes_are_the_attackers(
     both = torch.cat([people(0, 9).x, people(500, 4).x])
     for images, positions in sets(splits).values():
         assert torch.equal(images.x, both[positions])
+
+
+def test_names_follow_the_classes_of_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without those that are held out; a coarser task has none."""
+    train, module = people(0, 9), ModuleType("named")
+    names = tuple("abcdefghij")
+    vars(module)["source"] = lambda data: SourceParts(train, class_names=names)
+    monkeypatch.setitem(sys.modules, "named", module)
+    data = own(monkeypatch, "unnamed", train, None)
+    data = data.model_copy(update={"source": ImportedSource(source="named:source")})
+    assert load_splits(data, 2, 0).class_names == names
+    splits = load_splits(data.model_copy(update={"held_out_classes": 3}), 2, 0)
+    true = (splits.test.x.flatten() * 10 + 1e-4).long().tolist()
+    for label, name in zip(splits.test.y.tolist(), true, strict=True):
+        assert splits.class_names[label] == names[name]
+    assert load_splits(data.model_copy(update={"labels": "parity"}), 2, 0).class_names == ()
 
 
 def test_who_is_held_out_is_drawn_by_the_data_seed(monkeypatch: pytest.MonkeyPatch) -> None:

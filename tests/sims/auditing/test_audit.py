@@ -37,7 +37,7 @@ def test_the_bits_are_those_of_measure_leakage(capsys: pytest.CaptureFixture[str
     """On the images that were drawn, and printed in the same words."""
     words = ["--noise", "0.3", "--images", "200", *BITS]
     assert main(["audit", ENCODER, "--data", "digits", *words]) == 0
-    images, _ = draw_images(Digits(), 200)
+    images, *_ = draw_images(Digits(), 200)
     leak = fedcel.measure_leakage(test_load_encoder.ENCODER, images.x, images.y, noise=0.3)
     assert capsys.readouterr().out.startswith(str(leak))
 
@@ -47,7 +47,7 @@ def test_noise_in_units_of_the_features(capsys: pytest.CaptureFixture[str]) -> N
     words = ["audit", ENCODER, "--data", "digits", "--images", "200", *BITS]
     assert main([*words, "--noise", "0.5sd"]) == 0
     relative = capsys.readouterr().out
-    images, _ = draw_images(Digits(), 200)
+    images, *_ = draw_images(Digits(), 200)
     with torch.no_grad():
         spread = float(test_load_encoder.ENCODER(images.x).var(0).mean().sqrt())
     assert f"their standard deviation is {spread:.3g}" in relative
@@ -67,7 +67,7 @@ def test_attacks_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert record["noise"] == 0.1 and record["targets"] == 20
     assert record["leak"]["candidates"] == 60 and "kernel-ridge" in record["attacks"]
     page = (tmp_path / "report.html").read_text()
-    assert page.count("data:image/png;base64,") == 2  # originals and one attack
+    assert page.count("data:image/png;base64,") == 2 * 12  # originals and one attack
     assert "bits beyond the label" in page and "Gaussian noise of standard deviation 0.1" in page
 
 
@@ -102,7 +102,7 @@ def test_an_interrupted_audit_keeps_what_it_has(
 
 def test_attacks_find_alone_what_they_find_together() -> None:
     """One call of `invert` each, so that each is kept: the numbers are those of one call."""
-    images, _ = draw_images(Digits(), 60)
+    images, *_ = draw_images(Digits(), 60)
     names = ("kernel-ridge", "decoder")
     plan = AuditPlan(model=ENCODER, data="digits", noise=0.1, images=60, targets=20, attacks=names)
     audit = audit_encoder(replace(plan, budget=0.05))
@@ -144,7 +144,7 @@ def test_one_image_a_class_is_told_in_bits_about_the_image(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Lines, bar and table lead with what there is; no bits beyond labels that occur once."""
-    images, _ = draw_images(Digits(), 20)
+    images, *_ = draw_images(Digits(), 20)
     np.savez(tmp_path / "faces.npz", x_train=images.x.numpy(), y_train=np.arange(20))
     words = ["--noise", "0.001", *BITS, "--out", str(tmp_path / "audit")]
     assert main(["audit", ENCODER, "--data", str(tmp_path / "faces.npz"), *words]) == 0
@@ -171,7 +171,7 @@ def test_a_run_is_audited_with_its_own_noise(tmp_path: Path) -> None:
 def test_images_of_the_training_are_not_measured() -> None:
     """An encoder leaks less of them: three times less where it fits them closely."""
     splits = load_splits(DataSettings(), 3, 0)
-    drawn, _ = draw_images(Digits(), 2000, trained_on=splits.training)
+    drawn, *_ = draw_images(Digits(), 2000, trained_on=splits.training)
     seen = {image.numpy().tobytes() for image in splits.training.x}
     assert len(drawn.y) == 800 and not any(x.numpy().tobytes() in seen for x in drawn.x)
 
@@ -408,7 +408,7 @@ def test_images_of_a_test_part_are_taken(tmp_path: Path) -> None:
         y_test=splits.test.y.numpy(),
     )
     data = Npz(path=str(tmp_path / "own.npz"))
-    drawn, note = draw_images(data, 1000)
+    drawn, note, _ = draw_images(data, 1000)
     assert "test part" in note and "no test part" in draw_images(Digits(), 9)[1]
     assert len(drawn.y) == len(splits.test.y)
     assert (drawn.x.sum((1, 2, 3)).sort()[0] == splits.test.x.sum((1, 2, 3)).sort()[0]).all()
@@ -419,7 +419,7 @@ def test_labels_are_numbered_by_the_audit_itself(tmp_path: Path) -> None:
     x, y = load_splits(DataSettings(), 8, 0).training
     odd = np.array([994, 3, 2_000_000_000])[y.numpy() % 3]
     np.savez(tmp_path / "own.npz", x_train=x.numpy(), y_train=odd, z=odd)
-    images, note = draw_images(Npz(path=str(tmp_path / "own.npz")), 50)
+    images, note, _ = draw_images(Npz(path=str(tmp_path / "own.npz")), 50)
     assert sorted(set(images.y.tolist())) == [0, 1, 2]
     assert note.endswith("Of the source: arrays that are left out: z.")
 

@@ -47,6 +47,7 @@ def test_a_folder_needs_no_other_key(capsys: pytest.CaptureFixture[str], tmp_pat
     notes = [line.removeprefix("images: ") for line in DONE]
     result = read_json(run / "result.json")
     assert isinstance(result, dict) and result["data-notes"] == notes
+    assert result["class-names"] == ["ant", "bee", "cat"]
     assert f"Changes made to the images first: {'; '.join(notes)}." in (
         run / "report.html"
     ).read_text().replace("&#39;", "'")

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from fedcel.errors import RunError
 from sims.report import format_summary, write_report
@@ -76,7 +78,7 @@ def test_self_contained(drawn: Path, page: Page) -> None:
     assert all(a.startswith(("data:", "#")) for a in page.addresses)
     assert not {"script", "link", "iframe", "object", "embed"} & set(page.tags)
     assert not re.search(r"@import|url\((?!#)", (drawn / "report.html").read_text())
-    assert page.tags.count("img") == 2 + 3 * 2 + 2 * 5
+    assert page.tags.count("img") == 12 * (2 + 3 * 2) + 5 * 2 * 5
     assert "svg" in page.tags
 
 
@@ -179,12 +181,12 @@ def test_figures_are_written(drawn: Path) -> None:
 
 
 def test_single_run(make_bench: Make) -> None:
-    """A run folder has the same page with one variant; its strips keep 24 px an image."""
+    """A run folder has the same page with one variant."""
     folder = make_bench() / "runs" / "1-0"
     text = text_of(folder)
     page = Page(text)
     assert page.rows[1][:2] == ["1-0", "94.8"]
-    assert page.tags.count("img") == 4 + 5
+    assert page.tags.count("img") == 12 * 4 + 5 * 5
     assert text.count('style="--images: 12"') == 4
 
 
@@ -298,3 +300,18 @@ def test_terminal_table(make_bench: Make) -> None:
     ]
     assert max(map(len, lines)) <= 100
     assert any(line.startswith("With cluster, the best possible attacker") for line in lines)
+
+
+def test_photographs_of_real_size(make_bench: Make) -> None:
+    """Three variants, two attacks, 224 px in colours: below 10 MB; classes by their names."""
+    folder = make_bench()
+    images = np.random.default_rng(0).random((12, 3, 224, 224), dtype=np.float32)
+    for run in (folder / "runs").iterdir():
+        names = ("targets", "class-mean", "decoder", "logit-inversion")
+        save_file(dict.fromkeys(names, images), run / "attacks" / "all.safetensors")
+        guesses = load_file(run / "guesses.safetensors")
+        shown = np.stack([images[:8], images[1:9], images[2:10]], 1)
+        save_file(guesses | {"targets": images[:8], "guesses": shown}, run / "guesses.safetensors")
+    text = text_of(folder)
+    assert Page(text).tags.count("img") == 12 * 8 + 50 and len(text) < 10_000_000
+    assert 'alt=" originals 2: deer"' in text and "<small>deer</small>" in text

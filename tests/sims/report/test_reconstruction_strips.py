@@ -1,20 +1,28 @@
 """Strips of images: the right pixels in the right order."""
 
+import base64
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
+import PIL.Image
+import pytest
 from safetensors.numpy import load_file, save_file
 
 from fedcel.settings import Settings
 from sims.report.book import FinishedRun, Images, read_book
 from sims.report.reconstruction_strips import (
     GAP,
+    LOSSLESS,
+    PAGE_BYTES,
     Strip,
+    encode_picture,
     encode_png,
+    limit_strips,
     list_guesses,
     make_grid,
     make_strips,
@@ -87,10 +95,67 @@ def test_originals_reconstructions_and_three_guesses(make_bench: Make) -> None:
     names = ["sent", "rebuilt (decoder)", "first guess", "second guess", "third guess"]
     for strips in found:
         assert [(strip.name, len(strip.images)) for strip in strips] == [(n, 5) for n in names]
+        classes = ["cat", "deer"] * 4
+        assert strips[0].notes == classes[:5]
         assert [strip.notes for strip in strips[2:]] == [
-            [f"{share}\xa0%{mark}"] * 5 for share, mark in ((60, " ✓"), (30, ""), (10, ""))
+            [f"{name} {share}\xa0%{mark}" for name in classes[rank : rank + 5]]
+            for rank, (share, mark) in enumerate(((60, " ✓"), (30, ""), (10, "")))
         ]
-        assert strips[2].source == strips[0].source
+        assert [picture[0] for picture in strips[2].pictures] == [
+            picture[0] for picture in strips[0].pictures
+        ]
+
+
+def test_runs_without_names_or_labels(make_bench: Make) -> None:
+    """Older ones lack them: no text below what was sent, shares alone below guesses."""
+    folder = make_bench()
+    result = folder / "runs" / "0-0" / "result.json"
+    kept = folder / "runs" / "1-0" / "guesses.safetensors"
+    result.write_text(result.read_text().replace('"class-names"', '"unused"'))
+    tensors = load_file(kept)
+    save_file({name: value for name, value in tensors.items() if "labels" not in name}, kept)
+    for strips in guess(folder)[:2]:
+        assert not strips[0].notes and strips[2].notes == ["60\xa0% ✓"] * 5
+
+
+def read_url(source: str) -> PIL.Image.Image:
+    """Return the picture of a data URL."""
+    return PIL.Image.open(BytesIO(base64.b64decode(source.partition(",")[2])))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("side", [8, 32, LOSSLESS])
+def test_small_pictures_keep_every_pixel(channels: int, side: int) -> None:
+    """At their own size: the page enlarges them."""
+    image = np.random.default_rng(0).random((channels, side, side))
+    shown = np.asarray(read_url(encode_picture(image, 10**6)).convert("RGB"), int)
+    expected = np.broadcast_to(255 * image, (3, side, side)).transpose(1, 2, 0)
+    assert np.abs(shown - expected).max() <= 0.5
+
+
+def test_large_pictures_are_nearly_the_same_and_short() -> None:
+    """A smooth one at 224 px: mean squared error below .0005; a limit is kept, down to a pixel."""
+    ramp = np.linspace(0, 1, 224)
+    image = np.stack([np.outer(ramp, ramp), np.outer(ramp, 1 - ramp), np.outer(1 - ramp, ramp)])
+    source = encode_picture(image, 10**6)
+    shown = np.asarray(read_url(source).convert("RGB")) / 255
+    assert source.startswith("data:image/webp") and shown.shape == (224, 224, 3)
+    assert np.square(shown.transpose(2, 0, 1) - image).mean() < 5e-4 and len(source) < 10_000
+    noise = np.random.default_rng(0).random((3, 224, 224))
+    for limit in (20_000, 2000, 1):
+        source = encode_picture(noise, limit)
+        assert len(source) <= limit or read_url(source).size == (1, 1)
+
+
+@pytest.mark.parametrize("rows", [5, 100])
+def test_a_page_of_photographs_is_small(rows: int) -> None:
+    """Of 224 px and nothing but noise, the hardest to write, a dozen in a row: 10 MB at most."""
+    noise = np.random.default_rng(0).random((12, 3, 224, 224))
+    (strips,) = limit_strips([Strip("a", "decoder", noise)] * rows)
+    shortest, longest = encode_picture(noise[0], 1), strips[0].limit
+    assert longest * 12 * rows <= PAGE_BYTES < 10_000_000
+    assert all(len(source) <= longest for source, _ in strips[0].pictures)
+    assert len(shortest) < longest
 
 
 def test_reconstructions_of_other_images_are_left_out(make_bench: Make) -> None:
