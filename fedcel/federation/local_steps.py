@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, repeat
+from math import gcd
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +24,7 @@ from fedcel.losses import (
 )
 from fedcel.losses.cel import StackedFeatures
 from fedcel.named_tensors import State
-from fedcel.nets import CPU, FlatNet, whiten_features
+from fedcel.nets import CPU, Cut, FlatNet, whiten_features
 from fedcel.posterior import (
     LangevinContext,
     LocalSettings,
@@ -38,7 +39,8 @@ from fedcel.short_repr import show_shapes
 from fedcel.torch_state import use_full_precision
 
 _MIN_MEMBERS = 2  # members without which a class has no spread
-_VALUES_AT_ONCE = 2**22  # values of images gathered and augmented at once
+_VALUES_AT_ONCE = 2**22  # values of images gathered and augmented, or of noise drawn, at once
+_NORMALS_AT_ONCE = 16  # torch draws normal numbers in groups; the last group may overlap
 _IMAGES_AT_ONCE = 1024  # images of a client encoded at once for the statistics of a loss
 _SUMMARIES = {"loss": torch.mean, "clipped": torch.mean, "update-information": torch.sum}
 """Metrics of a round that are made of those of all steps."""
@@ -398,26 +400,72 @@ def draw_steps(
     if is_encoder_frozen:
         local = local.model_copy(update={"balance": False, "augment": "none"})
         inputs = features.encode_clients()
-    labels, batches, masks, noises = [], [], [], []
+    labels, batches = [], []
     for client, x in zip(clients, inputs, strict=True):
         y = client.images.y
         rows = draw_batches(y.cpu(), local, client.streams("batch"))
-        shape, generator = (*rows.shape, nets.net.features), client.streams("cut")
-        masks.append(cut.draw_mask(shape, generator))
-        noises.append(cut.draw_noise(shape, generator))
         labels.append(y[rows.to(y.device)].to(device))
         augment = client.streams("augment")
         batches.append(_gather_batches(x, rows.to(device), local.augment, augment))
-    size = labels[0].shape[1]
+    steps, size = labels[0].shape
+    cut_streams = [client.streams("cut") for client in clients]
+    cut_draws = draw_cut(cut, (steps, size, nets.net.features), cut_streams, device)
     steps_per_epoch = [-(-len(client.images.y) // size) for client in clients]
     pieces = (_stack_rows(rows).unbind(1) for rows in zip(*batches, strict=True))
-    return steps_per_epoch, map(
-        StepDraws,
-        chain.from_iterable(pieces),
-        _stack_rows(labels).unbind(1),
-        _unbind_draws(masks, device),  # endless where the cut draws none
-        _unbind_draws(noises, device),
+    return steps_per_epoch, (
+        StepDraws(x, y, mask, noise)
+        for x, y, (mask, noise) in zip(
+            chain.from_iterable(pieces), _stack_rows(labels).unbind(1), cut_draws, strict=True
+        )
     )
+
+
+def draw_cut(
+    cut: Cut,
+    shape: tuple[int, int, int],
+    generators: Sequence[torch.Generator],
+    device: torch.device = CPU,
+) -> Iterator[tuple[Bool[Tensor, "K b D"] | None, Float[Tensor, "K b D"] | None]]:
+    """Draw mask and noise of the cut of one step after the other, of several steps at a time.
+
+    The numbers are those of one draw for all steps, first of masks, then of noise, in memory that
+    does not grow with the steps: normal numbers are drawn by whole groups.
+
+    Args:
+        cut: Mask and noise.
+        shape: Steps, images of a batch and features.
+        generators: Random stream of each client.
+        device: Device of the result.
+
+    Yields:
+        Mask and noise of a step, None where the cut has none.
+    """
+    steps, *rest = shape
+    values = rest[0] * rest[1]
+    unit = _NORMALS_AT_ONCE // gcd(_NORMALS_AT_ONCE, values)
+    most = _VALUES_AT_ONCE // (values * len(generators))
+    counts = split_steps(steps, max(unit, most // unit * unit), -(-_NORMALS_AT_ONCE // values))
+    noise_streams = generators
+    if cut.dropout and cut.sigma and len(counts) > 1:
+        noise_streams = [generator.clone_state() for generator in generators]
+        for count in counts:  # the noise comes after the masks of all steps
+            for generator in noise_streams:
+                cut.draw_mask((count, *rest), generator)
+    for count in counts:
+        masks = [cut.draw_mask((count, *rest), generator) for generator in generators]
+        noises = [cut.draw_noise((count, *rest), generator) for generator in noise_streams]
+        parts = [_unbind_draws(rows, count, device) for rows in (masks, noises)]
+        yield from zip(*parts, strict=True)
+
+
+def split_steps(steps: int, most: int, least: int) -> list[int]:
+    """Split a number of steps into pieces of `most`; the last has `least` or more, if it can."""
+    counts = [most] * (steps // most)
+    rest = steps % most
+    if counts and rest < least:
+        counts[-1] += rest
+        return counts
+    return [*counts, rest]
 
 
 def _stack_rows(rows: Sequence[Tensor]) -> Tensor:
@@ -426,11 +474,11 @@ def _stack_rows(rows: Sequence[Tensor]) -> Tensor:
 
 
 def _unbind_draws(
-    rows: Sequence[Tensor | None], device: torch.device
+    rows: Sequence[Tensor | None], count: int, device: torch.device
 ) -> Iterator[Tensor] | Iterator[None]:
-    """Return the draws of each step, None where the cut draws none."""
+    """Return the draws of each of `count` steps, None where the cut draws none."""
     tensors = [row for row in rows if row is not None]
-    return iter(_stack_rows(tensors).to(device).unbind(1)) if tensors else repeat(None)
+    return iter(_stack_rows(tensors).to(device).unbind(1)) if tensors else repeat(None, count)
 
 
 def _start_chains(
