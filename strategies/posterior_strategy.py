@@ -351,14 +351,15 @@ class PosteriorStrategy(FedAvg):
 
     def _expected_reply(self, request: RoundRequest, partition: int) -> Expectation:
         """Return the requirements of a valid reply of a partition."""
-        plan = request.plan(self.parts.schedule)
+        examples = self.registry.examples.get(partition, 0)
+        plan = request.plan(self.parts.schedule, examples)
         return Expectation(
             number=request.round_number,
             partition=partition,
             shapes=self.shapes,
             model=self.state.model,
             max_norm=self.settings.strategy.max_norm,
-            examples=self.registry.examples.get(partition, 0),
+            examples=examples,
             gradient_scale=plan.rate * plan.steps,
             trained=self.state.trained,
         )

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, repeat
-from math import gcd
+from math import gcd, prod
 from typing import Any, NamedTuple
 
 import torch
@@ -112,7 +112,7 @@ def train_clients(
     local: LocalSettings,
     terms: Sequence[WeightedTerm] = (),
 ) -> list[ClientUpdate]:
-    """Take `local.steps` Langevin steps from the received model, of K clients at once.
+    """Take a round's Langevin steps from the received model, of K clients at once.
 
     The loss is the net's potential, by default mean cross-entropy, plus the terms; priors pull
     towards the received model and 0. Steps run on the nets' device; random draws, statistics and
@@ -122,8 +122,8 @@ def train_clients(
     Args:
         nets: K copies of the net, a workspace that is overwritten.
         received: The model that the round starts from, (P,).
-        clients: What each client brings; their batches are of one size, and all or none of them
-            have a state of a term.
+        clients: What each client brings; their batches are of one size, they take as many steps,
+            and all or none of them have a state of a term.
         plan: Step size, priors, clip and what moves.
         local: Steps, batch size, sampler, augmentation.
         terms: What is added to the potential.
@@ -140,6 +140,9 @@ def train_clients(
     """
     if nets.count > 1 and (reason := name_obstacle(terms)):
         raise StackingError(reason)
+    counts = sorted({local.count_steps(len(client.images.y)) for client in clients})
+    if len(counts) > 1:
+        raise StackingError(f"clients take {counts} steps; train those with as many at once")
     take_steps = partial(_take_steps, nets, received, clients, plan=plan, local=local, terms=terms)
     states, measures = take_steps()
     models, start_model = nets.vectors.detach().to(CPU, copy=True), received.cpu()
@@ -168,6 +171,7 @@ def _take_steps(
     """
     device, is_encoder_frozen = nets.vectors.device, plan.is_encoder_frozen
     nets.load(received.to(device))
+    step_count = local.count_steps(len(clients[0].images.y))
     streams, stored = [client.streams for client in clients], [client.state for client in clients]
     features = FeatureReading(nets, [client.images for client in clients])
     context = _start_chains(nets, clients, plan, build_sampler(local))
@@ -188,7 +192,7 @@ def _take_steps(
         batch = pass_cut(nets, inputs, is_encoder_frozen=is_encoder_frozen)
         if watch is not None:
             watch(state.terms, batch)
-        is_last = step == local.steps - 1
+        is_last = step == step_count - 1
         state, measured = client_step(
             nets, state, batch, terms=terms, context=context, measure=is_last
         )
@@ -440,8 +444,8 @@ def draw_cut(
     Yields:
         Mask and noise of a step, None where the cut has none.
     """
-    steps, *rest = shape
-    values = rest[0] * rest[1]
+    steps, *batch_shape = shape
+    values = prod(batch_shape)
     unit = _NORMALS_AT_ONCE // gcd(_NORMALS_AT_ONCE, values)
     most = _VALUES_AT_ONCE // (values * len(generators))
     counts = split_steps(steps, max(unit, most // unit * unit), -(-_NORMALS_AT_ONCE // values))
@@ -450,10 +454,10 @@ def draw_cut(
         noise_streams = [generator.clone_state() for generator in generators]
         for count in counts:  # the noise comes after the masks of all steps
             for generator in noise_streams:
-                cut.draw_mask((count, *rest), generator)
+                cut.draw_mask((count, *batch_shape), generator)
     for count in counts:
-        masks = [cut.draw_mask((count, *rest), generator) for generator in generators]
-        noises = [cut.draw_noise((count, *rest), generator) for generator in noise_streams]
+        masks = [cut.draw_mask((count, *batch_shape), generator) for generator in generators]
+        noises = [cut.draw_noise((count, *batch_shape), generator) for generator in noise_streams]
         parts = [_unbind_draws(rows, count, device) for rows in (masks, noises)]
         yield from zip(*parts, strict=True)
 
@@ -461,11 +465,11 @@ def draw_cut(
 def split_steps(steps: int, most: int, least: int) -> list[int]:
     """Split a number of steps into pieces of `most`; the last has `least` or more, if it can."""
     counts = [most] * (steps // most)
-    rest = steps % most
-    if counts and rest < least:
-        counts[-1] += rest
+    remainder = steps % most
+    if counts and remainder < least:
+        counts[-1] += remainder
         return counts
-    return [*counts, rest]
+    return [*counts, remainder]
 
 
 def _stack_rows(rows: Sequence[Tensor]) -> Tensor:
@@ -528,13 +532,13 @@ def draw_batches(
     at least two, without which a class has no spread: a batch can be larger than asked for, and
     rare classes come round sooner.
     """
-    size = count_batch_images(y, local)
+    size, steps = count_batch_images(y, local), local.count_steps(len(y))
     if not local.balance:
-        return _shuffle_epochs(torch.arange(len(y)), local.steps, size, generator)
+        return _shuffle_epochs(torch.arange(len(y)), steps, size, generator)
     classes = torch.unique(y)
     per_class = size // len(classes)
     parts = [
-        _shuffle_epochs(torch.eq(y, label).nonzero()[:, 0], local.steps, per_class, generator)
+        _shuffle_epochs(torch.eq(y, label).nonzero()[:, 0], steps, per_class, generator)
         for label in classes
     ]
     return torch.cat(parts, 1)

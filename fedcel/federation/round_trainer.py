@@ -59,10 +59,13 @@ class RoundRequest(NamedTuple):
     gamma: float | None = None
     gradient: Float[Tensor, " P"] | None = None
 
-    def plan(self, schedule: RoundSchedule) -> RoundPlan:
-        """Compute the constants of the round."""
+    def plan(self, schedule: RoundSchedule, examples: int | None = None) -> RoundPlan:
+        """Compute the constants of the round, of a client with so many images."""
         return schedule.plan(
-            self.round_number, self.total_examples, gamma=self.gamma, proximal=self.proximal
+            *(self.round_number, self.total_examples),
+            examples=examples,
+            gamma=self.gamma,
+            proximal=self.proximal,
         )
 
 
@@ -97,8 +100,8 @@ class ClientParts(NamedTuple):
 class RoundTrainer:
     """Trains the clients of a round: every engine and the Flower client do so by it.
 
-    Clients are computed at once if their batches are equally large. Those that cannot be, and one
-    that diverges, for its error, are trained one after the other.
+    Clients are computed at once if their batches are equally large and they take as many steps.
+    Those that cannot be, and one that diverges, for its error, are trained one after the other.
     """
 
     def __init__(
@@ -145,6 +148,10 @@ class RoundTrainer:
             for client in window:
                 yield updates.pop(client)
 
+    def plan_client(self, client: int) -> RoundPlan:
+        """Compute the constants of a client's round, which `local.epochs` makes differ in steps."""
+        return self.request.plan(self.parts.schedule, len(self.parts.images(client).y))
+
     def prepare_client(self, client: int, state: State | None) -> ClientRound:
         """Gather what a client's local steps take.
 
@@ -155,7 +162,7 @@ class RoundTrainer:
         if self.plan.control != "none" and request.gradient is not None:
             variate = request.gradient - compute_client_gradient(parts, request, client)
         streams = parts.streams(client, request.round_number)
-        noise = self.plan.noise(request.weights[client])
+        noise = self.plan_client(client).noise(request.weights[client])
         return ClientRound(parts.images(client), streams, noise, state, variate)
 
     @usual_torch_state()
@@ -170,7 +177,7 @@ class RoundTrainer:
         return updates
 
     def _group_clients(self, states: Mapping[int, State | None]) -> Iterator[list[int]]:
-        """Yield clients whose batches are equally large and who all, or none, have a state."""
+        """Yield clients with equally large batches and as many steps, all or none with a state."""
         if self.at_once == 1:
             yield from ([client] for client in states)
             return
@@ -182,7 +189,8 @@ class RoundTrainer:
                 is_encoder_frozen=self.plan.is_encoder_frozen,
             )
             has_states = [select_state(state, term.name) is not None for term in self.terms]
-            groups.setdefault((size, *has_states), []).append(client)
+            key = (size, self.plan_client(client).steps, *has_states)
+            groups.setdefault(key, []).append(client)
         for group in groups.values():
             for piece in torch.tensor(group).tensor_split(-(-len(group) // self.at_once)):
                 yield piece.tolist()
@@ -224,7 +232,7 @@ class RoundTrainer:
             self.parts.nets(len(states)),
             self.request.model,
             [self.prepare_client(client, state) for client, state in states.items()],
-            plan=self.plan,
+            plan=self.plan_client(next(iter(states))),
             local=self.parts.schedule.local,
             terms=self.terms,
         )

@@ -150,7 +150,7 @@ def make_client_sampler(local: LocalSettings) -> Sampler:
 @lru_cache(maxsize=16)
 def _check_own_sampler(part: plugins.PartName, local: LocalSettings) -> None:
     """Hold a user's sampler to its contract."""
-    case = SamplerCase(partial(make_client_sampler, local), local.steps)
+    case = SamplerCase(partial(make_client_sampler, local), local.count_steps(local.batch_size))
     plugins.check_contract(part, SAMPLER_CHECKS, case)
 
 

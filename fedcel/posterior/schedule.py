@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fedcel.errors import SettingsError
 from fedcel.options import Fraction, Kind, Off, Options, Positive, part_name, part_words
@@ -165,7 +165,15 @@ class LocalSettings(Options):
     sampler: Annotated[str, part_name(SAMPLERS), part_words(SAMPLERS)] = Field(
         "langevin", description="Sampler of a client's steps: langevin, or an import string."
     )
-    steps: int = Field(20, ge=1, description="Steps a client takes in a round.")
+    steps: int = Field(
+        20, ge=0, description="Steps a client takes in a round; 0: local.epochs says how many."
+    )
+    epochs: float = Field(
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Passes of a client over its own images in a round; 0: local.steps counts.",
+    )
     batch_size: int = Field(32, ge=1, description="Images per step; a client with fewer uses all.")
     balance: bool = Field(
         False,
@@ -190,6 +198,36 @@ class LocalSettings(Options):
     control: Literal["none", "fresh"] = Field(
         "none", description="fresh: a control variate against client drift while sampling."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _replace_default_steps(cls, raw: object) -> object:
+        """Let a number of epochs take the place of the default number of steps."""
+        if isinstance(raw, Mapping) and raw.get("epochs") and "steps" not in raw:
+            return {**raw, "steps": 0}
+        return raw
+
+    def check_rules(self) -> None:
+        """Refuse a round in steps and in epochs, or in neither: SettingsError."""
+        if bool(self.steps) == bool(self.epochs):
+            raise SettingsError(
+                f"local.steps is {self.steps} and local.epochs {self.epochs:g}: exactly one of "
+                "them must be above 0; set the other to 0"
+            )
+
+    def count_steps(self, images: int) -> int:
+        """Count the steps of a client's round: `steps`, or ceil(epochs x images / batch).
+
+        Args:
+            images: Training images of the client, 1 or more.
+
+        Returns:
+            The steps; a batch is of `batch_size` images, or of all where the client has fewer.
+        """
+        if self.steps:
+            return self.steps
+        passes = self.epochs * images / min(self.batch_size, images)
+        return max(1, math.ceil(round(passes, 9)))  # .1 of 30 batches is 3
 
 
 class ChainSettings(Options):
@@ -338,13 +376,21 @@ class RoundSchedule(NamedTuple):
         return self.temperature > 0 and self.clock(number).is_sampling
 
     def plan(
-        self, number: int, total: int, *, gamma: float | None = None, proximal: float = 0.0
+        self,
+        number: int,
+        total: int,
+        *,
+        examples: int | None = None,
+        gamma: float | None = None,
+        proximal: float = 0.0,
     ) -> RoundPlan:
         """Compute the constants of round `number`, from 1.
 
         Args:
             number: The round.
             total: N, the training images of all clients.
+            examples: N_k of the client that the plan is for, whose steps follow from it where they
+                are given in epochs; None: one batch.
             gamma: Upper limit of the conditional entropy loss's gamma, besides the ramp.
             proximal: Pull towards the received model besides the prior's, as of FedProx (Li et al.,
                 MLSys 2020, eq. 2).
@@ -352,7 +398,8 @@ class RoundSchedule(NamedTuple):
         Raises:
             SettingsError: Step size and priors together would make every step overshoot.
         """
-        clock, steps = self.clock(number), self.local.steps
+        clock = self.clock(number)
+        steps = self.local.count_steps(examples or self.local.batch_size)
         eta = self.local.step_size(clock)
         kappa, decay = self.prior.pull(eta, steps, total), self.prior.decay(total)
         if eta * (kappa + decay + proximal) >= 1:

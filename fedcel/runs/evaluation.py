@@ -204,7 +204,7 @@ def count_smallest_update(run: Run) -> int:
     The steps of a round see at most steps x batch size of a client's images.
     """
     local = run.settings.local
-    return min(local.steps * local.batch_size, *run.splits.client_sizes)
+    return min(min(local.count_steps(n) * local.batch_size, n) for n in run.splits.client_sizes)
 
 
 def measure_device(run: Run, net: SplitNet) -> dict[str, int]:

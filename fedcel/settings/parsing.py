@@ -11,6 +11,9 @@ from fedcel.settings.former import Scalar, translate_former
 from fedcel.settings.run_settings import Settings, check_settings
 from fedcel.settings.settings_reference import SELECTORS, describe_settings
 
+STEP_KEYS = "local.steps", "local.epochs"
+"""Both say how many steps a client takes in a round: the later layer decides."""
+
 
 def flatten_settings(tree: Mapping[str, object], prefix: str = "") -> dict[str, Scalar]:
     """Flatten nested tables to dotted keys: {"cel.weight": 0.1, ...}.
@@ -92,7 +95,8 @@ def merge_layers(*layers: Mapping[str, object]) -> dict[str, Scalar]:
     """Merge layers of settings into one.
 
     A layer that selects another kind of a part drops what earlier layers say of kinds that they
-    had: `cel.clusters` of a scenario ends where a variant sets `cel.kind` to `plain`.
+    had: `cel.clusters` of a scenario ends where a variant sets `cel.kind` to `plain`. Likewise one
+    that sets `local.epochs` drops an earlier `local.steps`, and the other way round.
 
     Args:
         layers: As of `parse_settings`.
@@ -108,6 +112,9 @@ def merge_layers(*layers: Mapping[str, object]) -> dict[str, Scalar]:
         flat = flatten_settings(layer)
         inherited = {key: value for key, value in merged.items() if key not in flat}
         selecting = {key: value for key, value in flat.items() if key in SELECTORS}
+        for key, other in (STEP_KEYS, STEP_KEYS[::-1]):
+            if flat.get(key):
+                inherited.pop(other, None)
         merged = drop_foreign_keys(inherited, selecting) | flat
     return merged
 

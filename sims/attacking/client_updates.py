@@ -89,6 +89,7 @@ class Uploads:
         local = self.local.model_copy(
             update={
                 "steps": self.steps,
+                "epochs": 0.0,
                 "batch_size": self.batch,
                 "balance": False,
                 "augment": "none",

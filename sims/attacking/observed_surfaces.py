@@ -185,7 +185,7 @@ def client_uploads(run: Run, attack_settings: AttackSettings) -> Uploads:
     total = sum(len(part.y) for part in splits.clients)
     is_first = attack_settings.received in ("first", "heated")
     number = 1 if is_first else max(1, burn_in_rounds(s))
-    local = s.local.model_copy(update={"steps": attack_settings.local_steps})
+    local = s.local.model_copy(update={"steps": attack_settings.local_steps, "epochs": 0.0})
     plan = build_schedule(s)._replace(local=local).plan(number, total)
     noise = 0.0
     if attack_settings.received == "heated":

@@ -84,18 +84,22 @@ def describe_passes(settings: Settings, client_sizes: Sequence[int]) -> str:
     """Describe how often a run sees each training image, on average; a warning below once."""
     local = settings.local
     share = (settings.clients_per_round or settings.clients) / settings.clients
-    images_a_round = share * sum(local.steps * min(local.batch_size, size) for size in client_sizes)
-    a_round = images_a_round / sum(client_sizes)
+    counts = [local.count_steps(size) for size in client_sizes]
+    steps_and_sizes = zip(counts, client_sizes, strict=True)
+    images = sum(count * min(local.batch_size, size) for count, size in steps_and_sizes)
+    a_round = share * images / sum(client_sizes)
     passes = settings.rounds * a_round
+    steps = " to ".join(map(str, sorted({min(counts), max(counts)})))
     text = (
-        f"{local.steps} steps of {local.batch_size} images a client are {a_round:.2g} epochs a "
+        f"{steps} steps of {local.batch_size} images a client are {a_round:.2g} epochs a "
         f"round, {passes:.2g} in {settings.rounds} rounds"
     )
+    if local.epochs and len(set(counts)) > 1:
+        text += "; a client with more steps moves the mean of the updates more"
     if passes >= 1:
         return text
-    return (
-        f"{text}: the run sees each image less than once, and may learn little; raise rounds, "
-        "local.steps or local.batch-size"
+    return f"{text}: the run sees each image less than once, and may learn little; raise rounds" + (
+        " or local.epochs" if local.epochs else ", local.steps or local.batch-size"
     )
 
 

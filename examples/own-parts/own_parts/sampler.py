@@ -1,5 +1,7 @@
 """A sampler with momentum: stochastic gradient Hamiltonian Monte Carlo."""
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
@@ -19,8 +21,7 @@ class Hamiltonian:
     """
 
     def __init__(self, local: LocalSettings) -> None:
-        shares = [1 - (1 - FRICTION) ** j for j in range(1, local.steps + 1)]
-        self.noise_factor = (sum(shares) / sum(c * c for c in shares)) ** 0.5
+        pass  # `plan.steps` has the steps of a client's round, which `local.epochs` makes differ
 
     def start(self, w: Tensor, plan: RoundPlan) -> State:
         """Return no velocity: the server's mean of models has none."""
@@ -31,6 +32,13 @@ class Hamiltonian:
     ) -> State:
         """Push, then move `w` in place."""
         v = state["velocity"].mul_(1 - FRICTION).add_(gradient, alpha=-FRICTION * plan.rate)
-        add_noise(v, FRICTION * self.noise_factor)
+        add_noise(v, FRICTION * raise_noise(plan.steps))
         w.add_(v)
         return {"velocity": v}
+
+
+@cache
+def raise_noise(steps: int) -> float:
+    """Return the factor of the noise in a round of so many steps."""
+    shares = [1 - (1 - FRICTION) ** j for j in range(1, steps + 1)]
+    return float((sum(shares) / sum(c * c for c in shares)) ** 0.5)

@@ -24,6 +24,18 @@ def test_images_that_are_hardly_seen_are_warned_of() -> None:
     assert "raise rounds, local.steps or local.batch-size" in few
 
 
+def test_passes_of_each_client_are_counted() -> None:
+    """Two passes of 320 and of 3 200 images, in steps of 32; one of them of equal clients."""
+    settings = parse_settings({"clients": 2, "rounds": 10, "local.epochs": 2})
+    assert describe_passes(settings, [320, 3200]) == (
+        "20 to 200 steps of 32 images a client are 2 epochs a round, 20 in 10 rounds; a client "
+        "with more steps moves the mean of the updates more"
+    )
+    assert describe_passes(settings, [320, 320]).endswith("20 in 10 rounds")
+    rare = parse_settings({"clients": 2, "rounds": 2, "local.epochs": 0.1})
+    assert "raise rounds or local.epochs" in describe_passes(rare, [320, 320])
+
+
 def test_each_line_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
     """Of runs with other seeds; of other lengths each."""
     short, long = (parse_settings({"clients": 3, "rounds": rounds}) for rounds in (30, 60))
