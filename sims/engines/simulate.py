@@ -68,7 +68,7 @@ def print_notes(runs: Iterable[Settings]) -> None:
     client_sizes: dict[tuple[DataSettings, int], Sequence[int]] = {}
     for settings in runs:
         engine, reason = choose_engine(settings)
-        lines[f"engine: {engine}, for {reason}"] = None
+        lines[f"engine: {engine} ({reason})"] = None
         partition = settings.data, settings.clients
         if partition not in client_sizes:
             with progress.show_waiting("reading the images"):
