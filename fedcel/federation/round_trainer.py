@@ -12,13 +12,8 @@ from torch import Tensor
 
 from fedcel.data import Images
 from fedcel.errors import DivergedError, FailedError, StackingError, describe_unforeseen
-from fedcel.federation.local_steps import (
-    ClientRound,
-    ClientUpdate,
-    compute_full_gradient,
-    count_batch_images,
-    train_clients,
-)
+from fedcel.federation.local_steps import ClientUpdate, compute_full_gradient, train_clients
+from fedcel.federation.step_inputs import ClientRound, count_batch_images
 from fedcel.losses import Streams, WeightedTerm, select_state
 from fedcel.named_tensors import State
 from fedcel.nets import FlatNet

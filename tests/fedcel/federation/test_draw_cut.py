@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedcel.data import Images
-from fedcel.federation import local_steps
-from fedcel.federation.local_steps import draw_cut
+from fedcel.federation import step_inputs
+from fedcel.federation.step_inputs import draw_cut
 from fedcel.nets import Cut, FlatNet, Mlp, build_net
 from fedcel.posterior import LocalSettings, RoundPlan
 from fedcel.seeding import make_generator
@@ -37,7 +37,7 @@ def test_equals_one_draw_to_the_bit(
     masks = [cut.draw_mask(shape, stream) for stream in streams]
     noises = [cut.draw_noise(shape, stream) for stream in streams]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local_steps, "_VALUES_AT_ONCE", at_once)
+        patch.setattr(step_inputs, "_VALUES_AT_ONCE", at_once)
         steps = list(draw_cut(cut, shape, make_streams(clients)))
     assert len(steps) == shape[0]
     for whole, pieces in zip((masks, noises), zip(*steps, strict=True), strict=True):
@@ -72,6 +72,6 @@ def test_memory_does_not_grow_with_the_steps(monkeypatch: pytest.MonkeyPatch) ->
 
     at_once = train()
     monkeypatch.setattr(Cut, "draw_noise", record)
-    monkeypatch.setattr(local_steps, "_VALUES_AT_ONCE", 2 * 6 * 8)
+    monkeypatch.setattr(step_inputs, "_VALUES_AT_ONCE", 2 * 6 * 8)
     assert torch.equal(train(), at_once)
     assert drawn == [2 * 6 * 8] * 20
