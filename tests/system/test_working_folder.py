@@ -1,4 +1,7 @@
-"""A working folder whose modules have the names of fedcel's, and of what fedcel is made of."""
+"""A working folder whose modules have the names of fedcel's, and of what fedcel is made of.
+
+The terminal has ASCII alone: dashes and plus-minus must become signs of ASCII.
+"""
 
 import json
 import os
@@ -19,7 +22,8 @@ ROOT = Path(__file__).parents[2]
 NAMES = ("clients", "strategies", "fedcel", "torch", "json", "typer", "logging")
 SETTINGS = [f"--set={key}={value}" for key, value in QUICK.items()]
 COMMAND = str(Path(sys.executable).with_name("fedcel"))
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+ASCII = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}
+ENVIRONMENT = {**os.environ, **ASCII, "PYTHONPATH": str(ROOT)}
 LOCAL = ["--engine", "local", *SETTINGS]
 PAIR = """
 title = "Of cells that are trained at the same time"
@@ -55,18 +59,27 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(folder: Path, *words: str) -> None:
+def run(folder: Path, *words: str) -> str:
     """Run a command in the folder; its folder for modules comes first, if it has one."""
     done = subprocess.run(
         words, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+def run_all(folder: Path, *commands: list[str]) -> list[str]:
+    """Run commands in one process; returns what each printed, which has no escaped signs."""
+    printed = run_in_turn(folder, *commands, environment=ENVIRONMENT)
+    assert "\\u" not in "".join(printed) and "\\x" not in "".join(printed), printed
+    assert all(printed)
+    return printed
 
 
 def test_every_command_finds_its_own_modules(folder: Path) -> None:
     """Of all commands the help, as each loads it."""
     names = [name for group in GROUPS.values() for name in group] + ["ledger"]
-    run_in_turn(folder, *([name, "--help"] for name in names), environment=ENVIRONMENT)
+    run_all(folder, *([name, "--help"] for name in names))
 
 
 def test_a_run_is_trained_attacked_and_reported(folder: Path) -> None:
@@ -76,17 +89,21 @@ def test_a_run_is_trained_attacked_and_reported(folder: Path) -> None:
     """
     (folder / "sims").rename(folder / "later")  # which Python itself would run
     own = ["--set", "cel.kind=ownpart:Own"]
-    run(folder, sys.executable, "-m", "sims", "simulate", "digits", "--out", "run", *LOCAL, *own)
+    command = [sys.executable, "-m", "sims"]
+    simulated = run(folder, *command, "simulate", "digits", "--out", "run", *LOCAL, *own)
+    assert "run: run" in simulated and " - " in simulated and "\\u" not in simulated
     assert 'kind = "ownpart:Own"' in (folder / "run" / "settings.toml").read_text()
     (folder / "later").rename(folder / "sims")
-    run_in_turn(
+    audited, *_ = run_all(
         folder,
+        ["audit", "run", "--data", "digits", "--attacks", "none", "--out", "audit"],
         ["attack", "run", "--set", "attack.names=kernel-ridge"],
         ["report", "run"],
-        ["audit", "run", "--data", "digits", "--attacks", "none", "--out", "audit"],
+        ["settings"],
+        ["privacy", "run", "--epsilons", "4", "--clips", "1"],
         ["bench", "pair.toml", "--jobs", "2", "--out", "bench", *LOCAL, "--set=bench.seeds=0"],
-        environment=ENVIRONMENT,
     )
+    assert " +- " in audited
     assert json.loads((folder / "audit" / "audit.json").read_text())["leak"]
     assert len(json.loads((folder / "bench" / "bench.json").read_text())) == 2
 

@@ -1,4 +1,4 @@
-"""Output into terminals that lack signs, and into pipes that nobody reads."""
+"""Output into pipes that nobody reads and onto full disks."""
 
 import os
 import subprocess
@@ -7,46 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from sims.commands.main import GROUPS
-from tests.sims.small import QUICK
-from tests.system.in_turn import run_in_turn
 from tests.system.services import stored
 
 ROOT = Path(__file__).parents[3]
 BUFFERED = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
 BUFFERED |= {"PYTHONPATH": str(ROOT)}
-ASCII = {**BUFFERED, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C"}
-ASCII |= {"PYTHONCOERCECLOCALE": "0"}
-
-
-def run(folder: Path, *commands: str) -> list[str]:
-    """Run commands whose terminal has ASCII alone, in one process; returns what each printed."""
-    words = (command.split() for command in commands)
-    printed = run_in_turn(folder, *words, environment=ASCII)
-    assert "\\u" not in "".join(printed) and "\\x" not in "".join(printed), printed
-    return printed
-
-
-def test_commands_print_to_a_terminal_of_ascii(tmp_path: Path) -> None:
-    """Dashes and plus-minus become signs of ASCII; all work is done and told."""
-    settings = " ".join(f"--set={key}={value}" for key, value in QUICK.items())
-    simulated, audited, *others = run(
-        tmp_path,
-        f"simulate digits --out run {settings}",
-        "audit run --data digits --attacks none",
-        "attack run",
-        "report run",
-        "settings",
-        "privacy run --epsilons 4 --clips 1",
-    )
-    assert "run: run" in simulated and " - " in simulated
-    assert " +- " in audited and all(others)
-
-
-def test_every_help_is_printed_to_a_terminal_of_ascii(tmp_path: Path) -> None:
-    """Of all commands, in one process."""
-    names = [name for group in GROUPS.values() for name in group] + ["ledger"]
-    assert all(run(tmp_path, *(f"{name} --help" for name in names)))
 
 
 @pytest.mark.parametrize(
