@@ -4,6 +4,7 @@ BIN := .venv/bin
 
 export FLWR_TELEMETRY_ENABLED = 0
 export FLWR_DISABLE_UPDATE_CHECK = 1
+unexport PYTHONDONTWRITEBYTECODE  # else each process compiles all it imports
 
 .PHONY: demo test test-all check docs pages bench reproduce abuse clean
 
@@ -47,7 +48,8 @@ pages: .venv/ready
 PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
 
 # Of these the shapes and types of every call are checked, which costs half as much again.
-CHECKED := $(addprefix tests/fedcel/,data federation leakage losses metrics nets)
+CHECKED := $(addprefix tests/fedcel/,data federation leakage losses metrics nets) \
+	tests/test_checked_types.py
 CHECK_CALLS := --jaxtyping-packages=fedcel,beartype.beartype
 
 # Linters beside pages. Then two workers on two cores, and three where much waits for processes.

@@ -99,6 +99,7 @@ def test_codes_that_say_nothing() -> None:
     assert bound.identification == pytest.approx(1 / 20)
 
 
+@settings(max_examples=8)
 @given(st.integers(0, 2**31), st.floats(0.05, 1), st.floats(-1e4, 1e4))
 def test_shift_and_scale_change_nothing(seed: int, sigma: float, shift: float) -> None:
     """Only distances in units of sigma matter."""

@@ -285,7 +285,7 @@ def test_the_bits_stay_below_what_is_certified() -> None:
 
 def test_features_on_another_device_give_the_same() -> None:
     """Nothing on the way mixes devices; what comes back is on the processor."""
-    z, y = points()
+    z, y = points(count=18)
     here = measure_leakage(features=z, labels=y, noise=0.3)
     dropped = measure_leakage(features=z, labels=y, noise=0.3, dropout=0.2)
     with Elsewhere():

@@ -80,22 +80,13 @@ def stationary(beta: float, gain: float, steps: int = 2) -> float:
 
 @pytest.mark.parametrize(
     ("beta", "gain", "want"),
-    [
-        (0.0, 1.0, 1.0256),
-        (0.5, 1.0, 0.9918),
-        (0.9, 1.0, 0.9782),
-        (0.99, 1.0, 0.9759),
-        (0.0, 12.0, 28.2 / 12),
-        (0.5, 12.0, 14.5 / 12),
-        (0.9, 12.0, 12.08 / 12),
-    ],
+    [(0.0, 1.0, 1.0256), (0.9, 1.0, 0.9782), (0.5, 12.0, 14.5 / 12), (0.9, 12.0, 12.08 / 12)],
 )
 def test_sliding_average(beta: float, gain: float, want: float) -> None:
     """Two steps a round: the Lyapunov solution, within 3 %; a gain needs small steps."""
     assert stationary(beta, gain) == pytest.approx(want, rel=0.004)
-    rounds = 500 if beta == 0.99 else 160
-    federation = gaussian(rounds, 2, **{"strategy.momentum": beta, "strategy.gain": gain})
-    _, variance = measured(federation, rounds // 2, 5)
+    federation = gaussian(160, 2, **{"strategy.momentum": beta, "strategy.gain": gain})
+    _, variance = measured(federation, 80, 5)
     assert variance == pytest.approx(want, rel=0.03)
 
 
@@ -182,8 +173,8 @@ def test_linear_regression_is_the_lyapunov_solution() -> None:
 def test_the_control_variate_removes_the_drift() -> None:
     """20 local steps pull the mean off by more than .3 sd; with the control variate by < .03."""
     errors = {}
-    for control in ("none", "fresh"):
-        federation, _ = regression(20, 20, chains=1500, **{"local.control": control})
+    for control, chains in (("none", 200), ("fresh", 1500)):
+        federation, _ = regression(20, 20, chains=chains, **{"local.control": control})
         exact, sd = posterior(federation)
         mean = federation.sample(4, 1).double().view(-1, 3).mean(0)
         errors[control] = float(((mean - exact).abs() / sd).max())
@@ -207,8 +198,9 @@ def test_intervals_cover() -> None:
     With noise by N alone they are too narrow.
     """
     covered = []
-    for change in (lambda federation: federation, by_n_alone):
-        federation, truth = regression(320, 2, own_data=True, parts=3, **{"local.control": "fresh"})
+    for change, rounds in ((lambda federation: federation, 320), (by_n_alone, 80)):
+        more = {"own_data": True, "parts": 3, "local.control": "fresh"}
+        federation, truth = regression(rounds, 2, **more)
         samples = change(federation).sample(20, 3).view(-1, 400, 3)
         low, high = samples.quantile(torch.tensor([0.05, 0.95]), dim=0)
         covered.append(float(((low <= truth) & (truth <= high)).double().mean()))
@@ -224,5 +216,6 @@ def test_the_split_among_clients_changes_nothing() -> None:
         samples = federation.sample(60, 8).double().reshape(-1, 3)
         assert ((samples.mean(0) - exact).abs() / sd).max() < 0.03
         assert torch.allclose(samples.std(0), sd, rtol=0.05)  # eta lambda/4 of it are the step's
-    narrow = by_n_alone(federation).sample(60, 8).double().reshape(-1, 3).std(0)
-    assert (narrow < 0.4 * sd).all()  # by 16 clients: a quarter
+    few, _ = regression(100, 1, chains=300)
+    narrow = by_n_alone(few).sample(60, 8).double().reshape(-1, 3).std(0)
+    assert (narrow < 0.45 * sd).all()  # sum p_k^2 is .143

@@ -17,7 +17,8 @@ metadata.version = version
 from pathlib import Path
 from fedcel.settings import parse_settings
 from sims.engines.simulate import simulate
-raw = {"engine": "local", "rounds": 2, "clients": 2, "local.steps": 2, "temperature": 0.0}
+raw = {"engine": "local", "rounds": 2, "clients": 2, "local.steps": 2, "temperature": 0.0,
+       "data.test": 40}
 simulate(parse_settings(raw), Path(sys.argv[1]))
 """
 

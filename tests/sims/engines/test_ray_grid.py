@@ -359,5 +359,5 @@ def test_a_machine_that_joins_is_used_in_the_same_round(monkeypatch: pytest.Monk
         fake.processors = 16
 
     fake = FakeRay(monkeypatch, answer)
-    assert set(send(100).values()) == {""}
+    assert set(send(40).values()) == {""}
     assert fake.most >= 10
