@@ -1,4 +1,4 @@
-"""The core imports where it checks shapes and types of every call, as `make test` runs this file."""
+"""The core imports where it checks shapes and types of every call: `make test` runs this so."""
 
 from importlib import import_module
 from pathlib import Path

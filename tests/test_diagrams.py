@@ -11,7 +11,6 @@ FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 
 @pytest.fixture(scope="module")
 def diagrams() -> ModuleType:
-    """Return the program."""
     spec = importlib.util.spec_from_file_location("draw_diagrams", FIGURES / "draw_diagrams.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)

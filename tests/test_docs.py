@@ -82,7 +82,6 @@ def names(command: click.Command) -> set[str]:
 
 
 def find_command(script: Path) -> click.Command | None:
-    """Return the command line of a script of docs/research, if it has one."""
     if script.parent != ROOT / "docs" / "research" / "scripts":
         return None
     app = getattr(importlib.import_module(script.stem), "app", None)

@@ -17,7 +17,6 @@ MOST_LINES = [6, 20, 7]
 
 
 def run_program(number: int) -> tuple[dict[str, object], str]:
-    """Return a program's names and what it printed."""
     names: dict[str, object] = {}
     printed = io.StringIO()
     torch.manual_seed(0)

@@ -60,6 +60,5 @@ def test_pieces_stand_in_an_example(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "test"), TESTED.items())
 def test_a_page_of_its_own_test_has_programs(name: str, test: str) -> None:
-    """Page and test are there, and the test names the page."""
     assert name in PAGES
     assert name.rpartition("/")[2] in (ROOT / test).read_text()

@@ -33,7 +33,6 @@ def chance_of_top(values: np.ndarray, scale: float) -> float:
 
 
 def clip(size: float) -> np.ndarray:
-    """Return the clipped logits."""
     mechanism = Laplace(1.0, 10, clip_kind="l1", clip=size)
     return mechanism.answer_without_noise(torch.tensor(LOGITS)[None])[0].numpy()
 

@@ -210,7 +210,6 @@ def test_rows_of_one_seed_are_not_paired(result_rows: ModuleType) -> None:
 
 
 def read_cells(markdown: str) -> list[list[str]]:
-    """Return the cells of the lines of a Markdown table."""
     lines = [line for line in markdown.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 

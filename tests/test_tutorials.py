@@ -24,7 +24,6 @@ Values = dict[str, Any]
 
 
 def read_cells(path: Path, kind: str) -> list[Any]:
-    """Return the cells of one kind."""
     return [cell for cell in nbformat.read(path, 4).cells if cell.cell_type == kind]
 
 

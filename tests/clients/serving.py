@@ -54,7 +54,6 @@ def made_run(samples: int = 3, **changes: object) -> Run:
 def make_offer(
     run: Run, model: ServedModel | None = None, mechanism: Mechanism | None = None
 ) -> ModelOffer:
-    """Return what a run offers, with another model or mechanism where one is given."""
     model = model or load_served(run)
     mechanism = mechanism or run.settings.privacy.build(model.classes)
     return ModelOffer(model, mechanism, calibrate_answers(run, mechanism))
@@ -78,7 +77,6 @@ class Running(NamedTuple):
 
     @property
     def model(self) -> ServedModel:
-        """Return what it serves."""
         return self.service.model
 
     def ask(self, content: bytes, **headers: str) -> httpx.Response:
@@ -156,12 +154,10 @@ class ForkedWorker:
         self._pid, self._status = pid, None
 
     def send_signal(self, number: int) -> None:
-        """Send a signal, unless it has ended."""
         if self.poll() is None:
             os.kill(self._pid, number)
 
     def kill(self) -> None:
-        """End it."""
         self.send_signal(signal.SIGKILL)
 
     def poll(self) -> int | None:
@@ -172,7 +168,6 @@ class ForkedWorker:
         return self._status
 
     def wait(self, seconds: float = math.inf) -> int:
-        """Wait for its end."""
         limit = time.monotonic() + seconds
         while (status := self.poll()) is None:
             if time.monotonic() > limit:

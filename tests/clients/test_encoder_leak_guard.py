@@ -30,12 +30,10 @@ class Constant(nn.Module):
     """An encoder that says nothing."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return zeros."""
         return torch.zeros(len(x), 2)
 
 
 def stream() -> torch.Generator:
-    """Return a generator."""
     return torch.Generator().manual_seed(0)
 
 
@@ -94,7 +92,6 @@ def packed(fresh: SplitNet, cel: ClientLoss, training: Images) -> SplitNet:
 
 
 def right(net: SplitNet, x: torch.Tensor, y: torch.Tensor) -> float:
-    """Return the share of right answers."""
     return float((net.answer(net.encode(x)).argmax(1) == y).double().mean())
 
 

@@ -68,7 +68,6 @@ class There(Tensor):
         return self.held.tolist()
 
     def __repr__(self) -> str:
-        """Say where it is."""
         return f"There({self.held})"
 
 
@@ -130,7 +129,6 @@ def empty_strided(size: Any, stride: Any, *, dtype: Any = None, **_: Any) -> The
 
 
 def copy_from(source: Tensor, target: There, non_blocking: bool = False) -> There:
-    """Fill it, as asked for in the same places."""
     target.held.copy_(source)
     return target
 

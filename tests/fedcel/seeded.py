@@ -8,7 +8,6 @@ from fedcel.nets import Cut, SplitNet
 
 
 def seeded(seed: int = 0) -> torch.Generator:
-    """Return a generator of this seed."""
     return torch.Generator().manual_seed(seed)
 
 

@@ -9,7 +9,6 @@ class Mute(Exception):  # noqa: N818 - of a user's
     """An error that cannot be shown."""
 
     def __str__(self) -> str:
-        """Raise."""
         raise LookupError("no text")
 
 

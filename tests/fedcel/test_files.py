@@ -84,7 +84,6 @@ def test_tensors_and_metadata_round_trip(tmp_path: Path) -> None:
 
 
 def test_missing_and_damaged_files_are_named(tmp_path: Path) -> None:
-    """RunError with the path."""
     for name, read in [
         ("a.json", files.read_json),
         ("a.toml", files.read_toml),

@@ -34,8 +34,6 @@ class OwnPartition(Partition, is_imported=True):
 
 
 class Table(Options):
-    """Owner."""
-
     train: int = 0
     partition: Partition = Even()
 
@@ -65,7 +63,6 @@ def test_the_selected_kind_is_built_from_the_owners_table() -> None:
     ],
 )
 def test_what_a_kind_does_not_have_is_refused(raw: dict[str, object], message: str) -> None:
-    """With the kinds that have it."""
     with pytest.raises(ValueError, match=message):
         Table.model_validate(raw)
 

@@ -12,7 +12,6 @@ from fedcel.settings import parse_settings
 
 
 def test_finds_an_object() -> None:
-    """The object itself."""
     assert load_object("math:pi") == math.pi
 
 
@@ -27,7 +26,6 @@ def test_finds_an_object() -> None:
     ],
 )
 def test_a_wrong_part_is_named(ref: str, message: str) -> None:
-    """Which part, and what to do."""
     with pytest.raises(PluginError, match=message):
         load_object(ref)
 

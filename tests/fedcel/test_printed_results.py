@@ -30,14 +30,12 @@ def list_packages() -> Iterator[object]:
 
 
 def list_returned(function: object) -> Iterator[type]:
-    """Yield the classes that a function says it returns."""
     annotation = getattr(function, "__annotations__", {}).get("return", "")
     names = getattr(function, "__globals__", {})
     yield from find_classes(annotation, names)
 
 
 def find_classes(annotation: object, names: dict[str, object]) -> Iterator[type]:
-    """Yield the project's classes that an annotation names."""
     for word in re.findall(r"\w+", annotation if isinstance(annotation, str) else str(annotation)):
         found = names.get(word)
         if isinstance(found, type) and found.__module__.startswith("fedcel"):
@@ -69,7 +67,6 @@ def is_record(kind: type) -> bool:
 
 
 def list_fields(kind: type) -> dict[str, object]:
-    """Return a record's fields with their annotations."""
     return {
         name: annotation
         for base in reversed(kind.__mro__)

@@ -45,7 +45,6 @@ STATES: list[Callable[[], AbstractContextManager[object]]] = [
 
 
 def describe_state() -> tuple[object, ...]:
-    """Return all of it."""
     return (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),

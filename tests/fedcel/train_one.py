@@ -44,7 +44,6 @@ def update_one(
     request: RoundRequest,
     state: State | None = None,
 ) -> ClientUpdate:
-    """Train one client as settings and server say."""
     request = request._replace(weights={client: weight})
     trainer = RoundTrainer(build_client_parts(settings), request, read_state=lambda client: state)
     (update,) = trainer.train()

@@ -39,7 +39,6 @@ settings = { defence = { name = "noise" } }
 def row(
     variant: str, strength: float | None, accuracy: float, seed: int, **more: object
 ) -> BenchRow:
-    """Return a row of bench.json."""
     return make_row(variant, strength, accuracy=accuracy, seed=seed, **more)
 
 

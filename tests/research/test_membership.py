@@ -29,7 +29,6 @@ update = { clip = 1.0, noise = 1.0 }
 
 
 def small(**changes: object) -> Settings:
-    """Return settings of a small federation."""
     return parse_settings({**FEW, **changes})
 
 

@@ -283,7 +283,6 @@ def test_data_is_asked_for(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
 
 
 def test_a_damaged_record_of_commands_is_refused(tmp_path: Path) -> None:
-    """With its path and what to do."""
     table, folder = make_tiny(tmp_path), tmp_path / "out" / "tiny"
     folder.mkdir(parents=True)
     (folder / "commands.json").write_text("[")

@@ -20,7 +20,6 @@ def two_points_bits(distance: float, noise: float) -> float:
 
 
 def measure(features: torch.Tensor, noise: float, draws: int = 1000) -> list[SequenceLeak]:
-    """Measure subjects of one class."""
     labels = torch.zeros(len(features), dtype=torch.long)
     stream = torch.Generator().manual_seed(0)
     return measure_sequences(features, labels, noise, stream, lengths=LENGTHS, draws=draws)

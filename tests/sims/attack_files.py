@@ -8,13 +8,11 @@ from fedcel.attacks.registry import REVISION
 
 
 def save_rows(path: Path, rows: Sequence[object]) -> None:
-    """Write rows of attacks as one result."""
     path.parent.mkdir(parents=True, exist_ok=True)
     result = {"settings": {}, "revision": REVISION, "finished": "2026-01-01T00:00:00Z"}
     path.write_text(json.dumps(result | {"rows": rows}))
 
 
 def load_rows(path: Path) -> list[dict[str, object]]:
-    """Return the rows of one result."""
     rows: list[dict[str, object]] = json.loads(path.read_text())["rows"]
     return rows

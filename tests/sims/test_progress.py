@@ -79,7 +79,6 @@ def test_a_line_counts_whole_attacks(
 def test_a_bar_of_attacks_runs_to_its_end(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On a terminal."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
     with progress.show_attacks("attacking") as listener:

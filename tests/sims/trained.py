@@ -36,7 +36,6 @@ def run(folder: Path, **change: Any) -> Path:
 
 
 def model(folder: Path) -> torch.Tensor:
-    """Return the last model of a run."""
     return read_tensors(folder / "model.safetensors")[0]["model"]
 
 

@@ -30,7 +30,6 @@ class FakeGrid:
         self.timeout = 0.0
 
     def get_node_ids(self) -> list[int]:
-        """Return the connected nodes."""
         return [node for node in self.answers if node not in self.away]
 
     def send_and_receive(self, messages: list[Message], timeout: float) -> list[Message]:
@@ -84,6 +83,5 @@ def reply(client: int, value: float = 1.0, **change: object) -> Message:
 
 
 def failed(client: int) -> Message:
-    """Return the reply of a client that raised."""
     request = Message(RecordDict(), dst_node_id=100 + client, message_type="train")
     return Message(Error(2, "ValueError: no images"), reply_to=request)

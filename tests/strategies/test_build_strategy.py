@@ -96,7 +96,6 @@ class Closed(FedAvg):
 
 
 def hand_on(**kwargs: Any) -> Strategy:
-    """Return a strategy made of whatever comes."""
     return FedAvg(**kwargs)
 
 

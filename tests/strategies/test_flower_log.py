@@ -22,7 +22,6 @@ def passing(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -
 
 
 def messages(caplog: pytest.LogCaptureFixture) -> str:
-    """Return what was logged, a line each."""
     return "\n".join(record.getMessage() for record in caplog.records)
 
 

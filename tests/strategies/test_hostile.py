@@ -85,7 +85,6 @@ def of_bytes(data: bytes, stype: str = "numpy.ndarray") -> ArrayRecord:
 
 
 def values(chance: np.random.Generator, client: int, number: int) -> Made:
-    """One value that is no number."""
     arrays = small(chance)
     arrays[chance.integers(2)].flat[chance.integers(3)] = chance.choice([np.nan, np.inf, -np.inf])
     return sent(client, arrays, number), "NaN or infinity"

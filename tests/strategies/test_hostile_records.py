@@ -21,7 +21,6 @@ Chance = np.random.Generator
 
 
 def strategy() -> PosteriorStrategy:
-    """Return a strategy that asks for gradients."""
     settings = parse_settings(
         {
             "clients": NODES,
@@ -41,7 +40,6 @@ def strategy() -> PosteriorStrategy:
 
 
 def gradient(chance: Chance) -> Arrays:
-    """Return a sound gradient."""
     return [chance.uniform(-0.1, 0.1, 9).astype(np.float32)]
 
 
@@ -80,7 +78,6 @@ class Answers:
         self.records = records
 
     def get_node_ids(self) -> list[int]:
-        """Return all nodes."""
         return [*self.records]
 
     def send_and_receive(self, messages: list[Message], timeout: float) -> list[Message]:

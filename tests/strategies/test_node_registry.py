@@ -43,7 +43,6 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_meeting_the_nodes_learns_partitions_and_counts() -> None:
-    """Which node holds what."""
     grid = FakeGrid([sound(2), sound(0), sound(1)])
     registry = register_nodes(grid, 3)  # type: ignore[arg-type]
     assert registry.partitions == {100: 2, 101: 0, 102: 1}
@@ -171,7 +170,6 @@ class Late(FakeGrid):
     """Nodes that are `away` connect once others have been asked."""
 
     def send_and_receive(self, messages: list[Message], timeout: float) -> list[Message]:
-        """Return the answers."""
         self.away = set()
         return super().send_and_receive(messages, timeout)
 

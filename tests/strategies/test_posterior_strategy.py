@@ -24,7 +24,6 @@ def drop_from_round(s: PosteriorStrategy, client: int) -> None:
 
 
 def nan() -> list[np.ndarray]:
-    """Return arrays with one NaN."""
     arrays = [np.zeros(s, np.float32) for s in SHAPES]
     arrays[0][0, 0] = np.nan
     return arrays

@@ -56,8 +56,6 @@ Content = Callable[[RecordDict], None]
 
 
 def replace(change: Content) -> Change:
-    """Return a change of a reply's content."""
-
     def apply(reply: Message) -> Message:
         change(reply.content)
         return reply
@@ -66,13 +64,10 @@ def replace(change: Content) -> Change:
 
 
 def arrays_of(content: RecordDict) -> list[np.ndarray]:
-    """Return the delta in a reply."""
     return [array.copy() for array in content.array_records["delta"].to_numpy_ndarrays()]
 
 
 def delta(change: Callable[[list[np.ndarray]], list[Any]]) -> Change:
-    """Return a change of the arrays of a delta."""
-
     def apply(content: RecordDict) -> None:
         content["delta"] = ArrayRecord(change(arrays_of(content)))
 
@@ -80,8 +75,6 @@ def delta(change: Callable[[list[np.ndarray]], list[Any]]) -> Change:
 
 
 def value(number: float) -> Change:
-    """Return a change of one value of a delta."""
-
     def apply(arrays: list[np.ndarray]) -> list[np.ndarray]:
         arrays[0].flat[5] = number
         return arrays
@@ -90,8 +83,6 @@ def value(number: float) -> Change:
 
 
 def encoded(change: Callable[[bytes], bytes], stype: str = "numpy.ndarray") -> Change:
-    """Return a change of the bytes of each array of a delta."""
-
     def apply(content: RecordDict) -> None:
         content["delta"] = ArrayRecord(
             {
@@ -110,7 +101,6 @@ def announce(header: bytes) -> Change:
 
 
 def put(name: str, record: Callable[[], Any]) -> Change:
-    """Return a change that puts a record into a reply."""
     return replace(lambda content: content.__setitem__(name, record()))
 
 
@@ -140,7 +130,6 @@ def tell(**numbers: Any) -> Change:
 
 
 def tell_all(numbers: dict[str, Any]) -> Change:
-    """Return a change of metrics."""
     return replace(lambda content: content["metrics"].update(numbers))
 
 
@@ -150,7 +139,6 @@ def forget(name: str) -> Change:
 
 
 def shift(name: str, by: float) -> Change:
-    """Return a change of a claim by a number."""
     return replace(lambda content: content["metrics"].update({name: content["metrics"][name] + by}))
 
 
@@ -186,7 +174,6 @@ def zipped(data: bytes) -> bytes:
 
 
 def pickled(data: bytes) -> bytes:
-    """Return an array of objects, whose bytes are a pickle."""
     stream = io.BytesIO()
     np.save(stream, np.array([{"a": 1}], dtype=object), allow_pickle=True)
     return stream.getvalue()
@@ -395,7 +382,6 @@ class SabotagedGrid(InMemoryGrid):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Return the replies, the saboteurs' changed."""
         replies = [self._answer(message) for message in messages]
         return [reply for reply in replies if reply is not None]
 
@@ -443,7 +429,6 @@ def train(
 
 
 def list_messages(caplog: pytest.LogCaptureFixture, beginning: str) -> list[str]:
-    """Return what the log has of a kind."""
     messages = [record.getMessage().strip() for record in caplog.records]
     return [message for message in messages if message.startswith(beginning)]
 

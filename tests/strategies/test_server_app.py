@@ -244,7 +244,6 @@ def test_a_run_config_that_says_nothing_takes_the_nodes_there_are_and_makes_a_fo
 
 
 def forget_images() -> None:
-    """Forget what this process has read and built."""
     load_splits.cache_clear()
     build_client_parts.cache_clear()
 
@@ -373,7 +372,6 @@ class Crashing(ClientLoss):
         """Take anything."""
 
     def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
-        """Raise."""
         raise LookupError("no \x1b[2Jbatch")
 
 
@@ -381,7 +379,6 @@ class Judging(PosteriorStrategy):
     """Judges replies by no reason in words."""
 
     def fault(self, reply: Message) -> str | None:
-        """Return no text."""
         return 3  # type: ignore[return-value]
 
 

@@ -186,8 +186,6 @@ def test_our_strategy_says_that_no_legacy_client_app_answers(
 
 
 def legacy(client_fn: Any) -> ClientApp:
-    """Return a legacy ClientApp of NumPyClients."""
-
     def made(context: Context) -> Client:
         client: Client = client_fn(context).to_client()
         return client

@@ -56,14 +56,12 @@ class Recording(FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Keep the model."""
         self.model = np.concatenate([a.ravel() for a in arrays.to_numpy_ndarrays()])
         return super().configure_train(server_round, arrays, config, grid)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Note, then average."""
         replies = list(replies)
         contents = [reply.content for reply in replies if not reply.has_error()]
         self.partitions.append([int(c["metrics"][record_names.PARTITION]) for c in contents])
@@ -79,7 +77,6 @@ class Picking(FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Ask three of the nodes."""
         nodes = random.Random().sample(list(grid.get_node_ids()), 3)
         config[record_names.ROUND] = server_round
         content = RecordDict({"arrays": arrays, "config": config})
@@ -92,7 +89,6 @@ class Answering(FedAvg):
     answer: ClassVar[Any] = None
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
-        """Return it."""
         return self.answer
 
 
@@ -126,13 +122,11 @@ class ShuffledGrid(InMemoryGrid):
         self.contexts = {self.generator.getrandbits(60): context for context in contexts}
 
     def get_node_ids(self) -> Iterable[int]:
-        """Return the nodes in any order."""
         return self.generator.sample(list(self.contexts), len(self.contexts))
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Return the answers in any order."""
         replies = list(super().send_and_receive(messages, timeout=timeout))
         return self.generator.sample(replies, len(replies))
 
@@ -141,7 +135,6 @@ class LosingGrid(InMemoryGrid):
     """Loses a node once the first round was sent."""
 
     def get_node_ids(self) -> Iterable[int]:
-        """Return all, later all but one."""
         return list(self.contexts)[: None if self._sent <= len(self.contexts) else -1]
 
 
@@ -173,7 +166,6 @@ def train(
 
 
 def read_events(folder: Path) -> list[dict[str, Any]]:
-    """Return the rounds of a run."""
     return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
 
 

@@ -39,7 +39,6 @@ class Forgetful(PosteriorStrategy):
     """Plays the round and keeps the model for itself."""
 
     def aggregate_train(self, server_round: int, replies: Any) -> Any:
-        """Return nothing."""
         super().aggregate_train(server_round, replies)
         return None, None
 
@@ -61,13 +60,11 @@ class Stepping(PosteriorStrategy):
     judgement: Any = None
 
     def step(self, delta: ArrayRecord) -> ArrayRecord:
-        """Return the answer."""
         super().step(delta)
         answer: ArrayRecord = self.answer
         return answer
 
     def fault(self, reply: Message) -> str | None:
-        """Return the judgement."""
         if isinstance(self.judgement, Exception):
             raise self.judgement
         judgement: str | None = self.judgement
@@ -93,7 +90,6 @@ def test_a_step_that_gives_no_model_is_an_error(answer: Any, words: str) -> None
 
 @pytest.mark.parametrize("judgement", [True, False, "", 3])
 def test_a_fault_that_is_no_reason_is_an_error(judgement: Any) -> None:
-    """It says why, or None."""
     strategy = grid.strategy(Stepping)
     strategy.judgement = judgement
     with pytest.raises(RoundError, match="Stepping.fault returned .*, must return a reason"):

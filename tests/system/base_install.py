@@ -25,7 +25,6 @@ HELP = "from sims.commands.main import main\nassert main(['--help']) == 0"
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run Python, of this environment."""
     return subprocess.run([sys.executable, *words], capture_output=True, text=True, env=os.environ)
 
 

@@ -87,7 +87,6 @@ class Federation(NamedTuple):
         wait_until(is_ready, lambda: self.log("link"))
 
     def is_healthy(self) -> bool:
-        """Ask the SuperLink whether it is well."""
         trusted = ssl.create_default_context(cafile=str(self.folder / "pki" / "ca.crt"))
         try:
             url = f"https://{HOST}:{self.port}/health"
@@ -102,7 +101,6 @@ class Federation(NamedTuple):
         return httpx.post(url, content=content, verify=trusted, timeout=60).status_code
 
     def log(self, name: str) -> str:
-        """Return what a process said."""
         return (self.folder / name / "log").read_text(errors="replace")
 
     def start_run(
@@ -119,7 +117,6 @@ class Federation(NamedTuple):
         return self.flwr(name, "run", ".", "here", "--stream", "--run-config", config)
 
     def last_status(self) -> str:
-        """Return what the SuperLink says of its last run."""
         answer = self.ask_flwr("list", "ls", "here", "--limit", "1", "--format", "json")
         (status,) = re.findall(r'"status": "([\w:]+)"', answer)
         return str(status)
@@ -147,7 +144,6 @@ def find_address(number: int) -> str:
 
 
 def find_port(host: str = HOST) -> int:
-    """Return a port that nobody listens on."""
     with socket.create_server((host, 0)) as door:
         return int(door.getsockname()[1])
 
@@ -207,7 +203,6 @@ def open_federation(folder: Path) -> Iterator[Federation]:
 
 
 def end_processes(federation: Federation) -> None:
-    """Kill every process of a federation."""
     for process in federation.started:
         if process.poll() is None:  # the number of one that has ended may be another's by now
             os.killpg(process.pid, signal.SIGKILL)
@@ -240,7 +235,6 @@ def signal_processes(variable: str, number: signal.Signals, words: str = "") -> 
 
 
 def read_events(run: Path) -> list[dict[str, object]]:
-    """Return the rounds of a run so far."""
     path = run / "events.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 

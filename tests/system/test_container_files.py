@@ -30,7 +30,6 @@ MANIFESTS = list(yaml.safe_load_all((FOLDER / "kubernetes" / "service.yaml").rea
 
 
 def describe_pod() -> dict[str, Any]:
-    """Return the template of the deployment's pods."""
     (deployment,) = [m for m in MANIFESTS if m["kind"] == "Deployment"]
     found: dict[str, Any] = deployment["spec"]["template"]["spec"]
     return found
@@ -137,19 +136,16 @@ def test_the_service_of_the_container_answers_and_is_watched(
 
 
 def list_panels() -> list[str]:
-    """Return the expressions of the dashboard."""
     board = json.loads((FOLDER / "grafana-dashboard.json").read_text())
     return [target["expr"] for panel in board["panels"] for target in panel["targets"]]
 
 
 def list_alerts() -> list[str]:
-    """Return the expressions of the alerts."""
     (group,) = yaml.safe_load((FOLDER / "prometheus-rules.yml").read_text())["groups"]
     return [rule["expr"] for rule in group["rules"]]
 
 
 def find_metrics(expressions: list[str]) -> set[str]:
-    """Return the names of the service's metrics in expressions."""
     return {name for text in expressions for name in re.findall(r"\bfedcel_\w+", text)}
 
 

@@ -93,7 +93,6 @@ class Site(NamedTuple):
         wait_until(is_online, lambda: federation.log(f"site-{number}"))
 
     def end_node(self, number: int) -> None:
-        """End a node as a service manager does."""
         os.killpg(self.nodes[number].pid, signal.SIGTERM)
         assert self.nodes[number].wait(LIMIT) == 0, self.federation.log(f"site-{number}")
 
@@ -113,7 +112,6 @@ class Site(NamedTuple):
         wait_until(is_training, lambda: federation.log("user"))
 
     def wait_for_round(self, run: Path, user: "subprocess.Popen[bytes]") -> None:
-        """Wait until a run has its first complete round."""
         wait_until(
             lambda: read_events(run) or user.poll() is not None,
             lambda: self.federation.log("user"),
@@ -121,7 +119,6 @@ class Site(NamedTuple):
         assert read_events(run), self.federation.log("user")
 
     def signal_site(self, number: int, kind: signal.Signals) -> None:
-        """Send a signal to a node and to all that it has started."""
         assert signal_processes(f"FLWR_HOME={self.federation.folder}/site-{number}", kind) > 1
 
 

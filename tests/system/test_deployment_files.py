@@ -34,7 +34,6 @@ UNITS = sorted((FOLDER / "systemd").glob("*.service"))
 
 
 def certificates(*words: object) -> "subprocess.CompletedProcess[str]":
-    """Run certificates.py."""
     command = [sys.executable, str(FOLDER / "certificates.py"), *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True)
 
@@ -91,7 +90,6 @@ def test_a_certificate_is_renewed_by_its_own_authority_alone(tmp_path: Path) -> 
 
 
 def load_program(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Load one of the programs as a module."""
     monkeypatch.syspath_prepend(str(FOLDER))
     spec = importlib.util.spec_from_file_location(f"{name}_program", FOLDER / f"{name}.py")
     assert spec and spec.loader
@@ -224,7 +222,6 @@ class RefusingLink(BrokenLink):
 
 @contextmanager
 def serve(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
-    """Serve on a port of this machine."""
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server.server_address[1]
@@ -300,7 +297,6 @@ def test_nodes_of_one_user_install_bundles_in_folders_of_their_own(tmp_path: Pat
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
 
@@ -309,14 +305,12 @@ class Healthy(BrokenLink):
     """A server whose health has an address."""
 
     def do_GET(self) -> None:
-        """Answer that all is well, at one place."""
         self.send_response(200 if self.path == "/health" else 503)
         self.end_headers()
 
 
 @pytest.fixture
 def healthy_server() -> Iterator[str]:
-    """The address of a server that is well."""
     with serve(Healthy) as port:
         yield f"http://127.0.0.1:{port}"
 
@@ -363,7 +357,6 @@ def check(*words: str) -> int:
 
 
 def named_files(text: str) -> set[str]:
-    """Return the files of this repository that a unit or the Dockerfile names."""
     return set(re.findall(r"/opt/fedcel/((?!\.venv)[\w./-]+\.(?:sh|py|conf))", text))
 
 

@@ -35,7 +35,6 @@ class Block(NamedTuple):
 
 
 def read_blocks() -> list[Block]:
-    """Return the steps of the page, each with the one block that it has."""
     steps = PAGE.read_text().split("## From empty machines to a report")[1].split("\n## ")[0]
     parts = re.split(r"^\*\*(\d+)\. (\w+)", steps, flags=re.MULTILINE)[1:]
     blocks = []

@@ -26,8 +26,6 @@ POST = b"POST /v1/query HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n
 
 
 class Flood(NamedTuple):
-    """Result of one flood."""
-
     mib: float
     """Memory of the service above that before, at most."""
     sent: int
@@ -37,7 +35,6 @@ class Flood(NamedTuple):
 
 @pytest.fixture(scope="module")
 def service(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    """A service that has answered before."""
     with serving(folder, tmp_path_factory.mktemp("ledger") / "ledger.db") as process:
         with httpx.Client(base_url=process.url, timeout=60) as client:
             for _ in range(200):
@@ -46,12 +43,10 @@ def service(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def connect(service: Process) -> socket.socket:
-    """Open a connection to a service."""
     return socket.create_connection(("127.0.0.1", httpx.URL(service.url).port or 0), timeout=5)
 
 
 def read_memory(service: Process) -> float:
-    """Return the memory of a service's first process in MiB."""
     status = Path(f"/proc/{service.process.pid}/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
@@ -138,5 +133,4 @@ def test_unread_answers_do_not_delay_the_end(service: Process) -> None:
 
 
 def count_unread(line: socket.socket) -> int:
-    """Return the bytes that have arrived."""
     return int.from_bytes(ioctl(line, FIONREAD, bytes(4)), sys.byteorder)

@@ -65,7 +65,6 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
 
 
 def flat(table: dict[str, Any]) -> dict[str, Any]:
-    """Return dotted keys."""
     groups = {key: value for key, value in table.items() if isinstance(value, dict)}
     return {f"{g}.{key}": value for g, inner in groups.items() for key, value in inner.items()}
 

@@ -22,7 +22,6 @@ ONE_BY_ONE = ["--set", "local.at-once=1"]
 
 
 def command(run: Path, engine: str) -> list[str]:
-    """Return the command of the run that is interrupted, or of the same on another engine."""
     words = [sys.executable, "-m", "sims", "simulate", "digits", "--variant", "cluster"]
     return [*words, "--set", "rounds=30", *ONE_BY_ONE, "--engine", engine, "--out", str(run)]
 

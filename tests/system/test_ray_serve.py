@@ -75,7 +75,6 @@ def test_a_killed_replica_is_replaced_and_no_answer_is_unpaid(
 
 
 def find_replicas() -> set[int]:
-    """Return the processes of replicas that live."""
     mark = "ray::ServeReplica:fedcel"
     return {
         process.pid

@@ -42,7 +42,6 @@ def go_on(folder: Path, settings: Settings) -> None:
 
 
 def count_rounds(folder: Path) -> int:
-    """Return the rounds that a run has told of."""
     events = folder / "events.jsonl"
     return len(events.read_text().splitlines()) if events.exists() else 0
 

@@ -117,7 +117,6 @@ def test_a_private_answer_over_tls(tmp_path: Path, folder: Path, certified: Cert
 
 
 def find_worker(service: Process) -> int:
-    """Return the process that makes a service's answers."""
     pid = service.process.pid
     (worker,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return int(worker)
@@ -141,7 +140,6 @@ def test_a_service_ends_with_the_process_that_answers(tmp_path: Path, folder: Pa
 
 
 def is_ready(service: Process) -> bool:
-    """Say whether a service takes questions."""
     with suppress(httpx.TransportError):
         return httpx.get(f"{service.url}/readyz").status_code == 200
     return False

@@ -59,7 +59,6 @@ def forked(fork: ForkServerContext, run: Path, ledger: Path) -> Iterator[Forked]
 
 
 def up(url: str) -> bool:
-    """Say whether a service answers."""
     try:
         return httpx.get(f"{url}/readyz", timeout=20).status_code == 200
     except httpx.TransportError:

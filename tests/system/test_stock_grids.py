@@ -34,7 +34,6 @@ ROUNDS = 1  # each takes a process a node
 
 
 def train_in_memory(folder: Path, **change: Any) -> dict[str, str]:
-    """Return what comes of all strategies in this process."""
     settings = parse_settings({**STOCK, **change})
     with allow_messages():
         grid = InMemoryGrid(make_client_app(settings), settings.clients)
@@ -94,7 +93,6 @@ def deploy(folder: Path) -> Iterator[Federation]:
 
 
 def is_healthy(url: str) -> bool:
-    """Say whether a SuperLink answers."""
     try:
         return httpx.get(url, timeout=20).status_code == 200
     except httpx.TransportError:

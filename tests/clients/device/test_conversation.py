@@ -55,12 +55,10 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def reply(status: int = 200, body: object = BODY, **headers: str) -> HttpReply:
-    """Return a reply in JSON."""
     return HttpReply(status, {k.replace("_", "-"): v for k, v in headers.items()}, dumped(body))
 
 
 def dumped(body: object) -> bytes:
-    """Return JSON, or bytes as they are."""
     return body if isinstance(body, bytes) else json.dumps(body).encode()
 
 

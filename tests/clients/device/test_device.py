@@ -21,7 +21,6 @@ LEAK = Leak(0.4, 0.1, 5.0, 64)
 
 
 def make_card(sha256: str = "v") -> ModelCard:
-    """Return as much of a card as a device reads."""
     encoder = EncoderCard(url="", sha256=sha256, bytes=0)
     return ModelCard.model_construct(shape=[1, 4, 4], largest=1e6, encoder=encoder)
 
@@ -154,7 +153,6 @@ def test_a_message_that_no_service_takes_is_not_sent() -> None:
 
     class Huge(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            """Return values beyond a million."""
             return x.flatten(1) + 2e6
 
     net = SplitNet(Huge(), nn.Identity(), Cut(0.3), 16)

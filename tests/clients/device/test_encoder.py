@@ -23,7 +23,6 @@ NET: dict[str, Any] = MODEL.net_settings.model_dump(by_alias=True)
 
 
 def card(data: bytes, **changes: object) -> ModelCard:
-    """Return the card that fits a file."""
     right: dict[str, Any] = {
         "model": MODEL.version,
         "shape": [1, 8, 8],
@@ -98,7 +97,6 @@ def test_what_does_not_fit_is_refused(data: bytes, changes: dict[str, Any], word
 
 
 def test_another_file_than_stated_is_refused() -> None:
-    """By its digest."""
     with pytest.raises(ServiceError, match="not the one"):
         read_encoder(card(MODEL.encoder), file(changes={"width": 17}))
 
@@ -127,7 +125,6 @@ class Wrapped(nn.Module):
             self.add_module(name, layer)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return features."""
         x = self.change(images)
         for layer in self.children():
             x = layer(x)
@@ -192,5 +189,4 @@ def test_learned_noise_arrives_with_the_encoder(shape: str) -> None:
 
 
 def replace_samples(run: Run, vectors: list[torch.Tensor]) -> Run:
-    """Return the run with other posterior samples."""
     return run._replace(model=vectors[-1], samples=vectors)

@@ -56,7 +56,6 @@ class Versions:
         wait_until(lambda: replaced not in self.up.service.versions)
 
     def count_requests(self, route: str, status: int = 200) -> int:
-        """Return how many requests ended so."""
         value = self.up.service.metrics.registry.get_sample_value(
             "fedcel_requests_total", {"route": route, "status": str(status)}
         )
@@ -65,7 +64,6 @@ class Versions:
 
 @pytest.fixture
 def versions(tmp_path: Path) -> Iterator[Versions]:
-    """The first version is served."""
     offers: list[ModelOffer] = []
     with running(tmp_path, FIRST, reload=Reload(offers.pop, 0.0)) as up:
         yield Versions(up, offers)
@@ -80,7 +78,6 @@ class CountingOwner:
     encoder: None = None
 
     def build_device(self, card: ModelCard, net: SplitNet) -> Device:
-        """Return the owner's device."""
         self.measured.append(card.model)
         return self.owner.build_device(card, net)
 

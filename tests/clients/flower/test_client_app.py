@@ -35,7 +35,6 @@ def ask(kind: str, content: RecordDict, at: Context, settings: Settings | None =
 
 
 def round_content(number: int) -> RecordDict:
-    """Return what the server sends in a round."""
     flat = build_workspace_net(S)
     model = 0.1 * torch.randn(flat.vector.numel(), generator=torch.Generator().manual_seed(0))
     config = ConfigRecord(

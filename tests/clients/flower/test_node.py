@@ -118,7 +118,6 @@ def test_a_node_says_before_round_one_that_its_state_path_takes_no_state(tmp_pat
 
 
 def test_a_node_without_a_number_is_refused(tmp_path: Path) -> None:
-    """The number says which client it is."""
     at = node(tmp_path)
     del at.node_config["partition-id"]
     with pytest.raises(Exception, match="no partition-id"):

@@ -32,7 +32,6 @@ def hijack() -> FlatNet:
 
 
 def node(**config: object) -> Context:
-    """Return the context of a node with these keys."""
     return Context(1, 101, {"partition-id": 1, **config}, RecordDict(), {})  # type: ignore[dict-item]
 
 

@@ -151,7 +151,6 @@ def test_without_noise_nothing_is_claimed(tmp_path: Path) -> None:
     ],
 )
 def test_what_would_go_past_the_noise_is_refused(change: dict[str, object], message: str) -> None:
-    """At the door."""
     with pytest.raises(SettingsError, match=message):
         parse_settings(QUIET | change)
 

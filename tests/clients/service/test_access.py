@@ -17,17 +17,14 @@ from fedcel.errors import RunError, SettingsError
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A place for keys."""
     return access.key_table_path(tmp_path / "ledger.db")
 
 
 def bearer(key: str) -> str:
-    """Return the header that shows a key."""
     return f"Bearer {key}"
 
 
 def refused(keys: KeyStore, header: str | None) -> ProblemKind:
-    """Return why a header is refused."""
     with pytest.raises(ProblemError) as caught:
         keys.authenticate(header)
     return caught.value.kind
@@ -52,7 +49,6 @@ def test_wrong_keys_are_refused(path: Path) -> None:
 
 
 def test_a_key_expires(path: Path) -> None:
-    """To the second."""
     fresh = add_key(path, "phone", 1, time.time())
     old = add_key(path, "phone", 1, time.time() - 86_401)
     keys = KeyStore(path)
@@ -101,7 +97,6 @@ def test_changes_at_the_same_moment_lose_nothing(
 
 
 def test_only_the_owner_reads_the_file(path: Path) -> None:
-    """And locks it."""
     add_key(path, "phone", None, time.time())
     assert {file.stat().st_mode & 0o777 for file in path.parent.iterdir()} == {0o600}
     assert len(list(path.parent.iterdir())) == 2

@@ -48,7 +48,6 @@ class Backwards:
     """Takes the smallest value for the most probable class."""
 
     def probabilities(self, answers: Array) -> Array:
-        """Return softmax of the negative values."""
         return match_kind(to_tensor(answers, "answers").neg().softmax(1), answers)
 
 
@@ -82,7 +81,6 @@ def test_the_answer_is_the_average_over_all_heads(answerer: PrivateAnswerer) -> 
 
 
 def content(reply: PrivateAnswer | Refusal) -> dict[str, list[float]]:
-    """Return an answer's content."""
     assert isinstance(reply, PrivateAnswer)
     body: dict[str, list[float]] = json.loads(reply.body)
     return body

@@ -289,7 +289,6 @@ class Slow:
         self.open.set()
 
     def answer(self, logits: Tensor) -> Tensor:
-        """Wait, then answer."""
         self.open.wait(10)
         return logits
 
@@ -328,7 +327,6 @@ def test_a_ledger_that_cannot_be_written_answers_nothing(tmp_path: Path) -> None
 
 
 def refuse_space(**_: object) -> None:
-    """Be a full disk."""
     raise OSError(errno.ENOSPC, "No space left on device")
 
 

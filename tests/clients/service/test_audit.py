@@ -49,7 +49,6 @@ class Live:
     numbers: Iterator[int] = field(default_factory=count)
 
     def answer(self, logits: Tensor) -> Tensor:
-        """Ask, and return the values as they came."""
         rows = np.zeros((len(logits), FEATURES), "<f4")
         rows[:, 0] = logits[:, 0].numpy()
         # The last value tells nothing; it makes each message another one, paid and drawn anew.

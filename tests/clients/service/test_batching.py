@@ -69,8 +69,6 @@ def test_answers_that_do_not_match_in_number_fail_their_own_questions() -> None:
 
 
 def test_closing_answers_all_that_waits_and_takes_nothing_more() -> None:
-    """The drain."""
-
     async def scene() -> None:
         gate = Gate()
         with ThreadPoolExecutor(1) as thread:

@@ -20,13 +20,11 @@ VALUES = st.recursive(
 
 
 def identify(body: bytes, *types: str, path: str = "/a", query: bytes = b"") -> bytes:
-    """Return the identity of a request."""
     headers = [(b"content-type", kind.encode()) for kind in types]
     return identify_message({"path": path, "query_string": query, "headers": headers}, body)
 
 
 def form(boundary: str, *parts: bytes, end: bytes = b"--\r\n") -> bytes:
-    """Return a form of parts, each with its headers."""
     line = b"--" + boundary.encode()
     return b"".join(line + b"\r\n" + part + b"\r\n" for part in parts) + line + end
 

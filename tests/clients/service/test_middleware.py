@@ -72,7 +72,6 @@ class Server:
 
     @property
     def spent(self) -> float:
-        """Return what the client has paid."""
         with Ledger.open(self.path) as ledger:
             assert ledger.verify() == []
             return ledger.balance("phone").spent / MICRO

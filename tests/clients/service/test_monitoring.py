@@ -11,7 +11,6 @@ from clients.service.monitoring import SERVER_MESSAGES, JsonLines
 
 
 def lines(record: logging.LogRecord) -> dict[str, object]:
-    """Return a formatted record."""
     line: dict[str, object] = json.loads(JsonLines().format(record))
     return line
 

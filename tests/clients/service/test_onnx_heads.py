@@ -29,7 +29,6 @@ class Clear:
     name, epsilon, delta, protects, unit = "clear", 1.0, 0.0, "nothing", "logits"
 
     def answer(self, logits: torch.Tensor) -> torch.Tensor:
-        """Return them."""
         return logits
 
 

@@ -117,7 +117,6 @@ class Slow:
     unit: Literal["logits", "probabilities"] = "logits"
 
     def answer(self, logits: Tensor) -> Tensor:
-        """Wait, then answer."""
         time.sleep(0.05)
         return LabelOnly(self.epsilon, logits.shape[1]).answer(logits)
 

@@ -29,7 +29,6 @@ class Changing(NamedTuple):
     new: ModelOffer
 
     def reload(self, what: ModelOffer | Exception, outcome: str) -> None:
-        """Reload, and wait for the outcome to be counted."""
         self.found[:] = [what]
         before = self.count(outcome)
         self.up.service.request_reload()
@@ -41,13 +40,11 @@ class Changing(NamedTuple):
         return count
 
     def ask(self, which: ModelOffer, value: float = 0.5, name: str | None = None) -> httpx.Response:
-        """Ask a version in bytes."""
         content = np.full(which.model.net.features, value, "<f4").tobytes()
         name = name or f"request-{time.monotonic_ns()}"
         return self.up.ask(content, idempotency_key=name, model_version=which.model.version)
 
     def ask_json(self, which: ModelOffer) -> httpx.Response:
-        """Ask a version in JSON."""
         body = {"request": f"request-{time.monotonic_ns()}", "model": which.model.version}
         return httpx.post(
             f"{self.up.url}/v1/query",
@@ -56,14 +53,12 @@ class Changing(NamedTuple):
         )
 
     def get(self, path: str) -> httpx.Response:
-        """Read an address with the key."""
         headers = {"authorization": f"Bearer {self.up.key}"}
         return httpx.get(f"{self.up.url}{path}", headers=headers)
 
 
 @pytest.fixture(scope="module")
 def offers() -> tuple[ModelOffer, ModelOffer]:
-    """Two versions."""
     return make_offer(made_run()), make_offer(made_run(**NEW))
 
 
@@ -82,7 +77,6 @@ def changing(tmp_path: Path, offers: tuple[ModelOffer, ModelOffer]) -> Iterator[
 
 
 def is_refused(reply: httpx.Response, kind: ProblemKind) -> bool:
-    """Say whether a reply is this refusal."""
     return (reply.status_code, reply.json()["type"]) == (kind.status, kind.urn)
 
 

@@ -47,7 +47,6 @@ def fork_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
 
 def offer(engine: str = "torch", **changes: object) -> ModelOffer:
-    """Return what a run offers."""
     run = made_run(**changes)
     model = load_served(run)
     if engine == "onnx":
@@ -56,7 +55,6 @@ def offer(engine: str = "torch", **changes: object) -> ModelOffer:
 
 
 def query(served: ModelOffer, name: str, value: float) -> Query:
-    """Return a query for a version."""
     message = np.full(served.model.net.features, value, "<f4").tobytes()
     return Query("phone", name, message, wants_uncertainty=False, version=served.model.version)
 
@@ -83,7 +81,6 @@ def with_worker(
 
 
 def fail_with_words(worker: AnswerWorker) -> None:
-    """Fail as code does that repeats what was sent."""
     raise ValueError("secret words")
 
 
@@ -104,7 +101,6 @@ class Unsendable:
 
 
 def count_versions(worker: AnswerWorker) -> int:
-    """Return how many versions are answered."""
     return len(worker._answerers)
 
 
@@ -114,7 +110,6 @@ def forbid_writing(worker: AnswerWorker) -> None:
 
 
 def linger(worker: AnswerWorker, seconds: float) -> None:
-    """Be at work."""
     time.sleep(seconds)
 
 
@@ -280,6 +275,5 @@ def count_answered(up: Running) -> int:
 
 
 def ask(up: Running, served: ModelOffer, name: str, value: float = 0.5) -> httpx.Response:
-    """Ask a version in bytes."""
     message = query(served, name, value).message
     return up.ask(message, idempotency_key=name, model_version=served.model.version)

@@ -77,13 +77,11 @@ class Opaque:
     grants: frozenset[str] = frozenset()
 
     def sample(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the pixels."""
         return images.flatten(1)
 
 
 @pytest.mark.parametrize("name", [name for name in ATTACKS if ATTACKS[name]().needs])
 def test_an_attack_without_what_it_needs_is_refused(name: str) -> None:
-    """By the name of the grant."""
     attack = ATTACKS[name]()
     seen, needs = Opaque(attack.observes), "|".join(attack.needs)
     with pytest.raises(ValueError, match=f"must grant '({needs})', grants nothing"):
@@ -104,7 +102,6 @@ class Regression(Mine):
         chance: torch.Generator,
         tell: Any = None,
     ) -> Tensor:
-        """Return the reconstructions."""
         z = (watched.sample(images.x, chance) + watched.sample(images.x, chance)) / 2
         centre, mean = images.x.flatten(1).mean(0), z.mean(0)
         weights = torch.linalg.lstsq(z - mean, images.x.flatten(1) - centre).solution
@@ -118,7 +115,6 @@ class Dark(Regression):
     """Returns values outside the images' range."""
 
     def reconstruct(self, *arguments: Any) -> Tensor:
-        """Return the reconstructions shifted."""
         return super().reconstruct(*arguments) - 1
 
 
@@ -126,7 +122,6 @@ class Blind(Regression):
     """Sees nothing of the targets."""
 
     def reconstruct(self, *arguments: Any) -> Tensor:
-        """Return the mean image of the batch."""
         images = super().reconstruct(*arguments)
         return images.mean(0, keepdim=True).expand_as(images)
 
@@ -153,7 +148,6 @@ class Lazy(Regression):
     """Does the same work for any budget."""
 
     def reconstruct(self, *arguments: Any) -> Tensor:
-        """Ignore the budget."""
         return super().reconstruct(*arguments[:3], 1.0, *arguments[4:])
 
 
@@ -161,7 +155,6 @@ class Writing(Regression):
     """Overwrites the attacker's images."""
 
     def reconstruct(self, *arguments: Any) -> Tensor:
-        """Brighten an image."""
         images = super().reconstruct(*arguments)
         arguments[1].x[0] += 1
         return images

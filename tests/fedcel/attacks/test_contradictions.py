@@ -24,13 +24,11 @@ DECODER = {
 def find_contradictions(
     rows: list[dict[str, object]], result: dict[str, object] | None = None
 ) -> list[str]:
-    """Find them in rows and a result as they stand in files."""
     leak = None if result is None else MeasuredLeak.model_validate(result)
     return contradictions.find_contradictions([AttackRow.model_validate(row) for row in rows], leak)
 
 
 def changed(row: dict[str, object], **keys: object) -> dict[str, object]:
-    """Return a row with other values."""
     return row | {key.replace("_", "-"): value for key, value in keys.items()}
 
 

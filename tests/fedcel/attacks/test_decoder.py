@@ -42,7 +42,6 @@ from tests.fedcel.attacks.undefended import train_undefended
 
 @pytest.mark.parametrize("attack", [Decoder, LogitInversion])
 def test_it_holds_the_contract(attack: type[Decoder | LogitInversion]) -> None:
-    """With the defaults."""
     check_attack(attack)
 
 
@@ -95,14 +94,12 @@ class Counting:
     answers: list[torch.Tensor] = field(default_factory=list)
 
     def sample(self, images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        """Return observations and count them."""
         self.asked += len(images)
         self.answers.append(self.inner.sample(images, generator))
         return self.answers[-1]
 
 
 def counting(*grants: str) -> Counting:
-    """Return a fresh counter."""
     return Counting(LinearObservation("linear"), frozenset(grants))
 
 

@@ -55,7 +55,6 @@ def test_images_come_back_to_the_processor(
 
 
 def rebuilt(attack: Attack, one: SmashedData, own: Images, repeats: int) -> Tensor:
-    """Return images of five targets."""
     stream = seeded(0)
     seen, asked = (RepeatedObservation(one, repeats), Averaging(attack, repeats))
     return asked.reconstruct(seen, own, seen.sample(own.x[:5], stream), 0.01, stream)

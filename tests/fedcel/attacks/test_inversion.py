@@ -29,7 +29,6 @@ def blobs(seed: int, count: int) -> tuple[Tensor, Tensor]:
 
 
 def make_encoder() -> nn.Module:
-    """Return an encoder that keeps all of an image."""
     layer = nn.Linear(36, 8)
     nn.init.normal_(layer.weight, generator=seeded(0))
     return nn.Sequential(nn.Flatten(), layer, nn.Dropout(0.5))
@@ -225,7 +224,6 @@ def test_an_encoder_in_place_and_one_with_weight_norm_are_attacked() -> None:
         """Sets dark pixels of what it is given to 0."""
 
         def forward(self, images: Tensor) -> Tensor:
-            """Return the pixels that are left."""
             images[images < 0.6] = 0
             return images.flatten(1)
 

@@ -98,7 +98,6 @@ class Nothing(torch.nn.Module):
     """Give 0 whatever comes."""
 
     def forward(self, z: Tensor) -> Tensor:
-        """Return zeros."""
         return 0 * z
 
 

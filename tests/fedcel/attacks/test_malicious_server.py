@@ -41,7 +41,6 @@ def test_leaks_more_and_still_serves() -> None:
 
 
 def build(name: str) -> SplitNet:
-    """Return a net for digits."""
     return build_net(
         NetSettings.model_validate({"name": name, "width": 64}), (1, 8, 8), 10, torch.Generator()
     )

@@ -104,7 +104,6 @@ def test_noise_chooses_a_short_search() -> None:
 
 
 def test_the_hybrid_holds_the_contract() -> None:
-    """With the defaults."""
     check_attack(HybridInversion)
 
 

@@ -247,11 +247,9 @@ class Paid(LinearObservation):
 
     @property
     def paid(self) -> int:
-        """Return how many there were."""
         return self.asked[0]
 
     def sample(self, images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        """Count, and answer."""
         self.asked[0] += len(images)
         return super().sample(images, generator)
 
@@ -297,7 +295,6 @@ class Lawless(SmashedData):
     """Messages whose law breaks."""
 
     def law_of(self, images: torch.Tensor) -> Law:
-        """Raise."""
         raise ArithmeticError("no law")
 
 
@@ -342,7 +339,6 @@ class Closing(LinearObservation):
     asked = 0
 
     def sample(self, images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        """Answer once."""
         object.__setattr__(self, "asked", self.asked + 1)
         if self.asked > 1:
             raise ServiceError("no connection")

@@ -29,7 +29,6 @@ FLAT = torch.full((2, 1, 8, 8), 0.5)
 
 
 def rand(*shape: int, seed: int = 0) -> torch.Tensor:
-    """Return uniform numbers."""
     return torch.rand(*shape, generator=seeded(seed))
 
 

@@ -28,7 +28,6 @@ class Silent(SmashedData):
     grants = frozenset({HEAD, ARCHITECTURE})
 
     def sample(self, images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        """Refuse."""
         raise AssertionError("the attack asked the device")
 
 
@@ -45,7 +44,6 @@ class Unread(SmashedData):
     """Messages whose head nobody may ask."""
 
     def answer(self, observed: torch.Tensor) -> torch.Tensor:
-        """Refuse."""
         raise AssertionError("the attack compared labels that are not the net's")
 
 
@@ -86,7 +84,6 @@ class Quiet(SmashedData):
     """Messages of a defence that the attacker takes for none."""
 
     def disturb(self, codes: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        """Return the codes as they are."""
         return codes
 
 

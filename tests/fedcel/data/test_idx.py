@@ -19,7 +19,6 @@ IMAGES = "train-images-idx3-ubyte"
 
 
 def idx(array: np.ndarray) -> bytes:
-    """Return the array in the idx format."""
     return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.tobytes()
 
 

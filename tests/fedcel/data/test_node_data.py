@@ -112,7 +112,6 @@ def test_grey_where_the_net_takes_colour(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_refused(
     tmp_path: Path, change: dict[str, object], words: str
 ) -> None:
-    """Each with what is wrong and what to do."""
     keys = {"source": "npz", "path": npz(tmp_path), "names": (), **change}
     with pytest.raises(DataError, match=words):
         load_splits(made(**keys), 3, 0)

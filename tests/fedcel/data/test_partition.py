@@ -20,7 +20,6 @@ KINDS = ("iid", "dirichlet", "shards")
 
 
 def kind(name: str, **more: object) -> Partition:
-    """Return the partition of a kind, with the options that it has."""
     options = {key: more[key] for key in more if name in Partition.list_keys()[key]}
     return Partition.model_validate({"partition": name, **options})
 

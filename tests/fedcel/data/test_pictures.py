@@ -60,7 +60,6 @@ def test_colours_of_every_format(tmp_path: Path, name: str, mode: str, tolerance
 
 @pytest.mark.parametrize("name", ["a.png", "a.jpg", "a.tif", "a.bmp"])
 def test_grey_of_every_format(tmp_path: Path, name: str) -> None:
-    """One channel."""
     Image.fromarray(GREY).save(tmp_path / name, quality=100)
     x, notes = decode([tmp_path / name])
     assert x.shape == (1, 1, 5, 4) and notes == []

@@ -41,7 +41,6 @@ def sets(splits: Splits) -> dict[str, tuple[Images, torch.Tensor]]:
 
 
 def contents(images: Images) -> set[bytes]:
-    """Return the images as bytes."""
     return {image.numpy().tobytes() for image in images.x}
 
 
@@ -111,7 +110,6 @@ def own(
 
 
 def numbered(start: int, count: int) -> Images:
-    """Return images that are all different."""
     x = (torch.arange(start, start + count) / 1e4).reshape(-1, 1, 1, 1)
     return Images(x, torch.arange(count) % 2)
 

@@ -11,7 +11,6 @@ ROOT = Path(fedcel.__file__).parents[1]
 
 
 def copy_code(home: Path) -> Path:
-    """Copy what a bundle has of fedcel and its clients."""
     for name in ("fedcel", "clients"):
         skip = shutil.ignore_patterns("__pycache__", *(["testing"] if name == "fedcel" else []))
         shutil.copytree(ROOT / name, home / name, ignore=skip)

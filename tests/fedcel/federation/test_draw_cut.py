@@ -18,7 +18,6 @@ from tests.fedcel.train_one import train_one
 
 
 def make_streams(clients: int) -> list[torch.Generator]:
-    """Return each client's generator."""
     return [make_generator(k, "cut") for k in range(clients)]
 
 

@@ -45,7 +45,6 @@ FROZEN = 64 * 16 + 16
 
 
 def make_net(shape: tuple[int, ...], classes: int, net: object) -> tuple[nn.Module, nn.Module]:
-    """Make a net whose first layer is frozen."""
     first = nn.Linear(64, 16).requires_grad_(False)
     encoder = nn.Sequential(nn.Flatten(), first, nn.ReLU(), nn.Linear(16, 8), nn.Sigmoid())
     return encoder, nn.Linear(8, classes)
@@ -54,7 +53,6 @@ def make_net(shape: tuple[int, ...], classes: int, net: object) -> tuple[nn.Modu
 def make_frozen_head(
     shape: tuple[int, ...], classes: int, net: object
 ) -> tuple[nn.Module, nn.Module]:
-    """Make a net whose head is frozen."""
     encoder, head = make_net(shape, classes, net)
     return encoder, head.requires_grad_(False)
 

@@ -38,7 +38,6 @@ def streams(purpose: str) -> torch.Generator:
 
 
 def flat_net(sigma: float = 0.1) -> FlatNet:
-    """Return a small split net."""
     net = Mlp(features=6, width=9, noise=sigma)
     return FlatNet(build_net(net, (1, 4, 4), 3, make_generator(0, "net")))
 
@@ -50,7 +49,6 @@ def data(examples: int = 12) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def defend(defence: ClientLoss, weight: float) -> WeightedTerm:
-    """Return a defence's term."""
     return WeightedTerm("defence", defence_term(defence), weight, purpose="defence")
 
 
@@ -60,7 +58,6 @@ def weigh_cel(loss: ClientLoss, rule: GradientRule) -> WeightedTerm:
 
 
 def update(plan: RoundPlan, received: torch.Tensor, examples: int = 12) -> ClientUpdate:
-    """Return one local update."""
     return train_one(
         flat_net(), received, Images(*data(examples)), plan=plan, local=LOCAL, streams=streams
     )
@@ -227,7 +224,6 @@ class Watching(ClientLoss):
     def refresh(
         self, state: State | None, batches: FeatureBatches, generator: torch.Generator
     ) -> State:
-        """Return a fresh state, or the one there was and one more."""
         return {"rounds": torch.ones(()) if state is None else state["rounds"] + 1}
 
     def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
@@ -390,7 +386,6 @@ class Alternating(ClientLoss):
     """Pulls the first feature up in batches of an odd sum of labels, else it has no gradient."""
 
     def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
-        """Return the term."""
         value = -batch.z[:, 0].mean()
         return Term(value if int(batch.y.sum()) % 2 else value.detach(), {})
 

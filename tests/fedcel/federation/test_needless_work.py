@@ -32,7 +32,6 @@ Train = Callable[[Settings, int], None]
 
 
 def train_clients(settings: Settings, number: int, at_once: int) -> None:
-    """Train a round's clients, so many at once."""
     model = build_workspace_net(settings).vector.clone()
     weights = dict.fromkeys(range(settings.clients), 0.25)
     request = RoundRequest(number, model, 1000, weights)

@@ -40,7 +40,6 @@ def combined(deltas: torch.Tensor, weights: list[float] | None = None) -> torch.
 
 
 def equal(m: int) -> torch.Tensor:
-    """Return m equal shares."""
     return torch.full((m,), 1 / m, dtype=torch.float64)
 
 

@@ -73,11 +73,9 @@ class Heavy:
     """A sampler of one's own, with momentum and noise."""
 
     def start(self, w: Tensor, plan: Any) -> State:
-        """Begin at rest."""
         return {"v": torch.zeros_like(w)}
 
     def step(self, state: State, w: Tensor, gradient: Tensor, add_noise: Any, plan: Any) -> State:
-        """Move by the velocity."""
         velocity = 0.5 * state["v"] - plan.rate * gradient
         add_noise(velocity, 1.0)
         w.add_(velocity)
@@ -90,7 +88,6 @@ def make_uneven(*_: object) -> Uneven:
 
 
 def make_heavy(*_: object) -> Heavy:
-    """Make the sampler."""
     return Heavy()
 
 
@@ -131,7 +128,6 @@ class Tied(nn.Module):
         self.first = self.second = nn.Linear(values, values)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return what both make of x."""
         output: Tensor = self.second(self.first(x).tanh())
         return output
 
@@ -139,18 +135,15 @@ class Tied(nn.Module):
 def make_choosing_net(
     shape: tuple[int, ...], classes: int, net: object
 ) -> tuple[nn.Module, nn.Module]:
-    """Make a net that looks at numbers."""
     encoder = nn.Sequential(nn.Flatten(), Choosing(64, 16), nn.Softsign())
     return encoder, nn.Linear(16, classes)
 
 
 def make_tied_net(shape: tuple[int, ...], classes: int, net: object) -> tuple[nn.Module, nn.Module]:
-    """Make a net with shared parameters."""
     return nn.Sequential(nn.Flatten(), Tied(64), nn.Softsign()), nn.Linear(64, classes)
 
 
 def ask(settings: Settings, state: ServerState) -> RoundRequest:
-    """Return what the server asks next."""
     examples = {k: len(select_client_images(settings, k).y) for k in range(settings.clients)}
     request = begin_round(build_server_parts(settings), state, examples)
     if request.plan(build_server_parts(settings).schedule).control != "fresh":

@@ -30,12 +30,10 @@ class KnownTrainer:
         self.requests: list[RoundRequest] = []
 
     def compute_gradients(self, request: RoundRequest) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yield each client and its gradient."""
         for client in request.weights:
             yield client, torch.full((4,), float(client))
 
     def train(self, request: RoundRequest) -> Iterator[ClientUpdate]:
-        """Yield each client's update."""
         self.requests.append(request)
         for client in request.weights:
             delta = torch.full((4,), client + 1.0)

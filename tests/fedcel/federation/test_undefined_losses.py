@@ -86,7 +86,6 @@ class Spread(ClientLoss):
         self.plain = PlainCEL(classes=10, penalty="linear")
 
     def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
-        """Return the spread, or raise."""
         if self.fails:
             raise LookupError("no centre")
         return Term(self.plain(batch.z, batch.y), {})

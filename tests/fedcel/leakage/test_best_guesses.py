@@ -19,12 +19,10 @@ class NoisyValue:
         self.sigma = sigma
 
     def sample(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """Send each image's pixel."""
         values = images.flatten(1)
         return values + self.sigma * torch.randn(values.shape, generator=generator)
 
     def log_prob(self, observed: Tensor, images: Tensor) -> Tensor:
-        """Return the log-likelihoods up to a constant."""
         return -((observed[:, None] - images.flatten(1)[None]) ** 2).sum(2) / (2 * self.sigma**2)
 
 

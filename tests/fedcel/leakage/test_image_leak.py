@@ -64,7 +64,6 @@ def test_without_noise_all_is_told() -> None:
 
 @pytest.mark.parametrize(("change", "reason"), [({"sender": 60}, "0 to 59"), ({"draws": 1}, "2")])
 def test_numbers_out_of_range_are_refused(change: dict[str, int], reason: str) -> None:
-    """With what is allowed."""
     z, y = made_features()
     sender = change.pop("sender", 0)
     with pytest.raises(ValueError, match=reason):

@@ -158,7 +158,6 @@ def test_a_limit_above_all_there_is_says_so() -> None:
 
 
 def measure_all(z: Tensor) -> list[float]:
-    """Return a number of every measure."""
     y = torch.arange(60) % 3
     stream = seeded(0)
     leak = optimal_leak(pixels(0.3), as_images(z), y, stream)
@@ -166,7 +165,6 @@ def measure_all(z: Tensor) -> list[float]:
 
 
 def measure_features(z: Tensor) -> list[float]:
-    """Return a number of every measure of features."""
     y = torch.arange(60, device="cpu") % 3
     noise = torch.full((z.shape[1],), 0.3, dtype=torch.float32, device="cpu")
     stream = [torch.Generator("cpu").manual_seed(0) for _ in range(2)]
@@ -307,7 +305,6 @@ class Unsteady(nn.Module):
         self.frozen = nn.Dropout(0.5).eval()
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return features."""
         return self.frozen(self.layers(images))
 
 
@@ -556,7 +553,6 @@ def test_labels_may_be_numbers_of_people(scale: int) -> None:
 
 
 def test_attributes_may_be_numbers_of_people() -> None:
-    """As labels may."""
     attributes, labels = torch.arange(len(FEATURES)) % 3, torch.arange(len(FEATURES)) % 2
     known, found = (
         measure_attribute_leakage(

@@ -47,7 +47,6 @@ class GaussianClasses:
         return float(torch.log1p((self.spread / SIGMA).square()).sum()) / 2 / log(2)
 
     def draw(self, count: int, seed: int) -> GaussianMessages:
-        """Return messages of fresh images."""
         stream = seeded(seed)
         y = torch.arange(count) % 3
         centres = 2 * torch.eye(3, self.width, dtype=torch.float64)

@@ -20,14 +20,11 @@ class TermLoss(ClientLoss):
         self.term = term
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the term."""
         return getattr(self.term, name)
 
     def refresh(
         self, state: State | None, batches: FeatureBatches, generator: torch.Generator
     ) -> State:
-        """Compute the statistics."""
-
         def read() -> Iterator[StackedFeatures]:
             return (StackedFeatures(z, y, torch.zeros_like(y)) for z, y in batches())
 
@@ -35,7 +32,6 @@ class TermLoss(ClientLoss):
         return select_row(self.term.refresh(before, read, [generator]), 0)
 
     def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
-        """Compute the loss of one batch."""
         rows = {name: tensor.unsqueeze(0) for name, tensor in state.items()}
         parts = Batch._make(None if part is None else part.unsqueeze(0) for part in batch)
         loss, metrics = self.term.loss(rows, parts, measure)
@@ -56,7 +52,6 @@ class Single(TermLoss):
     def loss(  # type: ignore[override]
         self, state: State, z: Tensor, y: Tensor, measure: bool = True
     ) -> Term:
-        """Compute the loss of one batch."""
         return super().loss(state, Batch.of_features(z, y), measure)
 
 
@@ -64,13 +59,11 @@ class SingleRival(TermLoss):
     """A defence of one client, of what it reads of a batch."""
 
     def refresh(self, state: State | None, generator: torch.Generator) -> State:  # type: ignore[override]
-        """Make the state that a round starts with."""
         return super().refresh(state, lambda: iter(()), generator)
 
     def loss(  # type: ignore[override]
         self, state: State, x: Tensor, z: Tensor, smashed: Tensor, measure: bool = True
     ) -> Term:
-        """Compute the loss of one batch."""
         labels = torch.zeros(len(z), dtype=torch.long)
         return super().loss(state, Batch(x, z, smashed, labels), measure)
 
@@ -104,19 +97,16 @@ def bind_rival(
     sigma: float = 0.0,
     image: tuple[int, ...] = (1, 4, 4),
 ) -> Any:
-    """Return a defence of one client at one cut."""
     term = options.bind(CutShape(classes, features, sigma, image=image), None)
     assert term is not None
     return SingleRival(term)
 
 
 def cel_term(loss: Any) -> LossTerm:
-    """Return the loss of all clients, of the loss of one."""
     return SeenFeatures(defence_term(loss), 1)
 
 
 def defence_term(defence: Any) -> LossTerm:
-    """Return the defence of all clients, of the defence of one."""
     return defence.term if isinstance(defence, TermLoss) else ClientLossTerm(defence)
 
 

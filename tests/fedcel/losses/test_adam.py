@@ -11,7 +11,6 @@ from fedcel.named_tensors import select_row
 
 
 def normal(seed: int) -> torch.Tensor:
-    """Return seven numbers."""
     return torch.randn(7, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 

@@ -40,12 +40,10 @@ class Changed(ClientLoss):
         return self.new_state(state, torch.cat([z for z, _ in batches()]))
 
     def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
-        """Return the changed spread."""
         spread = PLAIN.loss({}, batch.z, batch.y.clamp(max=2)).loss
         return Term(self.change(spread, batch.z, batch.y), {})
 
     def update(self, state: State) -> State:
-        """Return the next state."""
         return self.next_state(state)
 
 
@@ -54,13 +52,11 @@ class Unscaled(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, z: Tensor) -> Tensor:
-        """Return the sum of squares."""
         ctx.save_for_backward(z)
         return z.square().sum()
 
     @staticmethod
     def backward(ctx: Any, weight: Tensor) -> Tensor:
-        """Return the gradient of the sum itself."""
         (z,) = ctx.saved_tensors
         return 2 * z
 
@@ -72,7 +68,6 @@ def write(z: Tensor) -> Tensor:
 
 
 def tangle(state: State | None, z: Tensor) -> State:
-    """Return a tensor that cannot be stored as it is."""
     return {"tangled": torch.ones(2, 3).T}
 
 
@@ -96,7 +91,6 @@ LOSSES: dict[str, Changed] = {
 
 
 def find_check(checks: tuple[Callable[..., None], ...], name: str) -> Callable[..., None]:
-    """Return the check of a name."""
     (check,) = (c for c in checks if c.__name__ == f"_check_{name.replace('-', '_')}")
     return check
 

@@ -22,7 +22,6 @@ class Spread(ClientLoss):
         self.plain = single(Plain(penalty="linear"))
 
     def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
-        """Return the spread."""
         return self.plain.loss(state, batch.z, batch.y, measure)
 
 
@@ -33,7 +32,6 @@ def change_loss(change: Callable[[Term, Tensor, Tensor], object]) -> type[Spread
         """One line of the contract is broken."""
 
         def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
-            """Return the changed term."""
             return change(super().loss(state, batch, measure), batch.z, batch.y)  # type: ignore[return-value]
 
     return Changed
@@ -55,7 +53,6 @@ class Shuffling(Spread):
     def refresh(
         self, state: State | None, batches: FeatureBatches, generator: torch.Generator
     ) -> State:
-        """Return a random order."""
         return {"order": torch.randperm(5)}
 
 
@@ -63,7 +60,6 @@ class Writing(Spread):
     """Writes to the images it is given."""
 
     def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
-        """Change the images."""
         batch.x.zero_()
         return super().loss(state, batch, measure)
 
@@ -74,7 +70,6 @@ class Counted(Spread):
     def refresh(
         self, state: State | None, batches: FeatureBatches, generator: torch.Generator
     ) -> State:
-        """Return a count."""
         return {"count": torch.zeros(2)}
 
 
@@ -82,7 +77,6 @@ class Changing(Counted):
     """Changes its state in the loss."""
 
     def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
-        """Count the calls."""
         state["count"].add_(1)
         return super().loss(state, batch, measure)
 
@@ -91,7 +85,6 @@ class Forgetting(Counted):
     """Returns no state from its update."""
 
     def update(self, state: State) -> State:
-        """Return nothing."""
         return None  # type: ignore[return-value]
 
 
@@ -106,15 +99,11 @@ class Remembering(Counted):
         return {}
 
     def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
-        """Use the note."""
         return Term(super().loss(state, batch).loss / self.count, {})
 
 
 class Crashing(Spread):
-    """Raises."""
-
     def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
-        """Raise an error of its own."""
         raise KeyError("centre of class 7")
 
 
@@ -132,7 +121,6 @@ class Late(Spread):
 
 
 def build(name: str) -> object:
-    """Build a loss of this file."""
     return single(options(kind=f"{__name__}:{name}"), 3, 4, 0.3)
 
 
@@ -215,7 +203,6 @@ class Squares(ClientLoss):
         self.size = settings.net.features
 
     def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
-        """Return the mean square."""
         return Term(batch.smashed.square().mean(), {})
 
 
@@ -237,12 +224,9 @@ class Narrow(Squares):
 
 
 class Listing(Squares):
-    """Returns a list as its state."""
-
     def refresh(
         self, state: State | None, batches: FeatureBatches, generator: torch.Generator
     ) -> State:
-        """Return no dictionary."""
         return []  # type: ignore[return-value]
 
 
@@ -256,7 +240,6 @@ class Former:
         """Take anything."""
 
     def step(self, state: State, z: Tensor, y: Tensor) -> State:
-        """Return the state."""
         return state
 
 

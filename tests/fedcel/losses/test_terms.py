@@ -36,7 +36,6 @@ ADVERSARY = bind_rival(Adversarial())
 
 
 def streams(purpose: str) -> torch.Generator:
-    """Return a generator of each purpose."""
     return torch.Generator().manual_seed(sum(map(ord, purpose)))
 
 
@@ -79,12 +78,10 @@ def make_reader(clients: int = 1) -> FeatureReader:
 
 
 def of_cel(loss: ClientLoss, weight: float = 1.0, rule: GradientRule = JOINT) -> WeightedTerm:
-    """Return a conditional entropy loss as a term."""
     return WeightedTerm("cel", cel_term(loss), weight, rule)
 
 
 def of_defence(loss: Any, weight: float = 1.0, rule: GradientRule = JOINT) -> WeightedTerm:
-    """Return a defence as a term."""
     return WeightedTerm("defence", defence_term(loss), weight, rule, purpose="defence")
 
 
@@ -97,7 +94,6 @@ def start(terms: Sequence[WeightedTerm], stored: State | None = None) -> States:
 
 
 def store(terms: Sequence[WeightedTerm], states: States, stored: State | None = None) -> State:
-    """Return what the client keeps."""
     (kept,) = part_states(terms, states, [stored])
     return kept
 
@@ -524,7 +520,6 @@ def test_a_pass_of_its_own_reaches_the_encoder_alone() -> None:
         """A loss of the head's answers."""
 
         def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
-            """Return the answers' mean square."""
             return Term(net.answer(batch.smashed).square().mean(), {})
 
     gradients = {}

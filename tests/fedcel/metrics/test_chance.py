@@ -25,7 +25,6 @@ def test_the_interval_is_wilsons(count: int, chance: float) -> None:
 
 
 def test_no_image_tells_nothing() -> None:
-    """There is no interval then."""
     with pytest.raises(ValueError, match="0 cases"):
         is_at_chance(0.5, 0, 0.1)
 

@@ -69,7 +69,6 @@ def too_small(shape: object, classes: int, net: NetSettings) -> tuple[nn.Module,
 
 
 def not_a_pair(shape: object, classes: int, net: NetSettings) -> nn.Module:
-    """Build a single module."""
     return nn.Linear(16, classes)
 
 
@@ -132,7 +131,6 @@ class Whitened(nn.Module):
     """Normalises features by the batch."""
 
     def forward(self, z: torch.Tensor) -> torch.Tensor:
-        """Return z of unit variance."""
         return z / (z.std(0, correction=0) + 1)
 
 
@@ -157,7 +155,6 @@ def test_faults_of_layers_and_values_are_said_at_once() -> None:
 
 
 def in_place(shape: object, classes: int, net: NetSettings) -> tuple[nn.Module, nn.Module]:
-    """Build an encoder that works in place."""
     first = nn.Threshold(0.6, 0.0, inplace=True)
     return nn.Sequential(first, nn.Flatten(), nn.Linear(16, 5)), nn.Linear(5, classes)
 
@@ -181,7 +178,6 @@ class Tables(nn.Module):
         self.register_buffer("calls", torch.tensor(0))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Return normalised images."""
         if self.counts:
             self.calls = self.calls + 1
         return (images - self.get_buffer("mean")).flatten(1)
@@ -240,7 +236,6 @@ def test_a_transformer_is_trained(tmp_path: Path, at_once: int) -> None:
 
 
 def colours(data: DataSettings) -> tuple[Images, None]:
-    """Return images of noise."""
     x = torch.rand(80, 3, 16, 16, generator=seeded(0))
     return Images(x, torch.arange(80) % 4), None
 

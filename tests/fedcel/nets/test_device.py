@@ -63,12 +63,10 @@ def weighted_cel(name: str, clip: float | None = 1.0) -> WeightedTerm:
 
 
 def build_flat() -> FlatNet:
-    """Return a convolutional net."""
     return FlatNet(build_net(NET, SHAPE, CLASSES, make_generator(0, "net")))
 
 
 def make_images() -> Images:
-    """Return a client's images."""
     stream = make_generator(1, "data")
     return Images(torch.rand(24, *SHAPE, generator=stream), torch.arange(24) % CLASSES)
 
@@ -105,7 +103,6 @@ def same(here: ClientUpdate, there: ClientUpdate) -> None:
 
 @pytest.mark.parametrize("defence", [NoPeek(), Adversarial()], ids=["nopeek", "adversarial"])
 def test_defences_elsewhere(defence: NoPeek | Adversarial) -> None:
-    """The same of them."""
     bound = bind_rival(defence, features=FEATURES, image=SHAPE)
     term = WeightedTerm("defence", defence_term(bound), 1.0)
     here = update(term)

@@ -19,7 +19,6 @@ Pair = namedtuple("Pair", "first second")
 
 
 def make_map(images: Tensor) -> Tensor:
-    """Return features of four dimensions."""
     return CONVOLUTION(images.to(CONVOLUTION.weight.dtype)).detach()
 
 
@@ -76,7 +75,6 @@ def test_a_program_of_torch_export_is_a_module() -> None:
     ],
 )
 def test_outputs_that_are_no_features_are_named(encoder: object, words: str) -> None:
-    """With what to do about it."""
     with pytest.raises(NetError, match=words):
         encode_images(encoder, IMAGES)
 
@@ -107,7 +105,6 @@ class Threshold(nn.Module):
     """Works in place: sets dark pixels of what it is given to 0."""
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the pixels that are left."""
         images[images < 0.6] = 0
         return images.flatten(1)
 
@@ -206,14 +203,11 @@ def test_memory_that_is_too_small_is_no_refusal_of_the_images(error: Exception) 
 
 
 class Calling(nn.Module):
-    """Calls a function."""
-
     def __init__(self, function: Encoder) -> None:
         super().__init__()
         self.function = function
 
     def forward(self, images: Tensor) -> object:
-        """Return what the function gives."""
         return self.function(images)
 
 

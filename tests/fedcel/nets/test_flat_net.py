@@ -19,7 +19,6 @@ class Scaled(nn.Linear):
     """A linear layer that is more than one."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return twice the map."""
         return 2 * super().forward(x)
 
 
@@ -219,7 +218,6 @@ class Shifting(nn.Module):
     """A layer that works in place."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Shift the images themselves."""
         return x.sub_(0.5)
 
 

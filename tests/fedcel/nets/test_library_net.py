@@ -20,7 +20,6 @@ SHAPE = (3, 32, 32)
 
 
 def build(classes: int = 10, seed: int = 1, **keys: object) -> SplitNet:
-    """Build the net of some keys."""
     settings = NetSettings.model_validate(CUT | keys)
     return build_net(settings, SHAPE, classes, torch.Generator().manual_seed(seed))
 

@@ -35,7 +35,6 @@ class Centred(nn.Module):
     """Takes the batch's mean away."""
 
     def forward(self, z: Tensor) -> Tensor:
-        """Return what depends on the other images."""
         return z - z.mean(0, keepdim=True)
 
 
@@ -43,7 +42,6 @@ class Noisy(nn.Module):
     """Draws its own noise."""
 
     def forward(self, z: Tensor) -> Tensor:
-        """Return something else each time."""
         return z + 1e-6 * torch.randn(z.shape, generator=COUNTER)
 
 
@@ -51,7 +49,6 @@ class Black(nn.Module):
     """Divides by the largest value."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return NaN of a black image."""
         return x / x.amax(1, keepdim=True)
 
 
@@ -63,15 +60,11 @@ class Idle(nn.Module):
         self.idle = nn.Parameter(torch.ones(2))
 
     def forward(self, z: Tensor) -> Tensor:
-        """Return what came."""
         return z
 
 
 class Crashing(nn.Module):
-    """Raises."""
-
     def forward(self, z: Tensor) -> Tensor:
-        """Raise an error of its own."""
         raise KeyError("layer seven")
 
 
@@ -81,7 +74,6 @@ def centred(shape: tuple[int, ...], classes: int, net: NetSettings) -> Halves:
 
 
 def noisy(shape: tuple[int, ...], classes: int, net: NetSettings) -> Halves:
-    """Return an encoder with noise."""
     return sound(shape, classes, net, Noisy())
 
 
@@ -97,7 +89,6 @@ def idle(shape: tuple[int, ...], classes: int, net: NetSettings) -> Halves:
 
 
 def crashing(shape: tuple[int, ...], classes: int, net: NetSettings) -> Halves:
-    """Return an encoder that raises."""
     return sound(shape, classes, net, Crashing())
 
 
@@ -120,7 +111,6 @@ def restless(shape: tuple[int, ...], classes: int, net: NetSettings) -> Halves:
 
 
 def failing(shape: tuple[int, ...], classes: int, net: NetSettings) -> Halves:
-    """Raise in the builder."""
     raise IndexError("no such width")
 
 
@@ -163,7 +153,6 @@ def split(encoder: nn.Module, head: nn.Module) -> SplitNet:
 
 
 def linear(seed: int, *more: nn.Module, inputs: int = 16) -> SplitNet:
-    """Return a bounded net of a seed."""
     first, second = nn.Linear(inputs, 6), nn.Linear(6, 3)
     net = split(nn.Sequential(nn.Flatten(), first, *more, nn.Tanh()), second)
     initialise_parameters(net, seeded(seed))
@@ -189,7 +178,6 @@ class Sealed(nn.Linear):
     """A layer whose copies share its parameters."""
 
     def __deepcopy__(self, memo: object) -> "Sealed":
-        """Return the layer itself."""
         return self
 
 

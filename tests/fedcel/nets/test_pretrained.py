@@ -150,7 +150,6 @@ class Wired(nn.Sequential):
         self.wiring = wiring
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Return what the wiring makes of the layers."""
         return self.wiring(images, *self)
 
 
@@ -168,7 +167,6 @@ def twice(x: torch.Tensor, conv: nn.Module, norm: nn.Module) -> torch.Tensor:
 
 
 def norm_of_two(x: torch.Tensor, conv: nn.Module, norm: nn.Module) -> torch.Tensor:
-    """Call the convolution twice."""
     return norm(conv(x)) + conv(x)
 
 
@@ -184,7 +182,6 @@ def unused(x: torch.Tensor, conv: nn.Module, norm: nn.Module) -> torch.Tensor:
 
 
 def in_line(x: torch.Tensor, *layers: nn.Module) -> torch.Tensor:
-    """Call one after the other."""
     for layer in layers:
         x = layer(x)
     return x

@@ -46,7 +46,6 @@ class Residual(nn.Module):
         self.inner = inner
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add."""
         inner: Tensor = self.inner(x)
         return x + inner
 
@@ -55,7 +54,6 @@ class Gate(nn.Module):
     """A layer whose computation depends on values, which cannot be traced."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Double what is positive in the mean."""
         return 2 * x if x.mean() > 0 else x
 
 
@@ -63,7 +61,6 @@ class Branching(nn.Module):
     """A model whose own computation depends on values."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute one of two."""
         doubled: Tensor = 2 * x
         return doubled if x.sum() > 0 else x
 

@@ -76,7 +76,6 @@ def test_a_users_sampler_moves_and_is_given_the_noise() -> None:
     ],
 )
 def test_what_is_no_sampler_is_refused(name: str, message: str) -> None:
-    """By name, with what is missing."""
     with pytest.raises(PluginError, match=message):
         build_sampler(LocalSettings(sampler=name))
 

@@ -73,7 +73,6 @@ def test_scope_full_sends_one_message_per_encoder() -> None:
 
 
 def test_no_sample_is_refused() -> None:
-    """The error says what to do."""
     flat, _ = chain("head")
     with pytest.raises(ValueError, match="run past burn-in"):
         predict(flat, [], X, make_generator(0, "n"))

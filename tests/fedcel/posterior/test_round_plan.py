@@ -29,7 +29,6 @@ S = parse_settings(
 
 
 def step_size(settings: Settings, number: int) -> float:
-    """Compute eta of a round."""
     return settings.local.step_size(build_schedule(settings).clock(number))
 
 

@@ -19,13 +19,11 @@ class Steps:
         self.steps = local.steps
 
     def start(self, w: Tensor, plan: RoundPlan) -> State:
-        """Return no state."""
         return {}
 
     def step(
         self, state: State, w: Tensor, gradient: Tensor, add_noise: NoiseAdder, plan: RoundPlan
     ) -> State:
-        """Move w in place."""
         if w.abs().max() > self.limit:
             raise ArithmeticError("beyond the limit")
         w.add_(gradient, alpha=self.sign * plan.rate)
@@ -35,8 +33,6 @@ class Steps:
 
 
 class Uphill(Steps):
-    """Climbs."""
-
     sign = 1.0
 
 
@@ -46,7 +42,6 @@ class Still(Steps):
     def step(
         self, state: State, w: Tensor, gradient: Tensor, add_noise: NoiseAdder, plan: RoundPlan
     ) -> State:
-        """Move a copy of w."""
         return super().step(state, w.clone(), gradient, add_noise, plan)
 
 
@@ -62,18 +57,14 @@ class Private(Steps):
     def step(
         self, state: State, w: Tensor, gradient: Tensor, add_noise: NoiseAdder, plan: RoundPlan
     ) -> State:
-        """Add to the noise."""
         w.add_(torch.randn(w.shape), alpha=plan.noise(1.0))
         return super().step(state, w, gradient, add_noise, plan)
 
 
 class Silent(Steps):
-    """Returns nothing."""
-
     def step(  # type: ignore[override]
         self, state: State, w: Tensor, gradient: Tensor, add_noise: NoiseAdder, plan: RoundPlan
     ) -> None:
-        """Return no state."""
         super().step(state, w, gradient, add_noise, plan)
 
 
@@ -81,7 +72,6 @@ class Narrow(Steps):
     """Takes too few arguments."""
 
     def step(self, state: State, w: Tensor) -> State:  # type: ignore[override]
-        """Lack three."""
         return state
 
 

@@ -190,7 +190,6 @@ class Nodes:
         return list(self.strategy.registry.partitions)
 
     def models(self) -> Iterator[tuple[list[int], Tensor]]:
-        """Yield who answered, and the model after the round."""
         contexts = {
             node: Context(1, node, {"partition-id": k}, RecordDict(), {})
             for node, k in self.strategy.registry.partitions.items()

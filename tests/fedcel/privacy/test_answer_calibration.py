@@ -39,7 +39,6 @@ IDS = ["label-only", "laplace-l1", "laplace-clamp", "laplace-p", "gaussian-l1", 
 
 
 def stream(seed: int = 0) -> torch.Generator:
-    """Return a generator."""
     return torch.Generator().manual_seed(seed)
 
 
@@ -62,11 +61,9 @@ class Opaque:
 
     @property
     def epsilon(self) -> float:
-        """Return what it costs."""
         return self.inner.epsilon
 
     def answer(self, logits: Float[Tensor, "B C"]) -> Float[Tensor, "B C"]:
-        """Return the inner answer."""
         return self.inner.answer(logits)
 
 
@@ -193,7 +190,6 @@ def test_probabilities_cost_no_privacy() -> None:
         """Answers with probabilities alone."""
 
         def answer(self, logits: Float[Tensor, "B C"]) -> Float[Tensor, "B C"]:
-            """Return probabilities."""
             return fit_calibration(self.inner).probabilities(self.inner.answer(logits))
 
     mechanism = Read(Laplace(1.0, 3))
@@ -241,7 +237,6 @@ def test_a_class_without_reference_counts_as_sure() -> None:
 
 
 def test_the_project_sampler_has_the_law_of_laplace() -> None:
-    """The same probabilities."""
     mechanism = Laplace(2.0, CLASSES)
     fast = replace(mechanism, name="discrete-laplace", disturb=add_grid_noise)
     answers = fast.answer(imperfect_logits(20, 5)[0])

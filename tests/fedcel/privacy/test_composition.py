@@ -55,6 +55,5 @@ def test_a_delta_below_the_answers_own_promises_nothing() -> None:
 def test_impossible_numbers_are_refused(
     prices: dict[tuple[float, float], int], delta: float, message: str
 ) -> None:
-    """Each by its name."""
     with pytest.raises(ValueError, match=message):
         compose_prices(prices, delta)

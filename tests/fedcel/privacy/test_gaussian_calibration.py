@@ -44,7 +44,6 @@ def test_never_more_noise_than_the_classical_bound(epsilon: float, delta: float)
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, nan, inf])
 def test_impossible_numbers_are_refused(bad: float) -> None:
-    """Each by its name."""
     with pytest.raises(ValueError, match="epsilon is"):
         calibrate_sigma(bad, 1e-6, 1.0)
     with pytest.raises(ValueError, match="sensitivity is"):

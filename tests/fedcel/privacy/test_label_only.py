@@ -19,7 +19,6 @@ ALPHA = 1e-6
 
 
 def test_it_holds_the_contract() -> None:
-    """Of mechanisms."""
     check_mechanism(lambda: LabelOnly(1.0, 3))
 
 

@@ -21,7 +21,6 @@ class Sound:
         self.epsilon, self.classes = privacy.epsilon, classes
 
     def answer(self, logits: Tensor) -> Tensor:
-        """Return a random row for each row."""
         if logits.shape[1] != self.classes or not logits.isfinite().all():
             raise ValueError("logits must be finite")
         rows = [[secrets.randbelow(9) for _ in row] for row in logits]
@@ -32,7 +31,6 @@ class Narrow(Sound):
     """Answers with one value."""
 
     def answer(self, logits: Tensor) -> Tensor:
-        """Return a column."""
         return super().answer(logits)[:, :1]
 
 
@@ -40,7 +38,6 @@ class Trusting(Sound):
     """Answers whatever it is asked."""
 
     def answer(self, logits: Tensor) -> Tensor:
-        """Return a row for undefined logits too."""
         return super().answer(logits.nan_to_num(posinf=0.0))
 
 
@@ -48,13 +45,10 @@ class Seeded(Sound):
     """Draws from torch, whose seed a run knows."""
 
     def answer(self, logits: Tensor) -> Tensor:
-        """Return noise that can be repeated."""
         return super().answer(logits) + torch.rand(logits.shape)
 
 
 class Worded(Sound):
-    """Has a cost in words."""
-
     def __init__(self, privacy: PrivacySettings, classes: int) -> None:
         super().__init__(privacy, classes)
         self.epsilon = "four"  # type: ignore[assignment]
@@ -75,10 +69,7 @@ class Odd(Sound):
 
 
 class Writing(Sound):
-    """Writes to the logits."""
-
     def answer(self, logits: Tensor) -> Tensor:
-        """Change the logits."""
         answer = super().answer(logits)
         logits.zero_()
         return answer
@@ -121,7 +112,6 @@ class Unsized(Sound):
     """Answers logits of any number of classes."""
 
     def answer(self, logits: Tensor) -> Tensor:
-        """Return a row of as many."""
         return torch.zeros(len(logits), logits.shape[1])
 
 
@@ -129,7 +119,6 @@ class Certain(Sound):
     """Answers without noise."""
 
     def answer(self, logits: Tensor) -> Tensor:
-        """Return the logits."""
         return logits.clone()
 
 

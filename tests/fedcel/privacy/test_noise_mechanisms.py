@@ -70,7 +70,6 @@ class Halved:
     unit: str = "logits"
 
     def answer(self, logits: Float[Tensor, "B C"]) -> Float[Tensor, "B C"]:
-        """Return an answer with half the noise."""
         rows = clip_rows(logits, self.honest.clip_kind, self.honest.clip)
         return rows + (self.honest.answer(logits) - rows) / 2
 

@@ -52,7 +52,6 @@ def dear(privacy: PrivacySettings, classes: int) -> Mechanism:
 
 
 def nothing(privacy: PrivacySettings, classes: int) -> int:
-    """Return what is no mechanism."""
     return classes
 
 
@@ -102,7 +101,6 @@ def test_none_is_refused_where_an_answer_must_be_private() -> None:
     ],
 )
 def test_own_objects_that_do_not_fit(name: str, message: str) -> None:
-    """Each with the reason."""
     with pytest.raises(PluginError, match=message):
         OwnAnswers(mechanism=f"{__name__}:{name}").build(3)
 

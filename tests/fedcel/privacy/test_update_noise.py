@@ -97,6 +97,5 @@ def test_models_tell_less_the_more_holders_there_are() -> None:
 def test_nothing_is_claimed_for_nothing(
     noise: float, rounds: list[NoisyRound], delta: float, message: str
 ) -> None:
-    """No noise, no round, no delta."""
     with pytest.raises(ValueError, match=message):
         account_updates(noise, rounds, delta)

@@ -13,12 +13,10 @@ NOBODY = StoredState(0, None)
 
 
 def make_state(value: float) -> State:
-    """Return a state of one number."""
     return {"a": torch.tensor([value])}
 
 
 def list_rounds(folder: Path) -> list[int]:
-    """Return the rounds whose states are there."""
     return sorted(int(path.stem) for path in folder.iterdir())
 
 

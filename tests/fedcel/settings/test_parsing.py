@@ -49,7 +49,6 @@ def test_round_trip_through_tables_and_flat_keys() -> None:
     ],
 )
 def test_refusals_name_value_limit_and_remedy(raw: dict[str, object], message: str) -> None:
-    """Each in one line."""
     with pytest.raises(SettingsError, match=message):
         parse_settings(raw)
 

@@ -83,7 +83,6 @@ def test_unwise_settings_warn() -> None:
     ],
 )
 def test_refusals_name_value_limit_and_remedy(raw: dict[str, object], message: str) -> None:
-    """Each in one line."""
     with pytest.raises(SettingsError, match=message):
         parse_settings(raw)
 

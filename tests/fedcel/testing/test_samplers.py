@@ -22,7 +22,6 @@ class Biased(Steps):
     def step(
         self, state: State, w: Tensor, gradient: Tensor, add_noise: NoiseAdder, plan: RoundPlan
     ) -> State:
-        """Add a little to the gradient while there is noise."""
         return super().step(state, w, gradient - (0.2 if plan.noise else 0.0), add_noise, plan)
 
 

@@ -48,7 +48,6 @@ def write_npz(folder: Path, x: np.ndarray, y: np.ndarray) -> DataSettings:
 
 
 def write_image_folder(folder: Path, x: np.ndarray, y: np.ndarray) -> DataSettings:
-    """Write a folder for each class, in it one for each holder."""
     for k, (pixels, label) in enumerate(zip(x, y, strict=True)):
         place = folder / str(label) / f"writer{k % WRITERS}"
         place.mkdir(parents=True, exist_ok=True)
@@ -117,7 +116,6 @@ def test_a_source_on_the_disk_holds_the_contract(name: str, tmp_path: Path) -> N
 
 
 def give_digits(source: ImportedSource) -> tuple[Images, None, torch.Tensor | None]:
-    """Return digits, with the fault of which the source has the name."""
     x, y = Digits().read().train
     holders = None
     match source.source.rpartition(":")[2]:

@@ -12,7 +12,6 @@ from strategies import PosteriorStrategy
 
 
 def scale(delta: ArrayRecord, factor: float) -> ArrayRecord:
-    """Return so many times a delta."""
     arrays = [(factor * array).astype(array.dtype) for array in delta.to_numpy_ndarrays()]
     return ArrayRecord(arrays)
 
@@ -21,7 +20,6 @@ class Backwards(PosteriorStrategy):
     """Goes where nobody wants to."""
 
     def step(self, delta: ArrayRecord) -> ArrayRecord:
-        """Turn the delta around."""
         return super().step(scale(delta, -1.0))
 
 
@@ -31,7 +29,6 @@ class Forgetful(PosteriorStrategy):
     steps = 0
 
     def step(self, delta: ArrayRecord) -> ArrayRecord:
-        """Take a part of the delta."""
         self.steps += 1
         return super().step(scale(delta, 1 / self.steps))
 
@@ -77,6 +74,5 @@ def test_the_strategy_holds_its_contract(extra_settings: dict[str, Scalar]) -> N
     ],
 )
 def test_a_line_of_the_contract_is_broken(strategy: type[PosteriorStrategy], line: str) -> None:
-    """By a strategy with one fault."""
     with pytest.raises(ContractError, match=line):
         check_delta_strategy(strategy)

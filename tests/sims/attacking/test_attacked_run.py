@@ -40,7 +40,6 @@ class Cheat:
     targets: ClassVar[Tensor]
 
     def reconstruct(self, observation: object, *rest: object) -> Tensor:
-        """Return them."""
         return self.targets
 
 
@@ -50,12 +49,10 @@ class Broken(Cheat):
     name = "broken"
 
     def reconstruct(self, observation: object, *rest: object) -> Tensor:
-        """Fail."""
         raise ZeroDivisionError
 
 
 def trained(folder: Path) -> Path:
-    """Return a small run."""
     run_folder.create_run(folder, parse_settings(QUICK | {"net.noise": 2.0}))
     local.train_locally(run_folder.read_settings(folder), folder, lambda _: None)
     Cheat.targets = run_folder.read_run(folder).splits.test.x.clone()

@@ -60,7 +60,6 @@ def clipped(seen: Uploads, limit: float) -> Uploads:
 
 
 def first(count: int) -> Images:
-    """Return the first targets."""
     return Images(*(part[:count] for part in load_digit_targets()[1]))
 
 

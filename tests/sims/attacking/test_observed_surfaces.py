@@ -31,7 +31,6 @@ from tests.fedcel.attacks.undefended import train_undefended
 
 
 def settings_of(mechanism: str, epsilon: float, kind: str = "l1", c: float = 1.0) -> Settings:
-    """Return settings with these answers."""
     table = {
         "mechanism": mechanism,
         "epsilon": epsilon,
@@ -104,7 +103,6 @@ class Exact:
     grants: frozenset[str] = frozenset({LOG_PROB})
 
     def sample(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the same answers."""
         return self.of.sample(x, generator)
 
     def log_prob(self, observed: Tensor, x: Tensor) -> Tensor:
@@ -126,11 +124,9 @@ class Recorded:
         self.answers, self.law = answers, law
 
     def sample(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the answers."""
         return self.answers
 
     def log_prob(self, observed: Tensor, x: Tensor) -> Tensor:
-        """Return what the law says of them."""
         return find_law(self.law, x)(observed)
 
 

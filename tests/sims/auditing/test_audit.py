@@ -294,7 +294,6 @@ class Threshold(nn.Module):
         self.copies = copies
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the bright pixels."""
         if self.copies:
             images = images.clone()
         images[images < 0.6] = 0

@@ -16,7 +16,6 @@ IMAGES = torch.rand(7, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 
 
 def build_encoder() -> nn.Module:
-    """Return the same encoder at every call."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.Dropout(0.5), nn.Sigmoid()).eval()
@@ -150,7 +149,6 @@ def test_other_types_of_an_onnx_file_are_refused(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_encoder_is_refused(reference: str, error: type[Exception], words: str) -> None:
-    """With what is allowed."""
     with pytest.raises(error, match=words):
         load_encoder(reference)
 
@@ -179,11 +177,9 @@ class Backbone(nn.Module):
         self.pretrained_cfg = {"mean": (0.5, 0.4, 0.3), "std": (0.2, 0.2, 0.1)}
 
     def forward_features(self, images: Tensor) -> Tensor:
-        """Return a feature map."""
         return self.layer(images)
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
-        """Return the map and its mean."""
         features = self.forward_features(images)
         return {"map": features, "pooled": features.mean((2, 3), keepdim=True)}
 
@@ -290,7 +286,6 @@ def test_a_model_of_torchvision(tmp_path: Path) -> None:
     ],
 )
 def test_refused_cuts_and_weights(reference: str, at: str, weights: str, message: str) -> None:
-    """Each says what to do."""
     pytest.importorskip("torchvision")
     with pytest.raises(NetError, match=message):
         load_encoder(reference, at, weights)

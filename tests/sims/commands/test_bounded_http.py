@@ -51,7 +51,6 @@ def port() -> Iterator[int]:
 
 
 def read_replies(line: socket.socket, count: int) -> list[str]:
-    """Return the bodies of replies that come in a row."""
     replies = []
     with line.makefile("rb") as file:
         for _ in range(count):

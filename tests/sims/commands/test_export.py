@@ -121,5 +121,4 @@ def test_learned_noise_is_exported_and_audited(
 
 
 def load_net(run: run_folder.Run) -> SplitNet:
-    """Return the device's net of a run."""
     return build_device_net(run.flat, posterior_samples(run), "head")

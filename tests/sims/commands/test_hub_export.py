@@ -36,7 +36,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def hub(run: Path) -> Path:
-    """What was exported of it."""
     folder = run.parent / "digits-private"
     assert main(["export", str(run), "--hub-folder", str(folder)]) == 0
     return folder

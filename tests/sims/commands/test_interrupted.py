@@ -95,7 +95,6 @@ def test_a_failure_that_may_pass_names_what_goes_on(
 
 
 def count_rounds(run: Path) -> int:
-    """Return the rounds that a run has told of."""
     events = run / "events.jsonl"
     return len(events.read_text().splitlines()) if events.exists() else 0
 

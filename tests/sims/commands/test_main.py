@@ -207,7 +207,6 @@ def test_resume_needs_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_wrong_command_has_one_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
-    """Not the same one twice."""
     assert refused(["simulat", "digits"], capsys).count("Did you mean 'simulate'?") == 1
 
 

@@ -19,7 +19,6 @@ from tests.fedcel.privacy.ledger.postgres import PostgresServer
 
 
 def run_cli(arguments: list[object], capsys: pytest.CaptureFixture[str], status: int = 0) -> str:
-    """Return what a command says: its output, or its error."""
     assert main([str(word) for word in arguments]) == status
     out, errors = capsys.readouterr()
     return errors if status else out

@@ -81,7 +81,6 @@ class OneClient(ClientLoss):
         """Take what a loss is built of."""
 
     def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
-        """Return the features' mean square."""
         return Term(batch.z.square().mean(), {})
 
 
@@ -193,7 +192,6 @@ def test_auto_is_this_process_but_for_what_ray_alone_obeys(
 
 
 def test_auto_takes_the_cluster_that_ray_address_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And says why."""
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
     assert choose_engine(parse_settings({})) == ("ray", "RAY_ADDRESS names a cluster")
     assert choose_engine(parse_settings({"engine": "local"})).name == "local"

@@ -26,7 +26,6 @@ class Spread(ClientLoss):
         self.plain = PlainCEL(classes=10, penalty="linear")
 
     def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
-        """Return the spread."""
         return Term(self.plain(batch.z, batch.y), {})
 
 
@@ -44,7 +43,6 @@ class Undefined(Spread):
     """Returns NaN of features in [0, 1]."""
 
     def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
-        """Return NaN in training."""
         term = super().loss(state, batch, measure)
         return Term(term.loss * torch.nan, {}) if batch.z.min() >= 0 and len(batch.y) > 2 else term
 
@@ -63,7 +61,6 @@ class Crashing(Spread):
     """Raises always."""
 
     def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
-        """Raise."""
         raise LookupError("no batch")
 
 

@@ -91,7 +91,6 @@ def use_disturbed_app(monkeypatch: pytest.MonkeyPatch, before: Disturb, after: D
 
 @pytest.fixture(scope="module")
 def one_ray() -> Iterator[None]:
-    """Keep one Ray for the trainings of this module."""
     with ray.keep_ray():
         yield
     assert not is_initialized()
@@ -227,19 +226,15 @@ class FakeRay:
         monkeypatch.setattr(ray_grid, "time", self)
 
     def monotonic(self) -> float:
-        """Return the time."""
         return self.now
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass."""
         self.now += seconds
 
     def cluster_resources(self) -> dict[str, float]:
-        """Return what the machines have."""
         return {"CPU": self.processors}
 
     def is_initialized(self) -> bool:
-        """Ray runs."""
         return True
 
     def put(self, value: bytes) -> bytes:
@@ -247,14 +242,12 @@ class FakeRay:
         return value
 
     def remote(self, *arguments: Any) -> tuple[int, bytes]:
-        """Take a task."""
         contents = arguments[-1]
         pairs = cloudpickle.loads(contents)
         self.tried.append([context.node_config["partition-id"] for _, context in pairs])
         return len(self.tried) - 1, contents
 
     def wait(self, tasks: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
-        """Say that the first has ended."""
         self.most = max(self.most, len(tasks))
         return tasks[:1], tasks[1:]
 

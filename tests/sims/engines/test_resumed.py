@@ -121,7 +121,6 @@ def test_a_round_killed_after_its_clients_moved_is_repeated_to_the_bit(tmp_path:
 def test_a_run_folder_is_never_overwritten_and_resumes_only_with_its_own_settings(
     tmp_path: Path,
 ) -> None:
-    """Each refusal says what to do."""
     folder = run(tmp_path / "run")
     settings: Settings = parse_settings(CLUSTERED)
     with pytest.raises(RunError, match="exists and is not empty.*--resume"):

@@ -30,7 +30,6 @@ class Still(PosteriorStrategy):
         return None if is_first else "it is not client 1"
 
     def step(self, delta: ArrayRecord) -> ArrayRecord:
-        """Return what comes of no delta."""
         return super().step(ArrayRecord([0 * array for array in delta.to_numpy_ndarrays()]))
 
 

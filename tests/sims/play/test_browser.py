@@ -45,11 +45,9 @@ class Visit:
         self.page.wait_for_selector("#columns[aria-busy=false]")
 
     def read(self, name: str, column: int = 0) -> str:
-        """Return a text of a column."""
         return str(self.page.locator(".column").nth(column).locator(f".{name}").inner_text())
 
     def bits(self, column: int = 0) -> float:
-        """Return the bits beyond the label that stand there."""
         return float(self.read("beyond", column))
 
     def press(self, *keys: str) -> None:
@@ -75,7 +73,6 @@ class Visit:
         assert self.page.evaluate(f"{style}.outlineStyle") == "solid"
 
     def last_question(self) -> Any:
-        """Return what the page asked last."""
         questions = [r.post_data for r in self.requests if r.url.endswith("/api/look")]
         return json.loads(questions[-1])
 

@@ -27,7 +27,6 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def make_column(kind: str) -> Column:
-    """Return a column of random parameters."""
     run = made_run(2, **FEW, **KINDS[kind])
     run.samples[0][:] += 0.1 * torch.randn(len(run.model), generator=torch.Generator())
     run.samples[1][: run.flat.cut] = run.samples[0][: run.flat.cut]

@@ -22,7 +22,6 @@ BLANK = torch.zeros(1, 8, 8).tolist()
 
 
 def picture(mode: str, size: tuple[int, int]) -> bytes:
-    """Return a PNG."""
     file = BytesIO()
     PIL.Image.new(mode, size, 128).save(file, "png")
     return file.getvalue()
@@ -266,7 +265,6 @@ def test_another_picture_is_made_one_of_these(served: Served, data: bytes, note:
 
 @pytest.mark.parametrize("data", [b"GIF89a junk", b"", b"\x89PNG"], ids=["junk", "empty", "cut"])
 def test_what_is_no_picture_is_refused(served: Served, data: bytes) -> None:
-    """In words, with what to do."""
     reply = served.client.post("/api/picture", content=data)
     assert reply.status_code == 422 and "cannot be used" in reply.json()["detail"]
 

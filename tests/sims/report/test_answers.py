@@ -26,7 +26,6 @@ IMAGES = LabelledLogits(9.0 * torch.nn.functional.one_hot(LABELS, 4).double(), L
 
 
 def option(epsilon: float, validation: float, test: float) -> AnswerOption:
-    """Return an option with these accuracies."""
     score = AnswerScore(validation, 0.01, 1.0, 0.5, 0.0, 0.0)
     privacy = LabelOnlyAnswers(epsilon=epsilon)
     return AnswerOption(privacy, score, score._replace(accuracy=test), 1.0)

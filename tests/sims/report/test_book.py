@@ -68,7 +68,6 @@ def test_what_failed_is_read(make_bench: Make) -> None:
 
 
 def test_damaged_rows_are_named(make_bench: Make) -> None:
-    """Where, and what stands there."""
     folder = make_bench()
     row = json.loads((folder / "bench.json").read_text())[0]
     for rows, words in (
@@ -173,7 +172,6 @@ def test_unfinished_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["settings.toml", "events.jsonl", "result.json"])
 def test_missing_file(make_bench: Make, name: str) -> None:
-    """The missing file of a run is named."""
     folder = make_bench()
     (folder / "runs" / "1-0" / name).unlink()
     with pytest.raises(RunError, match=rf"1-0/{name} is missing"):
@@ -198,7 +196,6 @@ def test_missing_file(make_bench: Make, name: str) -> None:
     ],
 )
 def test_damaged_file(make_bench: Make, name: str, text: str, message: str) -> None:
-    """The damaged file is named, and where it is damaged."""
     folder = make_bench()
     (folder / "runs" / "1-0" / name).write_text(text)
     with pytest.raises(RunError, match=message):

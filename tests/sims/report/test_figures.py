@@ -28,7 +28,6 @@ Make = Callable[..., Path]
 
 
 def points(chart: Chart | None, panel: int = 0) -> dict[str, list[tuple[float, float]]]:
-    """Return the points of a panel by the name of their series."""
     assert chart is not None
     return {s.name: [point[:2] for point in s.points] for s in chart.panels[panel].series}
 

@@ -17,19 +17,16 @@ NONE = cell("none", 0.951, 4.46)
 
 
 def run_with(result: RunResult, events: tuple[RoundEvent, ...] = ()) -> FinishedRun:
-    """Return a run of this result."""
     return FinishedRun("r", Settings(), events, result, (), {})
 
 
 def limits_of(
     summaries: list[Summary], failed: Sequence[FailedCell] = (), served: Iterable[str] = ()
 ) -> list[str]:
-    """Return the limits of these summaries."""
     return list(list_limits(find_verdict(summaries), failed, served))
 
 
 def test_limits_print_m_and_cap() -> None:
-    """M and the cap are always printed."""
     text = " ".join(limits_of([NONE]))
     assert "best of" not in text
     assert "cannot be seeded" in text

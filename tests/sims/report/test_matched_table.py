@@ -115,7 +115,6 @@ def vary(folder: Path, alike: bool) -> None:
 
 
 def half(cell: str) -> float:
-    """Return half the width of an interval."""
     return float(cell.rpartition("± ")[2])
 
 
@@ -202,7 +201,6 @@ def test_what_failed_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("losses", ["", "a", "-1", "nan", "100", "0;2"])
 def test_wrong_losses(tmp_path: Path, losses: str) -> None:
-    """What it is, and what is allowed."""
     with pytest.raises(SettingsError, match="--loss is"):
         make_matched_tables(bench(tmp_path), losses)
 

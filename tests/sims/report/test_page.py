@@ -34,7 +34,6 @@ class Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note a tag and what it would load."""
         self.tags.append(tag)
         self.addresses += [value or "" for name, value in attrs if name in NEEDS_A_FILE]
         self.cell = tag in ("td", "th") or (self.cell and tag == "small")
@@ -44,11 +43,9 @@ class Page(HTMLParser):
             self.rows[-1].append("")
 
     def handle_endtag(self, tag: str) -> None:
-        """Leave a cell."""
         self.cell = self.cell and tag not in ("td", "th")
 
     def handle_data(self, data: str) -> None:
-        """Add text to the cell."""
         if self.cell:
             self.rows[-1][-1] += data
 
@@ -60,7 +57,6 @@ def text_of(folder: Path) -> str:
 
 
 def page_of(folder: Path) -> Page:
-    """Write the report and parse it."""
     path = write_report(folder)
     assert path == folder / "report.html"
     return Page(path.read_text())
@@ -68,7 +64,6 @@ def page_of(folder: Path) -> Page:
 
 @pytest.fixture(scope="module")
 def page(drawn: Path) -> Page:
-    """The page of a bench."""
     return Page((drawn / "report.html").read_text())
 
 

@@ -37,7 +37,6 @@ ROOT = Path(__file__).parents[3]
 
 
 def summary(label: str, result: RunResult, images: dict[str, Images]) -> Summary:
-    """Return a summary of one run with these images."""
     run = FinishedRun(label, Settings(), (), result, (), images)
     return replace(cell(label, 0.9, 2.0), runs=(run,))
 
@@ -119,7 +118,6 @@ def test_runs_without_names_or_labels(make_bench: Make) -> None:
 
 
 def read_url(source: str) -> PIL.Image.Image:
-    """Return the picture of a data URL."""
     return PIL.Image.open(BytesIO(base64.b64decode(source.partition(",")[2])))
 
 

@@ -147,7 +147,6 @@ def test_unmeasured() -> None:
 
 
 def attack(mse: float) -> CellAttack:
-    """Return the worst attack on a cell."""
     return CellAttack(attack="decoder", mse=mse, oracle_mse=0.0434)
 
 
@@ -211,7 +210,6 @@ def test_an_update_of_one_image_stands_at_the_top(outcome: Callable[..., RunResu
 
 
 def run_with(result: RunResult) -> FinishedRun:
-    """Return a run of this result."""
     return FinishedRun("r", Settings(), (), result, (), {})
 
 

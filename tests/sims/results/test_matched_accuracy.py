@@ -27,7 +27,6 @@ class Found(NamedTuple):
 
 
 def point(accuracy: float, bits: float, **more: float) -> Point:
-    """Return a point of a curve."""
     return {"accuracy": accuracy, BITS: bits, **more}
 
 
@@ -53,17 +52,14 @@ def row(
 
 
 def make_curves(rows: Sequence[BenchRow]) -> matched_accuracy.Curves:
-    """Return curves of the rows' own measures."""
     return matched_accuracy.make_curves(rows, measure_rows(rows)[None])
 
 
 def match_rows(rows: Sequence[BenchRow], loss: float) -> dict[str, Matches]:
-    """Return matches of the rows' own measures."""
     return matched_accuracy.match_curves(make_curves(rows), loss)
 
 
 def curve_areas(rows: Sequence[BenchRow], most: float) -> dict[str, dict[int, Point]]:
-    """Return areas of the rows' own measures."""
     areas = matched_accuracy.average_curves(make_curves(rows), most)
     return {
         name: {seed: name_measures(area.values[0]) for seed, area in seeds.items()}
@@ -72,7 +68,6 @@ def curve_areas(rows: Sequence[BenchRow], most: float) -> dict[str, dict[int, Po
 
 
 def bits_at(curve: Sequence[Point], accuracy: float) -> Found | None:
-    """Return one curve's match."""
     points = [[point.get(key, np.nan) for key in POSITIONS] for point in curve]
     values, is_bound = read_curve(np.array([points]), np.array([[accuracy]]))
     named = name_measures(values[0, 0])
@@ -80,7 +75,6 @@ def bits_at(curve: Sequence[Point], accuracy: float) -> Found | None:
 
 
 def curve_of(rows: Sequence[BenchRow], variant: str) -> list[Point]:
-    """Return a variant's curve of the first seed."""
     return [name_measures(values) for values in make_curves(rows)[variant][0].points[0]]
 
 
@@ -207,7 +201,6 @@ def test_each_seed_is_matched_to_its_own_undefended_net() -> None:
     ],
 )
 def test_rows_that_cannot_be_compared(rows: list[BenchRow], words: str) -> None:
-    """What is missing, and what to do."""
     with pytest.raises(RunError, match=words):
         match_rows(rows, 0.0)
 

@@ -55,7 +55,6 @@ def test_no_trained_attack() -> None:
 
 
 def worst_of(rows: Sequence[BenchRow]) -> list[object]:
-    """Return each row's worst attack and its error."""
     return [row.worst and (row.worst.attack, row.worst.mse) for row in rows]
 
 

@@ -36,15 +36,12 @@ class Recorder:
         self.endings = list[bool]()
 
     def log_scores(self, scores: Mapping[str, float], number: int) -> None:
-        """Keep scores."""
         self.scores[number] = {**self.scores.get(number, {}), **scores}
 
     def log_picture(self, name: str, picture: Any, number: int) -> None:
-        """Keep a picture."""
         self.pictures.append((name, number, picture))
 
     def close(self, *, is_finished: bool) -> None:
-        """Keep how it ended."""
         self.endings.append(is_finished)
 
 
@@ -114,7 +111,6 @@ def test_all_is_handed_on_and_what_fails_is_told_once(
 
 
 def test_a_training_that_fails_ends_the_trackers(tmp_path: Path) -> None:
-    """They are told that it did."""
     made = list[Recorder]()
 
     def make(folder: Path, settings: Mapping[str, Any]) -> Recorder:

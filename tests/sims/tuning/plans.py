@@ -31,7 +31,6 @@ def tuned(
 
 
 def read(folder: Path, text: str = TEXT) -> scenario.Scenario:
-    """Return the scenario of this text."""
     path = folder / "s.toml"
     path.write_text(text)
     return scenario.read_scenario(str(path))

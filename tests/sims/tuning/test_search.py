@@ -10,7 +10,6 @@ from sims.tuning.trial_journal import ValidationScore
 
 
 def plan(ranges: dict[str, search.SearchRange]) -> search.SearchPlan:
-    """Return a search in these ranges."""
     variant = scenario.make_plain_variant("mine")
     return search.SearchPlan(variant, {}, ranges, Settings(), None, scenario.Tune({}))
 

@@ -21,7 +21,6 @@ SCORE = ValidationScore(0.1 + 0.2, 1 / 3, 2 / 7)
 
 
 def keep(journal: Path, settings: Settings, outcome: Outcome, search: str = "one") -> None:
-    """Write one trial of a search."""
     study = optuna.create_study(
         storage=open_journal(journal), study_name=search, load_if_exists=True
     )
@@ -29,7 +28,6 @@ def keep(journal: Path, settings: Settings, outcome: Outcome, search: str = "one
 
 
 def recall(journal: Path) -> dict[str, Outcome]:
-    """Return what the journal remembers."""
     return recall_outcomes(open_journal(journal))
 
 

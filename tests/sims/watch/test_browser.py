@@ -71,7 +71,6 @@ class Visit:
         self.page.goto(url)
 
     def text(self, selector: str) -> str:
-        """Return what stands in a part of the page."""
         return str(self.page.locator(selector).inner_text())
 
     def close(self) -> None:

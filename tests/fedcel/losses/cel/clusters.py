@@ -26,7 +26,6 @@ def cluster(clusters: int, classes: int = 3, original: bool = False) -> ClientLo
 
 
 def fresh(seed: int = 0) -> torch.Generator:
-    """Return a generator."""
     return torch.Generator().manual_seed(seed)
 
 

@@ -22,7 +22,6 @@ def hybrid(clusters: int, classes: int = 3) -> Any:
 
 
 def fresh(seed: int) -> torch.Generator:
-    """Return a generator."""
     return torch.Generator().manual_seed(seed)
 
 

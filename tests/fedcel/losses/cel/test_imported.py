@@ -34,7 +34,6 @@ class Charged(ClientLoss):
 
 
 def nothing(cel: CEL, penalty: object, features: int, classes: int) -> object:
-    """Return what is no loss."""
     return features
 
 

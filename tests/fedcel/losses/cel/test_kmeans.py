@@ -21,7 +21,6 @@ every = torch.ones(1, 3, dtype=torch.bool)
 
 
 def fresh(seed: int = 0) -> torch.Generator:
-    """Return a generator."""
     return torch.Generator().manual_seed(seed)
 
 
@@ -105,7 +104,6 @@ def test_outliers_are_seeded_anew() -> None:
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 2**31), st.floats(0.5, 3))
 def test_outliers_never_make_it_worse(seed: int, factor: float) -> None:
-    """In no class."""
     z, y = drawn(seed)
     wanted = torch.ones(4, 3, dtype=torch.bool) & (y.bincount(minlength=4) > 2)[:, None]
     with_, without = (

@@ -15,7 +15,6 @@ KINDS = pytest.mark.parametrize("full", [False, True])
 
 
 def fresh(seed: int = 0) -> torch.Generator:
-    """Return a generator."""
     return torch.Generator().manual_seed(seed)
 
 

@@ -53,7 +53,6 @@ def gradient(cel: CELModule, z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def streams(purpose: str) -> torch.Generator:
-    """Return a client's stream."""
     return make_generator(7, purpose)
 
 
@@ -264,7 +263,6 @@ Z, Y = points()
 
 
 def refusals() -> Iterator[tuple[Callable[[], object], str]]:
-    """Yield what is refused, and the words."""
     yield lambda: ClusterCEL(classes=3)(Z, Y), "call refresh"
     yield lambda: HybridCEL(classes=3)(Z, Y), "call refresh"
     yield lambda: PlainCEL(classes=0), "classes is 0"
@@ -285,7 +283,6 @@ def refusals() -> Iterator[tuple[Callable[[], object], str]]:
 
 @pytest.mark.parametrize(("act", "message"), list(refusals()))
 def test_bad_use_is_refused(act: Callable[[], object], message: str) -> None:
-    """With what it is, and what to do."""
     with pytest.raises((ValueError, RuntimeError, TypeError), match=message):
         act()
 

@@ -26,7 +26,6 @@ def information(
 
 
 def fresh(seed: int) -> torch.Generator:
-    """Return a generator."""
     return torch.Generator().manual_seed(seed)
 
 

@@ -34,7 +34,6 @@ class Convolution(nn.Sequential):
 
 
 def make_net(shape: tuple[int, ...], classes: int, net: Any) -> tuple[nn.Module, nn.Module]:
-    """Make a net cut behind a convolution."""
     return Convolution(), nn.Linear(12, classes)
 
 

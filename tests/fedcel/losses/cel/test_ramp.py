@@ -28,7 +28,6 @@ def test_a_round_has_the_same_weight() -> None:
 
 
 def test_bad_numbers_are_refused() -> None:
-    """What it is, and what is allowed."""
     with pytest.raises(ValueError, match="ramp is 60"):
         ramp_weight(1, 10, ramp=60)
     with pytest.raises(ValueError, match="step is -1"):

@@ -56,7 +56,6 @@ def stacked(options: CEL) -> Any:
 
 
 def fresh(seed: int) -> torch.Generator:
-    """Return a generator."""
     return torch.Generator().manual_seed(seed)
 
 

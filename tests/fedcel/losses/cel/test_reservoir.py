@@ -14,7 +14,6 @@ from tests.fedcel.losses.cel.readers import read_clients
 
 
 def fresh(seed: int = 0) -> torch.Generator:
-    """Return a generator."""
     return torch.Generator().manual_seed(seed)
 
 

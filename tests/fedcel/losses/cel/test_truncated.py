@@ -35,7 +35,6 @@ def squares() -> tuple[Tensor, Tensor]:
 
 
 def fit(loss: ClientLoss = TRUNCATED) -> State:
-    """Return the state of the loss on these points."""
     return loss.refresh(None, split_features(*squares()), fresh())
 
 

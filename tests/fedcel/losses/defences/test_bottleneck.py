@@ -24,7 +24,6 @@ VIB = bind_rival(defences.VIB(), classes=2, features=3, sigma=SIGMA)
 
 
 def stream(seed: int = 0) -> torch.Generator:
-    """Return a generator."""
     return torch.Generator().manual_seed(seed)
 
 
@@ -36,7 +35,6 @@ def make_batch(seed: int, count: int = 8) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def draw_state(bottleneck: Any, seed: int = 5) -> State:
-    """Return a state whose Gaussians differ."""
     state = bottleneck.refresh(None, stream())
     nn.init.normal_(state["theta"].data, std=0.5, generator=stream(seed))
     return state
@@ -90,7 +88,6 @@ def test_it_bounds_what_the_best_attacker_learns() -> None:
 
     class Table(nn.Module):
         def forward(self, z: Tensor) -> Tensor:
-            """Return the scale of the features that are asked for."""
             return scale[(z[:, None] - features).abs().sum(2).argmin(1)]
 
     features = z

@@ -25,7 +25,6 @@ SHAPE = (1, 8, 8)
 
 
 def named(name: str, strength: float = 0.5) -> Settings:
-    """Return settings with a defence of that name."""
     return parse_settings({"defence.name": name, "defence.strength": strength, "net.noise": 0.1})
 
 
@@ -51,12 +50,10 @@ class Mine(ClientLoss):
         Mine.made = settings, shape
 
     def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
-        """Return the mean square."""
         return Term(batch.z.square().mean(), {})
 
 
 def useless(settings: Settings, shape: tuple[int, ...]) -> str:
-    """Return what is no defence."""
     return "nothing"
 
 

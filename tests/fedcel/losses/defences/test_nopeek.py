@@ -19,7 +19,6 @@ def points(seed: int, count: int = 9, features: int = 3) -> Tensor:
 
 
 def rotation(seed: int, features: int = 3) -> Tensor:
-    """Return an orthogonal matrix."""
     q: Tensor = torch.linalg.qr(points(seed, features, features))[0]
     return q
 

@@ -24,7 +24,6 @@ class Halves:
         self.factor = settings.defence.strength
 
     def transform(self, z: Tensor) -> Tensor:
-        """Return z times the strength."""
         return self.factor * z
 
 
@@ -32,7 +31,6 @@ class Both(Halves, ClientLoss):
     """A transform with a loss."""
 
     def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
-        """Return the mean square."""
         return Term(batch.z.square().mean(), {})
 
 
@@ -43,7 +41,6 @@ class Wrong(Halves):
         self.kind = kind
 
     def transform(self, z: Tensor) -> Tensor:
-        """Break one rule."""
         stream = torch.Generator()
         stream.seed()
         return {
@@ -61,13 +58,11 @@ narrow, infinite, batch, random, flat = (
 
 
 def named(name: str) -> Settings:
-    """Return settings with a defence of this module."""
     keys = {"defence.name": f"{__name__}:{name}", "defence.strength": 0.5, "net.noise": 0.1}
     return parse_settings({**keys, "clients": 2})
 
 
 def bind(s: Settings) -> object:
-    """Return the loss of the defence."""
     return s.defence.bind(CutShape(10, s.net.features, 0.1, image=SHAPE), s)
 
 

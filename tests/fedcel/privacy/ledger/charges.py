@@ -9,7 +9,6 @@ from fedcel.privacy.ledger import MICRO, Charge, Ledger, Receipt, Refusal
 def charge(
     request: str, message: str = "", client: str = "ann", model: str = "v1", epsilon: int = MICRO
 ) -> Charge:
-    """Return a charge for a message, by default one of its own."""
     digest = sha256((message or request).encode()).digest()
     return Charge(request, client, model, epsilon, 2.0**-12, digest)
 

@@ -33,7 +33,6 @@ def make_older(address: str) -> None:
 
 
 def edit_file(path: str, statement: str, *, is_allowed: bool) -> None:
-    """Run a statement on a file of SQLite."""
     db = sqlite3.connect(path, isolation_level=None)
     names = db.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall()
     try:

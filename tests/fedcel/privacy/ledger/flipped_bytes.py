@@ -21,7 +21,6 @@ REQUESTS = 30
 
 
 def charge(number: int) -> Charge:
-    """Return a charge of one of the clients."""
     digest = sha256(str(number).encode()).digest()
     client = CLIENTS[number % 3]
     return Charge(f"{client}:{number}", client, f"v{number % 2}", 1000 + number, 1e-6, digest)

@@ -30,7 +30,6 @@ DEADLINE = 300
 
 
 def charge(request: str) -> Charge:
-    """Return a charge of one micro-epsilon."""
     return Charge(request, "ann", "v1", 1, 0.0, sha256(request.encode()).digest())
 
 
@@ -88,7 +87,6 @@ def crash(folder: Path, address: str = "") -> object:
 
 
 def read_told(answers: Path) -> list[bytes]:
-    """Return what was told, a line each."""
     return answers.read_bytes().splitlines(keepends=True) if answers.exists() else []
 
 

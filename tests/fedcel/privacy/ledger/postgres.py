@@ -38,11 +38,9 @@ class PostgresServer:
     emptied: str | None = None
 
     def url(self, database: str) -> str:
-        """Return the address of one of its databases."""
         return f"postgresql://fedcel@/{database}?host={self.folder}"
 
     def make_database(self) -> str:
-        """Return the address of a new, empty database."""
         import psycopg
 
         name = f"ledger{next(self.numbers)}"

@@ -120,7 +120,6 @@ def test_a_killed_server_loses_no_charge_that_was_told(
 
 
 def wait_for(is_true: Callable[[], bool]) -> None:
-    """Wait until something is so."""
     limit = time.monotonic() + 60
     while not is_true():
         assert time.monotonic() < limit
