@@ -11,7 +11,7 @@ from math import inf
 import torch
 
 from fedcel.data import Images, Splits, load_splits
-from fedcel.errors import DataError, NetError
+from fedcel.errors import DataError, NetError, PluginError
 from fedcel.federation import (
     ClientParts,
     ServerParts,
@@ -185,7 +185,7 @@ def build_terms(settings: Settings, threshold: float | None = None) -> tuple[Wei
 
     Raises:
         SettingsError: The options of a loss do not fit together.
-        PluginError: A user's loss cannot be built.
+        PluginError: A user's loss cannot be built, or has a metric of the other loss's.
     """
     splits = load_splits(settings.data, settings.clients, settings.seed)
     return bind_terms(settings, build_workspace_net(settings).net, splits, threshold)
@@ -215,6 +215,15 @@ def bind_terms(
     if (defence := settings.defence.bind(cut, settings)) is not None:
         name = settings.defence.name
         check_schedule(settings, "defence.name", name)
+        own_names = {*settings.defence.metric_ranges, *defence.metric_names}
+        if loss is not None and (
+            shared := own_names & {*options.metric_ranges, *loss.metric_names}
+        ):
+            raise PluginError(
+                f"cel.kind {options.kind!r} and defence.name {name!r} both report the metric "
+                f"{', '.join(sorted(shared))}, and a round keeps one number a name; rename it in "
+                "your own part"
+            )
         term = WeightedTerm(
             *("defence", defence, 0.0),
             purpose="defence",

@@ -226,7 +226,7 @@ def client_step(
     values = [weighted.loss(state.terms[weighted.name], batch, measure) for weighted in terms]
     joint, separate = potential, []
     for weighted, value in zip(terms, values, strict=True):
-        if weighted.rule.own_pass:
+        if weighted.rule.momentum is not None:
             separate.append((weighted, value.loss))
         else:
             joint = joint + value.loss

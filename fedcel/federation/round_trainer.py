@@ -107,6 +107,7 @@ class RoundTrainer:
         read_state: Callable[[int], State | None] = lambda client: None,
         at_once: int = 1,
         report_obstacle: Callable[[str], None] = lambda reason: None,
+        gradients: Mapping[int, Float[Tensor, " P"]] = {},
     ) -> None:
         """Plan the round.
 
@@ -116,6 +117,8 @@ class RoundTrainer:
             read_state: Returns what a client kept of earlier rounds, None before its first.
             at_once: Clients computed at once, at most.
             report_obstacle: Is called with the reason where clients cannot be computed at once.
+            gradients: Of clients whose gradient at the model is known already, for the control
+                variate.
 
         Raises:
             FedcelError: The settings are wrong.
@@ -125,6 +128,7 @@ class RoundTrainer:
         self.terms = weigh_terms(parts.terms(request.threshold), self.plan)
         self._trained = list_trained_parameters(parts.workspace().net)
         self._read_state, self._report_obstacle = read_state, report_obstacle
+        self._gradients = gradients
 
     def train(self) -> Iterator[ClientUpdate]:
         """Train the clients.
@@ -155,7 +159,10 @@ class RoundTrainer:
         """
         parts, request, variate = self.parts, self.request, None
         if self.plan.control != "none" and request.gradient is not None:
-            variate = request.gradient - compute_client_gradient(parts, request, client)
+            gradient = self._gradients.get(client)
+            if gradient is None:
+                gradient = compute_client_gradient(parts, request, client)
+            variate = request.gradient - gradient
         streams = parts.streams(client, request.round_number)
         noise = self.plan_client(client).noise(request.weights[client])
         return ClientRound(parts.images(client), streams, noise, state, variate)

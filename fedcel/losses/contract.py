@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 
@@ -21,6 +21,19 @@ HALF = slice(IMAGES // 2)  # of a client's images, in a batch
 _ROUNDS, _STEPS = 3, 2  # that a state is followed through
 _MOST_CLASSES = 3  # that occur in a batch
 _NOISE = 0.1  # sd between features and smashed data
+RESERVED_METRICS = frozenset(
+    {
+        "loss",
+        "clipped",
+        "update-information",
+        "num-examples",
+        "partition",
+        "server-round",
+        "state-round",
+        "state-start",
+    }
+)
+"""Numbers that every client reports of a round, besides the metrics of its losses."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +50,7 @@ class LossCase:
         shape: An image's, (C, H, W).
         least: Least value of the loss, 0 of a conditional entropy.
         shift_invariant: Whether one number that is added to all features changes nothing.
+        metric_names: Names of all metrics that the loss gave so far.
     """
 
     build: Callable[[], ClientLoss]
@@ -45,6 +59,7 @@ class LossCase:
     shape: tuple[int, ...] = (1, 1, 1)
     least: float = -inf
     shift_invariant: bool = True
+    metric_names: set[str] = field(default_factory=set, init=False)
 
     def refresh(self, state: State | None, batch: Batch, seed: int = 3) -> State:
         """Return the state that a round begins with, of a client that has the batch's features."""
@@ -57,6 +72,7 @@ class LossCase:
         term = require_term(self.build().loss(state, batch, measure))
         value = term.loss.item()
         require(not value < self.least, f"the loss must be {self.least:g} or more, is {value:g}")
+        self.metric_names.update(term.metrics)
         return term
 
     def update(self, state: State) -> State:
@@ -142,6 +158,11 @@ def require_term(term: object) -> Term:
     for name, value in term.metrics.items():
         is_scalar = isinstance(value, Tensor) and value.shape == ()
         require(is_scalar, f"{line} scalar tensors; {name!r} is {value!r:.60}")
+    reserved = sorted(term.metrics.keys() & RESERVED_METRICS)
+    require(
+        not reserved,
+        f"fedcel itself reports a metric {', '.join(reserved)}; choose another name",
+    )
     return term
 
 

@@ -28,15 +28,21 @@ class ClientLossTerm(LossTerm):
 
     Args:
         loss: The loss, whose states may be of other shapes for other clients.
+        metric_names: Names of its metrics, as far as they are known.
     """
 
-    def __init__(self, loss: ClientLoss) -> None:
-        self._loss = loss
+    def __init__(self, loss: ClientLoss, metric_names: frozenset[str] = frozenset()) -> None:
+        self._loss, self._metric_names = loss, metric_names
 
     @property
     def takes_stacks(self) -> bool:
         """Whether several clients are computed at once: no."""
         return False
+
+    @property
+    def metric_names(self) -> frozenset[str]:
+        """Names of its metrics, as far as they are known."""
+        return self._metric_names
 
     def refresh(
         self,
@@ -81,8 +87,8 @@ class ImportedCEL(SpreadCEL, RefreshedCEL, is_imported=True):
         fixed = {} if self.threshold == "none" else {"threshold": 1.0}
         # The penalty of the trial is nowhere flat.
         trial = self.model_copy(update=fixed), linear_penalty, *sizes
-        _check_loss(part, trial, features=sizes[0], classes=sizes[1], least=0.0)
-        return SeenFeatures(_guard_loss(part, loss), bound._cut.positions)
+        names = _check_loss(part, trial, features=sizes[0], classes=sizes[1], least=0.0)
+        return SeenFeatures(_guard_loss(part, loss, names), bound._cut.positions)
 
 
 @final
@@ -102,8 +108,8 @@ class ImportedDefence(Rival, is_imported=True):
         if not isinstance(defence, ClientLoss):
             return None
         part = plugins.PartName("defence.name", self.name, "check_defence")
-        _check_loss(part, (run, cut.image), features=cut.features, shape=cut.image)
-        return _guard_loss(part, defence)
+        names = _check_loss(part, (run, cut.image), features=cut.features, shape=cut.image)
+        return _guard_loss(part, defence, names)
 
     def _make(self, run: object, image: tuple[int, ...]) -> ClientLoss | Transform:
         part = plugins.PartName("defence.name", self.name, "check_defence or check_transform")
@@ -122,12 +128,17 @@ def _make_part(part: plugins.PartName, arguments: tuple[object, ...], kinds: Any
 
 
 @lru_cache(maxsize=16)
-def _check_loss(part: plugins.PartName, arguments: tuple[object, ...], **case: Any) -> None:
-    """Hold the loss that a user's object makes of these arguments to its contract."""
-    build = partial(_make_part, part, arguments, ClientLoss)
-    plugins.check_contract(part, LOSS_CHECKS, LossCase(build, **case))
+def _check_loss(
+    part: plugins.PartName, arguments: tuple[object, ...], **sizes: Any
+) -> frozenset[str]:
+    """Hold the loss that a user's object makes to its contract; return its metrics' names."""
+    case = LossCase(partial(_make_part, part, arguments, ClientLoss), **sizes)
+    plugins.check_contract(part, LOSS_CHECKS, case)
+    return frozenset(case.metric_names)
 
 
-def _guard_loss(part: plugins.PartName, loss: ClientLoss) -> ClientLossTerm:
+def _guard_loss(
+    part: plugins.PartName, loss: ClientLoss, metric_names: frozenset[str]
+) -> ClientLossTerm:
     """Return a user's loss as a term whose errors name it."""
-    return ClientLossTerm(plugins.guard_part(part, loss, **LOSS_RESULTS))
+    return ClientLossTerm(plugins.guard_part(part, loss, **LOSS_RESULTS), metric_names)

@@ -27,6 +27,11 @@ class LossTerm:
         """Whether several clients are computed at once; else K is 1."""
         return True
 
+    @property
+    def metric_names(self) -> frozenset[str]:
+        """Names of the metrics of a user's own loss; others declare their ranges."""
+        return frozenset()
+
     def refresh(
         self,
         state: State | None,
@@ -60,14 +65,13 @@ class GradientRule(NamedTuple):
     Attributes:
         clip: Largest norm of the weighted gradient at the features of one image; `task`: at those
             of a batch, the norm of the potential's gradient; None: there is none.
-        own_pass: Whether the term has a backward pass of its own, into the encoder only.
-        momentum: Of an own pass the share of the last step's in the running mean of the gradient
-            that the encoder follows; 0: it follows each step's own.
+        momentum: Share of the last step's in the running mean of the gradient that the encoder
+            follows, in a backward pass of its own, into the encoder only; 0: it follows each
+            step's own. None: along with the cross-entropy, in one backward pass.
     """
 
     clip: float | Literal["task"] | None = None
-    own_pass: bool = False
-    momentum: float = 0.0
+    momentum: float | None = None
 
     def bound(
         self, gradient: Float[Tensor, "K B D"], task: Float[Tensor, "K B D"] | None
@@ -87,7 +91,7 @@ class GradientRule(NamedTuple):
 
 
 JOINT = GradientRule()
-"""Along with the cross-entropy, in one backward pass."""
+"""Unbounded, along with the cross-entropy."""
 
 
 class WeightedTerm(NamedTuple):

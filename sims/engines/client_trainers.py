@@ -95,13 +95,17 @@ class LocalTrainer:
     ) -> None:
         self._parts, self._states = parts, ClientStates(folder)
         self._report_obstacle, self.at_once = report_obstacle, at_once
+        self._gradients: tuple[int, dict[int, torch.Tensor]] = 0, {}
         if at_once > 1 and (reason := name_obstacle(parts.terms(None))):
             self._train_one_by_one(reason)
 
     def compute_gradients(self, request: RoundRequest) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yield each client and its mean gradient at the model."""
+        """Yield each client and its mean gradient at the model; the round's training uses it."""
+        self._gradients = request.round_number, {}
         for client in request.weights:
-            yield client, compute_client_gradient(self._parts, request, client)
+            gradient = compute_client_gradient(self._parts, request, client)
+            self._gradients[1][client] = gradient
+            yield client, gradient
 
     def train(self, request: RoundRequest) -> Iterator[ClientUpdate]:
         """Yield each client's update; its state is kept for its next round."""
@@ -112,12 +116,15 @@ class LocalTrainer:
             starts[client] = self._states.load_state(client, request)
             return starts[client].state
 
+        computed_in, gradients = self._gradients
+        self._gradients = 0, {}
         trainer = RoundTrainer(
             self._parts,
             request,
             read_state=read_state,
             at_once=self.at_once,
             report_obstacle=self._train_one_by_one,
+            gradients=gradients if computed_in == request.round_number else {},
         )
         number, is_noisy = request.round_number, self._parts.update.noise > 0
         for client, update in zip(request.weights, trainer.train(), strict=True):

@@ -175,8 +175,7 @@ class CEL(Kind, LossTerm, table="cel"):
         """Path of its gradient to the parameters."""
         return GradientRule(
             clip=None if self.clip == "none" else self.clip,
-            own_pass=self.momentum != "none",
-            momentum=0.0 if self.momentum == "none" else self.momentum,
+            momentum=None if self.momentum == "none" else self.momentum,
         )
 
     @property
@@ -249,6 +248,11 @@ class SeenFeatures(LossTerm):
     def takes_stacks(self) -> bool:
         """Whether several clients are computed at once."""
         return self.term.takes_stacks
+
+    @property
+    def metric_names(self) -> frozenset[str]:
+        """Names of the metrics of a user's own loss."""
+        return self.term.metric_names
 
     def refresh(
         self,

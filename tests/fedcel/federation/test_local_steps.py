@@ -371,8 +371,8 @@ def test_two_backward_passes_are_one(attention: Attention, clip: float | None) -
     cel = single(Gated(penalty="linear", attention=attention), 3, 6)
     defence = defend(bind_rival(NoPeek()), 0.2)
     first, second = (
-        train_by([weigh_cel(cel, GradientRule(clip, own_pass)), defence])
-        for own_pass in (False, True)
+        train_by([weigh_cel(cel, GradientRule(clip, momentum)), defence])
+        for momentum in (None, 0.0)
     )
     assert first.delta.dtype == torch.float64
     torch.testing.assert_close(second.model, first.model, rtol=0, atol=1e-12)
@@ -393,7 +393,7 @@ class Alternating(ClientLoss):
 @pytest.mark.parametrize("momentum", [0.0, 0.8])
 def test_the_encoder_follows_the_mean_of_the_losses_gradient(momentum: float) -> None:
     """Autograd by hand: the mean starts with the first step; the head has its own gradient."""
-    update = train_by([weigh_cel(Alternating(), GradientRule(own_pass=True, momentum=momentum))])
+    update = train_by([weigh_cel(Alternating(), GradientRule(momentum=momentum))])
     settings = Mlp(features=6, width=9, noise=0.1)
     net = build_net(settings, (1, 4, 4), 3, make_generator(0, "net")).double()
     x, y = data()

@@ -6,9 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedcel.check_parts import build_parts
 from fedcel.errors import FailedError, PluginError
+from fedcel.federation import record_names
+from fedcel.federation.local_steps import _SUMMARIES
 from fedcel.losses import Batch, ClientLoss
-from fedcel.losses.cel import CutShape, FeatureBatches, Plain, State, Term
+from fedcel.losses.cel import CEL, CutShape, FeatureBatches, Plain, State, Term
+from fedcel.losses.contract import RESERVED_METRICS
+from fedcel.losses.defences.rival import Rival
 from fedcel.settings import Settings, parse_settings
 from tests.fedcel.losses.single import options, single
 
@@ -45,6 +50,22 @@ Flat = change_loss(lambda term, z, y: term._replace(loss=term.loss.detach()))
 Random = change_loss(lambda term, z, y: Term(term.loss * torch.rand(()), {}))
 Negative = change_loss(lambda term, z, y: term._replace(loss=term.loss - 9))
 Hiding = change_loss(lambda term, z, y: Spread().plain.loss({}, z.nan_to_num(), y, False))
+
+
+def name_metric(name: str) -> type[Spread]:
+    """Return a loss that holds the contract, and measures something under a name."""
+
+    def rename(term: Term, z: Tensor, y: Tensor) -> Term:
+        return term._replace(metrics={name: term.loss.detach()} if term.metrics else {})
+
+    return change_loss(rename)
+
+
+Counting = name_metric("clipped")
+Renumbering = name_metric("num-examples")
+OwnSpread = Spread
+Distances = name_metric("distance-correlation")
+OwnMetric = name_metric("mine")
 
 
 class Shuffling(Spread):
@@ -137,6 +158,8 @@ BROKEN = {
     "Hiding": "of NaN the loss must not be finite",
     "Changing": "`loss` must leave the state as it is; it changed 'count'",
     "Forgetting": "`update` must return the state, .* it returned NoneType",
+    "Counting": "fedcel itself reports a metric clipped; choose another name",
+    "Renumbering": "fedcel itself reports a metric num-examples",
 }
 
 
@@ -266,3 +289,32 @@ def test_a_defence_is_held_to_its_contract() -> None:
         with pytest.raises(PluginError, match=f"defence.name .*:{name}' breaks .*{line}"):
             make(name)
     assert make("Squares") is not None
+
+
+def test_the_names_that_fedcel_reports_are_reserved() -> None:
+    """What a round's step, summary and message add to the metrics of the losses."""
+    of_messages = {"EXAMPLES", "PARTITION", "ROUND", "STATE_ROUND", "STATE_START"}
+    names = {getattr(record_names, name) for name in of_messages}
+    assert {*_SUMMARIES, *names} == RESERVED_METRICS
+
+
+@pytest.mark.parametrize(
+    ("cel", "defence"),
+    [("Distances", "nopeek"), ("plain", "OwnSpread"), ("OwnMetric", "OwnMetric")],
+)
+def test_two_losses_share_no_metric(cel: str, defence: str) -> None:
+    """One would replace the other's number in silence; each by itself is taken."""
+    cel, defence = (f"{__name__}:{name}" if name in globals() else name for name in (cel, defence))
+    raw = {"cel.kind": cel, "defence.name": defence, "net.noise": 0.3, "chain.scope": "full"}
+    with pytest.raises(PluginError, match=r"both report the metric [-\w]+, .* rename it"):
+        build_parts(parse_settings(raw))
+    for other in ({"cel.kind": "none"}, {"defence.name": "none"}):
+        build_parts(parse_settings(raw, other))
+
+
+def test_losses_of_the_project_share_no_metric() -> None:
+    """And none has a reserved name."""
+    of_losses = {name for kind in CEL.kinds.values() for name in kind.metric_ranges}
+    of_defences = {name for kind in Rival.kinds.values() for name in kind.metric_ranges}
+    assert not of_losses & of_defences
+    assert not (of_losses | of_defences) & RESERVED_METRICS

@@ -443,12 +443,12 @@ def test_several_clients_are_each_of_them(clip: float | None) -> None:
 
 RULES = {
     "joint": (JOINT, JOINT),
-    "own passes": (GradientRule(own_pass=True), GradientRule(own_pass=True)),
-    "means": (GradientRule(own_pass=True, momentum=0.5), GradientRule(own_pass=True, momentum=0.9)),
-    "a mean and none": (GradientRule(own_pass=True, momentum=0.7), GradientRule(own_pass=True)),
-    "none and a mean": (GradientRule(own_pass=True), GradientRule(own_pass=True, momentum=0.7)),
-    "a mean and joint": (GradientRule(own_pass=True, momentum=0.7), JOINT),
-    "joint and a mean": (JOINT, GradientRule(own_pass=True, momentum=0.7)),
+    "own passes": (GradientRule(momentum=0.0), GradientRule(momentum=0.0)),
+    "means": (GradientRule(momentum=0.5), GradientRule(momentum=0.9)),
+    "a mean and none": (GradientRule(momentum=0.7), GradientRule(momentum=0.0)),
+    "none and a mean": (GradientRule(momentum=0.0), GradientRule(momentum=0.7)),
+    "a mean and joint": (GradientRule(momentum=0.7), JOINT),
+    "joint and a mean": (JOINT, GradientRule(momentum=0.7)),
 }
 """How the gradients of two terms reach the parameters."""
 
@@ -524,7 +524,7 @@ def test_a_pass_of_its_own_reaches_the_encoder_alone() -> None:
 
     gradients = {}
     own = batch()
-    for case, rule in (("none", None), ("joint", JOINT), ("own", GradientRule(own_pass=True))):
+    for case, rule in (("none", None), ("joint", JOINT), ("own", GradientRule(momentum=0.0))):
         terms = [] if rule is None else [of_defence(Confident(), 1.0, rule)]
         before = nets.vectors.clone()
         z = nets.encode(own.x)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -12,10 +13,15 @@ import torch
 from fedcel.errors import DataError, SettingsError
 from fedcel.federation import (
     RoundRequest,
+    RoundTrainer,
+    add_mean_gradient,
     begin_round,
     compute_client_gradient,
+    finish_round,
     init_server_state,
+    round_trainer,
 )
+from fedcel.federation.local_steps import compute_full_gradient
 from fedcel.files import read_json
 from fedcel.run_parts import (
     build_client_nets,
@@ -50,6 +56,34 @@ def test_gradients_come_in_order_and_errors_by_name(tmp_path: Path) -> None:
         alone = compute_client_gradient(build_client_parts(s), request, client)
         assert torch.equal(gradient, alone)
     assert not torch.equal(gradients[0][1], gradients[1][1])
+
+
+def test_a_gradient_of_the_control_variate_is_computed_once(tmp_path: Path) -> None:
+    """A client and round; the updates are those of a trainer that computes it again."""
+    s = parse_settings(
+        {
+            "clients": 3,
+            "local.control": "fresh",
+            "local.steps": 2,
+            "chain.burn-in": 0.0,
+            "chain.scope": "full",
+        }
+    )
+    examples = {client: len(select_client_images(s, client).y) for client in range(3)}
+    parts, trainer = build_client_parts(s), LocalTrainer(build_client_parts(s), tmp_path / "one")
+    state = init_server_state(build_workspace_net(s).vector)
+    for _ in range(2):
+        with patch.object(
+            round_trainer, "compute_full_gradient", wraps=compute_full_gradient
+        ) as computed:
+            request = begin_round(build_server_parts(s), state, examples)
+            request = add_mean_gradient(request, dict(trainer.compute_gradients(request)))
+            updates = list(trainer.train(request))
+        assert computed.call_count == 3
+        again = list(RoundTrainer(parts, request).train())
+        for update, expected in zip(updates, again, strict=True):
+            assert torch.equal(update.delta, expected.delta)
+        state = finish_round(build_server_parts(s), state, request, updates, cut=0)[0]
 
 
 def test_noisy_updates_always_leave_a_state(tmp_path: Path) -> None:
