@@ -13,6 +13,7 @@ from fedcel.nets.cut import apply_noise as apply_noise
 from fedcel.nets.cut import whiten_features as whiten_features
 from fedcel.nets.device import CPU as CPU
 from fedcel.nets.device import fastest_device as fastest_device
+from fedcel.nets.device import has_convolutions as has_convolutions
 from fedcel.nets.encode_images import Encoder as Encoder
 from fedcel.nets.encode_images import as_module as as_module
 from fedcel.nets.encode_images import call_encoder as call_encoder

@@ -22,5 +22,16 @@ def fastest_device(net: nn.Module) -> torch.device:
         PyTorch's GPU for a net with convolutions, else the processor. `CUDA_VISIBLE_DEVICES=` in
         the environment hides a GPU.
     """
-    convolves = any(isinstance(layer, CONVOLUTIONS) for layer in net.modules())
-    return torch.device("cuda") if convolves and torch.cuda.is_available() else CPU
+    return torch.device("cuda") if has_convolutions(net) and torch.cuda.is_available() else CPU
+
+
+def has_convolutions(net: nn.Module) -> bool:
+    """Whether a layer of a net convolves.
+
+    Args:
+        net: The net.
+
+    Returns:
+        True for a convolution of 1 to 3 dimensions, or a transposed one of 2.
+    """
+    return any(isinstance(layer, CONVOLUTIONS) for layer in net.modules())

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from difflib import get_close_matches
-from math import prod
+from math import log, prod
 from pathlib import Path
 from typing import ClassVar, Literal, cast
 
@@ -86,7 +86,7 @@ class LibraryNet(NetSettings, prefixes=LIBRARIES):
             cut = tuple(encoder.eval()(images).shape[1:])
         if self.frozen == "encoder":
             freeze(encoder)
-        axis = find_channels(cut)
+        axis = find_channels(cut, shape[1] / shape[2])
         if self.features == 0:
             halves = (
                 nn.Sequential(normalise, encoder, nn.Flatten()),
@@ -173,13 +173,16 @@ class RestoredChannels(nn.Module):
         return x.reshape(len(x), *self.moved).movedim(1, self.axis + 1)
 
 
-def find_channels(shape: tuple[int, ...]) -> int:
+def find_channels(shape: tuple[int, ...], aspect: float) -> int:
     """Find the axis of the channels in the shape of one image's features.
 
-    Maps are square: (C, H, W) or (H, W, C). Transformers give (tokens, C).
+    Maps are (C, H, W) or (H, W, C), whichever H / W is nearer to the images' own, `aspect`; the
+    first where both are. Transformers give (tokens, C).
     """
-    is_last = len(shape) == 2 or (len(shape) == 3 and shape[0] == shape[1] != shape[2])
-    return len(shape) - 1 if is_last else 0
+    if len(shape) != 3:
+        return 1 if len(shape) == 2 else 0
+    first, last = (abs(log(height / width / aspect)) for height, width in (shape[1:], shape[:2]))
+    return 2 if last < first else 0
 
 
 def make_model(name: str, classes: int | None = None) -> nn.Module:
@@ -257,7 +260,7 @@ def load_weights(model: nn.Module, path: str | Path, classes: int | None = None)
         name
         for name in state.keys() & tensors.keys()
         if state[name].shape != tensors[name].shape
-        and state[name].shape[0] == classes
+        and state[name].shape[:1] == (classes,)
         and state[name].shape[1:] == tensors[name].shape[1:]
     }
     others = {name: state[name] if name in of_answer else tensors[name] for name in tensors}

@@ -3,9 +3,7 @@
 import os
 from typing import Literal, NamedTuple
 
-from torch import nn
-
-from fedcel.nets import CPU, fastest_device
+from fedcel.nets import CPU, fastest_device, has_convolutions
 from fedcel.run_parts import (
     build_workspace_net,
     count_clients_at_once,
@@ -22,7 +20,6 @@ LARGEST_DEVICE_NET = 2**20
 """The same on a GPU, whose grouped convolutions of large nets are slow."""
 LARGEST_CONVOLVED = 8 * 8
 """Pixels of an image above which convolutions of several clients at once take longer."""
-CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d)
 
 
 class EngineChoice(NamedTuple):
@@ -61,6 +58,7 @@ def choose_clients_at_once(settings: Settings) -> int:
     if fastest_device(flat.net) != CPU:
         return 1 if len(flat.vector) > LARGEST_DEVICE_NET else fitting
     pixels = select_client_images(settings, 0).x.shape[-2:].numel()
-    convolves = any(isinstance(layer, CONVOLUTIONS) for layer in flat.net.modules())
-    is_slower = len(flat.vector) > LARGEST_NET or (convolves and pixels > LARGEST_CONVOLVED)
+    is_slower = len(flat.vector) > LARGEST_NET or (
+        has_convolutions(flat.net) and pixels > LARGEST_CONVOLVED
+    )
     return 1 if is_slower else fitting

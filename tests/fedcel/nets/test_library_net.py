@@ -10,7 +10,14 @@ from torch import nn
 
 from fedcel.errors import NetError
 from fedcel.nets import FlatNet, NetSettings, SplitNet, build_net
-from fedcel.nets.library_net import Normalise, find_channels, find_normalisation, measure_statistics
+from fedcel.nets.library_net import (
+    Normalise,
+    find_channels,
+    find_normalisation,
+    load_weights,
+    make_model,
+    measure_statistics,
+)
 
 models = pytest.importorskip("torchvision").models
 NAME = "torchvision:shufflenet_v2_x0_5"
@@ -97,12 +104,38 @@ def test_a_new_last_layer_for_other_classes(files: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "axis"),
-    [((64,), 0), ((197, 768), 1), ((8, 4, 4), 0), ((4, 4, 8), 2), ((4, 4, 4), 0)],
+    ("shape", "aspect", "axis"),
+    [
+        ((64,), 1.0, 0),
+        ((197, 768), 1.0, 1),
+        ((8, 4, 4), 1.0, 0),
+        ((4, 4, 8), 1.0, 2),
+        ((4, 4, 4), 1.0, 0),
+        ((8, 8, 4), 2.0, 0),
+        ((8, 4, 4), 2.0, 2),
+        ((7, 12, 5), 7 / 12, 2),
+        ((64, 7, 5), 4 / 3, 0),
+    ],
 )
-def test_axis_of_the_channels(shape: tuple[int, ...], axis: int) -> None:
-    """Vectors, tokens, maps with channels first and last."""
-    assert find_channels(shape) == axis
+def test_axis_of_the_channels(shape: tuple[int, ...], aspect: float, axis: int) -> None:
+    """Vectors, tokens, maps with channels first and last, of square and of high images."""
+    assert find_channels(shape, aspect) == axis
+
+
+def test_counters_of_one_value_are_loaded(trained: nn.Module, tmp_path: Path) -> None:
+    """Older files hold `num_batches_tracked` in a vector of one value, also beside one class."""
+    state = trained.state_dict()
+    counters = {name for name in state if name.endswith("num_batches_tracked")}
+    assert counters
+    torch.save(
+        {name: t.reshape(1) if name in counters else t for name, t in state.items()},
+        tmp_path / "old.pth",
+    )
+    fresh = make_model(NAME, 10)
+    for classes in (10, 1, None):
+        load_weights(fresh, tmp_path / "old.pth", classes)
+        for name, tensor in fresh.state_dict().items():
+            assert torch.equal(tensor, state[name])
 
 
 @pytest.mark.parametrize("name", ["timm:resnet18", "timm:efficientnet_lite0"])
