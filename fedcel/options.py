@@ -100,11 +100,12 @@ class Options(BaseModel):
             return raw
         table = dict(raw)
         for name, part in cls.list_parts():
-            if isinstance(table.get(name), Kind):
+            spelling = next((key for key in table if to_kebab(key) == name), name)
+            if isinstance(table.get(spelling), Kind):
                 continue
             keys = part.list_keys()
-            spellings = {to_kebab(key): key for key in table if to_kebab(key) in keys}
-            table[name] = {key: table.pop(spelling) for key, spelling in spellings.items()}
+            gathered = {to_kebab(key): key for key in table if to_kebab(key) in keys}
+            table[name] = {key: table.pop(given_key) for key, given_key in gathered.items()}
         return table
 
     @model_validator(mode="after")
@@ -162,6 +163,8 @@ class Kind(Options):
         selector: Key that names the kind; its default is that of the base class.
         shares_table: Whether the keys stand in the table of the object that holds the part.
         kinds: Class of each kind, by its name.
+        idle_keys: Keys of the family that have no effect in this kind, which takes their defaults
+            only.
     """
 
     family: ClassVar[type["Kind"]]
@@ -169,6 +172,7 @@ class Kind(Options):
     selector: ClassVar[str]
     shares_table: ClassVar[bool] = False
     kinds: ClassVar[dict[str, type[Any]]]
+    idle_keys: ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(
         cls,

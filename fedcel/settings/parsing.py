@@ -122,7 +122,7 @@ def merge_layers(*layers: Mapping[str, object]) -> dict[str, Scalar]:
 def drop_foreign_keys(
     flat: Mapping[str, Scalar], selecting: Mapping[str, Scalar]
 ) -> dict[str, Scalar]:
-    """Drop the keys that the selected kinds do not have, and other kinds do.
+    """Drop the keys that the selected kinds do not have or use, and other kinds do.
 
     Args:
         flat: Values by dotted key.
@@ -138,7 +138,7 @@ def drop_foreign_keys(
             kind = family.find_kind(name)
         except SettingsError:
             continue  # is refused where it is parsed
-        allowed = {str(field.alias) for field in kind.model_fields.values()}
+        allowed = {str(field.alias) for field in kind.model_fields.values()} - kind.idle_keys
         foreign |= {f"{family.table}.{key}" for key in family.list_keys().keys() - allowed}
     return {key: value for key, value in flat.items() if key not in foreign}
 

@@ -183,9 +183,7 @@ def _list_requirements(settings: Settings) -> Iterator[Requirement]:
         yield ask("strategy.gain", (1,), arguments)
         yield ask("strategy.max-norm", ("none",), arguments)
         yield ask("strategy.aggregation", ("mean",), arguments)
-        if settings.cel.kind != "none":
-            steered = "the server then sends no threshold and no weight"
-            yield ask("cel.target", ("none",), steered)
+        yield ask("cel.target", ("none",), "the server then sends no threshold and no weight")
     if strategy.aggregation != "mean":
         ask = partial(
             Requirement,
@@ -291,7 +289,7 @@ def _find_round_conflicts(settings: Settings) -> Iterator[str]:
             f"{OWN_STRATEGY!r} does not check norms; set engine to 'ray'"
         )
     followed = burn_in - math.ceil(round(cel.ramp * rounds, 9))
-    moves_threshold = cel.kind != "none" and cel.schedule != "target" and cel.target == "accuracy"
+    moves_threshold = cel.schedule != "target" and cel.target == "accuracy"
     if moves_threshold and followed < MIN_FOLLOWED_ROUNDS:
         yield (
             f"cel.target is 'accuracy', {followed} rounds lie between cel.ramp's end and burn-in, "

@@ -7,6 +7,8 @@ from pydantic import Field
 
 from fedcel.errors import SettingsError
 from fedcel.options import Kind, Options, Positive
+from fedcel.posterior import LocalSettings
+from fedcel.posterior.schedule import ConstantStepSize
 from fedcel.settings import drop_foreign_keys, dump_settings, merge_layers, parse_settings
 
 
@@ -38,6 +40,12 @@ class Table(Options):
     partition: Partition = Even()
 
 
+class LongNamed(Options):
+    """Owner whose part has a name that TOML spells otherwise."""
+
+    data_split: Partition = Even()
+
+
 def test_the_selected_kind_is_built_from_the_owners_table() -> None:
     """And is written back into it."""
     raw = {"train": 3, "partition": "dirichlet", "alpha": 2.0}
@@ -48,6 +56,15 @@ def test_the_selected_kind_is_built_from_the_owners_table() -> None:
     assert Table.model_validate({}) == Table()
     own = Table.model_validate({"partition": "mine:deal"}).partition
     assert isinstance(own, OwnPartition) and own.kind_name == "mine:deal"
+
+
+def test_a_part_is_given_by_either_spelling_of_its_name() -> None:
+    """In Python's and in TOML's, as an object; or by its keys."""
+    part = Skewed(alpha=2.0)
+    by_name, by_alias = LongNamed(data_split=part), LongNamed.model_validate({"data-split": part})
+    by_keys = LongNamed.model_validate({"partition": "dirichlet", "alpha": 2.0})
+    assert by_name.data_split == by_alias.data_split == by_keys.data_split == part
+    assert LocalSettings(step_size=ConstantStepSize(rate=0.5)).step_size.rate == 0.5
 
 
 @pytest.mark.parametrize(

@@ -290,14 +290,23 @@ class NoCEL(CEL):
 
     kind: Literal["none"] = "none"
 
+    idle_keys: ClassVar[frozenset[str]] = frozenset({"target", "goal"})
+
     def check_rules(self) -> None:
-        """Refuse a weight that follows a goal where there is no loss that it is of."""
+        """Refuse what follows a goal where there is no loss."""
         if self.schedule == "target":
             raise SettingsError(
                 "cel.schedule is 'target', cel.kind 'none': gamma is of a conditional entropy "
                 "loss, and there is none; set cel.kind to 'cluster' or another, or cel.schedule to "
                 "'ramp'"
             )
+        for key in sorted(self.idle_keys):
+            if (value := getattr(self, key)) != type(self).model_fields[key].default:
+                raise SettingsError(
+                    f"cel.{key} is {value!r}, cel.kind 'none': a goal is of a conditional entropy "
+                    f"loss, and there is none; remove cel.{key}, or set cel.kind to 'cluster' or "
+                    "another"
+                )
 
     def bind(self, cut: CutShape) -> None:
         """Return no loss."""

@@ -48,7 +48,7 @@ def init_control(cel: CEL, cut: CutShape) -> GoalControl | None:
     Returns:
         The control, None where nothing follows a goal.
     """
-    if cel.kind == "none" or cel.target == "none":
+    if cel.target == "none":
         return None
     if cel.schedule == "target":
         return GoalControl("weight", FIRST_SHARE)

@@ -3,7 +3,7 @@
 import pytest
 
 from fedcel.errors import SettingsError
-from fedcel.settings import parse_settings
+from fedcel.settings import dump_settings, parse_settings
 
 STOCK = {
     "strategy.name": "flwr.serverapp.strategy:FedAvg",
@@ -128,6 +128,16 @@ def test_what_the_server_cannot_steer_is_refused(raw: dict[str, object], message
         parse_settings(raw)
     if "strategy.upload" not in raw:
         parse_settings(raw, {"cel.kind": "none"})
+
+
+@pytest.mark.parametrize("goal", [{"cel.target": "spread"}, {"cel.goal": 0.5}])
+def test_without_a_loss_a_goal_is_refused(goal: dict[str, object]) -> None:
+    """In the layer that has no loss, and in later ones; an earlier one's is dropped."""
+    for layers in ([{"cel.kind": "none"} | goal], [{"cel.kind": "none"}, goal], [goal]):
+        with pytest.raises(SettingsError, match="cel.kind 'none': a goal is of a conditional"):
+            parse_settings(*layers)
+    settings = parse_settings(STEERED | goal, {"cel.kind": "none"})
+    assert parse_settings(dump_settings(settings)) == settings
 
 
 @pytest.mark.parametrize(

@@ -137,8 +137,7 @@ def test_it_starts_at_the_tau_of_the_penalty_or_at_the_least_gamma() -> None:
     both = log.model_copy(update={"schedule": "target"})
     assert init_control(both, CUT) == weight(FIRST_SHARE)
     assert init_control(options(kind="plain"), CUT) is None
-    assert init_control(options(target="spread"), CUT) is None
-    assert init_control(WEIGHTS["accuracy"].model_copy(update={"kind": "none"}), CUT) is None
+    assert init_control(options(), CUT) is None
 
 
 def test_a_loss_that_measures_no_spread_is_named() -> None:
