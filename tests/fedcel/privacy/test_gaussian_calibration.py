@@ -1,14 +1,21 @@
 """The Gaussian calibration against its closed form, another library, and the classical bound."""
 
 from math import inf, log, nan, sqrt
+from random import Random
 
 import pytest
 from dp_accounting.gaussian_mechanism import get_sigma_gaussian
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mpmath import exp, mpf, ncdf, workdps
 from scipy.stats import norm
 
-from fedcel.privacy.gaussian_calibration import SLACK, calibrate_sigma, smallest_delta
+from fedcel.privacy.gaussian_calibration import (
+    SLACK,
+    calibrate_sigma,
+    least_epsilon,
+    smallest_delta,
+)
 
 
 @settings(deadline=None, max_examples=200)
@@ -18,6 +25,30 @@ def test_the_closed_form_gives_delta_back(epsilon: float, delta: float, bound: f
     sigma = calibrate_sigma(epsilon, delta, bound)
     assert smallest_delta(epsilon, sigma, bound) <= delta
     assert smallest_delta(epsilon, sigma / SLACK**2, bound) >= delta
+
+
+def exact_delta(epsilon: float, sigma: float, sensitivity: float) -> mpf:
+    """Compute theorem 8 with 80 digits."""
+    ratio = mpf(sensitivity) / mpf(sigma)
+    shift, tail = ratio / 2, mpf(epsilon) / ratio
+    return ncdf(shift - tail) - exp(mpf(epsilon)) * ncdf(-shift - tail)
+
+
+def test_the_delta_never_exceeds_the_asked() -> None:
+    """In 300 cases, with 80 digits: calibrated by sigma, by epsilon, and as stated."""
+    rng = Random(5)
+    with workdps(80):
+        for case in range(300):
+            epsilon = 10 ** rng.uniform(-6, 12.6 if case % 2 else 3)
+            delta = 10 ** (rng.uniform(-300, -12) if case % 3 else rng.uniform(-12, -0.001))
+            bound = 10 ** rng.uniform(-3, 3)
+            sigma = calibrate_sigma(epsilon, delta, bound)
+            assert exact_delta(epsilon, sigma, bound) <= delta
+            least = exact_delta(epsilon, sigma / SLACK**2, bound)
+            assert least >= delta * 0.99
+            assert smallest_delta(epsilon, sigma, bound) >= exact_delta(epsilon, sigma, bound)
+            shift = 10 ** rng.uniform(-6, 5)
+            assert exact_delta(least_epsilon(delta, shift), 1.0, shift) <= delta
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
