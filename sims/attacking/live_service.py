@@ -187,9 +187,10 @@ def split_budget(
             )
     test = run.splits.test
     count = min(attack_settings.targets or len(test.y), affordable // 2, len(test.y))
-    x, y = (part[: affordable - count] for part in select_auxiliary(run, attack_settings))
-    print_line(f"{affordable} answers can be paid: {count} targets, {len(y)} own images")
-    return Images(test.x[:count], test.y[:count]), Images(x, y)
+    auxiliary = select_auxiliary(run, attack_settings)
+    auxiliary = type(auxiliary)(*(part[: affordable - count] for part in auxiliary))
+    print_line(f"{affordable} answers can be paid: {count} targets, {len(auxiliary.y)} own images")
+    return Images(test.x[:count], test.y[:count]), auxiliary
 
 
 def row_identity(row: LiveRow) -> tuple[object, ...]:

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from fedcel.attacks import OtherClasses
 from fedcel.errors import RunError, ServiceError, SettingsError
 from fedcel.privacy.ledger import MICRO, Ledger
 from fedcel.runs import run_folder
 from fedcel.settings import AttackSettings, Scalar, parse_settings
-from sims.attacking.live_service import ServiceAddress, attack_service
+from sims.attacking.live_service import ServiceAddress, attack_service, split_budget
 from sims.engines.simulate import simulate
 from tests.clients.serving import Running, made_run, running
 
@@ -59,6 +60,20 @@ def test_the_attack_pays_each_image_once_and_stays_within_its_budget(
             assert row["targets"] == 30 and row["candidates"] == 30
             assert 0 <= float(str(row["accuracy"])) <= 1 and row["attack"] == "logit-inversion"
         assert json.loads((folder / "live.json").read_text()) == rows
+
+
+def test_own_images_of_other_classes_measure_no_label_accuracy(tmp_path: Path) -> None:
+    """As elsewhere: a classifier of other classes says nothing about the targets'."""
+    folder = tmp_path / "run"
+    simulate(parse_settings(QUICK | {"data.held-out-classes": 3, "rounds": 1}), folder)
+    run = run_folder.read_run(folder)
+    targets, own = split_budget(run, HOW, 60)
+    assert isinstance(own, OtherClasses) and len(own.y) == len(targets.y) == 30
+    with paying(tmp_path / "service", folder, 40) as service:
+        (row,) = attack_service(
+            folder, ServiceAddress(service.url, service.key), HOW.model_copy(update={"seeds": 1})
+        )
+    assert row.label_accuracy is None and row.mse is not None
 
 
 @contextmanager
