@@ -12,6 +12,10 @@ from fedcel.files import lock_file
 
 MARK_BYTES = 16
 """Bytes of a message's fingerprint that are kept."""
+UNKNOWN_GROUP = "unknown"
+"""Group of messages whose line was cut off: they may be of any, and are charged to each."""
+TORN = b"torn"
+"""Word behind a line that was cut off, before the bits that it is charged."""
 
 
 GroupBasis = Literal["caller", "alone", "repeat", "encoded-anew"]
@@ -59,6 +63,10 @@ class SentMessages:
     A restart and other processes on the same file forget nothing. It holds fingerprints under the
     device's key: who reads it learns no image. RunError where the file is damaged.
 
+    A last line that was cut off, as by a loss of power, counts as a message that left, though it
+    most likely did not: of the most bits that a message of the file or the next one has, and of
+    every group. It is counted when the next message is.
+
     Args:
         path: The file, made where there is none; None: remembered as long as the process lives.
     """
@@ -69,6 +77,8 @@ class SentMessages:
         self._marks: dict[str, str] = {}
         self._groups: dict[str, GroupTotal] = {}
         self._offset = 0
+        self._is_torn = False
+        self._largest_bits = 0.0
         self.total_bits = 0.0
         """Bits that all messages together may tell, at most."""
         if path:
@@ -86,7 +96,7 @@ class SentMessages:
 
     def total_of(self, group: bytes) -> GroupTotal:
         """Return what the messages of a group may have told together."""
-        return self._groups.get(group[:MARK_BYTES].hex(), GroupTotal(0, 0.0))
+        return self._total_of(group[:MARK_BYTES].hex())
 
     def add(
         self,
@@ -116,9 +126,12 @@ class SentMessages:
         with self._lock, nullcontext() if self._path is None else lock_file(self._path) as file:
             if file is not None:
                 self._read_new_lines(file)
+                if self._is_torn:
+                    charged = max(self._largest_bits, bits)
+                    self._append(file, b" %s %a" % (TORN, charged))
             if mark in self._marks:
                 return
-            total = self._groups.get(name, GroupTotal(0, 0.0))
+            total = self._total_of(name)
             if self.total_bits + bits > limit:
                 raise LeakLimitError(
                     f"this message would be number {len(self) + 1}, of up to {bits:.3f} bits, "
@@ -134,22 +147,37 @@ class SentMessages:
                 self._remember(mark, bits, name)
                 return
             line = f"{mark} {bits!r}" if name == mark else f"{mark} {bits!r} {name}"
-            file.write(f"{line}\n".encode())
-            file.flush()
-            os.fsync(file.fileno())
-            self._read_new_lines(file)  # counted once it is on the disk, never before
+            self._append(file, line.encode())
+
+    def _append(self, file: IO[bytes], line: bytes) -> None:
+        """Write the rest of a line; it is counted once it is on the disk, never before."""
+        file.write(line + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+        self._read_new_lines(file)
+
+    def _total_of(self, group: str) -> GroupTotal:
+        """Return the total of a group, with the messages that may be of any."""
+        totals = [self._groups.get(name, GroupTotal(0, 0.0)) for name in (group, UNKNOWN_GROUP)]
+        return GroupTotal(sum(t.messages for t in totals), sum(t.bits for t in totals))
 
     def _remember(self, mark: str, bits: float, group: str) -> None:
         self._marks[mark] = group
         total = self._groups.get(group, GroupTotal(0, 0.0))
         self._groups[group] = GroupTotal(total.messages + 1, total.bits + bits)
         self.total_bits += bits
+        self._largest_bits = max(self._largest_bits, bits)
 
     def _read_new_lines(self, file: IO[bytes]) -> None:
         """Read what was written since the last time, by any process."""
         file.seek(self._offset)
-        for line in file.read().splitlines():
+        lines, newline, remainder = file.read().rpartition(b"\n")
+        for line in lines.splitlines():
             try:
+                *words, last = line.split()
+                if words[-1:] == [TORN]:
+                    self._remember(f"torn {len(self)}", float(last), UNKNOWN_GROUP)
+                    continue
                 mark, bits, *group = line.decode().split()
                 (name,) = group or [mark]  # a message that is alone has no third word
                 bytes.fromhex(name)
@@ -159,4 +187,5 @@ class SentMessages:
                     f"{self._path} has a line {line[:80]!r}, must be a mark, its bits and a group; "
                     "what was sent is not known any more: begin with a new state folder"
                 ) from None
-        self._offset = file.tell()
+        self._offset += len(lines + newline)
+        self._is_torn = bool(remainder)

@@ -18,6 +18,32 @@ def test_a_damaged_count_is_refused(tmp_path: Path) -> None:
         SentMessages(path)
 
 
+@pytest.mark.parametrize("kept", [1, 31, 32, 33, 35, 49, 50, 60, 82])
+def test_a_line_that_was_cut_off_counts_as_sent(tmp_path: Path, kept: int) -> None:
+    """Of the most bits, once, and of every group, wherever the power went."""
+    path = tmp_path / "sent.txt"
+    lines = f"{'ab' * 16} 0.75\n", f"{'cd' * 16} 0.12345678901234 {'ef' * 16}\n"
+    path.write_text(lines[0] + lines[1][:kept])
+    for _ in range(2):
+        phone = replace(device(sent=SentMessages(path)), group_limit=1.25)
+        assert phone.prepare(IMAGES[0], "ann").charge.bits == 1.25
+        assert phone.leaked_bits == 0.75 + 0.75 + 0.5
+        assert len(phone.sent) == 3
+        with pytest.raises(LeakLimitError, match="number 3 of nearly the same"):
+            phone.prepare(IMAGES[1], "ann")
+    assert replace(device(sent=SentMessages(path)), limit=2.5).prepare(IMAGES[1], "bob")
+
+
+def test_a_cut_that_is_cut_again_loses_nothing(tmp_path: Path) -> None:
+    """The power goes while the line of before is completed; the first message's bits count."""
+    path = tmp_path / "sent.txt"
+    path.write_bytes(b"\0\0ab torn 0.")
+    for _ in range(2):
+        phone = device(sent=SentMessages(path))
+        phone.prepare(IMAGES[0])
+        assert (len(phone.sent), phone.leaked_bits) == (2, 1.0)
+
+
 def test_a_group_that_the_caller_names_adds_up() -> None:
     """Pictures of one person; another name is another group, and a repeat stays in its own."""
     phone = replace(device(), group_limit=1.0)
