@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING
 from fedcel.lazy import export_lazily as _export_lazily
 
 if TYPE_CHECKING:
+    from fedcel.data.augmentation import AUGMENTATIONS as AUGMENTATIONS
     from fedcel.data.augmentation import augment_images as augment_images
+    from fedcel.data.augmentation import check_augmentations as check_augmentations
     from fedcel.data.cifar import Cifar as Cifar
     from fedcel.data.data_settings import DataSettings as DataSettings
     from fedcel.data.idx import Idx as Idx

@@ -8,10 +8,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+from fedcel.data import AUGMENTATIONS, check_augmentations
 from fedcel.errors import SettingsError
-from fedcel.options import Fraction, Kind, Off, Options, Positive, part_name, part_words
+from fedcel.options import Fraction, Kind, Off, Options, Positive, Words, part_name, part_words
 
 
 class Clock(NamedTuple):
@@ -159,6 +160,9 @@ class ConsistentPrior(Prior):
 SAMPLERS = ("langevin",)
 
 
+_AUGMENTATION_WORDS = Words(f"none, or some of {', '.join(AUGMENTATIONS)}")
+
+
 class LocalSettings(Options):
     """Local steps of a client in a round."""
 
@@ -179,9 +183,9 @@ class LocalSettings(Options):
         False,
         description="Draw batches with equal numbers of images from each of the client's classes.",
     )
-    augment: Literal["none", "affine", "affine-flip"] = Field(
+    augment: Annotated[str, AfterValidator(check_augmentations), _AUGMENTATION_WORDS] = Field(
         "none",
-        description="Random turns, scalings, shifts (and mirroring) while the encoder trains.",
+        description="Random changes of images while the encoder trains, separated by commas.",
     )
     step_size: StepSize = CosineStepSize()
     at_once: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(

@@ -5,9 +5,11 @@ import torch
 from torch import Tensor
 
 from fedcel.data.augmentation import MAX_SCALE, MAX_SHIFT, MAX_TURN, augment_images
+from fedcel.errors import SettingsError
+from fedcel.settings import parse_settings
 from tests.fedcel.seeded import seeded as stream
 
-KINDS = ["affine", "affine-flip"]
+KINDS = ["affine", "affine-flip", "crop,flip,cutout", "affine,cutout"]
 
 
 def spot(count: int, side: int = 33) -> Tensor:
@@ -26,7 +28,7 @@ def centre_of_mass(x: Tensor) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_same_bits_from_the_same_generator(kind: str) -> None:
     """Another seed, other images; the given ones are not changed."""
-    x = torch.rand(5, 3, 8, 6, generator=stream(1))
+    x = torch.rand(5, 3, 16, 9, generator=stream(1))
     before = x.clone()
     changed = augment_images(x, kind, stream(2))
     assert changed.shape == x.shape
@@ -83,3 +85,53 @@ def test_half_are_mirrored() -> None:
     assert 0.4 < (right < 0).double().mean() < 0.6
     right, _ = centre_of_mass(augment_images(spot(400), "affine", stream(7)))
     assert (right > 0).all()
+
+
+def test_a_crop_is_a_window_of_the_padded_image() -> None:
+    """Of 32 pixels with 4 black ones around: each of the 81 windows comes up, and no other."""
+    x = torch.rand(1, 2, 32, 32, generator=stream(9)).expand(900, -1, -1, -1)
+    padded = torch.nn.functional.pad(x[0], (4, 4, 4, 4))
+    windows = padded.unfold(1, 32, 1).unfold(2, 32, 1).permute(1, 2, 0, 3, 4).flatten(0, 1)
+    cropped = augment_images(x, "crop", stream(10))
+    is_equal = (cropped[:, None, 0, 4:28:8, 4:28:8] == windows[None, :, 0, 4:28:8, 4:28:8]).flatten(
+        2
+    )
+    window = is_equal.all(2).int().argmax(1)
+    assert torch.equal(cropped, windows[window])
+    assert len(window.unique()) == 81
+
+
+def test_a_flip_mirrors_half_of_the_images() -> None:
+    """Every image is itself or its mirror image, to the bit, also before a crop."""
+    x = torch.rand(400, 3, 8, 10, generator=stream(11))
+    flipped = augment_images(x, "flip", stream(12))
+    is_mirrored = (flipped == x.flip(3)).flatten(1).all(1)
+    assert torch.equal(flipped[~is_mirrored], x[~is_mirrored])
+    assert 160 < is_mirrored.sum() < 240
+    both = augment_images(x, "crop,flip", stream(12))  # the mirrors are drawn first
+    inner = x.where(~is_mirrored[:, None, None, None], x.flip(3))[:, :, 1:-1, 1:-1]
+    windows = torch.stack([both[:, :, i : i + 6, j : j + 8] for i in range(3) for j in range(3)])
+    assert (windows == inner).flatten(2).all(2).any(0).all()
+
+
+def test_a_cutout_hides_a_square_around_a_random_pixel() -> None:
+    """Of half the side, cut off at the borders, all else as it was; every pixel can be hidden."""
+    x = 0.5 + torch.rand(500, 2, 8, 12, generator=stream(13)) / 2
+    cut = augment_images(x, "cutout", stream(14))
+    is_hidden = cut == 0
+    assert torch.equal(cut[~is_hidden], x[~is_hidden])
+    assert torch.equal(is_hidden[:, 0], is_hidden[:, 1])
+    heights, widths = is_hidden[:, 0].any(2).sum(1), is_hidden[:, 0].any(1).sum(1)
+    assert torch.equal(is_hidden[:, 0].sum((1, 2)), heights * widths)  # a rectangle
+    assert (heights.max(), widths.max()) == (4, 4) and (heights.min(), widths.min()) == (2, 2)
+    assert is_hidden[:, 0].any(0).all() and not is_hidden[:, 0].all(0).any()
+
+
+@pytest.mark.parametrize(
+    "names", ["", "turn", "crop,crop", "crop, flip", "none,crop", "affine,affine-flip", "Crop"]
+)
+def test_other_names_are_refused(names: str) -> None:
+    """With those that there are."""
+    with pytest.raises(SettingsError, match=f"local.augment is '{names}', must be none, or some"):
+        parse_settings({"local.augment": names})
+    assert parse_settings({"local.augment": "crop,flip"}).local.augment == "crop,flip"

@@ -245,6 +245,7 @@ def assert_alike(expected: ClientUpdate, actual: ClientUpdate) -> None:
         {"defence.name": "bottleneck", "defence.strength": 6},
         {"local.sampler": f"{HERE}:make_heavy", **SAMPLED, "chain.scope": "full"},
         {"local.clip": 0.1, "local.augment": "affine", "local.balance": True},
+        {"local.augment": "crop,flip,cutout"},
         {"net.name": f"{HERE}:make_strange_net", "cel.kind": "plain"},
         {"net.name": "strided", "net.width": 16},
     ],
