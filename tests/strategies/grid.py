@@ -45,12 +45,16 @@ class FakeGrid:
         return replies
 
 
-def strategy(kind: type[PosteriorStrategy] = PosteriorStrategy, **raw: object) -> PosteriorStrategy:
-    """Return a strategy that has met three nodes: node 100 + k holds partition k."""
-    settings = parse_settings({"clients": 3, "strategy.momentum": 0.0, **raw})
+def strategy(
+    kind: type[PosteriorStrategy] = PosteriorStrategy,
+    examples: dict[int, int] = EXAMPLES,
+    **raw: object,
+) -> PosteriorStrategy:
+    """Return a strategy that has met its nodes: node 100 + k holds partition k."""
+    settings = parse_settings({"clients": len(examples), "strategy.momentum": 0.0, **raw})
     instance = kind(settings, init_server_state(torch.zeros(9)), SHAPES, 6)
-    partitions = {100 + k: k for k in EXAMPLES}
-    instance.registry = NodeRegistry(partitions, dict(EXAMPLES))
+    partitions = {100 + k: k for k in examples}
+    instance.registry = NodeRegistry(partitions, dict(examples))
     begin(instance)
     return instance
 

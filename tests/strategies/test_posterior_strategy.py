@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedcel.errors import RoundError
 from fedcel.federation import Rejection, record_names
@@ -21,12 +21,6 @@ def drop_from_round(s: PosteriorStrategy, client: int) -> None:
     """Let the round go on as if the client had not been drawn."""
     assert s.request is not None
     del s.request.weights[client]
-
-
-def nan() -> list[np.ndarray]:
-    arrays = [np.zeros(s, np.float32) for s in SHAPES]
-    arrays[0][0, 0] = np.nan
-    return arrays
 
 
 def test_weighted_mean_in_the_order_of_partitions_whatever_arrives_first() -> None:
@@ -53,28 +47,19 @@ def test_the_order_of_arrival_changes_no_bit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    ("make", "reason"),
     [
-        ({"key": "weights"}, "records"),
-        ({"examples": 10**9}, "claims 1000000000 examples and held 30"),
-        ({"examples": -1}, "claims -1"),
-        ({"arrays": [np.zeros((2, 3), np.float32)]}, "shapes"),
-        ({"arrays": [np.zeros(s, np.float64) for s in SHAPES]}, "dtypes"),
-        ({"arrays": nan()}, "NaN or infinity"),
-        ({"value": np.inf}, "NaN or infinity"),
-        ({"value": 1e30}, "its norm is 3e"),
-        ({"fails": True}, "the client failed: ValueError: no images"),
+        (lambda: reply(1, value=np.inf), "NaN or infinity"),
+        (lambda: reply(1, examples=-1), "claims -1"),
+        (lambda: failed(1), "the client failed: ValueError: no images"),
     ],
-    ids=str,
+    ids=["infinite", "claim", "error"],
 )
-def test_a_bad_reply_is_left_out_with_its_reason(change: dict[str, Any], reason: str) -> None:
+def test_a_bad_reply_is_left_out_with_its_reason(make: Callable[[], Message], reason: str) -> None:
     """The rest makes the model, its weights topped up: (.1 * 1 + .6 * 3)/.7."""
-    s = strategy(**{"strategy.max-norm": 1e6})
-    bad = failed(1) if change.pop("fails", False) else reply(1, **change)
-    arrays, _ = s.aggregate_train(1, [reply(0, 1.0), bad, reply(2, 3.0)])
-    assert len(s.rejected) == 1
-    assert s.rejected[0].client == 1
-    assert reason in str(s.rejected[0].reason)
+    s = strategy()
+    arrays, _ = s.aggregate_train(1, [reply(0, 1.0), make(), reply(2, 3.0)])
+    assert [r.client for r in s.rejected] == [1] and reason in str(s.rejected[0].reason)
     assert arrays is not None
     np.testing.assert_allclose(arrays.to_numpy_ndarrays()[0], 1.9 / 0.7, rtol=1e-5)
 
@@ -139,18 +124,6 @@ def test_a_node_that_was_not_drawn_is_left_out() -> None:
     assert s.rejected == [Rejection(2, "it is from a node that was not asked")]
 
 
-def test_bytes_that_are_no_array_are_left_out() -> None:
-    """The decoder's own error does not end the run."""
-    s = strategy()
-    junk = reply(1)
-    junk.content[record_names.DELTA] = ArrayRecord(
-        {str(k): Array("float32", (2, 3), "numpy.ndarray", b"xx") for k in range(2)}
-    )
-    s.aggregate_train(1, [reply(0), junk, reply(2)])
-    assert "cannot be read" in str(s.rejected[0].reason)
-    assert s.report.kept_share == pytest.approx(0.7)
-
-
 def test_the_threshold_goes_down_with_the_round() -> None:
     """Exactly the server's number, to each client."""
     s = strategy(**{"cel.kind": "cluster", "cel.warm-up": 1, "rounds": 10})
@@ -207,15 +180,6 @@ def test_by_default_no_update_may_dwarf_the_model(value: float) -> None:
     begin(s)
     s.aggregate_train(2, [reply(0), reply(1, 1e5), reply(2)])
     assert s.rejected == []
-
-
-def test_a_reason_holds_no_more_of_the_senders_words_than_a_line() -> None:
-    """Names of records and shapes are the sender's choice, and go to every later log."""
-    s = strategy()
-    arrays = [np.zeros((1,), np.float32)] * 5000
-    s.aggregate_train(1, [reply(0, key="x" * 10_000), reply(1, arrays=arrays), reply(2)])
-    assert len(s.rejected) == 2
-    assert max(len(str(rejection.reason)) for rejection in s.rejected) <= 300
 
 
 def gradients(value: float, **change: object) -> Message:
@@ -275,3 +239,17 @@ def test_an_update_of_frozen_parameters_is_left_out() -> None:
     )
     moved[0] *= 0
     assert instance.fault(reply(0, arrays=moved)) is None
+
+
+@pytest.mark.parametrize("rule", ["mean", "geometric-median"])
+def test_sound_looking_deltas_of_three_in_ten_move_the_mean_alone(rule: str) -> None:
+    """1e6 in each value, no real limit on the norm: honest values are below .1, norms below .3."""
+    chance = np.random.default_rng(0)
+    change = {"strategy.max-norm": 1e9, "strategy.aggregation": rule, "temperature": 0.0}
+    s = strategy(examples=dict.fromkeys(range(10), 5), **change)
+    values = [chance.uniform(-0.1, 0.1, 9) if k < 7 else np.full(9, 1e6) for k in range(10)]
+    deltas = [[v[:6].reshape(2, 3).astype("f4"), v[6:].astype("f4")] for v in values]
+    s.aggregate_train(1, [reply(k, arrays=deltas[k], examples=5) for k in range(10)])
+    assert s.rejected == []
+    assert (s.state.model.abs().max() > 1e5) == (rule == "mean")
+    assert rule == "mean" or s.state.model.norm() < 0.3

@@ -57,6 +57,7 @@ def test_train_returns_a_delta_and_keeps_the_loss_state_at_the_client() -> None:
         f"cel.{name}" for name in ("centres", "weights", "spreads", "counts")
     }
     assert first.content[record_names.METRICS]["partition"] == 1
+    assert first.content[record_names.METRICS][record_names.ROUND] == 5
     assert first.content[record_names.METRICS]["spread"] > 0
     again = ask("train", round_content(5), context())
     pairs = zip(

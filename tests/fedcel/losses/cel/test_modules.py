@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedcel.errors import DivergedError, SettingsError
+from fedcel.errors import DivergedError
 from fedcel.losses import Batch, WeightedTerm
 from fedcel.losses.cel import (
     CEL,
@@ -267,9 +267,6 @@ def refusals() -> Iterator[tuple[Callable[[], object], str]]:
     yield lambda: HybridCEL(classes=3)(Z, Y), "call refresh"
     yield lambda: PlainCEL(classes=0), "classes is 0"
     yield lambda: PlainCEL(classes=3, pool="max"), "pool"  # type: ignore[arg-type]
-    yield lambda: PlainCEL(classes=3, noise=0.0), "^noise is 0.0, must be above 0"
-    yield lambda: MutualInformationCEL(classes=3, noise=0.0), "^noise is 0.0, must be above 0"
-    yield lambda: PlainCEL(classes=3, penalty="square"), "penalty"  # type: ignore[arg-type]
     yield lambda: HybridCEL(classes=3, clusters=1), "^clusters is 1, kind 'hybrid'"
     yield lambda: GatedCEL(classes=3, attention="sideways"), "^attention is 'sideways', must be"
     yield lambda: PlainCEL(classes=3, clusters=2), "unexpected keyword argument 'clusters'"
@@ -293,12 +290,6 @@ def test_another_encoder_needs_another_module() -> None:
     cel(Z, Y)
     with pytest.raises(ValueError, match="features have 5 values, those before had 6"):
         cel(Z[:, :5], Y)
-
-
-def test_errors_of_options_are_those_of_settings() -> None:
-    """One class of error for what a setting may not be."""
-    with pytest.raises(SettingsError):
-        ClusterCEL(classes=3, clusters=-1)
 
 
 EMPTY = [
@@ -334,38 +325,6 @@ def test_a_batch_without_a_pair_has_a_finite_loss_with_a_gradient(
     function, state = Single(cel._build(8)), cel._state()
     for measure in (False, True):
         assert torch.equal(function.loss(state, z, labels[:count], measure).loss, loss)
-
-
-@pytest.mark.parametrize("kind", [PlainCEL, ClusterCEL, GatedCEL, HybridCEL])
-def test_no_global_mode_of_torch_decides(kind: type[CELModule]) -> None:
-    """Validation under `inference_mode` in between, or a float64 default, leaves all as it was."""
-    generator = torch.Generator().manual_seed(0)
-    features, labels = torch.rand(60, 8, generator=generator), torch.arange(60) % 4
-
-    def descend(cel: CELModule) -> Tensor:
-        z = features[:16].clone().requires_grad_()
-        cel(z, labels[:16]).backward()
-        assert z.grad is not None
-        return z.grad
-
-    plain, watched = kind(classes=4), kind(classes=4)
-    plain.refresh(features, labels)
-    with torch.inference_mode():
-        watched.refresh(features, labels)
-    torch.testing.assert_close(descend(watched), descend(plain))
-    with torch.inference_mode():
-        watched(features[:16], labels[:16])
-    torch.testing.assert_close(descend(watched), descend(plain))
-    torch.set_default_dtype(torch.float64)
-    try:
-        watched = kind(classes=4)
-        watched.refresh(features, labels)
-        gradient = descend(watched)
-    finally:
-        torch.set_default_dtype(torch.float32)
-    plain = kind(classes=4)
-    plain.refresh(features, labels)
-    torch.testing.assert_close(gradient, descend(plain))
 
 
 def test_many_classes_take_no_square_of_their_number() -> None:
