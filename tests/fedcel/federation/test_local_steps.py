@@ -57,16 +57,21 @@ def weigh_cel(loss: ClientLoss, rule: GradientRule) -> WeightedTerm:
     return WeightedTerm("cel", cel_term(loss), 0.7, rule)
 
 
-def update(plan: RoundPlan, received: torch.Tensor, examples: int = 12) -> ClientUpdate:
-    return train_one(
-        flat_net(), received, Images(*data(examples)), plan=plan, local=LOCAL, streams=streams
-    )
+def play(
+    flat: FlatNet | None = None, received: torch.Tensor | None = None, **more: Any
+) -> ClientUpdate:
+    """Return a client's round of a net on the fixed images; `more` changes the arguments."""
+    flat = flat or flat_net()
+    received = flat.vector.clone() if received is None else received
+    given = {"plan": PLAIN, "local": LOCAL, "streams": streams} | more
+    images = given.pop("images", None) or Images(*data())
+    return train_one(flat, received, images, **given)
 
 
 def test_without_noise_prior_and_loss_it_is_plain_sgd_to_the_bit() -> None:
     """A module, torch's own SGD and the same batches and cut noise give the same bits."""
     received = flat_net().vector.clone()
-    delta = update(PLAIN, received).delta
+    delta = play().delta
     net = build_net(Mlp(features=6, width=9, noise=0.1), (1, 4, 4), 3, make_generator(0, "net"))
     optimiser = torch.optim.SGD(net.parameters(), lr=PLAIN.rate)
     x, y = data()
@@ -89,11 +94,8 @@ def test_the_scale_of_the_noise_is_trained_with_the_encoder(shape: str) -> None:
     flat, net = (build_net(settings, (1, 4, 4), 3, make_generator(0, "net")) for _ in range(2))
     for one in (flat, net):
         nn.init.normal_(one.noise_scale.bias, generator=make_generator(5, "scale"))
-    received = FlatNet(flat).vector.clone()
     x, y = data()
-    update = train_one(
-        FlatNet(flat), received, Images(x, y), plan=PLAIN, local=LOCAL, streams=streams
-    )
+    update = play(FlatNet(flat), images=Images(x, y))
     optimiser = torch.optim.SGD(net.parameters(), lr=PLAIN.rate)
     batches = draw_batches(y, LOCAL, streams("batch"))
     xi = torch.randn(*batches.shape, 6, generator=streams("cut")) * 0.5
@@ -114,30 +116,20 @@ def test_the_scale_of_the_noise_is_trained_with_the_encoder(shape: str) -> None:
 def test_depends_on_its_arguments_alone() -> None:
     """A workspace that was used before, and global random state, change nothing."""
     received = flat_net().vector.clone()
-    first = update(PLAIN._replace(noise_variance=0.01**2), received).delta
+    first = play(plan=PLAIN._replace(noise_variance=0.01**2)).delta
     torch.rand(3)
     used = flat_net()
     used.load(torch.ones_like(received))
     plan = PLAIN._replace(noise_variance=0.01**2)
-    second = train_one(
-        used, received, Images(*data()), plan=plan, local=LOCAL, streams=streams
-    ).delta
+    second = play(used, received, plan=plan).delta
     assert torch.equal(first, second)
 
 
 def test_langevin_noise_has_the_planned_deviation() -> None:
     """With a vanishing rate the delta is the sum of `steps` noises; 40 clients, within 5 %."""
-    plan, received = PLAIN._replace(rate=1e-12, noise_variance=0.02**2), flat_net().vector.clone()
+    plan = PLAIN._replace(rate=1e-12, noise_variance=0.02**2)
     deltas = [
-        train_one(
-            flat_net(),
-            received,
-            Images(*data()),
-            plan=plan,
-            local=LOCAL,
-            streams=lambda p, k=k: make_generator(3, p, 2, k),
-        ).delta
-        for k in range(40)
+        play(plan=plan, streams=lambda p, k=k: make_generator(3, p, 2, k)).delta for k in range(40)
     ]
     want = 0.02 * math.sqrt(LOCAL.steps)
     assert torch.cat(deltas).std().item() == pytest.approx(want, rel=0.05)
@@ -148,21 +140,19 @@ def test_priors_pull_towards_the_received_model_and_zero() -> None:
     received = flat_net().vector.clone()
     one_step, images = LocalSettings(steps=1, batch_size=5), Images(*data())
     base, decayed, pulled = (
-        train_one(flat_net(), received, images, plan=plan, local=one_step, streams=streams).delta
+        play(images=images, plan=plan, local=one_step).delta
         for plan in (PLAIN, PLAIN._replace(decay=0.5), PLAIN._replace(pull=0.5))
     )
     torch.testing.assert_close(decayed - base, -0.3 * 0.5 * received, atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(pulled, base, atol=1e-6, rtol=1e-5)
-    longer = update(PLAIN._replace(pull=0.5), received).delta
-    assert longer.norm() < update(PLAIN, received).delta.norm()
+    longer = play(plan=PLAIN._replace(pull=0.5)).delta
+    assert longer.norm() < play().delta.norm()
 
 
 def test_a_frozen_encoder_does_not_move_and_the_head_does() -> None:
     """The delta is exactly 0 on the encoder, with Langevin noise on."""
     flat = flat_net()
-    delta = update(
-        PLAIN._replace(is_encoder_frozen=True, noise_variance=0.01), flat.vector.clone()
-    ).delta
+    delta = play(plan=PLAIN._replace(is_encoder_frozen=True, noise_variance=0.01)).delta
     assert not delta[: flat.cut].any()
     assert delta[flat.cut :].all()
 
@@ -170,7 +160,7 @@ def test_a_frozen_encoder_does_not_move_and_the_head_does() -> None:
 @pytest.mark.parametrize("examples", [1, 2, 12])
 def test_a_client_with_few_images_works(examples: int) -> None:
     """One image is a batch of one; the delta is finite."""
-    result = update(PLAIN, flat_net().vector.clone(), examples)
+    result = play(images=Images(*data(examples)))
     assert result.delta.isfinite().all()
     assert result.delta.any()
 
@@ -236,11 +226,8 @@ def watched(local: LocalSettings, y: torch.Tensor | None = None) -> list[torch.T
     """Return the images that each step of a round sees."""
     watching, (x, own) = Watching([]), data()
     terms = [defend(watching, 1.0)]
-    received = flat_net().vector.clone()
     y = own if y is None else y
-    train_one(
-        flat_net(), received, Images(x, y), plan=PLAIN, local=local, streams=streams, terms=terms
-    )
+    play(images=Images(x, y), local=local, terms=terms)
     return watching.seen
 
 
@@ -278,71 +265,30 @@ def test_metrics_are_of_the_last_step() -> None:
     """Measured once a round."""
     x, y = data()
     terms = [defend(Watching([]), 1.0)]
-    received = flat_net().vector.clone()
-    result = train_one(
-        flat_net(), received, Images(x, y), plan=PLAIN, local=LOCAL, streams=streams, terms=terms
-    )
+    result = play(terms=terms)
     last = x[draw_batches(y, LOCAL, streams("batch"))[-1]]
     assert result.metrics["watched"] == pytest.approx(last.mean().item())
 
 
 def test_losses_move_the_encoder_and_an_idle_state_is_kept() -> None:
     """Two rounds with the adversary, one without: the decoder waits, to the bit."""
-    x, y = data()
     acting = [defend(bind_rival(Adversarial(), features=6), 3.0)]
-    received = flat_net().vector.clone()
-    first = train_one(
-        flat_net(), received, Images(x, y), plan=PLAIN, local=LOCAL, streams=streams, terms=acting
-    )
-    again = train_one(
-        flat_net(),
-        received,
-        Images(x, y),
-        plan=PLAIN,
-        local=LOCAL,
-        streams=streams,
-        terms=acting,
-        state=first.state,
-    )
-    assert not torch.equal(first.delta, update(PLAIN, received).delta)
+    first = play(terms=acting)
+    again = play(terms=acting, state=first.state)
+    assert not torch.equal(first.delta, play().delta)
     assert int(again.state["defence.t"]) == 2 * LOCAL.steps
     assert not torch.equal(again.state["defence.theta"], first.state["defence.theta"])
-    idle = train_one(
-        flat_net(),
-        received,
-        Images(x, y),
-        plan=PLAIN._replace(is_encoder_frozen=True),
-        local=LOCAL,
-        streams=streams,
-        terms=(),
-        state=again.state,
-    )
+    idle = play(plan=PLAIN._replace(is_encoder_frozen=True), terms=(), state=again.state)
     assert idle.state.keys() == again.state.keys()
     assert all(idle.state[name] is again.state[name] for name in again.state)
 
 
 def test_a_round_from_a_packed_state_gives_the_same_bits() -> None:
     """As a client that was stopped in between."""
-    x, y = data()
     acting = [defend(bind_rival(Adversarial(), features=6), 3.0)]
-    received = flat_net().vector.clone()
-    first = train_one(
-        flat_net(), received, Images(x, y), plan=PLAIN, local=LOCAL, streams=streams, terms=acting
-    )
+    first = play(terms=acting)
     packed = {name: torch.from_numpy(t.detach().numpy().copy()) for name, t in first.state.items()}
-    unpacked, second = (
-        train_one(
-            flat_net(),
-            received,
-            Images(x, y),
-            plan=PLAIN,
-            local=LOCAL,
-            streams=streams,
-            terms=acting,
-            state=state,
-        )
-        for state in (first.state, packed)
-    )
+    unpacked, second = (play(terms=acting, state=state) for state in (first.state, packed))
     assert torch.equal(unpacked.delta, second.delta)
     assert all(torch.equal(unpacked.state[name], second.state[name]) for name in unpacked.state)
     assert unpacked.metrics == second.metrics
@@ -353,15 +299,7 @@ def train_by(terms: Sequence[WeightedTerm], dtype: torch.dtype = torch.float64) 
     net = Mlp(features=6, width=9, noise=0.1)
     flat = FlatNet(build_net(net, (1, 4, 4), 3, make_generator(0, "net")).to(dtype))
     x, y = data()
-    return train_one(
-        flat,
-        flat.vector.clone(),
-        Images(x.to(dtype), y),
-        plan=PLAIN,
-        local=LOCAL,
-        streams=streams,
-        terms=terms,
-    )
+    return play(flat, images=Images(x.to(dtype), y), terms=terms)
 
 
 @pytest.mark.parametrize("clip", [None, 0.01])
@@ -426,9 +364,8 @@ def test_a_round_does_not_depend_on_the_state_of_pytorch(
     state: Callable[[], AbstractContextManager[object]],
 ) -> None:
     """Whatever a caller switched off: the same bits."""
-    received, images = flat_net().vector.clone(), Images(*data())
-    arguments: dict[str, Any] = {"plan": PLAIN, "local": LOCAL, "streams": streams}
-    usual = train_one(flat_net(), received, images, **arguments)
+    images = Images(*data())
+    usual = play(images=images)
     flat = flat_net()
     with state():
-        assert torch.equal(train_one(flat, received, images, **arguments).delta, usual.delta)
+        assert torch.equal(play(flat, images=images).delta, usual.delta)
