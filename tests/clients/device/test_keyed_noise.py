@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import kstest
 
@@ -22,6 +22,7 @@ from fedcel.nets.cut import Cut
 IMAGE = torch.rand(1, 4, 4, generator=torch.Generator().manual_seed(0))
 
 
+@settings(max_examples=8)
 @given(st.binary(min_size=32, max_size=32), st.text(max_size=8), st.integers(0, 15))
 def test_the_fingerprint_follows_key_version_and_every_pixel(
     key: bytes, version: str, pixel: int

@@ -40,7 +40,7 @@ def test_reads_what_is_there(sigma: float, low: float, high: float) -> None:
     own, attributes = corners(0, 200)
     targets, truth = corners(1, 200)
     stream = seeded(2)
-    reader = train_attribute_reader(observe(sigma), own, attributes, budget=1.0, generator=stream)
+    reader = train_attribute_reader(observe(sigma), own, attributes, budget=0.25, generator=stream)
     accuracy = score_attribute_reader(reader, observe(sigma), targets, truth, generator=stream)
     assert low <= accuracy <= high
 

@@ -59,7 +59,7 @@ def test_stale_noise_is_a_weaker_attack() -> None:
     errors = []
     for seen in (LinearObservation("linear", sigma=0.5), Stale("linear", sigma=0.5)):
         observed = LinearObservation("linear", sigma=0.5).sample(targets.x, stream(9))
-        rebuilt = Decoder().reconstruct(seen, known, observed, 0.5, stream(1))
+        rebuilt = Decoder().reconstruct(seen, known, observed, 0.25, stream(1))
         errors.append(mse(rebuilt, targets.x))
     assert errors[0] < 0.95 * errors[1]
 

@@ -37,8 +37,9 @@ def net() -> SplitNet:
     return SplitNet(encoder, head, Cut(sigma=0.1, dropout=0.2), 64)
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
-@pytest.mark.parametrize("repeats", [1, 2])
+@pytest.mark.parametrize(
+    ("attack", "repeats"), [(Decoder(), 1), (Decoder(), 2), (RMLE(), 2), (HybridInversion(), 1)]
+)
 def test_images_come_back_to_the_processor(
     attack: Attack, repeats: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
