@@ -158,14 +158,15 @@ class ServiceClient:
         device = self.device  # another question may renew it meanwhile
         if device is self._ended:
             device = await self._renew(device, may_be_back=True)
-        message = device.prepare(image, group)
+        # A thread encodes, so that other questions go on meanwhile.
+        message = await asyncio.to_thread(device.prepare, image, group)
         try:
             return await self._query(device, message, uncertainty)
         except ModelVersionError:
             if not self._renews_encoder:
                 raise
         device = await self._renew(device)
-        message = device.prepare(image, group, encoded_before=message)
+        message = await asyncio.to_thread(device.prepare, image, group, encoded_before=message)
         return await self._query(device, message, uncertainty)
 
     async def _query(

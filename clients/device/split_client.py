@@ -1,4 +1,4 @@
-"""Clients of a service for threads and for event loops: images stay here, messages leave."""
+"""Clients of a service, one to call from threads and one for an event loop; images stay here."""
 
 import asyncio
 import os
@@ -64,8 +64,8 @@ class SplitClient(ServiceClient):
         self._is_closed = False
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, name="fedcel-client", daemon=True)
-        self._thread.start()
         try:
+            self._thread.start()
             self._wait_for(self._connect())
         except BaseException:
             self.close()
@@ -103,19 +103,23 @@ class SplitClient(ServiceClient):
             if self._is_closed:
                 return
             self._is_closed = True
-            end = asyncio.run_coroutine_threadsafe(self._end(), self._loop)
-        end.result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+            end = None
+            if self._thread.is_alive():  # not where Ctrl-C came before its start
+                end = asyncio.run_coroutine_threadsafe(self._end(), self._loop)
+        if end is not None:
+            end.result()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
         self._loop.close()
 
     async def _end(self) -> None:
-        """Cancel the questions that are asked, and close the connection."""
+        """Cancel the questions that are asked, and close the connection; no thread is left."""
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
         await self._http.aclose()
+        await asyncio.get_running_loop().shutdown_default_executor()
 
     def __enter__(self) -> Self:
         """Return this client."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -14,6 +15,7 @@ import torch
 
 from clients.device import AsyncSplitClient, ImageOwner, PrivatePrediction, SplitClient
 from clients.device.conversation import check_url
+from clients.device.device import Device, PreparedMessage
 from clients.service_messages import ExpectedCard
 from fedcel.errors import DataError, LeakError, LeakLimitError, ServiceError
 from fedcel.posterior.predict import apply_heads
@@ -202,3 +204,43 @@ def test_a_question_ends_when_its_client_is_closed(
     with pytest.raises(ServiceError, match="client is closed"):
         client.ask(X[0])
     client.close()  # twice is once
+
+
+def test_threads_that_share_a_client_encode_at_once(
+    up: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two encodings meet, of threads and of tasks; the second does not wait for the first."""
+    prepare, meeting = Device.prepare, threading.Barrier(2)
+
+    def prepare_together(self: Device, *arguments: Any) -> PreparedMessage:
+        meeting.wait(30)
+        return prepare(self, *arguments)
+
+    async def ask_two() -> None:
+        async with await AsyncSplitClient.connect(up.url, up.key, OWNER) as client:
+            await asyncio.gather(client.ask(X[52]), client.ask(X[53]))
+
+    monkeypatch.setattr(Device, "prepare", prepare_together)
+    with SplitClient(up.url, up.key, OWNER) as client, ThreadPoolExecutor() as pool:
+        assert len(list(pool.map(client.ask, X[50:52]))) == 2
+    asyncio.run(ask_two())
+
+
+@pytest.mark.parametrize("is_started", [False, True])
+def test_an_interrupted_constructor_leaves_no_thread(
+    up: Running, monkeypatch: pytest.MonkeyPatch, is_started: bool
+) -> None:
+    """Ctrl-C before or after the start of its thread."""
+    start, before = threading.Thread.start, set(threading.enumerate())
+
+    def start_interrupted(thread: threading.Thread) -> None:
+        if is_started or thread.name != "fedcel-client":
+            start(thread)
+        if thread.name == "fedcel-client":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start_interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            SplitClient(up.url, up.key, OWNER)
+    assert not {t for t in threading.enumerate() if t.name == "fedcel-client"} - before
