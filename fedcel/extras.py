@@ -21,7 +21,6 @@ PACKAGES = {
     "onnx": ("onnxruntime",),
     "export": ("onnx", "onnxscript"),
     "audit": (),
-    "testing": ("pytest",),
     "trackers": ("PIL", "mlflow", "tensorboard"),
     "wandb": ("wandb",),
 }

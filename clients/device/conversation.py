@@ -142,7 +142,7 @@ class ServiceClient:
 
     @property
     def claimed_answers(self) -> ExpectedCard | None:
-        """Return what the service claims that its answers are worth; None where it says nothing.
+        """Accuracy of the answers as the service claims it; None where it claims nothing.
 
         Nothing on the device checks it. The leak, in `device.leak`, is measured here.
         """
@@ -178,7 +178,7 @@ class ServiceClient:
         return read_prediction(reply, card.classes, leaked_bits, message.charge)
 
     async def _renew(self, refused: Device, *, may_be_back: bool = False) -> Device:
-        """Return what replaced a version, for the same images, classes and price.
+        """Return a device of the version served now, of the same images, classes and price.
 
         The first of many questions fetches and measures it. ServiceError where it is something
         else, LeakError where its encoder leaks too much, now or before.
@@ -385,7 +385,7 @@ def check_url(url: str) -> str:
 
 
 def build_tls_context(verify: str | Path | bool) -> ssl.SSLContext:
-    """Return whom to trust: the system's authorities, or those of a file; ServiceError on False."""
+    """Return the trusted authorities: the system's, or a file's; ServiceError on False."""
     if verify is False:
         raise ServiceError("verify is False: anybody could answer; pass the authority's file")
     if verify is not True and not Path(verify).is_file():

@@ -57,7 +57,7 @@ def load_device_key(path: str | Path | None) -> bytes:
 
 
 def compute_fingerprint(key: bytes, law: str, image: Float[Tensor, "C H W"]) -> bytes:
-    """Return 32 bytes that only who has `key` can compute from an image.
+    """Compute 32 bytes of an image that nobody can compute without `key`.
 
     `law` names all else that decides the message, encoder and cut: under another law the same image
     has other noise, or two messages would tell their common noise.

@@ -19,12 +19,12 @@ TORN = b"torn"
 
 
 GroupBasis = Literal["caller", "alone", "repeat", "encoded-anew"]
-"""Reason for a message's group: the caller named it; none, so it is alone; it is the very message
-that was sent before; its image was sent before, by the encoder of an earlier model version."""
+"""Reason for a message's group: the caller named it; nobody did, so it is alone; the very same
+message was sent before; its image was sent before, by the encoder of an earlier model version."""
 
 
 class GroupCharge(NamedTuple):
-    """Group that a message is charged to, and what that has told with it.
+    """Group that a message is charged to, and the leak of that group with it.
 
     A group is of messages that show nearly the same: frames of a scene, pictures of a person. They
     never tell more together than the sum of what each may tell, which is what they are charged.
@@ -95,7 +95,7 @@ class SentMessages:
         return None if group is None else bytes.fromhex(group)
 
     def total_of(self, group: bytes) -> GroupTotal:
-        """Return what the messages of a group may have told together."""
+        """Return the leak of all messages of a group together."""
         return self._total_of(group[:MARK_BYTES].hex())
 
     def add(

@@ -130,7 +130,7 @@ class SplitClient(ServiceClient):
         self.close()
 
     def _wait_for(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Return what work returns, which this client's thread does."""
+        """Let this client's thread do the work, and return its result."""
         future: Future[Result] | None = None
         if self._process == os.getpid():
             with self._lock:

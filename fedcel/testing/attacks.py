@@ -107,13 +107,13 @@ def check_attack(
         ContractError: A line of the contract does not hold.
     """
     attack = build()
+    require(isinstance(attack, Attack), "it must have name, observes, needs and reconstruct")
     hold_contract(ATTACK_CHECKS, attack)
     attacked = observation or LinearObservation(attack.observes)
-    images = Images(*(part[:targets] for part in load_digit_targets()[1]))
-    require(isinstance(attack, Attack), "it must have name, observes, needs and reconstruct")
     lacking = ", ".join(sorted(attack.needs - attacked.grants))
     require(not lacking, f"it must run on what is granted; {lacking} is not")
 
+    images = Images(*(part[:targets] for part in load_digit_targets()[1]))
     trial = _try_attack(build(), attacked, images.x, budget)
     x = trial.images
     line = "`reconstruct` must return an image for each target, finite, in [0, 1], without gradient"

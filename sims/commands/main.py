@@ -10,6 +10,7 @@ from typing import Annotated
 
 import click
 import typer
+from typer.core import TyperCommand
 
 from fedcel.errors import (
     FailedError,
@@ -91,17 +92,35 @@ GROUPS: dict[str, dict[str, tuple[Callable[..., None], Sequence[str]]]] = {
 """Each command, and what its help shows to copy."""
 
 
+class TrainingCommand(TyperCommand):
+    """Command whose help ends with the packaged scenarios, read only where it is shown."""
+
+    _examples: str | None = None
+
+    @property
+    def epilog(self) -> str:
+        """End of its help."""
+        scenarios = format_scenarios("tune" if self.name == "tune" else None)
+        return f"{self._examples}\n\n \n\n{scenarios}"
+
+    @epilog.setter
+    def epilog(self, examples: str | None) -> None:
+        self._examples = examples
+
+
 def add_commands() -> None:
     """Register every command in its group; its help ends with examples, and with scenarios."""
     for group, commands in GROUPS.items():
         for name, (command, examples) in commands.items():
-            ending = format_examples(*examples)
-            if group == "Train":
-                ending += f"\n\n \n\n{format_scenarios('tune' if name == 'tune' else None)}"
-            context = {"auto_envvar_prefix": serve.VARIABLES} if name == "serve" else None
-            app.command(name, rich_help_panel=group, epilog=ending, context_settings=context)(
-                command
-            )
+            app.command(
+                name,
+                cls=TrainingCommand if group == "Train" else None,
+                rich_help_panel=group,
+                epilog=format_examples(*examples),
+                context_settings={"auto_envvar_prefix": serve.VARIABLES}
+                if name == "serve"
+                else None,
+            )(command)
     app.add_typer(ledger_commands, name="ledger", rich_help_panel="Serve")
 
 

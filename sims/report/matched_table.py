@@ -91,7 +91,7 @@ def make_matched_tables(
 
     Raises:
         SettingsError: When losses or variant are wrong.
-        RunError: When bench.json is missing, damaged, or made by a version that wrote less.
+        RunError: When bench.json is missing, empty or damaged.
     """
     points = parse_losses(losses)
     bench = open_comparison(folder, against)
@@ -112,7 +112,7 @@ def open_comparison(folder: Path, against: str | None = None) -> Comparison:
 
     Raises:
         SettingsError: When `against` is none of its variants.
-        RunError: When bench.json is missing, damaged, or made by a version that wrote less.
+        RunError: When bench.json is missing, empty or damaged.
     """
     rows = hold_to_common(read_bench_rows(folder))
     variants = dict.fromkeys(row.variant for row in rows)

@@ -176,6 +176,12 @@ def test_the_regression_holds_the_contract() -> None:
     check_attack(Regression)
 
 
+def test_what_is_no_attack_is_refused_before_its_lines() -> None:
+    """An object without the attributes that the lines are about."""
+    with pytest.raises(ContractError, match="it must have name, observes, needs and reconstruct"):
+        check_attack(object)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("name", SUITE)
 def test_a_line_of_the_contract_is_broken(name: str) -> None:
     """By an attack with one fault."""

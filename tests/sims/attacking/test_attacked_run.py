@@ -218,3 +218,19 @@ def test_uploads_start_from_the_model_that_is_named(tmp_path: Path) -> None:
     assert torch.equal(received["last"], run.model)
     names = sorted(received)
     assert not any(torch.equal(received[a], received[b]) for a, b in combinations(names, 2))
+
+
+def test_heated_uploads_have_the_noise_of_the_full_temperature(tmp_path: Path) -> None:
+    """Variance 2 eta T K/N a step, from the first model as `first`, which has none."""
+    run = run_folder.read_run(trained(tmp_path / "run"))
+    s, total = run.settings, sum(len(part.y) for part in run.splits.clients)
+    uploads = {
+        received: client_uploads(run, AttackSettings(received=received))
+        for received in ("first", "heated", "last")
+    }
+    assert s.temperature > 0
+    variance = 2 * uploads["heated"].plan.rate * s.temperature * s.clients / total
+    assert uploads["heated"].noise == pytest.approx(variance**0.5)
+    assert uploads["first"].noise == uploads["last"].noise == 0.0
+    assert torch.equal(uploads["heated"].received, uploads["first"].received)
+    assert not torch.equal(uploads["heated"].received, uploads["last"].received)

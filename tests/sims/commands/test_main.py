@@ -357,6 +357,15 @@ def test_flower_run_config_has_every_setting_with_its_default() -> None:
     assert config == tables, f"write into pyproject.toml:\n{expected}"
 
 
+def test_a_command_reads_no_packaged_scenario_at_its_start() -> None:
+    """Only its help lists them."""
+    code = (
+        "import tomllib; tomllib.loads = lambda text: 1 / 0\n"
+        "from sims.commands.main import main; raise SystemExit(main(['--version']))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, cwd=ROOT)
+
+
 def test_help_names_every_command() -> None:
     """`python -m sims --help` is the first page of the manual."""
     command = [sys.executable, "-m", "sims", "--help"]
