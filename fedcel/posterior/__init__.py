@@ -24,8 +24,8 @@ from fedcel.posterior.predict import Prediction as Prediction
 from fedcel.posterior.predict import apply_heads as apply_heads
 from fedcel.posterior.predict import build_device_net as build_device_net
 from fedcel.posterior.predict import predict as predict
-from fedcel.posterior.protocol import NoiseAdder as NoiseAdder
-from fedcel.posterior.protocol import Sampler as Sampler
+from fedcel.posterior.sampler import NoiseAdder as NoiseAdder
+from fedcel.posterior.sampler import Sampler as Sampler
 from fedcel.posterior.sampler_contract import SAMPLER_CHECKS as SAMPLER_CHECKS
 from fedcel.posterior.sampler_contract import SamplerCase as SamplerCase
 from fedcel.posterior.schedule import SAMPLERS as SAMPLERS

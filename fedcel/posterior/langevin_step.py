@@ -13,7 +13,7 @@ from fedcel import plugins
 from fedcel.errors import PluginError
 from fedcel.named_tensors import State, require_state
 from fedcel.nets import FlatNet
-from fedcel.posterior.protocol import NoiseAdder, Sampler
+from fedcel.posterior.sampler import NoiseAdder, Sampler
 from fedcel.posterior.sampler_contract import SAMPLER_CHECKS, SamplerCase
 from fedcel.posterior.schedule import SAMPLERS, LocalSettings, RoundPlan
 from fedcel.short_repr import show_shapes

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedcel.named_tensors import require_state
 from fedcel.plugins import require
-from fedcel.posterior.protocol import Sampler
+from fedcel.posterior.sampler import Sampler
 from fedcel.posterior.schedule import RoundPlan
 from fedcel.seeding import make_twice
 

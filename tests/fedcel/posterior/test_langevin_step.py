@@ -10,7 +10,7 @@ from fedcel.nets import Mlp, build_net
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_net import FlatNet
 from fedcel.posterior import build_sampler
-from fedcel.posterior.protocol import NoiseAdder
+from fedcel.posterior.sampler import NoiseAdder
 from fedcel.posterior.schedule import RoundPlan
 from fedcel.seeding import make_generator
 from fedcel.settings import LocalSettings, parse_settings
