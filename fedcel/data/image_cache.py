@@ -3,6 +3,10 @@
 import hashlib
 import json
 import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
@@ -12,24 +16,25 @@ from torch import Tensor
 
 from fedcel.data.images import Images, to_bytes
 from fedcel.data.source import FileSource, Source, SourceData, read_source
-from fedcel.errors import describe_unforeseen
+from fedcel.errors import DataError, describe_unforeseen
 from fedcel.files import lock_file
 
-LEAST_BYTES = 2**24
-"""Smaller sets are decoded anew, which takes about a second."""
+LEAST_BYTES = 2**20
+"""Sets whose files are smaller are decoded by each process, which takes about a second."""
+USUAL_LIMIT = 20.0
+"""Gigabytes of decoded images in the folder, unless FEDCEL_CACHE_GB is another number."""
 FORMAT = 2
 """Number of the file's form, and of the way in which pictures are decoded."""
 _FACTS = "facts"
 _FACT_NAMES = ("classes", "notes", "class_names")
+_OWN_FILE = re.compile(r"[0-9a-f]{32}\.(safetensors|\w+\.part)")
+"""Names of sets, and of what a killed process left of one; nothing else is ever deleted."""
 
 
 def read_cached(source: Source, *, is_numbered_anew: bool = False) -> SourceData:
     """Read all images of a source, from the cache where they were decoded before.
 
-    A folder or file of 16 MB of pixels or more is decoded once; further processes map what the
-    first one kept, and those that come meanwhile wait for it. It is found again as long as names,
-    sizes and times of its files are the same. A damaged file of the cache is written anew; where
-    none can be written, a note says so.
+    See `keep_decoded`.
 
     Args:
         source: As of `read_source`.
@@ -42,28 +47,67 @@ def read_cached(source: Source, *, is_numbered_anew: bool = False) -> SourceData
         DataError: As `read_source`.
         PluginError: As `read_source`.
     """
+    decode = partial(read_source, source, is_numbered_anew=is_numbered_anew)
+    return keep_decoded(source, str(is_numbered_anew), decode)
+
+
+def keep_decoded(source: Source, purpose: str, decode: Callable[[], SourceData]) -> SourceData:
+    """Decode a source, or map what an earlier process has decoded.
+
+    A folder or file of 1 MB or more is decoded once; further processes map what the first one kept,
+    and those that come meanwhile wait for it. It is found again as long as names, sizes and times
+    of its files are the same: the content of the files is not compared. A damaged file of the cache
+    is written anew; where none can be written, a note says so.
+
+    Args:
+        source: The source; only folders and files of this machine are kept.
+        purpose: Whatever else the result depends on.
+        decode: Reads the images.
+
+    Returns:
+        The images, as bytes where that loses nothing and they are kept.
+
+    Raises:
+        DataError: As `decode`, or FEDCEL_CACHE_GB is no size.
+    """
     if not isinstance(source, FileSource) or not source.is_local or not Path(source.path).exists():
-        return read_source(source, is_numbered_anew=is_numbered_anew)
-    words = f"{FORMAT} {is_numbered_anew} {source.model_dump_json()}"
-    key = hashlib.sha256(f"{words} {list_files(Path(source.path))}".encode()).hexdigest()[:32]
+        return decode()
+    files = list_files(Path(source.path))
+    if sum(size for _, size, _ in files) < LEAST_BYTES or not read_limit():
+        return decode()
+    words = f"{FORMAT} {purpose} {source.model_dump_json()} {files}"
+    key = hashlib.sha256(words.encode(errors="surrogateescape")).hexdigest()[:32]
     file = cache_folder() / f"{key}.safetensors"
     if (cached := map_file(file)) is not None:
         return cached
     data = None
     try:
-        with lock_file(file.with_suffix(".lock")):
+        with lock_once(file.with_suffix(".lock")):
             if (cached := map_file(file)) is not None:  # another process was first
                 return cached
-            data = read_source(source, is_numbered_anew=is_numbered_anew)
-            if count_bytes(data) < LEAST_BYTES:
-                return data
+            data = decode()
             write_file(file, data)
+            drop_oldest(file)
             return map_file(file) or data
     except OSError as error:
         if data is None:
-            data = read_source(source, is_numbered_anew=is_numbered_anew)
+            data = decode()
         reason = f"decoded images cannot be kept in {file.parent}: {describe_unforeseen(error)}"
         return data._replace(notes=(*data.notes, f"{reason}; FEDCEL_CACHE names another folder"))
+
+
+@contextmanager
+def lock_once(path: Path) -> Iterator[None]:
+    """Hold a lock whose file goes with it.
+
+    A process that waited for it finds what the first one wrote; where that failed, two may decode
+    at the same time, and either writes a whole file.
+    """
+    with lock_file(path):
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def cache_folder() -> Path:
@@ -78,9 +122,33 @@ def list_files(path: Path) -> list[tuple[str, int, int]]:
     return [(str(f), (s := f.stat()).st_size, s.st_mtime_ns) for f in files if f.is_file()]
 
 
-def count_bytes(data: SourceData) -> int:
-    """Count the pixels of a set, which take a byte each."""
-    return data.train.x.numel() + (0 if data.test is None else data.test.x.numel())
+def read_limit() -> float:
+    """Return the bytes that the folder may hold; DataError unless FEDCEL_CACHE_GB is a size."""
+    text = os.environ.get("FEDCEL_CACHE_GB") or str(USUAL_LIMIT)
+    with suppress(ValueError):
+        if (gigabytes := float(text)) >= 0:
+            return gigabytes * 1e9
+    raise DataError(
+        f"FEDCEL_CACHE_GB is {text!r}, must be a number of gigabytes, 0 or more, such as "
+        f"{USUAL_LIMIT:g}; 0 keeps no decoded images"
+    )
+
+
+def drop_oldest(newest: Path) -> None:
+    """Delete the sets that were not used for longest, until the folder is within its limit.
+
+    Processes that have mapped one keep it. `newest` stays.
+    """
+    with suppress(FileNotFoundError):  # another process deletes at the same time
+        files = [path for path in newest.parent.iterdir() if _OWN_FILE.fullmatch(path.name)]
+        sets = sorted(
+            (stat.st_mtime_ns, stat.st_size, path) for path in files if (stat := path.stat())
+        )
+        excess = sum(size for _, size, _ in sets) - read_limit()
+        for _, size, path in sets:
+            if excess > 0 and path != newest:
+                path.unlink()
+                excess -= size
 
 
 def write_file(file: Path, data: SourceData) -> None:
@@ -90,8 +158,12 @@ def write_file(file: Path, data: SourceData) -> None:
         tensors |= {"test.x": to_bytes(data.test.x), "test.y": data.test.y}
     if data.holders is not None:
         tensors["holders"] = data.holders
+    if (size := sum(tensor.nbytes for tensor in tensors.values())) > (limit := read_limit()):
+        raise OSError(f"they take {size / 1e9:.3g} GB, FEDCEL_CACHE_GB allows {limit / 1e9:.3g}")
     facts = json.dumps({name: getattr(data, name) for name in _FACT_NAMES})
-    with NamedTemporaryFile(dir=file.parent, suffix=".part", delete=False) as part:
+    with NamedTemporaryFile(
+        dir=file.parent, prefix=f"{file.stem}.", suffix=".part", delete=False
+    ) as part:
         try:
             save_file(tensors, part.name, {_FACTS: facts})
             os.replace(part.name, file)
@@ -110,6 +182,8 @@ def map_file(file: Path) -> SourceData | None:
             tensors: dict[str, Tensor] = {name: opened.get_tensor(name) for name in names}
     except (OSError, SafetensorError, KeyError, TypeError, ValueError):
         return None
+    with suppress(OSError):  # of another user, say
+        os.utime(file)  # the time of its last use
     train, test = (
         Images(tensors[f"{part}.x"], tensors[f"{part}.y"]) if f"{part}.x" in tensors else None
         for part in ("train", "test")

@@ -1,14 +1,16 @@
 """A data holder's own images: all training images of its folder or file, and nothing else."""
 
 import os
+from functools import partial
 from pathlib import Path
 
 from pydantic import Field
 
 from fedcel.data.data_settings import DataSettings
+from fedcel.data.image_cache import keep_decoded
 from fedcel.data.image_folder import ImageFolder
 from fedcel.data.images import Images, check_labels, name_unreadable
-from fedcel.data.source import FileSource, describe_fit
+from fedcel.data.source import FileSource, SourceData, describe_fit
 from fedcel.errors import DataError
 
 
@@ -60,12 +62,9 @@ def load_node_images(data: NodeDataSettings) -> tuple[Images, tuple[str, ...]]:
                 f"{where}: the server has {len(data.names)} folders of classes and a net of "
                 f"{data.classes}; give the server an image of each class"
             )
-    with name_unreadable(where):
-        parts = source.read_training(data.names)
-    images = data.map_images(source.prepare(parts.train, where), where)
-    original_shape = tuple(parts.train.x.shape[1:])
-    fit = describe_fit(original_shape, images, len(images.y), data.classes)
-    notes = (*parts.notes, *fit)
+    decode = partial(_read_training, data, where)
+    training = keep_decoded(source, f"node {data.names} {data.classes}", decode)
+    images, notes = data.map_images(training.train, where), training.notes
     if images.x.shape[1] == 1 and data.shape[0] == 3:
         images = images._replace(x=images.x.expand(-1, 3, -1, -1).contiguous())
         notes = (*notes, "all grey, taken as colour")
@@ -77,3 +76,12 @@ def load_node_images(data: NodeDataSettings) -> tuple[Images, tuple[str, ...]]:
     remedy = ", the net's classes; number them as the server does"
     check_labels(images.y, data.classes, where, remedy)
     return images, notes
+
+
+def _read_training(data: NodeDataSettings, where: str) -> SourceData:
+    """Read the training images of a node's source; DataError names `where`."""
+    with name_unreadable(where):
+        parts = data.source.read_training(data.names)
+    images = data.source.prepare(parts.train, where)
+    fit = describe_fit(tuple(parts.train.x.shape[1:]), images, len(images.y), data.classes)
+    return SourceData(images, None, data.classes, None, (*parts.notes, *fit))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from fedcel.data import Images, Source, match_pixels, read_source
+from fedcel.data import Images, Source, match_pixels, read_cached, to_floats
 from fedcel.errors import DataError, replace_unwritable
 from fedcel.seeding import make_generator
 
@@ -70,12 +70,13 @@ def draw_images(
         `count` images at most, sentences on which they are and what was done to them, and the names
         of the classes, none where the source has none.
     """
-    data = read_source(source, is_numbered_anew=True)  # which are alike is all that is asked
+    data = read_cached(source, is_numbered_anew=True)  # which are alike is all that is asked
     images = data.train if data.test is None else data.test
     order = torch.randperm(len(images.y), generator=make_generator(seed, "audit"))
     note = "The images are of the source's test part."
     if trained_on is not None:
-        order = order[~match_pixels(images.x[order], trained_on.x)]
+        candidates = (to_floats(images.x[position]) for position in order)
+        order = order[~match_pixels(candidates, map(to_floats, trained_on.x))]
         note = "None of the images was trained on."
     elif data.test is None:
         note = (
@@ -85,4 +86,4 @@ def draw_images(
     if data.notes:
         note = f"{note} Of the source: {'; '.join(data.notes)}."
     chosen = order[:count]
-    return Images(images.x[chosen], images.y[chosen]), note, data.class_names
+    return Images(to_floats(images.x[chosen]), images.y[chosen]), note, data.class_names

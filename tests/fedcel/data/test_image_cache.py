@@ -1,19 +1,31 @@
 """Decoded images are kept once a machine: found again, anew when files change, never in the way."""
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import numpy as np
 import PIL.Image
 import pytest
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 
-from fedcel.data import DataSettings, Npz, SourceData, image_cache, load_splits, to_floats
+from fedcel.data import (
+    DataSettings,
+    NodeDataSettings,
+    Npz,
+    SourceData,
+    image_cache,
+    load_splits,
+    to_floats,
+)
 from fedcel.data.image_cache import cache_folder, read_cached
 from fedcel.data.image_folder import ImageFolder
+from fedcel.data.node_data import load_node_images
 from fedcel.data.source import Source, read_source
+from fedcel.errors import DataError
 
 
 @pytest.fixture
@@ -137,13 +149,82 @@ def test_a_full_disk(reads: list[Source], npz: Npz, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(image_cache, "save_file", fill)
     assert "No space left on device" in read_cached(npz).notes[-1]
     assert len(reads) == 1
-    assert [path.suffix for path in cache_folder().iterdir()] == [".lock"]
+    assert not list(cache_folder().iterdir())
 
 
 def test_small_sets_are_not_kept(
     reads: list[Source], npz: Npz, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is decoded at once leaves no file."""
+    """They are decoded at the same time, without a lock, and leave no file."""
     monkeypatch.setattr(image_cache, "LEAST_BYTES", 2**24)
-    assert read_cached(npz).train.x.dtype == torch.float32
-    assert not list(cache_folder().glob("*.safetensors"))
+    together = Barrier(2, timeout=30)
+
+    def read(source: Source, *, is_numbered_anew: bool) -> SourceData:
+        together.wait()
+        return read_source(source, is_numbered_anew=is_numbered_anew)
+
+    monkeypatch.setattr(image_cache, "read_source", read)
+    with ThreadPoolExecutor(2) as pool:
+        for data in pool.map(read_cached, [npz] * 2):
+            assert data.train.x.dtype == torch.float32
+    assert not cache_folder().exists()
+
+
+def test_only_sets_stay(reads: list[Source], npz: Npz) -> None:
+    """No lock and no half file; others of the machine may not read a data holder's images."""
+    read_cached(npz)
+    (file,) = cache_folder().iterdir()
+    assert file.suffix == ".safetensors" and file.stat().st_mode & 0o77 == 0
+
+
+def test_the_least_recently_used_set_goes(
+    reads: list[Source], npz: Npz, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Room for two of three sets; a mapped one stays whole, other files are not touched."""
+    sources = [npz.model_copy(update={"size": size}) for size in (0, 2, 3)]
+    first, second = (read_cached(source) for source in sources[:2])
+    files = sorted(cache_folder().iterdir(), key=lambda file: file.stat().st_mtime_ns)
+    for age, file in zip((100, 50), files, strict=True):
+        os.utime(file, (file.stat().st_mtime - age,) * 2)
+    foreign = [cache_folder() / name for name in ("mine.safetensors", "a" * 32)]
+    for file in foreign:
+        file.write_bytes(bytes(10_000))
+    read_cached(sources[0])  # is now the one used last
+    size = sum(file.stat().st_size for file in files)
+    monkeypatch.setenv("FEDCEL_CACHE_GB", str((size + 13_000) / 1e9))
+    read_cached(sources[2])
+    assert files[0].exists() and not files[1].exists() and all(file.exists() for file in foreign)
+    assert torch.equal(second.train.x, read_source(sources[1]).train.x)
+    assert len(list(cache_folder().iterdir())) == 4 and len(reads) == 3
+    assert torch.equal(first.train.x, read_cached(sources[0]).train.x) and len(reads) == 3
+
+
+def test_sets_without_room_are_not_kept(
+    reads: list[Source], npz: Npz, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One larger than the limit, with a note; at 0 none; and a limit is a number."""
+    monkeypatch.setenv("FEDCEL_CACHE_GB", "1e-6")
+    assert "GB, FEDCEL_CACHE_GB allows 1e-06" in read_cached(npz).notes[-1]
+    monkeypatch.setenv("FEDCEL_CACHE_GB", "0")
+    assert read_cached(npz).notes == read_source(npz).notes
+    assert not list(cache_folder().iterdir())
+    for text in ("much", "-1", "nan"):
+        monkeypatch.setenv("FEDCEL_CACHE_GB", text)
+        with pytest.raises(DataError, match=f"FEDCEL_CACHE_GB is '{text}', must be a number"):
+            read_cached(npz)
+
+
+def test_a_nodes_images_are_kept(
+    reads: list[Source], npz: Npz, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its training images alone, the same whether they were kept or not."""
+    run = DataSettings(source=npz)
+    node = NodeDataSettings.at_node(run, npz.path, holder=1, shape=(3, 4, 4), classes=3)
+    fresh, kept = (load_node_images(node) for _ in range(2))
+    assert torch.equal(fresh[0].x, kept[0].x) and fresh[1] == kept[1]
+    assert torch.equal(to_floats(kept[0].x), read_source(npz).train.x)
+    (file,) = cache_folder().iterdir()
+    with safe_open(file, framework="pt") as opened:
+        assert set(opened.keys()) == {"train.x", "train.y"}
+    monkeypatch.setattr(Npz, "read_training", None)  # is not asked again
+    assert torch.equal(load_node_images(node)[0].y, kept[0].y)

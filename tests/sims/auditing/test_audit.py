@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 import fedcel
 from fedcel.attacks import Decoder
-from fedcel.data import Digits, Npz, Source, load_splits
+from fedcel.data import Digits, Npz, Source, image_cache, load_splits
 from fedcel.errors import DataError
 from fedcel.runs import run_folder
 from fedcel.settings import DataSettings, parse_settings
@@ -174,6 +175,22 @@ def test_images_of_the_training_are_not_measured() -> None:
     drawn, *_ = draw_images(Digits(), 2000, trained_on=splits.training)
     seen = {image.numpy().tobytes() for image in splits.training.x}
     assert len(drawn.y) == 800 and not any(x.numpy().tobytes() in seen for x in drawn.x)
+
+
+def test_kept_images_are_those_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Floats of one drawing, also beside images that the encoder was trained on."""
+    x = np.random.default_rng(0).integers(0, 256, (60, 4, 4, 3), dtype=np.uint8)
+    np.savez(tmp_path / "images.npz", x_train=x, y_train=np.arange(60) % 3)
+    source = Npz(source="npz", path=str(tmp_path / "images.npz"))
+    trained = load_splits(DataSettings(source=source, validation=2, auxiliary=2, test=20), 2, 0)
+    given: dict[str, Any] = {"count": 60, "trained_on": trained.training}
+    decoded, *_ = draw_images(source, **given)
+    monkeypatch.setenv("FEDCEL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(image_cache, "LEAST_BYTES", 1)
+    for _ in range(2):
+        kept, *_ = draw_images(source, **given)
+        assert len(kept.y) == 24 and torch.equal(kept.x, decoded.x)
+    assert len(list((tmp_path / "cache").iterdir())) == 1
 
 
 def test_a_run_that_learned_nothing_is_no_private_one(
