@@ -234,10 +234,13 @@ class _AttackRun:
                 stream,
                 identification_candidates=self.settings.candidates,
             )
-            self.listener.show_line(
-                f"{OPTIMAL} on {surface.name}, seed {attack_seed}: {leak.bits_beyond_label:.2f} of "
-                f"{leak.cap_beyond_label:.2f} bits beyond the label"
+            summary = (
+                f"{leak.bits_beyond_label:.2f} of {leak.cap_beyond_label:.2f} bits beyond the label"
+                if leak.cap_beyond_label
+                else f"{leak.information_bits:.2f} of {leak.cap_bits:.2f} bits with the label, "
+                "which names the image"
             )
+            self.listener.show_line(f"{OPTIMAL} on {surface.name}, seed {attack_seed}: {summary}")
             results |= {
                 "budget": self.settings.budget,
                 "identification_optimal": leak.identification,

@@ -128,6 +128,21 @@ def distinct_bits(z: Float[Tensor, "M D"]) -> float:
     return log2(len(z)) - float((counts * counts.log2()).sum()) / len(z)
 
 
+def span_coordinates(features: Float[Tensor, "M D"]) -> Float[Tensor, "M r"]:
+    """Return features as coordinates in the space that they span, where D exceeds M.
+
+    Distances stay as they are. Noise N(0, I) in all other directions is the same whichever image
+    sends it, so that a message tells as much without it. Equal features stay equal.
+    """
+    if features.shape[1] <= len(features):
+        return features
+    distinct, group = features, torch.arange(len(features))
+    if len({(row + 0.0).cpu().numpy().tobytes() for row in features}) < len(features):
+        distinct, group = torch.unique(features, dim=0, return_inverse=True)
+    triangle: Tensor = torch.linalg.qr((distinct - distinct.mean(0)).T, mode="r").R
+    return triangle.T[group]
+
+
 def find_main_coordinates(features: Features) -> Features:
     """Return the features' coordinates along the directions of largest variance.
 

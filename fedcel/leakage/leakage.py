@@ -105,7 +105,8 @@ class Leakage:
         elif not self.has_classes:
             words = (
                 f"One message tells the best possible attacker {information}; each label occurs "
-                "once, so bits beyond it mean nothing: measure several images of a class"
+                "once and names its image, so there are no bits beyond it: measure several images "
+                "of a class"
             )
         else:
             words = (
@@ -161,8 +162,8 @@ class Leakage:
         by_student = f"Student's t says {join_bits(student)}, if no rare image tells far more."
         if limits[-1] > USELESS_BITS:
             words = (
-                "There is no useful limit for other images of the population that they are drawn "
-                f"from: {join_bits(limits)} bits, where {USELESS_BITS} tell any from all others."
+                "For other images of the population that they are drawn from there is no limit "
+                f"below the most that there is: {USELESS_BITS} bits tell any from all others."
             )
             if student[-1] <= USELESS_BITS:
                 words += f" {by_student}"

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcel.leakage.attribute_leak import AttributeLeak, measure_attribute
-from fedcel.leakage.certificate import Certificate, certificate
+from fedcel.leakage.certificate import Certificate, certificate, span_coordinates
 from fedcel.leakage.exact_bits import measure_bits
 from fedcel.leakage.identification import identify_by_label
 from fedcel.leakage.leakage import Leakage
@@ -420,7 +420,7 @@ def bound_bits(
     if sigma.dim() == 2:
         scale = sigma.cpu()
     elif (sigma > 0).all():
-        table = table / sigma
+        table = span_coordinates(table / sigma)
     else:
         unit = 0.0
     return certificate(table.cpu(), groups, unit, candidates, scale=scale, large_table=LARGE_TABLE)

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from fedcel.leakage.certificate import span_coordinates
 from fedcel.leakage.observation import NOISELESS, Law, Observation, find_law
 from fedcel.leakage.smashed_data import SmashedData
 from fedcel.nets import Cut, apply_noise
@@ -45,7 +46,10 @@ def observe_images(observation: Observation, images: Float[Tensor, "M C H W"]) -
     """
     law, is_random = find_law(observation, images), NOISELESS not in observation.grants
     if isinstance(observation, SmashedData):
-        z, send = observation.encode(images), observation.send
+        z, net = observation.encode(images), observation.net
+        if z.shape[1] > len(z) and net.cut.sigma and not net.cut.dropout and not net.noise_scale:
+            return _add_noise(z.double() / net.cut.sigma)
+        send = observation.send
         return Messages(lambda senders, generator: send(z[senders], generator), law, is_random)
     return Messages(
         lambda senders, generator: observation.sample(images[senders], generator), law, is_random
@@ -90,7 +94,8 @@ def _disturb_by(
 
 def _add_noise(features: Float[Tensor, "M D"]) -> Messages:
     """Return messages z + xi, xi ~ N(0, I)."""
-    centred = features - features.mean(0)
+    coordinates = span_coordinates(features)
+    centred = coordinates - coordinates.mean(0)
     distinct, group = torch.unique(centred, dim=0, return_inverse=True)
     has_duplicates = len(distinct) < len(centred)
 

@@ -1,5 +1,6 @@
 """Upper bounds on what messages tell about images that nobody has seen, with confidence."""
 
+from collections.abc import Sequence
 from itertools import chain, product
 from math import log, sqrt
 from typing import NamedTuple
@@ -10,7 +11,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedcel.errors import NetError
-from fedcel.leakage.certificate import DIRECTIONS, find_main_coordinates, find_partitions
+from fedcel.leakage.certificate import (
+    DIRECTIONS,
+    find_main_coordinates,
+    find_partitions,
+    span_coordinates,
+)
 from fedcel.seeding import make_generator
 from fedcel.short_repr import show_shapes
 
@@ -30,6 +36,8 @@ MAX_REFERENCE = 4096
 MAX_REFERENCE_VALUES = 2**22
 """Features of all reference images together that are used, or 64 images."""
 DELTA = 0.05  # chance that one of two limits that hold together is too low
+WIDE = 4
+"""Features for each image from which the dimensions that tell images apart are computed first."""
 HELD_BACK = 3  # one in so many reference images chooses the mixture's form
 ROUNDING = 1e-12  # of the largest variance, below which one is rounding
 FEW_CARRY = 0.5  # skewness over sqrt(n), one of n values being 1, that hints at a heavy tail
@@ -44,12 +52,14 @@ class GaussianMessages(NamedTuple):
     deviation: Float[Tensor, "#n D"]
     """Of the noise, above 0, in units of z: a row for each image, or one for all."""
     labels: Int[Tensor, " n"]
+    other_dimensions: int = 0
+    """Further features, equal in all images, with the noise of the first."""
 
     def take(self, rows: Tensor) -> "GaussianMessages":
         """Return the messages of some images."""
         is_common = len(self.deviation) == 1
         deviation = self.deviation if is_common else self.deviation[rows]
-        return GaussianMessages(self.mean[rows], deviation, self.labels[rows])
+        return self._replace(mean=self.mean[rows], deviation=deviation, labels=self.labels[rows])
 
 
 class FeatureRange(NamedTuple):
@@ -111,6 +121,12 @@ class Component(NamedTuple):
     axes: Float[Tensor, "D r"]
     variances: Float[Tensor, " r"]
     floor: float = 0.0
+    other_dimensions: int = 0
+
+    @property
+    def width(self) -> int:
+        """Number of features."""
+        return len(self.mean) + self.other_dimensions
 
 
 class Projection(NamedTuple):
@@ -190,8 +206,31 @@ def bound_population(
         and Olsen, Approximating the KL Divergence between Gaussian Mixture Models, ICASSP 2007;
         Maurer and Pontil, Empirical Bernstein Bounds, COLT 2009, theorem 4.
     """
+    if feature_range is None:
+        parts = [evaluated, reference, *([] if choosing is None else [choosing])]
+        evaluated, reference, *others = drop_common_dimensions(parts)
+        choosing = others[0] if others else None
     law = fit_law(reference, choosing=choosing, seed=seed)
     return bound_under_law(evaluated, law, feature_range)
+
+
+def drop_common_dimensions(parts: Sequence[GaussianMessages]) -> Sequence[GaussianMessages]:
+    """Return messages in the space that the features of all parts span, where they are wide.
+
+    Of an even noise only: every divergence stays what it is then.
+    """
+    counts = [len(part.labels) for part in parts]
+    noise = parts[0].deviation[0, 0]
+    width = parts[0].mean.shape[1]
+    if width < WIDE * sum(counts) or any((part.deviation != noise).any() for part in parts):
+        return parts
+    coordinates = span_coordinates(torch.cat([part.mean.detach().double() for part in parts]))
+    deviation = noise.expand(1, coordinates.shape[1])
+    others = width - coordinates.shape[1]
+    return [
+        GaussianMessages(mean, deviation, part.labels, others)
+        for part, mean in zip(parts, torch.split(coordinates, counts), strict=True)
+    ]
 
 
 def fit_law(
@@ -279,7 +318,7 @@ def rescale(messages: GaussianMessages, scale: Float[Tensor, " D"]) -> GaussianM
     """Return messages in units of the mean noise, in float64 on the processor."""
     unit = scale.double().cpu()
     mean, deviation = (part.detach().double().cpu() / unit for part in messages[:2])
-    return GaussianMessages(mean, deviation, messages.labels.cpu())
+    return messages._replace(mean=mean, deviation=deviation, labels=messages.labels.cpu())
 
 
 def join_messages(first: GaussianMessages, second: GaussianMessages) -> GaussianMessages:
@@ -288,9 +327,9 @@ def join_messages(first: GaussianMessages, second: GaussianMessages) -> Gaussian
     labels = torch.cat([first.labels, second.labels])
     is_common = len(first.deviation) == len(second.deviation) == 1
     if is_common and torch.equal(first.deviation, second.deviation):
-        return GaussianMessages(mean, first.deviation, labels)
+        return first._replace(mean=mean, labels=labels)
     rows = [part.deviation.expand(len(part.labels), -1) for part in (first, second)]
-    return GaussianMessages(mean, torch.cat(rows), labels)
+    return first._replace(mean=mean, deviation=torch.cat(rows), labels=labels)
 
 
 def choose_form(fitted: GaussianMessages, choosing: GaussianMessages) -> MixtureForm:
@@ -340,7 +379,8 @@ def fit_mixtures(
         centred[members] = fitted.mean[members] - fitted.mean[members].mean(0)
     common = find_axes(centred, sum(map(len, places.values()))) if is_shared else None
     middle = fitted.mean.mean(0)
-    anywhere = Component(1.0, middle, *find_axes(fitted.mean - middle, 1))
+    others = fitted.other_dimensions
+    anywhere = Component(1.0, middle, *find_axes(fitted.mean - middle, 1), other_dimensions=others)
     mixtures = {NOWHERE: (NOWHERE_SHARE, [anywhere])}
     for label, groups in places.items():
         count = sum(map(len, groups))
@@ -349,6 +389,7 @@ def fit_mixtures(
                 len(members) / count,
                 fitted.mean[members].mean(0),
                 *(common or find_axes(centred[members], 1)),
+                other_dimensions=others,
             )
             for members in groups
         ]
@@ -377,9 +418,11 @@ def add_noise_law(part: Component, form: MixtureForm) -> list[Component]:
     mean_variance = form.shrinkage * float(part.variances.sum())
     components = []
     for share, factor in tails:
-        common = factor * mean_variance / len(part.mean)
+        common = factor * mean_variance / part.width
         variances = 1 + common + factor * (1 - form.shrinkage) * part.variances
-        components.append(Component(share * part.share, *part[1:3], variances, 1 + common))
+        components.append(
+            part._replace(share=share * part.share, variances=variances, floor=1 + common)
+        )
     return components
 
 
@@ -424,15 +467,15 @@ def project(messages: GaussianMessages, part: Component) -> Projection:
     return Projection(
         gap.square().sum(1),
         (gap @ part.axes).square(),
-        noise.sum(1),
+        noise.sum(1) + messages.other_dimensions * noise[:, 0],
         noise @ part.axes.square(),
-        noise.log().sum(1),
+        noise.log().sum(1) + messages.other_dimensions * noise[:, 0].log(),
     )
 
 
 def gaussian_divergence(projected: Projection, part: Component) -> Float[Tensor, " n"]:
     """Compute KL(message || Gaussian) of each image in nats, exactly."""
-    width = len(part.mean)
+    width = part.width
     inverse = 1 / part.floor - 1 / part.variances  # what the axes take from an even precision
     squares = projected.distance / part.floor - projected.along_axes @ inverse
     trace = projected.noise / part.floor - projected.noise_along_axes @ inverse

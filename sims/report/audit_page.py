@@ -87,7 +87,7 @@ def make_measures_table(leak: Leakage) -> Table:
     rows = [
         [
             *(name, *(format_number(value, 3) for value in values)),
-            "none of use" if (unseen or 0) > USELESS_BITS else format_number(unseen, 3),
+            "no limit" if (unseen or 0) > USELESS_BITS else format_number(unseen, 3),
             format_number(cap, 2),
         ]
         for name, (*values, unseen, cap) in measures.items()

@@ -20,6 +20,7 @@ from fedcel.leakage import (
     measure_leakage,
     optimal_leak,
 )
+from fedcel.leakage.messages import disturb_features
 from tests.bench.sequences import measure_sequences
 from tests.fedcel.elsewhere import ELSEWHERE, Elsewhere
 from tests.fedcel.seeded import as_images, pixels, seeded
@@ -144,7 +145,7 @@ def test_one_image_a_class_has_no_bits_beyond_it() -> None:
     bits, picked, _ = str(leak).splitlines()
     assert "0.00 of 0.00" not in bits
     assert bits.startswith("One message tells the best possible attacker 4.32 ± 0.01 of 4.32 bits")
-    assert "each label occurs once, so bits beyond it mean nothing" in bits
+    assert "each label occurs once and names its image, so there are no bits beyond it" in bits
     assert "but the label" not in picked
 
 
@@ -153,8 +154,33 @@ def test_a_limit_above_all_there_is_says_so() -> None:
     z = torch.randn(60, 400, generator=seeded(0))
     leak = measure_leakage(features=z, labels=torch.arange(60) % 3, noise=1e-3)
     assert leak.population_bits > 1000
-    assert "no useful limit for other images" in str(leak)
+    assert "there is no limit below the most that there is" in str(leak)
     assert "at most about" not in str(leak)
+    assert str(round(leak.population_bits)) not in str(leak)
+
+
+def test_features_wider_than_images_tell_what_their_span_tells() -> None:
+    """Rotated into more dimensions than images, equal features stay equal and all bits stay."""
+    narrow = torch.randn(40, 6, generator=seeded(0), dtype=torch.float64)
+    narrow[1] = narrow[0]
+    axes = torch.linalg.qr(torch.randn(900, 6, generator=seeded(1), dtype=torch.float64)).Q
+    leaks = [
+        measure_leakage(features=z, labels=torch.arange(40) % 2, noise=0.7, draws=1000)
+        for z in (narrow, narrow @ axes.T)
+    ]
+    for name in ("information_bits", "bits_beyond_label", "identification"):
+        less, more = (getattr(leak, name) for leak in leaks)
+        assert less == pytest.approx(more, abs=0.04)
+    assert leaks[0].certificate_bits == pytest.approx(leaks[1].certificate_bits)
+
+
+def test_wide_features_are_measured_in_little_memory() -> None:
+    """Of the messages of 64 images of 50 000 features only what tells these apart is drawn."""
+    messages = disturb_features(torch.eye(64, 50_000).double(), torch.ones(50_000).double())
+    observed = messages.sample(torch.arange(64), seeded(0))
+    assert observed.shape == (64, 64)
+    distances = messages.law(observed).diff(dim=1)
+    assert distances.isfinite().all()
 
 
 def measure_all(z: Tensor) -> list[float]:
