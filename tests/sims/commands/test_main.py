@@ -12,7 +12,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import tomli_w
 
@@ -210,24 +209,11 @@ def test_a_wrong_command_has_one_suggestion(capsys: pytest.CaptureFixture[str]) 
     assert refused(["simulat", "digits"], capsys).count("Did you mean 'simulate'?") == 1
 
 
-@pytest.mark.parametrize(
-    ("damage", "words"),
-    [("missing", "train-images"), ("truncated", "train-images"), ("text", "train-images")],
-)
-def test_wrong_data_folders(
-    damage: str, words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    """A missing, a truncated and a non-idx file are named."""
-    folder = tmp_path / "data"
-    folder.mkdir()
-    if damage == "truncated":
-        header = np.array([0x803, 60, 28, 28], ">i4").tobytes()
-        (folder / "train-images-idx3-ubyte").write_bytes(header + b"12")
-    if damage == "text":
-        (folder / "train-images-idx3-ubyte").write_text("these are no images")
-    keys = ["--set", "data.source=idx", "--set", f"data.path={folder}"]
+def test_wrong_data_folders(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A folder without images is named by the file that it lacks."""
+    keys = ["--set", "data.source=idx", "--set", f"data.path={tmp_path}"]
     out = ["--out", str(tmp_path / "run"), "--engine", "local"]
-    assert words in refused(["simulate", "digits", *out, *keys], capsys)
+    assert "train-images" in refused(["simulate", "digits", *out, *keys], capsys)
 
 
 def test_batch_norm_is_refused(
@@ -366,13 +352,12 @@ def test_a_command_reads_no_packaged_scenario_at_its_start() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, cwd=ROOT)
 
 
-def test_help_names_every_command() -> None:
-    """`python -m sims --help` is the first page of the manual."""
-    command = [sys.executable, "-m", "sims", "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=os.environ)
-    assert done.returncode == 0
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is the first page of the manual."""
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
     for name in ("simulate", "attack", "bench", "tune", "report", "table", "settings"):
-        assert name in done.stdout
+        assert name in shown
 
 
 def test_version_and_scenarios_are_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -392,16 +377,6 @@ def test_help_shows_examples(command: str, capsys: pytest.CaptureFixture[str]) -
     words = command.split()
     assert main([*words, "--help"]) == 0
     assert f"fedcel {command}" in capsys.readouterr().out.split("Examples")[1]
-
-
-def test_a_reader_that_leaves_is_no_failure() -> None:
-    """`fedcel --help | head`: nobody reads what is written, and nothing is said of it."""
-    reader, writer = os.pipe()
-    os.close(reader)
-    command = [sys.executable, "-m", "sims", "--help"]
-    with os.fdopen(writer, "wb") as closed:
-        done = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, check=False)
-    assert (done.returncode, done.stderr) == (1, b"")
 
 
 @pytest.mark.parametrize("command", ["simulate", "audit"])
