@@ -71,7 +71,7 @@ def test_the_update_is_clipped_and_noisy_and_says_nothing_else() -> None:
 def test_a_run_says_what_its_updates_cost(tmp_path: Path, own: bool) -> None:
     """The server sees each update, others the mean of three; an own strategy may take any one."""
     change = {"strategy.name": "strategies:PosteriorStrategy"} if own else {}
-    simulate(parse_settings(QUIET | change), tmp_path / "run")
+    simulate(parse_settings(QUIET | {"net.width": 16} | change), tmp_path / "run")
     result: Any = read_json(tmp_path / "run" / "result.json")
     assert result["update-rounds"] == 4
     of_all = account_updates(0.1, [NoisyRound([0], 1.0)] * 4, 1e-6).server
