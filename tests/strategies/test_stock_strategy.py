@@ -175,14 +175,6 @@ def record_draws(folder: Path, **raw: Any) -> list[list[int]]:
     return [list(partitions) for partitions in Recording.partitions]
 
 
-def test_clients_are_drawn_by_seed_and_round(tmp_path: Path) -> None:
-    """The same twice; other ones with another seed, and from round to round."""
-    first, second = (record_draws(tmp_path / name) for name in ("first", "second"))
-    assert first == second and all(len(partitions) == 3 for partitions in first)
-    assert record_draws(tmp_path / "seed", seed=1) != first
-    assert len(set(map(tuple, first))) > 1
-
-
 @pytest.mark.parametrize("name", ["FedAvg", "FedAdam", "FedMedian"])
 def test_neither_node_ids_nor_the_order_of_arrival_change_a_bit(tmp_path: Path, name: str) -> None:
     """Random ids and shuffled replies, as on Ray, give the model of the local engine."""

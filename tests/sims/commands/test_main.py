@@ -92,7 +92,7 @@ def test_counts_start_at_one(words: list[str], capsys: pytest.CaptureFixture[str
 def test_an_engine_s_former_name_is_read_with_a_warning(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On the command line, by --set and in a file of settings."""
+    """On the command line, by --set, by both and in a file of settings: once."""
     engines = []
 
     def note_engine(settings: Settings, *_: object, **__: object) -> None:
@@ -104,11 +104,14 @@ def test_an_engine_s_former_name_is_read_with_a_warning(
     for words in (
         ["digits", "--engine", name],
         ["digits", "--set", f"engine={name}"],
+        ["digits", "--set", f"engine={name}", "--engine", name],
         [str(tmp_path / "older.toml")],
     ):
         assert main(["simulate", *words, "--out", str(tmp_path / "run")]) == 2
-        assert f"warning: engine '{name}' is now engine 'local'" in capsys.readouterr().err
-    assert engines == ["local"] * 3
+        assert capsys.readouterr().err.count(f"warning: engine '{name}' is now engine 'loc") == 1
+    assert engines == ["local"] * 4
+    assert main(["simulate", "--help"]) == 0
+    assert "[ray|local|auto]" in capsys.readouterr().out
 
 
 @pytest.mark.filterwarnings("always:engine")
@@ -141,24 +144,6 @@ def test_a_warning_is_printed_once(tmp_path: Path, capsys: pytest.CaptureFixture
     more = [word for value in words for word in ("--set", value)]
     assert main(["simulate", "digits", "--out", str(tmp_path / "run"), *QUICK, *more]) == 0
     assert capsys.readouterr().err.count("warning: local.augment and chain.scope 'full'") == 1
-
-
-def test_a_former_name_is_told_in_a_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Once, with what to write, whatever else is said; the help shows none of them."""
-    words = ["simulate", "digits", "--set", "engine=loop", "--engine", "loop"]
-    command = [sys.executable, "-m", "sims", *words, "--out", str(tmp_path / "no"), "--resume"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 2 and "fedcel: " in done.stderr
-    told = [line for line in done.stderr.splitlines() if line.startswith("warning: engine")]
-    assert told == [
-        "warning: engine 'loop' is now engine 'local', local.at-once 1; the old name goes with "
-        "the next version"
-    ]
-    assert main(["simulate", "--help"]) == 0
-    text = capsys.readouterr().out
-    assert "[ray|local|auto]" in text and "batched" not in text
 
 
 def test_tune_has_no_engine(capsys: pytest.CaptureFixture[str]) -> None:

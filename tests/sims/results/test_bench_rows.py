@@ -76,12 +76,6 @@ def test_a_row_has_all_attacks_of_its_run(tmp_path: Path) -> None:
     assert columns == [("hybrid", pytest.approx(0.04)), ("hybrid", pytest.approx(0.03))]
 
 
-def worst_columns(folder: Path) -> list[tuple[str, float]]:
-    """Return the worst attack and its error as bench.json has them for scripts."""
-    rows = json.loads((folder / "bench.json").read_text())
-    return [(row["worst-attack"], row["mse"]) for row in rows]
-
-
 def test_images_are_of_the_attack_that_a_row_is_held_to(tmp_path: Path) -> None:
     """The report shows the strongest of each cell, tables one that both cells have met."""
     rows = read_bench_rows(bench(tmp_path))

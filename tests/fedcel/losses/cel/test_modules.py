@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedcel.errors import DivergedError
+from fedcel.errors import DivergedError, SettingsError
 from fedcel.losses import Batch, WeightedTerm
 from fedcel.losses.cel import (
     CEL,
@@ -290,6 +290,12 @@ def test_another_encoder_needs_another_module() -> None:
     cel(Z, Y)
     with pytest.raises(ValueError, match="features have 5 values, those before had 6"):
         cel(Z[:, :5], Y)
+
+
+def test_errors_of_options_are_those_of_settings() -> None:
+    """One class of error for what a setting may not be."""
+    with pytest.raises(SettingsError):
+        ClusterCEL(classes=3, clusters=-1)
 
 
 EMPTY = [
