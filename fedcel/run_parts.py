@@ -81,7 +81,6 @@ def build_server_parts(settings: Settings, classes: int | None = None) -> Server
         select=partial(select_clients, settings.seed, settings.clients, settings.clients_per_round),
         combine=partial(combine_deltas, rule.aggregation),
         momentum=rule.momentum,
-        gain=rule.gain,
         least_share=rule.least_share,
         metrics=declare_metrics(settings, classes),
         classes=classes,
@@ -108,7 +107,7 @@ def build_schedule(settings: Settings) -> RoundSchedule:
 
 def init_run_state(settings: Settings, flat: FlatNet) -> ServerState:
     """Make the server's state before round 1, `flat` holding the first parameters."""
-    cut = describe_cut(settings, flat.net, 0)
+    cut = describe_cut(flat.net, 0)
     return init_server_state(flat.vector)._replace(
         control=init_control(settings.cel, cut),
         trained=list_trained_parameters(flat.net),
@@ -199,14 +198,16 @@ def bind_terms(
     def advise(name: str, weight: str) -> str:
         return "keep it finite" if ":" in name else f"lower local.rate, or {weight}"
 
-    cut = describe_cut(settings, net, splits.classes, splits.shape)
+    cut = describe_cut(net, splits.classes, splits.shape)
     options = settings.cel
     if threshold is not None:
         options = options.model_copy(update={"threshold": threshold})
     terms = []
     if (loss := options.bind(cut)) is not None:
         term = WeightedTerm(
-            *("cel", loss, 0.0, options.gradient_rule),
+            name="cel",
+            term=loss,
+            rule=options.gradient_rule,
             refresh_every=options.refresh_epochs,
             title=f"cel.kind {options.kind!r}",
             remedy=advise(options.kind, "cel.weight"),
@@ -225,7 +226,8 @@ def bind_terms(
                 "your own part"
             )
         term = WeightedTerm(
-            *("defence", defence, 0.0),
+            name="defence",
+            term=defence,
             purpose="defence",
             title=f"defence.name {name!r}",
             remedy=advise(name, "defence.strength"),
@@ -234,9 +236,7 @@ def bind_terms(
     return tuple(terms)
 
 
-def describe_cut(
-    settings: Settings, net: SplitNet, classes: int, image: tuple[int, ...] = ()
-) -> CutShape:
+def describe_cut(net: SplitNet, classes: int, image: tuple[int, ...] = ()) -> CutShape:
     """Describe to the losses what passes the cut of a net, for images (C, H, W)."""
     return CutShape(
         classes=classes,

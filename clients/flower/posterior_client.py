@@ -138,7 +138,8 @@ class PosteriorClient(NumPyClient):
             LOGGER.warning(
                 "The losses' state after round %d is not here: this node begins afresh. Give it "
                 "the state-path that partition %d had",
-                *(expected, self.client),
+                expected,
+                self.client,
             )
         return start
 

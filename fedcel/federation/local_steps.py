@@ -164,7 +164,10 @@ def _take_steps(
     measures = []
     for step, inputs in enumerate(steps):
         refreshed = refresh_terms(
-            *(terms, state.terms, features.read, streams),
+            terms,
+            state.terms,
+            features.read,
+            streams,
             step=step,
             epochs=steps_per_epoch,
             device=device,

@@ -57,7 +57,8 @@ class RoundRequest(NamedTuple):
     def plan(self, schedule: RoundSchedule, examples: int | None = None) -> RoundPlan:
         """Compute the constants of the round, of a client with so many images."""
         return schedule.plan(
-            *(self.round_number, self.total_examples),
+            self.round_number,
+            self.total_examples,
             examples=examples,
             gamma=self.gamma,
             proximal=self.proximal,

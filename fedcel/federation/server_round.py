@@ -44,7 +44,6 @@ class ServerParts(NamedTuple):
         select: Draws the clients of a round.
         combine: Makes one delta of the clients' and their weights.
         momentum: beta of the sliding average of deltas.
-        gain: Factor of the average in a step.
         least_share: Least share of the clients' weight that a round keeps.
         metrics: The range of each metric that clients report.
         classes: The run's number of classes; None: not known.
@@ -57,7 +56,6 @@ class ServerParts(NamedTuple):
     select: Callable[[int], list[int]]
     combine: Callable[[Iterable[Tensor], Sequence[float]], Tensor]
     momentum: float
-    gain: float
     least_share: float
     metrics: Mapping[str, MetricRange]
     classes: int | None
@@ -271,7 +269,7 @@ def advance_model(
     as it is, whatever the average still holds of it.
 
     Args:
-        parts: Momentum and gain.
+        parts: Momentum, and the gain of the schedule.
         state: Before the step.
         delta: The round's mean delta, (P,).
         frozen: The first so many parameters stand still.
@@ -282,7 +280,7 @@ def advance_model(
     average = slide_average(state.average, delta, parts.momentum, frozen=frozen)
     return state._replace(
         round=state.round + 1,
-        model=torch.add(state.model, average, alpha=parts.gain),
+        model=torch.add(state.model, average, alpha=parts.schedule.gain),
         average=average,
     )
 

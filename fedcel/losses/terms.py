@@ -100,7 +100,8 @@ class WeightedTerm(NamedTuple):
     name: str
     """Prefix of its tensors in a client's state."""
     term: LossTerm
-    weight: float
+    weight: float = 0.0
+    """Of the round; see `RoundPlan.weights`."""
     rule: GradientRule = JOINT
     refresh_every: int = 0
     """Local epochs from one refresh of its statistics to the next; 0: at a round's start."""
@@ -134,7 +135,8 @@ class WeightedTerm(NamedTuple):
         )
         probe = batch._replace(z=z, smashed=batch.smashed.detach() + shift, noise_scale=None)
         loss, metrics = self.term.loss(state, probe, measure)
-        torch.autograd.backward(self.weight * loss, torch.ones_like(loss))
+        if loss.requires_grad:
+            torch.autograd.backward(self.weight * loss, torch.ones_like(loss))
         if z.grad is None:  # no class carries a signal
             return Term(self.weight * loss.detach(), metrics)
         gradient = self.rule.bound(z.grad, batch.task_gradient)
@@ -293,6 +295,8 @@ def refuse_undefined_terms(terms: Sequence[WeightedTerm], states: States, batch:
         loss = weighted.term.loss(states[weighted.name], probe, False).loss.sum()
         words = f"gave a loss that is not finite ({loss.item():g})"
         if loss.isfinite():
+            if not loss.requires_grad:
+                continue
             words = "gave a finite loss whose gradient is not finite"
             (gradient,) = torch.autograd.grad(loss, z, allow_unused=True)
             if gradient is None or gradient.isfinite().all():

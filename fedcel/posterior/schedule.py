@@ -212,11 +212,16 @@ class LocalSettings(Options):
         return raw
 
     def check_rules(self) -> None:
-        """Refuse a round in steps and in epochs, or in neither: SettingsError."""
+        """Refuse a round of steps and epochs, of neither, or of balanced epochs: SettingsError."""
         if bool(self.steps) == bool(self.epochs):
             raise SettingsError(
                 f"local.steps is {self.steps} and local.epochs {self.epochs:g}: exactly one of "
                 "them must be above 0; set the other to 0"
+            )
+        if self.epochs and self.balance:
+            raise SettingsError(
+                f"local.epochs is {self.epochs:g} and local.balance true: balanced batches show "
+                "images of rare classes more often, so that there is no pass; set local.steps"
             )
 
     def count_steps(self, images: int) -> int:

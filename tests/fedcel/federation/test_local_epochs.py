@@ -55,6 +55,7 @@ def test_steps_are_those_of_the_passes(epochs: float, images: int, steps: int) -
         ({"local.epochs": -1}, "local.epochs is -1, must be 0 or more"),
         ({"local.epochs": math.inf}, "local.epochs is inf, must be finite"),
         ({"local.epochs": "all"}, "local.epochs is 'all', must be a number"),
+        ({"local.epochs": 1, "local.balance": True}, "local.epochs is 1 and local.balance true"),
     ],
 )
 def test_exactly_one_of_steps_and_epochs(raw: dict[str, object], message: str) -> None:

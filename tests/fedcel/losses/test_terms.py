@@ -18,6 +18,7 @@ from fedcel.losses import (
     States,
     WeightedTerm,
     part_states,
+    refuse_undefined_terms,
     select_state,
     start_terms,
 )
@@ -204,6 +205,22 @@ def test_clip_bounds_each_row_and_keeps_its_direction() -> None:
     torch.testing.assert_close(
         slope([*bound, rival], begin | {"defence": {}}, batch()) - alone, cut
     )
+
+
+class Constant(ClientLoss):
+    """A loss of batches that carry no signal."""
+
+    def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
+        """Return 2, without a gradient."""
+        return Term(torch.tensor(2.0), {})
+
+
+def test_a_constant_loss_has_no_gradient_to_bound() -> None:
+    """It is added as it is, and is not to blame for a model that is not finite."""
+    terms = [of_cel(Constant(), 0.5, GradientRule(0.2))]
+    added = add(terms, {"cel": {}}, batch())
+    assert added.loss.sum() == 1.0 and not added.loss.requires_grad
+    refuse_undefined_terms(terms, {"cel": {}}, batch())
 
 
 def test_the_tasks_gradient_bounds_each_clients_batch() -> None:
