@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from fedcel.attacks.contradictions import find_contradictions as find_contradictions
     from fedcel.attacks.decoder import Decoder as Decoder
     from fedcel.attacks.decoder import LogitInversion as LogitInversion
+    from fedcel.attacks.decoder import apply_network as apply_network
+    from fedcel.attacks.decoder import build_decoder_network as build_decoder_network
+    from fedcel.attacks.decoder import train_inverter as train_inverter
     from fedcel.attacks.inversion import Inversion as Inversion
     from fedcel.attacks.inversion import copy_differentiable as copy_differentiable
     from fedcel.attacks.inversion import invert as invert

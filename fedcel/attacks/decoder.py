@@ -85,6 +85,15 @@ def build_decoder_network(
     Small images: F-256-256-pixels, whatever the `size`. Others: linear to (channels, H/4, W/4),
     residual blocks, 2 transposed convolutions, after the inversion networks of Xia et al., CVPR
     2025.
+
+    Args:
+        examples: Vectors (N, F), whose mean and deviation standardise all others.
+        shape: Channels, height and width of an image.
+        generator: Draws the parameters.
+        size: Size of the network where images are not small.
+
+    Returns:
+        The network, from (B, F) to (B, C, H, W).
     """
     features, (channels, height, width) = examples.shape[1], shape
     layers: list[nn.Module]
@@ -160,7 +169,18 @@ def train_inverter(
 
     By Adam, its step falling as a cosine. A fifth of the images is held out: the epoch with the
     lowest mean squared error on them is kept. The network ends on its fastest device; everything
-    else stays where it is. DataError on fewer than two auxiliary images.
+    else stays where it is.
+
+    Args:
+        attacker: The attacker, whose images are two or more.
+        size: Size of the network where images are not small.
+        prepare: Prepares observations (N, F).
+
+    Returns:
+        The network and the two parts of the images.
+
+    Raises:
+        DataError: There are fewer than two auxiliary images.
     """
     x, generator = attacker.auxiliary.x, attacker.generator
     training, held_out = split_held_out(x, generator)
@@ -259,7 +279,15 @@ def minimise_loss(
 
 @use_full_precision()
 def apply_network(net: nn.Module, inputs: Float[Tensor, "N F"]) -> Float[Tensor, "N C H W"]:
-    """Return the network's images, in chunks, without a gradient; where the inputs are."""
+    """Compute a decoder's images in chunks, without a gradient.
+
+    Args:
+        net: The decoder.
+        inputs: Vectors (N, F).
+
+    Returns:
+        Images (N, C, H, W), on the device of the inputs.
+    """
     device = next(net.parameters()).device
     with torch.no_grad():
         parts = [net(part.to(device)) for part in torch.split(inputs, IMAGES_AT_ONCE)]

@@ -1,8 +1,7 @@
 """One encoder of the playground: all that can be computed before anybody asks."""
 
 import base64
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.attacks import Attacker, Decoder, KernelRidge, Rebuild, class_means, mse
+from fedcel.attacks import class_means, mse
 from fedcel.data import Images
 from fedcel.leakage import ImageLeak, image_leak
 from fedcel.metrics import bald, predictive_entropy
@@ -18,26 +17,13 @@ from fedcel.nets import Cut, SplitNet, apply_noise
 from fedcel.posterior import Prediction, apply_heads
 from fedcel.runs import Run, build_sent_net, posterior_samples
 from fedcel.seeding import make_generator
-from sims.play.noise_levels import (
-    MESSAGE_COUNTS,
-    MeanMessage,
-    NoiseLevel,
-    describe_level,
-    find_level,
-    list_levels,
-)
+from sims.play.attackers import DECODER, RIDGE, Attackers, Background
+from sims.play.noise_levels import MESSAGE_COUNTS, NoiseLevel, describe_level, find_level
 
 GUESSES = 5
 MAX_CANDIDATES = 1000
 """Test images that the exact attacker chooses among: more would not follow a slider."""
-MAX_OWN_IMAGES = 1000
-"""Images of the attackers' own that they learn from."""
-PROGRESS_LINES = 10  # of a decoder's training, about
-DECODER_SHARE = 0.6  # of the time before the first picture
 DRAWS = 256  # of an image's messages, over which its bits are averaged
-
-ShowPart = Callable[[float, str], None]
-"""A callback: which share is done, and what is going on."""
 
 
 class Look(NamedTuple):
@@ -69,10 +55,7 @@ class Column:
     features: Float[Tensor, "M D"]
     averages: Float[Tensor, "K C H W"]
     """Mean image of each class: what its label tells."""
-    decoder: Rebuild
-    """Mean messages, with their level behind, to images."""
-    regressions: dict[NoiseLevel, Rebuild] = field(repr=False)
-    """By level, mean messages to images."""
+    attackers: Attackers
 
     def send(
         self, image: Float[Tensor, "C H W"], position: int, level: NoiseLevel, *, seed: int
@@ -134,16 +117,15 @@ class Column:
             draws=DRAWS,
         )
 
-    def rebuild(self, sent: Sent, level: NoiseLevel) -> dict[str, Float[Tensor, "C H W"]]:
-        """Return what the attackers make of the messages' mean."""
+    def rebuild(self, sent: Sent, level: NoiseLevel) -> dict[str, Float[Tensor, "C H W"] | str]:
+        """Return what each attacker makes of the messages' mean, or what it waits for."""
         mean = sent.messages.mean(0, keepdim=True)
         numbers = mean.new_tensor([describe_level(self.net, level)])
-        learned = find_level(self.net, level)
-        if learned not in self.regressions:
-            self.regressions[learned] = learn_regression(self.net, self.run, learned)
+        inputs = {DECODER: torch.cat([mean, numbers], 1), RIDGE: mean}
+        attackers = self.attackers.find(find_level(self.net, level))
         return {
-            "decoder": self.decoder(torch.cat([mean, numbers], 1))[0],
-            "kernel-ridge": self.regressions[learned](mean)[0],
+            name: attacker if isinstance(attacker, str) else attacker(inputs[name])[0]
+            for name, attacker in attackers.items()
         }
 
     def predict(self, message: Float[Tensor, "1 D"]) -> Prediction:
@@ -156,59 +138,19 @@ class Column:
         return Prediction(torch.cat(parts))
 
 
-def prepare_column(run: Run, look: Look, show_part: ShowPart) -> Column:
-    """Encode a run's candidates and let attackers learn its messages."""
-    show_part(0.0, "encoding the candidates")
+def prepare_column(run: Run, look: Look, background: Background) -> Column:
+    """Encode a run's candidates, and let attackers begin to learn its messages."""
     net = build_sent_net(run)
     candidates = Images(*(part[:MAX_CANDIDATES] for part in run.splits.test))
-    with torch.no_grad():
-        features = net.encode(candidates.x)
-    levels = list_levels(net)
-    lines_shown = 0
-
-    def show_line(line: str) -> None:
-        nonlocal lines_shown
-        lines_shown += 1
-        show_part(DECODER_SHARE * min(1.0, lines_shown / PROGRESS_LINES), f"decoder, {line}")
-
-    attacker = make_attacker(net, run, levels, is_described=True, show_line=show_line)
-    decoder = Decoder().learn(attacker)
-    usual = [level for level in levels if level.messages == 1]
-    regressions = {}
-    for number, level in enumerate(usual):
-        share = DECODER_SHARE + (1 - DECODER_SHARE) * number / len(usual)
-        show_part(share, f"kernel ridge {number + 1} of {len(usual)}")
-        regressions[level] = learn_regression(net, run, level)
-    averages = class_means(torch.arange(run.splits.classes), run.splits.auxiliary)
     return Column(
         look,
         run,
         net=net,
         candidates=candidates,
-        features=features,
-        averages=averages,
-        decoder=decoder,
-        regressions=regressions,
+        features=net.encode_all(candidates.x),
+        averages=class_means(torch.arange(run.splits.classes), run.splits.auxiliary),
+        attackers=Attackers(net, run, background),
     )
-
-
-def learn_regression(net: SplitNet, run: Run, level: NoiseLevel) -> Rebuild:
-    """Return the closed form for one level of noise."""
-    return KernelRidge().learn(make_attacker(net, run, [level], is_described=False))
-
-
-def make_attacker(
-    net: SplitNet,
-    run: Run,
-    levels: list[NoiseLevel],
-    *,
-    is_described: bool,
-    show_line: Callable[[str], None] | None = None,
-) -> Attacker:
-    """Return an attacker who knows the defence and sends images of its own through it."""
-    own_images = Images(*(part[:MAX_OWN_IMAGES] for part in run.splits.auxiliary))
-    stream = make_generator(run.settings.seed, "play-attackers")
-    return Attacker(MeanMessage(net, levels, is_described), own_images, 1.0, stream, show_line)
 
 
 def encode_pixels(image: Float[Tensor, "C H W"]) -> str:
@@ -241,7 +183,9 @@ def describe_column(
         "features": [round(value, 4) for value in sent.features[0].tolist()],
         "sent": [round(value, 4) for value in sent.messages[0].tolist()],
         "rebuilt": {
-            name: {"pixels": encode_pixels(picture), "mse": mse(picture[None], image[None])}
+            name: {"coming": picture}
+            if isinstance(picture, str)
+            else {"pixels": encode_pixels(picture), "mse": mse(picture[None], image[None])}
             for name, picture in rebuilt.items()
         },
         "guesses": [

@@ -77,7 +77,7 @@ class MeanMessage:
         """Send each image so often as its level says, and return the mean."""
         cut = self.net.cut
         with torch.no_grad():
-            z = self.net.encode(images)
+            z = self.net.encode_all(images)
             scale = self.net.scale_noise(z)
         picks = torch.randint(len(self.levels), (len(z),), generator=generator)
         chosen = [self.levels[pick] for pick in picks.tolist()]

@@ -16,6 +16,7 @@ from torch import Tensor
 from fedcel.data import PICTURE_CHANGES, decode_pictures
 from fedcel.errors import DataError, RunError, SettingsError
 from fedcel.runs import run_folder
+from sims.play.attackers import Background
 from sims.play.column import (
     Column,
     Look,
@@ -36,6 +37,7 @@ GALLERY = 12
 """Test images to pick with a click; the others by their number."""
 MAX_EXAMPLES = 12
 """Classes that are shown by an image each; more would be too small to see."""
+MAX_DRAWN = 64  # pixels a side up to which an image of one channel is drawn by hand
 MARKERS = dict(zip("osD^vPX*", "●■◆▲▼✚✖★", strict=True))
 """Matplotlib's markers as letters."""
 
@@ -78,6 +80,7 @@ class Playground:
     title: str
     columns: tuple[Column, ...]
     private_accounts: tuple[PrivateAccount, ...]
+    background: Background
     note: str = ""
     """Encoders that are left out."""
 
@@ -86,6 +89,11 @@ class Playground:
         """Return channels, height and width of an image."""
         channels, height, width = self.columns[0].candidates.x.shape[1:]
         return channels, height, width
+
+    @property
+    def is_drawable(self) -> bool:
+        """Whether an image may be drawn by hand: small, in one channel."""
+        return self.shape[0] == 1 and max(self.shape) <= MAX_DRAWN
 
     @property
     def classes(self) -> int:
@@ -100,6 +108,8 @@ class Playground:
             "note": self.note,
             "shape": list(self.shape),
             "classes": self.classes,
+            "names": list(self.columns[0].run.splits.class_names),
+            "is-drawable": self.is_drawable,
             "candidates": len(y),
             "factors": list(FACTORS),
             "messages": list(MESSAGE_COUNTS),
@@ -129,7 +139,9 @@ class Playground:
         return {
             "image": {
                 "pixels": encode_pixels(picked.image),
-                "values": [round(value, 3) for value in picked.image.flatten().tolist()],
+                "values": [round(value, 3) for value in picked.image.flatten().tolist()]
+                if self.is_drawable
+                else [],
                 "test": picked.position if picked.position < self._count else None,
                 "label": picked.label,
                 "is-label-assumed": picked.is_label_assumed,
@@ -164,7 +176,8 @@ class Playground:
             account.start_again()
 
     def close(self) -> None:
-        """Close all ledgers."""
+        """Close all ledgers, and end what learns in the background."""
+        self.background.close()
         for account in self.private_accounts:
             account.close()
 
@@ -268,7 +281,7 @@ def open_playground(
     show_step: ShowStep,
     variants: Sequence[str] = (),
 ) -> Playground:
-    """Read a run or a bench, and let attackers learn the messages of its encoders.
+    """Read a run or a bench; attackers learn the messages of its encoders in the background.
 
     `ledgers` is a folder for the accounts of private answers; `variants` are names of a bench's,
     none: the first `MAX_COLUMNS`. RunError where a run is missing, unfinished or damaged, or the
@@ -282,18 +295,13 @@ def open_playground(
     looks = choose_looks(summaries)
     chosen, left_out = choose_summaries(summaries, variants)
     places = {run.name: folder / name for name, run in book.runs.items()}
-    steps = len(chosen)
+    steps, background = len(chosen), Background()
     columns = list[Column]()
     private_accounts = list[PrivateAccount]()
     for number, summary in enumerate(chosen):
         place = places[summary.runs[0].name]
         look = looks[summary.variant]
-
-        def show_part(
-            share: float, state: str, number: int = number, summary: Summary = summary
-        ) -> None:
-            show_step(number + share, steps, f"{summary.label}: {state}")
-
+        show_step(number, steps, f"{summary.label}: encoding the candidates")
         run = run_folder.read_run(place)
         if columns and not torch.equal(columns[0].run.splits.test.x, run.splits.test.x):
             raise RunError(
@@ -301,13 +309,13 @@ def open_playground(
                 f"fedcel play {place}"
             )
         marker = MARKERS.get(look.marker, "●")
-        columns.append(prepare_column(run, Look(summary.label, look.colour, marker), show_part))
+        columns.append(prepare_column(run, Look(summary.label, look.colour, marker), background))
         private_accounts.append(PrivateAccount(run, ledgers / str(number)))
     note = ""
     if left_out:
         names = ", ".join(summary.label for summary in left_out)
         note = f"Not shown: {names}; name what to show with --variant."
-    playground = Playground(book.title, tuple(columns), tuple(private_accounts), note)
+    playground = Playground(book.title, tuple(columns), tuple(private_accounts), background, note)
     show_step(steps, steps, "trying it once")
     warm_up(playground)
     return playground

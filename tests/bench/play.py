@@ -20,6 +20,7 @@ import torch
 from fedcel.data import Images
 from fedcel.settings import DataSettings
 from sims.play import FACTORS, Playground, prepare_column
+from sims.play.attackers import Background
 from sims.play.column import Look
 from sims.play.playground import Request
 from sims.play.private_account import PrivateAccount
@@ -70,15 +71,16 @@ def open_drawn(shape: tuple[int, int], settings: dict[str, object]) -> Iterator[
     """Yield a playground of two random networks, its attackers taught with few images."""
     source = "tests.bench.play:images_{}_{}".format(*shape)
     with TemporaryDirectory() as place:
-        columns, accounts = [], []
+        columns, accounts, background = [], [], Background()
         for number in range(2):
             run = made_run(**settings, **{"data.source": source, "seed": number})
             look = Look(f"encoder {number}", "#000", "●")
-            columns.append(prepare_column(run, look, lambda share, state: None))
+            columns.append(prepare_column(run, look, background))
             ledgers = Path(place) / str(number)
             ledgers.mkdir()
             accounts.append(PrivateAccount(run, ledgers))
-        playground = Playground("drawn", tuple(columns), tuple(accounts))
+            columns[-1].attackers.wait()
+        playground = Playground("drawn", tuple(columns), tuple(accounts), background)
         try:
             yield playground
         finally:

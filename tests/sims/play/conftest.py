@@ -64,6 +64,9 @@ def served(bench: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
         playground = open_playground(
             bench, folder, lambda done, total, _: steps.append((done, total))
         )
-    assert [done for done, _ in steps] == sorted(done for done, _ in steps) and len(steps) > 30
+        for column in playground.columns:
+            column.attackers.wait()
+    assert [done for done, _ in steps] == sorted(done for done, _ in steps) and len(steps) > 3
     with serve_app(create_app(playground, LOOPBACK_HOSTS)) as client:
         yield Served(playground, client)
+    playground.close()

@@ -10,7 +10,8 @@ import fedcel
 from fedcel.attacks import KernelRidge
 from fedcel.leakage import SmashedData, find_law
 from sims.play import FACTORS, MESSAGE_COUNTS, Column, prepare_column
-from sims.play.column import Look, describe_column, make_attacker
+from sims.play.attackers import Background, make_attacker
+from sims.play.column import Look, describe_column
 from sims.play.noise_levels import MeanMessage, NoiseLevel, find_level, list_levels
 from tests.clients.serving import made_run
 from tests.sims.play.conftest import shorten_decoders
@@ -30,7 +31,9 @@ def make_column(kind: str) -> Column:
     run = made_run(2, **FEW, **KINDS[kind])
     run.samples[0][:] += 0.1 * torch.randn(len(run.model), generator=torch.Generator())
     run.samples[1][: run.flat.cut] = run.samples[0][: run.flat.cut]
-    return prepare_column(run, Look(kind, "#000", "●"), lambda share, state: None)
+    column = prepare_column(run, Look(kind, "#000", "●"), Background())
+    column.attackers.wait()
+    return column
 
 
 @pytest.mark.parametrize("kind", KINDS)
