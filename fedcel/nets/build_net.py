@@ -10,9 +10,10 @@ from torch.nn.utils.weight_norm import WeightNorm
 from fedcel import plugins
 from fedcel.errors import FedcelError, NetError
 from fedcel.nets.cut import Cut
+from fedcel.nets.imported_net import ImportedNet
 from fedcel.nets.net_contract import NET_CHECKS, NetCase
 from fedcel.nets.net_faults import find_layer_faults
-from fedcel.nets.net_settings import POSITIONS, ImportedNet, NetSettings
+from fedcel.nets.net_settings import POSITIONS, NetSettings
 from fedcel.nets.pretrained import PRETRAINED_MARK
 from fedcel.nets.split_net import SplitNet
 

@@ -247,26 +247,31 @@ def split_outputs(output: object) -> list[tuple[str, object]]:
     """Split what an encoder gives into its tensors.
 
     Args:
-        output: A tensor or an array, or several of them in a list, a tuple or a dict.
+        output: A tensor or an array, or several of them in a list, a tuple or a dict, which may
+            hold others.
 
     Returns:
-        Each with its name: that in the dict, or its place from 0; of a single one the name is
-        "features".
+        Each with its name: that in the dict, or its place from 0, such as `hidden_states.0` within
+        another; of a single one the name is "features".
 
     Raises:
         NetError: There is none.
     """
     if isinstance(output, Mapping):
-        parts = [(str(name), part) for name, part in output.items()]
+        items = [(str(name), part) for name, part in output.items()]
     elif isinstance(output, list | tuple) and (
         not output or any(isinstance(p, Tensor | np.ndarray) and p.ndim > 1 for p in output)
     ):
-        parts = [(str(place), part) for place, part in enumerate(output)]
+        items = [(str(place), part) for place, part in enumerate(output)]
     else:
-        parts = [("features", output)]
-    if not parts:
+        return [("features", output)]
+    if not items:
         raise NetError("the encoder gives nothing, must give a tensor of features, or several")
-    return parts
+    return [
+        (name if key == "features" else f"{name}.{key}", value)
+        for name, part in items
+        for key, value in split_outputs(part)
+    ]
 
 
 def flatten_output(part: object, count: int, name: str) -> Float[Tensor, "B D"]:

@@ -1,4 +1,4 @@
-"""Split networks made of the models of torchvision and timm, cut at a layer by its name."""
+"""Split networks made of whole models, of torchvision and timm, cut at a layer by its name."""
 
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -11,16 +11,12 @@ from jaxtyping import Float
 from pydantic import Field
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedcel.errors import (
-    MAX_REASON,
-    NetError,
-    SettingsError,
-    describe_unforeseen,
-    shorten_text,
-)
+from fedcel.errors import NetError, RefusedImagesError, SettingsError, describe_unforeseen
 from fedcel.extras import import_optional
-from fedcel.nets.net_faults import is_batch_norm, switch_dropout_off
+from fedcel.nets.encode_images import call_encoder
+from fedcel.nets.net_faults import MAX_NAMED, switch_dropout_off
 from fedcel.nets.net_settings import POSITIONS, Halves, NetSettings
 from fedcel.nets.pretrained import fold_batch_norms, keep_parameters
 from fedcel.nets.split_model import MAX_NEAREST, split
@@ -28,15 +24,17 @@ from fedcel.nets.split_model import MAX_NEAREST, split
 LIBRARIES = ("torchvision", "timm")
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and standard deviation of ImageNet's channels, with which most models were trained."""
+TIMM_CONFIG = "pretrained_cfg"
+"""Attribute of a module of timm with the normalisation of its training images."""
 WRAPPERS = ("state_dict", "model", "model_state_dict")
 """Keys below which a checkpoint of a training may hold the parameters."""
 
 
-class LibraryNet(NetSettings, prefixes=LIBRARIES):
-    """Model of torchvision or timm, such as `torchvision:resnet18`, cut at one of its layers.
+class CutNet(NetSettings):
+    """Base of nets that are whole models, cut at one of their layers.
 
     BatchNorms are folded and dropout is switched off: neither can be averaged over clients or
-    sampled. The encoder normalises images in [0, 1] as the model's pretraining did.
+    sampled.
     """
 
     has_positions: ClassVar[bool] = True
@@ -51,7 +49,9 @@ class LibraryNet(NetSettings, prefixes=LIBRARIES):
         "none",
         description="Layer whose output is sent, such as 'layer2'; `fedcel.list_cuts` names them.",
     )
-    weights: str = Field("none", description="File of parameters: .safetensors, .pt or .pth.")
+    weights: str = Field(
+        "none", description="File of parameters: .safetensors, .pt, .pth or .ckpt."
+    )
     frozen: Literal["none", "encoder"] = Field(
         "none",
         description="Half of the model that is neither trained nor sent.",
@@ -64,24 +64,30 @@ class LibraryNet(NetSettings, prefixes=LIBRARIES):
             raise SettingsError(
                 f"net.cut is 'none' and net.name is {self.name!r}; name the layer that is sent"
             )
-        if self.frozen != "none" and self.weights == "none":
-            raise SettingsError(
-                f"net.frozen is {self.frozen!r} and net.weights is 'none': a half with random "
-                "parameters would stay so; give net.weights"
-            )
+
+    def make_model(self, classes: int) -> tuple[nn.Module, nn.Module]:
+        """Make the model, and the layer that normalises images in [0, 1] for it."""
+        raise NotImplementedError
 
     def build(self, shape: tuple[int, ...], classes: int) -> Halves:
         """Build encoder and head; NetError where model, weights, cut or images do not fit."""
-        normalise = Normalise(*find_normalisation(self.name))
+        model, normalise = self.make_model(classes)
         images = normalise(torch.rand(8, *shape, generator=torch.Generator().manual_seed(0)))
-        model = make_model(self.name, classes)
         switch_dropout_off(model)
+        try:
+            with torch.no_grad():
+                call_encoder(model.eval(), images)
+        except RefusedImagesError as error:
+            raise NetError(
+                f"net.name {self.name!r} takes no images of shape {shape}: {error.__cause__}; set "
+                "data.size to the pixels a side that it takes"
+            ) from error
         if self.weights == "none":
             measure_statistics(model, images)
         else:
             load_weights(model, self.weights, classes)
-        model = fold_batch_norms(model, images)
-        encoder, head = map(keep_parameters, split(model, self.cut))
+        called = nn.Sequential(*split(model, self.cut))  # without layers of training alone
+        encoder, head = map(keep_parameters, fold_batch_norms(called, images).children())
         with torch.no_grad():
             cut = tuple(encoder.eval()(images).shape[1:])
         if self.frozen == "encoder":
@@ -116,6 +122,26 @@ class LibraryNet(NetSettings, prefixes=LIBRARIES):
             RestoredChannels(axis, cut),
             head,
         )
+
+
+class LibraryNet(CutNet, prefixes=LIBRARIES):
+    """Model of torchvision or timm, such as `torchvision:resnet18`, cut at one of its layers.
+
+    The encoder normalises images in [0, 1] as the model's pretraining did.
+    """
+
+    def check_rules(self) -> None:
+        """Refuse a frozen half with random parameters."""
+        super().check_rules()
+        if self.frozen != "none" and self.weights == "none":
+            raise SettingsError(
+                f"net.frozen is {self.frozen!r} and net.weights is 'none': a half with random "
+                "parameters would stay so; give net.weights"
+            )
+
+    def make_model(self, classes: int) -> tuple[nn.Module, nn.Module]:
+        """Make the model and its normalisation."""
+        return make_model(self.name, classes), Normalise(*find_normalisation(self.name))
 
 
 class Normalise(nn.Module):
@@ -230,16 +256,43 @@ def find_normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]
     return IMAGENET if config is None else (tuple(config.mean), tuple(config.std))
 
 
-def measure_statistics(model: nn.Module, images: Float[Tensor, "B C H W"]) -> None:
-    """Give the BatchNorms of an untrained model the statistics of images.
+def read_normalisation(
+    model: nn.Module | None,
+) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """Read how a model of timm wants its images normalised.
 
-    Without them a deep one says nothing of an image.
+    Args:
+        model: Any module.
+
+    Returns:
+        Mean and standard deviation by channel; None where it does not say.
     """
+    config = getattr(model, TIMM_CONFIG, None)
+    if not isinstance(config, Mapping) or "mean" not in config or "std" not in config:
+        return None
+    return tuple(config["mean"]), tuple(config["std"])
+
+
+def measure_statistics(model: nn.Module, images: Float[Tensor, "B C H W"]) -> None:
+    """Give the BatchNorms that are untrained the statistics of images.
+
+    Without them a deep model says nothing of an image. Layers but these are in evaluation.
+    """
+    model.eval()
     for layer in model.modules():
-        if is_batch_norm(layer):
+        if is_untrained(layer):
+            layer.train()
             cast(nn.BatchNorm2d, layer).momentum = None  # the mean of all batches, of one here
     with torch.no_grad():
-        model.train()(images)
+        model(images)
+
+
+def is_untrained(layer: nn.Module) -> bool:
+    """Whether a layer is a BatchNorm with the statistics that it is made with."""
+    if not isinstance(layer, _BatchNorm) or layer.running_mean is None:
+        return False
+    mean, variance = layer.running_mean, cast(Tensor, layer.running_var)
+    return not mean.any() and bool(variance.eq(1).all())
 
 
 def load_weights(model: nn.Module, path: str | Path, classes: int | None = None) -> None:
@@ -267,8 +320,25 @@ def load_weights(model: nn.Module, path: str | Path, classes: int | None = None)
     try:
         model.load_state_dict(others)
     except RuntimeError as error:
-        reason = shorten_text(describe_unforeseen(error), MAX_REASON)
-        raise NetError(f"the weights {str(path)!r} are of another model: {reason}") from error
+        faults = {
+            "it lacks": [name for name in state if name not in tensors],
+            "the model lacks its": [name for name in tensors if name not in state],
+            "of another shape is": [
+                f"{name} {tuple(tensors[name].shape)} for {tuple(state[name].shape)}"
+                for name in state
+                if name in others and others[name].shape != state[name].shape
+            ],
+        }
+        reasons = [
+            f"{words} {', '.join(names[:MAX_NAMED])}"
+            + (f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else "")
+            for words, names in faults.items()
+            if names
+        ]
+        raise NetError(
+            f"the weights {str(path)!r} are of another model than {type(model).__name__}: "
+            f"{'; '.join(reasons)}"
+        ) from error
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

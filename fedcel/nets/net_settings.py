@@ -2,13 +2,12 @@
 
 from itertools import pairwise
 from math import prod
-from typing import Any, ClassVar, Literal, cast
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from torch import nn
 
-from fedcel import plugins
-from fedcel.errors import FedcelError, NetError
+from fedcel.errors import NetError
 from fedcel.nets.cut import NoiseScale
 from fedcel.options import Kind
 
@@ -200,33 +199,3 @@ def build_blocks(channels: int, blocks: list[list[int]]) -> list[nn.Module]:
             channels = width
         layers.append(nn.MaxPool2d(2, ceil_mode=True))
     return layers
-
-
-class ImportedNet(WideNet, is_imported=True):
-    """Builder of a user's own, `package.module:object`: (shape, classes, this object) to halves.
-
-    Its encoder bounds features as it likes, and may say how many `positions` a channel has.
-    """
-
-    has_positions: ClassVar[bool] = True
-
-    @property
-    def part(self) -> plugins.PartName:
-        """Name of the builder, for messages."""
-        return plugins.PartName("net.name", self.name, "check_net")
-
-    def build(self, shape: tuple[int, ...], classes: int) -> Halves:
-        """Call the builder; NetError when it is none or does not make a pair."""
-        builder: Any = plugins.load_object(self.name)
-        if not callable(builder):
-            raise NetError(f"net.name {self.name!r} is no builder: it cannot be called")
-        try:
-            halves = builder(shape, classes, self)
-        except FedcelError:
-            raise
-        except Exception as error:
-            raise NetError(self.part.describe_failure(error)) from error
-        is_pair = isinstance(halves, tuple) and len(halves) == 2
-        if not is_pair or not all(isinstance(half, nn.Module) for half in halves):
-            raise NetError(f"net.name {self.name!r} must return (encoder, head), two torch modules")
-        return cast("Halves", halves)

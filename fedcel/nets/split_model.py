@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
-from inspect import Parameter, signature
+from operator import attrgetter, eq, ne
 from typing import Any, NamedTuple
 
 import torch
@@ -40,14 +40,14 @@ def split(model: nn.Module, at: str) -> tuple[nn.Module, nn.Module]:
     model: training a half trains the model. The model itself is left as it is.
 
     Args:
-        model: Any module of one input whose computation torch.fx can trace. Layers that it cannot
-            trace stay whole.
+        model: Any module that can be called with images alone and whose computation torch.fx can
+            trace. Layers that it cannot trace stay whole.
         at: Name of the layer whose output is sent. What follows may use that output only, so that
             a layer inside a residual block is refused and the block itself is not.
 
     Returns:
         Encoder, from images (B, ...) to features in the layer's own shape, and head, from these to
-        what the model returns.
+        what the model returns, or its `logits` where it returns an object that has these.
 
     Raises:
         NetError: The model cannot be traced, or it cannot be cut there.
@@ -60,7 +60,13 @@ def split(model: nn.Module, at: str) -> tuple[nn.Module, nn.Module]:
     before, after = list_ancestors(node), list_ancestors(trace.output, node)
     encoder = copy_nodes(trace.graph, before, {trace.images: "images"}, node)
     head = copy_nodes(trace.graph, after - {node}, {node: "smashed"}, trace.output.args[0])
-    return fx.GraphModule(model, encoder, "Encoder"), fx.GraphModule(model, head, "Head")
+    halves = (
+        fx.GraphModule(trace.parts, encoder, "Encoder"),
+        fx.GraphModule(trace.parts, head, "Head"),
+    )
+    for half in halves:
+        half.training = model.training
+    return halves
 
 
 def list_cuts(model: nn.Module, images: Shaped[Tensor, "B ..."]) -> list[CutPoint]:
@@ -81,7 +87,7 @@ def list_cuts(model: nn.Module, images: Shaped[Tensor, "B ..."]) -> list[CutPoin
     """
     trace = trace_model(model)
     cuts = find_cuts(trace)
-    recorder = ShapeRecorder(fx.GraphModule(model, trace.graph), cuts)
+    recorder = ShapeRecorder(fx.GraphModule(trace.parts, trace.graph), cuts)
     with evaluation_mode(model), torch.no_grad():
         call_encoder(model, images)  # refuses what the model does
         recorder.run(images)
@@ -96,12 +102,38 @@ class Trace(NamedTuple):
         images: The node of the images.
         output: The node of what is returned.
         outputs: The node of each layer's last output, by the layer's name.
+        parts: Layers, parameters and constants, by the names that they have in the graph.
     """
 
     graph: fx.Graph
     images: fx.Node
     output: fx.Node
     outputs: dict[str, fx.Node]
+    parts: dict[str, Any]
+
+
+class ImagesAlone(nn.Module):
+    """Model that takes images alone, whatever else its `forward` takes, and returns its logits.
+
+    Args:
+        model: The model; of an output with an attribute `logits`, such as those of Hugging Face's,
+            these are returned.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Any) -> Any:  # a tensor, or the tracer's proxy of one
+        """Call the model."""
+        output = self.model(images)
+        is_value = isinstance(output, fx.Proxy | Tensor)
+        return output if is_value else getattr(output, "logits", output)
+
+
+def strip_root(name: str) -> str:
+    """Return the name of a layer of `ImagesAlone` as the model has it; empty for the model."""
+    return name.removeprefix("model").removeprefix(".")
 
 
 class LayerTracer(fx.Tracer):
@@ -119,8 +151,16 @@ class LayerTracer(fx.Tracer):
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Whether a layer is not looked into: torch's own, and those that are named."""
-        is_own = super().is_leaf_module(m, module_qualified_name)
-        return is_own or module_qualified_name in self.whole
+        name = strip_root(module_qualified_name)
+        is_own = bool(name) and super().is_leaf_module(m, module_qualified_name)
+        return is_own or name in self.whole
+
+    def to_bool(self, obj: fx.Proxy) -> bool:
+        """Decide a branch: images are of the type of the model, and no other value is known."""
+        node, value = obj.node, next(iter(obj.node.args), None)
+        if isinstance(value, fx.Node) and node.target in (eq, ne) and "dtype" in value.args:
+            return node.target is eq
+        return super().to_bool(obj)
 
     def call_module(
         self,
@@ -130,7 +170,7 @@ class LayerTracer(fx.Tracer):
         kwargs: dict[str, Any],
     ) -> Any:
         """Trace a layer, and note its output, or that it failed."""
-        name = self.path_of_module(m)
+        name = strip_root(self.path_of_module(m))
         try:
             output = super().call_module(m, forward, args, kwargs)
         except Exception:
@@ -168,17 +208,15 @@ class ShapeRecorder(fx.Interpreter):
 
 def trace_model(model: nn.Module) -> Trace:
     """Trace the computation of a model; NetError where its own `forward` cannot be traced."""
-    others = list(signature(model.forward).parameters.values())[1:]
-    defaults = {part.name: part.default for part in others if part.default is not Parameter.empty}
-    whole: set[str] = set()
+    root, whole = ImagesAlone(model), set[str]()
     while True:
         tracer = LayerTracer(whole)
         try:
             with evaluation_mode(model):
-                graph = tracer.trace(model, defaults)
+                graph = tracer.trace(root)
             break
         except Exception as error:
-            if tracer.failed is None or tracer.failed in whole:
+            if not tracer.failed or tracer.failed in whole:
                 origin = describe_user_origin(error)
                 raise NetError(
                     f"{type(model).__name__} cannot be traced: {describe_unforeseen(error)}"
@@ -186,9 +224,15 @@ def trace_model(model: nn.Module) -> Trace:
                     "a layer of its own"
                 ) from error
             whole.add(tracer.failed)
+    parts = {}
+    for node in graph.nodes:
+        if node.op in ("call_module", "get_attr"):
+            value = attrgetter(node.target)(root)
+            node.target = strip_root(node.target)
+            parts[node.target] = value
     images = next(node for node in graph.nodes if node.op == "placeholder")
     output = next(node for node in graph.nodes if node.op == "output")
-    return Trace(graph, images, output, tracer.outputs)
+    return Trace(graph, images, output, tracer.outputs, parts)
 
 
 def find_cuts(trace: Trace) -> dict[fx.Node, str]:

@@ -56,7 +56,7 @@ from fedcel.privacy import (
 from fedcel.run_parts import build_server_parts
 from fedcel.runs import run_folder
 from fedcel.runs.round_log import EVENTS, summarise_kept_shares
-from fedcel.runs.run_folder import Run
+from fedcel.runs.run_folder import Run, digest_weights
 from fedcel.seeding import make_generator
 from fedcel.settings import MIN_SAMPLED_ROUNDS
 from fedcel.short_repr import show_shapes
@@ -166,6 +166,7 @@ def evaluate_run(run: Run, seconds: float) -> Evaluation:
         "smallest-update-images": count_smallest_update(run),
         **({"data-notes": list(run.splits.notes)} if run.splits.notes else {}),
         **({"class-names": list(run.splits.class_names)} if run.splits.class_names else {}),
+        **digest_weights(s),
         "versions": list_versions(),
         "seconds": seconds,
     }

@@ -13,9 +13,17 @@ from torch import Tensor
 from fedcel.data import Splits, describe_images, load_splits
 from fedcel.errors import RunError
 from fedcel.federation import ServerState
-from fedcel.files import read_json, read_tensors, read_toml, write_json, write_tensors, write_toml
+from fedcel.files import (
+    digest_file,
+    read_json,
+    read_tensors,
+    read_toml,
+    write_json,
+    write_tensors,
+    write_toml,
+)
 from fedcel.losses.cel import GoalControl
-from fedcel.nets import FlatNet, NetSettings, OwnNet
+from fedcel.nets import CutNet, FlatNet, NetSettings, OwnNet
 from fedcel.posterior import Chain, Trace
 from fedcel.run_parts import init_net
 from fedcel.runs.folder_lock import LOCK, hold_folder
@@ -24,6 +32,7 @@ from fedcel.short_repr import show_shapes
 
 FORMAT = 1
 MODEL = "model.safetensors"
+RESULT = "result.json"
 IMAGE_FORM = "images.json"
 """In an exported model: what it has to know of its images, in their place."""
 UPLOADS = "uploads.json"
@@ -135,7 +144,7 @@ def has_begun(settings: Settings, folder: str | Path) -> bool:
     }
     if written.model_copy(update=allowed) != settings:
         raise RunError(f"{folder} was made with other settings; resume it with its own")
-    if (folder / "result.json").exists():
+    if (folder / RESULT).exists():
         raise RunError(f"{folder} is finished; there is nothing to resume")
     return (folder / "state" / "server.safetensors").exists()
 
@@ -267,10 +276,23 @@ def write_image_form(folder: Path, splits: Splits) -> None:
     write_json(folder / IMAGE_FORM, {"shape": list(splits.shape), "classes": splits.classes})
 
 
+def digest_weights(settings: Settings) -> dict[str, str]:
+    """Return the digest of the file of a net's weights by its key in result.json, if it has one."""
+    path = settings.net.weights if isinstance(settings.net, CutNet) else "none"
+    return {} if path == "none" else {"weights": digest_file(path)}
+
+
 def _read_models(folder: Path, splits: Splits) -> Run:
     settings = read_settings(folder)
     path = folder / MODEL
     flat = init_net(settings, splits)
+    result = read_json(folder / RESULT) if (folder / RESULT).exists() else None
+    for key, digest in digest_weights(settings).items():  # a frozen half stands nowhere else
+        if isinstance(result, dict) and result.get(key, digest) != digest:
+            raise RunError(
+                f"net.weights of {folder} is another file than it was trained with: {digest}, "
+                f"{RESULT} has {result[key]}; put the first one back"
+            )
     model = check_vector(read_tensors(path)[0].get("model"), flat, path)
     chain = open_chain(folder, settings)
     vectors = chain.read_samples() if settings.temperature > 0 else []

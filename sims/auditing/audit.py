@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from hashlib import file_digest
 from math import inf, isfinite
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from fedcel.errors import (
     SettingsError,
     escape_controls,
 )
-from fedcel.files import write_json, write_whole
+from fedcel.files import digest_file, write_json, write_whole
 from fedcel.leakage import Leakage, NoiseFunction, measure_leakage
 from fedcel.nets import encode_images, find_batch_layers, name_layers
 from fedcel.runs import list_versions
@@ -134,12 +133,6 @@ class Audit:
             "targets": 0 if self.inversion is None else len(self.inversion.targets),
             "versions": list_versions(),
         }
-
-
-def digest_file(path: str) -> str:
-    """Return the SHA-256 of a file, which says what weights were audited wherever they lay."""
-    with open(path, "rb") as file:
-        return f"sha256:{file_digest(file, 'sha256').hexdigest()}"
 
 
 def audit_encoder(plan: AuditPlan, keep: Callable[[Audit], None] = lambda _: None) -> Audit:

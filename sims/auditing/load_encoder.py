@@ -33,6 +33,7 @@ from fedcel.nets import (
     find_normalisation,
     load_weights,
     make_model,
+    read_normalisation,
     split,
     split_outputs,
 )
@@ -53,8 +54,6 @@ ONNX_TYPES = {
 }
 """Types of an ONNX file's input in which images can be given."""
 CHANNELS = (1, 3)
-TIMM_CONFIG = "pretrained_cfg"
-"""Attribute of a module of timm with the normalisation of its training images."""
 
 
 class Normalisation(NamedTuple):
@@ -223,19 +222,12 @@ def load_from_object(reference: str) -> LoadedEncoder:
             "without arguments that returns one"
         )
     owner = find_module(encoder)  # type: ignore[arg-type]  # callable, or it would be refused
+    stated = read_normalisation(owner)
     return LoadedEncoder(
         module,
         f"{type(owner).__name__} of {reference}",
-        normalisation=read_normalisation(owner),
+        normalisation=None if stated is None else Normalisation(*stated),
     )
-
-
-def read_normalisation(module: nn.Module | None) -> Normalisation | None:
-    """Read how a module of timm wants its images normalised; None where it does not say."""
-    config = getattr(module, TIMM_CONFIG, None)
-    if not isinstance(config, Mapping) or "mean" not in config or "std" not in config:
-        return None
-    return Normalisation(tuple(config["mean"]), tuple(config["std"]))
 
 
 def load_from_export(path: Path) -> LoadedEncoder:

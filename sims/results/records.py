@@ -142,6 +142,8 @@ class RunResult(RunMeasures, PredictorScores):
     """Names of the classes, where the source of the images has some."""
     engine: str | None = None
     """Engine that trained the clients where it needs no Flower; absent in older runs."""
+    weights: str | None = None
+    """SHA-256 of the file that `net.weights` names."""
     versions: dict[str, str] = Field(default_factory=dict)
     seconds: Number = None
 

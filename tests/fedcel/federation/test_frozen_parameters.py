@@ -113,6 +113,25 @@ def test_frozen_parameters_stay_on_clients_and_server(
     assert not torch.equal(following.model[FROZEN:], state.model[FROZEN:])
 
 
+def make_model(num_classes: int) -> nn.Module:
+    """Make a model that is cut behind its first layer."""
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, num_classes))
+
+
+@pytest.mark.parametrize("at_once", [False, True], ids=["one", "at once"])
+@pytest.mark.parametrize(("features", "sent"), [(0, 73 * 10), (36, 3 + 4 + 73 * 10)])
+def test_constants_of_a_model_that_is_cut_are_not_sent(
+    features: int, sent: int, at_once: bool
+) -> None:
+    """Updates and models hold the head, and the adapter if there is one."""
+    net = {"net.name": f"{HERE}:make_model", "net.cut": "0", "net.frozen": "encoder"}
+    settings = parse_settings(BASE | net | {"net.features": features, "local.rate": 0.01})
+    state, request = begin(settings)
+    assert state.model.numel() == sent
+    for update in train(settings, request, at_once=at_once):
+        assert update.delta.numel() == sent and update.delta.all()
+
+
 def test_clients_at_once_are_those_one_by_one() -> None:
     """Without update noise, which has no seed."""
     change = {"net.name": f"{HERE}:make_net", "temperature": 1.0, "chain.scope": "full"}

@@ -28,8 +28,9 @@ def make_map(images: Tensor) -> Tensor:
         lambda images: [make_map(images), make_map(images).mean((2, 3))],
         lambda images: Pair(make_map(images), make_map(images).mean((2, 3)).numpy()),
         lambda images: {"map": make_map(images), "pooled": make_map(images).mean((2, 3))},
+        lambda images: {"states": (make_map(images), {"pooled": make_map(images).mean((2, 3))})},
     ],
-    ids=["list", "named tuple", "dict"],
+    ids=["list", "named tuple", "dict", "nested"],
 )
 def test_all_outputs_leave_the_device(encoder: object) -> None:
     """Side by side, in their order: what is left out would be taken for hidden."""

@@ -26,9 +26,11 @@ SHAPE = (3, 32, 32)
 """Of which `stage2` makes 48 channels at 16 positions."""
 
 
-def build(classes: int = 10, seed: int = 1, **keys: object) -> SplitNet:
+def build(
+    classes: int = 10, seed: int = 1, shape: tuple[int, ...] = SHAPE, **keys: object
+) -> SplitNet:
     settings = NetSettings.model_validate(CUT | keys)
-    return build_net(settings, SHAPE, classes, torch.Generator().manual_seed(seed))
+    return build_net(settings, shape, classes, torch.Generator().manual_seed(seed))
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +52,7 @@ def files(trained: nn.Module, tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.save({"model": tensors, "epoch": 3}, folder / "checkpoint.pt")
     torch.save({"epoch": 3}, folder / "empty.pt")
     torch.save(models.squeezenet1_1(num_classes=10).state_dict(), folder / "other.pth")
+    torch.save(models.shufflenet_v2_x1_0(num_classes=10).state_dict(), folder / "wider.pth")
     (folder / "broken.pth").write_bytes(b"no weights")
     return folder
 
@@ -138,6 +141,18 @@ def test_counters_of_one_value_are_loaded(trained: nn.Module, tmp_path: Path) ->
             assert torch.equal(tensor, state[name])
 
 
+@pytest.mark.filterwarnings("ignore:The default weight init:FutureWarning")
+@pytest.mark.parametrize(
+    ("name", "cut"),
+    [("densenet121", "features.transition1"), ("googlenet", "inception3a")],
+)
+def test_layers_that_are_not_folded(name: str, cut: str) -> None:
+    """BatchNorms before a convolution; layers that only a training calls."""
+    net = build(name=f"torchvision:{name}", cut=cut, features=0)
+    assert net.answer(net.encode(torch.rand(2, *SHAPE))).shape == (2, 10)
+    assert not any("aux" in key or "BatchNorm" in key for key, _ in net.named_parameters())
+
+
 @pytest.mark.parametrize("name", ["timm:resnet18", "timm:efficientnet_lite0"])
 def test_models_of_timm(name: str) -> None:
     """A BatchNorm with an activation in it is folded, too."""
@@ -162,6 +177,16 @@ def test_models_of_timm(name: str) -> None:
         ),
         ({"name": "torchvision:resnet81"}, NetError, "nearest of torchvision: resnet"),
         ({"weights": "/nowhere.pth"}, NetError, "cannot be read"),
+        (
+            {"name": "torchvision:vit_b_32", "cut": "encoder.ln"},
+            NetError,
+            r"'torchvision:vit_b_32' takes no images of shape \(3, 32, 32\): .*; set data.size",
+        ),
+        (
+            {"name": "torchvision:vgg11", "cut": "features.5", "shape": (3, 8, 8)},
+            NetError,
+            r"takes no images of shape \(3, 8, 8\): .*too small; set data.size",
+        ),
     ],
 )
 def test_refusals(keys: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -173,7 +198,12 @@ def test_refusals(keys: dict[str, Any], error: type[Exception], message: str) ->
 @pytest.mark.parametrize(
     ("file", "message"),
     [
-        ("other.pth", "of another model: .*Missing key"),
+        (
+            "other.pth",
+            "other.pth' are of another model than ShuffleNetV2: it lacks conv1.0.weight, .* and "
+            r"\d+ more; the model lacks its features.0.weight, .* more",
+        ),
+        ("wider.pth", r"of another shape is .*stage2.0.*\(\d+, .*\) for \(\d+, "),
         ("empty.pt", "holds no parameters by name"),
         ("broken.pth", "cannot be read"),
     ],

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrizations
-from torchvision.models import resnet18, shufflenet_v2_x0_5
+from torchvision.models import densenet121, resnet18, shufflenet_v2_x0_5
 from torchvision.ops import FrozenBatchNorm2d
 
 from fedcel.errors import NetError
 from fedcel.nets import ImportedNet, build_net, initialise_parameters
-from fedcel.nets.pretrained import fold_batch_norms, keep_parameters
+from fedcel.nets.pretrained import ChannelAffine, fold_batch_norms, keep_parameters
 from fedcel.seeding import make_generator
 from fedcel.settings import NetSettings
 from tests.fedcel.seeded import seeded
@@ -187,12 +187,20 @@ def in_line(x: torch.Tensor, *layers: nn.Module) -> torch.Tensor:
     return x
 
 
+@pytest.mark.parametrize("wiring", [twice, norm_of_two, beside])
+def test_where_nothing_can_be_fused_a_layer_scales_the_channels(
+    wiring: Callable[..., torch.Tensor],
+) -> None:
+    """A layer that serves twice, or whose output is used beside its BatchNorm, stays as it is."""
+    net = trained(Wired(wiring, nn.Conv2d(3, 3, 3), nn.BatchNorm2d(3)))
+    folded = fold_batch_norms(net, IMAGES)
+    torch.testing.assert_close(folded(IMAGES), net(IMAGES))
+    assert isinstance(folded[1], ChannelAffine) and torch.equal(folded[0].weight, net[0].weight)
+
+
 @pytest.mark.parametrize(
     ("wiring", "norm", "words"),
     [
-        (twice, nn.BatchNorm2d(3), "BatchNorm '1' after '0': '0' and '1' serve twice"),
-        (norm_of_two, nn.BatchNorm2d(3), "BatchNorm '1' after '0': '0' serve twice"),
-        (beside, nn.BatchNorm2d(3), "answers otherwise: by .* used beside its BatchNorm"),
         (unused, nn.BatchNorm2d(3), "BatchNorm '1' is not called; take out"),
         (in_line, ActivatedNorm(3), "answers otherwise: by .* does more than its kind"),
     ],
@@ -200,7 +208,7 @@ def in_line(x: torch.Tensor, *layers: nn.Module) -> torch.Tensor:
 def test_a_fold_that_would_answer_otherwise_is_refused(
     wiring: Callable[..., torch.Tensor], norm: nn.Module, words: str
 ) -> None:
-    """A layer that serves twice has no one BatchNorm to be folded with."""
+    """No statistics of a layer that is not called, and nothing but an affine map."""
     net = trained(Wired(wiring, nn.Conv2d(3, 3, 3), norm))
     with pytest.raises(NetError, match=words):
         fold_batch_norms(net, IMAGES)
@@ -234,18 +242,50 @@ def test_norms_of_weights_are_drawn_as_those_of_plain_layers(
     assert weights[0].std().item() == pytest.approx(1 / 8 / 3**0.5, rel=0.02)
 
 
-def test_what_cannot_be_folded_is_refused() -> None:
-    """A BatchNorm of the images, one after a shared layer, one without statistics."""
-    first = nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d(3, 4, 3))
+@pytest.mark.parametrize(
+    "layers",
+    [
+        (nn.BatchNorm2d(3), nn.Conv2d(3, 4, 3)),
+        (nn.Conv2d(3, 4, 3), nn.ConvTranspose2d(4, 4, 3), nn.BatchNorm2d(4, affine=False)),
+        (nn.Flatten(), nn.BatchNorm1d(3 * 64 * 64)),
+        (nn.Flatten(2), nn.BatchNorm1d(3)),
+        (frozen(3), nn.Conv2d(3, 4, 3)),
+    ],
+)
+def test_a_batch_norm_that_follows_no_layer_scales_the_channels(
+    layers: tuple[nn.Module, ...],
+) -> None:
+    """Of images, behind a transposed convolution, of vectors and sequences, of constants."""
+    net = nn.Sequential(*layers).eval()
+    for layer in net.modules():
+        if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
+            torch.nn.init.uniform_(layer.running_mean, -0.5, 0.5)
+            torch.nn.init.uniform_(layer.running_var, 0.5, 1.5)
+    folded = fold_batch_norms(net, IMAGES)
+    torch.testing.assert_close(folded(IMAGES), net(IMAGES))
+    (affine,) = [layer for layer in folded if isinstance(layer, ChannelAffine)]
+    is_constant = isinstance(layers[0], FrozenBatchNorm2d)
+    assert [part.requires_grad for part in affine.parameters()] == [not is_constant] * 2
+    assert not list(folded.buffers())
+
+
+def test_statistics_of_a_batch_are_refused() -> None:
+    """A BatchNorm without running statistics is no map of one image."""
     blind = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, track_running_stats=False))
-    transposed = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ConvTranspose2d(4, 4, 3), nn.BatchNorm2d(4))
-    for net, words in (
-        (first, "follows no convolution"),
-        (blind, "no running statistics"),
-        (transposed, "'2' follows '1', a transposed convolution, which is not folded"),
-    ):
-        with pytest.raises(NetError, match=words):
-            fold_batch_norms(net, IMAGES)
+    with pytest.raises(NetError, match="no running statistics"):
+        fold_batch_norms(blind, IMAGES)
+
+
+def test_densenet_answers_as_before() -> None:
+    """Half of its BatchNorms stand before a convolution."""
+    torch.manual_seed(0)
+    net = trained(densenet121(num_classes=5))
+    folded = fold_batch_norms(net, IMAGES)
+    torch.testing.assert_close(folded(IMAGES), net(IMAGES), rtol=1e-5, atol=1e-5)
+    kinds = [type(layer) for layer in folded.modules()]
+    assert (
+        nn.BatchNorm2d not in kinds and kinds.count(ChannelAffine) == 62
+    )  # 58 dense layers, 3 transitions, 1 end
 
 
 def test_a_folded_bias_is_trained_and_a_frozen_layer_stays_frozen() -> None:

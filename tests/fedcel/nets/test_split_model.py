@@ -1,6 +1,8 @@
 """Models of others, cut in two by a layer's name: equal answers, shared parameters, refusals."""
 
+from collections import OrderedDict
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -107,6 +109,87 @@ def test_models_of_timm(name: str) -> None:
     timm = pytest.importorskip("timm", reason="timm is not installed")
     torch.manual_seed(0)
     check_halves(timm.create_model(name), TIMM[name], torch.rand(2, 3, 224, 224))
+
+
+class Answer(OrderedDict[str, Tensor]):
+    """An output as Hugging Face's models return it."""
+
+    @property
+    def logits(self) -> Tensor:
+        """Return the answer."""
+        return self["logits"]
+
+
+class HubModel(nn.Module):
+    """A model with the interface of Hugging Face's image models."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = small()[:4]
+        self.classifier = nn.Linear(4, 3)
+
+    def forward(
+        self, pixel_values: Tensor, labels: Tensor | None = None, **options: bool
+    ) -> Answer:
+        """Return features and logits."""
+        dtype = self.classifier.weight.dtype
+        pixels = pixel_values if pixel_values.dtype == dtype else pixel_values.to(dtype)
+        features = self.model(pixels if options.pop("whole", True) else pixels[:1])
+        return Answer(logits=self.classifier(features), hidden=features)
+
+
+def test_a_model_with_the_interface_of_hugging_face() -> None:
+    """Options have their defaults; halves have the names of the model; the head gives logits."""
+    model, images = HubModel(), torch.rand(5, 2, 2)
+    names = [cut.layer for cut in fedcel.list_cuts(model, images)]
+    assert names == ["model.0", "model.1", "model.2", "model"]
+    encoder, head = fedcel.split(model, "model.3")
+    torch.testing.assert_close(head(encoder(images)), model(images).logits)
+    assert [name for name, _ in head.named_parameters()] == ["classifier.weight", "classifier.bias"]
+
+
+def hugging_face_models() -> dict[str, tuple[str, str, dict[str, Any]]]:
+    """Return class, cut and configuration of small models with random weights."""
+    vit = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    vit |= {"intermediate_size": 64, "image_size": 32, "patch_size": 8}
+    resnet = {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1]}
+    convnext = {"hidden_sizes": [8, 16], "depths": [1, 1], "num_stages": 2}
+    return {
+        "ViT": ("ViTConfig", "vit.layers.0", vit),
+        "Dinov2": ("Dinov2Config", "dinov2.encoder.layer.0", vit),
+        "ResNet": ("ResNetConfig", "resnet.encoder.stages.0", resnet),
+        "ConvNext": ("ConvNextConfig", "convnext.encoder.stages.0", convnext),
+    }
+
+
+@pytest.mark.parametrize("name", hugging_face_models())
+def test_models_of_hugging_face(name: str, tmp_path: Path) -> None:
+    """Read from a folder, they are cut, where the library is installed."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    config, at, options = hugging_face_models()[name]
+    models = transformers.AutoModelForImageClassification
+    models.from_config(getattr(transformers, config)(**options)).save_pretrained(tmp_path)
+    model, images = models.from_pretrained(tmp_path).eval(), torch.rand(2, 3, 32, 32)
+    assert at in [cut.layer for cut in fedcel.list_cuts(model, images)]
+    encoder, head = fedcel.split(model, at)
+    with torch.no_grad():
+        torch.testing.assert_close(head(encoder(images)), model(images).logits)
+
+
+def test_a_module_of_lightning() -> None:
+    lightning = pytest.importorskip("lightning", reason="lightning is not installed")
+
+    class Module(lightning.LightningModule):  # type: ignore[name-defined,misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.save_hyperparameters()
+            self.model = small()
+
+        def forward(self, x: Tensor) -> Tensor:
+            output: Tensor = self.model(x)
+            return output
+
+    check_halves(Module(), "model.3", torch.rand(5, 2, 2))
 
 
 @pytest.mark.parametrize("at", ["1", "2", "3", "4"])

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import fedcel
 from fedcel.errors import NetError, PluginError, RefusedImagesError
-from fedcel.nets import call_encoder, encode_images
+from fedcel.nets import call_encoder, encode_images, split_outputs
 from sims.auditing.load_encoder import AdaptedEncoder, load_encoder
 from sims.commands.onnx_export import convert_encoder
 
@@ -208,6 +208,7 @@ def test_outputs_are_chosen_by_name() -> None:
     assert call_encoder(encode, images).shape == (2, 2 * 36 + 2)
     pooled = call_encoder(AdaptedEncoder(encode, outputs=["pooled"]), images)
     torch.testing.assert_close(pooled, BACKBONE(images)["pooled"].flatten(1))
+    assert dict(split_outputs({"states": (images, images[:2])})).keys() == {"states.0", "states.1"}
     with pytest.raises(NetError, match="'mean', must be of what the encoder gives: map, pooled"):
         call_encoder(AdaptedEncoder(encode, outputs=["mean"]), images)
 
