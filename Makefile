@@ -6,7 +6,7 @@ export FLWR_TELEMETRY_ENABLED = 0
 export FLWR_DISABLE_UPDATE_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE  # else each process compiles all it imports
 
-.PHONY: demo test test-all check docs pages bench reproduce abuse clean
+.PHONY: demo demo-cifar test test-all check docs pages bench reproduce abuse clean
 
 .venv/ready: .venv/wheel
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
@@ -29,6 +29,10 @@ unexport PYTHONDONTWRITEBYTECODE  # else each process compiles all it imports
 
 demo: .venv/ready
 	$(BIN)/fedcel bench digits --out runs/demo
+
+# CIFAR is the folder of CIFAR-10's Parquet files.
+demo-cifar: .venv/ready
+	$(BIN)/fedcel bench cifar10 --set data.path=$(CIFAR) --jobs 2 --out runs/cifar10
 
 check: .venv/ready
 	$(BIN)/ruff format --check .

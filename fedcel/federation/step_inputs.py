@@ -19,6 +19,7 @@ from fedcel.short_repr import show_shapes
 
 _MIN_MEMBERS = 2  # members without which a class has no spread
 _VALUES_AT_ONCE = 2**22  # values of images gathered and augmented, or of noise drawn, at once
+_ENCODED_AT_ONCE = 2**18  # values of images encoded at once: their maps should stay in the cache
 _NORMALS_AT_ONCE = 16  # torch draws normal numbers in groups; the last group may overlap
 IMAGES_AT_ONCE = 1024  # images of a client encoded at once for its statistics or its gradient
 
@@ -121,7 +122,7 @@ class FeatureReading:
         sizes = torch.tensor([len(part.y) for part in self._images])
         most, count = int(sizes.max()), len(self._images)
         values = count * self._images[0].x[0].numel()
-        size = min(IMAGES_AT_ONCE, max(1, _VALUES_AT_ONCE // values))
+        size = min(IMAGES_AT_ONCE, max(1, _ENCODED_AT_ONCE // values))
         pieces = []
         for first in range(0, most, size):
             rows = [to_floats(part.x[first : first + size]) for part in self._images]
