@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import dataclass
-from math import prod
+from math import ceil, log2, prod
 from typing import NamedTuple
 
 import torch
@@ -12,14 +12,25 @@ from torch import Tensor, nn
 
 from fedcel.attacks.attack import Attacker, BaseAttack, Rebuild, Reconstructions
 from fedcel.errors import DataError
-from fedcel.leakage import FREE_QUERIES, Observation
-from fedcel.nets import fastest_device, initialise_parameters
+from fedcel.leakage import FREE_QUERIES, Observation, SmashedData
+from fedcel.nets import choose_batch_size, fastest_device, initialise_parameters
 from fedcel.torch_state import use_full_precision
 
 MAX_FLAT_PIXELS = 256  # a channel, up to which a plain network does
+MAX_UNEVEN_PIXELS = 1024  # the same where a side is not divisible by 4
+MAX_START_SIDE = 16  # pixels, from which a network of convolutions enlarges what it makes
+FULL_WIDTH_SIDE = 32  # pixels, above which layers are narrower, by their side
+MIN_CHANNELS = 16
+MAP_SIDE = 4  # rows from which features count as a map
+MAX_INPUTS = 4096  # values of a message that a dense layer takes; more are projected first
 HIDDEN_UNITS = 256
 HELD_OUT_SHARE = 0.2  # of the attacker's images, on which the best epoch is chosen
 HELD_OUT_DRAWS = 8  # observations of each, so that the choice is not one of noise
+MAX_HELD_OUT_VALUES = 2**24  # of all of them, or one draw
+MIN_PATIENCE, PATIENCE = (
+    10,
+    0.4,
+)  # epochs, and share of the epochs after which a training without a better one ends
 MAX_HELD_OUT_ROWS = 2000  # where one draw has not more already
 LAST_RATE_SHARE, WEIGHT_DECAY = 0.01, 1e-4  # Adam's last step as a share of its first, its decay
 REPEATS = 16  # answers asked for each image where asking is not free
@@ -28,7 +39,7 @@ BATCH_SIZE, LEARNING_RATE = 64, 1e-3  # of `minimise_loss`
 
 
 class DecoderSize(NamedTuple):
-    """Residual blocks of the convolutional decoder, at a quarter of the sides, and their width."""
+    """Residual blocks of the convolutional decoder, before it enlarges, and their width."""
 
     blocks: int
     channels: int
@@ -71,7 +82,52 @@ class Standardisation(nn.Module):
 def is_flat(shape: tuple[int, ...]) -> bool:
     """Whether images (C, H, W) are for the plain network: small, or not divisible by 4."""
     height, width = shape[1:]
-    return height * width <= MAX_FLAT_PIXELS or bool(height % 4 or width % 4)
+    is_uneven = bool(height % 4 or width % 4)
+    return height * width <= (MAX_UNEVEN_PIXELS if is_uneven else MAX_FLAT_PIXELS)
+
+
+class Projection(nn.Module):
+    """Messages as coordinates in the space that those of the attacker's training span."""
+
+    def __init__(self, examples: Float[Tensor, "N F"]) -> None:
+        super().__init__()
+        self.axes = nn.Buffer(torch.linalg.qr(examples[:MAX_INPUTS].T).Q)
+
+    def forward(self, x: Float[Tensor, "B F"]) -> Float[Tensor, "B r"]:
+        """Return the coordinates."""
+        return x @ self.axes
+
+
+class ImageFrame(nn.Module):
+    """Images cut to their size, where doubling has led beyond it."""
+
+    def __init__(self, sides: tuple[int, ...]) -> None:
+        super().__init__()
+        self.sides = sides
+
+    def forward(self, x: Float[Tensor, "B C h w"]) -> Float[Tensor, "B C H W"]:
+        """Return the middle of the images."""
+        row, column = ((x.shape[2 + axis] - side) // 2 for axis, side in enumerate(self.sides))
+        height, width = self.sides
+        return x[:, :, row : row + height, column : column + width]
+
+
+def find_map(observation: Observation, shape: tuple[int, ...]) -> tuple[int, int, int] | None:
+    """Return channels and sides of the map that smashed data are, None where they are none.
+
+    Its sides are to each other as those of the images (C, H, W), and at least `MAP_SIDE`.
+    """
+    while not isinstance(observation, SmashedData):
+        inner = getattr(observation, "once", None)
+        if inner is None:
+            return None
+        observation = inner
+    _, height, width = shape
+    positions, features = observation.net.positions, observation.net.features
+    rows = round((positions * height / width) ** 0.5)
+    if rows < MAP_SIDE or positions % rows or features % positions or height < rows:
+        return None
+    return features // positions, rows, positions // rows
 
 
 def build_decoder_network(
@@ -79,24 +135,31 @@ def build_decoder_network(
     shape: tuple[int, ...],
     generator: torch.Generator,
     size: DecoderSize = SMALL_DECODER,
+    *,
+    feature_map: tuple[int, int, int] | None = None,
 ) -> nn.Module:
     """Return an untrained decoder for vectors like `examples` and images `shape` (C, H, W).
 
-    Small images: F-256-256-pixels, whatever the `size`. Others: linear to (channels, H/4, W/4),
-    residual blocks, 2 transposed convolutions, after the inversion networks of Xia et al., CVPR
-    2025.
+    Small images: F-256-256-pixels, whatever the `size`. Others: linear to (channels, h, w), h and w
+    at most `MAX_START_SIDE` or a quarter, residual blocks, transposed convolutions that double the
+    sides, after the inversion networks of Xia et al., CVPR 2025. Features that are a map of
+    channels, rows and columns enter a convolution in place of the linear layer.
 
     Args:
         examples: Vectors (N, F), whose mean and deviation standardise all others.
         shape: Channels, height and width of an image.
         generator: Draws the parameters.
         size: Size of the network where images are not small.
+        feature_map: Channels, rows and columns of features that are a map; None: they are none.
 
     Returns:
         The network, from (B, F) to (B, C, H, W).
     """
-    features, (channels, height, width) = examples.shape[1], shape
-    layers: list[nn.Module]
+    entrance: list[nn.Module] = [Standardisation(examples)]
+    if examples.shape[1] > MAX_INPUTS and (is_flat(shape) or feature_map is None):
+        entrance.append(Projection(entrance[0](examples)))
+        examples = entrance[1](entrance[0](examples[:1]))
+    features = examples.shape[1]
     if is_flat(shape):
         layers = [
             nn.Linear(features, HIDDEN_UNITS),
@@ -107,16 +170,8 @@ def build_decoder_network(
             nn.Unflatten(1, shape),
         ]
     else:
-        quarter = (size.channels, height // 4, width // 4)
-        layers = [
-            nn.Linear(features, prod(quarter)),
-            nn.Unflatten(1, quarter),
-            *(ResidualBlock(size.channels) for _ in range(size.blocks)),
-            nn.ConvTranspose2d(size.channels, size.channels, 4, stride=2, padding=1),
-            nn.ReLU(),
-            nn.ConvTranspose2d(size.channels, channels, 4, stride=2, padding=1),
-        ]
-    net = nn.Sequential(Standardisation(examples), *layers, nn.Sigmoid())
+        layers = list_convolutions(features, shape, size, feature_map)
+    net = nn.Sequential(*entrance, *layers, nn.Sigmoid())
     initialise_parameters(net, generator)
     for layer in net.modules():
         if isinstance(layer, nn.ConvTranspose2d):
@@ -124,6 +179,40 @@ def build_decoder_network(
             for parameter in layer.parameters():
                 nn.init.uniform_(parameter, -bound, bound, generator=generator)
     return net
+
+
+def list_convolutions(
+    features: int,
+    shape: tuple[int, ...],
+    size: DecoderSize,
+    feature_map: tuple[int, int, int] | None,
+) -> list[nn.Module]:
+    """Return the layers from features, or a map of them, to images of this shape."""
+    channels, *sides = shape
+    if feature_map is None:
+        doublings = max(2, ceil(log2(max(sides) / MAX_START_SIDE)))
+        start = [-(-side // 2**doublings) for side in sides]
+        dense = nn.Linear(features, size.channels * prod(start))
+        layers: list[nn.Module] = [dense, nn.Unflatten(1, (size.channels, *start))]
+    else:
+        start = list(feature_map[1:])
+        doublings = max(ceil(log2(side / less)) for side, less in zip(sides, start, strict=True))
+        convolution = nn.Conv2d(feature_map[0], size.channels, 3, padding=1)
+        layers = [nn.Unflatten(1, feature_map), convolution, nn.ReLU()]
+    layers += [ResidualBlock(size.channels) for _ in range(size.blocks)]
+    side, width = max(start), size.channels
+    for _ in range(doublings - 1):
+        side *= 2
+        narrowed = max(MIN_CHANNELS, size.channels * FULL_WIDTH_SIDE // side)
+        narrower = min(size.channels, narrowed)
+        layers += [nn.ConvTranspose2d(width, narrower, 4, stride=2, padding=1), nn.ReLU()]
+        width = narrower
+    if doublings:
+        layers.append(nn.ConvTranspose2d(width, channels, 4, stride=2, padding=1))
+    else:
+        layers.append(nn.Conv2d(width, channels, 3, padding=1))
+    enlarged = [side * 2**doublings for side in start]
+    return layers if enlarged == sides else [*layers, ImageFrame(tuple(sides))]
 
 
 class Pace(NamedTuple):
@@ -187,10 +276,21 @@ def train_inverter(
     observe, observe_held_out = (
         make_observer(attacker.observation, images, generator) for images in (training, held_out)
     )
-    draws = max(1, min(HELD_OUT_DRAWS, MAX_HELD_OUT_ROWS // len(held_out)))
-    held_out_observed = prepare(torch.cat([observe_held_out(generator) for _ in range(draws)]))
+    first = observe_held_out(generator)
+    draws = min(
+        HELD_OUT_DRAWS,
+        MAX_HELD_OUT_ROWS // len(held_out),
+        MAX_HELD_OUT_VALUES // (first.shape[1] * len(training)),
+    )
+    draws = max(1, draws)
+    others = [observe_held_out(generator) for _ in range(draws - 1)]
+    held_out_observed = prepare(torch.cat([first, *others]))
     examples = prepare(torch.cat([observe(generator) for _ in range(draws)]))
-    net = build_decoder_network(examples, tuple(x.shape[1:]), generator, size)
+    feature_map = find_map(attacker.observation, tuple(x.shape[1:]))
+    net = build_decoder_network(
+        examples, tuple(x.shape[1:]), generator, size, feature_map=feature_map
+    )
+    del examples, first, others
     device = fastest_device(net)
     net = net.to(device)
     images = training.to(device)
@@ -200,11 +300,12 @@ def train_inverter(
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(
         adam, pace.epochs, eta_min=pace.rate * LAST_RATE_SHARE
     )
-    best, lowest = net, torch.inf
+    best, lowest, best_epoch = net, torch.inf, 0
+    batch_size = min(pace.batch_size(len(images)), choose_batch_size(images))
     for epoch in range(1, pace.epochs + 1):
         inputs = prepare(observe(generator)).to(device)
         order = torch.randperm(len(images), generator=generator).to(device)
-        for part in torch.split(order, pace.batch_size(len(images))):
+        for part in torch.split(order, batch_size):
             adam.zero_grad()
             (net(inputs[part]) - images[part]).square().mean().backward()
             adam.step()
@@ -212,8 +313,10 @@ def train_inverter(
         gap = apply_network(net, held_out_observed) - held_out.repeat(draws, 1, 1, 1)
         error = float(gap.square().mean())
         if error < lowest:
-            best, lowest = deepcopy(net), error
+            best, lowest, best_epoch = deepcopy(net), error, epoch
         attacker.report("epoch", epoch, pace.epochs, f"MSE {error:.4f} on held images")
+        if epoch - best_epoch > max(MIN_PATIENCE, PATIENCE * pace.epochs):
+            break
     return Inverter(best, training, held_out)
 
 
@@ -241,6 +344,9 @@ def make_observer(
     Fresh each time where the observation grants free queries; else each image is asked about
     `REPEATS` times, once and for all, and every call picks one of its answers at random.
     """
+    if isinstance(observation, SmashedData):  # encoded once, sent afresh each time
+        features, send = observation.encode(images), observation.send
+        return lambda stream: send(features, stream)
     if FREE_QUERIES in observation.grants:
         return lambda stream: observation.sample(images, stream)
     answers = torch.stack([observation.sample(images, generator) for _ in range(REPEATS)])
@@ -290,7 +396,9 @@ def apply_network(net: nn.Module, inputs: Float[Tensor, "N F"]) -> Float[Tensor,
     """
     device = next(net.parameters()).device
     with torch.no_grad():
-        parts = [net(part.to(device)) for part in torch.split(inputs, IMAGES_AT_ONCE)]
+        first = net(inputs[:1].to(device))
+        at_once = choose_batch_size(first, IMAGES_AT_ONCE)
+        parts = [net(part.to(device)) for part in torch.split(inputs, at_once)]
         return torch.cat(parts).to(inputs.device)
 
 

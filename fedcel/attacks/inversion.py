@@ -22,7 +22,6 @@ from fedcel.leakage import (
     LOG_PROB,
     NOISELESS,
     NoiseFunction,
-    Observation,
     SmashedData,
     read_noise,
 )
@@ -34,6 +33,10 @@ from fedcel.nets import (
     call_encoder,
     copy_module,
     encode_images,
+    evaluation_mode,
+    find_module,
+    place_images,
+    split_outputs,
     switch_to_evaluation,
 )
 from fedcel.ranges import POSITIVE, check_whole
@@ -141,6 +144,7 @@ def invert(
     budget: float = 1.0,
     candidates: int = 100,
     seed: int = 0,
+    features: ArrayLike | None = None,
     progress: Progress | None = None,
 ) -> Inversion:
     """Attack an encoder: rebuild images from one noisy message of each.
@@ -168,6 +172,8 @@ def invert(
         budget: Multiple of each attack's default effort, above 0.
         candidates: Number of images among which the right one is picked, 2 or more.
         seed: Seed of noise and attacks.
+        features: What the encoder gives of targets and auxiliary images, (T + A, D), where it was
+            computed already; None: the images are encoded.
         progress: Receives lines of progress, or None.
 
     Returns:
@@ -204,6 +210,8 @@ def invert(
         )
     refuse_known_targets(target_images, auxiliary_images)
     observation = observe_encoder(encoder, auxiliary_images.x, noise, dropout, head=head)
+    if features is not None:
+        keep_features(observation, features, target_images.x, auxiliary_images.x)
     rebuilt: dict[str, Tensor] = {}
     scores: dict[str, ReconstructionScores] = {}
     for _, name, attack, repeats in chosen:
@@ -241,6 +249,23 @@ def invert(
     )
 
 
+def keep_features(observation: SmashedData, features: ArrayLike, *images: Tensor) -> None:
+    """Keep features of images; ValueError where they are none of these.
+
+    Others than float32 are left out: an attack computes its own in float32.
+    """
+    table, stack = to_tensor(features, "features").cpu(), torch.cat(images)
+    if tuple(table.shape) != (len(stack), observation.net.features):
+        raise ValueError(
+            f"features are {tuple(table.shape)}, must be {(len(stack), observation.net.features)}: "
+            "a row for each target, then for each auxiliary image"
+        )
+    if table.dtype == torch.float32:
+        encoder = observation.net.encoder
+        unit = encoder.unit if isinstance(encoder, ScaledFeatures) else None
+        observation.feature_store.add(stack, table if unit is None else table / unit.to(table))
+
+
 def read_images(values: ArrayLike, labels: ArrayLike | None, name: str) -> Images:
     """Return images with their labels, 0 where there are none; ValueError on what is no image."""
     x = to_tensor(values, name).cpu().float()
@@ -263,6 +288,16 @@ class ScaledFeatures(nn.Module):
         """Return features (B, D)."""
         features = call_encoder(self.encoder, images)
         return features if self.unit is None else features / self.unit.to(features)
+
+
+def count_positions(encoder: Encoder, images: Float[Tensor, "1 C H W"]) -> int:
+    """Count the positions of the map that an encoder gives, 1 where it gives none."""
+    module = find_module(encoder)
+    with evaluation_mode(module), torch.no_grad():
+        parts = split_outputs(encoder(place_images(images, module).clone()))
+    output = parts[0][1]
+    is_map = len(parts) == 1 and isinstance(output, Tensor) and output.dim() == 4
+    return output.shape[2:].numel() if is_map and isinstance(output, Tensor) else 1
 
 
 class LearnedNoiseLayer(nn.Module):
@@ -293,7 +328,7 @@ def observe_encoder(
     dropout: float,
     *,
     head: nn.Module | None,
-) -> Observation:
+) -> SmashedData:
     """Return what an attacker sees of images; ValueError where encoder or noise are none."""
     features = encode_images(encoder, images[:2])
     check_features(features)
@@ -324,7 +359,14 @@ def observe_encoder(
     answers = nn.Identity() if head is None else copy_module(head).cpu().float().eval()
     encode = module or (lambda images: encode_images(encoder, images).cpu().float())
     flat = ScaledFeatures(encode, unit)
-    net = SplitNet(flat, answers, cut, features.shape[1], noise_scale=scale)
+    net = SplitNet(
+        flat,
+        answers,
+        cut,
+        features.shape[1],
+        noise_scale=scale,
+        positions=count_positions(encoder, images[:1]),
+    )
     if module is None:
         return QueriedMessages(net)
     # An attacker who knows a layer's kind can draw new parameters.

@@ -1,6 +1,6 @@
 """Smashed data: the message of a split network, as an observation whose law is known exactly."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import log
 
 import torch
@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
+from fedcel.leakage.kept_features import KeptFeatures
 from fedcel.leakage.observation import (
     ARCHITECTURE,
     FREE_QUERIES,
@@ -44,6 +45,9 @@ class SmashedData:
     name: str = "smashed-data"
     fits_head: bool = True
     has_layers: bool = True
+    feature_store: KeptFeatures = field(
+        init=False, repr=False, compare=False, default_factory=KeptFeatures
+    )
 
     @property
     def grants(self) -> frozenset[str]:
@@ -109,8 +113,8 @@ class SmashedData:
         return replace(self, net=copy_module(self.net).to(device))
 
     def encode(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B F"]:
-        """Compute the features z in batches, without a gradient."""
-        return self.net.encode_all(images)
+        """Compute the features z in batches, without a gradient; of each image once."""
+        return self.feature_store.encode(images, self.net, self.net.encode_all)
 
     def describe_messages(
         self, images: Float[Tensor, "M C H W"], labels: Int[Tensor, " M"]

@@ -17,8 +17,11 @@ from fedcel.nets.device import has_convolutions as has_convolutions
 from fedcel.nets.encode_images import Encoder as Encoder
 from fedcel.nets.encode_images import as_module as as_module
 from fedcel.nets.encode_images import call_encoder as call_encoder
+from fedcel.nets.encode_images import choose_batch_size as choose_batch_size
 from fedcel.nets.encode_images import encode_images as encode_images
+from fedcel.nets.encode_images import evaluation_mode as evaluation_mode
 from fedcel.nets.encode_images import find_module as find_module
+from fedcel.nets.encode_images import place_images as place_images
 from fedcel.nets.encode_images import split_outputs as split_outputs
 from fedcel.nets.encode_images import switch_to_evaluation as switch_to_evaluation
 from fedcel.nets.flat_net import FlatNet as FlatNet

@@ -188,7 +188,14 @@ def switch_to_evaluation(module: nn.Module) -> nn.Module:
 
 @contextmanager
 def evaluation_mode(module: nn.Module | None) -> Iterator[None]:
-    """Switch all of a module to evaluation, and every part of it back to its own mode after."""
+    """Switch all of a module to evaluation, and every part of it back to its own mode after.
+
+    Args:
+        module: The module; None: nothing is switched.
+
+    Returns:
+        A context in which it is in evaluation mode.
+    """
     parts = () if module is None else module.modules()
     modes = [(part, part.training) for part in parts if hasattr(part, "training")]
     try:
@@ -293,7 +300,15 @@ def flatten_output(part: object, count: int, name: str) -> Float[Tensor, "B D"]:
 def place_images(
     images: Shaped[Tensor, "B ..."], module: nn.Module | None
 ) -> Shaped[Tensor, "B ..."]:
-    """Return images on the device, and floating ones of the type, of a module's parameters."""
+    """Move images to a module's device, and floating ones to the type of its parameters.
+
+    Args:
+        images: (B, ...).
+        module: The module; None: the images stay as they are.
+
+    Returns:
+        The images (B, ...).
+    """
     tensors = () if module is None else chain(module.parameters(), module.buffers())
     like = next((tensor for tensor in tensors if tensor.is_floating_point()), None)
     if like is None:

@@ -143,7 +143,8 @@ def evaluate_run(run: Run, seconds: float) -> Evaluation:
 
     posterior, point = predict_test(posterior_samples(run)), predict_test([run.model])
     net = build_sent_net(run)
-    leak = attack_test_images(run, net)
+    smashed = SmashedData(net)  # one, which encodes each image once
+    leak = attack_test_images(run, smashed)
     is_right = (posterior.probabilities.argmax(1) == labels).double().view(draws, len(y))
     result = {
         **calibration.score_probabilities(posterior.probabilities, labels),
@@ -159,7 +160,7 @@ def evaluate_run(run: Run, seconds: float) -> Evaluation:
             "posterior": calibration.reliability(posterior.probabilities, labels),
             "point": calibration.reliability(point.probabilities, labels),
         },
-        **measure_run_leakage(run, net, leak),
+        **measure_run_leakage(run, smashed, leak),
         "private": measure_private_utility(run, LabelledLogits(posterior.logits, labels, draws)),
         **measure_device(run, net),
         **account_update_privacy(run),
@@ -175,7 +176,7 @@ def evaluate_run(run: Run, seconds: float) -> Evaluation:
         "bits-beyond-label": leak.beyond,
         "identification-optimal": leak.identified,
     }
-    return Evaluation(result, vectors, guess_test_images(run, net))
+    return Evaluation(result, vectors, guess_test_images(run, smashed))
 
 
 def account_update_privacy(run: Run) -> dict[str, object]:
@@ -234,21 +235,19 @@ def describe_convergence(run: Run) -> str:
     return "not judged: nothing moves that it could be judged by, or in one half of its rounds only"
 
 
-def attack_test_images(run: Run, net: SplitNet) -> OptimalLeak:
+def attack_test_images(run: Run, smashed: SmashedData) -> OptimalLeak:
     """Compute what the optimal attacker learns of the test images from the device's net."""
     stream = make_generator(run.settings.seed, "optimal")
     candidates = run.settings.attack.candidates
-    return optimal_leak(
-        SmashedData(net), *run.splits.test, stream, identification_candidates=candidates
-    )
+    return optimal_leak(smashed, *run.splits.test, stream, identification_candidates=candidates)
 
 
-def guess_test_images(run: Run, net: SplitNet) -> dict[str, Tensor]:
+def guess_test_images(run: Run, smashed: SmashedData) -> dict[str, Tensor]:
     """Let the optimal attacker guess which test image sent one message, for the first of them."""
     x, y = run.splits.test
     senders = torch.arange(min(GUESSED_IMAGES, len(x)))
     stream = make_generator(run.settings.seed, "guesses")
-    positions, probabilities = best_guesses(SmashedData(net), x, senders, stream)
+    positions, probabilities = best_guesses(smashed, x, senders, stream)
     return {
         "targets": x[senders],
         "guesses": x[positions],
@@ -258,14 +257,15 @@ def guess_test_images(run: Run, net: SplitNet) -> dict[str, Tensor]:
     }
 
 
-def measure_run_leakage(run: Run, net: SplitNet, leak: OptimalLeak) -> dict[str, object]:
+def measure_run_leakage(run: Run, smashed: SmashedData, leak: OptimalLeak) -> dict[str, object]:
     """Measure what the optimal attacker learns from one inference, and bounds on either side.
 
-    `net` is the device's. Half widths are of 95 % intervals over the noise drawn, for these images:
-    what is above a certificate by more is a mistake, see `fedcel.attacks.contradictions`.
+    `smashed` are the device's data. Half widths are of 95 % intervals over the noise drawn, for
+    these images: what is above a certificate by more is a mistake, see
+    `fedcel.attacks.contradictions`.
     """
     x, y = run.splits.test
-    s, smashed = run.settings, SmashedData(net)
+    s, net = run.settings, smashed.net
     z = smashed.encode(x)
     with torch.no_grad():
         scale = net.scale_noise(z)

@@ -8,6 +8,7 @@ from functools import partial
 from math import inf, isfinite
 from pathlib import Path
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -190,9 +191,8 @@ def audit_encoder(plan: AuditPlan, keep: Callable[[Audit], None] = lambda _: Non
             inversion=None,
             target_names=[class_names[y] for y in images.y[: plan.targets]] if class_names else (),
         )
-        del features
         keep(audit)
-        attacks = attack_encoder(plan, encode, images, noise=law, dropout=dropout)
+        attacks = attack_encoder(plan, encode, images, features, noise=law, dropout=dropout)
         for number, inversion in enumerate(attacks, 1):
             audit = replace(audit, inversion=inversion, ended_attacks=number)
             keep(audit)
@@ -351,6 +351,7 @@ def attack_encoder(
     plan: AuditPlan,
     encode: AdaptedEncoder,
     images: Images,
+    features: Float[Tensor, "M D"],
     *,
     noise: float | NoiseFunction,
     dropout: float,
@@ -380,6 +381,7 @@ def attack_encoder(
                 attacks=[name],
                 budget=plan.budget,
                 seed=plan.seed,
+                features=torch.cat([features[:count], features[is_other]]),
                 progress=listener.show_line,
             )
             earlier, inversion = inversion or latest, latest

@@ -21,6 +21,7 @@ from fedcel.attacks.decoder import (
     build_decoder_network,
     centre_logits,
     choose_pace,
+    find_map,
     is_flat,
     make_observer,
 )
@@ -29,7 +30,7 @@ from fedcel.attacks.score_card import class_means, identification_chances, mean_
 from fedcel.data.images import Images
 from fedcel.errors import DataError
 from fedcel.leakage import FREE_QUERIES, SmashedData, optimal_leak
-from fedcel.nets import Mlp
+from fedcel.nets import Cut, Mlp, SplitNet
 from fedcel.nets.build_net import build_net
 from fedcel.testing.attacks import (
     LinearObservation,
@@ -154,6 +155,37 @@ def test_network_shapes_and_seed(shape: tuple[int, ...]) -> None:
     assert images.shape == (20, *shape)
     assert torch.equal(images, two(seen))
     assert 0 < images.min() <= images.max() < 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "features", "feature_map"),
+    [
+        ((3, 224, 224), 20, None),
+        ((1, 72, 100), 20, None),
+        ((3, 224, 224), 2 * 28 * 28, (2, 28, 28)),
+        ((3, 50, 50), 4 * 7 * 7, (4, 7, 7)),
+        ((3, 32, 32), 5000, None),
+    ],
+)
+def test_a_network_of_any_size(
+    shape: tuple[int, ...], features: int, feature_map: tuple[int, int, int] | None
+) -> None:
+    """Photographs, uneven sides, maps and wide messages: images of the shape, few parameters."""
+    seen = torch.randn(6, features, generator=stream())
+    made = build_decoder_network(seen, shape, stream(1), feature_map=feature_map)
+    assert made(seen).shape == (6, *shape)
+    assert sum(parameter.numel() for parameter in made.parameters()) < 400_000
+
+
+def test_a_map_is_found_by_its_positions() -> None:
+    """12 features of 3 positions are no map, 48 at 16 are one of the images' aspect."""
+    encoder = nn.Sequential(nn.Conv2d(1, 3, 2, 2), nn.Flatten())
+    for positions, found in ((16, (3, 4, 4)), (1, None), (5, None)):
+        net = SplitNet(encoder, nn.Identity(), Cut(0.1), 48, positions=positions)
+        assert find_map(SmashedData(net), (1, 8, 8)) == found
+    net = SplitNet(encoder, nn.Identity(), Cut(0.1), 96, positions=32)
+    assert find_map(SmashedData(net), (1, 8, 16)) == (3, 4, 8)
+    assert find_map(LinearObservation("linear"), (1, 8, 8)) is None
 
 
 def test_which_images_are_small() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedcel.data import load_splits
-from fedcel.leakage import measure_leakage
+from fedcel.leakage import SmashedData, measure_leakage
 from fedcel.metrics import between_group_spread, within_class_spread
 from fedcel.posterior import build_device_net, predict
 from fedcel.run_parts import init_net
@@ -44,8 +44,8 @@ def trained(folder: Path, **more: object) -> Run:
 def test_leak_lies_between_its_bounds(tmp_path: Path, scope: str) -> None:
     """answer-bits <= bits beyond the label <= certificate."""
     run = trained(tmp_path, **{"chain.scope": scope})
-    net = build_device_net(run.flat, run.samples, scope)
-    measured = measure_run_leakage(run, net, attack_test_images(run, net))
+    smashed = SmashedData(build_device_net(run.flat, run.samples, scope))
+    measured = measure_run_leakage(run, smashed, attack_test_images(run, smashed))
     leakage = {key: float(str(value)) for key, value in measured.items()}
     assert 0.1 < leakage["answer-bits"] <= leakage["bits-beyond-label"] + 0.02
     assert leakage["bits-beyond-label"] <= leakage["certificate-bits-within-class"] + 0.02
@@ -105,8 +105,9 @@ def test_a_run_whose_noise_is_learned_is_measured(tmp_path: Path, scope: str, sh
         stream = make_generator(number, "scale")
         vector[start : run.flat.cut] = torch.randn(run.flat.cut - start, generator=stream)
     net = build_device_net(run.flat, run.samples, scope)
-    leak = attack_test_images(run, net)
-    measures = measure_run_leakage(run, net, leak)
+    smashed = SmashedData(net)
+    leak = attack_test_images(run, smashed)
+    measures = measure_run_leakage(run, smashed, leak)
     assert measures["bits-beyond-label"] <= measures["certificate-bits-within-class"] + 0.05
     x, y = run.splits.test
     with torch.no_grad():
