@@ -34,6 +34,7 @@ def attacked(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("measured_leaks")
 def test_a_run_elsewhere_is_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Model, rounds and result to the bit; attacks' scores up to what an order of sums changes."""
     on_cpu = attacked(tmp_path / "here")
