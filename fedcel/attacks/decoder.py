@@ -27,10 +27,8 @@ HIDDEN_UNITS = 256
 HELD_OUT_SHARE = 0.2  # of the attacker's images, on which the best epoch is chosen
 HELD_OUT_DRAWS = 8  # observations of each, so that the choice is not one of noise
 MAX_HELD_OUT_VALUES = 2**24  # of all of them, or one draw
-MIN_PATIENCE, PATIENCE = (
-    10,
-    0.4,
-)  # epochs, and share of the epochs after which a training without a better one ends
+MIN_PATIENCE = 10  # epochs without a better one, after which a training may end
+PATIENCE = 0.4  # the same as a share of all epochs; the larger number counts
 MAX_HELD_OUT_ROWS = 2000  # where one draw has not more already
 LAST_RATE_SHARE, WEIGHT_DECAY = 0.01, 1e-4  # Adam's last step as a share of its first, its decay
 REPEATS = 16  # answers asked for each image where asking is not free

@@ -20,7 +20,7 @@ OPTIMAL = "optimal"
 """Name of the optimal attacker, who identifies images and reconstructs none."""
 WITHOUT_IMAGES = (OPTIMAL, ATTRIBUTE)
 """Attacks that rebuild no image."""
-REVISION = 2
+REVISION = 3
 """Version of the attacks: raised when one finds more with the same settings. Cells attacked by an
 earlier one are attacked again when asked for, and their rows are told apart."""
 ATTACKS: dict[str, Callable[[], Attack]] = {

@@ -163,7 +163,8 @@ def load_decoder(path: Path, shape: tuple[int, ...]) -> Rebuild:
     tensors, _ = read_tensors(path)
     if "0.mean" not in tensors:
         raise RunError(f"{path} is damaged: it holds no decoder")
-    examples = torch.zeros(2, len(tensors["0.mean"]))
+    axes = tensors.get("1.axes")  # where long messages are projected on those of its training
+    examples = torch.zeros(2 if axes is None else axes.shape[1], len(tensors["0.mean"]))
     decoder = build_decoder_network(examples, shape, torch.Generator())
     decoder.load_state_dict(tensors)
     return partial(apply_network, decoder)

@@ -40,8 +40,12 @@ def rebuild(run: Run) -> torch.Tensor:
     return decoder(torch.zeros(1, run.flat.net.features + 1))
 
 
-def test_a_decoder_is_trained_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("most_inputs", [4096, 4], ids=["whole", "projected"])
+def test_a_decoder_is_trained_once(
+    most_inputs: int, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A second start loads it, to the bit; a damaged file is trained anew, another encoder too."""
+    monkeypatch.setattr("fedcel.attacks.decoder.MAX_INPUTS", most_inputs)
     calls = []
     train = attackers.train_inverter
 
