@@ -172,7 +172,7 @@ class SentMessages:
         """Read what was written since the last time, by any process."""
         file.seek(self._offset)
         lines, newline, remainder = file.read().rpartition(b"\n")
-        for line in lines.splitlines():
+        for line in filter(None, lines.split(b"\n")):
             try:
                 *words, last = line.split()
                 if words[-1:] == [TORN]:

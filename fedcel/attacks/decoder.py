@@ -14,6 +14,7 @@ from fedcel.attacks.attack import Attacker, BaseAttack, Rebuild, Reconstructions
 from fedcel.errors import DataError
 from fedcel.leakage import FREE_QUERIES, Observation, SmashedData
 from fedcel.nets import choose_batch_size, fastest_device, initialise_parameters
+from fedcel.short_repr import show_shapes
 from fedcel.torch_state import use_full_precision
 
 MAX_FLAT_PIXELS = 256  # a channel, up to which a plain network does
@@ -238,6 +239,7 @@ def choose_pace(shape: tuple[int, ...], budget: float) -> Pace:
     return pace._replace(epochs=max(1, round(pace.epochs * budget)))
 
 
+@show_shapes
 class Inverter(NamedTuple):
     """A trained decoder, the images that it learned from, and those that chose its epoch."""
 

@@ -290,7 +290,7 @@ class ScaledFeatures(nn.Module):
         return features if self.unit is None else features / self.unit.to(features)
 
 
-def count_positions(encoder: Encoder, images: Float[Tensor, "1 C H W"]) -> int:
+def count_positions(encoder: Encoder, images: Float[Tensor, "n C H W"]) -> int:
     """Count the positions of the map that an encoder gives, 1 where it gives none."""
     module = find_module(encoder)
     with evaluation_mode(module), torch.no_grad():
@@ -365,7 +365,7 @@ def observe_encoder(
         cut,
         features.shape[1],
         noise_scale=scale,
-        positions=count_positions(encoder, images[:1]),
+        positions=count_positions(encoder, images[:2]),
     )
     if module is None:
         return QueriedMessages(net)

@@ -118,8 +118,20 @@ def cache_folder() -> Path:
 
 def list_files(path: Path) -> list[tuple[str, int, int]]:
     """List name, size and time of every file of a folder, or of one file."""
-    files = sorted(path.rglob("*")) if path.is_dir() else [path]
-    return [(str(f), (s := f.stat()).st_size, s.st_mtime_ns) for f in files if f.is_file()]
+    files, visited = [path] if path.is_file() else [], set[str]()
+    for folder, folders, names in os.walk(path, followlinks=True):
+        folders[:] = [name for name in folders if _is_first(Path(folder, name), visited)]
+        files += [Path(folder, name) for name in names]
+    stats = [(str(file), file.stat()) for file in sorted(files) if file.is_file()]
+    return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
+
+
+def _is_first(folder: Path, visited: set[str]) -> bool:
+    """Whether a folder, which links may lead to twice, is met for the first time."""
+    real = os.path.realpath(folder)
+    is_first = real not in visited
+    visited.add(real)
+    return is_first
 
 
 def read_limit() -> float:
@@ -139,7 +151,7 @@ def drop_oldest(newest: Path) -> None:
 
     Processes that have mapped one keep it. `newest` stays.
     """
-    with suppress(FileNotFoundError):  # another process deletes at the same time
+    with suppress(OSError):  # another process deletes at the same time, or its user is another
         files = [path for path in newest.parent.iterdir() if _OWN_FILE.fullmatch(path.name)]
         sets = sorted(
             (stat.st_mtime_ns, stat.st_size, path) for path in files if (stat := path.stat())

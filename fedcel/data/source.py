@@ -257,7 +257,9 @@ def read_source(source: Source, *, is_numbered_anew: bool = False) -> SourceData
     if is_numbered_anew:
         labels = [part.y for part in (train, test) if part is not None]
         present = torch.unique(torch.cat(labels)).tolist()
-        class_names = tuple(class_names[label] for label in present if label < len(class_names))
+        class_names = tuple(
+            class_names[label] for label in present if 0 <= label < len(class_names)
+        )
         numbers = number_labels(*labels)
         classes = count_classes(torch.cat(numbers), source.where)
         train, test = train._replace(y=numbers[0]), test and test._replace(y=numbers[-1])

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from hashlib import blake2b
-from itertools import chain
+from itertools import chain, compress
 
 import torch
 from jaxtyping import Float
@@ -25,9 +25,7 @@ class KeptFeatures:
 
     def add(self, images: Float[Tensor, "N C H W"], features: Float[Tensor, "N D"]) -> None:
         """Keep the features of images, where there is room."""
-        self._bytes += features.numel() * features.element_size()
-        if self._bytes <= MAX_KEPT_BYTES:
-            self._rows.update(zip(digest_images(images), features, strict=True))
+        self._keep(dict(zip(digest_images(images), features, strict=True)), features)
 
     def encode(
         self,
@@ -38,21 +36,25 @@ class KeptFeatures:
         """Return features (N, D): those kept, and of the other images those that `encode` gives."""
         if not len(images) or images.device.type != "cpu":
             return encode(images)
-        state = describe_state(net)
+        state = digest_state(net)
         if self._state not in (None, state):
             self._rows, self._bytes = {}, 0
         self._state = state
         digests = digest_images(images)
         is_new = torch.tensor([digest not in self._rows for digest in digests])
-        if is_new.all():
-            features = encode(images)
-            self.add(images, features)
-            return features
+        rows = self._rows
         if is_new.any():
-            self.add(images[is_new], encode(images[is_new]))
-            if self._bytes > MAX_KEPT_BYTES:
-                return encode(images)
-        return torch.stack([self._rows[digest] for digest in digests])
+            features = encode(images[is_new])
+            new = dict(zip(compress(digests, is_new.tolist()), features, strict=True))
+            self._keep(new, features)
+            rows = rows | new
+        return torch.stack([rows[digest] for digest in digests])
+
+    def _keep(self, rows: dict[bytes, Tensor], features: Tensor) -> None:
+        size = features.numel() * features.element_size()
+        if self._bytes + size <= MAX_KEPT_BYTES:
+            self._rows |= rows
+            self._bytes += size
 
 
 def digest_images(images: Float[Tensor, "N C H W"]) -> list[bytes]:
@@ -61,7 +63,9 @@ def digest_images(images: Float[Tensor, "N C H W"]) -> list[bytes]:
     return [blake2b(row.data, digest_size=16).digest() for row in rows]
 
 
-def describe_state(net: nn.Module) -> tuple[tuple[int, int], ...]:
-    """Return what differs where a parameter or buffer of the net was replaced or changed."""
-    tensors = chain(net.parameters(), net.buffers())
-    return tuple((t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors)
+def digest_state(net: nn.Module) -> bytes:
+    """Return a digest of all parameters and buffers of the net."""
+    digest = blake2b(digest_size=16)
+    for tensor in chain(net.parameters(), net.buffers()):
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.digest()

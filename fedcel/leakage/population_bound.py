@@ -207,7 +207,11 @@ def bound_population(
         Maurer and Pontil, Empirical Bernstein Bounds, COLT 2009, theorem 4.
     """
     if feature_range is None:
-        parts = [evaluated, reference, *([] if choosing is None else [choosing])]
+        named = {"evaluated": evaluated, "reference": reference, "choosing": choosing}
+        parts = [part for part in named.values() if part is not None]
+        for name, part in named.items():
+            if part is not None:
+                check_messages(part, name)
         evaluated, reference, *others = drop_common_dimensions(parts)
         choosing = others[0] if others else None
     law = fit_law(reference, choosing=choosing, seed=seed)
@@ -222,9 +226,10 @@ def drop_common_dimensions(parts: Sequence[GaussianMessages]) -> Sequence[Gaussi
     counts = [len(part.labels) for part in parts]
     noise = parts[0].deviation[0, 0]
     width = parts[0].mean.shape[1]
-    if width < WIDE * sum(counts) or any((part.deviation != noise).any() for part in parts):
+    is_even = all(part.mean.shape[1] == width and part.deviation.eq(noise).all() for part in parts)
+    if width < WIDE * sum(counts) or not is_even:
         return parts
-    coordinates = span_coordinates(torch.cat([part.mean.detach().double() for part in parts]))
+    coordinates = span_coordinates(torch.cat([part.mean.detach().double().cpu() for part in parts]))
     deviation = noise.expand(1, coordinates.shape[1])
     others = width - coordinates.shape[1]
     return [

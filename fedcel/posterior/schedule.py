@@ -175,6 +175,7 @@ class LocalSettings(Options):
     epochs: float = Field(
         0.0,
         ge=0,
+        le=1e6,
         allow_inf_nan=False,
         description="Passes of a client over its own images in a round; 0: local.steps counts.",
     )

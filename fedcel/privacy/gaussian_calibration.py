@@ -33,7 +33,8 @@ def smallest_delta(epsilon: float, sigma: float, sensitivity: float) -> float:
     first = half * float(erfcx(-a / math.sqrt(2))) if a < 0 else float(ndtr(a))
     second = half * float(erfcx(width / math.sqrt(2)))
     # Roundings of a and b are relative to `width`, and move both by less than `half` times as much.
-    return max(first - second, 0.0) + ROUNDING * (first + second + half * width)
+    moved = half * width if half else 0.0  # the width may be infinite
+    return max(first - second, 0.0) + ROUNDING * (first + second + moved)
 
 
 def least_epsilon(delta: float, shift: float) -> float:

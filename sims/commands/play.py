@@ -58,10 +58,10 @@ def play_command(
     ):
         with show_steps("preparing the playground") as show_step:
             playground = open_playground(folder, Path(ledgers), show_step, variants or ())
-        if playground.note:
-            print(playground.note)
-        server = uvicorn.Server(configure_server(create_app(playground, hosts), endpoint))
         try:
+            if playground.note:
+                print(playground.note)
+            server = uvicorn.Server(configure_server(create_app(playground, hosts), endpoint))
             run_until_stopped(server, listener, f"playground: http://{format_address(listener)}")
         finally:
             playground.close()

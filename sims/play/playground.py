@@ -296,28 +296,36 @@ def open_playground(
     chosen, left_out = choose_summaries(summaries, variants)
     places = {run.name: folder / name for name, run in book.runs.items()}
     steps, background = len(chosen), Background()
-    columns = list[Column]()
-    private_accounts = list[PrivateAccount]()
-    for number, summary in enumerate(chosen):
-        place = places[summary.runs[0].name]
-        look = looks[summary.variant]
-        show_step(number, steps, f"{summary.label}: encoding the candidates")
-        run = run_folder.read_run(place)
-        if columns and not torch.equal(columns[0].run.splits.test.x, run.splits.test.x):
-            raise RunError(
-                f"{place} has other test images than {columns[0].run.folder}; show it alone: "
-                f"fedcel play {place}"
+    try:
+        columns = list[Column]()
+        private_accounts = list[PrivateAccount]()
+        for number, summary in enumerate(chosen):
+            place = places[summary.runs[0].name]
+            look = looks[summary.variant]
+            show_step(number, steps, f"{summary.label}: encoding the candidates")
+            run = run_folder.read_run(place)
+            if columns and not torch.equal(columns[0].run.splits.test.x, run.splits.test.x):
+                raise RunError(
+                    f"{place} has other test images than {columns[0].run.folder}; show it alone: "
+                    f"fedcel play {place}"
+                )
+            marker = MARKERS.get(look.marker, "●")
+            columns.append(
+                prepare_column(run, Look(summary.label, look.colour, marker), background)
             )
-        marker = MARKERS.get(look.marker, "●")
-        columns.append(prepare_column(run, Look(summary.label, look.colour, marker), background))
-        private_accounts.append(PrivateAccount(run, ledgers / str(number)))
-    note = ""
-    if left_out:
-        names = ", ".join(summary.label for summary in left_out)
-        note = f"Not shown: {names}; name what to show with --variant."
-    playground = Playground(book.title, tuple(columns), tuple(private_accounts), background, note)
-    show_step(steps, steps, "trying it once")
-    warm_up(playground)
+            private_accounts.append(PrivateAccount(run, ledgers / str(number)))
+        note = ""
+        if left_out:
+            names = ", ".join(summary.label for summary in left_out)
+            note = f"Not shown: {names}; name what to show with --variant."
+        playground = Playground(
+            book.title, tuple(columns), tuple(private_accounts), background, note
+        )
+        show_step(steps, steps, "trying it once")
+        warm_up(playground)
+    except BaseException:  # else the process would wait for all that was to be learned
+        background.close()
+        raise
     return playground
 
 

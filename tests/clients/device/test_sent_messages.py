@@ -34,10 +34,11 @@ def test_a_line_that_was_cut_off_counts_as_sent(tmp_path: Path, kept: int) -> No
     assert replace(device(sent=SentMessages(path)), limit=2.5).prepare(IMAGES[1], "bob")
 
 
-def test_a_cut_that_is_cut_again_loses_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("remainder", [b"\0\0ab torn 0.", b"ab\r\x0bcd 0."])
+def test_a_cut_that_is_cut_again_loses_nothing(tmp_path: Path, remainder: bytes) -> None:
     """The power goes while the line of before is completed; the first message's bits count."""
     path = tmp_path / "sent.txt"
-    path.write_bytes(b"\0\0ab torn 0.")
+    path.write_bytes(remainder)
     for _ in range(2):
         phone = device(sent=SentMessages(path))
         phone.prepare(IMAGES[0])

@@ -72,6 +72,20 @@ def test_found_again(reads: list[Source], npz: Npz) -> None:
         assert (kept.classes, kept.notes) == (fresh.classes, fresh.notes)
 
 
+def test_a_linked_folder_is_looked_into(reads: list[Source], tmp_path: Path) -> None:
+    """Pictures that come into a class behind a link are seen; a link in a circle ends."""
+    for name in ("photos/a", "elsewhere"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "photos" / "b").symlink_to(tmp_path / "elsewhere")
+    source = ImageFolder(source="image-folder", path=str(tmp_path / "photos"), size=4)
+    for number in range(3):
+        for folder in ("photos/a", "elsewhere"):
+            PIL.Image.new("RGB", (4, 4)).save(tmp_path / folder / f"{number}.png")
+        assert len(read_cached(source).y) == 2 * (number + 1)
+    (tmp_path / "elsewhere" / "c").symlink_to(tmp_path / "photos")
+    assert len(image_cache.list_files(tmp_path / "photos")) == 6
+
+
 def test_names_of_classes_are_kept(reads: list[Source], tmp_path: Path) -> None:
     """In the order of the labels."""
     for name in ("deer", "cat"):

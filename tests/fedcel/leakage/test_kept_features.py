@@ -40,6 +40,16 @@ def test_a_changed_encoder_encodes_anew() -> None:
     kept.encode(images, encoder, encoder)
     encoder.factor.mul_(2)
     assert torch.equal(kept.encode(images, encoder, encoder), 4 * images.flatten(1))
+    encoder.factor.data.mul_(2)  # as where parameters are views of a vector
+    assert torch.equal(kept.encode(images, encoder, encoder), 8 * images.flatten(1))
+
+
+def test_a_caller_may_change_what_it_gets() -> None:
+    """The kept features stay."""
+    encoder, kept = CountingEncoder(), KeptFeatures()
+    images = torch.rand(3, 1, 2, 2, generator=seeded(0))
+    kept.encode(images, encoder, encoder).zero_()
+    assert torch.equal(kept.encode(images, encoder, encoder), 2 * images.flatten(1))
 
 
 def test_what_has_no_room_is_encoded_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,3 +60,4 @@ def test_what_has_no_room_is_encoded_each_time(monkeypatch: pytest.MonkeyPatch) 
     kept.encode(images[:3], encoder, encoder)
     assert torch.equal(kept.encode(images, encoder, encoder), 2 * images.flatten(1))
     assert torch.equal(kept.encode(images[:3], encoder, encoder), 2 * images[:3].flatten(1))
+    assert encoder.count == 6  # what had no room left room for nothing less
