@@ -64,8 +64,9 @@ from fedcel.short_repr import show_shapes
 NOISE_DRAWS = 8  # messages per image over which accuracy is averaged, at most
 PRIVATE_ANSWERS = 2000  # private answers at each epsilon, or one for each image where they are more
 ANSWER_DRAWS = 128  # messages per image whose answers are counted, at most
-MOST_OPERATIONS = 10**12
-"""Operations of heads above which fewer messages of each image are drawn: some ten seconds."""
+LEAST_OPERATIONS, MOST_OPERATIONS = 2 * 10**10, 10**12
+"""Operations of heads above which fewer messages of each image are drawn, after short trainings and
+after long ones: less than ten seconds, and some minutes of slow heads."""
 GUESSED_IMAGES = 8  # whose messages the optimal attacker's guesses are shown of
 GUESSES_FILE = "guesses.safetensors"
 """The first test images, the likeliest senders of a message of each, and their probabilities."""
@@ -351,7 +352,19 @@ def count_messages(run: Run, images: int, most: int, least: int = 1) -> int:
     net = run.flat.net
     message = torch.zeros(1, net.features)
     operations = count_operations(lambda: net.answer(message)) * len(posterior_samples(run))
-    return max(least, min(most, MOST_OPERATIONS // max(1, operations * images)))
+    return max(least, min(most, bound_operations(run) // max(1, operations * images)))
+
+
+def bound_operations(run: Run) -> int:
+    """Bound the operations of a measure by a quarter of the training's, within fixed limits."""
+    settings, net = run.settings, run.flat.net
+    image = torch.zeros(1, *run.splits.shape)
+    forward = count_operations(lambda: net.answer(net.encode(image)))
+    local, sizes = settings.local, run.splits.client_sizes
+    images = sum(local.count_steps(size) * min(local.batch_size, size) for size in sizes)
+    share = (settings.clients_per_round or settings.clients) / settings.clients
+    training = 3 * forward * images * settings.rounds * share  # backward costs two passes forward
+    return int(min(MOST_OPERATIONS, max(LEAST_OPERATIONS, training / 4)))
 
 
 def sample_answers(run: Run, net: SplitNet, z: Float[Tensor, "N M"]) -> Int[Tensor, "R N"]:

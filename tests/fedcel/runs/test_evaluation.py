@@ -8,6 +8,7 @@ import torch
 from fedcel.data import load_splits
 from fedcel.leakage import SmashedData, measure_leakage
 from fedcel.metrics import between_group_spread, within_class_spread
+from fedcel.nets import count_operations
 from fedcel.posterior import build_device_net, predict
 from fedcel.run_parts import init_net
 from fedcel.runs import evaluation
@@ -125,7 +126,21 @@ def test_costly_heads_answer_fewer_messages(
     """Of two heads, 8 features and 10 classes: 320 operations a message, for so many images."""
     run = trained(tmp_path)
     assert evaluation.count_messages(run, 400, 128) == 128
-    monkeypatch.setattr(evaluation, "MOST_OPERATIONS", 5 * 320 * 400)
+    for limit in ("LEAST_OPERATIONS", "MOST_OPERATIONS"):
+        monkeypatch.setattr(evaluation, limit, 5 * 320 * 400)
     assert evaluation.count_messages(run, 400, 128) == 5
     assert evaluation.count_messages(run, 4000, 128) == 1
     assert evaluation.count_messages(run, 4000, 128, least=2) == 2
+
+
+def test_a_measure_takes_a_quarter_of_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three passes of each image of each step of each round."""
+    run = trained(tmp_path)
+    monkeypatch.setattr(evaluation, "LEAST_OPERATIONS", 0)
+    net, local = run.flat.net, run.settings.local
+    image = torch.zeros(1, *run.splits.shape)
+    forward = count_operations(lambda: net.answer(net.encode(image)))
+    seen = sum(local.steps * min(local.batch_size, size) for size in run.splits.client_sizes)
+    assert evaluation.bound_operations(run) == 3 * forward * seen * run.settings.rounds // 4
