@@ -65,14 +65,16 @@ def score_reconstructions(
     originals = targets.x
     population = population or auxiliary
     has_room = min(originals.shape[2:]) >= UNIFORM_WINDOW
-    is_same_classes = not isinstance(auxiliary, OtherClasses)
+    knows_classes = not isinstance(auxiliary, OtherClasses) and bool(
+        torch.isin(targets.y, auxiliary.y).any()
+    )
     return ReconstructionScores(
         mse=mse(images, originals),
         psnr=psnr(images, originals),
         ssim=ssim(images, originals) if has_room else None,
         identification_1=float(identification_chances(images, originals, candidates, 1).mean()),
         identification_5=float(identification_chances(images, originals, candidates, 5).mean()),
-        label_accuracy=label_accuracy(images, targets.y, auxiliary) if is_same_classes else None,
+        label_accuracy=label_accuracy(images, targets.y, auxiliary) if knows_classes else None,
         mean_mse=mse(mean_image(targets.y, population), originals),
         oracle_mse=mse(class_means(targets.y, population), originals),
     )

@@ -1,7 +1,9 @@
 """What the losses add to a training step of a VGG11-like split network on 32x32 images.
 
 `python -m tests.bench.vgg` prints the share of the loss alone, forward and backward, in the whole
-step: 128 images, cut after two convolutions and pools, 64 channels of 8x8 make D 4096.
+step: 128 images, cut after two convolutions and pools, 64 channels of 8x8 make D 4096. Then a
+client's epoch of six such steps with the net `vgg11` in bfloat16, refreshes of the loss included,
+beside as many steps of a bare loop.
 """
 
 from collections.abc import Callable
@@ -12,12 +14,16 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedcel.losses.cel import Cluster, Gated
+from fedcel.nets import Vgg11, build_net
 from tests.bench.attention import CLASSES, SIGMA, slope
+from tests.bench.batched import at_once, configure
 from tests.bench.ratios import line
 from tests.fedcel.losses.single import single, split_features
+from tests.fedcel.seeded import seeded
 
 BATCH, FEATURES, CLUSTERS = 128, 4096, 5
 PAIRS = 5  # a step takes more than a second
+STEPS = 6  # of an epoch
 
 
 def main() -> None:
@@ -33,6 +39,10 @@ def main() -> None:
         state = loss.refresh(None, split_features(z, y), generator)
         alone = slope(loss, state, z, y)
         line(f"{name}, the loss alone", "a VGG11-like step", alone, whole, pairs=PAIRS)
+    bare = bare_epoch()
+    for kind in ("none", "plain", "cluster"):
+        what = f"bare bfloat16 loop, {STEPS} steps"
+        line(what, f"a client's epoch, CEL {kind}", bare, client_epoch(kind), pairs=PAIRS)
 
 
 def step() -> Callable[[], None]:
@@ -52,6 +62,45 @@ def step() -> Callable[[], None]:
         torch.autograd.grad(cross_entropy(net(x), y), parameters)
 
     return work
+
+
+def bare_epoch() -> Callable[[], None]:
+    """Return steps of plain torch: autocast, channels last, a gradient step in place."""
+    net = build_net(Vgg11(features=512, noise=0.3), (3, 32, 32), CLASSES, seeded(0))
+    both = nn.Sequential(net.encoder, net.head).to(memory_format=torch.channels_last)
+    parameters = list(both.parameters())
+    x, y = torch.rand(BATCH, 3, 32, 32), torch.arange(BATCH) % CLASSES
+    x = x.to(memory_format=torch.channels_last)
+
+    def work() -> None:
+        for _ in range(STEPS):
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = cross_entropy(both(x).float(), y)
+            gradients = torch.autograd.grad(loss, parameters)
+            with torch.no_grad():
+                for parameter, gradient in zip(parameters, gradients, strict=True):
+                    parameter.sub_(gradient, alpha=1e-3)
+
+    return work
+
+
+def client_epoch(kind: str) -> Callable[[], object]:
+    """Return a round of one client, one epoch of random images."""
+    settings = configure(
+        1,
+        kind,
+        **{
+            "data.source": "tests.bench.posterior:colours",
+            "data.train": STEPS * BATCH,
+            "net.name": "vgg11",
+            "net.features": 512,
+            "local.steps": STEPS,
+            "local.batch-size": BATCH,
+            "local.precision": "bfloat16",
+            "chain.burn-in": 1.0,
+        },
+    )
+    return at_once(settings)
 
 
 def block(inputs: int, outputs: int) -> list[nn.Module]:

@@ -128,6 +128,16 @@ def test_label_accuracy_of_one_class() -> None:
     assert label_accuracy(rand(4, 1, 2, 2), torch.tensor([1, 1, 0, 2]), known) == 0.5
 
 
+def test_no_label_is_read_of_classes_that_the_attacker_lacks() -> None:
+    """Where every image is a class of its own, nothing is learned about those of the targets."""
+    images = rand(12, 1, 2, 2)
+    targets = Images(images[:4], torch.arange(4))
+    known = Images(images[4:], torch.arange(4, 12))
+    assert score_reconstructions(targets.x, targets, known, 4).label_accuracy is None
+    overlap = Images(images, torch.arange(12) % 6)
+    assert score_reconstructions(targets.x, targets, overlap, 4).label_accuracy is not None
+
+
 def test_scores_are_fields_of_a_row() -> None:
     """Under the same names."""
     assert {field.name for field in fields(ReconstructionScores)} < set(AttackRow.model_fields)
