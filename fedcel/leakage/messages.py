@@ -44,13 +44,14 @@ def observe_images(observation: Observation, images: Float[Tensor, "M C H W"]) -
 
     Images behind smashed data are encoded once, however often they are sent.
     """
-    law, is_random = find_law(observation, images), NOISELESS not in observation.grants
+    is_random = NOISELESS not in observation.grants
     if isinstance(observation, SmashedData):
-        z, net = observation.encode(images), observation.net
+        z, net, send = observation.encode(images), observation.net, observation.send
         if z.shape[1] > len(z) and net.cut.sigma and not net.cut.dropout and not net.noise_scale:
             return _add_noise(z.double() / net.cut.sigma)
-        send = observation.send
+        law = find_law(observation, images)
         return Messages(lambda senders, generator: send(z[senders], generator), law, is_random)
+    law = find_law(observation, images)
     return Messages(
         lambda senders, generator: observation.sample(images[senders], generator), law, is_random
     )

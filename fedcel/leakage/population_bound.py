@@ -207,12 +207,11 @@ def bound_population(
         Maurer and Pontil, Empirical Bernstein Bounds, COLT 2009, theorem 4.
     """
     if feature_range is None:
-        named = {"evaluated": evaluated, "reference": reference, "choosing": choosing}
-        parts = [part for part in named.values() if part is not None]
+        named = {"evaluated": evaluated, "reference": reference}
+        named |= {} if choosing is None else {"choosing": choosing}
         for name, part in named.items():
-            if part is not None:
-                check_messages(part, name)
-        evaluated, reference, *others = drop_common_dimensions(parts)
+            check_messages(part, name)
+        evaluated, reference, *others = drop_common_dimensions([*named.values()])
         choosing = others[0] if others else None
     law = fit_law(reference, choosing=choosing, seed=seed)
     return bound_under_law(evaluated, law, feature_range)
