@@ -146,9 +146,10 @@ def test_missing_things_are_named(tmp_path: Path) -> None:
 @pytest.mark.skipif(not FACES.is_dir(), reason="no folder ../shared/data/att-faces")
 def test_att_faces() -> None:
     """Forty people, ten images each, 92 pixels wide, 112 high."""
-    train, test, holders, _ = ImageFolder(path=str(FACES)).read()
-    assert train.x.shape == (400, 1, 112, 92) and test is None and holders is None
-    assert train.y.bincount().tolist() == [10] * 40
+    faces = ImageFolder(path=str(FACES)).read()
+    assert faces.train.x.shape == (400, 1, 112, 92)
+    assert faces.test is None and faces.holders is None
+    assert faces.train.y.bincount().tolist() == [10] * 40
 
 
 def test_names_that_are_no_utf8(tmp_path: Path) -> None:
