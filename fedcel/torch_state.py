@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from threading import Lock
 
 import numpy as np
 import torch
@@ -34,15 +35,43 @@ def usual_torch_state() -> Iterator[None]:
 def use_full_precision() -> Iterator[None]:
     """Multiply and convolve on a GPU in float32, in an order that repeats itself.
 
-    Gradients are on, whatever the caller switched off; see `usual_torch_state`.
+    PyTorch has one such mode a process: it is on while any thread asks for it, and the caller's is
+    back after the last. Gradients are on, whatever the caller switched off; see
+    `usual_torch_state`.
     """
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
+    _FULL_PRECISION.enter()
     try:
-        with (
-            torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False),
-            usual_torch_state(),
-        ):
+        with usual_torch_state():
             yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        _FULL_PRECISION.leave()
+
+
+class _FullPrecision:
+    """The process's mode of multiplication, held by any number of threads."""
+
+    def __init__(self) -> None:
+        self._lock, self._holders = Lock(), 0
+        self._before = ExitStack()
+
+    def enter(self) -> None:
+        """Switch the mode on, where no other thread did."""
+        with self._lock:
+            if not self._holders:
+                before = torch.get_float32_matmul_precision()
+                self._before.callback(torch.set_float32_matmul_precision, before)
+                torch.set_float32_matmul_precision("highest")
+                self._before.enter_context(
+                    torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False)
+                )
+            self._holders += 1
+
+    def leave(self) -> None:
+        """Bring the caller's mode back, where no other thread needs it."""
+        with self._lock:
+            self._holders -= 1
+            if not self._holders:
+                self._before.close()
+
+
+_FULL_PRECISION = _FullPrecision()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedcel.torch_state import usual_torch_state
+from fedcel.torch_state import use_full_precision, usual_torch_state
 
 
 @contextmanager
@@ -72,3 +72,22 @@ def test_the_usual_state_inside_and_the_callers_own_after(
         with pytest.raises(KeyError), usual_torch_state():
             raise KeyError
         assert describe_state() == own
+
+
+def test_the_repeatable_mode_lasts_until_the_last_thread_left() -> None:
+    """Two threads that overlap: on for both, whoever ends first, and off after them."""
+
+    def describe_mode() -> tuple[str, bool]:
+        return torch.get_float32_matmul_precision(), torch.backends.cudnn.deterministic
+
+    torch.set_float32_matmul_precision("high")
+    try:
+        first, second = use_full_precision(), use_full_precision()
+        with first:
+            second.__enter__()
+            assert describe_mode() == ("highest", True)
+        assert describe_mode() == ("highest", True)
+        second.__exit__(None, None, None)
+        assert describe_mode() == ("high", False)
+    finally:
+        torch.set_float32_matmul_precision("highest")
