@@ -9,6 +9,7 @@ from sims.report.reconstruction_strips import Strip, limit_strips
 from sims.report.table import (
     DASH,
     LABEL_ONLY,
+    NO_LIMIT,
     NO_MESSAGE,
     Table,
     format_number,
@@ -87,7 +88,7 @@ def make_measures_table(leak: Leakage) -> Table:
     rows = [
         [
             *(name, *(format_number(value, 3) for value in values)),
-            "no limit" if (unseen or 0) > USELESS_BITS else format_number(unseen, 3),
+            NO_LIMIT if (unseen or 0) > USELESS_BITS else format_number(unseen, 3),
             format_number(cap, 2),
         ]
         for name, (*values, unseen, cap) in measures.items()

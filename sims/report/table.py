@@ -11,6 +11,7 @@ from sims.results.intervals import Estimate, estimate
 from sims.results.records import BenchRow, attribute
 
 DASH = "–"
+NO_LIMIT = "no limit"
 LABEL_ONLY, NO_MESSAGE = "label only (class means)", "nothing (mean image)"
 """Attackers who get no message."""
 GREEK = {
@@ -47,6 +48,8 @@ def format_estimate(column: Column, value: Estimate) -> str:
     """
     if value.mean is None:
         return DASH
+    if value.mean > column.useful:
+        return NO_LIMIT
     text = format_number(column.scale * value.mean, column.digits)
     if value.half is None or not (value.half or column.digits):
         return text

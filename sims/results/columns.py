@@ -1,20 +1,26 @@
 """The measures: their keys in files, and how every table shows them."""
 
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
+from fedcel.leakage import USELESS_BITS
 from sims.results.records import BenchRow
 
 
 class Column(NamedTuple):
-    """A measure as tables show it: its heading, decimals, and what it is multiplied with."""
+    """A measure as tables show it: its heading, decimals, and what it is multiplied with.
+
+    A limit above `useful` limits nothing, and tables say so.
+    """
 
     key: str
     head: str
     digits: int
     scale: float = 1.0
+    useful: float = inf
 
     def titled(self, head: str) -> "Column":
         """Return the column under another heading."""
@@ -33,10 +39,15 @@ COLUMNS = (
     *(ACCURACY, BITS, IDENTIFICATION, MSE, RIGHT_IMAGE, STEP_RATIO, ATTENTION),
     Column("certificate-bits", "certificate, bits", 2),
     Column("certificate-bits-within-class", "certificate beyond label, bits", 2),
-    Column("population-bits", "unseen images, bits", 2),
-    Column("population-bits-bernstein", "unseen images, bits (Bernstein)", 2),
-    Column("population-beyond-label", "unseen images beyond label, bits", 2),
-    Column("population-beyond-label-bernstein", "unseen beyond label, bits (Bernstein)", 2),
+    Column("population-bits", "unseen images, bits", 2, useful=USELESS_BITS),
+    Column("population-bits-bernstein", "unseen images, bits (Bernstein)", 2, useful=USELESS_BITS),
+    Column("population-beyond-label", "unseen images beyond label, bits", 2, useful=USELESS_BITS),
+    Column(
+        "population-beyond-label-bernstein",
+        "unseen beyond label, bits (Bernstein)",
+        2,
+        useful=USELESS_BITS,
+    ),
     Column("attribute-bits", "attribute beyond label, bits", 2),
     Column("attribute-accuracy", "attribute named, %", 1, 100),
     Column("attribute-by-label", "by the label alone, %", 1, 100),

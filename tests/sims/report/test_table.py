@@ -7,13 +7,14 @@ from sims.report.table import (
     Line,
     format_columns,
     format_csv,
+    format_estimate,
     format_latex,
     format_markdown,
     make_table,
     measure_records,
     tabulate,
 )
-from sims.results.columns import Column
+from sims.results.columns import Column, find_columns
 from sims.results.intervals import Estimate
 from sims.results.records import PredictorScores
 
@@ -77,3 +78,10 @@ def test_lines_show_texts_and_measures_and_csv_quotes_them() -> None:
         'name,"how, or –","right, %",count',
         '"""a""",–,40.0,6',
     ]
+
+
+def test_a_limit_above_all_that_there_is_is_no_number() -> None:
+    """A population's limit of 38 113 bits says nothing; one of 64 does."""
+    (column,) = find_columns("population-beyond-label")
+    assert format_estimate(column, Estimate(38112.84, 2.0)) == "no limit"
+    assert format_estimate(column, Estimate(64.0, 2.0)) == "64.00 ± 2.00"
