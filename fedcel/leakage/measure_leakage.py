@@ -1,17 +1,15 @@
 """Measure what any encoder leaks: six lines, no federation, no training."""
 
-from collections.abc import Callable, Sequence
 from math import inf, log
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcel.leakage.attribute_leak import AttributeLeak, measure_attribute
 from fedcel.leakage.certificate import Certificate, certificate, span_coordinates
 from fedcel.leakage.exact_bits import measure_bits
+from fedcel.leakage.gaussian_noise import Noise, read_noise
 from fedcel.leakage.identification import identify_by_label
 from fedcel.leakage.leakage import Leakage
 from fedcel.leakage.messages import LogProb, Messages, Sampler, disturb_features, send_by_law
@@ -23,7 +21,7 @@ from fedcel.leakage.population_bound import (
 )
 from fedcel.metrics import chance_accuracy, is_at_chance
 from fedcel.nets import Encoder, encode_images
-from fedcel.ranges import CHANCE, SHARE, check_whole
+from fedcel.ranges import SHARE, check_whole
 from fedcel.seeding import make_generator
 from fedcel.tensors import ArrayLike, check_features, to_labels, to_tensor
 from fedcel.torch_state import usual_torch_state
@@ -34,11 +32,6 @@ LARGE_TABLE = 2**18  # values from which a certificate is looked for fast
 EQUAL_SHARE = 1e-3  # of their size by which features that are equal to the eye differ
 MIN_HALVED = 20  # images that are halved for a bound on unseen ones
 NO_SIGNAL_BITS = 0.01  # of the channel, below which what differs does not come through
-
-NoiseFunction = Callable[[Tensor], Tensor]
-"""Features (N, D) to the standard deviation of each one's noise, (N, D)."""
-Noise = float | Sequence[float] | NDArray[np.generic] | Tensor | NoiseFunction
-"""Standard deviation of Gaussian noise: one for all features, one a feature, or of each image."""
 
 
 @usual_torch_state()
@@ -294,53 +287,6 @@ def check_numbers(draws: int | None, seed: int) -> None:
     if draws is not None:
         check_whole("draws", draws, MIN_DRAWS, " for an error; leave it out")
     check_whole("seed", seed)
-
-
-def read_noise(
-    noise: Noise | None, dropout: float, table: Float[Tensor, "M D"]
-) -> Float[Tensor, "*M D"]:
-    """Check noise and dropout, and spell the noise out for each feature.
-
-    Args:
-        noise: One standard deviation for all features, one for each, or of each image.
-        dropout: Chance that a feature is sent as 0.
-        table: Features (M, D), whose type and device the noise takes.
-
-    Returns:
-        The standard deviations (D,), or (M, D) where they differ from image to image.
-
-    Raises:
-        ValueError: One of them is not allowed.
-    """
-    if noise is None:
-        raise ValueError(
-            "noise is missing: the standard deviation of the Gaussian noise that is added to the "
-            "features, 0.0 for none; or give log_prob and sampler of a law of your own"
-        )
-    CHANCE.check("dropout", dropout)
-    if callable(noise):
-        with torch.no_grad():
-            noise = noise(table.float())
-    sigma = to_tensor(noise, "noise").to(table)
-    width = table.shape[1]
-    if tuple(sigma.shape) not in ((), (1,), (width,), tuple(table.shape)):
-        raise ValueError(
-            f"noise is of shape {tuple(sigma.shape)}, must be one number or ({width},): one for "
-            f"each feature, or {tuple(table.shape)}: of each image"
-        )
-    if (is_wrong := ~((sigma >= 0) & (sigma < inf))).any():
-        wrong = float(sigma[is_wrong].flatten()[0])
-        raise ValueError(f"noise is {wrong}, must be finite and at least 0")
-    if sigma.dim() < 2:
-        return sigma.expand(width)
-    if bool((sigma == sigma[0]).all()):
-        return sigma[0]
-    if dropout or not (sigma > 0).all():
-        raise ValueError(
-            f"noise of each image is {float(sigma.min()):g} at least, dropout {dropout}: noise "
-            "must be above 0 for all, dropout 0"
-        )
-    return sigma
 
 
 def choose_messages(

@@ -1,0 +1,192 @@
+"""An encoder and its Gaussian noise as a linear channel around given images."""
+
+from collections.abc import Callable
+from functools import cached_property
+from math import sqrt
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from fedcel.errors import NetError, RefusedImagesError
+from fedcel.leakage.gaussian_noise import Noise, read_noise
+from fedcel.nets import (
+    Encoder,
+    as_module,
+    call_encoder,
+    copy_module,
+    place_images,
+    switch_to_evaluation,
+)
+
+STEP = 1e-2
+"""Length of a step of finite differences, in units of a pixel: large beside float32's rounding."""
+MAX_FLOAT64 = 4096
+"""Values of an image up to which an encoder is computed in float64."""
+ROOT_TWO = sqrt(2)
+
+
+class LocalChannel:
+    """The linear channel A = S^(-1/2) df/dx of an encoder around each of a batch of images.
+
+    The Fisher information of a message about image x is I(x) = A^T A. If the noise depends on the
+    image, A has a second half, sqrt(2) d log s/dx, so that I(x) = sum_i grad f_i grad f_i^T / v_i
+    + 1/2 grad v_i grad v_i^T / v_i^2 with v = s^2. Of n messages, A is sqrt(n) times that of one.
+
+    Args:
+        encoder: As `ready_encoder` gives it.
+        images: (B, ...), each encoded by itself, in the encoder's floating type.
+        noise: Standard deviation of the noise, above 0; see `measure_linearised`.
+        messages: Messages of each image, with fresh noise, 1 or more.
+        has_gradient: Whether the encoder has one; else products are finite differences.
+
+    Raises:
+        ValueError: The noise is not above 0, or is given image by image and not as a function.
+        NetError: Features or their gradient are not finite.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        images: Float[Tensor, "B *shape"],
+        *,
+        noise: Noise,
+        messages: int = 1,
+        has_gradient: bool = True,
+    ) -> None:
+        self._encoder, self._noise, self._root = encoder, noise, sqrt(messages)
+        self.has_gradient = has_gradient
+        self.images = images.detach().clone().requires_grad_(has_gradient)
+        self.features, self.deviations = self._send(self.images)
+        self._sent = self._whiten(self.features, self.deviations)
+        self.width = self._sent.shape[1]
+
+    def _send(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return features and the standard deviations of their noise, (B, D) each."""
+        features = call_encoder(self._encoder, images)
+        if not features.isfinite().all():
+            raise NetError("the encoder gives NaN or infinity; check the images and the encoder")
+        return features, read_deviations(self._noise, features)
+
+    def _whiten(self, features: Tensor, deviations: Tensor) -> Float[Tensor, "B F"]:
+        """Return features, and noise that depends on the image, in units of this noise."""
+        parts = [features / self.deviations.detach()]
+        if callable(self._noise):
+            parts.append(ROOT_TWO * deviations.log())
+        return self._root * torch.cat(parts, 1)
+
+    def residual(self, observed: Float[Tensor, "B D"]) -> Float[Tensor, "B F"]:
+        """Compute S^(-1/2) (message - f(x)), 0 in the half of the noise.
+
+        Args:
+            observed: The mean of all messages of each image.
+        """
+        gap = self._root * (observed - self.features.detach()) / self.deviations.detach()
+        return nn.functional.pad(gap, (0, self.width - gap.shape[1]))
+
+    def pull(self, outputs: Float[Tensor, "B F"]) -> Float[Tensor, "B *shape"]:
+        """Compute A^T v, a backward pass."""
+        return self._differentiate(self._sent, self.images, outputs.to(self._sent))
+
+    def push(self, inputs: Float[Tensor, "B *shape"]) -> Float[Tensor, "B F"]:
+        """Compute A u: a backward pass through a backward pass, or central differences."""
+        inputs = inputs.to(self.images)
+        if self.has_gradient:
+            start, pulled = self._transposed
+            return self._differentiate(pulled, start, inputs)
+        length = inputs.flatten(1).norm(dim=1).clamp_min(torch.finfo(inputs.dtype).tiny)
+        scale = (STEP / length).view(-1, *[1] * (inputs.dim() - 1))
+        ahead, behind = (
+            self._whiten(*self._send(self.images + sign * scale * inputs)) for sign in (1, -1)
+        )
+        slope: Tensor = (ahead - behind) / (2 * scale.flatten(1))
+        return slope
+
+    @cached_property
+    def _transposed(self) -> tuple[Tensor, Tensor]:
+        """A^T v as a function of v, at v = 0."""
+        start = torch.zeros_like(self._sent).requires_grad_()
+        (pulled,) = torch.autograd.grad(self._sent, self.images, start, create_graph=True)
+        return start, pulled
+
+    def _differentiate(self, output: Tensor, inputs: Tensor, weights: Tensor) -> Tensor:
+        """Return the gradient of a weighted sum; NetError where it is not finite."""
+        (gradient,) = torch.autograd.grad(output, inputs, weights, retain_graph=True)
+        if not gradient.isfinite().all():
+            raise NetError(
+                "the encoder's gradient holds NaN or infinity, must be finite: check layers such "
+                "as sqrt or norm at 0, or ask for differences=True"
+            )
+        return gradient
+
+
+def read_deviations(noise: Noise, features: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
+    """Return the standard deviation of each feature's noise, with a gradient of a function's."""
+    if callable(noise):
+        sigma = noise(features.float())
+        if not isinstance(sigma, Tensor) or sigma.shape != features.shape:
+            raise ValueError(
+                f"noise gives {tuple(getattr(sigma, 'shape', ()))} for features "
+                f"{tuple(features.shape)}, must be a tensor of the same shape"
+            )
+        if features.requires_grad and not sigma.requires_grad and (sigma != sigma[0]).any():
+            raise ValueError(
+                "noise differs from image to image and has no gradient; compute it from the "
+                "features with PyTorch, outside torch.no_grad"
+            )
+        sigma = sigma.to(features)
+    else:
+        sigma = read_noise(noise, 0.0, features.detach())
+        if sigma.dim() == 2:
+            raise ValueError(
+                "noise is given image by image; how it depends on the image is not known from "
+                "that: give a function of the features"
+            )
+    if not (sigma > 0).all() or not sigma.isfinite().all():
+        raise ValueError(
+            f"noise is {float(sigma.detach().min()):g} at least, must be finite and above 0: "
+            "without noise a message tells all that the features tell, and its bits have no end"
+        )
+    return sigma.expand_as(features)
+
+
+def ready_encoder(
+    encoder: Encoder, images: Float[Tensor, "N *shape"], *, differences: bool = False
+) -> tuple[Callable[[Tensor], object], torch.dtype]:
+    """Prepare an encoder for derivatives: a copy in evaluation mode, in float64 of small images.
+
+    Args:
+        encoder: A PyTorch module, a method of one, or any function.
+        images: One or more that it takes.
+        differences: Whether a gradient is not needed.
+
+    Returns:
+        The copy, or the function itself, and the floating type that images must have.
+
+    Raises:
+        RefusedImagesError: It does not take the images.
+        NetError: Its features have no gradient.
+    """
+    module = as_module(encoder)
+    is_small = images[0].numel() <= MAX_FLOAT64 and images.device.type != "mps"
+    own_type = images.dtype if module is None else place_images(images[:1], module).dtype
+    types = [*([torch.float64] if is_small else []), torch.float32, own_type]
+    for place, dtype in enumerate(types):
+        candidate: Callable[[Tensor], object] = encoder
+        example = images[:1].to(dtype)
+        try:
+            if module is not None:
+                copy = copy_module(module).to(dtype).requires_grad_(False)
+                candidate, example = switch_to_evaluation(copy), place_images(example, copy)
+            features = call_encoder(candidate, example.clone().requires_grad_())
+            break
+        except RefusedImagesError:  # a program whose type is part of it
+            if place == len(types) - 1:
+                raise
+    if not features.requires_grad and not differences:
+        raise NetError(
+            "the encoder gives features without a gradient, so the channel cannot be linearised; "
+            "give a PyTorch module or a .pt2 file, or ask for differences=True, which encodes each "
+            "image twice for each of its values"
+        )
+    return candidate, dtype

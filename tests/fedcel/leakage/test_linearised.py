@@ -1,0 +1,346 @@
+"""Linear channels with known answers, bounds that no attacker passes, and refusals."""
+
+from math import e, log, log2, pi
+
+import pytest
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from fedcel.errors import NetError
+from fedcel.leakage import (
+    ImagePrior,
+    LocalChannel,
+    fit_image_prior,
+    map_leak,
+    measure_linearised,
+    posterior_mean,
+)
+from fedcel.leakage.channel_numbers import bracket_quadrature, van_trees_bound
+
+SHAPE = (1, 4, 4)
+VALUES, FEATURES, SIGMA = 16, 6, 0.3
+
+
+def draw_images(count: int, seed: int = 0, shape: tuple[int, ...] = SHAPE) -> Tensor:
+    """Correlated Gaussian images around .5, in float64."""
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.Size(shape).numel()
+    root = torch.randn(values, values, generator=torch.Generator().manual_seed(9)) / 20
+    flat = torch.randn(count, values, generator=generator).double() @ root.double().T
+    return (flat + 0.5).view(count, *shape)
+
+
+def linear_net(seed: int = 1, features: int = FEATURES) -> nn.Sequential:
+    """Linear encoder with a bias, in float64."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Flatten(), nn.Linear(VALUES, features)).double()
+
+
+def bent_net(seed: int, features: int = FEATURES) -> nn.Sequential:
+    """Small encoder with bends and a sigmoid cut."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        first, last = nn.Linear(VALUES, 24), nn.Linear(24, features)
+    for layer in (first, last):
+        nn.init.orthogonal_(layer.weight, 2.0, generator=torch.Generator().manual_seed(seed))
+    return nn.Sequential(nn.Flatten(), first, nn.Tanh(), last, nn.Sigmoid())
+
+
+def covariance_of(prior: ImagePrior) -> Float[Tensor, "d d"]:
+    """C as a matrix."""
+    values = prior.variances.numel()
+    units = torch.eye(values, dtype=torch.float64).view(-1, *prior.shape)
+    return prior.apply_covariance(units).view(values, values)
+
+
+@pytest.mark.parametrize("messages", [1, 7])
+@pytest.mark.parametrize("features", [FEATURES, 2 * VALUES])
+def test_linear_encoder_of_gaussian_images(messages: int, features: int) -> None:
+    """Bits, errors, bound and Fisher information by matrices; maps are the diagonals."""
+    images, net = draw_images(400), linear_net(features=features)
+    prior = fit_image_prior(images)
+    weight = net[1].weight.detach() * messages**0.5 / SIGMA
+    covariance = covariance_of(prior)
+    gram = torch.eye(features).double() + weight @ covariance @ weight.T
+    posterior = covariance - covariance @ weight.T @ torch.linalg.solve(gram, weight @ covariance)
+    information = weight.T @ weight
+    leak = measure_linearised(net, images, noise=SIGMA, prior=prior, messages=messages)
+    assert leak.bits == pytest.approx(float(gram.logdet()) / 2 / log(2), abs=1e-10)
+    assert leak.mmse == pytest.approx(float(posterior.trace()) / VALUES, abs=1e-10)
+    assert leak.bound == pytest.approx(leak.mmse, abs=1e-10)
+    assert leak.dfil == pytest.approx(float(information.trace()) / VALUES, rel=1e-10)
+    precision = information + torch.linalg.inv(covariance)
+    assert leak.fsinfo == pytest.approx(
+        float(precision.logdet()) / VALUES - log(2 * pi * e), abs=1e-8
+    )
+    assert leak.prior_variance == pytest.approx(float(covariance.trace()) / VALUES)
+    assert leak.estimator == "exact"
+    assert leak.bits_error == leak.mmse_error == 0
+    maps = map_leak(net, images[:2], noise=SIGMA, prior=prior, messages=messages)
+    for place in range(2):
+        torch.testing.assert_close(maps.information[place].flatten(), information.diagonal())
+        torch.testing.assert_close(maps.deviation[place].flatten() ** 2, posterior.diagonal())
+    torch.testing.assert_close(maps.prior_deviation.flatten() ** 2, covariance.diagonal())
+
+
+@pytest.mark.parametrize("is_iterative", [False, True])
+def test_posterior_mean_in_draws(monkeypatch: pytest.MonkeyPatch, is_iterative: bool) -> None:
+    """The mean of images given messages has the error that the channel says, in 1e5 draws."""
+    if is_iterative:
+        monkeypatch.setattr("fedcel.leakage.leak_maps.is_computable", lambda *_: False)
+        monkeypatch.setattr("fedcel.leakage.leak_maps.TOLERANCE", 1e-13)
+    images, net = draw_images(300), linear_net()
+    prior = fit_image_prior(images)
+    generator = torch.Generator().manual_seed(3)
+    count = 1000 if is_iterative else 100_000
+    mean = prior.class_means(None, count)
+    drawn = torch.randn(count, VALUES, generator=generator).double().view(-1, *SHAPE)
+    sent_images = mean + prior.apply_root(drawn)
+    noise = SIGMA * torch.randn(count, FEATURES, generator=generator).double()
+    with torch.no_grad():
+        observed = net(sent_images) + noise
+        gap = observed - net(mean)
+    guesses = posterior_mean(net, observed, mean, noise=SIGMA, prior=prior)
+    weight, covariance = net[1].weight.detach(), covariance_of(prior)
+    gram = SIGMA**2 * torch.eye(FEATURES).double() + weight @ covariance @ weight.T
+    closed = mean.flatten(1) + gap @ torch.linalg.solve(gram, weight @ covariance)
+    torch.testing.assert_close(guesses.flatten(1), closed, rtol=0, atol=1e-10)
+    few, inputs = slice(100), (net, observed[:100], mean[:100])
+    around = posterior_mean(*inputs, noise=SIGMA, prior=prior, around=sent_images[few])
+    torch.testing.assert_close(around, guesses[few], rtol=0, atol=1e-10)  # linear anywhere
+    if not is_iterative:
+        leak = measure_linearised(net, images, noise=SIGMA, prior=prior)
+        error = float((guesses - sent_images).square().mean())
+        assert error == pytest.approx(leak.mmse, rel=0.01)
+
+
+def test_estimates_agree_with_jacobians() -> None:
+    """Lanczos' numbers lie within the error that they state, and so does a bent net's bound."""
+    images, net = draw_images(200), bent_net(2, 12)
+    prior = fit_image_prior(images)
+    exact = measure_linearised(net, images, noise=0.05, prior=prior, dense=True)
+    free = measure_linearised(net, images, noise=0.05, prior=prior, dense=False)
+    assert free.estimator == "lanczos"
+    assert 0 < free.bits_error < 0.1 * exact.bits
+    assert abs(free.bits - exact.bits) < 1.5 * free.bits_error
+    assert abs(free.mmse - exact.mmse) < 1.5 * free.mmse_error
+    assert free.bound < exact.bound <= exact.mmse
+    assert exact.dfil == pytest.approx(free.dfil, rel=0.2)
+
+
+def test_quadrature_brackets_a_form() -> None:
+    """Few steps give two ends, as many as there are eigenvalues give the number itself."""
+    generator = torch.Generator().manual_seed(0)
+    root = torch.randn(60, 40, generator=generator).double()
+    gram = root @ root.T / 8
+    start = torch.randn(3, 60, generator=generator).double()
+    nodes, vectors = torch.linalg.eigh(gram)
+    weights = (start @ vectors) ** 2
+    for function in (torch.log1p, lambda values: 1 / (1 + values)):
+        truth = (weights * function(nodes.clamp_min(0))).sum(1)
+        for steps in (4, 8, 12):
+            ends = bracket_quadrature(lambda v: v @ gram, start, function, steps)
+            assert (ends.min(0).values < truth).all() and (truth < ends.max(0).values).all()
+            assert (ends[0] - ends[1]).abs().max() < 20 * truth.max() / steps**2
+        ends = bracket_quadrature(lambda v: v @ gram, start, function, 60)
+        torch.testing.assert_close(ends, truth.expand(2, -1))
+
+
+def test_large_images_have_a_stationary_prior() -> None:
+    """Above 1 024 values the covariance is diagonal in the cosine transform of channels."""
+    shape = (3, 24, 16)
+    rough = draw_images(12, shape=(3, 6, 4))
+    images = nn.functional.interpolate(rough, shape[1:], mode="bilinear")
+    images = images + 0.01 * draw_images(12, 5, (1, *shape[1:]))
+    prior = fit_image_prior(images, torch.arange(12) % 3)
+    assert prior.rotation is None
+    back = prior.from_coefficients(prior.to_coefficients(images))
+    torch.testing.assert_close(back, images)
+    twice = prior.apply_root(prior.apply_root(images))
+    torch.testing.assert_close(twice, prior.apply_covariance(images))
+    means = prior.class_means(torch.arange(12) % 3, 12)
+    power = float((images - means).square().sum()) / 9  # 12 images, 3 means
+    assert float(prior.variances.sum()) == pytest.approx(power)
+    assert float(prior.pixel_variances().sum()) == pytest.approx(power)
+    unit = torch.zeros(1, *shape).double()
+    unit[0, 1, 3, 5] = 1
+    own = float((prior.apply_covariance(unit) * unit).sum())
+    assert float(prior.pixel_variances()[1, 3, 5]) == pytest.approx(own)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Conv2d(3, 4, 4, 4), nn.ReLU(), nn.Flatten())
+    exact = measure_linearised(net, images, noise=0.02, prior=prior, dense=True)
+    free = measure_linearised(net, images, noise=0.02, prior=prior, dense=False)
+    assert abs(free.bits - exact.bits) < 1.5 * free.bits_error
+    assert abs(free.mmse - exact.mmse) < 1.5 * free.mmse_error
+
+
+def test_small_sets_are_shrunk() -> None:
+    """Of few images chance correlations are taken out; of many none are."""
+    few, many = fit_image_prior(draw_images(10)), fit_image_prior(draw_images(20_000))
+    truth = covariance_of(many)
+    raw = torch.cov(draw_images(10).flatten(1).T)
+    assert (covariance_of(few) - truth).norm() < (raw - truth).norm()
+    torch.testing.assert_close(
+        truth, torch.cov(draw_images(20_000).flatten(1).T), rtol=0, atol=1e-4
+    )
+    assert (few.variances > 0).all()
+
+
+def test_information_falls_with_noise_and_processing() -> None:
+    """More noise and what is computed from features tell less; more messages tell more."""
+    images, net = draw_images(100), bent_net(4)
+    prior = fit_image_prior(images)
+
+    def measure(encoder: nn.Module, noise: float, messages: int = 1) -> tuple[float, float]:
+        leak = measure_linearised(encoder, images, noise=noise, prior=prior, messages=messages)
+        return leak.bits, -leak.mmse
+
+    bits = [measure(net, sigma) for sigma in (0.01, 0.1, 0.4)]
+    assert bits == sorted(bits, reverse=True)
+    assert measure(net, 0.4, 16) == pytest.approx(measure(net, 0.1))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        mixing = nn.Linear(FEATURES, FEATURES)
+    nn.init.orthogonal_(mixing.weight)
+    turned = nn.Sequential(net, mixing)
+    assert measure(turned, 0.1) == pytest.approx(measure(net, 0.1), rel=1e-5)
+    part = nn.Sequential(turned, nn.Flatten(), nn.Unflatten(1, (2, 3)))
+    kept = measure_linearised(lambda x: part(x)[:, 0], images.float(), noise=0.1, prior=prior)
+    assert kept.bits < measure(net, 0.1)[0]
+
+
+def test_noise_that_depends_on_the_image() -> None:
+    """I = sum grad f grad f^T / v + 1/2 grad v grad v^T / v^2, by autograd."""
+    net = bent_net(5).double()
+    images = draw_images(4)
+
+    def deviate(z: Tensor) -> Tensor:
+        return 0.1 + 0.3 * z**2
+
+    channel = LocalChannel(net, images, noise=deviate)
+    rows = torch.stack([channel.pull(unit.expand(4, -1)) for unit in torch.eye(12)], 1)
+    rows = rows.flatten(2).double()
+    for place, image in enumerate(images):
+        jacobian = torch.autograd.functional.jacobian(lambda x: net(x[None])[0], image)
+        z = net(image[None])[0].detach()
+        variance = deviate(z) ** 2
+        of_variance = (2 * deviate(z) * 0.6 * z)[:, None] * jacobian.view(FEATURES, -1)
+        of_mean = jacobian.view(FEATURES, -1)
+        truth = of_mean.T @ (of_mean / variance[:, None])
+        truth += of_variance.T @ (of_variance / variance[:, None] ** 2) / 2
+        torch.testing.assert_close(rows[place].T @ rows[place], truth, rtol=1e-5, atol=1e-5)
+    push = channel.push(images)
+    torch.testing.assert_close(push.double(), torch.einsum("bfd,bd->bf", rows, images.flatten(1)))
+
+
+def test_finite_differences_replace_a_gradient() -> None:
+    """An encoder without a gradient is refused, and measured by differences on request."""
+    net, images = bent_net(6), draw_images(60)
+
+    def black_box(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            return net(x.float())
+
+    prior = fit_image_prior(images)
+    with pytest.raises(NetError, match=r"without a gradient.*differences=True"):
+        measure_linearised(black_box, images, noise=0.1, prior=prior)
+    truth = measure_linearised(net, images, noise=0.1, prior=prior)
+    stepped = measure_linearised(black_box, images, noise=0.1, prior=prior, differences=True)
+    assert stepped.bits == pytest.approx(truth.bits, rel=1e-3)
+    assert stepped.mmse == pytest.approx(truth.mmse, rel=1e-3)
+
+
+def test_bound_lies_below_the_bayes_error_of_a_mixture() -> None:
+    """A mixture's Fisher information is at most that of its parts; its posterior by quadrature."""
+    grid = torch.linspace(-6, 6, 4001).double()
+    for spread in (0.1, 0.3, 1.0):
+        for slope in (0.5, 3.0):
+            for sigma in (0.05, 0.3, 1.0):
+                parts = torch.stack([-(((grid - c) / spread) ** 2) / 2 for c in (-1.0, 0.0, 1.5)])
+                density = (parts.exp() * torch.tensor([0.5, 0.2, 0.3])[:, None]).sum(0)
+                density = density / density.sum()
+                features = torch.tanh(slope * grid)
+                fisher = (density * (slope * (1 - features**2) / sigma) ** 2).sum()
+                sent = torch.linspace(-1 - 5 * sigma, 1 + 5 * sigma, 801).double()
+                nats = -(((sent[:, None] - features) / sigma) ** 2) / 2
+                joint = nats.exp() * density
+                total = joint.sum(1, keepdim=True).clamp_min(1e-300)
+                mean = (joint * grid).sum(1) / total[:, 0]
+                second = (joint * grid**2).sum(1) / total[:, 0]
+                weight = total[:, 0] / total.sum()
+                bayes = float((weight * (second - mean**2)).sum())
+                bound = van_trees_bound(fisher[None], torch.tensor([spread**2]).double())
+                assert float(bound) < bayes
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_no_attacker_passes_the_bound(seed: int) -> None:
+    """The best linear decoder of 20 000 messages stays above it; trained nets would too."""
+    net = bent_net(seed)
+    images = draw_images(20_000, seed)
+    prior = fit_image_prior(images)
+    sigma = (0.02, 0.1, 0.4)[seed % 3]
+    leak = measure_linearised(net, images, noise=sigma, prior=prior, count=60, seed=seed)
+    with torch.no_grad():
+        sent = net(images.float()).double()
+    sent = sent + sigma * torch.randn(sent.shape, generator=torch.Generator().manual_seed(seed))
+    inputs = nn.functional.pad(sent, (0, 1), value=1.0)
+    solution = torch.linalg.lstsq(inputs, images.flatten(1)).solution
+    error = float((inputs @ solution - images.flatten(1)).square().mean())
+    assert leak.bound - leak.bound_half_width < error
+    assert leak.bound <= leak.mmse + leak.bound_half_width
+    assert leak.bound > 0.2 * leak.prior_variance
+
+
+def test_words_and_numbers() -> None:
+    """Words name class or image, and what is an estimate or a bound; numbers go into JSON."""
+    images, labels = draw_images(100), torch.arange(100) % 4
+    with_labels = measure_linearised(linear_net(), images, labels, noise=SIGMA)
+    without = measure_linearised(linear_net(), images, noise=SIGMA)
+    assert "beyond its label" in str(with_labels)
+    assert "its label included" in str(without)
+    assert "not a bound" in str(without)
+    numbers = with_labels.to_dict()
+    assert numbers["is_beyond_label"] is True
+    assert all(isinstance(value, int | float | str) for value in numbers.values())
+    assert numbers["bits"] == with_labels.bits
+    assert with_labels.psnr == pytest.approx(-10 * log2(with_labels.mmse) / log2(10))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"noise": 0.0}, "above 0"),
+        ({"noise": [0.1] * 5 + [0.0]}, "above 0"),
+        ({"noise": 0.1 + torch.rand(50, FEATURES)}, r"give a function|must be one number"),
+        ({"count": 1}, "count is 1"),
+        ({"messages": 0}, "messages is 0"),
+        ({"labels": torch.arange(50)}, "beyond the first of each class"),
+        ({"prior": fit_image_prior(draw_images(9, shape=(1, 3, 3)))}, "of the same size"),
+        (
+            {"prior": fit_image_prior(draw_images(9)), "labels": torch.zeros(50).long()},
+            "leave them out",
+        ),
+    ],
+)
+def test_refusals(options: dict[str, object], message: str) -> None:
+    """Each is refused with its value and the remedy."""
+    options = {"noise": SIGMA, **options}
+    with pytest.raises(ValueError, match=message):
+        measure_linearised(linear_net(), draw_images(50), **options)  # type: ignore[arg-type]
+
+
+def test_features_and_gradients_must_be_finite() -> None:
+    """NaN is no leak."""
+    images = draw_images(20)
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        measure_linearised(lambda x: x.flatten(1).log() * torch.nan, images, noise=0.1)
+    with pytest.raises(NetError, match="gradient holds NaN"):
+        measure_linearised(lambda x: (x.flatten(1) * 0).sqrt(), images, noise=0.1)
+    with pytest.raises(ValueError, match="divide bytes by 255"):
+        measure_linearised(linear_net(), (images * 255).byte(), noise=0.1)
+    with pytest.raises(ValueError, match="nothing to leak"):
+        fit_image_prior(torch.ones(9, 2, 2))
