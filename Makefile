@@ -75,14 +75,12 @@ bench: .venv/ready
 	$(BIN)/python -m tests.bench.ratios
 	$(BIN)/python -m tests.bench.batched
 	$(BIN)/python -m tests.bench.posterior
-	$(BIN)/python -m tests.bench.attention
-	$(BIN)/python -m tests.bench.clusters
+	$(BIN)/python -m tests.bench.losses
 	$(BIN)/python -m tests.bench.loss_cost build/loss-cost.json
 	$(BIN)/python -m tests.bench.vgg
 	$(BIN)/python -m tests.bench.library
 	$(BIN)/python -m tests.bench.ledger
 	$(BIN)/python -m tests.bench.service
-	$(BIN)/python -m tests.bench.play
 
 # Published tables again, or only some: TABLES="digits temperature".
 reproduce: .venv/ready

@@ -1,15 +1,11 @@
-"""The chain's costs: `python -m tests.bench.posterior` prints a table and a profile.
+"""The chain's costs: `python -m tests.bench.posterior` prints a table.
 
 The Langevin step beside that of `posteriors` (optional: pip install posteriors) for the same
-update, rounds of the local engine beside bare loops, writing and reading the chain.
+update, rounds of the local engine beside bare loops.
 """
 
-import cProfile
-import pstats
 import warnings
 from collections.abc import Callable
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor, nn
@@ -18,11 +14,10 @@ from fedcel.data import Images
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_net import FlatNet
 from fedcel.nets.split_net import SplitNet
-from fedcel.posterior.chain import Chain
 from fedcel.posterior.langevin_step import Langevin, LangevinContext, StepNoise, langevin_step
 from fedcel.posterior.schedule import RoundPlan
 from fedcel.settings import parse_settings
-from tests.bench.ratios import engine, line, rows
+from tests.bench.ratios import line, rows
 
 STEPS = 20
 RATE, TEMPERATURE, EXAMPLES, SCALE = 0.01, 1.0, 1000, 1.0
@@ -50,10 +45,6 @@ def main() -> None:
     for name, width in (("0.1 M", 64), ("1 M", 600)):
         s = parse_settings({**CONVOLUTIONS, "engine": "local", "net.width": width})
         rows(f"a round of 4 clients, CNN, {name} parameters", s, 9)
-    with TemporaryDirectory() as place:
-        write, read = chain(Path(place))
-        line("writing a sample of 1 M parameters", "reading 16 of them", write, read)
-    profile()
 
 
 def colours(data: object) -> tuple[Images, None]:
@@ -115,28 +106,6 @@ def theirs() -> Callable[[], None]:
             transform.update(state, None, inplace=True)
 
     return work
-
-
-def chain(folder: Path) -> tuple[Callable[[], object], Callable[[], object]]:
-    """Return the writing of one sample and the reading of sixteen."""
-    kept = Chain(folder / "chain", 16)
-    model = torch.randn(1_000_000)
-    for number in range(16):
-        kept.write_sample(number, model)
-    return lambda: kept.write_sample(15, model), lambda: len(kept.read_samples())
-
-
-def profile() -> None:
-    """Print where the time goes of the demo's clients: the loss fully on, and the chain's end."""
-    s = parse_settings({"local.steps": 20, "rounds": 100, "cel.kind": "cluster"})
-    for number in (70, 100):
-        work = engine(s, number)
-        work()
-        with cProfile.Profile() as found:
-            for _ in range(20):
-                work()
-        print(f"round {number} of 100")
-        pstats.Stats(found).sort_stats("tottime").print_stats(12)
 
 
 if __name__ == "__main__":

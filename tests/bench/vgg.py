@@ -15,8 +15,8 @@ from torch.nn.functional import cross_entropy
 
 from fedcel.losses.cel import Cluster, Gated
 from fedcel.nets import Vgg11, build_net
-from tests.bench.attention import CLASSES, SIGMA, slope
 from tests.bench.batched import at_once, configure
+from tests.bench.losses import CLASSES, SIGMA, slope
 from tests.bench.ratios import line
 from tests.fedcel.losses.single import single, split_features
 from tests.fedcel.seeded import seeded

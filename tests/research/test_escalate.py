@@ -3,11 +3,9 @@
 import json
 import re
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 import torch
-from torch import Tensor
 
 import escalate
 from escalate import CellTask, find_worst_attacks, nearest_rows
@@ -150,35 +148,3 @@ def test_larger_budgets_go_to_the_worst_attack_on_the_first_seed(tmp_path: Path)
         ("cel", 1, "kernel-ridge"),
         ("none", 0, "decoder"),
     ]
-
-
-class Flaky:
-    """An attack that works once it is mended."""
-
-    name = "flaky"
-    needs: frozenset[str] = frozenset()
-    observes = "smashed-data"
-    broken: ClassVar[bool] = True
-
-    def reconstruct(self, observation: object, known: object, seen: Tensor, *_: object) -> Tensor:
-        """Return grey images of digits, or fail."""
-        if self.broken:
-            raise MemoryError("none is left")
-        return torch.full((len(seen), 1, 8, 8), 0.5)
-
-
-@pytest.mark.filterwarnings("ignore:flaky on smashed-data")
-def test_a_failed_attack_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Till it works the cell says that it failed."""
-    path = tmp_path / "s.toml"
-    path.write_text("[[variant]]\nname = 'none'\n")
-    plan = scenario.read_scenario(str(path))
-    run_bench.run_bench(plan, scenario.list_cells(plan, QUICK), tmp_path / "b")
-    given: dict[str, Scalar] = {"attack.names": f"{__name__}:Flaky"}
-    escalate.escalate(tmp_path / "b", given)
-    (first,) = read_bench_rows(tmp_path / "b")
-    assert first.attacks == () and first.failed_attacks == ("flaky",)
-    monkeypatch.setattr(Flaky, "broken", False)
-    escalate.escalate(tmp_path / "b", given)
-    (again,) = read_bench_rows(tmp_path / "b")
-    assert [a.attack for a in again.attacks] == ["flaky"] and again.failed_attacks == ()

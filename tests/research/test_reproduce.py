@@ -5,7 +5,6 @@ import re
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -15,7 +14,6 @@ from published_tables import (
     DATA,
     TABLES,
     PublishedTable,
-    describe_hours,
     find_tables,
     format_command_table,
 )
@@ -102,15 +100,6 @@ def test_a_table_is_made_once_and_compared(
     assert sum(number["verdict"] == "outside" for number in kept["numbers"]) == 1
 
 
-def test_a_command_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its status; nothing counts as done."""
-    table = make_tiny(tmp_path)
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=2))
-    with pytest.raises(FailedError, match="fedcel bench .* ended with status 2"):
-        make_tables([table], tmp_path / "out", jobs=1, data={}, published=tmp_path / "kept")
-    assert not (tmp_path / "out" / "tiny").exists()
-
-
 def test_a_table_that_fails_does_not_stop_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -143,18 +132,6 @@ def test_a_table_that_fails_does_not_stop_the_others(
     (out / "second" / "bench.json").unlink()
     with pytest.raises(FailedError, match=r"second \(.*bench\.json is missing"):
         make_tables([second], out, jobs=1, data={}, published=tmp_path / "kept")
-
-
-def test_a_run_that_is_made_and_not_published_is_listed() -> None:
-    """By what it is of and its seed, ten of them on the terminal."""
-    kept = [{"variant": "a", "seed": 0, "x": 1.0}]
-    again = [{"variant": v, "seed": s, "x": 1.0} for v in "ab" for s in range(7)]
-    compared = compare_rows("f", kept, again)
-    assert len(compared.unpublished) == 13
-    lines = str(compared).splitlines()
-    assert lines[1] == "  made, not published: variant=a seed=1"
-    assert lines[-1] == "  and 3 more, see comparison.json"
-    assert len(lines) == 12
 
 
 def test_ctrl_c_in_a_command_ends_the_call(
@@ -242,21 +219,6 @@ def test_each_table_has_commands_and_one_file_where_they_make_it() -> None:
             assert (RESULTS.parent / "research" / link).exists(), f"{table.name} links to {link}"
 
 
-def test_hours_are_those_of_tables_that_a_command_makes() -> None:
-    """90 minutes with data, 30 without, and an hour by hand that does not count."""
-    parts: dict[str, Any] = {"section": "leakage", "number": "n", "rows": ("a.json",)}
-    tables = [
-        PublishedTable(
-            name="a", commands=("x data.path=FACES",), minutes=90, source="bench", **parts
-        ),
-        PublishedTable(name="b", commands=("x",), minutes=30, source="bench", **parts),
-        PublishedTable(name="c", commands=("x",), minutes=60, **parts),
-    ]
-    assert describe_hours(tables) == (
-        "On two quiet cores 2 tables take 2 hours; the 1 that need no further data take 0.5 hours."
-    )
-
-
 def test_tables_by_hand_are_listed_with_their_commands() -> None:
     """They are refused by name, and left out where no name is given."""
     with pytest.raises(SettingsError, match=r"by hand: python -m tests.bench.robustness"):
@@ -280,13 +242,3 @@ def test_data_is_asked_for(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
     for place in ("FASHION=/none", "fashion=/tmp"):
         assert main([*common, "--data", place], app) == 2
         assert f"--data {place}: must be" in capsys.readouterr().err
-
-
-def test_a_damaged_record_of_commands_is_refused(tmp_path: Path) -> None:
-    table, folder = make_tiny(tmp_path), tmp_path / "out" / "tiny"
-    folder.mkdir(parents=True)
-    (folder / "commands.json").write_text("[")
-    with pytest.raises(
-        FailedError, match=r"commands\.json is damaged.* table's folder was deleted"
-    ):
-        make_tables([table], tmp_path / "out", jobs=1, data={}, published=tmp_path / "kept")

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -46,3 +47,34 @@ def open_browser() -> Iterator[Any]:
         chromium = driver.chromium.launch(executable_path=CHROMIUM, args=arguments)
         yield chromium
         chromium.close()
+
+
+class Visit:
+    """A page, what it complained of, and what it asked for."""
+
+    def __init__(self, browser: Any, url: str, width: int = 1280, scheme: str = "light") -> None:
+        viewport = {"width": width, "height": 900}
+        self.url = url
+        self.context = browser.new_context(viewport=viewport, color_scheme=scheme)
+        self.page = self.context.new_page()
+        self.complaints = list[str]()
+        self.requests = list[Any]()
+        self.page.on("console", lambda line: self.complaints.append(f"{line.type}: {line.text}"))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request))
+        self.page.goto(url)
+
+    def text(self, selector: str) -> str:
+        return str(self.page.locator(selector).inner_text())
+
+    def expect_legible(self, width: int) -> None:
+        """See that all text has enough contrast, and that nothing is beside a narrow page."""
+        assert self.page.evaluate(FAINT_TEXT) == []
+        assert self.page.evaluate("document.documentElement.scrollWidth") == width
+
+    def close(self) -> None:
+        """See that nothing was complained of, and that nobody else was asked."""
+        assert self.complaints == []
+        hosts = {urlsplit(r.url).netloc for r in self.requests if not r.url.startswith("data:")}
+        assert hosts == {urlsplit(self.url).netloc}
+        self.context.close()

@@ -1,13 +1,11 @@
 """Which node holds what: before round 1, after a resume, and when one comes later."""
 
 import logging
-import math
 import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from flwr.app import ConfigRecord, Message
@@ -86,43 +84,6 @@ def test_the_refusal_says_who_was_asked_who_was_silent_and_who_was_wrong() -> No
     )
     with pytest.raises(SettingsError, match=re.escape(words)):
         register_nodes(grid, 4)  # type: ignore[arg-type]
-
-
-@pytest.mark.usefixtures("hurry")
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {},
-        None,
-        {record_names.EXAMPLES: 0, record_names.PARTITION: 2},
-        {record_names.EXAMPLES: 5, record_names.PARTITION: 0},
-    ],
-)
-def test_a_malformed_silent_or_doubled_node_cannot_take_part(bad: dict[str, Any] | None) -> None:
-    """With too few left, the run does not start and says so."""
-    grid = FakeGrid([sound(0), sound(1), bad])
-    with pytest.raises(SettingsError, match="2 partitions answered, clients is 3"):
-        register_nodes(grid, 3)  # type: ignore[arg-type]
-
-
-def test_a_thousand_hostile_answers_do_not_keep_three_honest_nodes_out() -> None:
-    """Claims that are no numbers, of partitions there are none of, of too many images."""
-    chance = np.random.default_rng(0)
-    partitions = [-1, 3, 2**63, math.nan, 1.0, [1], 10**18]
-    counts = [0, -5, math.inf, 10**8 + 1, 2**63, [10], 10.0]
-    hostile: list[dict[str, Any]] = []
-    for _ in range(1000):
-        partition, count = partitions[chance.integers(7)], counts[chance.integers(7)]
-        lies = [
-            {record_names.EXAMPLES: 10, record_names.PARTITION: partition},
-            {record_names.EXAMPLES: count, record_names.PARTITION: int(chance.integers(3))},
-            {record_names.EXAMPLES: count, record_names.PARTITION: partition},
-            {"other": 1.0},
-        ]
-        hostile.append(lies[chance.integers(4)])
-    grid = FakeGrid([*hostile[:500], *(sound(k) for k in range(3)), *hostile[500:]])
-    registry = register_nodes(grid, 3)  # type: ignore[arg-type]
-    assert registry[:3] == ({600: 0, 601: 1, 602: 2}, KNOWN, False)
 
 
 @pytest.mark.usefixtures("hurry")

@@ -310,29 +310,6 @@ def test_a_dead_node_is_named_waited_for_as_long_as_asked_and_not_asked_to_score
     assert record_names.COUNT_QUERY in grid.asked[0][0]
 
 
-def test_a_node_that_tells_of_classes_there_are_none_of_does_not_size_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nine thousand numbers of one of three nodes: no line of the log has one of them."""
-    grid = Wire(tmp_path, tmp_path / "run")
-    answer = grid.send_and_receive
-
-    def boasting(messages: Iterable[Message], *, timeout: float) -> list[Message]:
-        replies = answer(messages, timeout=timeout)
-        for reply in replies:
-            if reply.metadata.message_type == "train" and reply.metadata.src_node_id == 102:
-                reply.content[record_names.METRICS].update({f"loss-{k}": 1.0 for k in range(9999)})
-        return replies
-
-    monkeypatch.setattr(grid, "send_and_receive", boasting)
-    run(grid, tmp_path / "run")
-    log = events(tmp_path / "run")
-    assert [event["clients"] for event in log] == [3] * 4
-    assert not [key for key in log[0] if key.startswith("loss-")]
-    for event in log:
-        assert [metrics["client"] for metrics in event["metrics-left-out"]] == [1]
-
-
 def test_the_node_that_holds_a_partition_later_has_its_state_of_the_round_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

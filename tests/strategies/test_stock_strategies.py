@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, Context, Message
+from flwr.app import Context, Message
 from flwr.client import Client
 from flwr.clientapp import ClientApp
 from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.server import ServerApp, ServerAppComponents, ServerConfig
 from flwr.server.strategy import FedAvg as LegacyFedAvg
 from flwr.serverapp import strategy
-from flwr.serverapp.strategy import FedAvg
 
 from clients import PosteriorClient, make_client_app
 from fedcel.data import load_splits
@@ -38,7 +37,6 @@ from fedcel.settings import Settings, parse_settings
 from fedcel.testing.message_identity import allow_messages
 from sims.engines import local
 from sims.engines.simulated_grid import InMemoryGrid
-from strategies import node_registry
 from strategies.server_app import train_over_grid
 from tests.strategies.stock_matrix import REFUSED, STOCK, is_repeatable, settings_of
 
@@ -165,54 +163,6 @@ def test_our_strategy_trains_plain_numpy_clients(tmp_path: Path, plain: Any) -> 
     torch.testing.assert_close(trained, want, rtol=0, atol=1e-6)
     assert (trained - first).abs().max() > 1e-3
     assert '"rejected": []' in (folder / "events.jsonl").read_text()
-
-
-def test_our_strategy_says_that_no_legacy_client_app_answers(
-    tmp_path: Path, plain: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`ClientApp(client_fn=...)` knows no queries: no run, an error that names the nodes' log."""
-    monkeypatch.setattr(node_registry, "WAIT_SECONDS", 0.0)
-    _, client_fn = plain
-    settings = parse_settings(
-        {"clients": NODES, "rounds": 1, "chain.burn-in": 1.0, "engine": "local"}
-    )
-    run_folder.create_run(tmp_path / "run", settings)
-    grid = InMemoryGrid(legacy(client_fn), NODES)
-    with (
-        allow_messages(),
-        pytest.raises(SettingsError, match="0 partitions answered, clients is 4"),
-    ):
-        train_over_grid(grid, settings, tmp_path / "run", lambda event: None)
-
-
-def legacy(client_fn: Any) -> ClientApp:
-    def made(context: Context) -> Client:
-        client: Client = client_fn(context).to_client()
-        return client
-
-    return ClientApp(client_fn=made)
-
-
-def test_stock_strategies_reach_legacy_client_apps_by_their_record_names(plain: Any) -> None:
-    """By default every reply is an error and the model stays; with `fitins` it is averaged."""
-    _, client_fn = plain
-    settings = parse_settings({"clients": NODES})
-    arrays = to_arrays(begun(settings), build_workspace_net(settings).shapes)
-    named = {
-        "arrayrecord_key": "fitins.parameters",
-        "configrecord_key": "fitins.config",
-        "weighted_by_key": "num_examples",
-    }
-    after = []
-    for keys in ({}, named):
-        fedavg = FedAvg(fraction_evaluate=0.0, min_available_nodes=NODES, **keys)
-        with allow_messages():
-            grid = InMemoryGrid(legacy(client_fn), NODES)
-            result = fedavg.start(grid, ArrayRecord(arrays), num_rounds=1)
-        after.append(result.arrays.to_numpy_ndarrays())
-    assert after[0] == []
-    want = averaged(client_fn, arrays)
-    torch.testing.assert_close(to_vector(after[1]), want, rtol=0, atol=1e-6)
 
 
 @pytest.mark.long

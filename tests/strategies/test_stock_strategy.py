@@ -200,17 +200,6 @@ def test_replies_are_aggregated_by_partition(tmp_path: Path) -> None:
     assert Recording.partitions == [list(range(8))] * 2
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["FedAvg", "FedAdam"])
-def test_ray_and_local_draw_and_average_alike_to_the_bit(tmp_path: Path, name: str) -> None:
-    """With clients drawn, and by an adaptive strategy, which would enlarge any difference."""
-    raw = {**STOCK, **DRAWN, "strategy.name": f"flwr.serverapp.strategy:{name}"}
-    for engine in ("local", "ray"):
-        simulate(parse_settings({**raw, "engine": engine}), tmp_path / engine)
-    local, ray = (read_tensors(tmp_path / e / "model.safetensors")[0] for e in ("local", "ray"))
-    assert torch.equal(local["model"], ray["model"])
-
-
 def test_a_run_that_may_not_repeat_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -267,15 +256,6 @@ def test_client_side_clipping_clips(tmp_path: Path, name: str) -> None:
     assert min(Recording.norms) > 0.1
     train(tmp_path / "clipped", **{"strategy.name": f"{__name__}:{name}", "rounds": 1})
     np.testing.assert_allclose(Recording.norms, 0.01, rtol=1e-3)
-
-
-def test_the_named_wrapper_clips_at_the_clients(tmp_path: Path) -> None:
-    """Made by settings alone, without noise, the model moves no further than the norm."""
-    arguments = "noise_multiplier=0,clipping_norm=0.01"
-    still = {"rounds": 1, "local.rate": 1e-30}
-    begun = train(tmp_path / "begun", **still)
-    raw = {"strategy.name": CLIENT_DP, "strategy.arguments": arguments, "rounds": 1}
-    assert 0.001 < (train(tmp_path / "run", **raw) - begun).norm() <= 0.0101
 
 
 def test_a_round_that_a_strategy_leaves_out_whole_is_recorded(tmp_path: Path) -> None:

@@ -188,19 +188,6 @@ def test_expressions_use_labels_that_the_metrics_have(tmp_path: Path) -> None:
         assert f'fedcel_reloads_total{{outcome="{outcome}"}} 0.0' in text
 
 
-def test_no_two_panels_overlap() -> None:
-    """Each place of the dashboard belongs to one panel."""
-    board = json.loads((FOLDER / "grafana-dashboard.json").read_text())
-    places = [
-        (column, row)
-        for panel in board["panels"]
-        for column in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
-        for row in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
-    ]
-    assert len(places) == len(set(places)) and max(column for column, _ in places) < 24
-    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
-
-
 def test_prometheus_gets_the_files_that_it_reads() -> None:
     """Its rules lie beside its settings, in the folder and in the container."""
     settings = yaml.safe_load((FOLDER / "prometheus.yml").read_text())

@@ -205,21 +205,6 @@ class BrokenLink(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-class RefusingLink(BrokenLink):
-    """A SuperLink that refuses what a node signs, as with another clock or a key taken away."""
-
-    def do_POST(self) -> None:
-        """Answer a request of the Fleet API."""
-        self.rfile.read(int(self.headers["content-length"]))
-        self.send_response(401)
-        self.send_header("content-length", "0")
-        self.end_headers()
-
-    def date_time_string(self, timestamp: float | None = None) -> str:
-        """Return what this server takes for now: two hours ago."""
-        return formatdate(time.time() - 7200, usegmt=True)
-
-
 @contextmanager
 def serve(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -248,13 +233,6 @@ def test_a_node_that_can_no_longer_work_ends(tmp_path: Path) -> None:
     with serve(BrokenLink) as port:
         status, said = run_node(tmp_path, port)
     assert status == 1 and "can no longer work and ends" in said
-
-
-def test_a_node_whose_signature_is_refused_says_why(tmp_path: Path) -> None:
-    """Flower's own SuperNode ends with status 0, `terminated gracefully`."""
-    with serve(RefusingLink) as port:
-        status, said = run_node(tmp_path, port)
-    assert status == 1 and re.search("its clock is 7[12].. s ahead of the server's", said), said
 
 
 @pytest.mark.parametrize(

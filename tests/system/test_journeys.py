@@ -80,11 +80,3 @@ def tried(words: list[str], place: Path, key: str, up: "subprocess.Popen[bytes]"
             if "no connection" not in str(error) or up.poll() or time.monotonic() > until:
                 raise
             time.sleep(1)
-
-
-@pytest.mark.parametrize("name", ["certificates.py", "superlink.sh", "supernode.sh"])
-def test_scripts_that_pages_name_are_there(name: str) -> None:
-    """Under examples/deployment, and named by a page."""
-    assert (ROOT / "examples" / "deployment" / name).is_file()
-    pages = (ROOT / "docs").rglob("*.md")
-    assert any(f"examples/deployment/{name}" in page.read_text() for page in pages)

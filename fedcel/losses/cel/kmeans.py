@@ -8,7 +8,7 @@ differences.
 
 Own code beside scikit-learn's KMeans, which fits one class at a time: a warm start, the refresh of
 every local epoch, takes .2 ms here and 2.8 ms there for 150 x 64 in 10 classes, .5 and 3.0 ms for
-1 000 x 64, and both end at the same inertia (one thread of a server CPU). `tests.bench.clusters`
+1 000 x 64, and both end at the same inertia (one thread of a server CPU). `tests.bench.losses`
 has both on large data.
 """
 

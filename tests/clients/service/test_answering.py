@@ -114,27 +114,6 @@ def test_equal_messages_get_one_answer_and_pay_once(answerer: PrivateAnswerer) -
     assert answerer.ledger.balance("other").spent == MICRO
 
 
-def test_an_id_is_a_clients_own_and_means_one_message(answerer: PrivateAnswerer) -> None:
-    """Another message under it is refused in the same batch; another client may use it."""
-    first, changed, foreign = answerer.answer(
-        [ask("request-1", 0.1), ask("request-1", 0.2), ask("request-1", 0.2, "other")]
-    )
-    assert isinstance(first, PrivateAnswer) and isinstance(foreign, PrivateAnswer)
-    assert isinstance(changed, Refusal) and changed.reason == "replayed"
-
-
-def test_nothing_is_told_beyond_the_budget(answerer: PrivateAnswerer) -> None:
-    """Ten answers for ten epsilon; the eleventh is refused, a repeat is still given."""
-    replies = answerer.answer([ask(f"request-{i}", i / 20) for i in range(11)])
-    assert sum(isinstance(reply, PrivateAnswer) for reply in replies) == 10
-    last = replies[10]
-    assert isinstance(last, Refusal) and last.reason == "budget" and last.remaining == 0
-    (again,) = answerer.answer([ask("request-x", 0.0)])
-    assert content(again) == content(replies[0])
-    (unknown,) = answerer.answer([ask("request-1", 0.1, "unknown")])
-    assert isinstance(unknown, Refusal) and unknown.reason == "unknown-client"
-
-
 def test_probabilities_follow_from_what_is_stored(answerer: PrivateAnswerer) -> None:
     """Of a first answer and its repeat alike, also of one stored before there were any.
 

@@ -182,17 +182,6 @@ def test_the_encoder_is_written_out_before_anybody_asks(up: Running) -> None:
     assert up.service.model_card.encoder.bytes == len(vars(up.model)["encoder"])
 
 
-def test_no_finite_answer_is_told_and_says_nothing_of_the_budget(tmp_path: Path) -> None:
-    """The client has all of it left: nothing was asked of the ledger."""
-    run = made_run()
-    for sample in run.samples:
-        sample[run.flat.cut :] *= 1e38
-    with running(tmp_path, run) as up:
-        body = problem(structured(up), ProblemKind.INVALID)
-        assert "no finite answer" in str(body["detail"]) and "left" not in body
-        assert get(up, "/v1/budget").json()["spent"] == 0
-
-
 def test_health_numbers_and_unknown_addresses(up: Running) -> None:
     """No key needed for the first, none of a client in them."""
     assert post(up).status_code == 200

@@ -81,14 +81,6 @@ def test_another_model_or_mechanism_is_another_answer(path: Path) -> None:
             assert layer.answer("phone", f"request-{layer.version}", b"same", LOGITS).is_fresh
 
 
-def test_an_id_belongs_to_one_message(layer: PrivateLayer) -> None:
-    """Else a client could have two draws under one charge."""
-    layer.answer("phone", "request-1", b"one", LOGITS)
-    with pytest.raises(ProblemError) as refused:
-        layer.answer("phone", "request-1", b"two", LOGITS)
-    assert refused.value.kind is ProblemKind.REPLAYED
-
-
 def test_what_cannot_be_answered_costs_nothing(layer: PrivateLayer, path: Path) -> None:
     """Undefined logits beside right ones; too few of them; no id."""
     undefined, answer = layer.answer_together(

@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
 import torch
@@ -16,10 +15,7 @@ from clients.service import Query, load_served
 from clients.service.answering import PrivateAnswer
 from clients.service.model_offer import ModelOffer
 from clients.service.onnx_heads import use_onnx_heads
-from clients.service.problems import ProblemKind
-from clients.service.service import Reload
 from clients.service.worker import (
-    OWN_SIGNALS,
     AnsweringError,
     AnswerWorker,
     ProcessWorker,
@@ -30,20 +26,16 @@ from fedcel.errors import LedgerError
 from fedcel.privacy.ledger import MICRO, Ledger
 from sims.commands.onnx_export import convert_heads
 from tests.clients.serving import (
-    Running,
     fork_worker,
     made_run,
     make_offer,
-    running,
-    wait_until,
 )
 
 
 @pytest.fixture(autouse=True)
-def fork_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fork the processes of all tests but one: an interpreter loads for five seconds."""
-    if "test_a_service_with_a_process" not in request.node.name:
-        monkeypatch.setattr("clients.service.worker.start_process", fork_worker)
+def fork_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the processes: an interpreter loads for five seconds."""
+    monkeypatch.setattr("clients.service.worker.start_process", fork_worker)
 
 
 def offer(engine: str = "torch", **changes: object) -> ModelOffer:
@@ -232,48 +224,3 @@ def test_a_killed_process_is_told_to_all_who_wait(tmp_path: Path) -> None:
     with ProcessWorker() as worker:
         asyncio.run(scene(worker))
     assert len(ends) == 1
-
-
-def test_a_service_with_a_process(tmp_path: Path) -> None:
-    """Answers, a new version while the old one is asked, its end, and the end of the process.
-
-    Signals to the whole group end nothing.
-    """
-    old, new = offer(), offer(seed=1)
-    with (
-        ProcessWorker() as worker,
-        running(tmp_path, reload=Reload(lambda: new, grace_seconds=3600), worker=worker) as up,
-    ):
-        first, again = ask(up, old, "request-1"), ask(up, old, "request-2")
-        assert first.json()["fresh"] and not again.json()["fresh"]
-        assert first.json()["values"] == again.json()["values"]
-        for number in OWN_SIGNALS:
-            worker._process.send_signal(number)
-        up.service.request_reload()
-        wait_until(lambda: ask(up, new, "request-3").status_code == 200)
-        assert ask(up, old, "request-4", 0.25).status_code == 200
-        up.service._loop.call_soon_threadsafe(up.service.end_version, old.model.version)
-        wait_until(lambda: ask(up, old, "request-5").status_code == 409)
-        wait_until(lambda: count_answered(up) == 1)
-        key = {"Authorization": f"Bearer {up.key}"}
-        assert httpx.get(f"{up.url}/v1/budget", headers=key).json()["spent"] == 12
-        assert 'phase="charge"' in httpx.get(f"{up.url}/metrics").text
-        failures: list[bool] = []
-        up.service.on_failure = lambda: failures.append(True)
-        worker._process.kill()
-        wait_until(lambda: bool(failures))
-        reply = ask(up, new, "request-6", 0.75)
-        assert (reply.status_code, reply.json()["type"]) == (503, ProblemKind.LEDGER.urn)
-        assert httpx.get(f"{up.url}/readyz").status_code == 503
-        assert "ended by itself" in str(up.service.failure)
-
-
-def count_answered(up: Running) -> int:
-    """Return how many versions a service's worker answers."""
-    counting = up.service.worker.call(count_versions)
-    return asyncio.run_coroutine_threadsafe(counting, up.service._loop).result(20)
-
-
-def ask(up: Running, served: ModelOffer, name: str, value: float = 0.5) -> httpx.Response:
-    message = query(served, name, value).message
-    return up.ask(message, idempotency_key=name, model_version=served.model.version)

@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-import fedcel
 from fedcel.attacks import invert
 from fedcel.errors import DataError, NetError, SettingsError
 from tests.fedcel.seeded import seeded
@@ -136,11 +135,6 @@ def test_bad_input_is_refused(
     sound = {"encoder": make_encoder(), "targets": TARGETS, "auxiliary": IMAGES, "noise": 0.1}
     with pytest.raises(error, match=message):
         invert(**(sound | arguments))
-
-
-def test_it_is_offered_by_the_package() -> None:
-    """Under the name that the pages use."""
-    assert fedcel.invert is invert
 
 
 def test_noise_that_is_a_function_of_the_features() -> None:

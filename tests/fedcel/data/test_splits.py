@@ -1,7 +1,7 @@
 """Splits: disjoint, repeatable, free of test images elsewhere, refused when too small."""
 
 import sys
-from itertools import combinations, pairwise
+from itertools import combinations
 from pathlib import Path
 from types import ModuleType
 
@@ -10,13 +10,10 @@ import torch
 
 from fedcel.data import (
     Digits,
-    Idx,
     Iid,
-    ImageFolder,
     Images,
     ImportedSource,
     Natural,
-    Shards,
     SourceParts,
     Splits,
     load_splits,
@@ -326,40 +323,3 @@ def test_natural_holders_reach_the_clients(monkeypatch: pytest.MonkeyPatch) -> N
     splits = load_splits(data, 5, 0)
     held = [set((positions % 5).tolist()) for positions in splits.indices.clients]
     assert sorted(map(tuple, held)) == [(0,), (1,), (2,), (3,), (4,)]
-
-
-@pytest.mark.skipif(not FACES.is_dir(), reason="no folder ../shared/data/att-faces")
-def test_faces() -> None:
-    """Thirty people to classify, three targets each; ten more people for the attacker."""
-    data = DataSettings(
-        source=ImageFolder(path=str(FACES), size=32), held_out_classes=10, test=90, validation=30
-    )
-    splits = load_splits(data, 4, 0)
-    assert splits.shape == (1, 32, 32) and splits.classes == 30 and len(splits.auxiliary.y) == 100
-    assert splits.test.y.bincount().tolist() == [3] * 30
-    assert splits.training.y.bincount().tolist() == [6] * 30
-
-
-@pytest.mark.skipif(not FASHION.is_dir(), reason="no folder ../shared/data/fashion-mnist")
-def test_fashion_mnist() -> None:
-    """Asked-for sizes; targets from the test files only."""
-    splits = load_splits(
-        DataSettings(source=Idx(path=str(FASHION)), partition=Shards(), train=1000), 20, 0
-    )
-    assert sum(len(images.y) for images in splits.clients) == 1000
-    assert len(splits.test.y) == 400 and splits.indices.test.min() >= 60000
-    assert all(positions.max() < 60000 for positions in splits.indices.clients)
-    assert splits.dropped == 0 and splits.shape == (1, 28, 28)
-    assert all(not set(a.tolist()) & set(b.tolist()) for a, b in pairwise(splits.indices.clients))
-
-
-@pytest.mark.parametrize(
-    ("training", "test", "sizes"),
-    [(600, None, (60, 100, 120)), (9, None, (2, 2, 2)), (60_000, 9000, (150, 250, 400))],
-)
-def test_sizes_are_shares_of_the_training_part(
-    training: int, test: int | None, sizes: tuple[int, int, int]
-) -> None:
-    """A tenth, a sixth and a fifth; at least 2 images, and no more than the most."""
-    data = DataSettings(validation="auto", auxiliary="auto", test="auto")
-    assert data.choose_sizes(training, test) == sizes

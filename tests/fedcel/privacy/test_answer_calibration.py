@@ -19,7 +19,6 @@ from fedcel.privacy import (
     Laplace,
     Mechanism,
     fit_calibration,
-    measure_epsilon,
 )
 from fedcel.privacy.answer_calibration import (
     MAX_REFERENCES,
@@ -27,7 +26,6 @@ from fedcel.privacy.answer_calibration import (
     estimate_confusions,
 )
 from fedcel.privacy.discrete_laplace import add_grid_noise
-from fedcel.privacy.mechanism_contract import ANSWERS, CONFIDENCE, extreme_pairs
 
 CLASSES = 5
 MECHANISMS = [
@@ -180,20 +178,6 @@ def test_probabilities_follow_from_the_answer_alone(mechanism: KnownLaw) -> None
     arrays = reader.probabilities(answers.numpy())
     assert isinstance(arrays, np.ndarray) and np.array_equal(arrays, probabilities.numpy())
     torch.testing.assert_close(probabilities.sum(1), torch.ones(40, dtype=torch.float64))
-
-
-def test_probabilities_cost_no_privacy() -> None:
-    """An attacker who sees them instead of the answer measures no more than epsilon."""
-
-    @dataclass(frozen=True)
-    class Read(Opaque):
-        """Answers with probabilities alone."""
-
-        def answer(self, logits: Float[Tensor, "B C"]) -> Float[Tensor, "B C"]:
-            return fit_calibration(self.inner).probabilities(self.inner.answer(logits))
-
-    mechanism = Read(Laplace(1.0, 3))
-    assert measure_epsilon(mechanism, extreme_pairs()[0], ANSWERS, CONFIDENCE) <= 1.0
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=IDS)

@@ -2,9 +2,7 @@
 
 import pytest
 import torch
-from jaxtyping import Float
 from scipy.stats import kstest, laplace
-from torch import Tensor
 
 from fedcel.errors import PluginError, SettingsError
 from fedcel.privacy import (
@@ -17,33 +15,14 @@ from fedcel.privacy import (
     OwnAnswers,
     clip_rows,
     clip_sensitivity,
-    perturb_rows,
     private_logits,
 )
-from fedcel.privacy.protocol import PROTECTS
 from fedcel.settings import PrivacySettings, parse_settings
-from fedcel.testing import check_mechanism
 
 KINDS = ("clamp", "l1", "probabilities")
 ALPHA = 1e-6
 
 LAPLACE = {"privacy.mechanism": "laplace"}
-
-
-class Noise:
-    """A user's mechanism: noise alone, whatever the logits."""
-
-    name, delta, protects, unit = "noise", 0.0, PROTECTS, "logits"
-
-    def __init__(self, privacy: PrivacySettings, classes: int) -> None:
-        self.epsilon = privacy.epsilon / 2
-        self.classes = classes
-
-    def answer(self, logits: Float[Tensor, "B C"]) -> Float[Tensor, "B C"]:
-        """Return rows that say nothing."""
-        if logits.shape[1] != self.classes or not logits.isfinite().all():
-            raise ValueError("no such logits")
-        return perturb_rows(torch.zeros(len(logits), 1), 1.0, 1.0).expand(-1, self.classes)
 
 
 def dear(privacy: PrivacySettings, classes: int) -> Mechanism:
@@ -53,12 +32,6 @@ def dear(privacy: PrivacySettings, classes: int) -> Mechanism:
 
 def nothing(privacy: PrivacySettings, classes: int) -> int:
     return classes
-
-
-def test_a_mechanism_of_ones_own_holds_the_contract() -> None:
-    """Made from its import string."""
-    own = OwnAnswers(mechanism=f"{__name__}:Noise", epsilon=2.0)
-    check_mechanism(lambda: own.build(3))
 
 
 @pytest.mark.parametrize(
@@ -123,12 +96,6 @@ def test_settings_that_promise_nothing_are_refused(raw: dict[str, object], messa
         parse_settings(raw)
 
 
-def test_settings_that_fit() -> None:
-    """An own mechanism, no mechanism without budget."""
-    parse_settings({"privacy.mechanism": "mine:Own"})
-    parse_settings({"privacy.mechanism": "none", "privacy.budget": 0.1})
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_private_logits_use_the_settings(kind: str) -> None:
     """Scale Delta/epsilon of the settings or of the argument; `none` adds nothing."""
@@ -143,12 +110,3 @@ def test_private_logits_use_the_settings(kind: str) -> None:
         assert kstest(draws, laplace(scale=scale).cdf).pvalue > ALPHA
     off = OpenAnswers(clip_kind=kind, clip=3.0)
     torch.testing.assert_close(private_logits(logits, off), clipped.float())
-
-
-@pytest.mark.parametrize("name", ["gaussian", "label-only"])
-def test_no_mechanism_lets_clipped_logits_through(name: str) -> None:
-    """What leaves is not what went in."""
-    logits = torch.zeros(100, 3)
-    assert not torch.equal(
-        private_logits(logits, PrivacySettings.model_validate({"mechanism": name})), logits
-    )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedcel.errors import DataError, FailedError
-from sims.bench import run_bench, run_cell, scenario
+from sims.bench import run_bench, scenario
 from tests.sims.small import QUICK
 
 
@@ -66,19 +66,6 @@ def test_whatever_a_cell_raises_the_others_go_on(
     assert failed["v1-0"].startswith(part)
     assert f"v1-0 failed: {failed['v1-0']} (2/3)\n" in capsys.readouterr().err
     assert "failed: OddError: out of luck" in (tmp_path / "b" / "report.html").read_text()
-
-
-def test_an_unforeseen_error_alone_is_no_traceback(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The command line says it in a line and exits with 1."""
-    monkeypatch.setattr(run_cell, "simulate", odd)
-    plan, found = planned(tmp_path, "temperature = 1.0")
-    with pytest.raises(FailedError, match=r"^v0-0 failed.*no cell is finished"):
-        run_bench.run_bench(plan, found, tmp_path / "b")
-    (failure,) = json.loads((tmp_path / "b" / "failed.json").read_text())
-    reason = failure["reason"]
-    assert reason.startswith("OddError: out of luck (") and "called from" in reason
 
 
 def test_many_failed_cells_are_no_wall_of_names(tmp_path: Path) -> None:

@@ -70,15 +70,6 @@ def test_wrong_settings(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_strategy_that_is_none_is_refused_before_there_is_a_folder(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    """So that the corrected command may take the same folder."""
-    keys = ["--set", "strategy.name=pathlib:Path", "--out", str(tmp_path / "run")]
-    assert "no Flower Strategy" in refused(["simulate", "digits", *keys], capsys)
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize(
     "words", [["tune", "digits", "--trials", "0"], ["bench", "digits", "--jobs", "-1"]]
 )
@@ -112,29 +103,6 @@ def test_an_engine_s_former_name_is_read_with_a_warning(
     assert engines == ["local"] * 4
     assert main(["simulate", "--help"]) == 0
     assert "[ray|local|auto]" in capsys.readouterr().out
-
-
-@pytest.mark.filterwarnings("always:engine")
-def test_an_older_run_of_an_engine_s_former_name_goes_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its settings say `loop`; they are a scenario, too."""
-    run, again = tmp_path / "run", tmp_path / "again"
-
-    def train(*words: str) -> None:
-        assert main(["simulate", *words]) == 0
-        assert "warning: engine 'loop' is now engine 'local'" in capsys.readouterr().err
-
-    small = ["--set", "data.test=120", "--set", "clients=2"]
-    train("digits", "--out", str(run), *QUICK, *small, "--engine", "loop")
-    text = (run / "settings.toml").read_text()
-    assert 'engine = "local"' in text
-    older = "".join(line for line in text.splitlines(True) if not line.startswith("at-once = "))
-    (run / "settings.toml").write_text(older.replace('engine = "local"', 'engine = "loop"'))
-    (run / "result.json").unlink()
-    train("digits", "--out", str(run), *QUICK, *small, "--resume")
-    assert json.loads((run / "result.json").read_text())["engine"] == "local"
-    train(str(run / "settings.toml"), "--out", str(again))
 
 
 @pytest.mark.filterwarnings("default:local.augment and chain.scope")
@@ -192,29 +160,6 @@ def test_resume_needs_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_wrong_command_has_one_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     assert refused(["simulat", "digits"], capsys).count("Did you mean 'simulate'?") == 1
-
-
-def test_wrong_data_folders(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """A folder without images is named by the file that it lacks."""
-    keys = ["--set", "data.source=idx", "--set", f"data.path={tmp_path}"]
-    out = ["--out", str(tmp_path / "run"), "--engine", "local"]
-    assert "train-images" in refused(["simulate", "digits", *out, *keys], capsys)
-
-
-def test_batch_norm_is_refused(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A user's own net beside the scenario is found, and refused with the reason."""
-    (tmp_path / "ownnet.py").write_text(
-        "from torch import nn\n"
-        "def build(shape, classes, net):\n"
-        "    encoder = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8))\n"
-        "    return encoder, nn.Linear(8, classes)\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    keys = ["--set", "net.name=ownnet:build", "--engine", "local", "--out", "run"]
-    assert "nn.GroupNorm" in refused(["simulate", "digits", *keys], capsys)
 
 
 def test_simulate_attack_report_in_turn(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -335,14 +280,6 @@ def test_a_command_reads_no_packaged_scenario_at_its_start() -> None:
         "from sims.commands.main import main; raise SystemExit(main(['--version']))"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, cwd=ROOT)
-
-
-def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    """It is the first page of the manual."""
-    assert main(["--help"]) == 0
-    shown = capsys.readouterr().out
-    for name in ("simulate", "attack", "bench", "tune", "report", "table", "settings"):
-        assert name in shown
 
 
 def test_version_and_scenarios_are_told(capsys: pytest.CaptureFixture[str]) -> None:

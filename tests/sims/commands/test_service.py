@@ -163,12 +163,6 @@ def test_only_the_owner_reads_what_was_answered(tmp_path: Path) -> None:
         assert {file.name for file in files} >= {f"ledger.db{end}" for end in ("", "-wal", "-shm")}
 
 
-def test_a_folder_that_is_missing_is_said(tmp_path: Path) -> None:
-    """As for every ledger that cannot be made."""
-    with pytest.raises(LedgerError, match="its folder exists"):
-        Ledger.open(tmp_path / "absent" / "ledger.db")
-
-
 @pytest.mark.parametrize(
     ("words", "reason"),
     [

@@ -35,8 +35,8 @@ from fedcel.runs import run_folder
 from fedcel.settings import parse_settings
 from sims.engines.client_trainers import LocalTrainer
 from sims.engines.simulate import simulate
-from tests.sims.small import CLUSTERED, POINT, STOCK
-from tests.sims.trained import FOLLOWING, STEERED, events, model, run
+from tests.sims.small import CLUSTERED
+from tests.sims.trained import FOLLOWING, events, model, run
 
 ONE_BY_ONE = {"local.at-once": 1}
 
@@ -95,22 +95,6 @@ def test_noisy_updates_always_leave_a_state(tmp_path: Path) -> None:
         request = RoundRequest(1, parts.workspace().vector.clone(), 997, {0: 0.5, 1: 0.5})
         updates = LocalTrainer(parts, tmp_path / str(expected)).train(request)
         assert [update.state_round for update in updates] == expected
-
-
-@pytest.mark.long
-def test_the_threshold_is_the_same_in_both_engines(tmp_path: Path) -> None:
-    """It moves from round to round, and the encoder with it."""
-    folders = [run(tmp_path / "local", **STEERED), run(tmp_path / "ray", engine="ray", **STEERED)]
-    logs = [events(folder) for folder in folders]
-    for expected, actual in zip(*logs, strict=True):
-        assert expected.keys() == actual.keys()
-        for key in ("cel-threshold", "spread", "accuracy"):
-            assert expected.get(key) == pytest.approx(actual.get(key), abs=1e-4), key
-    assert [event["cel-threshold"] for event in logs[0]][:2] == [0.01] * 2
-    assert len({event["cel-threshold"] for event in logs[0]}) == 5
-    torch.testing.assert_close(model(folders[0]), model(folders[1]), rtol=0, atol=1e-6)
-    fixed = run(tmp_path / "fixed", **STEERED | {"cel.target": "none"})
-    assert (model(folders[0]) - model(fixed)).abs().max() > 1e-4
 
 
 @pytest.mark.parametrize(
@@ -189,13 +173,6 @@ def test_a_chain_stops_and_thins_itself_and_says_why(tmp_path: Path) -> None:
     assert result["convergence"].startswith("no evidence against convergence")
     sampled = run_folder.open_chain(finished.folder, finished.settings).list_rounds()
     assert 0 < sampled[-1] - sampled[-2] <= 2 * math.ceil(len(log[10:]) / log[-1]["ess"])
-
-
-@pytest.mark.long
-def test_ray_runs_a_stock_strategy_on_the_same_clients(tmp_path: Path) -> None:
-    """Flower's FedAvg on weights equals our strategy without momentum, prior and noise."""
-    stock_run, ours = run(tmp_path / "theirs", engine="ray", **STOCK), run(tmp_path / "o", **POINT)
-    torch.testing.assert_close(model(ours), model(stock_run), rtol=0, atol=1e-5)
 
 
 def test_all_samples_share_the_encoder_that_was_frozen(tmp_path: Path) -> None:

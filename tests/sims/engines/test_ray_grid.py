@@ -11,7 +11,6 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from ray import cloudpickle, is_initialized
@@ -20,14 +19,11 @@ from ray.exceptions import OutOfMemoryError, RaySystemError, RayTaskError, Worke
 from clients import make_client_app
 from fedcel.errors import EngineError
 from fedcel.federation import record_names
-from fedcel.files import read_json
-from fedcel.runs import run_folder
-from fedcel.settings import Settings, parse_settings
+from fedcel.settings import Settings
 from fedcel.testing.message_identity import allow_messages
 from sims.engines import ray, ray_grid
 from sims.engines.ray_grid import RayGrid
 from sims.engines.simulated_grid import Outcome
-from tests.sims.small import CLUSTERED
 from tests.sims.trained import events, model, run
 
 Disturb = Callable[[int, int], None]
@@ -94,22 +90,6 @@ def one_ray() -> Iterator[None]:
     with ray.keep_ray():
         yield
     assert not is_initialized()
-
-
-def test_ray_gives_the_result_of_the_local_engine(
-    tmp_path: Path, one_ray: None, measured_leaks: None
-) -> None:
-    """Real Ray workers, cluster CEL, a drawn part of the clients, Langevin noise at the end."""
-    change = {"clients-per-round": 2, "clients": 4}
-    local = run(tmp_path / "local", **change, **{"local.at-once": 1})
-    on_ray = run(tmp_path / "ray", engine="ray", **change)
-    assert is_initialized()
-    torch.testing.assert_close(model(local), model(on_ray), rtol=0, atol=1e-6)
-    for name in (local, on_ray):
-        assert run_folder.open_chain(name, parse_settings(CLUSTERED)).list_rounds() == [6]
-    results: list[Any] = [read_json(folder / "result.json") for folder in (local, on_ray)]
-    for key in ("accuracy", "bits-beyond-label", "identification-optimal", "certificate-bits"):
-        assert results[0][key] == pytest.approx(results[1][key], abs=1e-4), key
 
 
 def test_killed_processes_change_no_bit(

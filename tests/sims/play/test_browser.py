@@ -4,40 +4,24 @@ import json
 import re
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
-from tests.sims.browsing import FAINT_TEXT, NEEDS_CHROMIUM, open_browser
+from tests.sims.browsing import NEEDS_CHROMIUM, Visit
 from tests.sims.play.conftest import Served
 from tests.sims.play.test_web import picture
 
 api = pytest.importorskip("playwright.sync_api", reason="no browser is driven without playwright")
 pytestmark = NEEDS_CHROMIUM
-WIDE = {"width": 1280, "height": 900}
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """A Chromium without a window."""
-    with open_browser() as chromium:
-        yield chromium
+class PlayVisit(Visit):
+    """The playground's page."""
 
-
-class Visit:
-    """The playground's page, and all that it did."""
-
-    def __init__(self, browser: Any, served: Served, **options: Any) -> None:
+    def __init__(self, browser: Any, served: Served, *look: Any) -> None:
         self.served = served
-        self.context = browser.new_context(**({"viewport": WIDE} | options))
-        self.page = self.context.new_page()
-        self.complaints = list[str]()
-        self.requests = list[Any]()
-        self.page.on("console", lambda line: self.complaints.append(f"{line.type}: {line.text}"))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", lambda request: self.requests.append(request))
         served.client.post("/api/budget")
-        self.page.goto(str(served.client.base_url))
+        super().__init__(browser, str(served.client.base_url), *look)
         self.wait()
 
     def wait(self) -> None:
@@ -84,17 +68,14 @@ class Visit:
 
 
 @pytest.fixture
-def visit(browser: Any, served: Served) -> Iterator[Visit]:
+def visit(browser: Any, served: Served) -> Iterator[PlayVisit]:
     """The page as it opens; at the end nothing was complained of, and nobody else was asked."""
-    visit = Visit(browser, served)
+    visit = PlayVisit(browser, served)
     yield visit
-    assert visit.complaints == []
-    hosts = {urlsplit(r.url).netloc for r in visit.requests if not r.url.startswith("data:")}
-    assert hosts == {served.client.base_url.netloc.decode()}
-    visit.context.close()
+    visit.close()
 
 
-def test_a_drawn_digit_is_looked_at(visit: Visit) -> None:
+def test_a_drawn_digit_is_looked_at(visit: PlayVisit) -> None:
     """A vertical stroke: the numbers that stand there are the server's, of the pixels drawn."""
     visit.page.click("#clear")
     visit.wait()
@@ -119,7 +100,7 @@ def test_a_drawn_digit_is_looked_at(visit: Visit) -> None:
     assert "of class 1" in visit.page.locator("#image-name").inner_text()
 
 
-def test_every_slider_moves_its_numbers(visit: Visit) -> None:
+def test_every_slider_moves_its_numbers(visit: PlayVisit) -> None:
     """Noise takes bits away, messages bring them back, epsilon is what an answer costs."""
     first = [visit.bits(0), visit.bits(1)]
     assert first[0] > first[1]
@@ -145,7 +126,7 @@ def test_every_slider_moves_its_numbers(visit: Visit) -> None:
     api.expect(visit.page.locator(".budget-note").first).to_contain_text("100")
 
 
-def test_all_of_it_works_by_keyboard(visit: Visit) -> None:
+def test_all_of_it_works_by_keyboard(visit: PlayVisit) -> None:
     """From the top of the page with Tab: draw, pick, move each slider, ask."""
     visit.tab_to("pad")
     visit.press("ArrowDown", " ", "ArrowRight", " ", "ArrowLeft", "Delete")
@@ -181,7 +162,7 @@ def test_all_of_it_works_by_keyboard(visit: Visit) -> None:
     assert "98" in visit.read("budget-note")
 
 
-def test_a_screen_reader_is_told(visit: Visit) -> None:
+def test_a_screen_reader_is_told(visit: PlayVisit) -> None:
     """Each control has a name, each picture a description; what changed is said, in words."""
     unnamed = visit.page.locator(
         "xpath=//*[self::canvas or @role='img'][not(@aria-label) and not(@aria-labelledby) and "
@@ -196,7 +177,7 @@ def test_a_screen_reader_is_told(visit: Visit) -> None:
     assert visit.page.locator("#factor").get_attribute("aria-valuetext") == "as trained"
 
 
-def test_a_picture_is_uploaded_or_refused_in_words(visit: Visit) -> None:
+def test_a_picture_is_uploaded_or_refused_in_words(visit: PlayVisit) -> None:
     """The refusal stands on the page and is an alert; the next image takes it away."""
     file = {"name": "grey.png", "mimeType": "image/png", "buffer": picture("L", (8, 8))}
     visit.page.set_input_files("#upload", file)
@@ -214,10 +195,9 @@ def test_a_picture_is_uploaded_or_refused_in_words(visit: Visit) -> None:
 @pytest.mark.parametrize("width", [320, 400, 1280])
 def test_all_text_is_seen(browser: Any, served: Served, scheme: str, width: int) -> None:
     """Enough contrast, by day and by night; and nothing beside a narrow page."""
-    visit = Visit(browser, served, viewport={"width": width, "height": 800}, color_scheme=scheme)
+    visit = PlayVisit(browser, served, width, scheme)
     visit.page.click("summary")
     visit.page.click("#ask")
     visit.page.wait_for_selector(".column:first-child .private:not(.stale)")
-    assert visit.page.evaluate(FAINT_TEXT) == []
-    assert visit.page.evaluate("document.documentElement.scrollWidth") == width
+    visit.expect_legible(width)
     visit.context.close()

@@ -12,10 +12,8 @@ import pytest
 import torch
 
 import fedcel
-from fedcel.leakage import SmashedData, find_law
 from sims.commands.main import main
 from sims.play import FACTORS, MESSAGE_COUNTS
-from sims.play.noise_levels import NoiseLevel
 from tests.sims.play.conftest import Served
 
 BLANK = torch.zeros(1, 8, 8).tolist()
@@ -46,25 +44,6 @@ def test_undefended_encoders_come_first_and_look_as_in_the_report(served: Served
     assert 1.0 in state["factors"] and state["messages"][0] == 1 and len(state["gallery"]) == 12
 
 
-@pytest.mark.parametrize("factor", [1.0, FACTORS[3]])
-def test_bits_are_those_of_measure_leakage(served: Served, factor: float) -> None:
-    """Image by image, to the Monte Carlo error that both state."""
-    for place, column in enumerate(served.playground.columns):
-        x, y = column.candidates
-        sigma = factor * column.net.cut.sigma
-        whole = fedcel.measure_leakage(column.net.encoder, x, y, noise=sigma, draws=300)
-        assert whole.beyond is not None
-        for test in (0, 7, 33, 79):
-            bits = served.look(test=test, factor=factor)["columns"][place]["bits"]
-            # 300 draws of an image here, 256 there
-            allowed = 2 * bits["information-half-width"] + 0.01
-            assert abs(bits["information"] - float(whole.information[test])) < allowed
-            allowed = 2 * bits["beyond-half-width"] + 0.01
-            assert abs(bits["beyond-label"] - float(whole.beyond[test])) < allowed
-            alike = int((y == y[test]).sum())
-            assert bits["beyond-cap"] == pytest.approx(np.log2(alike))
-
-
 def test_bits_of_an_image_of_ones_own_are_those_among_one_more(served: Served) -> None:
     """Drawn pixels, said to be a 3."""
     drawn = torch.zeros(1, 8, 8)
@@ -88,29 +67,6 @@ def test_bits_of_an_image_of_ones_own_are_those_among_one_more(served: Served) -
         allowed = 2 * bits["beyond-half-width"] + 0.01
         assert abs(bits["beyond-label"] - float(whole.beyond[-1])) < allowed
     assert reply["columns"][0]["guesses"][0]["is-right"]
-
-
-def test_the_posterior_is_bayes_rule(served: Served) -> None:
-    """It sums to 1, is the library's of the message shown, and several messages multiply."""
-    for column in served.playground.columns:
-        x = column.candidates.x
-        law = find_law(SmashedData(column.net), x)
-        for messages in (1, 4):
-            level = NoiseLevel(1.0, messages)
-            sent = column.send(x[5], 5, level, seed=2)
-            assert sent.messages.shape == (messages, 64)
-            posterior = column.posterior(sent, level, is_own=False)
-            assert float(posterior.sum()) == pytest.approx(1, abs=1e-12)
-            expected = law(sent.messages).double().sum(0).softmax(0)
-            torch.testing.assert_close(posterior, expected)
-    guesses = served.look(test=5, seed=2)["columns"][0]["guesses"]
-    chances = [guess["probability"] for guess in guesses]
-    assert len(guesses) == 5 and chances == sorted(chances, reverse=True) and sum(chances) <= 1
-    right = served.look(test=5, factor=8)["columns"][1]
-    assert right["right"]["place"] > 1 and right["right"]["probability"] > 0
-    assert right["right"]["probability"] <= right["guesses"][0]["probability"]
-    own = column.posterior(column.send(x[5], len(x), level, seed=0), level, is_own=True)
-    assert len(own) == len(x) + 1 and float(own[5]) == pytest.approx(float(own[-1]))
 
 
 def test_bits_follow_the_sliders(served: Served) -> None:

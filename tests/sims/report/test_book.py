@@ -1,7 +1,6 @@
 """Missing and damaged files are named, with the remedy; whole ones are read as written."""
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -59,14 +58,6 @@ def test_a_run_attacked_with_two_budgets(make_bench: Make) -> None:
     assert (summary.worst_attacks, summary.measure(MSE).mean) == (["decoder"], pytest.approx(0.02))
 
 
-def test_what_failed_is_read(make_bench: Make) -> None:
-    """Nothing where no cell did."""
-    folder = make_bench()
-    assert read_book(folder).failed == ()
-    (folder / "failed.json").write_text('[{"cell": "b-0", "reason": "it ran away"}]')
-    assert [(f.cell, f.reason) for f in read_book(folder).failed] == [("b-0", "it ran away")]
-
-
 def test_damaged_rows_are_named(make_bench: Make) -> None:
     folder = make_bench()
     row = json.loads((folder / "bench.json").read_text())[0]
@@ -120,37 +111,6 @@ def test_an_attack_that_failed_is_named_where_the_worst_is(make_bench: Make) -> 
     first, *others = summarise_book(read_book(folder))
     assert first.name_worst() == f"{first.worst_attacks[0]} / rmle failed"
     assert not any("failed" in summary.name_worst() for summary in others)
-
-
-def test_run_without_attacks(make_bench: Make) -> None:
-    """A run that nobody attacked is still a run."""
-    run = make_bench() / "runs" / "0-0"
-    shutil.rmtree(run / "attacks")
-    book = read_book(run)
-    assert book.rows[0].attacks == ()
-    assert book.runs[""].images == {}
-
-
-@pytest.mark.parametrize("key", ["accuracy", "bits-beyond-label", "candidates"])
-def test_result_lacks_a_key(make_bench: Make, key: str) -> None:
-    """What every run has measured must be there, by name."""
-    path = make_bench() / "runs" / "0-0" / "result.json"
-    found = json.loads(path.read_text())
-    del found[key]
-    path.write_text(json.dumps(found))
-    with pytest.raises(RunError, match=rf"0-0/result\.json is damaged: {key}: Field required"):
-        read_book(path.parent)
-
-
-@pytest.mark.parametrize(
-    "name", ["settings.toml", "events.jsonl", "result.json", "attacks/all.json"]
-)
-def test_not_text(make_bench: Make, name: str) -> None:
-    """Bytes that are not UTF-8 are damage of the file named."""
-    run = make_bench() / "runs" / "0-0"
-    (run / name).write_bytes(b"\xff\xfe")
-    with pytest.raises(RunError, match=rf"0-0/{name} .*utf-8"):
-        read_book(run)
 
 
 def test_no_folder(tmp_path: Path) -> None:

@@ -61,17 +61,6 @@ def test_what_was_done_to_the_images_is_said_once(outcome: Callable[..., RunResu
     assert text.count(words) == 1
 
 
-def test_limits_name_what_failed() -> None:
-    """Each cell and why; nothing where all went well."""
-    cells = [
-        FailedCell(cell="b-0", reason="it ran away"),
-        FailedCell(cell="c-1", reason="no client"),
-    ]
-    text = " ".join(limits_of([NONE], cells))
-    assert "figure: b-0 (it ran away); c-1 (no client)." in text
-    assert "Failed" not in " ".join(limits_of([NONE]))
-
-
 def test_limits_name_the_attacks_nobody_ran(outcome: Callable[..., RunResult]) -> None:
     """A skipped one was not run, one averaged over repeats was; nothing where all were."""
     ran = [AttackRow(attack=name) for name in ("optimal", "decoder*16", "own.attack:Mine")]

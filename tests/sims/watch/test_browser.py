@@ -7,13 +7,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
 from clients.service_messages import LOOPBACK_HOSTS
 from sims.watch import Following, create_app
-from tests.sims.browsing import FAINT_TEXT, NEEDS_CHROMIUM, open_browser
+from tests.sims.browsing import NEEDS_CHROMIUM, Visit
 from tests.sims.served_page import serve_app
 from tests.sims.watch.conftest import REASONS, copy_run, write_into
 
@@ -46,39 +45,6 @@ QUICK = {
     "data.test": 80,
     "data.validation": 60,
 }
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """A Chromium without a window."""
-    with open_browser() as chromium:
-        yield chromium
-
-
-class Visit:
-    """A page, what it complained of, and whom it asked."""
-
-    def __init__(self, browser: Any, url: str, width: int = 1280, scheme: str = "light") -> None:
-        viewport = {"width": width, "height": 900}
-        self.url = url
-        self.context = browser.new_context(viewport=viewport, color_scheme=scheme)
-        self.page = self.context.new_page()
-        self.complaints = list[str]()
-        self.requests = list[str]()
-        self.page.on("console", lambda line: self.complaints.append(f"{line.type}: {line.text}"))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.goto(url)
-
-    def text(self, selector: str) -> str:
-        return str(self.page.locator(selector).inner_text())
-
-    def close(self) -> None:
-        """See that nothing was complained of, and that nobody else was asked."""
-        assert self.complaints == []
-        hosts = {urlsplit(url).netloc for url in self.requests if not url.startswith("data:")}
-        assert hosts == {urlsplit(self.url).netloc}
-        self.context.close()
 
 
 @pytest.mark.long
@@ -163,8 +129,7 @@ def test_all_text_is_seen(browser: Any, watched: str, scheme: str, width: int) -
     visit = Visit(browser, watched, width, scheme)
     for summary in visit.page.locator("summary").all():
         summary.click()
-    assert visit.page.evaluate(FAINT_TEXT) == []
-    assert visit.page.evaluate("document.documentElement.scrollWidth") == width
+    visit.expect_legible(width)
     visit.close()
 
 

@@ -29,19 +29,6 @@ def test_a_charge_by_hand(ledger: Ledger) -> None:
     assert ledger.balance("ann") == Balance(3 * MICRO, MICRO, 2 * MICRO, 2.0**-12)
 
 
-def test_equals_of_one_group_get_one_answer(ledger: Ledger) -> None:
-    """Same message or same id: the first is paid; another message under its id is refused."""
-    group = [charge("a", "x"), charge("b", "x"), charge("a", "x"), charge("a", "y")]
-    assert pay(ledger, group) == [
-        fresh("a", 2 * MICRO),
-        repeated("a", 2 * MICRO),
-        repeated("a", 2 * MICRO),
-        Refusal("replayed", 2 * MICRO),
-    ]
-    assert [row.entry.kind for row in ledger.rows()] == ["grant", "charge"]
-    assert ledger.verify() == []
-
-
 def test_other_clients_and_versions_pay_for_the_same_message(ledger: Ledger) -> None:
     """Answers are remembered for one client and one model version."""
     ledger.grant("bob", MICRO)
@@ -81,19 +68,6 @@ def test_a_charge_without_an_answer_is_paid_again(ledger: Ledger) -> None:
     assert pay(ledger, [charge("a")]) == [fresh("a", MICRO)]
     assert pay(ledger, [charge("a"), charge("b", "a")]) == [repeated("a", MICRO)] * 2
     assert ledger.verify() == []
-
-
-def test_the_budget_ends_exactly(ledger: Ledger) -> None:
-    """3 epsilon pay for three in one group, not a micro-epsilon more; answers stay free."""
-    replies = pay(ledger, [charge(str(k)) for k in range(4)])
-    assert replies[3] == Refusal("budget", 0)
-    assert [reply.remaining for reply in replies] == [2 * MICRO, MICRO, 0, 0]
-    assert pay(ledger, [charge("0"), charge("4", epsilon=1)]) == [
-        repeated("0", 0),
-        Refusal("budget", 0),
-    ]
-    ledger.grant("ann", 1)
-    assert pay(ledger, [charge("4", epsilon=1)]) == [fresh("4", 0)]
 
 
 def test_a_model_version_has_a_budget_over_all_clients(ledger: Ledger) -> None:
