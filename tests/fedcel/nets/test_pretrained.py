@@ -1,7 +1,9 @@
 """Pretrained nets: BatchNorm folded away, parameters kept."""
 
+import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from fedcel.seeding import make_generator
 from fedcel.settings import NetSettings
 from tests.fedcel.seeded import seeded
 
+WEIGHTS = Path("weights.pt")
 IMAGES = torch.rand(2, 3, 64, 64, generator=seeded(4))
 
 
@@ -58,6 +61,17 @@ def backbone(shape: tuple[int, ...], classes: int, net: NetSettings) -> tuple[nn
     return Backbone(net.features), nn.Linear(net.features, classes)
 
 
+def resnet(shape: tuple[int, ...], classes: int, net: ImportedNet) -> tuple[nn.Module, nn.Module]:
+    """Return a ResNet with weights of a file and an adapter of our own, and the head."""
+    trunk = resnet18()
+    trunk.load_state_dict(torch.load(WEIGHTS, weights_only=True))
+    adapter = nn.Linear(trunk.fc.in_features, net.features)
+    trunk.fc = nn.Identity()
+    folded = fold_batch_norms(trunk, torch.rand(4, *shape))
+    encoder = nn.Sequential(folded, adapter, nn.Sigmoid())
+    return encoder, nn.Linear(net.features, classes)
+
+
 def test_a_folded_net_answers_as_before() -> None:
     """ResNet-18 with residual branches, and linear layers: same logits, no BatchNorm left."""
     x = IMAGES
@@ -84,6 +98,20 @@ def test_a_split_net_keeps_pretrained_parameters() -> None:
     was = bare[0].weight.clone()
     initialise_parameters(keep_parameters(bare), make_generator(0, "net"))
     assert torch.equal(bare[0].weight, was)
+
+
+def test_a_trunk_of_a_file_is_kept_and_what_follows_it_is_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the page on own parts has it: two seeds differ in the adapter alone."""
+    weights = tmp_path / "resnet.pt"
+    torch.save(trained(resnet18()).state_dict(), weights)
+    monkeypatch.setattr(sys.modules[__name__], "WEIGHTS", weights)
+    net = ImportedNet(name=f"{__name__}:resnet", features=16)
+    one, two = (build_net(net, (3, 64, 64), 4, make_generator(seed, "net")) for seed in (0, 1))
+    drawn = two.encoder.state_dict()
+    changed = {k for k, v in one.encoder.state_dict().items() if not torch.equal(v, drawn[k])}
+    assert changed == {"1.weight", "1.bias"}
 
 
 def frozen(features: int) -> nn.Module:
