@@ -63,7 +63,6 @@ def build_client_parts(settings: Settings) -> ClientParts:
         images=lru_cache(maxsize=256)(partial(select_client_images, settings)),
         workspace=cache(partial(build_workspace_net, settings)),
         nets=partial(build_client_nets, settings),
-        terms=partial(build_terms, settings),
         schedule=build_schedule(settings),
         update=settings.update,
         seed=settings.seed,
@@ -91,7 +90,7 @@ def build_server_parts(settings: Settings, classes: int | None = None) -> Server
 
 
 def build_schedule(settings: Settings) -> RoundSchedule:
-    """Build the schedules of step size, priors, temperature and weights."""
+    """Build the schedules of step size, priors, temperature and losses."""
     return RoundSchedule(
         rounds=settings.rounds,
         local=settings.local,
@@ -99,9 +98,7 @@ def build_schedule(settings: Settings) -> RoundSchedule:
         chain=settings.chain,
         temperature=settings.temperature,
         gain=settings.strategy.gain,
-        find_gamma=settings.cel.find_gamma,
-        cel_weight=0.0 if settings.cel.kind == "none" else settings.cel.weight,
-        defence_weight=settings.defence.used_strength,
+        terms=partial(build_terms, settings),
     )
 
 
@@ -178,7 +175,7 @@ def select_client_images(settings: Settings, client: int) -> Images:
 
 @lru_cache(maxsize=4)
 def build_terms(settings: Settings, threshold: float | None = None) -> tuple[WeightedTerm, ...]:
-    """Build the conditional entropy loss and the defence, where there are such, with weight 0.
+    """Build the conditional entropy loss and the defence, where there are such.
 
     `threshold` takes the place of `cel.threshold`, whatever loss reads it.
 
@@ -207,6 +204,8 @@ def bind_terms(
         term = WeightedTerm(
             name="cel",
             term=loss,
+            weight=options.weight,
+            gamma=options.find_gamma,
             rule=options.gradient_rule,
             refresh_every=options.refresh_epochs,
             title=f"cel.kind {options.kind!r}",
@@ -228,6 +227,8 @@ def bind_terms(
         term = WeightedTerm(
             name="defence",
             term=defence,
+            weight=settings.defence.used_strength,
+            gamma=lambda *clock: options.find_gamma(*clock[:3]),  # no goal of the loss limits it
             purpose="defence",
             title=f"defence.name {name!r}",
             remedy=advise(name, "defence.strength"),

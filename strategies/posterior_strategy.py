@@ -31,6 +31,7 @@ from fedcel.federation import (
     summarise_metrics,
 )
 from fedcel.nets import to_arrays, to_vector
+from fedcel.posterior import NO_PLAN
 from fedcel.run_parts import build_server_parts
 from fedcel.settings import Settings
 from strategies.flower_log import log
@@ -87,7 +88,7 @@ class PosteriorStrategy(FedAvg):
         self.registry = NodeRegistry({}, {}, state.has_node_data)
         self.request: RoundRequest | None = None
         self.rejected: list[Rejection] = []
-        self.report = RoundReport([], [], {}, 0)
+        self.report = RoundReport([], [], {}, NO_PLAN)
         self.parts = build_server_parts(settings)  # classes are as the ServerApp's config says
         self._sent: list[tuple[Metadata, int]] = []
         self._patience = min(ANSWER_SECONDS, settings.strategy.timeout)  # seconds, for queries
@@ -127,7 +128,7 @@ class PosteriorStrategy(FedAvg):
             The next global model, one array a layer.
         """
         mean = to_vector(delta.to_numpy_ndarrays())
-        plan = self._current_request().plan(self.parts.schedule)
+        plan = self._current_request().plan
         frozen = self.cut if plan.is_encoder_frozen else 0
         self.state = advance_model(self.parts, self.state, mean, frozen=frozen)
         return ArrayRecord(to_arrays(self.state.model, self.shapes))
@@ -151,8 +152,8 @@ class PosteriorStrategy(FedAvg):
             Rejection(k, "no node holds it any more") for k in request.weights if k not in nodes
         ]
         records = {record_names.ARRAYS: arrays}
-        if request.plan(self.parts.schedule).control == "fresh":
-            number = {record_names.ROUND: request.round_number}
+        if request.plan.control == "fresh":
+            number = {record_names.ROUND: request.plan.number}
             content = RecordDict(
                 {**records, record_names.CONFIG: ConfigRecord({**config, **number})}
             )
@@ -275,7 +276,7 @@ class PosteriorStrategy(FedAvg):
         self.rejected += rejected
         if not valid:
             reasons = [(r.client, r.reason) for r in self.rejected]
-            number = request.round_number
+            number = request.plan.number
             raise RoundError(f"no client gave a gradient in round {number}: {reasons}")
         return {k: read_gradient(records) for k, records in valid.items()}
 
@@ -352,9 +353,9 @@ class PosteriorStrategy(FedAvg):
     def _expected_reply(self, request: RoundRequest, partition: int) -> Expectation:
         """Return the requirements of a valid reply of a partition."""
         examples = self.registry.examples.get(partition, 0)
-        plan = request.plan(self.parts.schedule, examples)
+        plan = self.parts.schedule.plan_client(request.plan, examples)
         return Expectation(
-            number=request.round_number,
+            number=request.plan.number,
             partition=partition,
             shapes=self.shapes,
             model=self.state.model,
@@ -368,12 +369,12 @@ class PosteriorStrategy(FedAvg):
 def _describe_request(request: RoundRequest, client: int) -> dict[str, float]:
     """Return the numbers that one client of a round is sent."""
     numbers = {
-        record_names.ROUND: request.round_number,
+        record_names.ROUND: request.plan.number,
         record_names.WEIGHT: request.weights[client],
-        record_names.TOTAL: request.total_examples,
-        record_names.THRESHOLD: request.threshold,
+        record_names.TOTAL: request.plan.total_examples,
+        record_names.THRESHOLD: request.plan.threshold,
         record_names.STATE_ROUND: request.state_rounds.get(client),
-        record_names.GAMMA: request.gamma,
+        record_names.GAMMA: request.plan.gamma,
     }
     return {name: number for name, number in numbers.items() if number is not None}
 

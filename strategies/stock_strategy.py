@@ -14,6 +14,7 @@ from flwr.serverapp.strategy import Strategy
 from fedcel.errors import RoundError, SettingsError
 from fedcel.federation import Rejection, RoundReport, ServerState, record_names
 from fedcel.nets import to_arrays
+from fedcel.posterior import NO_PLAN
 from fedcel.run_parts import build_server_parts
 from fedcel.settings import Settings
 from strategies.flower_log import log
@@ -71,7 +72,7 @@ class StockStrategy(Strategy):
     ) -> None:
         self.strategy, self.settings, self.state, self.shapes = strategy, settings, state, shapes
         self.registry = NodeRegistry({}, {})
-        self.report = RoundReport([], [], {}, 0)
+        self.report = RoundReport([], [], {}, NO_PLAN)
         self.unrepeatable: str | None = None
         """Reason why the same seed may give another model; None where none is known."""
         self._sent: list[tuple[Metadata, int]] = []
@@ -112,7 +113,7 @@ class StockStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Make the next model by the strategy, and report who is in it."""
         replies = sorted(replies, key=self._find_sender)
-        self._record_replies(replies)
+        self._record_replies(server_round, replies)
         if not self.report.clients:
             rejected = self.report.rejected
             first = rejected[0].reason if rejected else "no reply came in time"
@@ -175,7 +176,7 @@ class StockStrategy(Strategy):
     def _find_sender(self, reply: Message) -> int:
         return find_sender(reply, self.registry.partitions, self._sent)
 
-    def _record_replies(self, replies: list[Message]) -> None:
+    def _record_replies(self, number: int, replies: list[Message]) -> None:
         """Report who trained and who did not; take out of replies what no strategy averages."""
         trained, rejected, lost_states = [], list[Rejection](), []
         for reply in replies:
@@ -194,8 +195,9 @@ class StockStrategy(Strategy):
         replied = {*trained, *(rejection.client for rejection in rejected)}
         silent = {client for _, client in self._sent} - replied
         rejected += [Rejection(client, "no reply") for client in sorted(silent)]
-        examples = sum(self.registry.examples.values())
-        self.report = RoundReport(trained, rejected, {}, examples, lost_states=lost_states)
+        schedule = build_server_parts(self.settings).schedule
+        plan = schedule.plan(number, sum(self.registry.examples.values()))
+        self.report = RoundReport(trained, rejected, {}, plan, lost_states=lost_states)
 
     def _keep_model(self, reason: str) -> None:
         """Report a round of which the strategy made no model, where `strategy.least-share` is 0."""

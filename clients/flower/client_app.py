@@ -20,7 +20,7 @@ from clients.flower import training_guard
 from clients.flower.posterior_client import ContextMemory, PosteriorClient
 from fedcel.data import NodeDataSettings
 from fedcel.errors import FailedError, SettingsError, describe_unforeseen, shorten_text
-from fedcel.federation import RoundRequest, compute_client_gradient, digest_code, record_names
+from fedcel.federation import compute_client_gradient, digest_code, record_names
 from fedcel.nets import to_vector
 from fedcel.run_parts import build_client_parts, build_workspace_net, select_client_images
 from fedcel.runs import ClientMemory, ClientStateFolder, partition_folder
@@ -146,10 +146,8 @@ def make_client_app(
         refuse_without_noise(run_settings)
         guard(run_settings, message, context)
         number = int(read_config(message)[record_names.ROUND])
-        request = RoundRequest(number, to_vector(read_model(message)), 0, {})
-        gradient = compute_client_gradient(
-            build_client_parts(run_settings), request, read_partition(context)
-        )
+        parts, model = build_client_parts(run_settings), to_vector(read_model(message))
+        gradient = compute_client_gradient(parts, number, model, read_partition(context))
         if training_guard.LIMIT_KEY in context.node_config:
             training_guard.add_model(context)
         return pack_reply(message, {record_names.GRADIENT: [gradient.numpy()]})

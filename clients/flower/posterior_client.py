@@ -98,16 +98,15 @@ class PosteriorClient(NumPyClient):
         examples = len(self.parts.images(self.client).y)
         number = int(config[record_names.ROUND])
         start = self._load_state(number, config)
-        request = RoundRequest(
+        plan = self.parts.schedule.plan(
             number,
-            to_vector(parameters),
-            int(config.get(record_names.TOTAL, examples)),
-            {self.client: float(config.get(record_names.WEIGHT, 1.0))},  # stock ones send neither
-            proximal=_read_float(config, record_names.PROXIMAL) or 0.0,
+            int(config.get(record_names.TOTAL, examples)),  # stock strategies send no numbers
             threshold=_read_float(config, record_names.THRESHOLD),
             gamma=_read_float(config, record_names.GAMMA),
-            gradient=self.gradient,
+            proximal=_read_float(config, record_names.PROXIMAL) or 0.0,
         )
+        weights = {self.client: float(config.get(record_names.WEIGHT, 1.0))}
+        request = RoundRequest(plan, to_vector(parameters), weights, gradient=self.gradient)
         trainer = RoundTrainer(self.parts, request, read_state=lambda client: start.state)
         (update,) = trainer.train()
         upload = update.model if self.settings.strategy.upload == "weights" else update.delta

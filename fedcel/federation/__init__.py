@@ -18,7 +18,6 @@ from fedcel.federation.round_trainer import RoundRequest as RoundRequest
 from fedcel.federation.round_trainer import RoundTrainer as RoundTrainer
 from fedcel.federation.round_trainer import compute_client_gradient as compute_client_gradient
 from fedcel.federation.round_trainer import protect_update as protect_update
-from fedcel.federation.round_trainer import weigh_terms as weigh_terms
 from fedcel.federation.server_round import CLIENT_DRIFT as CLIENT_DRIFT
 from fedcel.federation.server_round import HEAVIEST as HEAVIEST
 from fedcel.federation.server_round import KEPT_SHARE as KEPT_SHARE

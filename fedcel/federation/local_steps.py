@@ -31,9 +31,7 @@ from fedcel.named_tensors import State
 from fedcel.nets import CPU, FlatNet
 from fedcel.posterior import (
     LangevinContext,
-    LocalSettings,
     RoundPlan,
-    StackedSampler,
     StepNoise,
     build_sampler,
     langevin_step,
@@ -88,26 +86,21 @@ def train_clients(
     nets: FlatNet,
     received: Float[Tensor, " P"],
     clients: Sequence[ClientRound],
-    *,
     plan: RoundPlan,
-    local: LocalSettings,
-    terms: Sequence[WeightedTerm] = (),
 ) -> list[ClientUpdate]:
     """Take a round's Langevin steps from the received model, of K clients at once.
 
-    The loss is the net's potential, by default mean cross-entropy, plus the terms; priors pull
-    towards the received model and 0. Steps run on the nets' device; random draws, statistics and
-    results are on the CPU. The updates depend on the arguments only, and a client's not on K, up
-    to the order of sums.
+    The loss is the net's potential, by default mean cross-entropy, plus the plan's terms; priors
+    pull towards the received model and 0. Steps run on the nets' device; random draws, statistics
+    and results are on the CPU. The updates depend on the arguments only, and a client's not on K,
+    up to the order of sums.
 
     Args:
         nets: K copies of the net, a workspace that is overwritten.
         received: The model that the round starts from, (P,).
-        clients: What each client brings; their batches are of one size, they take as many steps,
-            and all or none of them have a state of a term.
-        plan: Step size, priors, clip and what moves.
-        local: Steps, batch size, sampler, augmentation.
-        terms: What is added to the potential.
+        clients: What each client brings; their batches are of one size, and all or none of them
+            have a state of a term.
+        plan: The round, of clients that take as many steps.
 
     Returns:
         Each client's update, in their order. Of several clients one that diverged is not finite.
@@ -119,17 +112,14 @@ def train_clients(
     References:
         Welling and Teh, ICML 2011, eq. 4.
     """
-    if nets.count > 1 and (reason := name_obstacle(terms)):
+    if nets.count > 1 and (reason := name_obstacle(plan.terms)):
         raise StackingError(reason)
-    counts = sorted({local.count_steps(len(client.images.y)) for client in clients})
-    if len(counts) > 1:
-        raise StackingError(f"clients take {counts} steps; train those with as many at once")
-    take_steps = partial(_take_steps, nets, received, clients, plan=plan, local=local, terms=terms)
-    states, measures = take_steps()
+    states, measures = _take_steps(nets, received, clients, plan)
     models, start_model = nets.vectors.detach().to(CPU, copy=True), received.cpu()
-    if terms and len(clients) == 1 and not models.isfinite().all():
+    if plan.terms and len(clients) == 1 and not models.isfinite().all():
         # The same steps again, which raises where a term failed.
-        take_steps(watch=partial(refuse_undefined_terms, terms))
+        watch = partial(refuse_undefined_terms, plan.terms)
+        _take_steps(nets, received, clients, plan, watch=watch)
     return [
         ClientUpdate(model - start_model, model, state, metrics)
         for model, state, metrics in zip(models, states, measures, strict=True)
@@ -140,46 +130,38 @@ def _take_steps(
     nets: FlatNet,
     received: Float[Tensor, " P"],
     clients: Sequence[ClientRound],
-    *,
     plan: RoundPlan,
-    local: LocalSettings,
-    terms: Sequence[WeightedTerm],
+    *,
     watch: Callable[[States, Batch], None] | None = None,
 ) -> tuple[list[State], list[dict[str, float]]]:
     """Take a round's steps; return what each client keeps, and its metrics.
 
     `watch` is called with the terms' states and the batch before each step.
     """
-    device, is_encoder_frozen = nets.vectors.device, plan.is_encoder_frozen
+    device, terms = nets.vectors.device, plan.terms
     nets.load(received.to(device))
-    step_count = local.count_steps(len(clients[0].images.y))
     streams, stored = [client.streams for client in clients], [client.state for client in clients]
     features = FeatureReading(nets, [client.images for client in clients])
-    context = _start_chains(nets, clients, plan, build_sampler(local))
-    steps_per_epoch, steps = draw_steps(
-        nets, clients, features, local=local, is_encoder_frozen=is_encoder_frozen
-    )
+    chains = _start_chains(nets, clients, plan)
+    steps_per_epoch, steps = draw_steps(nets, clients, features, plan)
     states = start_terms(terms, stored, features.read, streams, device=device)
-    state = StepState(states, context.sampler.start(nets.vectors[:, context.moving], plan))
+    state = StepState(states, chains.sampler.start(nets.vectors[:, chains.moving], plan))
+    refresh = partial(
+        refresh_terms,
+        terms,
+        read_features=features.read,
+        streams=streams,
+        epochs=steps_per_epoch,
+        device=device,
+    )
     measures = []
     for step, inputs in enumerate(steps):
-        refreshed = refresh_terms(
-            terms,
-            state.terms,
-            features.read,
-            streams,
-            step=step,
-            epochs=steps_per_epoch,
-            device=device,
-        )
-        state = state._replace(terms=refreshed)
-        batch = pass_cut(nets, inputs, is_encoder_frozen=is_encoder_frozen)
+        state = state._replace(terms=refresh(state.terms, step=step))
+        batch = pass_cut(nets, inputs, is_encoder_frozen=plan.is_encoder_frozen)
         if watch is not None:
             watch(state.terms, batch)
-        is_last = step == step_count - 1
-        state, measured = client_step(
-            nets, state, batch, terms=terms, context=context, measure=is_last
-        )
+        is_last = step == plan.steps - 1
+        state, measured = client_step(nets, state, batch, chains, measure=is_last)
         measures.append(measured)
     return part_states(terms, state.terms, stored), summarise_measures(measures)
 
@@ -203,9 +185,8 @@ def client_step(
     nets: FlatNet,
     state: StepState,
     batch: Batch,
+    chains: LangevinContext,
     *,
-    terms: Sequence[WeightedTerm],
-    context: LangevinContext,
     measure: bool = False,
 ) -> tuple[StepState, dict[str, Float[Tensor, " K"]]]:
     """Move K clients' nets in place by one step: potential, terms, gradient, sampler.
@@ -214,61 +195,69 @@ def client_step(
         nets: Hold the parameters, which move.
         state: State after the last step.
         batch: A batch of each client, encoded by the nets.
-        terms: What is added to the potential.
-        context: What the round's Langevin steps share.
+        chains: The round's plan, and what its Langevin steps share.
         measure: Whether to compute the terms' metrics.
 
     Returns:
         The next state, and measurements.
     """
+    terms = chains.plan.terms
     potential = nets.potential(batch.smashed, batch.y)
-    if batch.z.requires_grad and any(weighted.rule.clip == "task" for weighted in terms):
-        (task,) = torch.autograd.grad(potential.sum(), batch.z, retain_graph=True)
-        scale = batch.noise_scale
-        batch = batch._replace(task_gradient=task if scale is None else task * scale.detach())
-    values = [weighted.loss(state.terms[weighted.name], batch, measure) for weighted in terms]
-    joint, separate = potential, []
-    for weighted, value in zip(terms, values, strict=True):
-        if weighted.rule.momentum is not None:
-            separate.append((weighted, value.loss))
-        else:
-            joint = joint + value.loss
-    nets.backward(joint, retain_graph=bool(separate))
-    means = add_separate_gradients(nets, separate, state.means)
-    sampler, measures = langevin_step(nets, context, state.sampler)
+    means, metrics = fill_gradients(nets, batch, potential, state, terms=terms, measure=measure)
+    sampler, measures = langevin_step(nets, chains, state.sampler)
     after = {w.name: w.term.update(state.terms[w.name]) for w in terms}
-    metrics = {name: number for value in values for name, number in value.metrics.items()}
     return StepState(after, sampler, means), metrics | measures | {"loss": potential.detach()}
 
 
-def add_separate_gradients(
+def fill_gradients(
     nets: FlatNet,
-    separate: Sequence[tuple[WeightedTerm, Float[Tensor, " K"]]],
-    means: Mapping[str, Float[Tensor, "K E"]],
-) -> dict[str, Float[Tensor, "K E"]]:
-    """Add the gradients of terms with a pass of their own, or their running means, to the encoder.
+    batch: Batch,
+    potential: Float[Tensor, " K"],
+    state: StepState,
+    *,
+    terms: Sequence[WeightedTerm],
+    measure: bool,
+) -> tuple[dict[str, Float[Tensor, "K E"]], dict[str, Float[Tensor, " K"]]]:
+    """Fill the nets' gradients with those of the potential and the terms, each by its rule.
 
-    `nets` hold the gradient of everything else. Returns the next running means, which start with
-    the round's first step.
+    One backward pass takes the potential and the terms without momentum. Then comes a pass for each
+    other term, whose gradient, or the running mean of it, is added to the encoder's.
+
+    Returns:
+        The next running means, which start with the round's first step, and the terms' metrics.
     """
-    after = {}
+    task = None
+    if batch.z.requires_grad and any(weighted.rule.clip == "task" for weighted in terms):
+        (task,) = torch.autograd.grad(potential.sum(), batch.z, retain_graph=True)
+        task = task if batch.noise_scale is None else task * batch.noise_scale.detach()
+    joint, separate = potential, []
+    metrics: dict[str, Float[Tensor, " K"]] = {}
+    for weighted in terms:
+        loss, measures = weighted.loss(state.terms[weighted.name], batch, measure, task)
+        metrics |= measures
+        if weighted.rule.momentum is None:
+            joint = joint + loss
+        else:
+            separate.append((weighted, loss))
+    nets.backward(joint, retain_graph=bool(separate))
+    means = {}
     for position, (weighted, loss) in enumerate(separate):
-        joint = nets.gradients.clone()
-        gradient = torch.zeros_like(joint[:, : nets.cut])
+        total = nets.gradients.clone()
+        encoder_part = torch.zeros_like(total[:, : nets.cut])
         if loss.requires_grad:
             nets.backward(loss, retain_graph=position + 1 < len(separate))
-            gradient = nets.gradients[:, : nets.cut].clone()
+            encoder_part = nets.gradients[:, : nets.cut].clone()
         if momentum := weighted.rule.momentum:
-            if weighted.name in means:
-                gradient = torch.lerp(gradient, means[weighted.name], momentum)
-            after[weighted.name] = gradient
-        nets.gradients.copy_(joint)
-        nets.gradients[:, : nets.cut].add_(gradient)
-    return after
+            if weighted.name in state.means:
+                encoder_part = torch.lerp(encoder_part, state.means[weighted.name], momentum)
+            means[weighted.name] = encoder_part
+        nets.gradients.copy_(total)
+        nets.gradients[:, : nets.cut].add_(encoder_part)
+    return means, metrics
 
 
 def _start_chains(
-    nets: FlatNet, clients: Sequence[ClientRound], plan: RoundPlan, sampler: StackedSampler
+    nets: FlatNet, clients: Sequence[ClientRound], plan: RoundPlan
 ) -> LangevinContext:
     """Gather what the Langevin steps of a round share, of the parameters that move."""
     moving = moving_parameters(nets, plan.is_encoder_frozen)
@@ -284,7 +273,7 @@ def _start_chains(
             [client.streams("langevin") for client in clients],
             torch.empty_like(received, device=CPU),
         ),
-        sampler=sampler,
+        sampler=build_sampler(plan.local),
     )
 
 

@@ -14,7 +14,7 @@ from fedcel.data import Images
 from fedcel.errors import DivergedError, FailedError, StackingError, describe_unforeseen
 from fedcel.federation.local_steps import ClientUpdate, compute_full_gradient, train_clients
 from fedcel.federation.step_inputs import ClientRound, count_batch_images
-from fedcel.losses import Streams, WeightedTerm, select_state
+from fedcel.losses import Streams, select_state
 from fedcel.named_tensors import State
 from fedcel.nets import FlatNet
 from fedcel.posterior import RoundPlan, RoundSchedule, list_trained_parameters
@@ -29,40 +29,22 @@ _BATCHES_AHEAD = 8
 
 @show_shapes
 class RoundRequest(NamedTuple):
-    """Request of a round, from the server to its clients; None where the settings do not use it.
+    """Request of a round, from the server to its clients.
 
     Attributes:
-        round_number: Counted from 1.
+        plan: The round.
         model: The global parameters (P,).
-        total_examples: N, the training images of all clients.
         weights: w_k of every client that takes part, by partition, ascending.
         state_rounds: The round whose state each client starts from, 0: none; None, or lacking: not
             known.
-        proximal: Pull towards the model besides the prior's, as of FedProx.
-        threshold: Replaces `cel.threshold`.
-        gamma: Upper limit of gamma, besides the ramp.
         gradient: Mean gradient (P,) of the clients at this model, of a control variate.
     """
 
-    round_number: int
+    plan: RoundPlan
     model: Float[Tensor, " P"]
-    total_examples: int
     weights: Mapping[int, float]
     state_rounds: Mapping[int, int | None] = {}
-    proximal: float = 0.0
-    threshold: float | None = None
-    gamma: float | None = None
     gradient: Float[Tensor, " P"] | None = None
-
-    def plan(self, schedule: RoundSchedule, examples: int | None = None) -> RoundPlan:
-        """Compute the constants of the round, of a client with so many images."""
-        return schedule.plan(
-            self.round_number,
-            self.total_examples,
-            examples=examples,
-            gamma=self.gamma,
-            proximal=self.proximal,
-        )
 
 
 class ClientParts(NamedTuple):
@@ -72,8 +54,7 @@ class ClientParts(NamedTuple):
         images: The training images of a client, by partition.
         workspace: This process's net, on the processor; its memory is shared.
         nets: Copies of the net for so many clients at once, where they are trained.
-        terms: Losses besides the task's by the threshold that the server sends, with weight 0.
-        schedule: Constants of each round.
+        schedule: Makes the plan of each round.
         update: Clip and noise of updates.
         seed: The run's.
         blame: Names a part of the user's own in what it raises.
@@ -82,7 +63,6 @@ class ClientParts(NamedTuple):
     images: Callable[[int], Images]
     workspace: Callable[[], FlatNet]
     nets: Callable[[int], FlatNet]
-    terms: Callable[[float | None], Sequence[WeightedTerm]]
     schedule: RoundSchedule
     update: UpdateSettings
     seed: int
@@ -110,7 +90,7 @@ class RoundTrainer:
         report_obstacle: Callable[[str], None] = lambda reason: None,
         gradients: Mapping[int, Float[Tensor, " P"]] = {},
     ) -> None:
-        """Plan the round.
+        """Prepare to train.
 
         Args:
             parts: Images, nets, losses and schedules.
@@ -125,8 +105,6 @@ class RoundTrainer:
             FedcelError: The settings are wrong.
         """
         self.parts, self.request, self.at_once = parts, request, at_once
-        self.plan = request.plan(parts.schedule)
-        self.terms = weigh_terms(parts.terms(request.threshold), self.plan)
         self._trained = list_trained_parameters(parts.workspace().net)
         self._read_state, self._report_obstacle = read_state, report_obstacle
         self._gradients = gradients
@@ -148,62 +126,59 @@ class RoundTrainer:
             for client in window:
                 yield updates.pop(client)
 
-    def plan_client(self, client: int) -> RoundPlan:
-        """Compute the constants of a client's round, which `local.epochs` makes differ in steps."""
-        return self.request.plan(self.parts.schedule, len(self.parts.images(client).y))
-
-    def prepare_client(self, client: int, state: State | None) -> ClientRound:
+    def prepare_client(self, client: int, state: State | None, plan: RoundPlan) -> ClientRound:
         """Gather what a client's local steps take.
 
         The control variate is the clients' mean gradient less the client's own, both at the
         received model (Karimireddy et al., ICML 2020, SCAFFOLD, eq. 3).
         """
         parts, request, variate = self.parts, self.request, None
-        if self.plan.control != "none" and request.gradient is not None:
+        if plan.control != "none" and request.gradient is not None:
             gradient = self._gradients.get(client)
             if gradient is None:
-                gradient = compute_client_gradient(parts, request, client)
+                gradient = compute_client_gradient(parts, plan.number, request.model, client)
             variate = request.gradient - gradient
-        streams = parts.streams(client, request.round_number)
-        noise = self.plan_client(client).noise(request.weights[client])
+        streams = parts.streams(client, plan.number)
+        noise = plan.noise(request.weights[client])
         return ClientRound(parts.images(client), streams, noise, state, variate)
 
     @usual_torch_state()
     def _train_window(self, window: Sequence[int]) -> dict[int, ClientUpdate]:
         states = {client: self._read_state(client) for client in window}
         updates: dict[int, ClientUpdate] = {}
-        for batch in self._group_clients(states):
+        for plan, clients in self._group_clients(states):
+            batch = {client: states[client] for client in clients}
             if len(batch) > 1 and self.at_once > 1:
-                updates |= self._train_together(batch, states)
-            missing = [client for client in batch if client not in updates]
-            updates |= {client: self._train_alone(client, states[client]) for client in missing}
+                updates |= self._train_together(plan, batch)
+            for client, state in batch.items():
+                if client not in updates:
+                    updates[client] = self._train_alone(plan, client, state)
         return updates
 
-    def _group_clients(self, states: Mapping[int, State | None]) -> Iterator[list[int]]:
-        """Yield clients with equally large batches and as many steps, all or none with a state."""
-        if self.at_once == 1:
-            yield from ([client] for client in states)
-            return
-        groups: dict[tuple[object, ...], list[int]] = {}
+    def _group_clients(
+        self, states: Mapping[int, State | None]
+    ) -> Iterator[tuple[RoundPlan, list[int]]]:
+        """Yield clients with one plan and equally large batches, all or none with a state."""
+        groups: dict[tuple[object, ...], tuple[RoundPlan, list[int]]] = {}
         for client, state in states.items():
-            size = count_batch_images(
-                self.parts.images(client).y,
-                self.parts.schedule.local,
-                is_encoder_frozen=self.plan.is_encoder_frozen,
-            )
-            has_states = [select_state(state, term.name) is not None for term in self.terms]
-            key = (size, self.plan_client(client).steps, *has_states)
-            groups.setdefault(key, []).append(client)
-        for group in groups.values():
+            y = self.parts.images(client).y
+            plan = self.parts.schedule.plan_client(self.request.plan, len(y))
+            if self.at_once == 1:
+                yield plan, [client]
+                continue
+            has_states = [select_state(state, term.name) is not None for term in plan.terms]
+            key = (count_batch_images(y, plan.local), plan.steps, *has_states)
+            groups.setdefault(key, (plan, []))[1].append(client)
+        for plan, group in groups.values():
             for piece in torch.tensor(group).tensor_split(-(-len(group) // self.at_once)):
-                yield piece.tolist()
+                yield plan, piece.tolist()
 
     def _train_together(
-        self, clients: Sequence[int], states: Mapping[int, State | None]
+        self, plan: RoundPlan, states: Mapping[int, State | None]
     ) -> dict[int, ClientUpdate]:
         """Train several at once; return the updates of those that can be, and are finite."""
         try:
-            updates = self._train({client: states[client] for client in clients})
+            updates = self._train(plan, states)
         except DivergedError:  # a client's own error is raised once it is trained alone
             return {}
         except Exception as error:  # of one client perhaps, which then raises it alone
@@ -217,9 +192,9 @@ class RoundTrainer:
             if update.model.isfinite().all()
         }
 
-    def _train_alone(self, client: int, state: State | None) -> ClientUpdate:
+    def _train_alone(self, plan: RoundPlan, client: int, state: State | None) -> ClientUpdate:
         def train_one() -> ClientUpdate:
-            return self._train({client: state})[client]
+            return self._train(plan, {client: state})[client]
 
         if self.parts.update.noise:
             return self._protect(train_or_zero(train_one, self.request.model, state))
@@ -227,17 +202,16 @@ class RoundTrainer:
             with self.parts.blame():
                 return self._protect(train_one())
         except FailedError as error:
-            where = f"round {self.request.round_number}, client {client}"
-            raise type(error)(f"{where}: {error}") from error
+            raise type(error)(f"round {plan.number}, client {client}: {error}") from error
 
-    def _train(self, states: Mapping[int, State | None]) -> dict[int, ClientUpdate]:
+    def _train(
+        self, plan: RoundPlan, states: Mapping[int, State | None]
+    ) -> dict[int, ClientUpdate]:
         updates = train_clients(
             self.parts.nets(len(states)),
             self.request.model,
-            [self.prepare_client(client, state) for client, state in states.items()],
-            plan=self.plan_client(next(iter(states))),
-            local=self.parts.schedule.local,
-            terms=self.terms,
+            [self.prepare_client(client, state, plan) for client, state in states.items()],
+            plan,
         )
         return dict(zip(states, updates, strict=True))
 
@@ -245,31 +219,16 @@ class RoundTrainer:
         return protect_update(self.parts.update, update, self.request.model, trained=self._trained)
 
 
-def weigh_terms(terms: Sequence[WeightedTerm], plan: RoundPlan) -> list[WeightedTerm]:
-    """Leave the terms that act in a round, with their weights: none on a frozen encoder.
-
-    Args:
-        terms: Those of the settings.
-        plan: The round's constants.
-
-    Returns:
-        The terms that act.
-    """
-    if plan.is_encoder_frozen:
-        return []
-    weighted = [term._replace(weight=plan.weights[term.name]) for term in terms]
-    return [term for term in weighted if term.weight > 0]
-
-
 @usual_torch_state()
 def compute_client_gradient(
-    parts: ClientParts, request: RoundRequest, client: int
+    parts: ClientParts, number: int, model: Float[Tensor, " P"], client: int
 ) -> Float[Tensor, " P"]:
     """Compute the mean gradient of a client's images at the received model.
 
     Args:
         parts: Images, nets and schedules.
-        request: The round and its model.
+        number: The round.
+        model: The received model (P,).
         client: Its partition, from 0.
 
     Returns:
@@ -277,10 +236,10 @@ def compute_client_gradient(
     """
     return compute_full_gradient(
         parts.workspace(),
-        request.model,
+        model,
         parts.images(client),
-        streams=parts.streams(client, request.round_number),
-        is_encoder_frozen=parts.schedule.freezes_encoder(request.round_number),
+        streams=parts.streams(client, number),
+        is_encoder_frozen=parts.schedule.freezes_encoder(number),
     )
 
 

@@ -25,7 +25,7 @@ from fedcel.federation.round_trainer import RoundRequest
 from fedcel.federation.server_state import ServerState
 from fedcel.losses import MetricRange
 from fedcel.losses.cel import GoalControl
-from fedcel.posterior import RoundSchedule
+from fedcel.posterior import RoundPlan, RoundSchedule
 
 HEAVIEST = "heaviest-update"
 """Metric: the largest weight of a round's mean over the root of the sum of all weights' squares."""
@@ -40,7 +40,7 @@ class ServerParts(NamedTuple):
     """Parts that the server of a run computes its rounds with, on any engine.
 
     Attributes:
-        schedule: Constants of each round.
+        schedule: Makes the plan of each round.
         select: Draws the clients of a round.
         combine: Makes one delta of the clients' and their weights.
         momentum: beta of the sliding average of deltas.
@@ -78,7 +78,7 @@ class RoundReport(NamedTuple):
     clients: list[int]
     rejected: list[Rejection]
     metrics: dict[str, float]
-    total_examples: int
+    plan: RoundPlan
     unused_metrics: Sequence[Rejection] = ()
     """Clients whose update is used and some of whose metrics are not, and why."""
     spread: float | None = None
@@ -127,7 +127,7 @@ def play_round(
         model is scored.
     """
     request = begin_round(parts, state, examples)
-    if request.plan(parts.schedule).control == "fresh":
+    if request.plan.control == "fresh":
         request = add_mean_gradient(request, dict(trainer.compute_gradients(request)))
     return finish_round(parts, state, request, trainer.train(request), cut=cut)
 
@@ -135,7 +135,7 @@ def play_round(
 def begin_round(
     parts: ServerParts, state: ServerState, examples: Mapping[int, int]
 ) -> RoundRequest:
-    """Select the clients of the coming round, weigh them, and gather what is sent to them.
+    """Select and weigh the clients of the coming round, and plan it.
 
     Args:
         parts: Schedules and rules.
@@ -143,19 +143,14 @@ def begin_round(
         examples: Partition -> N_k of all clients of the run.
 
     Returns:
-        The clients, their weights and what is sent to them.
+        The plan, the clients and their weights, and what is sent to them.
     """
     number = state.round + 1
     weights = weigh_clients(examples, parts.select(number))
-    return RoundRequest(
-        number,
-        state.model,
-        sum(examples.values()),
-        weights,
-        {client: state.find_state_round(client) for client in weights},
-        threshold=state.threshold,
-        gamma=state.gamma,
-    )
+    total = sum(examples.values())
+    plan = parts.schedule.plan(number, total, threshold=state.threshold, gamma=state.gamma)
+    state_rounds = {client: state.find_state_round(client) for client in weights}
+    return RoundRequest(plan, state.model, weights, state_rounds)
 
 
 def finish_round(
@@ -189,7 +184,7 @@ def finish_round(
     Raises:
         RoundError: There is no update, or too few for a robust rule.
     """
-    plan = request.plan(parts.schedule)
+    plan = request.plan
     used = list(request.weights if used is None else used)
     if not used:
         raise RoundError(
@@ -243,7 +238,7 @@ def make_report(
         clients=list(used),
         rejected=list(rejected),
         metrics=metrics,
-        total_examples=request.total_examples,
+        plan=request.plan,
         unused_metrics=[Rejection(used[k], reason) for k, reason in summary.left_out.items()],
         spread=summary.spread,
         kept_share=kept_share,
@@ -286,7 +281,7 @@ def advance_model(
 
 
 def follow_goal(
-    parts: ServerParts, state: ServerState, measured: Mapping[str, float], total_examples: int
+    parts: ServerParts, state: ServerState, measured: Mapping[str, float], plan: RoundPlan
 ) -> ServerState:
     """Move an adaptive threshold or gamma after a round in which the loss acted.
 
@@ -297,18 +292,14 @@ def follow_goal(
         state: The server's state after the round.
         measured: The clients' `spread`, if they report it, and the new model's scores on validation
             images.
-        total_examples: N, the training images of all clients.
+        plan: The round.
 
     Returns:
         The state that the next round begins with.
     """
-    if state.control is None:
+    if state.control is None or "cel" not in plan.weights or plan.clock.is_sampling:
         return state
-    schedule, number = parts.schedule, state.round
-    plan = schedule.plan(number, total_examples, gamma=state.gamma)
-    if not plan.weights["cel"] or schedule.clock(number).is_sampling:
-        return state
-    return state._replace(control=parts.move_control(state.control, measured, number))
+    return state._replace(control=parts.move_control(state.control, measured, plan.number))
 
 
 def measure_kept_share(report: RoundReport) -> float:

@@ -14,7 +14,7 @@ from fedcel.losses import Batch, Streams
 from fedcel.losses.cel import StackedFeatures
 from fedcel.named_tensors import State
 from fedcel.nets import CPU, Cut, FlatNet, whiten_features
-from fedcel.posterior import LocalSettings
+from fedcel.posterior import LocalSettings, RoundPlan
 from fedcel.short_repr import show_shapes
 
 _MIN_MEMBERS = 2  # members without which a class has no spread
@@ -150,27 +150,23 @@ def draw_steps(
     nets: FlatNet,
     clients: Sequence[ClientRound],
     features: FeatureReading,
-    *,
-    local: LocalSettings,
-    is_encoder_frozen: bool,
+    plan: RoundPlan,
 ) -> tuple[list[int], Iterator[StepDraws]]:
     """Draw batches and noise at the cut of all steps of a round, from each client's own streams.
 
-    Balanced batches would change the sampled posterior, so they stop once the encoder is frozen.
     Returns each client's steps per epoch, and the inputs of each step.
     """
     device, cut = nets.vectors.device, nets.net.cut
     inputs = [client.images.x.to(device) for client in clients]
-    if is_encoder_frozen:
-        local = local.model_copy(update={"balance": False, "augment": "none"})
+    if plan.is_encoder_frozen:
         inputs = features.encode_clients()
     labels, batches = [], []
     for client, x in zip(clients, inputs, strict=True):
         y = client.images.y
-        rows = draw_batches(y.cpu(), local, client.streams("batch"))
+        rows = draw_batches(y.cpu(), plan.local, client.streams("batch"))
         labels.append(y[rows.to(y.device)].to(device))
         augment = client.streams("augment")
-        batches.append(_gather_batches(x, rows.to(device), local.augment, augment))
+        batches.append(_gather_batches(x, rows.to(device), plan.local.augment, augment))
     steps, size = labels[0].shape
     cut_streams = [client.streams("cut") for client in clients]
     cut_draws = draw_cut(cut, (steps, size, nets.net.features), cut_streams, device)
@@ -266,12 +262,10 @@ def draw_batches(
     return torch.cat(parts, 1)
 
 
-def count_batch_images(
-    y: Int[Tensor, " N"], local: LocalSettings, *, is_encoder_frozen: bool = False
-) -> int:
-    """Compute how many images a client's batch holds; balanced until the encoder is frozen."""
+def count_batch_images(y: Int[Tensor, " N"], local: LocalSettings) -> int:
+    """Compute how many images a client's batch holds."""
     size = min(local.batch_size, len(y))
-    if not local.balance or is_encoder_frozen:
+    if not local.balance:
         return size
     classes = len(torch.unique(y))
     return classes * max(_MIN_MEMBERS, size // classes)

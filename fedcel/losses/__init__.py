@@ -12,6 +12,7 @@ from fedcel.losses.protocol import Batch as Batch
 from fedcel.losses.protocol import ClientLoss as ClientLoss
 from fedcel.losses.protocol import MetricRange as MetricRange
 from fedcel.losses.protocol import MetricScale as MetricScale
+from fedcel.losses.terms import Gamma as Gamma
 from fedcel.losses.terms import GradientRule as GradientRule
 from fedcel.losses.terms import LossTerm as LossTerm
 from fedcel.losses.terms import States as States

@@ -123,8 +123,6 @@ class Batch(NamedTuple):
         y: Labels (K, B).
         noise_scale: Standard deviation of each value's noise in units of the cut's sigma
             (K, B, D); None: all are 1.
-        task_gradient: Gradient of the potential at the whitened features (K, B, D), where a term
-            is held to it.
     """
 
     x: Float[Tensor, "..."]
@@ -132,7 +130,6 @@ class Batch(NamedTuple):
     smashed: Float[Tensor, "*k B D"]
     y: Int[Tensor, "*k B"]
     noise_scale: Float[Tensor, "*k B D"] | None = None
-    task_gradient: Float[Tensor, "*k B D"] | None = None
 
     @classmethod
     def of_features(cls, z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"]) -> "Batch":

@@ -94,14 +94,22 @@ JOINT = GradientRule()
 """Unbounded, along with the cross-entropy."""
 
 
+Gamma = Callable[[int, int, float, float | None], float]
+"""Share of a term's weight that acts in a round.
+
+By the round, from 1, the rounds of the run, the step size as a share of the first, and the largest
+share that the server allows, None where it sets none.
+"""
+
+
 class WeightedTerm(NamedTuple):
-    """A term, how much it counts in a round, and how its gradient reaches the parameters."""
+    """A term, how much it counts, and how its gradient reaches the parameters."""
 
     name: str
     """Prefix of its tensors in a client's state."""
     term: LossTerm
     weight: float = 0.0
-    """Of the round; see `RoundPlan.weights`."""
+    """lambda; in the plan of a round, lambda gamma."""
     rule: GradientRule = JOINT
     refresh_every: int = 0
     """Local epochs from one refresh of its statistics to the next; 0: at a round's start."""
@@ -111,6 +119,15 @@ class WeightedTerm(NamedTuple):
     """Name in errors."""
     remedy: str = "lower the learning rate"
     """Advice where it is not finite."""
+    gamma: Gamma = lambda number, rounds, rate_share, limit: 1.0
+    """Schedule of the weight."""
+
+    def weigh(
+        self, number: int, rounds: int, rate_share: float, limit: float | None = None
+    ) -> "WeightedTerm":
+        """Return the term with its weight in a round; see `Gamma`."""
+        weight = self.weight * self.gamma(number, rounds, rate_share, limit)
+        return self._replace(weight=weight)
 
     def refresh(
         self,
@@ -123,8 +140,18 @@ class WeightedTerm(NamedTuple):
         generators = [stream(self.purpose.format(step=step)) for stream in streams]
         return self.term.refresh(state, read_features, generators)
 
-    def loss(self, state: State, batch: Batch, measure: bool) -> Term:
-        """Compute the weighted loss (K,) of a batch, and metrics if they are to be measured."""
+    def loss(
+        self,
+        state: State,
+        batch: Batch,
+        measure: bool,
+        task: Float[Tensor, "K B D"] | None = None,
+    ) -> Term:
+        """Compute the weighted loss (K,) of a batch, and metrics if they are to be measured.
+
+        Its gradient at the features is bounded as `rule` says; `task` is the potential's gradient
+        at the whitened features, where the rule needs it.
+        """
         if self.rule.clip is None:
             loss, metrics = self.term.loss(state, batch, measure)
             return Term(self.weight * loss, metrics)
@@ -139,7 +166,7 @@ class WeightedTerm(NamedTuple):
             torch.autograd.backward(self.weight * loss, torch.ones_like(loss))
         if z.grad is None:  # no class carries a signal
             return Term(self.weight * loss.detach(), metrics)
-        gradient = self.rule.bound(z.grad, batch.task_gradient)
+        gradient = self.rule.bound(z.grad, task)
         # The value of the loss, the bounded gradient: straight-through.
         pull = (whitened * gradient).sum((-2, -1))
         return Term(self.weight * loss.detach() + (pull - pull.detach()), metrics)

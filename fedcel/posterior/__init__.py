@@ -28,6 +28,7 @@ from fedcel.posterior.sampler import NoiseAdder as NoiseAdder
 from fedcel.posterior.sampler import Sampler as Sampler
 from fedcel.posterior.sampler_contract import SAMPLER_CHECKS as SAMPLER_CHECKS
 from fedcel.posterior.sampler_contract import SamplerCase as SamplerCase
+from fedcel.posterior.schedule import NO_PLAN as NO_PLAN
 from fedcel.posterior.schedule import SAMPLERS as SAMPLERS
 from fedcel.posterior.schedule import ChainSettings as ChainSettings
 from fedcel.posterior.schedule import Clock as Clock

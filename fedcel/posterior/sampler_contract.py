@@ -10,7 +10,7 @@ from torch import Tensor
 from fedcel.named_tensors import require_state
 from fedcel.plugins import require
 from fedcel.posterior.sampler import Sampler
-from fedcel.posterior.schedule import RoundPlan
+from fedcel.posterior.schedule import LocalSettings, RoundPlan
 from fedcel.seeding import make_twice
 
 _SIZE, _RATE, _NOISE = 8, 0.05, 0.01  # parameters that move; of a step
@@ -31,7 +31,9 @@ class SamplerCase(NamedTuple):
         self, noise: float, gradient: Float[Tensor, " M"]
     ) -> tuple[Float[Tensor, " M"], int]:
         """Return how far a round of a constant gradient moves, and how often noise was added."""
-        plan = RoundPlan(_RATE, 0.0, 0.0, noise**2, False, 1.0, steps=self.steps)
+        plan = RoundPlan(
+            _RATE, 0.0, 0.0, noise**2, False, 1.0, local=LocalSettings(steps=self.steps)
+        )
         stream = torch.Generator().manual_seed(1)
         sampler, w = self.build(), torch.linspace(-1, 1, _SIZE)
         before, calls = w.clone(), 0

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from fedcel.data import AUGMENTATIONS, check_augmentations
 from fedcel.errors import SettingsError
+from fedcel.losses import WeightedTerm
 from fedcel.options import Fraction, Kind, Off, Options, Positive, Words, part_name, part_words
 
 
@@ -276,7 +277,9 @@ class ChainSettings(Options):
 
 
 class RoundPlan(NamedTuple):
-    """Constants of a round, the same for all its clients but for the size of their noise.
+    """All that is decided about a round, for clients that take as many steps.
+
+    `RoundSchedule.plan` makes it, once a round; all that follows reads it.
 
     Attributes:
         rate: eta.
@@ -286,9 +289,14 @@ class RoundPlan(NamedTuple):
         is_encoder_frozen: Whether only the head moves.
         temperature: T.
         clip: Largest norm of a step's gradient.
-        steps: Steps of a client.
         control: Control variate of this round.
-        weights: Weight of each added loss, by its term's name.
+        clock: The round's place in the run.
+        total_examples: N, the training images of all clients.
+        local: Steps, batches, augmentation and sampler, as they are in this round.
+        terms: Losses that act, with their weights.
+        threshold: Takes the place of `cel.threshold`, where the server moves it.
+        gamma: Upper limit of the conditional entropy loss's gamma, where the server moves it.
+        proximal: The part of `pull` that is not the prior's, as of FedProx.
     """
 
     rate: float
@@ -298,9 +306,29 @@ class RoundPlan(NamedTuple):
     is_encoder_frozen: bool
     temperature: float
     clip: float | None = None
-    steps: int = 1
     control: str = "none"
-    weights: Mapping[str, float] = {}
+    clock: Clock = Clock(1, 1, 1)
+    total_examples: int = 1
+    local: LocalSettings = LocalSettings()
+    terms: tuple[WeightedTerm, ...] = ()
+    threshold: float | None = None
+    gamma: float | None = None
+    proximal: float = 0.0
+
+    @property
+    def number(self) -> int:
+        """The round, from 1."""
+        return self.clock.number
+
+    @property
+    def steps(self) -> int:
+        """Steps of a client."""
+        return self.local.steps
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Weight of each loss that acts, by its term's name."""
+        return {term.name: term.weight for term in self.terms}
 
     def noise(self, weight: float) -> float:
         """Compute the standard deviation of the noise per step of a client of weight w_k.
@@ -308,6 +336,10 @@ class RoundPlan(NamedTuple):
         Deltas are averaged by w_k, so each client adds 1/w_k times the variance.
         """
         return math.sqrt(self.noise_variance / weight)
+
+
+NO_PLAN = RoundPlan(0.0, 0.0, 0.0, 0.0, False, 0.0)
+"""Before a run's first round."""
 
 
 def temperature_ratio(rate: float, kappa: float, steps: int) -> float:
@@ -349,7 +381,7 @@ def noise_variance(
 
 
 class RoundSchedule(NamedTuple):
-    """Schedules of a run, from which the constants of each round follow.
+    """Schedules of a run, from which the plan of each round follows.
 
     Attributes:
         rounds: Rounds of the run.
@@ -358,9 +390,7 @@ class RoundSchedule(NamedTuple):
         chain: Burn-in, and what is sampled.
         temperature: T after burn-in.
         gain: Factor of the mean delta on the server.
-        find_gamma: Share of the added losses' weights in a round.
-        cel_weight: Weight of the conditional entropy loss where gamma is 1.
-        defence_weight: Weight of the defence's loss there.
+        terms: Losses besides the task's, by the threshold that the server sends.
     """
 
     rounds: int
@@ -369,9 +399,7 @@ class RoundSchedule(NamedTuple):
     chain: ChainSettings
     temperature: float
     gain: float = 1.0
-    find_gamma: Callable[[Clock, StepSize], float] = lambda clock, step_size: 1.0
-    cel_weight: float = 0.0
-    defence_weight: float = 0.0
+    terms: Callable[[float | None], Sequence[WeightedTerm]] = lambda threshold: ()
 
     def clock(self, number: int) -> Clock:
         """Make the clock of round `number`, from 1."""
@@ -390,17 +418,22 @@ class RoundSchedule(NamedTuple):
         number: int,
         total: int,
         *,
-        examples: int | None = None,
+        images: int | None = None,
+        threshold: float | None = None,
         gamma: float | None = None,
         proximal: float = 0.0,
     ) -> RoundPlan:
-        """Compute the constants of round `number`, from 1.
+        """Decide all of round `number`.
+
+        Once the encoder is frozen no added loss acts, nothing is augmented, and batches are not
+        balanced: they would change the sampled posterior.
 
         Args:
-            number: The round.
+            number: The round, from 1.
             total: N, the training images of all clients.
-            examples: N_k of the client that the plan is for, whose steps follow from it where they
+            images: N_k of the client that the plan is for, whose steps follow from it where they
                 are given in epochs; None: one batch.
+            threshold: Takes the place of `cel.threshold`.
             gamma: Upper limit of the conditional entropy loss's gamma, besides the ramp.
             proximal: Pull towards the received model besides the prior's, as of FedProx (Li et al.,
                 MLSys 2020, eq. 2).
@@ -408,30 +441,53 @@ class RoundSchedule(NamedTuple):
         Raises:
             SettingsError: Step size and priors together would make every step overshoot.
         """
-        clock = self.clock(number)
-        steps = self.local.count_steps(examples or self.local.batch_size)
-        eta = self.local.step_size(clock)
-        kappa, decay = self.prior.pull(eta, steps, total), self.prior.decay(total)
-        if eta * (kappa + decay + proximal) >= 1:
+        clock, is_encoder_frozen = self.clock(number), self.freezes_encoder(number)
+        steps = self.local.count_steps(images or self.local.batch_size)
+        changes: dict[str, object] = {"steps": steps, "epochs": 0.0}
+        if is_encoder_frozen:
+            changes |= {"balance": False, "augment": "none"}
+        rate = self.local.step_size(clock)
+        kappa, decay = self.prior.pull(rate, steps, total), self.prior.decay(total)
+        if rate * (kappa + decay + proximal) >= 1:
             raise SettingsError(
-                f"eta {eta:g} times prior.scale's {decay:.3g}, the received model's {kappa:.3g} "
+                f"eta {rate:g} times prior.scale's {decay:.3g}, the received model's {kappa:.3g} "
                 f"and FedProx's pull {proximal:g} is 1 or more: every step would "
                 "overshoot; lower local.rate, or raise prior.scale"
             )
         temperature = self.temperature * (1.0 if clock.is_sampling else self.chain.heat)
-        ramp = self.find_gamma(clock, self.local.step_size)
-        cel_ramp = ramp if gamma is None else min(gamma, ramp)
+        terms: list[WeightedTerm] = []
+        if not is_encoder_frozen:
+            share = rate / self.local.step_size.rate
+            terms = [t.weigh(number, self.rounds, share, gamma) for t in self.terms(threshold)]
         return RoundPlan(
-            rate=eta,
+            rate=rate,
             pull=kappa + proximal,
             decay=decay,
             noise_variance=noise_variance(
-                eta, temperature, total, kappa=kappa, steps=steps, gain=self.gain
+                rate, temperature, total, kappa=kappa, steps=steps, gain=self.gain
             ),
-            is_encoder_frozen=self.freezes_encoder(number),
+            is_encoder_frozen=is_encoder_frozen,
             temperature=temperature,
             clip=None if self.local.clip == "none" else self.local.clip,
-            steps=steps,
-            weights={"cel": self.cel_weight * cel_ramp, "defence": self.defence_weight * ramp},
             control=self.local.control if clock.is_sampling else "none",
+            clock=clock,
+            total_examples=total,
+            local=self.local.model_copy(update=changes),
+            terms=tuple(term for term in terms if term.weight > 0),
+            threshold=threshold,
+            gamma=gamma,
+            proximal=proximal,
+        )
+
+    def plan_client(self, plan: RoundPlan, images: int) -> RoundPlan:
+        """Decide the round of a client with so many images, whose steps may be its own."""
+        if self.local.count_steps(images or self.local.batch_size) == plan.steps:
+            return plan
+        return self.plan(
+            plan.number,
+            plan.total_examples,
+            images=images,
+            threshold=plan.threshold,
+            gamma=plan.gamma,
+            proximal=plan.proximal,
         )

@@ -13,7 +13,7 @@ from fedcel.federation import (
     measure_kept_share,
 )
 from fedcel.files import write_whole
-from fedcel.posterior import Diagnosis, RoundSchedule
+from fedcel.posterior import Diagnosis
 
 EVENTS = "events.jsonl"
 Event = dict[str, object]
@@ -70,7 +70,6 @@ def summarise_kept_shares(folder: Path) -> dict[str, int | float]:
 
 
 def describe_round(
-    schedule: RoundSchedule,
     state: ServerState,
     report: RoundReport,
     scores: Mapping[str, float],
@@ -83,7 +82,7 @@ def describe_round(
     `scores` are of the new model on validation images, `diagnosis` is of the chain, where there is
     one. DivergedError where a score is not finite, though the model is.
     """
-    plan = schedule.plan(state.round, report.total_examples, gamma=state.gamma)
+    plan = report.plan
     event: Event = {
         # First: what clients tell never replaces what the server measured.
         **{key: value for key, value in report.metrics.items() if key not in OF_THE_SERVER},
@@ -96,7 +95,7 @@ def describe_round(
         ],
         "rate": plan.rate,
         "temperature": plan.temperature,
-        "cel-weight": plan.weights["cel"],
+        "cel-weight": plan.weights.get("cel", 0.0),
         "pull": plan.rate * plan.pull,
         "seconds": seconds,
     }
@@ -116,6 +115,6 @@ def describe_round(
     if undefined:
         raise DivergedError(
             f"{', '.join(undefined)} are not finite after round {state.round}, though the model "
-            f"is; lower local.rate ({schedule.local.step_size.rate})"
+            f"is; lower local.rate ({plan.local.step_size.rate})"
         )
     return event

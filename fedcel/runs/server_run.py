@@ -115,7 +115,6 @@ class ServerRun:
             diagnosis = self._trace.add(number, scores.functionals)
         now = time.perf_counter()
         event = describe_round(
-            parts.schedule,
             state,
             report,
             scores.metrics,
@@ -132,7 +131,7 @@ class ServerRun:
         measured = dict(scores.metrics)
         if report.spread is not None:
             measured["spread"] = report.spread
-        self.state = follow_goal(parts, state, measured, report.total_examples)
+        self.state = follow_goal(parts, state, measured, report.plan)
         # Last of a round's files: what a resumed run goes on from is never ahead of the others.
         run_folder.write_state(self._folder, self.state)
         self._note_next_round()

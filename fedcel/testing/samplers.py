@@ -124,7 +124,7 @@ def run_chains(
         for k, weight in weights.items():
             streams = partial(make_generator, seed, round_number=number, client=k)
             client = ClientRound(images[k], streams, plan.noise(weight))
-            (update,) = train_clients(flat, state.model, [client], plan=plan, local=settings.local)
+            (update,) = train_clients(flat, state.model, [client], plan)
             deltas.append(update.delta)
         delta = weighted_sum(deltas, list(weights.values()))
         state = advance_model(server, state, delta)
@@ -161,11 +161,11 @@ def _check_frozen_encoder(name: str) -> None:
     """After burn-in the head moves alone, every parameter of it; all stays finite."""
     net, stream = Mlp(features=6, width=9), torch.Generator().manual_seed(1)
     flat = FlatNet(build_net(net, (1, 4, 4), 3, stream, cut=Cut(0.1)))
-    plan = RoundPlan(0.1, 0.0, 0.0, 0.05**2, True, 1.0, steps=3)
     images = Images(torch.rand(12, 1, 4, 4, generator=stream), torch.arange(12) % 3)
     local = LocalSettings(sampler=name, steps=3, batch_size=4)
+    plan = RoundPlan(0.1, 0.0, 0.0, 0.05**2, True, 1.0, local=local)
     client = ClientRound(images, partial(make_generator, 3), plan.noise(1.0))
-    (update,) = train_clients(flat, flat.vector.clone(), [client], plan=plan, local=local)
+    (update,) = train_clients(flat, flat.vector.clone(), [client], plan)
     require(not update.delta[: flat.cut].any(), "after burn-in the encoder must stand still")
     head = update.delta[flat.cut :]
     is_moved = bool(head.all() and head.isfinite().all())

@@ -14,11 +14,10 @@ from fedcel.data import Images
 from fedcel.errors import DataError
 from fedcel.federation import ClientRound, protect_update, train_clients
 from fedcel.leakage import FIRST_LAYER, UPDATE
-from fedcel.losses import WeightedTerm
 from fedcel.nets import FlatNet, SplitNet
 from fedcel.posterior import RoundPlan, list_trained_parameters
 from fedcel.seeding import make_generator as stream
-from fedcel.settings import LocalSettings, UpdateSettings
+from fedcel.settings import UpdateSettings
 
 CLIP_FACTORS = 33
 """Tried between the least that fits and 1, each the same multiple of the last."""
@@ -49,13 +48,12 @@ class Uploads:
     The attacker's best case: plain steps, whatever `local.sampler`, each on all images. He knows
     the model received, the number and size of the steps, the law of the noise at the cut and that
     of the Langevin noise, and what the model answers on average to images like these. He explains
-    an upload by cross-entropy and the priors only, even where `terms` act.
+    an upload by cross-entropy and the priors only, even where other losses act.
     """
 
     flat: FlatNet
     received: Float[Tensor, " P"]
     plan: RoundPlan
-    local: LocalSettings
     updates: UpdateSettings
     """Clip and noise of uploads."""
     book: Images
@@ -67,8 +65,6 @@ class Uploads:
     """Local steps behind an upload."""
     noise: float = 0.0
     """Standard deviation of a client's Langevin noise per step."""
-    terms: tuple[WeightedTerm, ...] = ()
-    """Loss terms of clients next to cross-entropy."""
     name: str = "update"
 
     @property
@@ -86,16 +82,16 @@ class Uploads:
 
         DataError for an image that has no label in the book.
         """
-        local = self.local.model_copy(
+        local = self.plan.local.model_copy(
             update={
                 "steps": self.steps,
-                "epochs": 0.0,
                 "batch_size": self.batch,
                 "balance": False,
                 "augment": "none",
                 "sampler": "langevin",
             }
         )
+        plan = self.plan._replace(local=local)
         labels = self.labels_of(images)
         rows = []
         trained = list_trained_parameters(self.flat.net)
@@ -103,12 +99,7 @@ class Uploads:
         for x, y in batches:
             seed = int(torch.randint(2**62, (), generator=generator))
             client = ClientRound(Images(x, y), partial(stream, seed), self.noise)
-            (update,) = train_clients(
-                *(self.flat, self.received, [client]),
-                plan=self.plan,
-                local=local,
-                terms=self.terms,
-            )
+            (update,) = train_clients(self.flat, self.received, [client], plan)
             update = protect_update(self.updates, update, self.received, trained=trained)
             rows.append(update.delta.expand(len(y), -1))
         return torch.cat(rows)

@@ -12,12 +12,11 @@ from clients import EvaluationClient
 from fedcel.attacks import hijack_encoder, set_trap_weights
 from fedcel.data import Images
 from fedcel.errors import SettingsError
-from fedcel.federation import weigh_terms
 from fedcel.leakage import LOG_PROB, Law, Observation, SmashedData
 from fedcel.nets import FlatNet, SplitNet, apply_noise, copy_module
 from fedcel.posterior import Prediction, build_device_net, noise_variance, predict
 from fedcel.privacy import KnownLaw, Laplace, Mechanism
-from fedcel.run_parts import build_schedule, build_terms, init_net
+from fedcel.run_parts import build_schedule, init_net
 from fedcel.runs import Run, posterior_samples
 from fedcel.seeding import make_generator as stream
 from fedcel.settings import AttackSettings, burn_in_rounds
@@ -198,15 +197,13 @@ def client_uploads(run: Run, attack_settings: AttackSettings) -> Uploads:
         flat.load(run.model)
     flat = manipulate_model(flat, run, attack_settings)
     received = flat.vector.clone()
-    terms = tuple(weigh_terms(build_terms(s), plan))
     attacker_x = (splits.auxiliary if len(splits.auxiliary.y) else book).x
     answers = predict(flat, [received], attacker_x, stream(s.seed, "expected")).probabilities
     return Uploads(
-        *(flat, received, plan, s.local, s.update, book, answers.mean(0)),
+        *(flat, received, plan, s.update, book, answers.mean(0)),
         batch=attack_settings.batch,
         steps=attack_settings.local_steps,
         noise=noise,
-        terms=terms,
     )
 
 

@@ -46,7 +46,8 @@ def time_round(settings: Settings, state: State | None) -> tuple[float, State | 
     total = sum(len(part.y) for part in parts)
     run_parts = build_client_parts(settings)
     flat = run_parts.workspace()
-    request = RoundRequest(number, flat.vector.clone(), total, {0: len(parts[0].y) / total})
+    plan = run_parts.schedule.plan(number, total)
+    request = RoundRequest(plan, flat.vector.clone(), {0: len(parts[0].y) / total})
     read_clock = time.process_time if fastest_device(flat.net) == CPU else time.perf_counter
     begin = read_clock()
     (update,) = RoundTrainer(run_parts, request, read_state=lambda client: state).train()

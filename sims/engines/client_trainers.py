@@ -42,7 +42,7 @@ class ClientStates:
             and (path := self._open(client).find_missing(request.state_rounds.get(client)))
         ]
         if missing:
-            raise missing_states_error(missing, request.round_number)
+            raise missing_states_error(missing, request.plan.number)
 
     def load_state(self, client: int, request: RoundRequest) -> StoredState:
         """Return the state that a client starts a round from; RunError where it is not there."""
@@ -50,7 +50,7 @@ class ClientStates:
         stored = self._states.get(client)
         if stored is not None and stored.round == expected:
             return stored
-        return self._open(client).require_state(request.round_number, expected)
+        return self._open(client).require_state(request.plan.number, expected)
 
     def keep_state(
         self,
@@ -96,14 +96,16 @@ class LocalTrainer:
         self._parts, self._states = parts, ClientStates(folder)
         self._report_obstacle, self.at_once = report_obstacle, at_once
         self._gradients: tuple[int, dict[int, torch.Tensor]] = 0, {}
-        if at_once > 1 and (reason := name_obstacle(parts.terms(None))):
+        if at_once > 1 and (reason := name_obstacle(parts.schedule.terms(None))):
             self._train_one_by_one(reason)
 
     def compute_gradients(self, request: RoundRequest) -> Iterator[tuple[int, torch.Tensor]]:
         """Yield each client and its mean gradient at the model; the round's training uses it."""
-        self._gradients = request.round_number, {}
+        self._gradients = request.plan.number, {}
         for client in request.weights:
-            gradient = compute_client_gradient(self._parts, request, client)
+            gradient = compute_client_gradient(
+                self._parts, request.plan.number, request.model, client
+            )
             self._gradients[1][client] = gradient
             yield client, gradient
 
@@ -124,9 +126,9 @@ class LocalTrainer:
             read_state=read_state,
             at_once=self.at_once,
             report_obstacle=self._train_one_by_one,
-            gradients=gradients if computed_in == request.round_number else {},
+            gradients=gradients if computed_in == request.plan.number else {},
         )
-        number, is_noisy = request.round_number, self._parts.update.noise > 0
+        number, is_noisy = request.plan.number, self._parts.update.noise > 0
         for client, update in zip(request.weights, trainer.train(), strict=True):
             yield self._states.keep_state(
                 client, number, update, starts.pop(client), is_noisy=is_noisy

@@ -148,12 +148,13 @@ def record_query_files() -> Counter[str]:
 
 
 def find_file(frame: FrameType) -> str | None:
-    """Return a frame's file below the root; None where it is none of the project's."""
+    """Return a frame's file below the root; None where it is none of the product's."""
     path = Path(frame.f_code.co_filename)
     if not path.is_relative_to(ROOT):
         return None
     name = path.relative_to(ROOT)
-    return name.as_posix() if name.parts[0] in PACKAGES else None
+    is_product = name.parts[0] in PACKAGES and name.parts[1] != "testing"
+    return name.as_posix() if is_product else None
 
 
 if __name__ == "__main__":

@@ -140,7 +140,7 @@ def client(settings: Settings) -> Callable[[], None]:
     flat = build_workspace_net(settings)
     parts, request = (
         build_client_parts(settings),
-        RoundRequest(70, flat.vector.clone(), 997, {0: 0.1}),
+        RoundRequest(build_schedule(settings).plan(70, 997), flat.vector.clone(), {0: 0.1}),
     )
     (first,) = RoundTrainer(parts, request).train()
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fedcel.data import Images
+from fedcel.data import Images, load_splits
 from fedcel.federation import (
     ClientRound,
     ClientUpdate,
@@ -16,7 +16,7 @@ from fedcel.losses import Streams
 from fedcel.losses.cel import State
 from fedcel.nets import FlatNet
 from fedcel.posterior import RoundPlan
-from fedcel.run_parts import build_client_parts
+from fedcel.run_parts import build_client_parts, init_net
 from fedcel.settings import Settings
 
 
@@ -29,11 +29,11 @@ def train_one(
     streams: Streams,
     state: State | None = None,
     control_variate: Tensor | None = None,
-    **options: Any,
+    **changes: Any,
 ) -> ClientUpdate:
-    """Train a client that holds everything; `options` are those of `train_clients`."""
+    """Train a client that holds everything by a plan with some `changes`."""
     client = ClientRound(images, streams, plan.noise(1.0), state, control_variate)
-    (update,) = train_clients(flat, received, [client], plan=plan, **options)
+    (update,) = train_clients(flat, received, [client], plan._replace(**changes))
     return update
 
 
@@ -41,10 +41,18 @@ def update_one(
     settings: Settings,
     client: int,
     weight: float,
-    request: RoundRequest,
+    *,
+    number: int,
+    total: int,
+    model: Tensor | None = None,
     state: State | None = None,
 ) -> ClientUpdate:
-    request = request._replace(weights={client: weight})
-    trainer = RoundTrainer(build_client_parts(settings), request, read_state=lambda client: state)
+    """Train a client in round `number`, from the first model where none is given."""
+    parts = build_client_parts(settings)
+    if model is None:
+        splits = load_splits(settings.data, settings.clients, settings.seed)
+        model = init_net(settings, splits).vector
+    request = RoundRequest(parts.schedule.plan(number, total), model, {client: weight})
+    trainer = RoundTrainer(parts, request, read_state=lambda client: state)
     (update,) = trainer.train()
     return update

@@ -253,9 +253,7 @@ def observe_uploads(
         flat.load(received)
         expected = received.new_zeros(flat.net.answer(flat.net.encode(images.x[:1])).shape[1])
         plan = build_schedule(settings).plan(number, len(images.y))
-        uploads = Uploads(
-            flat, received, plan, settings.local, settings.update, images, expected, batch=1
-        )
+        uploads = Uploads(flat, received, plan, settings.update, images, expected, batch=1)
         width = flat.net.features
         alone = uploads.update(
             images.x[:, None],

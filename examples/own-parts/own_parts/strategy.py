@@ -33,8 +33,7 @@ class Wary(PosteriorStrategy):
 
     def _adds_noise(self) -> bool:
         """Whether clients add Langevin noise in this round."""
-        plan = self.request.plan(self.parts.schedule) if self.request else None
-        return plan is not None and plan.noise_variance > 0
+        return self.request is not None and self.request.plan.noise_variance > 0
 
     def step(self, delta: ArrayRecord) -> ArrayRecord:
         """Turn the mean delta into the next model."""

@@ -23,7 +23,6 @@ from fedcel.losses.protocol import (
 from fedcel.losses.terms import GradientRule, LossTerm
 from fedcel.nets import whiten_features
 from fedcel.options import Kind, Off, Positive
-from fedcel.posterior import Clock, StepSize
 
 Pool = Literal["flatten", "mean"]
 """Treatment of features of more than one dimension before a loss."""
@@ -157,18 +156,22 @@ class CEL(Kind, LossTerm, table="cel"):
                 f"cel.goal is {self.goal:g}, must be a validation accuracy below 1; try 0.95"
             )
 
-    def find_gamma(self, clock: Clock, step_size: StepSize) -> float:
-        """Compute gamma_t of a round, the share of all losses' weights: 0 in warm-up.
+    def find_gamma(
+        self, number: int, rounds: int, rate_share: float, limit: float | None = None
+    ) -> float:
+        """Compute gamma of a round, the share of `weight` that acts: 0 in warm-up.
 
         Then by `schedule`. `ramp`: linear to the fraction `ramp` of the rounds, then constant;
-        `constant`: all of it at once; `rate`: in proportion to the step size; `target`: as `ramp`,
-        which the gamma that the server sends never exceeds.
+        `constant`: all of it at once; `rate`: in proportion to the step size, `rate_share` of the
+        first one; `target`: as `ramp`, which the `limit` that the server sends holds back.
         """
         if self.schedule in ("ramp", "target"):
-            return ramp_weight(clock.number, clock.rounds, warm_up=self.warm_up, ramp=self.ramp)
-        if clock.number <= self.warm_up:
-            return 0.0
-        return 1.0 if self.schedule == "constant" else step_size(clock) / step_size.rate
+            ramp = ramp_weight(number, rounds, warm_up=self.warm_up, ramp=self.ramp)
+        elif number <= self.warm_up:
+            ramp = 0.0
+        else:
+            ramp = 1.0 if self.schedule == "constant" else rate_share
+        return ramp if limit is None else min(limit, ramp)
 
     @property
     def gradient_rule(self) -> GradientRule:

@@ -10,7 +10,6 @@ from clients.flower.client_app import refuse_without_noise
 from fedcel.errors import FedcelError, SettingsError
 from fedcel.federation import (
     ClientUpdate,
-    RoundRequest,
 )
 from fedcel.federation.server_round import measure_heaviest
 from fedcel.files import read_json
@@ -47,7 +46,7 @@ STOCK: dict[str, object] = {
 def update(**change: object) -> ClientUpdate:
     """Return one client's first update."""
     s = parse_settings(QUIET | change)
-    return update_one(s, 0, 1.0, RoundRequest(1, build_workspace_net(s).vector.clone(), 1000, {}))
+    return update_one(s, 0, 1.0, number=1, total=1000)
 
 
 def test_the_update_is_clipped_and_noisy_and_says_nothing_else() -> None:
@@ -106,13 +105,13 @@ def test_a_failure_is_not_told() -> None:
     evil[: 2 * 64] = 3e38
     open_one = parse_settings(QUIET | {"cel.warm-up": 0, "update.noise": 0.0})
     with pytest.raises(FedcelError):
-        update_one(open_one, 0, 1.0, RoundRequest(2, evil, 1000, {}))
+        update_one(open_one, 0, 1.0, number=2, total=1000, model=evil)
     with pytest.warns(UserWarning, match="counts as 0"):
-        sent = update_one(s, 0, 1.0, RoundRequest(2, evil, 1000, {}))
+        sent = update_one(s, 0, 1.0, number=2, total=1000, model=evil)
     assert sent.metrics == sent.state == {}
     state = {"centres": torch.ones(2)}
     with pytest.warns(UserWarning, match="counts as 0"):
-        sent = update_one(s, 0, 1.0, RoundRequest(2, evil, 1000, {}), state=state)
+        sent = update_one(s, 0, 1.0, number=2, total=1000, model=evil, state=state)
     assert sent.state == state
     assert float(sent.delta.norm()) == pytest.approx(0.05 * sent.delta.numel() ** 0.5, rel=0.05)
 

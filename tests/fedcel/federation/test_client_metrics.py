@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 
 from fedcel.federation import declare_scores, summarise_metrics
 from fedcel.federation.client_metrics import HELD, LEAD
-from fedcel.federation.round_trainer import RoundRequest
 from fedcel.losses import MetricRange
 from fedcel.losses.cel import CEL, GoalControl, move_control
 from fedcel.metrics import calibration
 from fedcel.privacy import LabelledLogits, LaplaceAnswers, measure_utility
-from fedcel.run_parts import build_workspace_net, declare_metrics
+from fedcel.run_parts import declare_metrics
 from fedcel.settings import parse_settings
 from tests.fedcel.train_one import update_one
 
@@ -34,8 +33,7 @@ def test_what_built_in_losses_report_is_declared_and_in_range(kind: str, defence
     """A real client's round: every name is declared, every value possible."""
     raw = {"clients": 3, "local.steps": 2, "local.clip": 0.5, "cel.warm-up": 0, "cel.ramp": 0.0}
     settings = parse_settings({**raw, "cel.kind": kind, "defence.name": defence})
-    model = build_workspace_net(settings).vector.clone()
-    metrics = update_one(settings, 0, 0.5, RoundRequest(5, model, 600, {})).metrics
+    metrics = update_one(settings, 0, 0.5, number=5, total=600).metrics
     declared = declare_metrics(settings, 10)
     bases = {name for name, metric_range in declared.items() if metric_range.is_per_class}
     per_class = {f"{name}-{label}" for name in bases for label in range(10)}

@@ -5,7 +5,6 @@ import torch
 
 from fedcel.federation import (
     ClientUpdate,
-    RoundRequest,
     compute_client_gradient,
     protect_update,
 )
@@ -21,9 +20,7 @@ def test_a_small_client_gives_its_gradient_under_a_narrow_prior() -> None:
     flat = build_workspace_net(s)
     start = flat.vector.clone()
     parts = build_client_parts(s)
-    early, late = (
-        compute_client_gradient(parts, RoundRequest(number, start, 0, {}), 0) for number in (1, 10)
-    )
+    early, late = (compute_client_gradient(parts, number, start, 0) for number in (1, 10))
     assert early[: flat.cut].any()
     assert not late[: flat.cut].any()
     assert late[flat.cut :].any()
@@ -33,11 +30,11 @@ def test_an_update_depends_on_no_workspace() -> None:
     """Whatever an earlier use left in the net's parameters: same delta and state."""
     s = parse_settings({"cel.kind": "cluster", "cel.warm-up": 0, "local.steps": 3})
     flat = build_workspace_net(s)
-    inputs = RoundRequest(20, flat.vector.clone(), 1000, {})
-    first = update_one(s, 0, 0.1, inputs)
+    start = flat.vector.clone()
+    first = update_one(s, 0, 0.1, number=20, total=1000, model=start)
     flat.vector.fill_(torch.nan)
     flat.gradients.fill_(torch.nan)
-    second = update_one(s, 0, 0.1, inputs)
+    second = update_one(s, 0, 0.1, number=20, total=1000, model=start)
     assert torch.equal(first.delta, second.delta)
     assert first.state.keys() == second.state.keys()
     assert all(torch.equal(first.state[name], second.state[name]) for name in first.state)

@@ -6,13 +6,10 @@ from collections.abc import Mapping
 import pytest
 import torch
 
-from fedcel.errors import SettingsError, StackingError
-from fedcel.federation import ClientRound, RoundRequest, RoundTrainer, train_clients
+from fedcel.errors import SettingsError
 from fedcel.posterior import LocalSettings
 from fedcel.run_parts import (
-    build_client_parts,
     build_server_parts,
-    build_workspace_net,
     select_client_images,
 )
 from fedcel.settings import dump_settings, parse_settings
@@ -84,7 +81,7 @@ def test_each_client_has_the_plan_of_its_steps() -> None:
     """The prior takes back the same share of each round, and the noise makes up for it."""
     schedule = build_server_parts(parse_settings({"local.epochs": 2, "prior.pull": 0.2})).schedule
     for images, steps in ((32, 2), (320, 20)):
-        plan = schedule.plan(110, 1000, examples=images)
+        plan = schedule.plan(110, 1000, images=images)
         kept = 1 - plan.rate * plan.pull
         assert plan.steps == steps and kept**steps == pytest.approx(0.8)
         ratio = (1 + kept**steps) / (1 + kept)
@@ -94,13 +91,13 @@ def test_each_client_has_the_plan_of_its_steps() -> None:
 def test_an_update_is_that_of_as_many_steps() -> None:
     """To the bit, whatever the client's size."""
     settings = parse_settings({**BASE, **UNEVEN})
-    model = build_workspace_net(settings).vector.clone()
-    request = RoundRequest(1, model, 400, {})
     for client in (0, 3):
         images = len(select_client_images(settings, client).y)
         steps = math.ceil(1.5 * images / min(16, images))
         same = parse_settings({**BASE, **UNEVEN, "local.epochs": 0, "local.steps": steps})
-        in_epochs, in_steps = (update_one(s, client, 0.1, request) for s in (settings, same))
+        in_epochs, in_steps = (
+            update_one(s, client, 0.1, number=1, total=400) for s in (settings, same)
+        )
         assert torch.equal(in_epochs.delta, in_steps.delta) and in_steps.delta.any()
 
 
@@ -112,17 +109,3 @@ def test_clients_at_once_are_those_one_by_one() -> None:
     assert 2 < len(set(steps)) < 9
     assert compare({**UNEVEN, "cel.kind": "cluster"}) == []
     assert compare({**UNEVEN, **SAMPLED, "temperature": 1.0, "chain.scope": "full"}, first=4) == []
-
-
-def test_unequal_steps_are_not_taken_at_once() -> None:
-    """Who trains clients by hand is told."""
-    settings = parse_settings({**BASE, "local.steps": 0, "local.epochs": 9.0})
-    parts = build_client_parts(settings)
-    request = RoundRequest(1, parts.workspace().vector.clone(), 300, {0: 0.5, 1: 0.5})
-    trainer = RoundTrainer(parts, request)
-    clients: list[ClientRound] = [trainer.prepare_client(k, None) for k in (0, 1)]
-    assert len({trainer.plan_client(k).steps for k in (0, 1)}) == 2
-    with pytest.raises(StackingError, match="steps"):
-        train_clients(
-            *(parts.nets(2), request.model, clients), plan=trainer.plan, local=settings.local
-        )

@@ -34,8 +34,8 @@ Train = Callable[[Settings, int], None]
 def train_clients(settings: Settings, number: int, at_once: int) -> None:
     model = build_workspace_net(settings).vector.clone()
     weights = dict.fromkeys(range(settings.clients), 0.25)
-    request = RoundRequest(number, model, 1000, weights)
     parts = build_client_parts(settings)
+    request = RoundRequest(parts.schedule.plan(number, 1000), model, weights)
     list(RoundTrainer(parts, request, at_once=at_once, report_obstacle=pytest.fail).train())
 
 

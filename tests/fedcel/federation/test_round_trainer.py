@@ -25,7 +25,6 @@ from fedcel.federation import (
     init_server_state,
     round_trainer,
     train_clients,
-    weigh_terms,
 )
 from fedcel.losses import Batch, ClientLoss
 from fedcel.losses.cel import State, Term
@@ -33,7 +32,6 @@ from fedcel.nets import FlatNet, NetSettings
 from fedcel.run_parts import (
     build_client_parts,
     build_server_parts,
-    build_terms,
     build_workspace_net,
     count_clients_at_once,
     find_obstacle,
@@ -146,10 +144,11 @@ def make_tied_net(shape: tuple[int, ...], classes: int, net: object) -> tuple[nn
 def ask(settings: Settings, state: ServerState) -> RoundRequest:
     examples = {k: len(select_client_images(settings, k).y) for k in range(settings.clients)}
     request = begin_round(build_server_parts(settings), state, examples)
-    if request.plan(build_server_parts(settings).schedule).control != "fresh":
+    if request.plan.control != "fresh":
         return request
     parts = build_client_parts(settings)
-    gradients = {k: compute_client_gradient(parts, request, k) for k in request.weights}
+    number, model = request.plan.number, request.model
+    gradients = {k: compute_client_gradient(parts, number, model, k) for k in request.weights}
     return add_mean_gradient(request, gradients)
 
 
@@ -386,14 +385,12 @@ def train_strong(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     flat = FlatNet(deepcopy(workspace.net).to(dtype))
     trainer, clients = RoundTrainer(build_client_parts(settings), request), []
     for client in request.weights:
-        prepared = trainer.prepare_client(client, None)
+        prepared = trainer.prepare_client(client, None, request.plan)
         x, y = prepared.images
         clients.append(prepared._replace(images=Images(x.to(dtype), y)))
     received = request.model.to(dtype)
-    terms = weigh_terms(build_terms(settings), trainer.plan)
-    given: dict[str, Any] = {"plan": trainer.plan, "local": settings.local, "terms": terms}
-    at_once = train_clients(FlatNet(flat.net, len(clients)), received, clients, **given)
-    singly = [train_clients(flat, received, [client], **given)[0] for client in clients]
+    at_once = train_clients(FlatNet(flat.net, len(clients)), received, clients, request.plan)
+    singly = [train_clients(flat, received, [client], request.plan)[0] for client in clients]
     deltas = [torch.stack([update.delta for update in updates]) for updates in (at_once, singly)]
     assert deltas[0].dtype == deltas[1].dtype == dtype
     return deltas[0], deltas[1]

@@ -17,6 +17,7 @@ from fedcel.federation import (
     measure_kept_share,
     play_round,
 )
+from fedcel.posterior import NO_PLAN
 from fedcel.run_parts import build_server_parts
 from fedcel.settings import Settings, parse_settings
 
@@ -62,7 +63,9 @@ def test_a_round_adds_the_weighted_deltas() -> None:
 @pytest.mark.parametrize("gap", [0.0, 1e-3])
 def test_drift_of_clients_that_agree_does_not_cancel(gap: float) -> None:
     """Updates of length 200 that differ by 2 gap in each of 40 000 values, or not at all."""
-    request = RoundRequest(1, torch.zeros(40_000), 100, {0: 0.5, 1: 0.5})
+    request = RoundRequest(
+        build_server_parts(settings()).schedule.plan(1, 100), torch.zeros(40_000), {0: 0.5, 1: 0.5}
+    )
     deltas = (torch.full((40_000,), 1.0 + sign * gap) for sign in (-1, 1))
     updates = (ClientUpdate(delta, delta, {}, {}) for delta in deltas)
     state = init_server_state(request.model)
@@ -131,8 +134,8 @@ def test_a_round_without_an_update_ends_the_run_in_words() -> None:
 def test_the_share_that_is_kept_is_the_server_s_alone() -> None:
     """Whatever clients report under its name, and whoever was not asked."""
     metrics = {"kept-share": 0.1}
-    assert measure_kept_share(RoundReport([0, 1], [], metrics, 9, kept_share=1.0)) == 1.0
+    assert measure_kept_share(RoundReport([0, 1], [], metrics, NO_PLAN, kept_share=1.0)) == 1.0
     strangers = [Rejection(-1, "it is from a node that was not asked")] * 5
-    assert measure_kept_share(RoundReport([0, 1], strangers, {}, 9, kept_share=1.0)) == 1.0
+    assert measure_kept_share(RoundReport([0, 1], strangers, {}, NO_PLAN, kept_share=1.0)) == 1.0
     lost = [Rejection(2, "no reply"), Rejection(3, "no reply")]
-    assert measure_kept_share(RoundReport([0, 1], lost, {}, 9)) == 0.5
+    assert measure_kept_share(RoundReport([0, 1], lost, {}, NO_PLAN)) == 0.5

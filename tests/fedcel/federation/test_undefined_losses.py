@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from fedcel.errors import DivergedError, FailedError
-from fedcel.federation import ClientUpdate, RoundRequest
+from fedcel.federation import ClientUpdate
 from fedcel.losses import Batch, ClientLoss
 from fedcel.losses.cel import Plain, PlainCEL, State, Term
 from fedcel.losses.defences import NoPeek
-from fedcel.run_parts import build_terms, build_workspace_net
+from fedcel.run_parts import build_terms
 from fedcel.settings import parse_settings
 from tests.fedcel.train_one import update_one
 
@@ -30,9 +30,7 @@ def update(state: State | None = None, **raw: Any) -> ClientUpdate:
     """Return what client 1 makes of round 3."""
     settings = parse_settings(RAW | raw)
     build_terms.cache_clear()
-    model = build_workspace_net(settings).vector.clone()
-    inputs = RoundRequest(3, model, 997, {})
-    return update_one(settings, 1, 0.5, inputs, state=state)
+    return update_one(settings, 1, 0.5, number=3, total=997, state=state)
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])

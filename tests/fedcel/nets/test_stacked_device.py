@@ -14,8 +14,8 @@ from fedcel.settings import LocalSettings, NetSettings
 from tests.fedcel.elsewhere import ELSEWHERE, Elsewhere
 from tests.fedcel.nets.test_device import CLASSES, FEATURES, LOSSES, SHAPE, weighted_cel
 
-PLAN = RoundPlan(0.1, 0.1, 0.1, 0.0, False, 1.0, clip=1.0)
-LOCAL = LocalSettings(steps=6, batch_size=12, augment="affine-flip", balance=True)
+LOCAL = LocalSettings(steps=6, batch_size=12, augment="affine,flip", balance=True)
+PLAN = RoundPlan(0.1, 0.1, 0.1, 0.0, False, 1.0, clip=1.0, local=LOCAL)
 
 
 def train(
@@ -30,7 +30,7 @@ def train(
     states: list[State | None] = [None] * count
     for number in (1, 2):
         clients = [begin(k, number, states[k], variate) for k in range(count)]
-        updates = train_clients(nets, received, clients, plan=PLAN, local=LOCAL, terms=[term])
+        updates = train_clients(nets, received, clients, PLAN._replace(terms=(term,)))
         states = [update.state for update in updates]
     return updates
 

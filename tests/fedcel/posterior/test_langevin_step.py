@@ -16,7 +16,7 @@ from fedcel.seeding import make_generator
 from fedcel.settings import LocalSettings, parse_settings
 from tests.fedcel.train_one import train_one
 
-PLAN = RoundPlan(0.3, 0.0, 0.0, 0.02**2, False, 1.0, steps=4)
+PLAN = RoundPlan(0.3, 0.0, 0.0, 0.02**2, False, 1.0)
 
 
 class Counting:

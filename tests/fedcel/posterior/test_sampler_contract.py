@@ -102,7 +102,7 @@ def test_a_sampler_that_breaks_its_contract_is_refused(name: str) -> None:
 def test_a_sampler_that_fails_later_is_named() -> None:
     """FailedError, with the user's file and line."""
     sampler = build_sampler(LocalSettings(sampler=f"{__name__}:Limited"))
-    plan = RoundPlan(0.1, 0.0, 0.0, 0.0, False, 1.0, steps=1)
+    plan = RoundPlan(0.1, 0.0, 0.0, 0.0, False, 1.0)
     noise = StepNoise([0.0], [torch.Generator()], torch.empty(3))
     words = r"Limited' failed: ArithmeticError: beyond the limit \(.*test_sampler_contract.py, line"
     with pytest.raises(FailedError, match=words):

@@ -22,7 +22,7 @@ from tests.fedcel.train_one import train_one
 
 RATE, STEPS, NOISE, PULL = 0.1, 8, 0.05, 0.7
 CHAINS = 20_000
-PLAN = RoundPlan(RATE, PULL, 0.0, NOISE**2, False, 1.0, steps=STEPS)
+PLAN = RoundPlan(RATE, PULL, 0.0, NOISE**2, False, 1.0)
 
 
 def measure_bound(target: float, plan: RoundPlan = PLAN) -> float:

@@ -70,8 +70,10 @@ class Federation:
         """
         prepare = RoundTrainer.prepare_client
 
-        def change(trainer: RoundTrainer, client: int, state: State | None) -> ClientRound:
-            prepared = prepare(trainer, client, state)
+        def change(
+            trainer: RoundTrainer, client: int, state: State | None, plan: RoundPlan
+        ) -> ClientRound:
+            prepared = prepare(trainer, client, state, plan)
             return prepared._replace(noise=self.change(prepared.noise, client))
 
         with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch_client:

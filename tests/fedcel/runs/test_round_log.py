@@ -17,9 +17,9 @@ def event(score: float, **metrics: float) -> Event:
     """Return the line about round 3, of two clients and one that was left out."""
     state = init_server_state(torch.zeros(2))._replace(round=3)
     unused = [Rejection(1, "'loss' is nan")]
-    report = RoundReport([0, 1], [Rejection(2, "it is late")], metrics, 100, unused)
+    plan = build_schedule(parse_settings({})).plan(3, 100)
+    report = RoundReport([0, 1], [Rejection(2, "it is late")], metrics, plan, unused)
     return describe_round(
-        build_schedule(parse_settings({})),
         state,
         report,
         {"accuracy": score},

@@ -24,7 +24,6 @@ from fedcel.nets.flat_net import FlatNet
 from fedcel.run_parts import build_schedule
 from fedcel.settings import (
     AttackSettings,
-    LocalSettings,
     NetSettings,
     UpdateSettings,
     parse_settings,
@@ -50,7 +49,7 @@ def uploads(batch: int = 1, sigma: float = 0.0, noise: float = 0.0, name: str = 
         expected = net.answer(net.encode(known.x)).softmax(1).mean(0)
     book = Images(torch.cat([known.x, targets.x]), torch.cat([known.y, targets.y]))
     asked = build_schedule(parse_settings({})).plan(1, 1000)._replace(rate=0.5, decay=0.01)
-    given = (flat, received, asked, LocalSettings(), UpdateSettings(), book, expected, batch)
+    given = (flat, received, asked, UpdateSettings(), book, expected, batch)
     return Uploads(*given, noise=noise)
 
 

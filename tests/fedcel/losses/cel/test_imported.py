@@ -6,11 +6,9 @@ import pytest
 import torch
 
 from fedcel.errors import PluginError
-from fedcel.federation import RoundRequest
 from fedcel.losses import Batch, ClientLoss
 from fedcel.losses.cel import CEL, Penalty, Term, channel_penalty, class_members
 from fedcel.losses.protocol import State
-from fedcel.run_parts import build_workspace_net
 from fedcel.settings import parse_settings
 from tests.fedcel.losses.single import options, single, split_features
 from tests.fedcel.train_one import update_one
@@ -56,12 +54,11 @@ def test_no_attention_before_the_loss_acts(kind: str) -> None:
     """Up to the end of warm-up a client stores nothing; then theta and Adam's moments appear."""
     cel = {"kind": kind, "warm-up": 2}
     settings = parse_settings({"cel": cel, "local": {"steps": 2}, "rounds": 20})
-    model = build_workspace_net(settings).vector.clone()
     state: State | None = None
     has_theta = []
     for number in range(1, 5):
-        request = RoundRequest(number, model, 997, {})
-        state = update_one(settings, 0, 0.1, request, state).state
+        update = update_one(settings, 0, 0.1, number=number, total=997, state=state)
+        state = update.state
         has_theta.append(any(name.endswith("theta") for name in state))
     assert has_theta[:2] == [False, False]
     assert has_theta[-1]
