@@ -45,32 +45,12 @@ RESERVOIR_SIZE = 1024
 """Examples of a class that clusters are fitted on, at most."""
 
 
-class Cluster(SpreadCEL, RefreshedCEL):
-    """Keeps each class close to a few centres of its own.
-
-    sum_c beta_c R(v_c), v_c = sum_k pi_ck v_ck, v_ck = mean |z_i - mu_ck|^2 over the members of
-    cluster k of class c in the batch. Each example belongs to one cluster of its class: the
-    nearest, or for Gaussian mixtures that of the largest posterior. Centres are constants. The
-    weights pi are over the clusters in the batch, or with `form` "original" over all of them: one
-    that is absent counts as a spread of 0, which biases v_c down.
-
-    Truncated clusters leave members whose squared distance to the centre exceeds `OUTLIER_FACTOR`
-    times their cluster's median out of its centre, its spread and the loss: they are not drawn in,
-    and leak on.
-
-    State: `centres` (C, K, D) in units of z, `weights` (C, K), `spreads` (C, K) in units of z
-    squared, `counts` (C,), the client's examples; of mixtures `variances` (C, K, D) or
-    `whitenings` (C, K, D, D), inverse Cholesky factors; of truncated ones `limits` (C, K) in
-    units of z squared, 0 where a cluster has none. Unused clusters and absent classes weigh 0.
-
-    References:
-        Xia et al., CVPR 2025: the form `original` with the logarithmic penalty.
-    """
+class ClusterOptions(SpreadCEL, RefreshedCEL):
+    """Options of a loss with clusters in each class."""
 
     auto_clusters: ClassVar[int] = 1
     """Clusters a class where `clusters` is auto."""
 
-    kind: Literal["cluster"] = "cluster"
     clusters: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
         "auto",
         description="Clusters per class; 0: 5, but at most n_c / 4; auto: 1, for `hybrid` 0.",
@@ -85,15 +65,6 @@ class Cluster(SpreadCEL, RefreshedCEL):
         "renormalised",
         description="renormalised: over clusters in the batch; original: absent ones count as 0.",
     )
-
-    metric_ranges: ClassVar[MetricRanges] = {
-        "spread": lambda scale: scale.spread,
-        # Distances to centres, not to the mean: at most twice as long.
-        "cluster-spread": lambda scale: scale.spread._replace(
-            highest=4 * scale.spread.highest, usual=4 * scale.spread.usual
-        ),
-        "truncated-share": SHARE,
-    }
 
     @property
     def used_clusters(self) -> int:
@@ -115,6 +86,39 @@ class Cluster(SpreadCEL, RefreshedCEL):
         if self.clustering in ("diagonal", "full"):
             return GaussianMixtures(self.clustering)
         return KMeans(self.clustering == "reseeded-k-means", self.is_truncated)
+
+
+class Cluster(ClusterOptions):
+    """Keeps each class close to a few centres of its own.
+
+    sum_c beta_c R(v_c), v_c = sum_k pi_ck v_ck, v_ck = mean |z_i - mu_ck|^2 over the members of
+    cluster k of class c in the batch. Each example belongs to one cluster of its class: the
+    nearest, or for Gaussian mixtures that of the largest posterior. Centres are constants. The
+    weights pi are over the clusters in the batch, or with `form` "original" over all of them: one
+    that is absent counts as a spread of 0, which biases v_c down.
+
+    Truncated clusters leave members whose squared distance to the centre exceeds `OUTLIER_FACTOR`
+    times their cluster's median out of its centre, its spread and the loss: they are not drawn in,
+    and leak on.
+
+    State: `centres` (C, K, D) in units of z, `weights` (C, K), `spreads` (C, K) in units of z
+    squared, `counts` (C,), the client's examples; of mixtures `variances` (C, K, D) or
+    `whitenings` (C, K, D, D), inverse Cholesky factors; of truncated ones `limits` (C, K) in
+    units of z squared, 0 where a cluster has none. Unused clusters and absent classes weigh 0.
+
+    References:
+        Xia et al., CVPR 2025: the form `original` with the logarithmic penalty.
+    """
+
+    kind: Literal["cluster"] = "cluster"
+    metric_ranges: ClassVar[MetricRanges] = {
+        "spread": lambda scale: scale.spread,
+        # Distances to centres, not to the mean: at most twice as long.
+        "cluster-spread": lambda scale: scale.spread._replace(
+            highest=4 * scale.spread.highest, usual=4 * scale.spread.usual
+        ),
+        "truncated-share": SHARE,
+    }
 
     @torch.no_grad()
     def refresh(
