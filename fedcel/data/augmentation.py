@@ -13,7 +13,7 @@ MAX_SHIFT = 0.06  # of the side
 CROP_MARGIN = 8  # sides of an image in the margin of a crop: 4 of 32 pixels
 CUTOUT_SIDE = 2  # sides of a cutout in an image's
 
-AUGMENTATIONS = ("affine", "affine-flip", "crop", "flip", "cutout")
+AUGMENTATIONS = ("affine", "crop", "flip", "cutout")
 """Names that `augment_images` takes."""
 
 
@@ -29,13 +29,13 @@ def check_augmentations(names: str) -> str:
     Raises:
         ValueError: There is another name, or there are two of a kind.
     """
-    kinds = names.replace("affine-flip", "affine,flip").split(",")
-    is_listed = all(name in AUGMENTATIONS for name in names.split(","))
+    kinds = names.split(",")
+    is_listed = all(name in AUGMENTATIONS for name in kinds)
     if names == "none" or (is_listed and len(set(kinds)) == len(kinds)):
         return names
     raise ValueError(
         f"must be none, or some of {', '.join(AUGMENTATIONS)}, each once, with commas and no "
-        "spaces between them; affine-flip is affine and flip in one"
+        "spaces between them"
     )
 
 
@@ -44,8 +44,8 @@ def augment_images(
 ) -> Float[Tensor, "B C H W"]:
     """Change images at random, each on its own.
 
-    `affine` turns them by up to 9 degrees, scales them by up to 10 % and shifts them by up to 6 %;
-    `affine-flip` mirrors every other one as well. `crop` shifts them by whole pixels, up to an
+    `affine` turns them by up to 9 degrees, scales them by up to 10 % and shifts them by up to 6 %.
+    `crop` shifts them by whole pixels, up to an
     eighth of a side (He et al., CVPR 2016, section 4.2), `flip` mirrors every other one, and
     `cutout` hides a square of half the shorter side around a random pixel (DeVries and Taylor,
     2017). What is hidden or beyond the border is black.
@@ -59,8 +59,9 @@ def augment_images(
         Images of the same shape.
     """
     chosen = set(names.split(","))
-    if affine := chosen & {"affine", "affine-flip"}:
-        x = _turn_images(x, generator, is_mirrored="affine-flip" in affine)
+    if "affine" in chosen:  # which mirrors in the same pass
+        x = _turn_images(x, generator, is_mirrored="flip" in chosen)
+        chosen -= {"flip"}
     if chosen & {"crop", "flip"}:
         x = _move_images(x, generator, is_cropped="crop" in chosen, is_mirrored="flip" in chosen)
     return _hide_squares(x, generator) if "cutout" in chosen else x

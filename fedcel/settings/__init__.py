@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fedcel.posterior import Prior as Prior
     from fedcel.privacy import PrivacySettings as PrivacySettings
     from fedcel.privacy import UpdateSettings as UpdateSettings
-    from fedcel.settings.former import Scalar as Scalar
+    from fedcel.settings.parsing import Scalar as Scalar
     from fedcel.settings.parsing import drop_foreign_keys as drop_foreign_keys
     from fedcel.settings.parsing import dump_settings as dump_settings
     from fedcel.settings.parsing import flatten_settings as flatten_settings

@@ -2,15 +2,18 @@
 
 from collections.abc import Mapping
 from difflib import get_close_matches
+from warnings import warn
 
 from pydantic import ValidationError
 
 from fedcel.errors import SettingsError
 from fedcel.options import describe_problems
-from fedcel.settings.former import Scalar, translate_former
 from fedcel.settings.run_settings import Settings, check_settings
 from fedcel.settings.settings_reference import SELECTORS, describe_settings
 
+Scalar = str | int | float | bool
+FORMER_ENGINES = ("loop", "batched", "processes")
+"""Names that the engine `local` had."""
 STEP_KEYS = "local.steps", "local.epochs"
 """Both say how many steps a client takes in a round: the later layer decides."""
 
@@ -78,7 +81,7 @@ def parse_settings(*layers: Mapping[str, object]) -> Settings:
     Raises:
         SettingsError: One line a problem: what, its value, what is allowed, the nearest name.
     """
-    flat = translate_former(merge_layers(*layers))
+    flat = _rename_engine(merge_layers(*layers))
     known_keys = [setting.key for setting in describe_settings()]
     for key in sorted(flat.keys() - set(known_keys)):
         near = get_close_matches(key, known_keys, 1, cutoff=0)
@@ -89,6 +92,23 @@ def parse_settings(*layers: Mapping[str, object]) -> Settings:
         raise SettingsError(describe_problems(error, known_keys)) from None
     check_settings(settings)
     return settings
+
+
+def _rename_engine(flat: dict[str, Scalar]) -> dict[str, Scalar]:
+    """Replace a former name of the engine `local`, with a warning."""
+    name = flat.get("engine")
+    if name not in FORMER_ENGINES:
+        return flat
+    renamed = flat | {"engine": "local"}
+    if name != "batched":
+        renamed.setdefault("local.at-once", 1)
+    settings = ", ".join(
+        f"{key} {renamed[key]!r}" for key in ("engine", "local.at-once") if key in renamed
+    )
+    warn(
+        f"engine {name!r} is now {settings}; the old name goes with the next version", stacklevel=3
+    )
+    return renamed
 
 
 def merge_layers(*layers: Mapping[str, object]) -> dict[str, Scalar]:

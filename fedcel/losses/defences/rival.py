@@ -15,9 +15,6 @@ from fedcel.losses.terms import LossTerm
 from fedcel.nets import Cut, NetSettings, SplitNet
 from fedcel.options import Kind
 
-FORMER_PAIR = "noise+"
-"""Prefix of a pair in version 0.2: noise at the cut, and a defence."""
-
 
 class Rival(Kind, table="defence", selector="name"):
     """Defence of smashed data: its options, and what it makes of the net, the cut and the loss."""
@@ -49,16 +46,6 @@ class Rival(Kind, table="defence", selector="name"):
             raise SettingsError(
                 f"defence.strength is {self.used_strength}, must be above 0 for {self.name!r}"
             )
-
-    @classmethod
-    def find_kind(cls, name: object) -> type[Kind]:
-        """Find the class of a defence; SettingsError says what takes a pair's place."""
-        if isinstance(name, str) and name.startswith(FORMER_PAIR):
-            raise SettingsError(
-                f"defence.name is {name!r}, and pairs are gone: set net.noise to the noise, and "
-                f"defence.name to {name.removeprefix(FORMER_PAIR)!r}"
-            )
-        return super().find_kind(name)
 
     @property
     def used_strength(self) -> float:

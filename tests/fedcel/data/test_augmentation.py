@@ -9,7 +9,7 @@ from fedcel.errors import SettingsError
 from fedcel.settings import parse_settings
 from tests.fedcel.seeded import seeded as stream
 
-KINDS = ["affine", "affine-flip", "crop,flip,cutout", "affine,cutout"]
+KINDS = ["affine", "affine,flip", "crop,flip,cutout", "affine,cutout"]
 
 
 def spot(count: int, side: int = 33) -> Tensor:
@@ -81,7 +81,7 @@ def test_sizes_differ_by_up_to_a_tenth() -> None:
 
 def test_half_are_mirrored() -> None:
     """Only of the kind that says so: a disc on the right is then on the left."""
-    right, _ = centre_of_mass(augment_images(spot(400), "affine-flip", stream(7)))
+    right, _ = centre_of_mass(augment_images(spot(400), "affine,flip", stream(7)))
     assert 0.4 < (right < 0).double().mean() < 0.6
     right, _ = centre_of_mass(augment_images(spot(400), "affine", stream(7)))
     assert (right > 0).all()
@@ -128,7 +128,7 @@ def test_a_cutout_hides_a_square_around_a_random_pixel() -> None:
 
 
 @pytest.mark.parametrize(
-    "names", ["", "turn", "crop,crop", "crop, flip", "none,crop", "affine,affine-flip", "Crop"]
+    "names", ["", "turn", "crop,crop", "crop, flip", "none,crop", "affine-flip", "Crop"]
 )
 def test_other_names_are_refused(names: str) -> None:
     """With those that there are."""

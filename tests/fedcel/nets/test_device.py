@@ -82,7 +82,7 @@ def update(
         received,
         make_images(),
         plan=plan,
-        local=LocalSettings(steps=6, batch_size=12, augment="affine-flip", balance=True),
+        local=LocalSettings(steps=6, batch_size=12, augment="affine,flip", balance=True),
         streams=lambda p: make_generator(3, p),
         terms=terms,
         control_variate=torch.zeros_like(received),

@@ -1,6 +1,5 @@
 """What is read, what is refused before any rule is asked, and how it is said."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -8,13 +7,11 @@ import pytest
 from fedcel.errors import SettingsError
 from fedcel.runs import parse_run_settings
 from fedcel.settings import (
-    Scalar,
     Settings,
     dump_settings,
     flatten_settings,
     parse_settings,
 )
-from fedcel.settings.former import REMOVED_KEYS
 
 
 def test_round_trip_through_tables_and_flat_keys() -> None:
@@ -89,63 +86,13 @@ def test_settings_are_frozen_and_hashable() -> None:
         s.rounds = 3  # type: ignore[misc]
 
 
-def test_removed_keys_pass_at_their_former_default_alone() -> None:
-    """With another value they are refused, with what takes their place."""
-    former = {key: default for key, (default, _) in REMOVED_KEYS.items()}
-    assert parse_settings(former) == Settings()
-    for key, (default, remedy) in REMOVED_KEYS.items():
-        with pytest.raises(SettingsError, match=re.escape(f"{key} is gone: {remedy}")):
-            parse_settings({key: "other" if default != "other" else 1})
-
-
-@pytest.mark.parametrize(
-    ("former", "current"),
-    [
-        (
-            {"cel.outlier-rule": "truncate", "cel.outlier": 3.0, "cel.clustering": "k-means"},
-            {"cel.clustering": "truncated-k-means"},
-        ),
-        ({"attack.candidates": 64, "attack.targets": 64}, {"attack.targets": 64}),
-        ({"attack.langevin": True, "attack.received": "first"}, {"attack.received": "heated"}),
-        (
-            {"cel.outlier": 3.0, "cel.outlier-rule": "reseed"},
-            {"cel.clustering": "reseeded-k-means"},
-        ),
-        ({"cel.passes": "one", "cel.momentum": 0.0}, {}),
-        ({"cel.passes": "two", "cel.momentum": 0.0}, {"cel.momentum": 0.0}),
-        ({"cel.passes": "two"}, {"cel.momentum": 0.0}),
-        ({"cel.passes": "one", "cel.momentum": 0.5}, {"cel.momentum": 0.5}),
-    ],
-)
-def test_former_values_mean_what_they_meant(
-    former: dict[str, Scalar], current: dict[str, Scalar]
-) -> None:
-    """What two keys said is read from the one that is left."""
-    kind = {"cel.kind": "cluster"}
-    assert parse_settings(former | kind) == parse_settings(current | kind)
-
-
-@pytest.mark.parametrize(
-    ("former", "key"),
-    [
-        ({"cel.kind": "cluster", "cel.outlier": 3.0, "cel.clustering": "full"}, "cel.outlier"),
-        ({"attack.langevin": True, "attack.received": "last"}, "attack.langevin"),
-        ({"attack.candidates": 20, "attack.targets": 64}, "attack.candidates"),
-    ],
-)
-def test_former_values_without_an_equal_are_refused(former: dict[str, Scalar], key: str) -> None:
-    """Nothing else is trained or attacked instead."""
-    with pytest.raises(SettingsError, match=f"{key} is gone"):
-        parse_settings(former)
-
-
 def test_the_settings_of_an_older_run_are_read(tmp_path: Path) -> None:
-    """They hold the keys of all kinds, and values by former names."""
+    """They hold the keys of all kinds."""
     older = {
-        "cel": {"kind": "cluster", "refresh": "round", "attention": "ascend", "bound": "upper"},
-        "prior": {"mode": "consistent", "width": 1.0, "pull": 0.1, "compensate": True},
+        "cel": {"kind": "cluster", "refresh": 0, "attention": "ascend", "bound": "upper"},
+        "prior": {"mode": "consistent", "width": 1.0, "pull": 0.1},
         "privacy": {"mechanism": "label-only", "clip": 1.0, "delta": 1e-6},
-        "data": {"source": "digits", "path": "none", "partition": "dirichlet", "shards": 2},
+        "data": {"source": "digits", "path": "none", "partition": "dirichlet"},
     }
     settings = parse_run_settings({"format": 1, **older}, tmp_path / "settings.toml")
     assert settings == parse_settings({"cel.kind": "cluster", "cel.refresh": 0})

@@ -95,15 +95,6 @@ def test_the_adversary_is_of_the_cut_and_the_images() -> None:
     assert adversary.widths == [64, 256, 256, 60]
 
 
-@pytest.mark.parametrize("rest", ["nopeek", "adversarial"])
-def test_pairs_are_named_with_what_takes_their_place(rest: str) -> None:
-    """Noise at the cut and a defence are two settings."""
-    with pytest.raises(SettingsError, match=f"set net.noise to the noise, .* to '{rest}'"):
-        parse_settings({"defence.name": f"noise+{rest}"})
-    with pytest.raises(SettingsError, match=r"defence\.noise .* set net\.noise"):
-        parse_settings({"defence.name": rest, "defence.noise": 0.4})
-
-
 def test_a_bottleneck_narrows_the_net_that_is_built() -> None:
     """Messages of as many values as the strength says, from the encoder on."""
     s = named("bottleneck", 3.0)
