@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from fedcel.errors import DataError
+from fedcel.errors import DataError, DivergedError
 from fedcel.short_repr import show_shapes
 
 ClassShare = Literal["batch-share", "mean-present", "none"]
@@ -63,6 +63,24 @@ def check_labels(y: Int[Tensor, "*k B"], classes: int) -> None:
                 f"labels are in {low}..{high}, must be in 0..{classes - 1}; number the classes "
                 "without a gap from 0, or raise their number"
             )
+
+
+def check_finite(z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"]) -> None:
+    """Raise DivergedError unless the length of each feature vector is a finite number."""
+    wrong = ~torch.linalg.vector_norm(z, dim=-1).isfinite()
+    if wrong.any():
+        raise DivergedError(
+            f"class {int(y[wrong][0])}: features of {int(wrong.sum())} of {y.numel()} examples "
+            "are nan or inf, must be finite: the encoder ran away; lower local.rate"
+        )
+
+
+def rank_in_class(y: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
+    """Return how many examples of the same class come before each."""
+    order = y.argsort(stable=True)
+    counts = y.bincount()
+    first = counts.cumsum(0) - counts
+    return torch.empty_like(y).scatter(0, order, torch.arange(len(y)) - first[y[order]])
 
 
 def select_rows(

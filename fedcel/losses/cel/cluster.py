@@ -1,20 +1,23 @@
 """Spread around a few centres in each class, learned from all the client's data."""
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor
 
-from fedcel.errors import SettingsError
+from fedcel.errors import DataError, SettingsError
 from fedcel.losses.cel.class_spread import (
     Members,
+    check_finite,
+    check_labels,
     class_members,
     class_shares,
     drop_singletons,
     plain_spread,
+    rank_in_class,
     select_measured,
     select_rows,
     uniform_weights,
@@ -29,7 +32,6 @@ from fedcel.losses.cel.kmeans import (
     measure_clusters,
 )
 from fedcel.losses.cel.mixture import GaussianMixtures
-from fedcel.losses.cel.reservoir import check_finite, sample_reservoir
 from fedcel.losses.protocol import (
     SHARE,
     Batch,
@@ -266,3 +268,75 @@ def _leave_out_far(
     is_inside = limit.eq(0) | (squared <= limit)
     one_hot = members.one_hot * is_inside.unsqueeze(-1)
     return Members(one_hot, one_hot.sum(-2))
+
+
+class Reservoir(NamedTuple):
+    """A sample of each class of each of K clients; class c of client k is number k C + c.
+
+    Attributes:
+        z: Features (M, D), sorted by class.
+        y: Class numbers (M,).
+        counts: Examples of each class (K C,) of ALL that was read.
+    """
+
+    z: Float[Tensor, "M D"]
+    y: Int[Tensor, " M"]
+    counts: Int[Tensor, " KC"]
+
+
+def sample_reservoir(
+    read_features: FeatureReader, classes: int, size: int, generators: Sequence[torch.Generator]
+) -> Reservoir:
+    """Return the features of at most `size` examples of each class, all subsets equally likely.
+
+    Read piece by piece (Algorithm R: Vitter, ACM TOMS 1985).
+
+    A class of at most `size` examples is returned whole, in its order, and draws nothing. Depends
+    on the generators and the order of the examples, not on how they are cut into pieces. Memory: at
+    most 5 min(N, K C size) D values, whatever N is, and the piece being read.
+
+    Each example's place in the reservoir has a key, class number * size + position in its class.
+
+    Raises:
+        DataError: A client has no example, or a label is not one of the classes.
+        DivergedError: Features are not finite.
+    """
+    total = len(generators) * classes
+    counts = torch.zeros(total, dtype=torch.long)
+    retained: list[
+        tuple[Tensor, Tensor]
+    ] = []  # examples and their keys; of a key the last one counts
+    for z, y, client in read_features():
+        check_finite(z, y)
+        check_labels(y, classes)
+        label = client * classes + y
+        place = counts[label] + rank_in_class(label)
+        counts = counts + label.bincount(minlength=total)
+        is_late = place >= size
+        if is_late.any():
+            # The n-th example of a class replaces place floor(n u), if there is such a place.
+            draws = client[is_late].bincount(minlength=len(generators)).tolist()
+            u = torch.cat(
+                [
+                    torch.rand(count, generator=stream, dtype=torch.float64)
+                    for count, stream in zip(draws, generators, strict=True)
+                ]
+            )
+            place[is_late] = (u * (place[is_late] + 1)).long()
+        keys, is_kept = label * size + place, place < size
+        retained.append((z, keys) if is_kept.all() else (z[is_kept], keys[is_kept]))
+        if sum(len(part) for _, part in retained) > 2 * total * size:
+            retained = [_drop_replaced(retained)]
+    if (counts.view(-1, classes).sum(1) == 0).any():
+        raise DataError("a client has 0 examples, must have 1 or more; leave it out")
+    z, keys = _drop_replaced(retained)
+    return Reservoir(z, keys // size, counts)
+
+
+def _drop_replaced(retained: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Return the last example of each key, and the keys, ascending."""
+    z, keys = (torch.cat(parts) for parts in zip(*retained, strict=True))
+    keys, order = keys.sort(stable=True)
+    is_last = torch.ones_like(keys, dtype=torch.bool)
+    is_last[:-1] = keys[1:] != keys[:-1]
+    return z.index_select(0, order[is_last]), keys[is_last]

@@ -10,11 +10,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedcel.errors import SettingsError
-from fedcel.losses.cel.class_spread import check_labels
+from fedcel.losses.cel.class_spread import check_finite, check_labels, rank_in_class
 from fedcel.losses.cel.cluster import Cluster, ClusterOptions
 from fedcel.losses.cel.conditional_entropy import CEL, AnyCEL
 from fedcel.losses.cel.gated import AttentionOptions, Gated, attention_scores
-from fedcel.losses.cel.reservoir import check_finite, rank_in_class
 from fedcel.losses.protocol import (
     Batch,
     CutShape,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from fedcel.errors import DataError, DivergedError
-from fedcel.losses.cel.reservoir import sample_reservoir
+from fedcel.losses.cel.cluster import sample_reservoir
 from tests.fedcel.losses.cel.readers import read_clients
 
 
