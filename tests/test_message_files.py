@@ -19,5 +19,5 @@ def test_few_files_answer_a_train_message() -> None:
 def test_few_files_answer_a_private_query() -> None:
     """From the HTTP request to the noisy answer, once nothing has to be loaded."""
     names = record_query_files().keys()
-    assert "clients/service/answering.py" in names
+    assert "clients/service/private_answers.py" in names
     assert len(names) <= MOST_QUERY_FILES, sorted(names)

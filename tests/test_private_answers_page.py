@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.bench.private_answers import read_rows
+from private_answers import read_rows
 
 ROWS = read_rows(Path(__file__).parents[1] / "docs" / "results" / "private-answers.json")
 

@@ -5,12 +5,12 @@ application (`clients.service.app`), the middleware (`middleware`) and the metri
 are imported from their files, so that only servers over HTTP need the extra `service`.
 """
 
-from clients.service.answering import PrivateAnswer as PrivateAnswer
-from clients.service.answering import PrivateAnswerer as PrivateAnswerer
-from clients.service.answering import Query as Query
-from clients.service.answering import ServedModel as ServedModel
 from clients.service.model_offer import build_served as build_served
 from clients.service.model_offer import load_served as load_served
+from clients.service.private_answers import PrivateAnswer as PrivateAnswer
+from clients.service.private_answers import PrivateAnswerer as PrivateAnswerer
+from clients.service.private_answers import Query as Query
+from clients.service.private_answers import ServedModel as ServedModel
 from clients.service.private_layer import LogitQuery as LogitQuery
 from clients.service.private_layer import PrivateLayer as PrivateLayer
 from clients.service.problems import ProblemError as ProblemError

@@ -25,8 +25,8 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from clients.service.access import check_request_id
-from clients.service.answering import Query
 from clients.service.monitoring import LOGGER
+from clients.service.private_answers import Query
 from clients.service.problems import PROBLEM_MEDIA_TYPE, ProblemError, ProblemKind
 from clients.service.service import Service
 from clients.service_messages import (

@@ -11,9 +11,9 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from clients.service.access import RateLimiter, check_request_id
-from clients.service.answering import PrivateAnswer
 from clients.service.app import build_reply, read_body
 from clients.service.message_identity import identify_message
+from clients.service.private_answers import PrivateAnswer
 from clients.service.private_layer import LogitQuery, PrivateLayer
 from clients.service.problems import (
     ProblemError,

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import stack_module_state
 
-from clients.service.answering import ServedModel
+from clients.service.private_answers import ServedModel
 from clients.service_messages import (
     MAX_VALUE,
     EncoderCard,

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from clients.service.answering import ServedModel
+from clients.service.private_answers import ServedModel
 from fedcel.errors import SettingsError
 from fedcel.extras import import_optional
 

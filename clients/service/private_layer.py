@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from clients.service.access import KeyStore, check_request_id, key_table_path
-from clients.service.answering import ChargedMechanism, PrivateAnswer
+from clients.service.private_answers import ChargedMechanism, PrivateAnswer
 from clients.service.problems import explain_refusal
 from fedcel.errors import SettingsError
 from fedcel.forks import restart_in_forks

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from clients.service.access import KeyExpiry, KeyStore, RateLimiter, key_table_path
-from clients.service.answering import PrivateAnswer, Query, ServedModel
 from clients.service.model_offer import ModelOffer, build_model_card
 from clients.service.monitoring import LOGGER, Metrics
+from clients.service.private_answers import PrivateAnswer, Query, ServedModel
 from clients.service.problems import (
     ProblemError,
     ProblemKind,

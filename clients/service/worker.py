@@ -23,8 +23,8 @@ from typing import Any, Generic, Self, TypeVar, final
 
 import torch
 
-from clients.service.answering import PrivateAnswer, PrivateAnswerer, Query
 from clients.service.model_offer import ModelOffer
+from clients.service.private_answers import PrivateAnswer, PrivateAnswerer, Query
 from clients.service.problems import ProblemError, ProblemKind, describe_place
 from fedcel.errors import FedcelError, LedgerError
 from fedcel.privacy.ledger import Balance, Ledger, LedgerAddress, Refusal

@@ -10,8 +10,8 @@ from functools import partial
 import click
 import typer
 
-from fedcel.options import describe_kind
 from fedcel.settings import describe_settings
+from fedcel.settings_table import describe_kind
 from published_tables import DATA, TABLES, describe_hours, format_command_table
 from sims.bench import scenario
 from sims.commands.main import app

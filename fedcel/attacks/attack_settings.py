@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from fedcel.options import Options, Positive
+from fedcel.settings_table import Options, Positive
 
 MAX_CANDIDATES = 100
 """Images to pick the right one from, at most."""

@@ -10,7 +10,7 @@ from fedcel.data.images import Images, Labels
 from fedcel.data.partition import Dirichlet, Partition
 from fedcel.data.source import Digits, Source
 from fedcel.errors import DataError
-from fedcel.options import Options
+from fedcel.settings_table import Options
 
 ImageCount = Annotated[int, Field(ge=2)] | Literal["auto"]
 """Number of images, or a share of those that there are."""

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedcel.data.images import Images
 from fedcel.errors import DataError
-from fedcel.options import Kind, Positive
+from fedcel.settings_table import Kind, Positive
 
 SHARDS_A_CLIENT = 2
 DRAWS = 11

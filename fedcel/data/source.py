@@ -26,7 +26,7 @@ from fedcel.data.images import (
 )
 from fedcel.data.pictures import PictureTally, describe_pictures
 from fedcel.errors import DataError, FedcelError, escape_controls
-from fedcel.options import Kind
+from fedcel.settings_table import Kind
 from fedcel.short_repr import show_shapes
 from fedcel.tensors import number_labels
 

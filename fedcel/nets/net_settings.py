@@ -9,7 +9,7 @@ from torch import nn
 
 from fedcel.errors import NetError
 from fedcel.nets.cut import NoiseScale
-from fedcel.options import Kind
+from fedcel.settings_table import Kind
 
 POSITIONS = "positions"
 """Attribute of an encoder: rows times columns of each channel, where z holds channels."""

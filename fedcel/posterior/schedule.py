@@ -13,7 +13,16 @@ from pydantic import AfterValidator, Field, model_validator
 from fedcel.data import AUGMENTATIONS, check_augmentations
 from fedcel.errors import SettingsError
 from fedcel.losses import WeightedTerm
-from fedcel.options import Fraction, Kind, Off, Options, Positive, Words, part_name, part_words
+from fedcel.settings_table import (
+    Fraction,
+    Kind,
+    Off,
+    Options,
+    Positive,
+    Words,
+    part_name,
+    part_words,
+)
 
 
 class Clock(NamedTuple):

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from fedcel import plugins
 from fedcel.errors import PluginError, SettingsError
-from fedcel.options import Fraction, Kind, Positive
 from fedcel.privacy.budget_units import to_granted_micro, to_micro_epsilon
 from fedcel.privacy.clip import ClipKind, clip_rows
 from fedcel.privacy.discrete_laplace import GridNoise
@@ -25,6 +24,7 @@ from fedcel.privacy.label_only import LabelOnly
 from fedcel.privacy.mechanism_contract import MECHANISM_CHECKS, MechanismCase
 from fedcel.privacy.noise_mechanisms import Gaussian, Laplace
 from fedcel.privacy.protocol import Mechanism
+from fedcel.settings_table import Fraction, Kind, Positive
 
 
 class PrivacySettings(Kind, table="privacy", selector="mechanism"):

@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from fedcel.errors import SettingsError
-from fedcel.options import Off, Options, Positive
+from fedcel.settings_table import Off, Options, Positive
 
 UPDATE_DELTA = 1e-6
 """Delta at which epsilon of all rounds of noisy updates is stated."""

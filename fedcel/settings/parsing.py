@@ -7,9 +7,9 @@ from warnings import warn
 from pydantic import ValidationError
 
 from fedcel.errors import SettingsError
-from fedcel.options import describe_problems
 from fedcel.settings.run_settings import Settings, check_settings
 from fedcel.settings.settings_reference import SELECTORS, describe_settings
+from fedcel.settings_table import describe_problems
 
 Scalar = str | int | float | bool
 FORMER_ENGINES = ("loop", "batched", "processes")

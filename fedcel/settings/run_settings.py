@@ -15,7 +15,6 @@ from fedcel.errors import SettingsError
 from fedcel.losses.cel import CEL, NoCEL
 from fedcel.losses.defences import NoDefence, Rival
 from fedcel.nets import Mlp, NetSettings, OwnNet
-from fedcel.options import to_kebab
 from fedcel.posterior import (
     MIN_ESS,
     MIN_SAMPLED_ROUNDS,
@@ -26,6 +25,7 @@ from fedcel.posterior import (
 )
 from fedcel.privacy import LabelOnlyAnswers, PrivacySettings, UpdateSettings
 from fedcel.settings.strategy import OWN_STRATEGY, StrategySettings
+from fedcel.settings_table import to_kebab
 
 MIN_FOLLOWED_ROUNDS = 3
 """Rounds at full strength below which no threshold can follow an accuracy."""

@@ -6,8 +6,8 @@ from typing import Annotated, Literal, NamedTuple, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from fedcel.options import Kind, Options, Words
 from fedcel.settings.run_settings import Settings
+from fedcel.settings_table import Kind, Options, Words
 
 TYPE_WORDS = {int: "whole number", float: "number", str: "text", bool: "true or false"}
 BOUND_SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}

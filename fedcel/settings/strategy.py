@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from fedcel.errors import SettingsError
-from fedcel.options import Off, Options, Positive, Words
+from fedcel.settings_table import Off, Options, Positive, Words
 
 OWN_STRATEGY = "posterior"
 

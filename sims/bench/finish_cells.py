@@ -10,7 +10,7 @@ from fedcel.errors import FailedError, FedcelError
 from sims.bench.run_cell import run_cell, train_cell, wrap_error
 from sims.bench.scenario import Cell
 from sims.engines.choose_engine import choose_engine
-from sims.engines.process_pool import FEWER, KILLED, run_items
+from sims.parallel_jobs import FEWER, KILLED, run_items
 from sims.results.file_names import RESULT_FILE
 
 ATTACK_PROCESSES = 2

@@ -5,14 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from fedcel.errors import FailedError, SettingsError
 from fedcel.extras import require_extra
-from sims.commands.options import (
-    Assignments,
-    RunFolder,
-)
+from sims.commands.options import Assignments, RunFolder, option
 from sims.overrides import override_group, parse_overrides
 
 if TYPE_CHECKING:
@@ -29,17 +24,13 @@ def attack_command(
     assignments: Assignments = None,
     url: Annotated[
         str | None,
-        typer.Option(
+        option(
             help="Attack the run's live service at this address; the environment variable "
-            "FEDCEL_KEY holds the key.",
-            show_default=False,
+            "FEDCEL_KEY holds the key."
         ),
     ] = None,
     authority: Annotated[
-        Path | None,
-        typer.Option(
-            help="PEM file of the authority of the service's certificate.", show_default=False
-        ),
+        Path | None, option(help="PEM file of the authority of the service's certificate.")
     ] = None,
 ) -> None:
     """Attack a finished run, or the service of one, and add to its report."""

@@ -10,7 +10,7 @@ import typer
 from fedcel.errors import SettingsError
 from fedcel.extras import require_extra
 from sims.commands.interruption import explain_interruption, explain_kept
-from sims.commands.options import check_folder, parse_numbers
+from sims.commands.options import argument, check_folder, option, parse_numbers
 
 RELATIVE = "sd"
 """Ends a standard deviation of noise in units of that of the features."""
@@ -25,53 +25,48 @@ EXAMPLES = (
 def audit_command(
     model: Annotated[
         str,
-        typer.Argument(
+        argument(
             metavar="MODEL",
-            help="package.module:object (a module, or a function that makes one), torchvision:NAME "
-            "or timm:NAME, a .onnx file, a .pt2 file of torch.export, or a run folder.",
-            show_default=False,
+            help="package.module:object (a module, or a function that makes one), "
+            "torchvision:NAME or timm:NAME, a .onnx file, a .pt2 file of torch.export, or a"
+            " run folder.",
         ),
     ],
     data: Annotated[
         str,
-        typer.Option(
-            help="Images: a folder of class folders, an npz file, a folder of MNIST-format files, "
-            "or a source's name.",
-            show_default=False,
+        option(
+            help="Images: a folder of class folders, an npz file, a folder of MNIST-format "
+            "files, or a source's name."
         ),
     ],
     at: Annotated[
         str,
-        typer.Option(
+        option(
             metavar="LAYER",
             help="Layer of a module whose output is sent; default: all of it is the encoder.",
-            show_default=False,
         ),
     ] = "",
     weights: Annotated[
         str,
-        typer.Option(
+        option(
             metavar="FILE",
             help="Parameters of a model of torchvision or timm: .safetensors, .pt or .pth.",
-            show_default=False,
         ),
     ] = "",
     noise: Annotated[
         str,
-        typer.Option(
+        option(
             metavar="SIGMA",
-            help="Standard deviation of the Gaussian noise that is added to the features; 0.5sd: "
-            "half that of the features. Default: what the file or the run states.",
-            show_default=False,
+            help="Standard deviation of the Gaussian noise that is added to the features; 0.5sd:"
+            " half that of the features. Default: what the file or the run states.",
         ),
     ] = "",
     dropout: Annotated[
         float | None,
-        typer.Option(
+        option(
             min=0.0,
             max=0.999,
             help="Probability that a feature is set to 0; default: as stated, else 0.",
-            show_default=False,
         ),
     ] = None,
     attacks: Annotated[
@@ -90,45 +85,38 @@ def audit_command(
     grey: Annotated[bool, typer.Option("--grey", help="Convert colours to luminance.")] = False,
     mean: Annotated[
         str,
-        typer.Option(
+        option(
             metavar="NUMBERS",
             help="Mean by channel, subtracted from images in [0, 1]; with three numbers, grey "
             "images get three channels. Default: that of a timm module, else 0.",
-            show_default=False,
         ),
     ] = "",
     std: Annotated[
         str,
-        typer.Option(
+        option(
             metavar="NUMBERS",
             help="Divisor after --mean, by channel; default: as for --mean, else 1.",
-            show_default=False,
         ),
     ] = "",
     label_column: Annotated[
         str,
-        typer.Option(
+        option(
             metavar="NAME",
             help="Label column of a Hugging Face data set; default: the only ClassLabel column, "
             "else the only integer column.",
-            show_default=False,
         ),
     ] = "none",
     output: Annotated[
         str,
-        typer.Option(
+        option(
             metavar="NAMES",
-            help="Outputs of the encoder that leave the device, by name or index from 0, "
-            "comma-separated; default: all.",
-            show_default=False,
+            help="Outputs of the encoder that leave the device, by name or index from 0, comma-"
+            "separated; default: all.",
         ),
     ] = "",
     budget: Annotated[float, typer.Option(help="Multiple of each attack's default effort.")] = 1.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of images, noise and attacks.")] = 0,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Folder for audit.json and report.html.", show_default=False),
-    ] = None,
+    out: Annotated[Path | None, option(help="Folder for audit.json and report.html.")] = None,
 ) -> None:
     """Measure what an encoder trained elsewhere leaks, and rebuild images from its features."""
     if attacks != "none":

@@ -3,10 +3,8 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from fedcel.extras import require_extra
-from sims.commands.options import RunFolder
+from sims.commands.options import RunFolder, option
 
 EXAMPLES = (
     "fedcel export RUN --out encoder.onnx",
@@ -16,16 +14,10 @@ EXAMPLES = (
 
 def export_command(
     run: RunFolder,
-    out: Annotated[
-        Path | None, typer.Option(help="ONNX file to write.", show_default=False)
-    ] = None,
+    out: Annotated[Path | None, option(help="ONNX file to write.")] = None,
     hub_folder: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Folder for a model hub: encoder, samples and a model card.",
-            show_default=False,
-        ),
+        option(metavar="FOLDER", help="Folder for a model hub: encoder, samples and a model card."),
     ] = None,
 ) -> None:
     """Write a run's encoder as ONNX, or a folder for a model hub."""

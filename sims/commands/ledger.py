@@ -14,7 +14,7 @@ import typer
 from fedcel.errors import FailedError, SettingsError
 from fedcel.extras import require_extra
 from fedcel.privacy import to_granted_micro
-from sims.commands.options import format_examples
+from sims.commands.options import argument, format_examples, option
 
 if TYPE_CHECKING:
     from fedcel.privacy.ledger import Ledger
@@ -31,18 +31,10 @@ ledger_commands = typer.Typer(
 )
 
 LedgerName = Annotated[
-    str,
-    typer.Argument(
-        metavar="LEDGER",
-        help="Budgets: a file, or postgresql://USER@HOST/DATABASE.",
-        show_default=False,
-    ),
+    str, argument(metavar="LEDGER", help="Budgets: a file, or postgresql://USER@HOST/DATABASE.")
 ]
 KeyFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--keys", help="File of clients' keys; default: LEDGER.keys.json.", show_default=False
-    ),
+    Path | None, option("--keys", help="File of clients' keys; default: LEDGER.keys.json.")
 ]
 
 
@@ -84,8 +76,8 @@ def list_accounts(ledger: LedgerName, *, keys: KeyFile = None) -> str:
 )
 def grant_client(
     ledger: LedgerName,
-    client: Annotated[str, typer.Option(help="Name of the client.", show_default=False)],
-    epsilon: Annotated[float, typer.Option(help="Epsilon to add.", show_default=False)],
+    client: Annotated[str, option(help="Name of the client.")],
+    epsilon: Annotated[float, option(help="Epsilon to add.")],
 ) -> str:
     """Grant a client more epsilon."""
     micro = to_granted_micro(epsilon, "--epsilon")
@@ -105,18 +97,8 @@ def grant_client(
 @ledger_commands.command("limit")
 def limit_model(
     ledger: LedgerName,
-    model: Annotated[
-        str,
-        typer.Option(
-            metavar="VERSION", help="Model version, as printed by `serve`.", show_default=False
-        ),
-    ],
-    epsilon: Annotated[
-        float,
-        typer.Option(
-            help="Limit for all clients together; 0: no more queries.", show_default=False
-        ),
-    ],
+    model: Annotated[str, option(metavar="VERSION", help="Model version, as printed by `serve`.")],
+    epsilon: Annotated[float, option(help="Limit for all clients together; 0: no more queries.")],
 ) -> str:
     """Limit the total epsilon of all clients on a model version."""
     from clients.service_messages import VERSION_PATTERN
@@ -134,7 +116,7 @@ def limit_model(
 @ledger_commands.command("export")
 def export_log(
     ledger: LedgerName,
-    out: Annotated[Path, typer.Option(help="File to write.", show_default=False)],
+    out: Annotated[Path, option(help="File to write.")],
 ) -> str:
     """Write the log as JSON lines."""
     with open_ledger(ledger) as opened:
@@ -159,15 +141,9 @@ def verify_ledger(ledger: LedgerName) -> str:
 )
 def copy_ledger(
     source: Annotated[
-        str,
-        typer.Argument(
-            metavar="FROM", help="Ledger to copy: a file or postgresql://...", show_default=False
-        ),
+        str, argument(metavar="FROM", help="Ledger to copy: a file or postgresql://...")
     ],
-    target: Annotated[
-        str,
-        typer.Argument(metavar="TO", help="Empty or new ledger.", show_default=False),
-    ],
+    target: Annotated[str, argument(metavar="TO", help="Empty or new ledger.")],
 ) -> str:
     """Copy a whole ledger to another file or database; stop its services first."""
     from fedcel.privacy.ledger import Ledger
@@ -191,14 +167,8 @@ def manage_keys(
     ledger: LedgerName,
     *,
     keys: KeyFile = None,
-    client: Annotated[
-        str | None,
-        typer.Option(help="Make a key for this client, new or known.", show_default=False),
-    ] = None,
-    revoke: Annotated[
-        str | None,
-        typer.Option(metavar="ID", help="Id of the key to revoke.", show_default=False),
-    ] = None,
+    client: Annotated[str | None, option(help="Make a key for this client, new or known.")] = None,
+    revoke: Annotated[str | None, option(metavar="ID", help="Id of the key to revoke.")] = None,
     days: Annotated[
         float | None, typer.Option(help="Days until the key expires; default: never.")
     ] = None,

@@ -3,6 +3,7 @@
 import math
 import time
 import tomllib
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -13,52 +14,45 @@ from rich.markup import escape
 
 from fedcel.errors import SettingsError, replace_unwritable
 
+option = partial(typer.Option, show_default=False)
+"""Declares an option whose help says its default."""
+argument = partial(typer.Argument, show_default=False)
+"""Declares an argument, which has no default."""
 PROBE_BYTES = 2**20
 """Written to see whether there is room at all."""
 Engine = Literal["ray", "local", "auto", "loop", "batched", "processes"]  # former names last
 
 Scenario = Annotated[
     str,
-    typer.Argument(
+    argument(
         metavar="SCENARIO",
         help="Name of a packaged scenario, or path of a TOML file.",
-        show_default=False,
         autocompletion=lambda incomplete: [
             name for name in list_scenario_titles() if name.startswith(incomplete)
         ],
     ),
 ]
-RunFolder = Annotated[
-    Path, typer.Argument(metavar="RUN", help="Folder of a finished run.", show_default=False)
-]
+RunFolder = Annotated[Path, argument(metavar="RUN", help="Folder of a finished run.")]
 FinishedFolder = Annotated[
-    Path,
-    typer.Argument(
-        metavar="RUN_OR_BENCH", help="Folder of a finished run or bench.", show_default=False
-    ),
+    Path, argument(metavar="RUN_OR_BENCH", help="Folder of a finished run or bench.")
 ]
-BenchFolder = Annotated[
-    Path, typer.Argument(metavar="BENCH", help="Folder of a bench.", show_default=False)
-]
+BenchFolder = Annotated[Path, argument(metavar="BENCH", help="Folder of a bench.")]
 OutFolder = Annotated[
-    Path | None,
-    typer.Option("--out", help="Folder to write; default: runs/SCENARIO-TIME.", show_default=False),
+    Path | None, option("--out", help="Folder to write; default: runs/SCENARIO-TIME.")
 ]
 Assignments = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--set",
         metavar="KEY=VALUE",
         help="Override a setting; repeat for more. `fedcel settings` lists them.",
-        show_default=False,
     ),
 ]
 EngineChoice = Annotated[
     Engine | None,
-    typer.Option(
+    option(
         metavar="[ray|local|auto]",
         help="Engine that trains the clients; default: the setting `engine`.",
-        show_default=False,
     ),
 ]
 ServerPort = Annotated[

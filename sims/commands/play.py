@@ -4,8 +4,6 @@ import tempfile
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from fedcel.extras import require_extra
 from sims.commands.options import (
     FinishedFolder,
@@ -13,6 +11,7 @@ from sims.commands.options import (
     OpenToOthers,
     ServerPort,
     check_local_host,
+    option,
 )
 
 EXAMPLES = ("fedcel play RUN", "fedcel play BENCH --variant none --variant cluster")
@@ -23,11 +22,10 @@ def play_command(
     *,
     variants: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--variant",
             metavar="NAME",
             help="Show this variant of a bench; repeat for more. Default: the first four.",
-            show_default=False,
         ),
     ] = None,
     host: LocalHost = "127.0.0.1",

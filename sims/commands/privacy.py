@@ -6,7 +6,7 @@ import typer
 
 from fedcel.errors import SettingsError
 from fedcel.extras import require_extra
-from sims.commands.options import RunFolder, parse_numbers
+from sims.commands.options import RunFolder, option, parse_numbers
 
 EXAMPLES = (
     "fedcel privacy RUN",
@@ -23,11 +23,10 @@ def privacy_command(
     ] = 2.0,
     epsilons: Annotated[
         str,
-        typer.Option(
+        option(
             metavar="NUMBERS",
-            help="Epsilons per answer; default: 0.5 to 8, the run's, and the smallest at "
-            "which label-only stays within --accuracy-loss.",
-            show_default=False,
+            help="Epsilons per answer; default: 0.5 to 8, the run's, and the smallest at which "
+            "label-only stays within --accuracy-loss.",
         ),
     ] = "",
     clips: Annotated[

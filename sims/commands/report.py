@@ -3,10 +3,8 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from fedcel.extras import require_extra
-from sims.commands.options import FinishedFolder
+from sims.commands.options import FinishedFolder, option
 
 EXAMPLES = ("fedcel report RUN", "fedcel report BENCH --charts charts")
 
@@ -14,10 +12,7 @@ EXAMPLES = ("fedcel report RUN", "fedcel report BENCH --charts charts")
 def report_command(
     folder: FinishedFolder,
     charts: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER", help="Folder for each chart as SVG, PDF and CSV.", show_default=False
-        ),
+        Path | None, option(metavar="FOLDER", help="Folder for each chart as SVG, PDF and CSV.")
     ] = None,
 ) -> None:
     """Draw the report of a run or a bench again."""

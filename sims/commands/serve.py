@@ -10,7 +10,7 @@ import typer
 
 from fedcel.errors import SettingsError
 from fedcel.extras import require_extra
-from sims.commands.options import RunFolder, ServerPort
+from sims.commands.options import RunFolder, ServerPort, option
 from sims.overrides import parse_overrides
 
 VARIABLES = "FEDCEL_SERVE"
@@ -27,35 +27,28 @@ def serve_command(
     *,
     assignments: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--set",
             envvar=f"{VARIABLES}_SET",
             metavar="KEY=VALUE",
             help="Override a setting of the group `privacy`; repeat for more.",
-            show_default=False,
         ),
     ] = None,
     ledger: Annotated[
         str | None,
-        typer.Option(
+        option(
             metavar="LEDGER",
             help="Budgets: a file, made if missing, or postgresql://USER@HOST/DATABASE, which "
             "several hosts may share; default: RUN/budget.db.",
-            show_default=False,
         ),
     ] = None,
     keys: Annotated[
-        Path | None,
-        typer.Option(help="File of clients' keys; default: LEDGER.keys.json.", show_default=False),
+        Path | None, option(help="File of clients' keys; default: LEDGER.keys.json.")
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: ServerPort = 8443,
-    certificate: Annotated[
-        Path | None, typer.Option(help="PEM file, with its chain.", show_default=False)
-    ] = None,
-    private_key: Annotated[
-        Path | None, typer.Option(help="PEM file of the certificate's key.", show_default=False)
-    ] = None,
+    certificate: Annotated[Path | None, option(help="PEM file, with its chain.")] = None,
+    private_key: Annotated[Path | None, option(help="PEM file of the certificate's key.")] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Allow plain HTTP beyond this machine.")
     ] = False,

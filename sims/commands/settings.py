@@ -6,17 +6,14 @@ from typing import Annotated
 import typer
 
 from fedcel.errors import SettingsError
+from sims.commands.options import argument
 
 EXAMPLES = ("fedcel settings", "fedcel settings cel", "fedcel settings --json")
 
 
 def settings_command(
     group: Annotated[
-        str | None,
-        typer.Argument(
-            help="Group of settings, such as `cel`, or one key; default: all.",
-            show_default=False,
-        ),
+        str | None, argument(help="Group of settings, such as `cel`, or one key; default: all.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:

@@ -16,6 +16,7 @@ from sims.commands.options import (
     OutFolder,
     Scenario,
     choose_folder,
+    option,
 )
 from sims.overrides import parse_overrides
 
@@ -35,21 +36,17 @@ def simulate_command(
     out: OutFolder = None,
     engine: EngineChoice = None,
     variant: Annotated[
-        str | None,
-        typer.Option(
-            help="A variant of the scenario; default: only its common settings.", show_default=False
-        ),
+        str | None, option(help="A variant of the scenario; default: only its common settings.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
     live: Live = False,
     trackers: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--track",
             metavar="NAME",
-            help="Log it to tensorboard, mlflow, wandb, or your own 'package.module:object';"
-            " repeat for more.",
-            show_default=False,
+            help="Log it to tensorboard, mlflow, wandb, or your own 'package.module:object'; "
+            "repeat for more.",
         ),
     ] = None,
 ) -> None:

@@ -6,9 +6,7 @@ from typing import Annotated
 import typer
 
 from fedcel.extras import require_extra
-from sims.commands.options import (
-    BenchFolder,
-)
+from sims.commands.options import BenchFolder, option
 
 EXAMPLES = (
     "fedcel table BENCH --loss 0,2",
@@ -20,10 +18,7 @@ EXAMPLES = (
 def table_command(
     folder: BenchFolder,
     against: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Also show differences to this variant.", show_default=False
-        ),
+        str | None, option(metavar="NAME", help="Also show differences to this variant.")
     ] = None,
     loss: Annotated[
         str, typer.Option(help="Losses of accuracy in points, comma-separated.")
@@ -32,8 +27,7 @@ def table_command(
         bool, typer.Option("--latex", help="Write LaTeX, for the package booktabs.")
     ] = False,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", help="File for the table; default: print it.", show_default=False),
+        Path | None, option("--out", help="File for the table; default: print it.")
     ] = None,
 ) -> None:
     """Compare a bench's variants at matched accuracy."""

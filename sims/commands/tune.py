@@ -8,11 +8,7 @@ import typer
 
 from fedcel.extras import require_extra
 from sims.commands.interruption import explain_interruption, explain_repeat
-from sims.commands.options import (
-    Assignments,
-    Jobs,
-    Scenario,
-)
+from sims.commands.options import Assignments, Jobs, Scenario, option
 from sims.overrides import parse_overrides
 
 EXAMPLES = ("fedcel tune digits --trials 20", "fedcel tune defences --trials 3 --jobs 2")
@@ -22,10 +18,7 @@ def tune_command(
     context: typer.Context,
     scenario: Scenario,
     assignments: Assignments = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="File to write; default: SCENARIO-tuned.toml.", show_default=False),
-    ] = None,
+    out: Annotated[Path | None, option(help="File to write; default: SCENARIO-tuned.toml.")] = None,
     trials: Annotated[int, typer.Option(min=1, help="Number of trials for each variant.")] = 12,
     jobs: Jobs = 1,
 ) -> None:

@@ -3,10 +3,8 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from fedcel.extras import require_extra
-from sims.commands.options import LocalHost, OpenToOthers, ServerPort, check_local_host
+from sims.commands.options import LocalHost, OpenToOthers, ServerPort, argument, check_local_host
 
 EXAMPLES = ("fedcel watch RUN", "fedcel watch BENCH --port 0")
 PORT = 8766
@@ -15,10 +13,9 @@ PORT = 8766
 def watch_command(
     folder: Annotated[
         Path,
-        typer.Argument(
+        argument(
             metavar="RUN_OR_BENCH",
             help="Folder of a run or bench, running or ended, also of a deployed run.",
-            show_default=False,
         ),
     ],
     *,

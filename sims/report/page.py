@@ -3,6 +3,7 @@
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -195,41 +196,27 @@ def list_parts(report: Report, svgs: Mapping[str, str], strips: Sequence[Strip])
     convergence = "; ".join(f"{label}: {text}" for label, text in sampled if text)
     attacks, settings = tables.tabulate_attacks(summaries), tables.tabulate_settings(summaries)
     no_strips = "There are no reconstructions: no attack that makes images ran."
+    heads = ("variant", "worst attack")
+    measures = tables.tabulate_variants("Variants", heads, tables.MAIN, summaries)
+    tabulate = partial(tables.tabulate_variants, summaries=summaries, has_anchors=False)
+    served = (rows[0].attack for rows in report.live)
+    limits = list(verdict.list_limits(conclusion, report.book.failed, served))
     return [
-        Part(
-            "All measures",
-            tables=[
-                tables.tabulate_variants(
-                    "Variants", ("variant", "worst attack"), tables.MAIN, summaries
-                )
-            ],
-        ),
+        Part("All measures", tables=[measures]),
         Part(
             "Behind each leak",
             "Bits and certificate are of the test images. “Unseen” bounds what an image of the "
             "same population tells on average, whoever attacks, with 95 % confidence: by "
             "Bernstein's inequality, which assumes only that features are bounded, and by "
             "Student's t, which assumes that no rare image tells far more.",
-            tables=[
-                tables.tabulate_variants(
-                    "Behind the leak",
-                    ("variant", "noise σ"),
-                    tables.DETAILS,
-                    summaries,
-                    has_anchors=False,
-                )
-            ],
+            tables=[tabulate("Behind the leak", ("variant", "noise σ"), tables.DETAILS)],
         ),
         Part(
             "Cost on the device",
             "A device runs the encoder and sends these bytes for each image. FLOPs of matrix "
             "products and convolutions: a multiplication and an addition are two. A training step "
             "is timed against one without the loss.",
-            tables=[
-                tables.tabulate_variants(
-                    "Cost on the device", ["variant"], tables.DEVICE, summaries, has_anchors=False
-                )
-            ],
+            tables=[tabulate("Cost on the device", ["variant"], tables.DEVICE)],
         ),
         Part(
             "Accuracy against leakage",
@@ -293,14 +280,7 @@ def list_parts(report: Report, svgs: Mapping[str, str], strips: Sequence[Strip])
         Part("Not measured, so nothing is claimed about these", lines=list_skipped(summaries)),
         Part("Settings in which the variants differ", tables=[tables.select_differing(settings)]),
         Part("All settings", tables=[settings]),
-        Part(
-            "What this shows and what it does not",
-            lines=list(
-                verdict.list_limits(
-                    conclusion, report.book.failed, (rows[0].attack for rows in report.live)
-                )
-            ),
-        ),
+        Part("What this shows and what it does not", lines=limits),
     ]
 
 

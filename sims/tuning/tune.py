@@ -12,8 +12,8 @@ from fedcel.errors import SettingsError
 from fedcel.files import read_toml, write_whole
 from fedcel.settings import Scalar, nest_settings, parse_settings
 from sims.bench.scenario import Scenario, Variant, is_defended, merge_variant
-from sims.engines.process_pool import run_items, time_call
 from sims.engines.simulate import print_notes
+from sims.parallel_jobs import run_items, time_call
 from sims.progress import estimate_left, print_line
 from sims.tuning.search import (
     BestTrial,

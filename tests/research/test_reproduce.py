@@ -202,7 +202,7 @@ def test_every_file_of_rows_has_a_table() -> None:
 def test_programs_that_rows_name_are_in_their_tables() -> None:
     """A row's module is one of its table's commands; `make bench` runs those of its recipe."""
     recipe = (RESULTS.parents[1] / "Makefile").read_text()
-    programs = re.compile(r"python -m (tests\.[a-z_.]+)")
+    programs = re.compile(r"python (-m tests\.[a-z_.]+|docs/research/scripts/\w+\.py)")
     for table in TABLES.values():
         text = "\n".join([*table.commands, recipe if "make bench" in table.commands else ""])
         for file in table.rows:
@@ -221,13 +221,13 @@ def test_each_table_has_commands_and_one_file_where_they_make_it() -> None:
 
 def test_tables_by_hand_are_listed_with_their_commands() -> None:
     """They are refused by name, and left out where no name is given."""
-    with pytest.raises(SettingsError, match=r"by hand: python -m tests.bench.robustness"):
+    with pytest.raises(SettingsError, match=r"by hand: python docs/research/scripts/robustness.py"):
         find_tables(["robust"])
     with pytest.raises(SettingsError, match="did you mean 'temperature'"):
         find_tables(["temperatur"])
     assert all(table.source for table in find_tables([]))
     page = "\n".join(format_command_table("posteriors"))
-    assert "| by hand | `python -m tests.bench.robustness` | 5 | `robust.json` |" in page
+    assert "| by hand | `python docs/research/scripts/robustness.py` | 5 | `robust.json` |" in page
     assert "| `temperature` | `fedcel bench temperature --jobs 2 --out BENCH` | 5 |" in page
 
 

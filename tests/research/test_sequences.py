@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.bench.sequences import SequenceLeak, measure_sequences
+from sequences import SequenceLeak, measure_sequences
 
 LENGTHS = (1, 2, 4, 9)
 

@@ -5,7 +5,7 @@ from contextlib import closing
 from functools import partial
 from typing import TypeVar
 
-from sims.engines.process_pool import run_items, time_call
+from sims.parallel_jobs import run_items, time_call
 from sims.progress import estimate_left, print_line
 
 FEWEST_SECONDS = 0.1

@@ -53,7 +53,7 @@ from membership_scores import (
 from sims.attacking.client_updates import Uploads
 from sims.bench import Cell, list_cells, read_scenario
 from sims.commands.main import main
-from sims.commands.options import Assignments, Jobs, Scenario, check_folder
+from sims.commands.options import Assignments, Jobs, Scenario, check_folder, option
 from sims.engines.client_trainers import LocalTrainer
 from sims.overrides import parse_overrides
 from sims.report.table import format_markdown, make_table
@@ -76,10 +76,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 @app.command()
 def membership_command(
     scenario: Scenario,
-    out: Annotated[
-        Path,
-        typer.Option(help="Folder of what is observed; a call goes on there.", show_default=False),
-    ],
+    out: Annotated[Path, option(help="Folder of what is observed; a call goes on there.")],
     assignments: Assignments = None,
     shadows: Annotated[
         int, typer.Option(help="Federations that the attacker trains, of each variant.")

@@ -35,7 +35,7 @@ from fedcel.settings import Scalar, parse_settings
 from sims.bench import Cell, list_cells, read_scenario
 from sims.bench.run_cell import find_differences
 from sims.commands.main import main
-from sims.commands.options import Assignments, Jobs, Scenario, check_folder
+from sims.commands.options import Assignments, Jobs, Scenario, check_folder, option
 from sims.engines.local import train_locally
 from sims.overrides import parse_overrides
 from sims.report.table import format_estimate, format_markdown, make_table
@@ -62,7 +62,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 @app.command()
 def uncertainty_command(
     scenario: Scenario,
-    out: Annotated[Path, typer.Option(help="Folder of the runs.", show_default=False)],
+    out: Annotated[Path, option(help="Folder of the runs.")],
     assignments: Assignments = None,
     jobs: Jobs = 1,
     outside: Annotated[

@@ -22,7 +22,7 @@ from fedcel.losses.protocol import (
 )
 from fedcel.losses.terms import GradientRule, LossTerm
 from fedcel.nets import whiten_features
-from fedcel.options import Kind, Off, Positive
+from fedcel.settings_table import Kind, Off, Positive
 
 Pool = Literal["flatten", "mean"]
 """Treatment of features of more than one dimension before a loss."""

@@ -25,8 +25,8 @@ from fedcel.losses.cel.mutual_information import MutualInformation
 from fedcel.losses.cel.plain import Plain
 from fedcel.losses.protocol import Batch, CutShape, FeatureReader, StackedFeatures, State, Term
 from fedcel.named_tensors import select_row, stack_states
-from fedcel.options import describe_problems
 from fedcel.seeding import make_generator
+from fedcel.settings_table import describe_problems
 from fedcel.tensors import ArrayLike, to_labels, to_tensor
 from fedcel.torch_state import usual_torch_state
 

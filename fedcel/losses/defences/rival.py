@@ -13,7 +13,7 @@ from fedcel.losses import adam
 from fedcel.losses.protocol import CutShape, FeatureReader, MetricRanges, State
 from fedcel.losses.terms import LossTerm
 from fedcel.nets import Cut, NetSettings, SplitNet
-from fedcel.options import Kind
+from fedcel.settings_table import Kind
 
 
 class Rival(Kind, table="defence", selector="name"):

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from clients.service import Query, load_served
-from clients.service.answering import PrivateAnswer
 from clients.service.model_offer import ModelOffer
 from clients.service.onnx_heads import use_onnx_heads
+from clients.service.private_answers import PrivateAnswer
 from clients.service.worker import (
     AnsweringError,
     AnswerWorker,

@@ -14,7 +14,7 @@ from fedcel.leakage.certificate import certificate
 from fedcel.leakage.exact_bits import count_draws, optimal_leak, score_messages
 from fedcel.leakage.messages import disturb_features
 from fedcel.nets.cut import Cut, NoiseScale
-from tests.bench.interval_coverage import measure_coverage, measure_rare_coverage
+from interval_coverage import measure_coverage, measure_rare_coverage
 from tests.fedcel.seeded import as_images, pixels
 from tests.fedcel.seeded import seeded as stream
 

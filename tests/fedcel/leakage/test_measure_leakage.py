@@ -21,7 +21,7 @@ from fedcel.leakage import (
     optimal_leak,
 )
 from fedcel.leakage.messages import disturb_features
-from tests.bench.sequences import measure_sequences
+from sequences import measure_sequences
 from tests.fedcel.elsewhere import ELSEWHERE, Elsewhere
 from tests.fedcel.seeded import as_images, pixels, seeded
 

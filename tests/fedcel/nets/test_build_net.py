@@ -127,6 +127,33 @@ def test_all_faults_of_a_net_are_said_at_once() -> None:
         assert words in line
 
 
+class Whitened(nn.Module):
+    """Normalises features by the batch."""
+
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        return z / (z.std(0, correction=0) + 1)
+
+
+def with_faulty_values(
+    shape: object, classes: int, net: NetSettings
+) -> tuple[nn.Module, nn.Module]:
+    """Build a net with dropout whose images depend on each other, and with a class too many."""
+    linear = nn.Linear(16, 4)
+    encoder = nn.Sequential(nn.Flatten(), nn.Dropout(), linear, Whitened())
+    return encoder, nn.Linear(4, classes + 1)
+
+
+def test_faults_of_layers_and_values_are_said_at_once() -> None:
+    """What the layers are, what the head returns, and what the contract says of the features."""
+    with pytest.raises(NetError) as refusal:
+        build("with_faulty_values")
+    lines = str(refusal.value).splitlines()
+    for line, words in zip(
+        lines, ("'encoder.1' (Dropout)", "must be (B, 3)", "each image by itself"), strict=True
+    ):
+        assert words in line
+
+
 def in_place(shape: object, classes: int, net: NetSettings) -> tuple[nn.Module, nn.Module]:
     first = nn.Threshold(0.6, 0.0, inplace=True)
     return nn.Sequential(first, nn.Flatten(), nn.Linear(16, 5)), nn.Linear(5, classes)

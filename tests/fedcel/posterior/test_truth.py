@@ -46,19 +46,6 @@ def test_conjugate_gaussian(steps: int, rounds: int, burn: int) -> None:
     assert variance == pytest.approx(1 / (1 - RATE / 2), rel=0.03)
 
 
-def naive(noise: float, client: int) -> float:
-    """Draw noise as if each client held all examples: by N, not by N w_k."""
-    return noise * math.sqrt(COUNTS[client] / TOTAL)
-
-
-def test_noise_by_n_alone_misses_by_the_sum_of_squared_shares() -> None:
-    """The common mistake: sum p_k^2 = .35 of the variance."""
-    _, variance = measured(gaussian(60, 5, naive), 20, 2)
-    assert variance == pytest.approx(
-        sum((n / TOTAL) ** 2 for n in COUNTS) / (1 - RATE / 2), rel=0.03
-    )
-
-
 @pytest.mark.parametrize("temperature", [0.1, 1.0, 4.0])
 def test_temperature_scales_the_variance(temperature: float) -> None:
     """T times the posterior's variance, within 3 %."""

@@ -17,10 +17,9 @@ from torch import Tensor
 from clients import make_client_app
 from clients.flower import client_app, posterior_client
 from fedcel.data import Images
-from fedcel.federation import init_server_state, server_round
+from fedcel.federation import init_server_state
 from fedcel.federation.aggregation import renormalise_weights
 from fedcel.nets.flat_net import to_arrays
-from fedcel.posterior import RoundPlan
 from fedcel.run_parts import build_server_parts
 from fedcel.testing.message_identity import allow_messages
 from strategies import PosteriorStrategy
@@ -112,16 +111,6 @@ def test_drawn_clients_given_the_draws(
     mean, covariance = missed(federation(number, DRAWN, control), tmp_path, monkeypatch)
     assert mean < 0.03
     assert covariance < 0.03
-
-
-def test_noise_by_a_drawn_clients_own_images_is_too_hot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By N_k in the place of N w_k: K/m = 2 times the variance, which the line above refuses."""
-    right = RoundPlan.noise
-    monkeypatch.setattr(RoundPlan, "noise", lambda plan, weight: right(plan, weight / 2))
-    _, covariance = missed(federation(40, DRAWN), tmp_path, monkeypatch)
-    assert covariance == pytest.approx(1, rel=0.1)
 
 
 def test_what_the_draws_add() -> None:
@@ -229,13 +218,6 @@ def test_lost_clients_make_a_shorter_step_at_the_right_heat(
     mean, covariance = missed_by_lost(70, monkeypatch)
     assert mean < 0.03
     assert covariance < 0.03
-
-
-def test_making_up_for_lost_clients_would_heat(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights scaled up to their whole sum, as without noise: .3 of the variance too much."""
-    without_noise = lambda w, used, has_noise: renormalise_weights(w, used, False)  # noqa: E731
-    monkeypatch.setattr(server_round, "renormalise_weights", without_noise)
-    assert missed_by_lost(32, monkeypatch)[1] > 0.3
 
 
 def test_clients_lost_by_chance_leave_mean_and_heat() -> None:

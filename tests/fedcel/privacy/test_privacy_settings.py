@@ -96,6 +96,12 @@ def test_settings_that_promise_nothing_are_refused(raw: dict[str, object], messa
         parse_settings(raw)
 
 
+def test_settings_that_fit() -> None:
+    """An own mechanism, no mechanism without budget."""
+    parse_settings({"privacy.mechanism": "mine:Own"})
+    parse_settings({"privacy.mechanism": "none", "privacy.budget": 0.1})
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_private_logits_use_the_settings(kind: str) -> None:
     """Scale Delta/epsilon of the settings or of the argument; `none` adds nothing."""

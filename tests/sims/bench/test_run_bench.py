@@ -20,7 +20,7 @@ from fedcel.settings import AttackSettings, Scalar
 from sims.attacking import attack_run
 from sims.bench import run_bench, scenario
 from sims.bench.run_cell import run_cell
-from sims.engines.process_pool import run_items
+from sims.parallel_jobs import run_items
 from sims.results.attack_results import (
     is_replaced_by,
     lacking_settings,

@@ -1,4 +1,4 @@
-"""Flower's SecAgg+ with this project's clients: `python -m tests.bench.secure_aggregation`.
+"""Flower's SecAgg+ with this project's clients: `secure_aggregation.py`.
 
 Four clients train on digits for a round. The first case is Flower's legacy server with its workflow
 and mod; a handler of Flower's current kind translates to `PosteriorClient`. The second is the
@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import flwr.compat.common.recorddict_compat as compat
 import numpy as np
@@ -20,6 +21,7 @@ from flwr.common import (
     Code,
     FitRes,
     NDArrays,
+    Scalar,
     Status,
     ndarrays_to_parameters,
     parameters_to_ndarrays,
@@ -50,7 +52,7 @@ S = parse_settings(
         "strategy.upload": "weights",
     }
 )
-BACKEND = {
+BACKEND: Any = {
     "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
     "init_args": {"num_cpus": 2},
 }
@@ -70,7 +72,7 @@ def translate() -> ClientApp:
     def train(message: Message, context: Context) -> Message:
         request = compat.recorddict_to_fitins(message.content, keep_input=True)
         client = PosteriorClient(S, int(context.node_config["partition-id"]))
-        config = {"server-round": int(request.config["server-round"])}
+        config: dict[str, Scalar] = {"server-round": int(request.config["server-round"])}
         model, examples, _ = client.fit(parameters_to_ndarrays(request.parameters), config)
         reply = FitRes(Status(Code.OK, ""), ndarrays_to_parameters(model), examples, {})
         return Message(compat.fitres_to_recorddict(reply, keep_input=False), reply_to=message)
@@ -85,7 +87,8 @@ def run_legacy() -> tuple[NDArrays | None, str]:
     class Keeping(LegacyFedAvg):
         def aggregate_fit(self, server_round, results, failures):  # type: ignore[no-untyped-def]
             parameters, metrics = super().aggregate_fit(server_round, results, failures)
-            models.append(parameters_to_ndarrays(parameters))
+            if parameters is not None:
+                models.append(parameters_to_ndarrays(parameters))
             return parameters, metrics
 
     server = ServerApp()
@@ -166,7 +169,7 @@ def main() -> None:
                 "largest-error": None if model is None else largest_gap(model, plain),
                 "largest-change": largest_gap(plain, start),
                 "client-error": error,
-                "command": "python -m tests.bench.secure_aggregation",
+                "command": "python docs/research/scripts/secure_aggregation.py",
             }
         )
         print(rows[-1])

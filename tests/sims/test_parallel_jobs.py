@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fedcel.errors import FailedError
-from sims.engines.process_pool import run_items
+from sims.parallel_jobs import run_items
 
 
 def test_every_item_once() -> None:
@@ -50,7 +50,7 @@ def test_a_killed_process_takes_no_other_item_along() -> None:
 
 def test_other_processes_end_with_the_first() -> None:
     """Killed outright, it can end nobody; its two sleepers do it themselves."""
-    imports = "import time; from sims.engines.process_pool import run_items"
+    imports = "import time; from sims.parallel_jobs import run_items"
     code = f"{imports}; list(run_items(time.sleep, [600, 600], 2))"
     first = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
     children = Path(f"/proc/{first.pid}/task/{first.pid}/children")

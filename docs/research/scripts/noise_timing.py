@@ -1,4 +1,4 @@
-"""Whether the time of an answer tells its noise: `python -m tests.bench.noise_timing [ANSWERS]`.
+"""Whether the time of an answer tells its noise: `noise_timing.py [ANSWERS]`.
 
 Rows are answered one by one in this process, without HTTP or ledger, with noise drawn ahead and
 with noise drawn for each answer alone. Printed is Spearman's correlation of an answer's time with

@@ -1,4 +1,4 @@
-"""Accuracy that each rule keeps among hostile clients: `python -m tests.bench.robustness`.
+"""Accuracy that each rule keeps among hostile clients: `robustness.py`.
 
 Digits at ten clients, point training; 1, 2 or 3 of them hostile, drawn anew with each seed. Prints
 progress, and at the end a table; writes every run's accuracy to docs/results/robust.json, and keeps
@@ -35,7 +35,7 @@ from fedcel.run_parts import (
 from fedcel.seeding import make_generator
 from fedcel.settings import Settings, parse_settings
 from sims.engines.client_trainers import LocalTrainer
-from sims.engines.process_pool import run_items
+from sims.parallel_jobs import run_items
 from sims.progress import print_line
 from sims.report.table import format_estimate, format_markdown, make_table
 from sims.results.columns import ACCURACY

@@ -6,10 +6,10 @@ import pytest
 from pydantic import Field
 
 from fedcel.errors import SettingsError
-from fedcel.options import Kind, Options, Positive
 from fedcel.posterior import LocalSettings
 from fedcel.posterior.schedule import ConstantStepSize
 from fedcel.settings import drop_foreign_keys, dump_settings, merge_layers, parse_settings
+from fedcel.settings_table import Kind, Options, Positive
 
 
 class Partition(Kind, table="data", selector="partition", shares_table=True):

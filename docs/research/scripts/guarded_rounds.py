@@ -1,6 +1,6 @@
 """What a node's guard measures of honest and manipulated models, round by round.
 
-`python -m tests.bench.guarded_rounds` trains digits as the scenario `uploads` does, without a
+`guarded_rounds.py` trains digits as the scenario `uploads` does, without a
 defence and with `cluster`. At some rounds the server hands out the honest model, one that was
 trained to leak from there, or one with trap weights; each of the clients measures it on its own
 images. Writes docs/results/guarded-rounds.json.
@@ -60,7 +60,7 @@ def measure_rounds(cell: Cell) -> list[dict[str, object]]:
                             "upper": fmean(leak.upper for leak in leaks),
                             "cap": fmean(leak.cap for leak in leaks),
                             "refused-at-1": fmean(leak.upper > 1 for leak in leaks),
-                            "command": "python -m tests.bench.guarded_rounds",
+                            "command": "python docs/research/scripts/guarded_rounds.py",
                         }
                     )
             request = begin_round(build_server_parts(s), server, examples)

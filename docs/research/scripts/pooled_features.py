@@ -1,4 +1,4 @@
-"""What does a loss of pooled features buy? `python -m tests.bench.pooled_features`.
+"""What does a loss of pooled features buy? `pooled_features.py`.
 
 Digits, 8 clients, 60 rounds, five seeds, all of a round's clients at once, a small convolutional
 encoder that sends 4 channels of 4x4: losses of all 64 values beside losses of the 4 means.
@@ -10,10 +10,10 @@ from typing import Final
 
 from torch import nn
 
-from fedcel.settings import NetSettings
-from tests.bench.weight_schedules import train_variants
+from fedcel.nets import ImportedNet
+from weight_schedules import train_variants
 
-NET: Final = {"net.name": "tests.bench.pooled_features:build_net", "net.features": 64}
+NET: Final = {"net.name": "pooled_features:build_net", "net.features": 64}
 VARIANTS: Final[dict[str, dict[str, object]]] = {
     "no loss": NET | {"cel.kind": "none", "cel.weight": 0.0},
     **{
@@ -36,7 +36,7 @@ class Encoder(nn.Sequential):
 
 
 def build_net(
-    shape: tuple[int, ...], classes: int, net: NetSettings
+    shape: tuple[int, ...], classes: int, net: ImportedNet
 ) -> tuple[nn.Module, nn.Module]:
     """Return a convolutional encoder of 8x8 images and a head with one hidden layer."""
     encoder = Encoder(

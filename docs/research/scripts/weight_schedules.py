@@ -1,4 +1,4 @@
-"""Does a weight that follows a goal buy anything? `python -m tests.bench.weight_schedules`.
+"""Does a weight that follows a goal buy anything? `weight_schedules.py`.
 
 Digits, 8 clients, 60 rounds, five seeds, all of a round's clients at once: ramps to three weights
 beside a gamma that follows the validation accuracy, or the spread of the clients' batches. Accuracy
@@ -50,7 +50,7 @@ DRAWS = 16
 
 def measure(changes: Mapping[str, object], seed: int) -> dict[str, object]:
     """Train a federation and measure its last model on the validation images."""
-    settings = parse_settings(COMMON | changes | {"seed": seed})
+    settings = parse_settings({**COMMON, **changes, "seed": seed})
     events: list[dict[str, object]] = []
     with TemporaryDirectory() as place:
         folder = Path(place) / "run"
@@ -82,7 +82,7 @@ def train_variants(variants: Mapping[str, Mapping[str, object]], bench: str) -> 
     rows = []
     for seed in SEEDS:
         for name, changes in variants.items():
-            command = f"python -m tests.bench.{bench}"
+            command = f"python docs/research/scripts/{bench}.py"
             rows.append({"variant": name, **measure(changes, seed), "command": command})
             print(" | ".join(str(value) for value in rows[-1].values()), flush=True)
     out = Path(sys.argv[1] if len(sys.argv) > 1 else f"docs/results/{bench.replace('_', '-')}.json")

@@ -1,6 +1,6 @@
 """What calibration makes of private answers: accuracy and calibration error before and after.
 
-`python -m tests.bench.private_answers ROWS RUN...` reads finished runs, measures every mechanism
+`private_answers.py ROWS RUN...` reads finished runs, measures every mechanism
 and epsilon, writes the rows and prints the tables of docs/research/private-answers.md. Before: the
 label is the largest value of the answer, its probability the softmax (or, of noisy probabilities,
 the nearest distribution). After: both are Bayes' rule's. Answers are about test images, the

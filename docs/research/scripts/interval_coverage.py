@@ -1,6 +1,6 @@
 """How often the intervals of measured bits and rates hold the truth, and how wide they are.
 
-`python -m tests.bench.interval_coverage` prints the rows of `docs/results/interval-coverage.json`.
+`interval_coverage.py` prints the rows of `docs/results/interval-coverage.json`.
 Messages of M images are drawn many thousand times each: their mean is the truth. A seed draws a few
 of them anew. Beside each share of seeds stands that of the interval without its floor, 1.96
 standard errors of the sample; `ratio` is the mean half width over the ideal one, 1.96 true standard
@@ -53,7 +53,7 @@ def main() -> None:
             "sigma": sigma,
             "draws": draws or 3200 // count,
             "seeds": SEEDS,
-            "command": "python -m tests.bench.interval_coverage",
+            "command": "python docs/research/scripts/interval_coverage.py",
         }
         | {key.replace("_", "-"): float(f"{v:.4g}") for key, v in found._asdict().items()}
         for count, sigmas in POINTS.items()
@@ -125,8 +125,12 @@ def cover_truth(
             ]
         )
         before = 1.96 * (sample.var(2).sum(1) / draws).sqrt() / count
+        held, held_before = (
+            float((gaps <= wide + 1e-12).double().mean()) for wide in (widths, before)
+        )
         found[measure] = Coverage(
-            *(float((gaps <= wide + 1e-12).double().mean()) for wide in (widths, before)),
+            held,
+            held_before,
             float(widths.mean()),
             float(widths.mean()) / max(ideal, 1e-12),
             truth + (float(caps[place - 1].mean()) if place else 0),

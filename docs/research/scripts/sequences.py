@@ -1,6 +1,6 @@
 """What several messages of similar images tell the best attacker.
 
-`python -m tests.bench.sequences RUN... [--noise SIGMA]` measures finished runs, with their own
+`sequences.py RUN... [--noise SIGMA]` measures finished runs, with their own
 noise or another, and prints rows. Of a run on digits the subjects are its test images, and a frame
 is one of 16 random turns, scalings and shifts of it. Of a run with held-out people the subjects are
 these people, and a frame is one of their pictures. `one image` is the same without any change:
@@ -82,7 +82,7 @@ def measure_run(folder: Path, noise: float | None) -> Iterator[dict[str, object]
                 "sum": round(leak.messages * leaks[0].bits, 4),
                 "near-same": round(same, 4),
                 "near-others": round(others, 4),
-                "command": "python -m tests.bench.sequences RUN",
+                "command": "python docs/research/scripts/sequences.py RUN",
             }
 
 

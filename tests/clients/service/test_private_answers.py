@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from clients.service import PrivateAnswer, PrivateAnswerer, Query, load_served
-from clients.service.answering import uncertainty_scores, uncertainty_sensitivity
+from clients.service.private_answers import uncertainty_scores, uncertainty_sensitivity
 from fedcel.errors import LedgerError
 from fedcel.posterior.predict import Prediction, apply_heads
 from fedcel.privacy.ledger import MICRO, Ledger, Refusal
