@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, Message, Metadata, MetricRecord, RecordDict
+from flwr.common.constant import ErrorCode
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -74,6 +75,11 @@ def describe_failure(reply: Message) -> str | None:
         if _SIMULATIONS_WRAPPER in text:
             reason = text.rpartition(_SIMULATIONS_WRAPPER)[2]
     return f"the client failed: {to_printable(reason)}"
+
+
+def is_node_lost(reply: Message) -> bool:
+    """Whether a reply is the SuperLink's, which hears nothing of the node any more."""
+    return reply.has_error() and reply.error.code == ErrorCode.NODE_UNAVAILABLE
 
 
 def to_printable(text: str) -> str:
@@ -288,9 +294,10 @@ class StateFence(NamedTuple):
 
 
 def pop_state_fence(numbers: MutableMapping[str, Any], expected: int | None) -> StateFence:
-    """Take what a reply says of the client's state out of its numbers."""
+    """Take what a reply says of the node and the client's state out of its numbers."""
     start = numbers.pop(record_names.STATE_START, None)
     is_lost = None not in (start, expected) and start != expected
+    numbers.pop(record_names.INCARNATION, None)
     claimed = numbers.pop(record_names.STATE_ROUND, 0)
     is_round = isinstance(claimed, int | float) and 0 <= claimed < _MOST_ROUNDS  # else hostile
     return StateFence(int(claimed) if is_round else 0, is_lost)

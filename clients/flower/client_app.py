@@ -5,8 +5,9 @@ from difflib import get_close_matches
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
+from secrets import randbits
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
@@ -17,13 +18,13 @@ from flwr.clientapp.typing import ClientAppCallable
 from flwr.common import NDArrays, Scalar
 
 from clients.flower import training_guard
-from clients.flower.posterior_client import ContextMemory, PosteriorClient
+from clients.flower.posterior_client import LOGGER, ContextMemory, PosteriorClient
 from fedcel.data import NodeDataSettings
 from fedcel.errors import FailedError, SettingsError, describe_unforeseen, shorten_text
 from fedcel.federation import compute_client_gradient, digest_code, record_names
 from fedcel.nets import to_vector
 from fedcel.run_parts import build_client_parts, build_workspace_net, select_client_images
-from fedcel.runs import ClientMemory, ClientStateFolder, partition_folder
+from fedcel.runs import ClientStateFolder
 from fedcel.settings import UNSET, Settings, parse_run_config
 
 if TYPE_CHECKING:
@@ -58,15 +59,14 @@ def limit_failure(message: Message, context: Context, call_next: ClientAppCallab
         raise FailedError(reason).with_traceback(error.__traceback__) from None
 
 
-def make_client_app(
-    settings: Settings | None = None, state_root: str | Path | None = None
-) -> ClientApp:
+def make_client_app(settings: Settings | None = None) -> ClientApp:
     """Make the ClientApp of a node. Its `data-path` takes the place of the run's data.
+
+    The losses' state is in the folder `state-path` of the node and survives a restart; without one
+    it is in Flower's context.
 
     Args:
         settings: The run's settings; None: each message's run config has them.
-        state_root: Each partition's state lives in a folder below it and survives a restart. A
-            node's own `state-path` does the same; with neither, state is in Flower's context.
 
     Returns:
         The app for `flwr run`, a SuperNode or a simulation of Flower's.
@@ -92,16 +92,9 @@ def make_client_app(
         run_settings = node_settings(message, context)
         partition = read_partition(context)
         config = read_config(message)
-        folder = open_state_folder(context, config)
-        memory = folder or choose_memory(context, partition, state_root)
+        memory = open_state_folder(context, config) or ContextMemory(context)
         guard(run_settings, message, context)
-        client = PosteriorClient(
-            run_settings,
-            partition,
-            memory,
-            read_gradient(message),
-            must_find_state=folder is None and state_root is not None,
-        )
+        client = PosteriorClient(run_settings, partition, memory, read_gradient(message))
         upload, examples, metrics = client.fit(read_model(message), config)
         if training_guard.LIMIT_KEY in context.node_config:
             training_guard.add_model(context)
@@ -111,6 +104,7 @@ def make_client_app(
             **metrics,
             record_names.EXAMPLES: examples,
             record_names.ROUND: config[record_names.ROUND],
+            record_names.INCARNATION: draw_incarnation(context),
         }
         return pack_reply(message, {upload_record: upload}, numbers)
 
@@ -242,13 +236,6 @@ def make_evaluation_client(
     return EvaluationClient(settings, build_workspace_net(settings), images, read_samples(message))
 
 
-def choose_memory(context: Context, client: int, root: str | Path | None) -> ClientMemory:
-    """Choose where a client without a `state-path` keeps its state: below `root` or the context."""
-    if not root:
-        return ContextMemory(context)
-    return ClientStateFolder(partition_folder(root, client), client)
-
-
 def open_state_folder(context: Context, config: Mapping[str, Scalar]) -> ClientStateFolder | None:
     """Return where this node keeps the state of this run: a folder for each `out` and partition.
 
@@ -299,6 +286,20 @@ def find_account(message: Message, context: Context) -> "Account":
             "'ledger-path=\"FILE\"'"
         )
     return Account(parse_ledger_address(str(path)), f"flower-{message.metadata.src_node_id}")
+
+
+def draw_incarnation(context: Context) -> int:
+    """Return the number that this node draws once a run, and again where it is started again.
+
+    By it the server tells two machines with one key apart. It is no seed: nothing else follows it.
+    """
+    key = record_names.INCARNATION
+    if record := context.state.metric_records.get(key):
+        return int(cast(int, record[key]))
+    number = randbits(48)
+    context.state[key] = MetricRecord({key: number})
+    LOGGER.info("In this run this node is %s", record_names.name_incarnation(number))
+    return number
 
 
 def read_partition(context: Context) -> int:

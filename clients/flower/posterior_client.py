@@ -50,6 +50,13 @@ class ContextMemory:
             if written not in (number, before):
                 del self._records[f"{record_names.STATE}-{written}"]
 
+    def move_state(self, number: int, folder: ClientStateFolder) -> None:
+        """Move the state after round `number`, if there is one, to a folder; forget all others."""
+        if (state := self.read_state(number)) is not None:
+            folder.write_state(number, state, self.find_newest(number))
+        for written in self._list_rounds():
+            del self._records[f"{record_names.STATE}-{written}"]
+
     def _list_rounds(self) -> list[int]:
         prefix = f"{record_names.STATE}-"
         return [int(name.removeprefix(prefix)) for name in self._records if name.startswith(prefix)]
@@ -67,8 +74,6 @@ class PosteriorClient(NumPyClient):
         client: int,
         memory: ClientMemory | None = None,
         gradient: torch.Tensor | None = None,
-        *,
-        must_find_state: bool = False,
     ) -> None:
         """Bind the client to its partition of the run's data.
 
@@ -78,9 +83,7 @@ class PosteriorClient(NumPyClient):
             memory: Keeps its state between rounds; None: losses without statistics need none.
             gradient: The clients' mean gradient at the model (P,), where it came with it; a stock
                 strategy sends none.
-            must_find_state: Whether a state that is not in the memory is an error.
         """
-        self.must_find_state = must_find_state
         self.settings, self.client, self.memory = settings, client, memory
         self.parts = build_client_parts(settings)
         self.gradient = gradient
@@ -122,16 +125,11 @@ class PosteriorClient(NumPyClient):
         return to_arrays(upload, shapes), examples, metrics
 
     def _load_state(self, number: int, config: Mapping[str, Scalar]) -> StoredState:
-        """Load the state of the round that the server names; a warning says that it is lost.
-
-        In a simulation that is an error: its run folder is there, or not shared.
-        """
+        """Load the state of the round that the server names; a warning says that it is lost."""
         if self.memory is None:
             return StoredState(0, None)
         expected = config.get(record_names.STATE_ROUND)
         expected = None if expected is None else int(expected)
-        if self.must_find_state and isinstance(self.memory, ClientStateFolder):
-            return self.memory.require_state(number, expected)
         start = load_state(self.memory, number, expected)
         if expected is not None and start.round != expected:
             LOGGER.warning(

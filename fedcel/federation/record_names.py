@@ -14,6 +14,7 @@ LOGITS = "logits"  # record: the private answer, (B, C)
 ROUND = "server-round"
 WEIGHT = "share"  # w_k, the weight that the server will give to this client's delta
 STATE_ROUND = "state-round"  # down: whose state the client is to start from; up: from the next time
+INCARNATION = "incarnation"  # a node's number, drawn when it first trains in a run; up
 STATE_START = "state-start"  # the round whose state the client started from, 0: none; up
 TOTAL = "total-examples"  # N over all clients
 THRESHOLD = "cel-threshold"  # tau of this round, where it is adaptive
@@ -32,3 +33,8 @@ HAS_NODE_DATA = "own-images"  # 1 where a node's images are its own, not dealt f
 COUNT_QUERY = "count"  # query action: how many examples does the node hold?
 GRADIENT_QUERY = "gradient"  # query action: the mean gradient of the node's images at this model
 LOGITS_QUERY = "logits"  # query action: answer smashed data with private logits
+
+
+def name_incarnation(number: int) -> str:
+    """Name a node's incarnation, as its log and the server's do."""
+    return f"{number:012x}"

@@ -165,8 +165,8 @@ def missing_states_error(paths: Sequence[str | Path], number: int) -> RunError:
     names = ", ".join(map(str, paths))
     is_or_are = "is missing: the losses' state" if len(paths) == 1 else "are missing: the states"
     return RunError(
-        f"{names} {is_or_are} from which round {number} starts; put back what is missing, or on "
-        "several machines let all share the run folder, else start the run anew"
+        f"{names} {is_or_are} from which round {number} starts; put back what is missing, or "
+        "start the run anew"
     )
 
 

@@ -61,5 +61,5 @@ def _train_in_memory(
     from strategies.server_app import train_over_grid
 
     with filter_log(is_quiet=True), allow_messages():
-        grid = InMemoryGrid(make_client_app(settings, folder / "state"), settings.clients)
+        grid = InMemoryGrid(make_client_app(settings), settings.clients, folder / "state")
         train_over_grid(grid, settings, folder, show_round, resume=resume, measure=measure)

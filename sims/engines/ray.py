@@ -61,11 +61,11 @@ def train_on_ray(
         EngineError: Ray does not start, or broke down.
         FedcelError: Whatever else keeps the run from its end.
     """
-    app = make_client_app(settings, (folder / "state").resolve())
+    app = make_client_app(settings)
     with run_ray(), allow_messages(), filter_log(is_quiet=True):
         from sims.engines.ray_grid import RayGrid  # seconds that a refusal need not wait
 
-        with RayGrid(app, settings.clients) as grid:
+        with RayGrid(app, settings.clients, folder / "state") as grid:
             train_over_grid(grid, settings, folder, show_round, resume=resume)
 
 

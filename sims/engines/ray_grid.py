@@ -5,15 +5,17 @@ where one died, and uses the machines that its cluster has at that moment.
 """
 
 import os
+import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from logging import ERROR, WARNING
 from math import ceil, inf
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -21,9 +23,15 @@ import ray
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from ray import cloudpickle
-from ray.exceptions import OutOfMemoryError, RayError, RayTaskError, WorkerCrashedError
+from ray.exceptions import (
+    NodeDiedError,
+    OutOfMemoryError,
+    RayError,
+    RayTaskError,
+    WorkerCrashedError,
+)
 
-from fedcel.errors import EngineError, describe_unforeseen, shorten_text
+from fedcel.errors import EngineError, RunError, describe_unforeseen, shorten_text
 from sims.engines.simulated_grid import Outcome, SimulatedGrid, answer_message, make_error
 from strategies.flower_log import log
 
@@ -38,6 +46,10 @@ SHARE_BYTES = 32 * 2**20
 """Of arrays in the messages of a task, at most: large nets train longer than a task takes."""
 LOOK_SECONDS = 1.0
 """Between two looks for machines that have joined, while no task ends."""
+SILENCE_SECONDS = 10.0
+"""Without news of a task, after which the machines are probed; again after as many."""
+PROBE_SECONDS = 2.0
+"""In which a machine takes a connection."""
 LOST_TEXT = 300
 """Characters of what Ray says of a lost process."""
 
@@ -60,17 +72,22 @@ class RayGrid(SimulatedGrid):
     Args:
         app: Answers the messages.
         nodes: Number of nodes.
+        states: Folder of the clients' states, of this machine alone; None: contexts keep them.
     """
 
-    def __init__(self, app: ClientApp, nodes: int) -> None:
-        super().__init__(nodes)
+    def __init__(self, app: ClientApp, nodes: int, states: Path | None = None) -> None:
+        super().__init__(nodes, states)
         self._waiting = deque[_Order]()
         self._retries: list[_Order] = []  # each goes alone: one may have taken the others along
         self._running: dict[Any, list[_Order]] = {}
+        self._machines: dict[Any, str] = {}  # task -> Ray's id of the machine that it runs on
+        self._silent_machines = set[str]()
+        self._next_probe = time.monotonic() + SILENCE_SECONDS
         self._folder = os.getcwd()
         self._path = [os.path.abspath(place) for place in sys.path]
         with _blame_ray():
             self._app = ray.put(cloudpickle.dumps(app))
+            self._lost_machines = _list_lost(ray.nodes())
         self._task = _make_task()
 
     def __enter__(self) -> "RayGrid":
@@ -121,9 +138,60 @@ class RayGrid(SimulatedGrid):
             time.sleep(timeout)
             return
         with _blame_ray():
-            ended, _ = ray.wait([*self._running], timeout=timeout)
-        for task in ended:
-            self._conclude(task, self._running.pop(task))
+            ended: list[Any] = ray.wait([*self._running], timeout=timeout)[0]
+            items = [(task, next(task)) for task in ended]
+        for task, item in items:
+            self._take(task, item)
+        is_due = not ended and time.monotonic() >= self._next_probe
+        if is_due:
+            self._probe_machines()
+        if ended or is_due:
+            self._next_probe = time.monotonic() + SILENCE_SECONDS
+
+    def _take(self, task: Any, item: Any) -> None:
+        """Take what a task yields: the machine that it runs on, then the outcomes."""
+        if task not in self._machines:
+            with suppress(RayError):  # its process is lost: it yields nothing more
+                self._machines[task] = ray.get(item)
+                return
+        self._machines.pop(task, None)
+        self._conclude(item, self._running.pop(task))
+
+    def _probe_machines(self) -> None:
+        """Tell which machines are silent, and give up the tasks of those that Ray has given up.
+
+        A machine without power resets no connection: Ray marks it as dead within a minute, but
+        waits for what it was to answer for seven.
+        """
+        with _blame_ray():
+            machines = ray.nodes()
+        lost = _list_lost(machines)
+        silent = {
+            machine["NodeManagerAddress"]
+            for machine in machines
+            if machine["NodeID"] not in lost and not takes_connections(machine)
+        }
+        orders = [order for orders in self._running.values() for order in orders]
+        for address in sorted(silent - self._silent_machines):
+            log(
+                WARNING,
+                "%s of the Ray cluster is silent. Waiting for clients %s; Ray gives a machine up "
+                "after about a minute, and its clients are trained elsewhere",
+                *(address, ", ".join(str(self._client(order)) for order in orders)),
+            )
+        if lost.keys() - self._lost_machines.keys():
+            self._give_up(lost)
+        self._silent_machines, self._lost_machines = silent, lost
+
+    def _give_up(self, lost: Mapping[str, str]) -> None:
+        """Try the clients of lost machines again, and of tasks that have not told theirs."""
+        for task, orders in [*self._running.items()]:
+            machine = self._machines.get(task, "")
+            if not machine or machine in lost:
+                self._cancel([task])
+                for order in orders:
+                    error = NodeDiedError(f"{lost.get(machine, 'its machine')} is lost")
+                    self._note_loss(order, error)
 
     def _submit(self) -> None:
         """Keep as many tasks at Ray as it has processors, and one that waits for the next."""
@@ -132,13 +200,17 @@ class RayGrid(SimulatedGrid):
         with _blame_ray():
             processors = max(1, int(ray.cluster_resources().get("CPU", 1)))
             while len(self._running) <= processors and (orders := self._take_share(processors)):
-                contents = [
-                    (order.message, self.contexts[order.message.metadata.dst_node_id])
-                    for order in orders
-                ]
-                packed = cloudpickle.dumps(contents)
-                task = self._task.remote(self._folder, self._path, self._app, packed)
-                self._running[task] = orders
+                contents = []
+                for order in [*orders]:
+                    try:
+                        contents.append((order.message, self._load_context(order.message)))
+                    except RunError as error:
+                        orders.remove(order)
+                        self._fail(order, str(error))
+                if orders:
+                    packed = cloudpickle.dumps(contents)
+                    task = self._task.remote(self._folder, self._path, self._app, packed)
+                    self._running[task] = orders
 
     def _take_share(self, processors: int) -> list[_Order]:
         """Take a client that is to be tried again, or a process's share of those that wait."""
@@ -167,12 +239,9 @@ class RayGrid(SimulatedGrid):
                 self._note_loss(order, error)
         else:
             for order, outcome in zip(orders, outcomes, strict=True):
-                node = order.message.metadata.dst_node_id
                 if outcome.origin:
                     log(ERROR, "Client %s failed: %s", self._client(order), outcome.origin)
-                else:
-                    self.contexts[node] = outcome.context
-                self.replies[order.message_id] = outcome.reply
+                self.replies[order.message_id] = self._conclude_message(order.message, outcome)
 
     def _note_loss(self, order: _Order, error: RayError) -> None:
         """Log how a client was lost, and try it again; later where memory was short."""
@@ -210,30 +279,35 @@ class RayGrid(SimulatedGrid):
     def _cancel(self, tasks: list[Any]) -> None:
         for task in tasks:
             del self._running[task]
+            self._machines.pop(task, None)
             ray.cancel(task, force=True)
 
 
 def _make_task() -> Any:
     """Make the remote function, which looks for modules where this process does.
 
+    It yields the machine that it runs on, then the outcomes.
+
     It travels by value, as it is nested, and takes what it gets as bytes: nothing of fedcel's is
     looked for before.
     """
 
-    def answer(folder: str, path: list[str], app: bytes, contents: bytes) -> list[Outcome]:
+    def answer(folder: str, path: list[str], app: bytes, contents: bytes) -> Iterator[object]:
         import os
         import sys
         from contextlib import suppress
 
+        yield ray.get_runtime_context().get_node_id()
         with suppress(OSError):  # another machine may not have it
             os.chdir(folder)
         sys.path[:] = [*path, *(place for place in sys.path if place not in path)]
         from sims.engines.ray_grid import answer_messages
 
-        return answer_messages(app, contents)
+        yield answer_messages(app, contents)
 
     # No retries of Ray's own: of a process that was killed for want of memory it has no end.
-    return ray.remote(answer).options(num_cpus=1, num_gpus=0, max_retries=0, name="ClientApp")
+    options = {"num_cpus": 1, "num_gpus": 0, "max_retries": 0, "name": "ClientApp"}
+    return ray.remote(answer).options(num_returns="streaming", **options)
 
 
 def answer_messages(app: bytes, contents: bytes) -> list[Outcome]:
@@ -246,6 +320,21 @@ def answer_messages(app: bytes, contents: bytes) -> list[Outcome]:
 def _load_app(app: bytes) -> ClientApp:
     loaded: ClientApp = cloudpickle.loads(app)
     return loaded
+
+
+def _list_lost(machines: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the machines that Ray has given up: id -> address."""
+    return {m["NodeID"]: m["NodeManagerAddress"] for m in machines if not m["Alive"]}
+
+
+def takes_connections(machine: Mapping[str, Any]) -> bool:
+    """Whether a machine answers."""
+    address = machine["NodeManagerAddress"], machine["NodeManagerPort"]
+    try:
+        socket.create_connection(address, PROBE_SECONDS).close()
+    except OSError:
+        return False
+    return True
 
 
 def _count_bytes(message: Message) -> int:

@@ -4,14 +4,20 @@ import traceback
 from abc import abstractmethod
 from collections.abc import Iterable
 from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Context, Error, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
-from fedcel.errors import describe_unforeseen, shorten_text
+from clients.flower.client_app import read_config
+from clients.flower.posterior_client import ContextMemory
+from fedcel.errors import RunError, describe_unforeseen, shorten_text
+from fedcel.federation import record_names
+from fedcel.runs import ClientStateFolder, partition_folder
 from fedcel.testing.message_identity import RUN, SERVER_NODE
 
 CLIENT_APP_RAISED = 2
@@ -43,13 +49,17 @@ def make_error(reason: str, message: Message) -> Message:
 class SimulatedGrid(Grid):
     """Grid of nodes that are contexts in this process; subclasses say how they answer.
 
-    Node k + 2 holds partition k, as `partition-id` in its config says.
+    Node k + 2 holds partition k, as `partition-id` in its config says. A client's state travels in
+    its context, and only a reply that arrived changes it: whoever trains needs no folder of the
+    run's.
 
     Args:
         nodes: Number of nodes.
+        states: Folder of the clients' states; None: contexts keep them.
     """
 
-    def __init__(self, nodes: int) -> None:
+    def __init__(self, nodes: int, states: Path | None = None) -> None:
+        self._states = states
         self.contexts = {
             SERVER_NODE + 1 + k: Context(
                 run_id=RUN,
@@ -94,6 +104,44 @@ class SimulatedGrid(Grid):
         """Return the answers to these messages that have come, each once."""
         return [self.replies.pop(key) for key in message_ids if key in self.replies]
 
+    def _load_context(self, message: Message) -> Context:
+        """Return what a node answers a message with: its context, a training's with the state.
+
+        RunError where the state that the message names is not there.
+        """
+        context = self.contexts[message.metadata.dst_node_id]
+        if (folder := self._find_folder(message)) is None:
+            return context
+        config = read_config(message)
+        expected = config.get(record_names.STATE_ROUND)
+        start = folder.require_state(
+            int(config[record_names.ROUND]), None if expected is None else int(expected)
+        )
+        loaded = replace(context, state=RecordDict({**context.state}))
+        if start.round:
+            ContextMemory(loaded).write_state(start.round, start.state or {}, 0)
+        return loaded
+
+    def _conclude_message(self, message: Message, outcome: Outcome) -> Message:
+        """Keep the context and the state that a reply came with; return the reply."""
+        if outcome.origin:
+            return outcome.reply
+        if folder := self._find_folder(message):
+            try:
+                number = int(read_config(message)[record_names.ROUND])
+                ContextMemory(outcome.context).move_state(number, folder)
+            except OSError as error:  # no room for it
+                return make_error(describe_unforeseen(error), message)
+        self.contexts[message.metadata.dst_node_id] = outcome.context
+        return outcome.reply
+
+    def _find_folder(self, message: Message) -> ClientStateFolder | None:
+        """Find where the state of a client is that is to train."""
+        if self._states is None or message.metadata.message_type != MessageType.TRAIN:
+            return None
+        client = int(self.contexts[message.metadata.dst_node_id].node_config["partition-id"])
+        return ClientStateFolder(partition_folder(self._states, client), client)
+
     def _new_id(self) -> str:
         self._sent += 1
         return str(self._sent)
@@ -107,10 +155,11 @@ class InMemoryGrid(SimulatedGrid):
     Args:
         app: Answers the messages.
         nodes: Number of nodes.
+        states: Folder of the clients' states; None: contexts keep them.
     """
 
-    def __init__(self, app: ClientApp, nodes: int) -> None:
-        super().__init__(nodes)
+    def __init__(self, app: ClientApp, nodes: int, states: Path | None = None) -> None:
+        super().__init__(nodes, states)
         self.app = app
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
@@ -125,6 +174,10 @@ class InMemoryGrid(SimulatedGrid):
 
     def _deliver(self, message: Message) -> str:
         message_id = self._new_id()
-        context = self.contexts[message.metadata.dst_node_id]
-        self.replies[message_id] = answer_message(self.app, deepcopy(message), context).reply
+        try:
+            outcome = answer_message(self.app, deepcopy(message), self._load_context(message))
+        except RunError as error:
+            self.replies[message_id] = make_error(str(error), message)
+        else:
+            self.replies[message_id] = self._conclude_message(message, outcome)
         return message_id

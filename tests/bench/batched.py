@@ -95,7 +95,7 @@ def train_by_flower(settings: Settings, folder: Path, show_round: EventCallback)
     def main(grid: Grid, context: Context) -> None:
         train_over_grid(grid, settings, folder, show_round)
 
-    client_app = make_client_app(settings, folder / "state")
+    client_app = make_client_app(settings)
     run_simulation(app, client_app, settings.clients, backend_config=BACKEND)
 
 

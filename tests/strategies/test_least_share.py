@@ -38,7 +38,7 @@ STOCK: dict[str, Any] = {
 
 def make_failing_app(settings: Settings, folder: Path, bad: set[int]) -> ClientApp:
     """Return our ClientApp, which some nodes cannot run in round 2."""
-    inner, outer = make_client_app(settings, folder / "state"), ClientApp()
+    inner, outer = make_client_app(settings), ClientApp()
 
     @outer.train()
     def train(message: Message, context: Context) -> Message:

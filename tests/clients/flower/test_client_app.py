@@ -171,6 +171,7 @@ def test_under_noise_a_node_sends_its_noisy_update_alone() -> None:
         record_names.PARTITION,
         record_names.ROUND,
         record_names.STATE_START,
+        record_names.INCARNATION,
         record_names.STATE_ROUND,
     }
     for kind in ("evaluate", f"query.{record_names.GRADIENT_QUERY}"):

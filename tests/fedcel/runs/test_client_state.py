@@ -28,7 +28,7 @@ def test_the_state_of_the_round_that_is_expected_is_read(tmp_path: Path) -> None
     assert load_state(folder, 9, 3).round == 3
     assert load_state(folder, 9, 4) == load_state(folder, 9, 0) == NOBODY
     assert load_state(folder, 9, 5).state == make_state(5.0)
-    with pytest.raises(RunError, match=r"000004.safetensors is missing: .* share the run folder"):
+    with pytest.raises(RunError, match=r"000004.safetensors is missing: .* put back"):
         folder.require_state(9, 4)
 
 

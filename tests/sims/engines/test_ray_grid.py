@@ -30,11 +30,9 @@ Disturb = Callable[[int, int], None]
 """What befalls a client in a round, by partition and round, before or after its training."""
 
 
-def make_disturbed_app(
-    settings: Settings, folder: Path, *, before: Disturb, after: Disturb
-) -> ClientApp:
+def make_disturbed_app(settings: Settings, *, before: Disturb, after: Disturb) -> ClientApp:
     """Return our ClientApp with accidents around the training."""
-    inner, outer = make_client_app(settings, folder), ClientApp()
+    inner, outer = make_client_app(settings), ClientApp()
 
     @outer.train()
     def train(message: Message, context: Context) -> Message:
@@ -217,22 +215,27 @@ class FakeRay:
     def is_initialized(self) -> bool:
         return True
 
+    def nodes(self) -> list[dict[str, Any]]:
+        return []
+
     def put(self, value: bytes) -> bytes:
         """Store nothing."""
         return value
 
-    def remote(self, *arguments: Any) -> tuple[int, bytes]:
+    def remote(self, *arguments: Any) -> Iterator[Any]:
         contents = arguments[-1]
         pairs = cloudpickle.loads(contents)
         self.tried.append([context.node_config["partition-id"] for _, context in pairs])
-        return len(self.tried) - 1, contents
+        return iter([f"machine-{len(self.tried)}", (len(self.tried) - 1, contents)])
 
     def wait(self, tasks: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
         self.most = max(self.most, len(tasks))
         return tasks[:1], tasks[1:]
 
-    def get(self, task: tuple[int, bytes]) -> list[Outcome]:
-        """Return the replies, or raise what befell the clients."""
+    def get(self, task: Any) -> Any:
+        """Return the machine or the replies, or raise what befell the clients."""
+        if isinstance(task, str):
+            return task
         self.answer(self.tried[task[0]])
         return [
             Outcome(Message(RecordDict(), reply_to=m), c) for m, c in cloudpickle.loads(task[1])
@@ -300,6 +303,56 @@ def test_an_answer_that_cannot_travel_is_an_error_of_its_client(
 
     FakeRay(monkeypatch, answer)
     assert send(1) == {0: "TypeError: cannot pickle 'generator' object"}
+
+
+class CutRay(FakeRay):
+    """A cluster whose first machine loses its power: what it was to answer never comes."""
+
+    def wait(self, tasks: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
+        ready = [task for task in tasks if task is not self.lost or not self.is_lost]
+        self.is_lost = True  # once it has told where it runs
+        self.now += timeout * (not ready)
+        return ready[:1], []
+
+    def remote(self, *arguments: Any) -> Iterator[Any]:
+        task = super().remote(*arguments)
+        self.lost = self.lost or task
+        return task
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """Return the machines; Ray marks the lost one as dead after a minute."""
+        return [
+            {
+                "NodeID": f"machine-{k}",
+                "Alive": k != 1 or self.now < 60,
+                "NodeManagerAddress": f"192.0.2.{k}",
+                "NodeManagerPort": 1,
+            }
+            for k in (1, 2, 3)
+        ]
+
+    def cancel(self, task: Any, force: bool) -> None:
+        self.cancelled.append(task)
+
+    lost: Any = None
+    is_lost = False
+    cancelled: list[Any]
+
+
+def test_clients_of_a_machine_without_power_are_trained_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody else's; the log says first that the machine is silent, and who is waited for."""
+    fake = CutRay(monkeypatch, lambda clients: None)
+    fake.cancelled = []
+    monkeypatch.setattr(
+        ray_grid, "takes_connections", lambda machine: machine["NodeID"] != "machine-1"
+    )
+    assert set(send(4).values()) == {""}
+    assert fake.tried == [[0, 1], [2], [3], [0], [1]] and fake.cancelled == [fake.lost]
+    assert fake.now < 90
+    assert "192.0.2.1 of the Ray cluster is silent. Waiting for clients 0, 1; Ray" in caplog.text
+    assert "Client 1 was lost in attempt 1 of 3: NodeDiedError: 192.0.2.1 is lost" in caplog.text
 
 
 def test_a_ray_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
