@@ -42,8 +42,10 @@ from fedcel.privacy.ledger import MICRO, Balance, LedgerAddress, Refusal
 DAY_SECONDS = 86_400.0
 QUEUE_SECONDS = 0.1
 """Pause between looks through the queue for a version that ended."""
-PROBE_SECONDS = 10.0
+PROBE_SECONDS = 2.5
 """Time for which a write to the ledger shows that it can be written."""
+PROBE_LIMIT_SECONDS = 2.0
+"""In which a ledger that can be written is; one that waits longer is out of reach."""
 
 
 class Limits(NamedTuple):
@@ -128,6 +130,8 @@ class Service:
             async with self._reloading:
                 await self.worker.open(self._ledger_address, self._fail_for_good)
                 await self._add_version(self.offer)
+                if risk := await self.worker.call(AnswerWorker.find_risk):
+                    LOGGER.warning("ledger", extra={"reason": risk})
         except Exception as error:
             self.failure = error if isinstance(error, FedcelError) else None
             LOGGER.error("start failed", extra={"reason": describe_reason(error)})
@@ -265,7 +269,8 @@ class Service:
         if not (is_proved or self.is_ending):
             if self._probe is None or self._probe.done():  # one for all who ask meanwhile
                 self._probe = self.loop.create_task(self._probe_ledger())
-            await asyncio.shield(self._probe)
+            await asyncio.wait([self._probe], timeout=PROBE_LIMIT_SECONDS)
+            return self.is_ready and self._probe.done()
         return self.is_ready
 
     async def _probe_ledger(self) -> None:

@@ -94,6 +94,10 @@ class AnswerWorker:
         """Return a client's account."""
         return self.ledger.balance(client)
 
+    def find_risk(self) -> str | None:
+        """Describe how charges may be forgotten, with the remedy."""
+        return self.ledger.find_risk()
+
     def probe(self) -> None:
         """Find out whether something could be charged now."""
         self.ledger.probe()

@@ -98,6 +98,10 @@ class LedgerDatabase(ABC):
     def expect_long_work(self) -> None:
         """Announce that the transaction's work computes for long between two statements."""
 
+    def find_risk(self) -> str | None:
+        """Describe how charges may be forgotten that were kept; None: in no way that is known."""
+        return None
+
     @abstractmethod
     def check_integrity(self) -> list[str]:
         """Return the faults that the database itself finds in its files."""

@@ -303,6 +303,15 @@ class Ledger:
         with self.lock:
             self.db.transact(lambda db: db.touch(), writing=True)
 
+    def find_risk(self) -> str | None:
+        """Find out whether charges may be forgotten that were told: an asynchronous standby.
+
+        Returns:
+            A sentence with the remedy, or None.
+        """
+        with self.lock:
+            return self.db.find_risk()
+
     def rows(self) -> list[LogRow]:
         """Read the whole log, in order; LedgerError where a row is not what was written."""
         return self._read(lambda db: list(read_checked(db, "ORDER BY log.position")))

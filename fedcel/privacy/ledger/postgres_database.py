@@ -35,7 +35,7 @@ from fedcel.privacy.ledger.database import (
 SCHEMA_NAME = "fedcel_ledger"
 CREATION_LOCK = 0x6665644C
 """Held while tables are made; the same number that marks a file of SQLite."""
-CONNECT_SECONDS = 5
+CONNECT_SECONDS = 3
 RETRY_SECONDS = 10.0
 """Time for which a lost connection, or a conflict, is tried again; then the caller is told."""
 IDLE_SECONDS = LOCK_SECONDS / 2
@@ -57,6 +57,10 @@ SCHEMA = (
     "FOR EACH STATEMENT EXECUTE FUNCTION refuse_edit()",
 )
 
+FIND_LATE_STANDBY = (
+    "SELECT current_setting('synchronous_standby_names') = '' "
+    "AND EXISTS (SELECT FROM pg_stat_replication)"
+)
 ERROR_REMEDIES: tuple[tuple[type[psycopg.Error], str, str], ...] = (
     (
         errors.InvalidPassword,
@@ -161,6 +165,16 @@ class PostgresDatabase(LedgerDatabase):
         """Let the transaction last: long computations between its statements are no hanging."""
         self._connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
 
+    def find_risk(self) -> str | None:
+        """Describe a standby that learns of commits later than the service's clients do."""
+        if not self.transact(lambda db: db.execute(FIND_LATE_STANDBY), writing=False)[0][0]:
+            return None
+        return (
+            f"ledger {self.address}: its standby learns of charges after the answers are given; "
+            "if it takes over, the last ones are forgotten. Set synchronous_standby_names = '*' on "
+            "the server"
+        )
+
     def check_integrity(self) -> list[str]:
         """Return nothing: the server checks its own pages."""
         return []
@@ -255,10 +269,10 @@ def connect(address: PostgresAddress) -> "psycopg.Connection[Any]":
         autocommit=True,  # transactions are begun by statements of our own
         connect_timeout=CONNECT_SECONDS,
         application_name="fedcel",
-        keepalives_idle=10,
-        keepalives_interval=5,
-        keepalives_count=3,
-        tcp_user_timeout=15_000,
+        keepalives_idle=2,
+        keepalives_interval=1,
+        keepalives_count=2,
+        tcp_user_timeout=4_000,  # below RETRY_SECONDS: there is time for another connection
     )
     try:
         settings = {

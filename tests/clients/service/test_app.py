@@ -4,9 +4,11 @@ import asyncio
 import errno
 import json
 import re
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Literal
 
@@ -331,6 +333,20 @@ def test_readiness_is_shown_by_a_write(tmp_path: Path, monkeypatch: pytest.Monke
             assert post(up).json()["values"] == first.json()["values"]
             problem(httpx.get(f"{up.url}/readyz"), ProblemKind.BUSY)
         assert httpx.get(f"{up.url}/readyz").status_code == 200
+
+
+def test_a_ledger_that_keeps_a_charge_waiting_is_not_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Out of reach or held by another: the balancer is told before that is known."""
+    with running(tmp_path) as up:
+        monkeypatch.setattr(service_module, "PROBE_SECONDS", 0.0)
+        assert httpx.get(f"{up.url}/readyz").status_code == 200
+        with closing(sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            problem(httpx.get(f"{up.url}/readyz", timeout=20), ProblemKind.BUSY)
+            other.execute("ROLLBACK")
+        assert httpx.get(f"{up.url}/readyz", timeout=20).status_code == 200
 
 
 @pytest.mark.parametrize("mechanism", ["gaussian", "label-only"])

@@ -5,7 +5,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -36,9 +36,13 @@ class PostgresServer:
     process: "subprocess.Popen[bytes] | None" = None
     numbers: Iterator[int] = field(default_factory=count)
     emptied: str | None = None
+    words: Sequence[str] = ()
+    """In front of its programs' commands: they run on another host."""
+    address: str = ""
+    """That it listens at; none: only at its socket."""
 
-    def url(self, database: str) -> str:
-        return f"postgresql://fedcel@/{database}?host={self.folder}"
+    def url(self, database: str, address: str | Path = "") -> str:
+        return f"postgresql://fedcel@/{database}?host={address or self.folder}"
 
     def make_database(self) -> str:
         import psycopg
@@ -63,7 +67,8 @@ class PostgresServer:
         """Start it, and wait until it takes connections."""
         import psycopg
 
-        words = ["-D", self.folder / "data", "-k", self.folder, "-c", "listen_addresses="]
+        words = ["-D", self.folder / "data", "-k", self.folder]
+        words += ["-c", f"listen_addresses={self.address}"]
         limit = time.monotonic() + START_SECONDS
         while True:
             if self.process is None or self.process.poll() is not None:  # a killed one's memory
@@ -89,34 +94,45 @@ class PostgresServer:
 
     def run(self, *command: object) -> "subprocess.Popen[bytes]":
         """Start a program of the server as somebody whom it accepts, in a group of its own."""
+        is_root = os.geteuid() == 0
+        words = [*self.words]
+        if is_root and words:  # who enters another host has to be root
+            words += ["setpriv", f"--reuid={UNPRIVILEGED}", f"--regid={UNPRIVILEGED}"]
+            words += ["--clear-groups"]
         with (self.folder / "log").open("ab") as log:
             return subprocess.Popen(
-                [*map(str, command)],
+                [*words, *map(str, command)],
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
                 cwd=self.folder,
-                **({"user": UNPRIVILEGED, "group": UNPRIVILEGED} if os.geteuid() == 0 else {}),
+                **({"user": UNPRIVILEGED, "group": UNPRIVILEGED} if is_root and not words else {}),
             )
 
 
 @contextmanager
-def serve_postgres(place: str | None = None) -> Iterator[PostgresServer]:
+def serve_postgres(
+    place: str | None = None, words: Sequence[str] = (), address: str = ""
+) -> Iterator[PostgresServer]:
     """Yield a server that runs; skip the test where it, or its driver, is not installed.
 
-    `place`: where its temporary folder is made, None: where the system has them.
+    `place`: where its temporary folder is made, None: where the system has them. `words` and
+    `address` are the server's.
     """
     pytest.importorskip("psycopg", reason="the driver of PostgreSQL is not installed")
     programs = find_programs()
     if programs is None:
         pytest.skip(LACKING)
     with TemporaryDirectory(prefix="fedcel-", dir=place, ignore_cleanup_errors=True) as folder:
-        server = PostgresServer(programs, Path(folder))
+        server = PostgresServer(programs, Path(folder), words=words, address=address)
         if os.geteuid() == 0:
             os.chown(folder, UNPRIVILEGED, UNPRIVILEGED)
         words = ["-D", server.folder / "data", "-U", "fedcel", "-A", "trust", "-E", "UTF8"]
         made = server.run(programs / "initdb", *words, "--no-locale", "--no-sync")
         assert made.wait() == 0, (server.folder / "log").read_text()
+        if address:
+            with (server.folder / "data" / "pg_hba.conf").open("a") as rules:
+                rules.write(f"host all all {address}/24 trust\n")
         server.start()
         try:
             yield server

@@ -6,8 +6,9 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -43,7 +44,7 @@ from tests.fedcel.privacy.ledger.ledger_processes import (  # noqa: E402
     race_for_the_rest,
     read_told,
 )
-from tests.fedcel.privacy.ledger.postgres import PostgresServer  # noqa: E402
+from tests.fedcel.privacy.ledger.postgres import UNPRIVILEGED, PostgresServer  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 BUDGET = 7
@@ -388,3 +389,43 @@ def test_who_does_not_own_an_older_ledger_is_told(url: str) -> None:
         Ledger.open(url.replace("fedcel@", "tenant@"))
     with Ledger.open(url) as ledger:
         assert ledger.verify() == []
+
+
+@pytest.fixture
+def standby(postgres: PostgresServer) -> Iterator[PostgresServer]:
+    """A standby of the server, which streams from it."""
+    with TemporaryDirectory(prefix="fedcel-", ignore_cleanup_errors=True) as folder:
+        if os.geteuid() == 0:
+            os.chown(folder, UNPRIVILEGED, UNPRIVILEGED)
+        server = PostgresServer(postgres.programs, Path(folder))
+        words = ["-h", postgres.folder, "-U", "fedcel", "-R", "--checkpoint=fast", "--no-sync"]
+        copy = server.run(postgres.programs / "pg_basebackup", "-D", server.folder / "data", *words)
+        assert copy.wait() == 0, (server.folder / "log").read_text()
+        server.start()
+        try:
+            yield server
+        finally:
+            server.kill()
+            run_statement(postgres.url("postgres"), "ALTER SYSTEM RESET synchronous_standby_names")
+            run_statement(postgres.url("postgres"), "SELECT pg_reload_conf()")
+
+
+def test_a_standby_that_may_forget_answers_is_told(
+    url: str, postgres: PostgresServer, standby: PostgresServer
+) -> None:
+    """An asynchronous one. A synchronous one has every charge that was told when it takes over."""
+    with Ledger.open(url) as ledger:
+        ledger.grant("ann", 9)
+        assert "its standby learns of charges after" in str(ledger.find_risk())
+        copied = url.replace(str(postgres.folder), str(standby.folder))
+        run_statement(postgres.url("postgres"), "ALTER SYSTEM SET synchronous_standby_names = '*'")
+        run_statement(postgres.url("postgres"), "SELECT pg_reload_conf()")
+        while ledger.find_risk():
+            time.sleep(0.05)
+        for name in "abcd":
+            assert len(pay(ledger, [charge(name, epsilon=1)])) == 1
+        postgres.kill()
+    run_statement(standby.url("postgres"), "SELECT pg_promote()")
+    with Ledger.open(copied) as ledger:
+        assert ledger.balance("ann").spent == 4 and ledger.verify() == []
+    postgres.start()
