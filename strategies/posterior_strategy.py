@@ -1,5 +1,6 @@
 """The posterior strategy: Flower's messages around the server's round."""
 
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from logging import INFO, WARNING
 
@@ -35,8 +36,10 @@ from fedcel.posterior import NO_PLAN
 from fedcel.run_parts import build_server_parts
 from fedcel.settings import Settings
 from strategies.flower_log import log
+from strategies.node_incarnations import NodeIncarnations, SharedKey
 from strategies.node_registry import (
     ANSWER_SECONDS,
+    WAIT_SECONDS,
     NodeRegistry,
     register_nodes,
     reregister_nodes,
@@ -50,11 +53,15 @@ from strategies.validate_reply import (
     find_reply_fault,
     find_scores_fault,
     find_sender,
+    is_node_lost,
     read_gradient,
     read_numbers,
     read_update,
     to_printable,
 )
+
+_LOOK_SECONDS = 1.0
+"""Between two looks for nodes that are lost."""
 
 
 class PosteriorStrategy(FedAvg):
@@ -89,8 +96,11 @@ class PosteriorStrategy(FedAvg):
         self.request: RoundRequest | None = None
         self.rejected: list[Rejection] = []
         self.report = RoundReport([], [], {}, NO_PLAN)
+        self._incarnations = NodeIncarnations()
+        self._shared_keys: dict[int, SharedKey] = {}
         self.parts = build_server_parts(settings)  # classes are as the ServerApp's config says
         self._sent: list[tuple[Metadata, int]] = []
+        self._send_again: Callable[[list[int], float], list[Message]] | None = None
         self._patience = min(ANSWER_SECONDS, settings.strategy.timeout)  # seconds, for queries
 
     def summary(self) -> None:
@@ -168,6 +178,14 @@ class PosteriorStrategy(FedAvg):
             numbers = ConfigRecord({**config, **_describe_request(request, k)})
             contents[k] = RecordDict({**records, record_names.CONFIG: numbers})
         messages, self._sent = self._address(MessageType.TRAIN, contents)
+
+        def send_again(lost: list[int], deadline: float) -> list[Message]:
+            returned = self._await_nodes(grid, config, lost, deadline)
+            again, sent = self._address(MessageType.TRAIN, {k: contents[k] for k in returned})
+            self._sent += sent
+            return [*grid.send_and_receive(again, timeout=self.settings.strategy.timeout)]
+
+        self._send_again = send_again
         return messages
 
     def aggregate_train(
@@ -179,6 +197,8 @@ class PosteriorStrategy(FedAvg):
             RoundError: No reply is valid, or too few for a robust rule.
         """
         request = self._current_request()
+        self._shared_keys = {}
+        replies = self._recover_lost([*replies], request)
         valid, rejected = self._sort_replies(replies, self._judge, request.weights, self._sent)
         rejected = [r for r in self.rejected if r.client not in valid] + rejected
         silent = request.weights.keys() - valid.keys() - {r.client for r in rejected}
@@ -199,6 +219,7 @@ class PosteriorStrategy(FedAvg):
             rejected=self.rejected,
             advance=self._advance,
         )
+        self.report = self.report._replace(shared_keys=self._shared_keys)
         for client, reason in self.report.unused_metrics:
             log(WARNING, "Left out metrics of client %s: %s", client, to_printable(reason))
         for client in self.report.lost_states:
@@ -258,6 +279,58 @@ class PosteriorStrategy(FedAvg):
         self.state = self.state._replace(
             examples=self.registry.examples, has_node_data=self.registry.has_node_data
         )
+
+    def _recover_lost(self, replies: list[Message], request: RoundRequest) -> list[Message]:
+        """Return a round's replies; later ones of lost nodes that the round cannot do without."""
+        deadline = time.monotonic() + self.settings.strategy.timeout
+        while self._send_again and (lost := self._find_indispensable(replies, request)):
+            if not (later := self._send_again(lost, deadline)):
+                break
+            renewed = {find_sender(reply, self.registry.partitions, self._sent) for reply in later}
+            replies = [
+                reply
+                for reply in replies
+                if find_sender(reply, self.registry.partitions, self._sent) not in renewed
+            ] + later
+        return replies
+
+    def _find_indispensable(self, replies: list[Message], request: RoundRequest) -> list[int]:
+        """Find the clients whose nodes are lost where the others are below the least share."""
+        clients = {
+            find_sender(reply, self.registry.partitions, self._sent)
+            for reply in replies
+            if is_node_lost(reply)
+        }
+        lost = sorted(clients & request.weights.keys())
+        weight = sum(w for k, w in request.weights.items() if k not in lost)
+        share = weight / sum(request.weights.values())
+        return [] if 0 < share >= self.parts.least_share else lost
+
+    def _await_nodes(
+        self, grid: Grid, config: ConfigRecord, clients: list[int], deadline: float
+    ) -> list[int]:
+        """Wait for lost nodes until a monotonic time; return the clients whose nodes are back.
+
+        Once one is back, the others have a minute more: what cut them off is over.
+        """
+        log(
+            WARNING,
+            "Round %d waits for the nodes of clients %s, which are lost: at most %.0f s "
+            "(strategy.timeout)",
+            *(self.state.round + 1, ", ".join(map(str, clients)), deadline - time.monotonic()),
+        )
+        requirements = ConfigRecord({**config, record_names.ROUND: self.state.round})
+        while True:
+            self._update_registry(grid, requirements)
+            nodes, connected = self.registry.nodes, set(grid.get_node_ids())
+            returned = [k for k in clients if nodes.get(k) in connected]
+            now = time.monotonic()
+            if len(returned) == len(clients) or now >= deadline:
+                log(WARNING, "Asked again: clients %s", ", ".join(map(str, returned)) or "none")
+                return returned
+            if returned:
+                deadline = min(deadline, now + WAIT_SECONDS)
+            time.sleep(_LOOK_SECONDS)
 
     def _query_gradients(
         self, grid: Grid, content: RecordDict, clients: list[int], request: RoundRequest
@@ -332,6 +405,9 @@ class PosteriorStrategy(FedAvg):
             raise RoundError(
                 f"{name} returned {reason!r:.60}, must return a reason in words or None"
             )
+        if reason is None and (shared := self._incarnations.find_shared_key(reply)):
+            self._shared_keys[self.registry.partitions[reply.metadata.src_node_id]] = shared
+            return shared.describe()
         return reason
 
     def _advance(self, state: ServerState, delta: torch.Tensor) -> ServerState:

@@ -18,6 +18,7 @@ from fedcel.posterior import NO_PLAN
 from fedcel.run_parts import build_server_parts
 from fedcel.settings import Settings
 from strategies.flower_log import log
+from strategies.node_incarnations import NodeIncarnations, SharedKey
 from strategies.node_registry import (
     ANSWER_SECONDS,
     NodeRegistry,
@@ -76,6 +77,7 @@ class StockStrategy(Strategy):
         self.unrepeatable: str | None = None
         """Reason why the same seed may give another model; None where none is known."""
         self._sent: list[tuple[Metadata, int]] = []
+        self._incarnations = NodeIncarnations()
         self._state_rounds: dict[int, int] = {}  # as `ServerState.state_rounds`
         self._has_made_model = False
 
@@ -112,8 +114,7 @@ class StockStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Make the next model by the strategy, and report who is in it."""
-        replies = sorted(replies, key=self._find_sender)
-        self._record_replies(server_round, replies)
+        replies = self._record_replies(server_round, sorted(replies, key=self._find_sender))
         if not self.report.clients:
             rejected = self.report.rejected
             first = rejected[0].reason if rejected else "no reply came in time"
@@ -176,15 +177,23 @@ class StockStrategy(Strategy):
     def _find_sender(self, reply: Message) -> int:
         return find_sender(reply, self.registry.partitions, self._sent)
 
-    def _record_replies(self, number: int, replies: list[Message]) -> None:
-        """Report who trained and who did not; take out of replies what no strategy averages."""
+    def _record_replies(self, number: int, replies: list[Message]) -> list[Message]:
+        """Report who trained and who did not; return the replies with what a strategy averages."""
         trained, rejected, lost_states = [], list[Rejection](), []
+        shared_keys, usable = dict[int, SharedKey](), list[Message]()
         for reply in replies:
             client = self._find_sender(reply)
             if reason := describe_failure(reply):
                 rejected.append(Rejection(client, reason))
+                usable.append(reply)
+                continue
+            if shared := self._incarnations.find_shared_key(reply):
+                shared_keys[client] = shared
+                rejected.append(Rejection(client, shared.describe()))
+                log(WARNING, "Left out client %s: %s", *rejected[-1])
                 continue
             trained.append(client)
+            usable.append(reply)
             expected = self._state_rounds.get(client, 0)
             for metrics in reply.content.metric_records.values():
                 if record_names.STATE_ROUND in metrics:
@@ -197,7 +206,10 @@ class StockStrategy(Strategy):
         rejected += [Rejection(client, "no reply") for client in sorted(silent)]
         schedule = build_server_parts(self.settings).schedule
         plan = schedule.plan(number, sum(self.registry.examples.values()))
-        self.report = RoundReport(trained, rejected, {}, plan, lost_states=lost_states)
+        self.report = RoundReport(
+            trained, rejected, {}, plan, lost_states=lost_states, shared_keys=shared_keys
+        )
+        return usable
 
     def _keep_model(self, reason: str) -> None:
         """Report a round of which the strategy made no model, where `strategy.least-share` is 0."""

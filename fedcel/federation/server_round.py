@@ -87,6 +87,8 @@ class RoundReport(NamedTuple):
     """Share of the weight of the clients asked that is in the model; None: by their number."""
     lost_states: Sequence[int] = ()
     """Clients whose update is used and that began afresh: their losses' state was not there."""
+    shared_keys: Mapping[int, tuple[str, str]] = {}
+    """Clients of which two nodes with one key answer: the one that is kept, the one left out."""
 
 
 @runtime_checkable

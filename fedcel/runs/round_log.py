@@ -20,7 +20,7 @@ Event = dict[str, object]
 """The values of a line by their names."""
 OF_THE_SERVER = {
     KEPT_SHARE, "bits-beyond-label", "bits-half-width", "bits-cap", "cel-threshold", "r-hat", "ess",
-    "geweke", "metrics-left-out", "lost-states",
+    "geweke", "metrics-left-out", "lost-states", "shared-keys",
 }  # fmt: skip
 """Not in every line; metrics of clients that have these names are never taken for them."""
 
@@ -53,16 +53,19 @@ class RoundLog:
         write_whole(self._path, "\n".join(self._lines) + "\n")
 
 
-def summarise_kept_shares(folder: Path) -> dict[str, int | float]:
+def summarise_kept_shares(folder: Path) -> dict[str, object]:
     """Count a run's rounds without some clients; find the least and the mean weight that was kept.
 
-    Where clients lacked their state and started without it, `lost-states` says how often.
+    Where clients lacked their state and started without it, `lost-states` says how often; where two
+    nodes had one key, `shared-keys` names them by client.
     """
     events = [json.loads(line) for line in (folder / EVENTS).read_text().splitlines()]
     shares = [float(event.get(KEPT_SHARE, 1.0)) for event in events]
     lost_states = sum(len(event.get("lost-states", ())) for event in events)
+    shared_keys = {k: v for event in events for k, v in event.get("shared-keys", {}).items()}
     return {
         **({"lost-states": lost_states} if lost_states else {}),
+        **({"shared-keys": shared_keys} if shared_keys else {}),
         "incomplete-rounds": sum(bool(event["rejected"]) for event in events),
         "least-kept-share": min(shares, default=1.0),
         "mean-kept-share": sum(shares) / len(shares) if shares else 1.0,
@@ -105,6 +108,8 @@ def describe_round(
         ]
     if report.lost_states:
         event["lost-states"] = list(report.lost_states)
+    if report.shared_keys:
+        event["shared-keys"] = {str(k): list(names) for k, names in report.shared_keys.items()}
     if (share := measure_kept_share(report)) < 1:
         event[KEPT_SHARE] = share
     if state.threshold is not None:

@@ -1,7 +1,6 @@
 """A client starts from the state of its last round, or it is told that it could not."""
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from clients import make_client_app
 from fedcel.errors import RoundError
 from fedcel.federation import record_names
 from fedcel.files import read_json, read_tensors
-from fedcel.runs import create_run, partition_folder
+from fedcel.runs import Event, EventCallback, create_run, partition_folder
 from fedcel.settings import Settings, parse_settings
 from fedcel.testing.message_identity import allow_messages
 from sims.engines.simulated_grid import InMemoryGrid
@@ -52,9 +51,9 @@ def forget(context: Context) -> None:
     context.state.clear()
 
 
-def make_app(settings: Settings, root: Path | None, moves: dict[int, Move]) -> ClientApp:
+def make_app(settings: Settings, moves: dict[int, Move]) -> ClientApp:
     """Return our ClientApp; before some rounds something befalls the node of a client."""
-    inner, outer = make_client_app(settings, root), ClientApp()
+    inner, outer = make_client_app(settings), ClientApp()
     outer.query(record_names.COUNT_QUERY)(inner)
     outer.evaluate()(inner)
 
@@ -73,7 +72,8 @@ def train(
     moves: dict[int, Move] | None = None,
     *,
     measure: bool = False,
-    root: Path | None = None,
+    show_round: EventCallback = lambda event: None,
+    states: Path | None = None,
     grid: type[InMemoryGrid] = InMemoryGrid,
     **change: Any,
 ) -> tuple[torch.Tensor, list[dict[str, Any]]]:
@@ -81,8 +81,8 @@ def train(
     settings = parse_settings(GATED | change)
     create_run(folder, settings)
     with allow_messages():
-        nodes = grid(make_app(settings, root, moves or {}), settings.clients)
-        train_over_grid(nodes, settings, folder, lambda event: None, measure=measure)
+        nodes = grid(make_app(settings, moves or {}), settings.clients, states)
+        train_over_grid(nodes, settings, folder, show_round, measure=measure)
     lines = (folder / "events.jsonl").read_text().splitlines()
     model = read_tensors(folder / "model.safetensors")[0]["model"]
     return model, [json.loads(line) for line in lines]
@@ -152,14 +152,59 @@ def test_a_client_that_was_left_out_starts_from_the_state_before(tmp_path: Path)
 def test_in_a_simulation_a_lost_state_is_an_error_with_its_remedy(
     tmp_path: Path, change: dict[str, Any]
 ) -> None:
-    """Of machines that share no run folder: the round ends with the reason."""
-    root = tmp_path / "run" / "state"
+    """As is one of another round in its place: no other state is trained upon."""
+    change = change | {"strategy.least-share": 1.0}
 
-    def lose(context: Context) -> None:
-        shutil.rmtree(partition_folder(root, MOVED))
+    def train_and_spoil(name: str, spoil: Callable[[Path, Path], object], reason: str) -> None:
+        states = tmp_path / name / "state"
+        paths = [partition_folder(states, MOVED) / f"{k:06d}.safetensors" for k in (1, 2)]
 
-    with pytest.raises(RoundError, match=r"000002.safetensors is missing: .*let all share the run"):
-        train(tmp_path / "run", {3: lose}, root=root, **change, **{"strategy.least-share": 1.0})
+        def spoil_after_round_2(event: Event) -> None:
+            if event["round"] == 2:
+                spoil(*paths)
+
+        with pytest.raises(RoundError, match=reason):
+            train(tmp_path / name, show_round=spoil_after_round_2, states=states, **change)
+
+    train_and_spoil(
+        "lost", lambda older, newer: newer.unlink(), r"000002.safetensors is missing: .*put back"
+    )
+    train_and_spoil(
+        "old", lambda older, newer: older.rename(newer), "is of round 1, must be of round 2"
+    )
+
+
+@pytest.mark.parametrize("change", [{}, STOCK], ids=["ours", "stock"])
+def test_of_two_nodes_with_one_key_one_is_kept(
+    tmp_path: Path, change: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A second machine takes over without a state; when the first answers again it is left out."""
+    first: dict[str, Any] = {}
+
+    def leave(context: Context) -> None:
+        first.update(context.state)
+        context.state.clear()
+
+    def come_back(context: Context) -> None:
+        context.state.update(first)
+
+    moves = {2: leave, 3: come_back}
+    change = {**change, "strategy.least-share": 0.1}
+    _, rounds = train(tmp_path / "two", moves, measure=True, **change)
+    number = first[record_names.INCARNATION][record_names.INCARNATION]
+    left_out = record_names.name_incarnation(number)
+    assert [[r["client"] for r in event["rejected"]] for event in rounds] == [
+        [],
+        [],
+        [MOVED],
+        [MOVED],
+    ]
+    assert [event.get("lost-states") for event in rounds] == [None, [MOVED], None, None]
+    (current, other) = rounds[-1]["shared-keys"][str(MOVED)]
+    assert other == left_out != current
+    assert f"two nodes have its key: {current} is kept, {left_out} left out" in caplog.text
+    result: Any = read_json(tmp_path / "two" / "result.json")
+    assert result["shared-keys"] == {str(MOVED): [current, left_out]}
 
 
 def test_losses_without_a_state_need_none(tmp_path: Path) -> None:

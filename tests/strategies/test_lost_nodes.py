@@ -1,0 +1,114 @@
+"""A round waits for lost nodes that it cannot do without, and goes on by itself."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import Error, Message
+from flwr.common.constant import ErrorCode
+
+from clients import make_client_app
+from fedcel.errors import RoundError
+from fedcel.federation import record_names
+from fedcel.files import read_tensors
+from fedcel.runs import create_run
+from fedcel.settings import parse_settings
+from fedcel.testing.message_identity import allow_messages
+from sims.engines.simulated_grid import InMemoryGrid
+from strategies import posterior_strategy
+from strategies.server_app import train_over_grid
+
+GATED: dict[str, Any] = {
+    "engine": "local",
+    "clients": 3,
+    "rounds": 3,
+    "local.steps": 3,
+    "net.width": 16,
+    "net.features": 8,
+    "cel.kind": "gated",
+    "cel.warm-up": 0,
+    "cel.ramp": 0.01,
+    "data.test": 100,
+}
+
+
+class CutGrid(InMemoryGrid):
+    """A grid on which some clients' nodes are lost in round 2, after they trained."""
+
+    cut_off: tuple[int, ...] = (0, 1, 2)
+    looks = 3
+    """After so many the nodes are back."""
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the nodes that are there."""
+        self.looks -= self._is_cut
+        self._is_cut = self._is_cut and self.looks > 0
+        lost = {2 + k for k in self.cut_off} if self._is_cut else set()
+        return [node for node in self.contexts if node not in lost]
+
+    _is_cut = _was_cut = False
+
+    def _deliver(self, message: Message) -> str:
+        key = super()._deliver(message)
+        number = message.content.config_records[record_names.CONFIG].get(record_names.ROUND)
+        is_asked = message.metadata.message_type == "train" and number == 2
+        if is_asked and message.metadata.dst_node_id - 2 in self.cut_off and not self._was_cut:
+            error = Error(ErrorCode.NODE_UNAVAILABLE, "Node Unavailable")
+            self.replies[key] = Message(error, reply_to=message)
+            self._is_cut = True
+        return key
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Return the answers; the network is cut once."""
+        replies = super().send_and_receive(messages, timeout=timeout)
+        self._was_cut = self._is_cut
+        return replies
+
+
+def train(
+    folder: Path, grid: type[InMemoryGrid] = InMemoryGrid, **change: Any
+) -> tuple[torch.Tensor, list[dict[str, Any]]]:
+    """Return model and rounds of a federation of nodes."""
+    settings = parse_settings(GATED | change)
+    create_run(folder, settings)
+    with allow_messages():
+        nodes = grid(make_client_app(settings), settings.clients)
+        train_over_grid(nodes, settings, folder, lambda event: None, measure=False)
+    lines = (folder / "events.jsonl").read_text().splitlines()
+    model = read_tensors(folder / "model.safetensors")[0]["model"]
+    return model, [json.loads(line) for line in lines]
+
+
+def test_nodes_that_come_back_change_no_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each trains the round again from the state before it; the log says who is waited for."""
+    monkeypatch.setattr(posterior_strategy, "_LOOK_SECONDS", 0.0)
+    model, rounds = train(tmp_path / "cut", CutGrid)
+    assert [event["rejected"] for event in rounds] == [[]] * 3
+    assert "Round 2 waits for the nodes of clients 0, 1, 2, which are lost" in caplog.text
+    assert torch.equal(model, train(tmp_path / "calm")[0])
+
+
+def test_nodes_that_stay_away_end_the_run_once_the_timeout_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the reason that there is."""
+    monkeypatch.setattr(CutGrid, "looks", 10**9)
+    with pytest.raises(RoundError, match=r"no client of 3 .*Node Unavailable"):
+        train(tmp_path / "cut", CutGrid, **{"strategy.timeout": 0.1})
+
+
+def test_a_round_that_has_its_share_waits_for_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One of three is left out."""
+    monkeypatch.setattr(CutGrid, "cut_off", (1,))
+    _, rounds = train(tmp_path / "cut", CutGrid)
+    assert [len(event["rejected"]) for event in rounds] == [0, 1, 0]
+    assert "waits for" not in caplog.text
