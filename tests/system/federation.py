@@ -33,6 +33,10 @@ class Federation(NamedTuple):
     folder: Path
     port: int
     started: list["subprocess.Popen[bytes]"]
+    host: str = HOST
+    """Address of the SuperLink."""
+    find_words: Callable[[str], list[str]] = lambda name: []
+    """Words in front of the command of a process, by its name."""
 
     def start(self, name: str, *command: object) -> "subprocess.Popen[bytes]":
         """Start a process whose home and log are its own, in a group of its own."""
@@ -40,7 +44,7 @@ class Federation(NamedTuple):
         home.mkdir(exist_ok=True)
         with (home / "log").open("wb") as log:
             process = subprocess.Popen(
-                [*map(str, command)],
+                [*self.find_words(name), *map(str, command)],
                 cwd=self.folder / "app",
                 env=make_environment(home),
                 stdout=log,
@@ -55,7 +59,7 @@ class Federation(NamedTuple):
         home = self.folder / name
         home.mkdir(exist_ok=True)
         (home / "config.toml").write_text(
-            f'[superlink.here]\naddress = "{HOST}:{self.port}"\n'
+            f'[superlink.here]\naddress = "{self.host}:{self.port}"\n'
             f'root-certificates = "{self.folder}/pki/ca.crt"\n'
         )
         return self.start(name, BIN / "flwr", *words)
@@ -70,13 +74,13 @@ class Federation(NamedTuple):
         site = self.folder / f"site-{number}"
         words = (site / "node.key", number, site / "own.npz", state or site / "state")
         host = find_address(number)
-        link, ca = f"{HOST}:{self.port}", self.folder / "pki" / "ca.crt"
+        link, ca = f"{self.host}:{self.port}", self.folder / "pki" / "ca.crt"
         script = SCRIPTS / "supernode.sh"
         return self.start(f"site-{number}", "sh", script, link, ca, *words, host, find_port(host))
 
     def start_link(self) -> None:
         """Start the SuperLink with the example's script; return once it answers."""
-        words = (self.folder / "pki", self.folder / "link.db", HOST, self.port)
+        words = (self.folder / "pki", self.folder / "link.db", self.host, self.port)
         usual = 'ulimit -Sn 1024; exec sh "$0" "$@"'  # what many systems allow a process
         link = self.start("link", "sh", "-c", usual, SCRIPTS / "superlink.sh", *words)
 
@@ -89,7 +93,7 @@ class Federation(NamedTuple):
     def is_healthy(self) -> bool:
         trusted = ssl.create_default_context(cafile=str(self.folder / "pki" / "ca.crt"))
         try:
-            url = f"https://{HOST}:{self.port}/health"
+            url = f"https://{self.host}:{self.port}/health"
             return httpx.get(url, verify=trusted, timeout=20).status_code == 200
         except httpx.TransportError:
             return False
@@ -97,7 +101,7 @@ class Federation(NamedTuple):
     def post(self, path: str, content: bytes) -> int:
         """Send the SuperLink a request of nobody; return the status of its answer."""
         trusted = ssl.create_default_context(cafile=str(self.folder / "pki" / "ca.crt"))
-        url = f"https://{HOST}:{self.port}{path}"
+        url = f"https://{self.host}:{self.port}{path}"
         return httpx.post(url, content=content, verify=trusted, timeout=60).status_code
 
     def log(self, name: str) -> str:
@@ -165,12 +169,12 @@ def copy_app(folder: Path) -> None:
         shutil.copy(ROOT / name, folder / "app")
 
 
-def prepare_folders(folder: Path) -> None:
+def prepare_folders(folder: Path, host: str) -> None:
     """Write the app as it is bundled, certificates and keys, and each party's own images."""
     copy_app(folder)
     keys = [sys.executable, str(SCRIPTS / "certificates.py")]
     makers = [
-        [*keys, "server", str(folder / name), "localhost", HOST] for name in ("pki", "foreign")
+        [*keys, "server", str(folder / name), "localhost", host] for name in ("pki", "foreign")
     ]
     nodes = [*(f"site-{k}" for k in range(SITES)), "unknown"]
     makers += [[*keys, "node", str(folder / name)] for name in nodes]
@@ -185,10 +189,15 @@ def prepare_folders(folder: Path) -> None:
 
 
 @contextmanager
-def open_federation(folder: Path) -> Iterator[Federation]:
-    """Start a SuperLink with the example's script, register all keys; end all that was started."""
-    prepare_folders(folder)
-    federation = Federation(folder, find_port(), [])
+def open_federation(
+    folder: Path, host: str = HOST, find_words: Callable[[str], list[str]] = lambda name: []
+) -> Iterator[Federation]:
+    """Start a SuperLink with the example's script, register all keys; end all that was started.
+
+    `host` is its address; `find_words` gives what is in front of a process's command.
+    """
+    prepare_folders(folder, host)
+    federation = Federation(folder, find_port(), [], host, find_words)
     try:
         federation.start_link()
         commands = []

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
+from fedcel.settings import parse_settings
 from tests.system.federation import BIN, LIMIT, ROOT, copy_app, find_port, signal_processes
 
 PAGE = ROOT / "docs" / "how-to" / "deploy-a-federation.md"
@@ -50,6 +51,15 @@ def test_the_page_has_its_steps_in_order() -> None:
     assert [block.number for block in blocks] == [*range(1, 10)]
     assert {block.machine for block in blocks} == {"both", "server", "nodes"}
     assert "deployment,report" in blocks[0].script
+
+
+def test_the_trial_goes_on_without_the_larger_node() -> None:
+    """By the images that the page gives them, and the least share of the settings."""
+    pattern = r"trial_images.py (\d+) (\d+) ~/node"
+    parts = re.findall(pattern, "".join(block.script for block in read_blocks()))
+    sizes = [int(last) - int(first) for first, last in parts]
+    least_share = parse_settings({}).strategy.least_share
+    assert len(sizes) == 2 and min(sizes) / sum(sizes) >= least_share
 
 
 @pytest.mark.long

@@ -1,0 +1,150 @@
+"""Hosts of a test: network namespaces, each with an address, joined by a bridge."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+BIN = Path(sys.executable).parent
+
+
+class Hosts:
+    """Hosts 0, 1, ... at addresses .1, .2, ... of a network; each is a network namespace.
+
+    This process is on their network, too.
+
+    Args:
+        count: How many hosts.
+        folder: Holds a home and the logs of each host.
+    """
+
+    def __init__(self, count: int, folder: Path) -> None:
+        self.folder, self._bridge = folder, f"fcb{os.getpid()}"
+        self._names = [f"fc{os.getpid()}h{k}" for k in range(count)]
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def address(self, host: int) -> str:
+        number = os.getpid()  # several tests may run at once
+        return f"10.{64 + number % 128}.{number // 128 % 256}.{host + 1}"
+
+    def home(self, host: int) -> Path:
+        home = self.folder / f"host-{host}"
+        home.mkdir(exist_ok=True)
+        return home
+
+    def words(self, host: int) -> list[str]:
+        """Return the words in front of a command that runs on a host."""
+        return ["ip", "netns", "exec", self._names[host]]
+
+    def build(self) -> None:
+        """Make namespaces, links and the bridge; CalledProcessError where that is refused."""
+        call("link", "add", self._bridge, "type", "bridge")
+        call("address", "add", f"{self.address(253)}/24", "dev", self._bridge)
+        call("link", "set", self._bridge, "up")
+        for k, name in enumerate(self._names):
+            call("netns", "add", name)
+            call(
+                "link", "add", self._port(k), "type", "veth", "peer", "name", "eth0", "netns", name
+            )
+            call("-n", name, "address", "add", f"{self.address(k)}/24", "dev", "eth0")
+            for link in ("lo", "eth0"):
+                call("-n", name, "link", "set", link, "up")
+            call("link", "set", self._port(k), "master", self._bridge, "up")
+
+    def remove(self) -> None:
+        """End all processes and take everything down."""
+        for k, name in enumerate(self._names):
+            self.kill(k)
+            call("netns", "delete", name, check=False)
+            call("link", "delete", self._port(k), check=False)
+        call("link", "delete", self._bridge, check=False)
+        for process in self._started:
+            process.wait(60)
+
+    def start(
+        self,
+        host: int,
+        log: str,
+        *command: object,
+        environment: Mapping[str, object] | None = None,
+        hidden: Path | None = None,
+    ) -> "subprocess.Popen[bytes]":
+        """Start a process on a host, whose log is in the host's home.
+
+        Args:
+            host: Where.
+            log: Name of its log.
+            command: Words.
+            environment: Variables of its own.
+            hidden: A folder that this host does not have: an empty one is in its place.
+        """
+        words = self.words(host)
+        if hidden:
+            script = 'mount -t tmpfs none "$0" && exec "$@"'
+            words += ["sh", "-c", script, str(hidden)]
+        extra = {key: str(value) for key, value in (environment or {}).items()}
+        with (self.home(host) / log).open("ab") as file:
+            process = subprocess.Popen(
+                [*words, *map(str, command)],
+                cwd=self.home(host),
+                env={**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", **extra},
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+            )
+        self._started.append(process)
+        return process
+
+    def log(self, host: int, name: str) -> str:
+        return (self.home(host) / name).read_text(errors="replace")
+
+    def cut(self, host: int) -> None:
+        """Take a host off the network; nobody is told, its connections stay open."""
+        call("link", "set", self._port(host), "nomaster")
+
+    def join(self, host: int) -> None:
+        """Give a host that was cut off its link back."""
+        call("link", "set", self._port(host), "master", self._bridge)
+
+    def kill(self, host: int) -> None:
+        """Kill all processes of a host."""
+        found = subprocess.run(
+            ["ip", "netns", "pids", self._names[host]], capture_output=True, text=True
+        )
+        for number in found.stdout.split():
+            try:
+                os.kill(int(number), signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+    def lose_power(self, host: int) -> None:
+        """End a host at once: no connection of it is closed or reset."""
+        self.cut(host)
+        self.kill(host)
+
+    def _port(self, host: int) -> str:
+        return f"fc{os.getpid()}p{host}"
+
+
+def call(*words: str, check: bool = True) -> None:
+    """Call `ip`."""
+    subprocess.run(["ip", *words], check=check, capture_output=True)
+
+
+@contextmanager
+def open_hosts(count: int, folder: Path) -> Iterator[Hosts]:
+    """Make hosts; skip the test where network namespaces are refused."""
+    hosts = Hosts(count, folder)
+    try:
+        try:
+            hosts.build()
+        except (OSError, subprocess.CalledProcessError) as error:
+            pytest.skip(f"needs the right to make network namespaces, and `ip`: {error}")
+        yield hosts
+    finally:
+        hosts.remove()

@@ -1,0 +1,261 @@
+"""Faults between hosts: cut networks, machines without power, two machines with one key.
+
+Each host is a network namespace; the tests are skipped where these are refused.
+`docs/how-to/faults.md` has a row for each.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import httpx
+import numpy as np
+import pytest
+
+from fedcel.files import read_json
+from fedcel.privacy.ledger import MICRO, Ledger, parse_ledger_address
+from sims.engines.ray_grid import takes_connections
+from tests.clients.serving import running
+from tests.fedcel.privacy.ledger.postgres import serve_postgres
+from tests.system.federation import (
+    BIN,
+    HOST,
+    LIMIT,
+    ROOT,
+    SCRIPTS,
+    SITES,
+    Federation,
+    find_port,
+    list_rejected,
+    open_federation,
+    read_events,
+    wait_until,
+)
+from tests.system.hosts import Hosts, open_hosts
+
+PORT = 6379
+CUT_SECONDS = 100
+BUSY_SECONDS = 5
+"""That a busy machine may add to a wait."""
+GATED = {
+    "clients": 6,
+    "rounds": 8,
+    "local.steps": 20,
+    "cel.kind": "gated",
+    "cel.momentum": 0.9,
+    "cel.warm-up": 1,
+    "cel.ramp": 0.2,
+}
+"""A loss whose clients keep a state."""
+
+
+def test_a_host_that_is_cut_off_takes_no_connections(tmp_path: Path) -> None:
+    """By which the grid on Ray finds silent machines; its link comes back."""
+    listen = (
+        "import socket, time; s = socket.create_server(('', 7)); print('up', flush=True); "
+        "time.sleep(600)"
+    )
+    with open_hosts(1, tmp_path) as hosts:
+        server = hosts.start(0, "log", sys.executable, "-c", listen)
+        wait_until(lambda: "up" in hosts.log(0, "log"), lambda: str(server.poll()))
+        machine = {"NodeManagerAddress": hosts.address(0), "NodeManagerPort": 7}
+        assert takes_connections(machine)
+        hosts.cut(0)
+        assert not takes_connections(machine)
+        hosts.join(0)
+        assert takes_connections(machine)
+
+
+@pytest.mark.long
+def test_a_ray_host_that_has_no_run_folder_loses_its_power(tmp_path: Path) -> None:
+    """States travel; the machine that is lost is noticed, its clients are trained elsewhere."""
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    environment = {"PYTHONPATH": ROOT, "RAY_USAGE_STATS_ENABLED": 0, "OMP_NUM_THREADS": 1}
+
+    def start_ray(host: int, *words: object, hidden: Path | None = None) -> None:
+        command = (BIN / "ray", "start", "--block", f"--node-ip-address={hosts.address(host)}")
+        end = ("--num-cpus=2", *words)
+        hosts.start(host, "ray", *command, *end, environment=environment, hidden=hidden)
+        wait_until(lambda: "Ray runtime started" in hosts.log(host, "ray"), lambda: "no Ray")
+
+    with TemporaryDirectory(dir="/tmp") as short, open_hosts(2, tmp_path) as hosts:
+        address = f"{hosts.address(0)}:{PORT}"
+        head = ("--head", f"--port={PORT}", "--include-dashboard=false", f"--temp-dir={short}")
+        start_ray(0, *head)
+        start_ray(1, f"--address={address}", hidden=runs)
+        changes = [word for key, value in GATED.items() for word in ("--set", f"{key}={value}")]
+        command = ("simulate", "digits", "--engine", "ray", "--out", runs / "run", *changes)
+        extra = environment | {"RAY_ADDRESS": address}
+        user = hosts.start(0, "user", sys.executable, "-m", "sims", *command, environment=extra)
+
+        def wait_for_rounds(count: int) -> None:
+            wait_until(
+                lambda: len(read_events(runs / "run")) >= count or user.poll() is not None,
+                lambda: hosts.log(0, "user"),
+            )
+            assert user.poll() is None, hosts.log(0, "user")
+
+        wait_for_rounds(3)
+        hosts.lose_power(1)
+        begin = time.monotonic()
+        wait_for_rounds(5)
+        print(f"two rounds {time.monotonic() - begin:.0f} s after the power was lost")
+        assert user.wait(LIMIT) == 0, hosts.log(0, "user")
+        assert f"{hosts.address(1)} of the Ray cluster is silent. Waiting" in hosts.log(0, "user")
+    events = read_events(runs / "run")
+    assert [list_rejected(event) for event in events] == [{}] * len(events)
+    local = ("--engine", "local", "--out", tmp_path / "local", "--set", "local.at-once=1")
+    words = [sys.executable, "-m", "sims", "simulate", "digits", *map(str, local), *changes]
+    subprocess.run(words, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    models = [folder / "model.safetensors" for folder in (runs / "run", tmp_path / "local")]
+    assert models[0].read_bytes() == models[1].read_bytes()
+
+
+class Site(NamedTuple):
+    """A federation of hosts: 0 has the SuperLink, k + 1 has node k, the last is spare."""
+
+    hosts: Hosts
+    federation: Federation
+
+    def follow(self, run: Path, rounds: int, **settings: object) -> "subprocess.Popen[bytes]":
+        """Start a run; return once it has a round."""
+        user = self.federation.start_run("user", run, rounds, **settings)
+        self.wait_for_round(run, user, 1)
+        return user
+
+    def wait_for_round(self, run: Path, user: "subprocess.Popen[bytes]", number: int) -> None:
+        log = self.federation.log
+        wait_until(
+            lambda: len(read_events(run)) >= number or user.poll() is not None, lambda: log("user")
+        )
+        assert len(read_events(run)) >= number, log("user")
+
+    def wait_until_online(self, count: int) -> None:
+        wait_until(
+            lambda: self.federation.count_online() == count, lambda: self.federation.log("nodes")
+        )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A SuperLink and three nodes, each on a host, for all faults one after the other."""
+    folder = tmp_path_factory.mktemp("hosts")
+    with open_hosts(SITES + 2, folder) as hosts:
+
+        def find_words(name: str) -> list[str]:
+            """Return where a process runs; operators' commands run on this machine."""
+            if name == "link":
+                return hosts.words(0)
+            number = name.removeprefix("site-")
+            return hosts.words(int(number) + 1) if number.isdigit() else []
+
+        with open_federation(folder, hosts.address(0), find_words) as federation:
+            for k in range(SITES):
+                federation.start_node(k)
+            place = Site(hosts, federation)
+            place.wait_until_online(SITES)
+            yield place
+
+
+@pytest.mark.long
+def test_a_superlink_that_is_cut_off_goes_on_by_itself(site: Site) -> None:
+    """Its round waits for the nodes; the model is that of an undisturbed run to the bit."""
+    federation, folder = site.federation, site.federation.folder
+    user = site.follow(folder / "cut", 3)
+    time.sleep(2)  # the nodes have the model of the next round
+    site.hosts.cut(0)
+    time.sleep(CUT_SECONDS)
+    site.hosts.join(0)
+    begin = time.monotonic()
+    assert user.wait(LIMIT) == 0
+    print(f"two rounds {time.monotonic() - begin:.0f} s after the network was mended")
+    assert federation.last_status() == "finished:completed"
+    assert [list_rejected(event) for event in read_events(folder / "cut")] == [{}] * 3
+    user = federation.start_run("user", folder / "calm", 3)
+    assert user.wait(LIMIT) == 0 and federation.last_status() == "finished:completed"
+    models = [folder / name / "model.safetensors" for name in ("cut", "calm")]
+    assert models[0].read_bytes() == models[1].read_bytes()
+
+
+@pytest.mark.long
+def test_of_two_machines_with_one_key_one_is_kept(site: Site) -> None:
+    """The node's host is cut off, another takes its place, the network is mended: both answer."""
+    hosts, federation, folder = site.hosts, site.federation, site.federation.folder
+    run, own = folder / "twins", folder / "site-0"
+    user = site.follow(run, 8, **{"strategy.least-share": 0.3})
+    hosts.cut(1)
+    site.wait_until_online(SITES - 1)
+    name = f"site-{SITES}"
+    link = (f"{federation.host}:{federation.port}", folder / "pki" / "ca.crt", own / "node.key")
+    words = (SCRIPTS / "supernode.sh", *link, 0, own / "own.npz", folder / name / "state", HOST)
+    twins: list[subprocess.Popen[bytes]] = []
+
+    def is_online() -> bool:
+        if not twins or twins[-1].poll() is not None:  # the first counts as alive for a minute
+            twins.append(federation.start(name, "sh", *words, find_port()))
+        return "SuperNode ID" in federation.log(name)
+
+    wait_until(is_online, lambda: federation.log(name))
+    site.wait_for_round(run, user, len(read_events(run)) + 2)
+    hosts.join(1)
+    assert user.wait(LIMIT) == 0 and federation.last_status() == "finished:completed"
+    result: Any = read_json(run / "result.json")
+    (current, replaced) = result["shared-keys"]["0"]
+    assert f"two nodes have its key: {current} is kept, {replaced}" in federation.log("user")
+    assert f"this node is {current}" in federation.log(name)
+    assert f"this node is {replaced}" in federation.log("site-0")
+
+
+@pytest.mark.long
+def test_a_service_whose_database_is_cut_off_is_not_ready_and_charges_nothing(
+    tmp_path: Path,
+) -> None:
+    """`/readyz` and a query say so in time; both work again once the network does."""
+    with (
+        open_hosts(1, tmp_path) as hosts,
+        serve_postgres(words=hosts.words(0), address=hosts.address(0)) as server,
+    ):
+        local = server.make_database()
+        ledger = local.replace(str(server.folder), hosts.address(0))
+        with running(tmp_path, epsilon=10, ledger=ledger) as up:
+
+            def is_ready() -> bool:
+                return httpx.get(f"{up.url}/readyz", timeout=60).status_code == 200
+
+            def ask(request: str) -> int:
+                begin = time.monotonic()
+                status = httpx.post(
+                    f"{up.url}/v1/query",
+                    content=np.full(8, float(request[0] == "b"), "<f4").tobytes(),
+                    headers={
+                        "authorization": f"Bearer {up.key}",
+                        "content-type": "application/octet-stream",
+                        "idempotency-key": request,
+                        "model-version": up.model.version,
+                    },
+                    timeout=60,
+                ).status_code
+                print(f"{request[0]}: {status} after {time.monotonic() - begin:.1f} s")
+                return status
+
+            assert ask("a" * 16) == 200 and is_ready()
+            hosts.cut(0)
+            begin = time.monotonic()
+            wait_until(lambda: not is_ready(), lambda: "always ready")
+            late = time.monotonic() - begin
+            print(f"not ready {late:.1f} s after the cut")
+            assert late < 5 + BUSY_SECONDS
+            assert ask("b" * 16) == 503
+            hosts.join(0)
+            begin = time.monotonic()
+            wait_until(is_ready, lambda: "never ready")
+            print(f"ready {time.monotonic() - begin:.1f} s after the network was mended")
+            assert ask("b" * 16) == ask("a" * 16) == 200
+        with Ledger.open(parse_ledger_address(local)) as opened:
+            assert opened.balance("phone").spent == 8 * MICRO and opened.verify() == []
