@@ -19,7 +19,7 @@ from fastapi import Request, Response
 from torch import Tensor
 
 from clients.service import service as service_module
-from clients.service.access import add_key, key_table_path, remove_key
+from clients.service.access import add_key, key_table_path
 from clients.service.app import ServiceApp
 from clients.service.problems import PROBLEM_MEDIA_TYPE, ProblemKind
 from clients.service.service import Limits, Service
@@ -238,19 +238,6 @@ def test_a_key_that_ends_soon_is_told_to_the_operator(
     (record,) = [record for record in caplog.records if record.message == "keys expire"]
     assert vars(record)["keys"] == [{"key": ending.split("_")[1], "client": "phone"}]
     assert vars(record)["first_in_hours"] == 48
-
-
-def test_a_key_is_rotated_while_questions_go_on(up: Running) -> None:
-    """Both keys of a client are right at once; the old one is wrong once revoked, at once."""
-    keys = key_table_path(up.ledger)
-    old, new = (up._replace(key=add_key(keys, "phone", 30, time.time())) for _ in range(2))
-    spent = get(up, "/v1/budget").json()["spent"]
-    assert structured(old, message=[0.61] * 8).json()["fresh"]
-    assert not structured(new, message=[0.61] * 8).json()["fresh"]  # one client, one account
-    remove_key(keys, old.key.split("_")[1])
-    problem(structured(old, message=[0.61] * 8), ProblemKind.UNAUTHENTICATED)
-    assert structured(new, message=[0.62] * 8).status_code == 200
-    assert get(new, "/v1/budget").json()["spent"] == spent + 8
 
 
 def test_budgets_and_accounts_end(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_none_is_refused_where_an_answer_must_be_private() -> None:
     ("name", "message"),
     [
         ("nothing", "int lacks some"),
-        ("PROTECTS", "cannot be called"),
+        ("ALPHA", "cannot be called"),
         ("dear", "costs epsilon 8.0.*at most privacy.epsilon 4.0"),
     ],
 )
