@@ -31,9 +31,12 @@ RESERVED_METRICS = frozenset(
         "server-round",
         "state-round",
         "state-start",
+        "incarnation",
+        "client-drift",
+        "heaviest-update",
     }
 )
-"""Numbers that every client reports of a round, besides the metrics of its losses."""
+"""Numbers of every client or round besides the metrics of the losses."""
 
 
 @dataclass(frozen=True)

@@ -191,14 +191,14 @@ class CELModule(nn.Module):
         self.update()
         table = self._flatten(z)
         labels = to_labels(y, len(table)).to(table.device)
-        if type(self._options) is Gated and not self._state_names:
-            self._refresh(table.shape[1], self._read_batches(table, labels), None)
         if self.needs_refresh:
             raise RuntimeError(
                 f"{type(self).__name__} has no statistics yet: call refresh(features, labels) with "
                 "the features of all training images before the first batch, and once an epoch"
             )
         loss = self._build(table.shape[1])
+        if not self._state_names and loss.state_shapes():  # one that starts with any batch
+            self._refresh(table.shape[1], self._read_batches(table, labels), None)
         if self.feature_count.device != table.device:
             self.to(table.device)
         state = {name: tensor.unsqueeze(0) for name, tensor in self._state().items()}

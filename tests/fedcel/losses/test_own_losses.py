@@ -10,6 +10,7 @@ from fedcel.check_parts import build_parts
 from fedcel.errors import FailedError, PluginError
 from fedcel.federation import record_names
 from fedcel.federation.local_steps import _SUMMARIES
+from fedcel.federation.server_round import CLIENT_DRIFT, HEAVIEST
 from fedcel.losses import Batch, ClientLoss
 from fedcel.losses.cel import CEL, CutShape, FeatureBatches, Plain, State, Term
 from fedcel.losses.contract import RESERVED_METRICS
@@ -293,9 +294,9 @@ def test_a_defence_is_held_to_its_contract() -> None:
 
 def test_the_names_that_fedcel_reports_are_reserved() -> None:
     """What a round's step, summary and message add to the metrics of the losses."""
-    of_messages = {"EXAMPLES", "PARTITION", "ROUND", "STATE_ROUND", "STATE_START"}
+    of_messages = {"EXAMPLES", "PARTITION", "ROUND", "STATE_ROUND", "STATE_START", "INCARNATION"}
     names = {getattr(record_names, name) for name in of_messages}
-    assert {*_SUMMARIES, *names} == RESERVED_METRICS
+    assert {*_SUMMARIES, *names, CLIENT_DRIFT, HEAVIEST} == RESERVED_METRICS
 
 
 @pytest.mark.parametrize(
