@@ -1,6 +1,7 @@
 """Hosts of a test: network namespaces, each with an address, joined by a bridge."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -139,12 +140,14 @@ def call(*words: str, check: bool = True) -> None:
 @contextmanager
 def open_hosts(count: int, folder: Path) -> Iterator[Hosts]:
     """Make hosts; skip the test where network namespaces are refused."""
+    if not shutil.which("ip"):
+        pytest.skip("needs `ip`, of the package iproute2")
     hosts = Hosts(count, folder)
     try:
         try:
             hosts.build()
         except (OSError, subprocess.CalledProcessError) as error:
-            pytest.skip(f"needs the right to make network namespaces, and `ip`: {error}")
+            pytest.skip(f"needs the right to make network namespaces: {error}")
         yield hosts
     finally:
         hosts.remove()
