@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fedcel.data.idx import Idx as Idx
     from fedcel.data.image_cache import read_cached as read_cached
     from fedcel.data.image_folder import ImageFolder as ImageFolder
+    from fedcel.data.image_folder import find_folder_source as find_folder_source
     from fedcel.data.images import Images as Images
     from fedcel.data.images import SourceParts as SourceParts
     from fedcel.data.images import check_images as check_images

@@ -15,7 +15,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fedcel.data.images import Images, to_bytes
-from fedcel.data.source import FileSource, Source, SourceData, read_source
+from fedcel.data.pictures import resize_first_images
+from fedcel.data.source import FileSource, Source, SourceData, describe_fit, read_source
 from fedcel.errors import DataError, describe_unforeseen
 from fedcel.files import lock_file
 
@@ -31,7 +32,9 @@ _OWN_FILE = re.compile(r"[0-9a-f]{32}\.(safetensors|\w+\.part)")
 """Names of sets, and of what a killed process left of one; nothing else is ever deleted."""
 
 
-def read_cached(source: Source, *, is_numbered_anew: bool = False) -> SourceData:
+def read_cached(
+    source: Source, *, is_numbered_anew: bool = False, takes_few: bool = False
+) -> SourceData:
     """Read all images of a source, from the cache where they were decoded before.
 
     See `keep_decoded`.
@@ -39,6 +42,8 @@ def read_cached(source: Source, *, is_numbered_anew: bool = False) -> SourceData
     Args:
         source: As of `read_source`.
         is_numbered_anew: As of `read_source`.
+        takes_few: Whether a part of the images is taken: those of one size in few files are kept
+            in their own size, and only what is taken is resized, by `SourceData.resize`.
 
     Returns:
         The images; those of a large folder or file are unsigned bytes unless they were resized.
@@ -47,6 +52,14 @@ def read_cached(source: Source, *, is_numbered_anew: bool = False) -> SourceData
         DataError: As `read_source`.
         PluginError: As `read_source`.
     """
+    if takes_few and isinstance(source, FileSource) and source.is_of_one_size and source.size:
+        with suppress(DataError), resize_first_images(source.size):  # of several sizes, say
+            original = source.model_copy(update={"size": 0})
+            data = read_cached(original, is_numbered_anew=is_numbered_anew)
+            count = len(data.y)
+            sized = data._replace(size=source.size)
+            notes = describe_fit(tuple(data.train.x.shape[1:]), sized.shape, count, data.classes)
+            return sized._replace(notes=(*data.notes, *notes))
     decode = partial(read_source, source, is_numbered_anew=is_numbered_anew)
     return keep_decoded(source, str(is_numbered_anew), decode)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 
@@ -15,6 +15,33 @@ SYSTEM_NAMES = {"thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx", "@eadir"}
 """Files that systems leave in folders of pictures, in lower case; so are names with a dot first."""
 PARTS = {"train", "training", "test", "testing", "val", "valid", "validation", "dev"}
 """Folders of these names are parts of a data set, if there are no others beside them."""
+
+
+FOLDER_MARKS = {
+    "idx": ("train-images*idx3-ubyte*",),
+    "cifar": ("data_batch_1.bin", "train.bin"),
+    "huggingface": ("dataset_dict.json", "state.json", "*.parquet", "*.arrow"),
+}
+"""Files that say which source reads a folder; one without any is a folder of class folders."""
+
+
+def find_folder_source(folder: Path) -> str:
+    """Find the source that reads a folder, by the names of its files.
+
+    Args:
+        folder: A folder.
+
+    Returns:
+        The kind of the source, `image-folder` where no file says another.
+    """
+    return next(
+        (
+            source
+            for source, marks in FOLDER_MARKS.items()
+            if any(any(folder.glob(mark)) for mark in marks)
+        ),
+        "image-folder",
+    )
 
 
 class ClassFile(NamedTuple):
@@ -30,6 +57,8 @@ class ImageFolder(ColourSource):
     Classes and holders are numbered in the order of their names, files likewise; names that begin
     with a dot, `SYSTEM_NAMES` and files beside the folders of classes are left out.
     """
+
+    is_of_one_size: ClassVar[bool] = False
 
     source: Literal["image-folder"] = "image-folder"
 
@@ -118,9 +147,11 @@ def _list_tree(root: Path, classes: list[str]) -> list[ClassFile]:
         for path in _list_class_files(root / name)
     ]
     if len(classes) < 2 or not files:
+        other = find_folder_source(root)
+        remedy = "" if other == "image-folder" else f", or data.source={other} for the files there"
         raise DataError(
             f"{root} has {len(classes)} folders with {len(files)} images, must have one folder a "
-            "class, of two classes at least; set data.path to the folder above the classes"
+            "class, of two classes at least; set data.path to the folder above the classes" + remedy
         )
     return files
 

@@ -83,5 +83,6 @@ def _read_training(data: NodeDataSettings, where: str) -> SourceData:
     with name_unreadable(where):
         parts = data.source.read_training(data.names)
     images = data.source.prepare(parts.train, where)
-    fit = describe_fit(tuple(parts.train.x.shape[1:]), images, len(images.y), data.classes)
+    shapes = (tuple(part.x.shape[1:]) for part in (parts.train, images))
+    fit = describe_fit(*shapes, len(images.y), data.classes)
     return SourceData(images, None, data.classes, None, (*parts.notes, *fit))

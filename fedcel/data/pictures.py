@@ -81,6 +81,19 @@ def check_first_images(check: ImageCheck) -> Iterator[None]:
         _CHECK.reset(token)
 
 
+@contextmanager
+def resize_first_images(size: int) -> Iterator[None]:
+    """Let the check of the first pictures see them resized to `size` pixels a side."""
+    check = _CHECK.get()
+
+    def check_resized(images: Float[Tensor, "2 C H W"]) -> None:
+        if check is not None:
+            check(fit_images(images, size=size, grey=False, where=""))
+
+    with check_first_images(check_resized):
+        yield
+
+
 class PictureTally(NamedTuple):
     """Sizes and kinds of pictures before they became one tensor.
 

@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, cast
+from typing import ClassVar, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from fedcel.data.images import (
     count_classes,
     fit_images,
     name_unreadable,
+    to_floats,
 )
 from fedcel.data.pictures import PictureTally, describe_pictures
 from fedcel.errors import DataError, FedcelError, escape_controls
@@ -83,6 +84,9 @@ class SizedSource(Source):
 
 class FileSource(SizedSource):
     """Source that reads a folder or a file."""
+
+    is_of_one_size: ClassVar[bool] = True
+    """Whether its images are usually of one size before they are resized."""
 
     path: str = Field(
         "none",
@@ -166,6 +170,8 @@ class ImportedSource(ColourSource, is_imported=True):
     each training image's holder.
     """
 
+    is_of_one_size: ClassVar[bool] = False
+
     def read(self) -> SourceParts:
         """Call the function; DataError where it fails or returns something else."""
         function = plugins.load_object(self.source)
@@ -216,6 +222,7 @@ class SourceData(NamedTuple):
         holders: Number of each training image's holder, or None.
         notes: Lines of text that say what was done to the images; none where nothing was.
         class_names: Names of the C classes; none where the source has none.
+        size: Side in pixels to which `resize` brings images that are taken; 0: none is resized.
     """
 
     train: Images
@@ -224,6 +231,20 @@ class SourceData(NamedTuple):
     holders: Labels | None
     notes: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
+    size: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a resized image, (C, H, W)."""
+        channels, height, width = self.train.x.shape[1:]
+        return (channels, self.size or height, self.size or width)
+
+    def resize(self, images: Images) -> Images:
+        """Bring images of this source to size: float32 where any is resized, else as they are."""
+        if self.shape == images.x.shape[1:]:
+            return images
+        x = fit_images(to_floats(images.x), size=self.size, grey=False, where="")
+        return images._replace(x=x)
 
     @property
     def y(self) -> Labels:
@@ -279,21 +300,20 @@ def read_source(source: Source, *, is_numbered_anew: bool = False) -> SourceData
                 f"{tuple(train.x.shape[1:])} as the training images are; resize them"
             )
     count = len(train.y) + (0 if test is None else len(test.y))
-    notes = (*notes, *describe_fit(original_shape, train, count, classes))
+    notes = (*notes, *describe_fit(original_shape, tuple(train.x.shape[1:]), count, classes))
     # A name too few names nothing; one too many is of a class without images.
     names = tuple(map(escape_controls, class_names[:classes]))
     return SourceData(train, test, classes, holders, notes, names if len(names) == classes else ())
 
 
 def describe_fit(
-    original_shape: tuple[int, ...], images: Images, count: int, classes: int
+    original_shape: tuple[int, ...], shape: tuple[int, ...], count: int, classes: int
 ) -> list[str]:
     """Describe what fitting images of one shape (C, H, W) to the settings did, if anything.
 
-    `count` is of training and test images, `images` are those to train on.
+    `count` is of training and test images, `shape` that of the fitted ones.
     """
     channels, height, width = original_shape
-    shape = tuple(images.x.shape[1:])
     changes = Counter({"colour": count} if channels > shape[0] else {})
     return describe_pictures(
         PictureTally((width, height), (width, height), changes), count, classes, shape

@@ -138,13 +138,23 @@ def load_splits(data: DataSettings, clients: int, seed: int) -> Splits:
         holders=None if source.holders is None else source.holders[training],
     )
     indices = roles._replace(clients=ClientSlices(training[parts.whole], parts.sizes))
+    whole, *others = (
+        source.resize(take_images(source, positions))
+        for positions in (
+            training[parts.whole],
+            indices.validation,
+            indices.auxiliary,
+            indices.test,
+        )
+    )
+    validation, auxiliary, test = map(make_floats, others)
     return Splits(
-        shape=tuple(source.train.x.shape[1:]),
+        shape=source.shape,
         classes=source.classes,
-        clients=ClientSlices(take_images(source, training[parts.whole]), parts.sizes),
-        validation=make_floats(take_images(source, indices.validation)),
-        auxiliary=make_floats(take_images(source, indices.auxiliary)),
-        test=make_floats(take_images(source, indices.test)),
+        clients=ClientSlices(whole, parts.sizes),
+        validation=validation,
+        auxiliary=auxiliary,
+        test=test,
         indices=indices,
         dropped=dropped,
         notes=(*source.notes, *describe_roles(source, roles, dropped, data)),
@@ -154,7 +164,7 @@ def load_splits(data: DataSettings, clients: int, seed: int) -> Splits:
 
 def read_task_source(data: DataSettings) -> SourceData:
     """Return a source with the labels of the task; DataError as `map_labels`."""
-    source = read_cached(data.source)
+    source = read_cached(data.source, takes_few=bool(data.train))
     if data.labels == OWN:
         return source
     if data.held_out_classes:
@@ -198,7 +208,7 @@ def load_attributes(data: DataSettings, clients: int, seed: int) -> Attributes |
     if data.labels == OWN or isinstance(data, NodeDataSettings):
         return None
     indices = load_splits(data, clients, seed).indices
-    source = read_cached(data.source)
+    source = read_cached(data.source, takes_few=bool(data.train))
     roles = (torch.cat([*indices.clients]), indices.auxiliary, indices.test)
     return Attributes(*(take_images(source, positions).y for positions in roles))
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from fedcel.runs.run_folder import read_model as read_model
     from fedcel.runs.run_folder import read_run as read_run
     from fedcel.runs.run_folder import read_settings as read_settings
+    from fedcel.runs.run_folder import refuse_occupied as refuse_occupied
     from fedcel.runs.server_run import EventCallback as EventCallback
     from fedcel.runs.server_run import ServerRun as ServerRun
 else:

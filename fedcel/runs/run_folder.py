@@ -63,7 +63,7 @@ def create_run(folder: str | Path, settings: Settings) -> None:
     """Make a run folder with its settings.
 
     Args:
-        folder: Where; it must not exist, or be empty.
+        folder: Where; it must not exist, be empty, or hold settings only, which are replaced.
         settings: The run's settings.
 
     Raises:
@@ -115,8 +115,10 @@ def _list_names(folder: Path) -> set[str]:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a run was begun in a folder: one killed before that left at most its lock."""
-    return folder.exists() and not (folder.is_dir() and _list_names(folder) <= {LOCK})
+    """Whether a run was begun in a folder: one that ended before left its settings at most."""
+    return folder.exists() and not (
+        folder.is_dir() and _list_names(folder) <= {LOCK, "settings.toml"}
+    )
 
 
 def has_begun(settings: Settings, folder: str | Path) -> bool:

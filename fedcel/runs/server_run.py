@@ -162,7 +162,7 @@ def score_model(
     if not state.model.isfinite().all():
         raise DivergedError(
             f"the model is not finite after round {state.round}; lower local.rate "
-            f"({settings.local.step_size.rate})"
+            f"({settings.local.step_size.rate}), or set local.clip=1"
         )
     x, y = images
     stream = make_generator(settings.seed, "validation", state.round)

@@ -6,16 +6,19 @@ from pathlib import Path
 
 import torch
 
-from fedcel.data import Images, Source, match_pixels, read_cached, to_floats
+from fedcel.data import (
+    Images,
+    Source,
+    find_folder_source,
+    match_pixels,
+    read_cached,
+    to_floats,
+)
 from fedcel.errors import DataError, replace_unwritable
 from fedcel.seeding import make_generator
 
-FOLDER_MARKS = {
-    "idx": ("train-images*idx3-ubyte*",),
-    "cifar": ("data_batch_1.bin", "train.bin"),
-    "huggingface": ("dataset_dict.json", "state.json", "*.parquet", "*.arrow"),
-}
-"""Files that say which source reads a folder; one without any is a folder of class folders."""
+RESIZED_AT_ONCE = 256
+"""Images that are brought to size together."""
 
 IMPORT_STRING = re.compile(r"[\w.]{2,}:\w+")
 """Name of an object; a single letter before the colon is a drive, and leads a path."""
@@ -41,10 +44,7 @@ def find_source(reference: str) -> tuple[str, str]:
             "the folder that holds the images"
         )
     if os.path.isdir(path):
-        for source, marks in FOLDER_MARKS.items():
-            if any(any(path.glob(mark)) for mark in marks):
-                return source, str(path)
-        return "image-folder", str(path)
+        return find_folder_source(path), str(path)
     if reference in Source.kinds or IMPORT_STRING.fullmatch(reference):
         return reference, "none"
     if "://" in reference:
@@ -70,12 +70,17 @@ def draw_images(
         `count` images at most, sentences on which they are and what was done to them, and the names
         of the classes, none where the source has none.
     """
-    data = read_cached(source, is_numbered_anew=True)  # which are alike is all that is asked
+    # Which are alike is all that is asked.
+    data = read_cached(source, is_numbered_anew=True, takes_few=True)
     images = data.train if data.test is None else data.test
     order = torch.randperm(len(images.y), generator=make_generator(seed, "audit"))
     note = "The images are of the source's test part."
     if trained_on is not None:
-        candidates = (to_floats(images.x[position]) for position in order)
+        candidates = (
+            to_floats(image)
+            for part in torch.split(order, RESIZED_AT_ONCE)
+            for image in data.resize(Images(images.x[part], images.y[part])).x
+        )
         order = order[~match_pixels(candidates, map(to_floats, trained_on.x))]
         note = "None of the images was trained on."
     elif data.test is None:
@@ -86,4 +91,5 @@ def draw_images(
     if data.notes:
         note = f"{note} Of the source: {'; '.join(data.notes)}."
     chosen = order[:count]
-    return Images(to_floats(images.x[chosen]), images.y[chosen]), note, data.class_names
+    audited = data.resize(Images(images.x[chosen], images.y[chosen]))
+    return audited._replace(x=to_floats(audited.x)), note, data.class_names

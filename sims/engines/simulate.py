@@ -6,7 +6,7 @@ from pathlib import Path
 from fedcel.check_parts import build_parts
 from fedcel.data import load_splits
 from fedcel.own_parts import blame_own_parts
-from fedcel.runs import Event, EventCallback, open_run
+from fedcel.runs import Event, EventCallback, open_run, refuse_occupied
 from fedcel.settings import OWN_STRATEGY, DataSettings, Settings
 from fedcel.torch_state import usual_torch_state
 from sims import progress
@@ -29,7 +29,7 @@ def simulate(
     Args:
         settings: The run's settings; `engine` says what trains the clients: `ray` (Flower's
             simulation), `local` (this process) or `auto`.
-        folder: Where; it must not exist, or be empty. A run that is refused leaves no folder.
+        folder: Where; it must not exist, or hold no round. A run that is refused leaves no folder.
         resume: Go on after the last complete round of the run that is there.
         title: Is shown beside the progress.
         shows_notes: Whether to print the engine and what was done to the images.
@@ -46,7 +46,8 @@ def simulate(
 
         check_ray_environment()
     if not resume:
-        with progress.show_waiting("reading the images"):
+        refuse_occupied(folder)  # at once: reading the images may take a minute
+        with progress.show_waiting("reading the images and building the net"):
             check_parts(settings)
     with open_run(folder, settings, resume=resume) as has_rounds:
         progress.print_line(f"run: {folder}")
@@ -90,9 +91,10 @@ def describe_passes(settings: Settings, client_sizes: Sequence[int]) -> str:
     a_round = share * images / sum(client_sizes)
     passes = settings.rounds * a_round
     steps = " to ".join(map(str, sorted({min(counts), max(counts)})))
+    epochs = f"{a_round:.2g}"
     text = (
-        f"{steps} steps of {local.batch_size} images a client are {a_round:.2g} epochs a "
-        f"round, {passes:.2g} in {settings.rounds} rounds"
+        f"{steps} steps of {local.batch_size} images a client are {epochs} "
+        f"epoch{'' if epochs == '1' else 's'} a round, {passes:.2g} in {settings.rounds} rounds"
     )
     if local.epochs and len(set(counts)) > 1:
         text += "; a client with more steps moves the mean of the updates more"

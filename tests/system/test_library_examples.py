@@ -81,6 +81,7 @@ def test_the_lightning_module_trains(
 
 
 @pytest.mark.long
+@pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning")
 def test_lightning_trains_it(library: Path) -> None:
     """By Lightning's own Trainer, where it is installed."""
     pytest.importorskip("lightning")

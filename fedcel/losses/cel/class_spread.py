@@ -71,7 +71,7 @@ def check_finite(z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"]) -> None:
     if wrong.any():
         raise DivergedError(
             f"class {int(y[wrong][0])}: features of {int(wrong.sum())} of {y.numel()} examples "
-            "are nan or inf, must be finite: the encoder ran away; lower local.rate"
+            "are nan or inf, must be finite: the encoder ran away; lower local.rate or local.clip"
         )
 
 

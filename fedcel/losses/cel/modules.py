@@ -39,6 +39,7 @@ _LIBRARY_NAMES = {
     "net.noise": "noise",
     "net.features": "the number of features",
     "local.rate": "the learning rate",
+    "local.clip": "the gradient's clip",
 }
 """Settings of a run besides `cel` that errors of the losses name, and what they are called here."""
 _RAISES = """

@@ -2,10 +2,12 @@
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
 from pathlib import Path
 from threading import Barrier
 from typing import Any
 
+import datasets
 import numpy as np
 import PIL.Image
 import pytest
@@ -14,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 
 from fedcel.data import (
     DataSettings,
+    HuggingFace,
     NodeDataSettings,
     Npz,
     SourceData,
@@ -70,6 +73,43 @@ def test_found_again(reads: list[Source], npz: Npz) -> None:
         assert torch.equal(to_floats(kept.test.x), fresh.test.x)
         assert torch.equal(kept.y, fresh.y)
         assert (kept.classes, kept.notes) == (fresh.classes, fresh.notes)
+
+
+def test_only_what_is_taken_is_resized(reads: list[Source], npz: Npz, tmp_path: Path) -> None:
+    """A part of the images is that of all images resized, from a file in their own size."""
+    larger = npz.model_copy(update={"size": 8})
+    parts = {"train": 20, "validation": 6, "auxiliary": 8, "test": 10}
+    taken = load_splits(DataSettings(source=larger, **parts), 2, 0)
+    assert [source.size for source in reads] == [0] and taken.shape == (3, 8, 8)
+    (file,) = (tmp_path / "cache").glob("*.safetensors")
+    assert file.stat().st_size < 120 * 48 + 2500 < 120 * 48 * 4
+    whole = read_source(larger)
+    sample = read_cached(larger, takes_few=True)
+    assert sample.notes == whole.notes and whole.test is not None
+    images = torch.cat([whole.train.x, whole.test.x])
+    assert torch.equal(taken.clients.whole.x, images[torch.cat([*taken.indices.clients])])
+    assert torch.equal(taken.test.x, images[taken.indices.test])
+    everything = load_splits(DataSettings(source=larger, **parts | {"train": 0}), 2, 0)
+    assert reads[-1].size == 8 and torch.equal(everything.test.x, taken.test.x)
+
+
+def test_pictures_of_several_sizes_are_all_resized(reads: list[Source], tmp_path: Path) -> None:
+    """Where nothing can be kept in one shape, the resized ones are."""
+    sheet = datasets_of_sizes(tmp_path, (4, 6))
+    data = read_cached(sheet, takes_few=True)
+    assert [source.size for source in reads] == [0, 8] and data.train.x.shape[1:] == (3, 8, 8)
+    assert data.size == 0
+
+
+def datasets_of_sizes(folder: Path, sides: tuple[int, ...]) -> HuggingFace:
+    """Write a Parquet file of pictures with these sides."""
+    rows = []
+    for number, side in enumerate(sides * 2):
+        stored = BytesIO()
+        PIL.Image.new("RGB", (side, side), (number, 2, 3)).save(stored, "PNG")
+        rows.append({"image": stored.getvalue(), "label": number % 2})
+    datasets.Dataset.from_list(rows).to_parquet(str(folder / "train.parquet"))
+    return HuggingFace(path=str(folder / "train.parquet"), size=8)
 
 
 def test_a_linked_folder_is_looked_into(reads: list[Source], tmp_path: Path) -> None:

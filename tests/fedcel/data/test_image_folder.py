@@ -197,3 +197,14 @@ def test_strays_are_told_everywhere(tmp_path: Path) -> None:
     node = ImageFolder(path=str(tmp_path / "train"))
     (note,) = node.read_training(["a", "b"]).notes
     assert note == "left out, beside the class folders: train.csv"
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [("train.parquet", "huggingface"), ("data_batch_1.bin", "cifar")],
+)
+def test_files_of_another_source_name_it(name: str, source: str, tmp_path: Path) -> None:
+    """A data set that is one file, not a tree of pictures."""
+    (tmp_path / name).touch()
+    with pytest.raises(DataError, match=f"has 0 folders.*data.source={source} for the files"):
+        ImageFolder(path=str(tmp_path)).read()

@@ -56,6 +56,9 @@ def test_a_run_is_read_by_the_text_of_its_path(
         assert runs.find_writer("mine")
     with runs.open_run("new", parse_settings({})):
         assert Path("new/settings.toml").exists()
+    runs.create_run("new", parse_settings({"seed": 2}))  # of the first no round is lost
+    assert runs.read_settings("new").seed == 2
+    Path("new/events.jsonl").touch()
     with pytest.raises(RunError, match="new exists and is not empty"):
         runs.create_run("new", parse_settings({}))
     assert runs.partition_folder("states", 3) == Path("states/partition-000003")
