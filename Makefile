@@ -78,6 +78,7 @@ bench: .venv/ready
 	$(BIN)/python -m tests.bench.losses
 	$(BIN)/python -m tests.bench.loss_cost build/loss-cost.json
 	$(BIN)/python -m tests.bench.vgg
+	$(BIN)/python -m tests.bench.images
 	$(BIN)/python -m tests.bench.library
 	$(BIN)/python -m tests.bench.ledger
 	$(BIN)/python -m tests.bench.service

@@ -208,6 +208,7 @@ def bind_terms(
             gamma=options.find_gamma,
             rule=options.gradient_rule,
             refresh_every=options.refresh_epochs,
+            examples=options.examples_per_class,
             title=f"cel.kind {options.kind!r}",
             remedy=advise(options.kind, "cel.weight"),
         )

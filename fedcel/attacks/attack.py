@@ -3,7 +3,7 @@
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -137,6 +137,23 @@ ATTACK_CHECKS: tuple[Callable[[Attack], None], ...] = (
 
 
 @dataclass(frozen=True)
+class TrainingProgress:
+    """Progress of an attack that also takes the learning curve of its training.
+
+    Args:
+        show_line: Takes a line.
+        curve: Is filled by a training: squared error after each epoch, on images held out from it.
+    """
+
+    show_line: Progress
+    curve: list[float] = field(default_factory=list)
+
+    def __call__(self, line: str) -> None:
+        """Take a line."""
+        self.show_line(line)
+
+
+@dataclass(frozen=True)
 class Attacker:
     """Arguments of an attack: observation, auxiliary images, budget, random generator."""
 
@@ -145,6 +162,11 @@ class Attacker:
     budget: float
     generator: torch.Generator
     progress: Progress | None = None
+
+    @property
+    def curve(self) -> list[float]:
+        """Errors after each epoch of a training, to be added to."""
+        return self.progress.curve if isinstance(self.progress, TrainingProgress) else []
 
     def scale(self, effort: int) -> int:
         """Return `budget` times a number of steps, at least one."""

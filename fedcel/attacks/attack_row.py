@@ -1,5 +1,6 @@
 """The record of one attack with one attack seed, as it stands in the files of a run."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from fedcel.json_records import Number, Record
@@ -7,6 +8,24 @@ from fedcel.leakage import UPDATE
 
 REPEAT_MARK = "*"
 """In the name of an attack that sees several answers to one image, and of what it sees."""
+
+CURVE_POINTS = 50
+"""Epochs of a training whose errors are kept, the last one among them."""
+
+
+def thin_curve(errors: Sequence[float]) -> list[tuple[int, float]]:
+    """Choose the points of a learning curve that are kept.
+
+    Args:
+        errors: Error after each epoch.
+
+    Returns:
+        Pairs of epoch, from 1, and error of four digits, at most `CURVE_POINTS`: epochs as far
+        apart as that needs, up to the last one.
+    """
+    step = -(-len(errors) // CURVE_POINTS) or 1
+    epochs = range(len(errors), 0, -step)
+    return [(epoch, float(f"{errors[epoch - 1]:.4g}")) for epoch in reversed(epochs)]
 
 
 class AttackId(NamedTuple):
@@ -101,6 +120,8 @@ class AttackRow(AttackScores):
     information_cap: Number = None
     bits_cap: Number = None
     seconds: Number = None
+    learning_curve: list[tuple[int, float]] | None = None
+    """Epochs of a training, `CURVE_POINTS` at most, and the squared error on held-out images."""
 
     def with_results(self, **results: object) -> "AttackRow":
         """Make the same row with more fields set; ValueError on an unknown field or wrong type."""

@@ -312,6 +312,7 @@ def train_inverter(
         cosine.step()
         gap = apply_network(net, held_out_observed) - held_out.repeat(draws, 1, 1, 1)
         error = float(gap.square().mean())
+        attacker.curve.append(error)
         if error < lowest:
             best, lowest, best_epoch = deepcopy(net), error, epoch
         attacker.report("epoch", epoch, pace.epochs, f"MSE {error:.4f} on held images")

@@ -225,7 +225,7 @@ def invert(
                 "smashed data"
             ) from None
         with torch.random.fork_rng(devices=[]):  # fresh layers draw from the caller's stream
-            rebuilt[name] = reconstruct_targets(
+            rebuilt[name], _ = reconstruct_targets(
                 attack,
                 surface,
                 target_images,

@@ -14,8 +14,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedcel import per_image
-from fedcel.attacks.attack import Attack, Progress
-from fedcel.attacks.attack_row import AttackRow
+from fedcel.attacks.attack import Attack, Progress, TrainingProgress
+from fedcel.attacks.attack_row import AttackRow, thin_curve
 from fedcel.attacks.attack_settings import AttackSettings
 from fedcel.attacks.attribute_inference import (
     ATTRIBUTE,
@@ -303,7 +303,7 @@ class _AttackRun:
         with self._adding(row) as results:
             begin = time.monotonic()
             paid = surface.paid if isinstance(surface, ObservationPaid) else 0
-            images = reconstruct_targets(
+            images, curve = reconstruct_targets(
                 attack,
                 surface,
                 targets,
@@ -319,6 +319,7 @@ class _AttackRun:
                 "identification_candidates": min(candidates, len(targets.y)),
                 "queries": surface.paid - paid if isinstance(surface, ObservationPaid) else None,
                 "seconds": time.monotonic() - begin,  # the scores are not the attack's
+                "learning_curve": thin_curve(curve) or None,
             }
             scores = score_reconstructions(
                 images, targets, self.auxiliary, candidates, population=self.population
@@ -404,20 +405,22 @@ def reconstruct_targets(
     seed: int,
     attack_seed: int,
     progress: Progress,
-) -> Float[Tensor, "T C H W"]:
+) -> tuple[Float[Tensor, "T C H W"], list[float]]:
     """Observe the targets and return what the attack makes of them, a batch in the best order.
 
-    ValueError unless there is one image in [0, 1] for each target.
+    ValueError unless there is one image in [0, 1] for each target. With the images comes the error
+    of a built-in attack's training after each epoch, empty where it trains nothing.
     """
     name = attack.name
     noise = make_generator(seed, f"targets/{observation.name}", attack_seed)
+    training = TrainingProgress(lambda line: progress(f"{name}, seed {attack_seed}: {line}"))
     images = attack.reconstruct(
         observation,
         auxiliary,
         observation.sample(targets.x, noise),
         budget,
         make_generator(seed, f"attack/{name}", attack_seed),
-        lambda line: progress(f"{name}, seed {attack_seed}: {line}"),
+        training,
     )
     if images.shape != targets.x.shape:
         shapes = f"{tuple(images.shape)}, must be {tuple(targets.x.shape)}"
@@ -426,5 +429,5 @@ def reconstruct_targets(
     if not 0 <= low <= high <= 1:
         raise ValueError(f"attack {name!r} returned pixels in [{low}, {high}], must be in [0, 1]")
     if isinstance(observation, ObservationUpdate):
-        return order_batches(images, targets.x, observation.batch)
-    return images
+        images = order_batches(images, targets.x, observation.batch)
+    return images, training.curve

@@ -83,6 +83,6 @@ def _read_training(data: NodeDataSettings, where: str) -> SourceData:
     with name_unreadable(where):
         parts = data.source.read_training(data.names)
     images = data.source.prepare(parts.train, where)
-    shapes = (tuple(part.x.shape[1:]) for part in (parts.train, images))
-    fit = describe_fit(*shapes, len(images.y), data.classes)
+    original_shape, shape = tuple(parts.train.x.shape[1:]), tuple(images.x.shape[1:])
+    fit = describe_fit(original_shape, shape, len(images.y), data.classes)
     return SourceData(images, None, data.classes, None, (*parts.notes, *fit))

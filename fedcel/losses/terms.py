@@ -1,6 +1,6 @@
 """Terms added to the potential: conditional entropy losses and rivals, as the trainer sees them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from fedcel.errors import DivergedError
-from fedcel.losses.protocol import Batch, FeatureReader, State, Term
+from fedcel.losses.protocol import Batch, FeatureReader, StackedFeatures, State, Term
 from fedcel.named_tensors import add_prefix, select_prefix, select_row, stack_states
 from fedcel.nets import CPU, whiten_features
 
@@ -113,6 +113,8 @@ class WeightedTerm(NamedTuple):
     rule: GradientRule = JOINT
     refresh_every: int = 0
     """Local epochs from one refresh of its statistics to the next; 0: at a round's start."""
+    examples: int = 0
+    """Images of each class that a refresh reads, at most, drawn anew each time; 0: all."""
     purpose: str = "refresh-{step}"
     """Purpose of the random streams of a refresh."""
     title: str = "a loss"
@@ -132,13 +134,20 @@ class WeightedTerm(NamedTuple):
     def refresh(
         self,
         state: State | None,
-        read_features: FeatureReader,
+        read_features: Callable[..., Iterator[StackedFeatures]],
         streams: Sequence[Streams],
         step: int = 0,
     ) -> State:
         """Make the state that a round begins with, or after `step` steps its statistics again."""
-        generators = [stream(self.purpose.format(step=step)) for stream in streams]
-        return self.term.refresh(state, read_features, generators)
+        purpose = self.purpose.format(step=step)
+        generators = [stream(purpose) for stream in streams]
+
+        def read_examples() -> Iterator[StackedFeatures]:  # the same at each call
+            draws = [stream(f"{purpose}/examples") for stream in streams]
+            return read_features(self.examples, draws)
+
+        read = read_examples if self.examples else read_features
+        return self.term.refresh(state, read, generators)
 
     def loss(
         self,
@@ -179,7 +188,7 @@ States = dict[str, State]
 def start_terms(
     terms: Sequence[WeightedTerm],
     stored: Sequence[State | None],
-    read_features: FeatureReader,
+    read_features: Callable[..., Iterator[StackedFeatures]],
     streams: Sequence[Streams],
     *,
     device: torch.device = CPU,
@@ -189,7 +198,8 @@ def start_terms(
     Args:
         terms: Those that act in the round.
         stored: What each client present of its last round, None before its first.
-        read_features: Reads all features of all clients.
+        read_features: Reads all features of all clients, or of some examples of each class; see
+            `FeatureReading.read`.
         streams: Random streams of each client.
         device: Device of the steps.
 
@@ -209,7 +219,7 @@ def start_terms(
 def refresh_terms(
     terms: Sequence[WeightedTerm],
     states: States,
-    read_features: FeatureReader,
+    read_features: Callable[..., Iterator[StackedFeatures]],
     streams: Sequence[Streams],
     *,
     step: int,
@@ -221,7 +231,8 @@ def refresh_terms(
     Args:
         terms: Those that act in the round.
         states: The state of each term.
-        read_features: Reads all features of all clients.
+        read_features: Reads all features of all clients, or of some examples of each class; see
+            `FeatureReading.read`.
         streams: Random streams of each client.
         step: Steps taken so far; at 0 nothing is due.
         epochs: Steps of each client's local epoch.

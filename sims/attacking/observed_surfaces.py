@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
@@ -40,6 +40,8 @@ class PrivateLogits:
     heads: Sequence[nn.Module]
     mechanism: Mechanism | None
     name: str = "private-logits"
+    _known_rows: list[tuple[Tensor, Tensor]] = field(default_factory=list, repr=False)
+    """Last images whose law was asked for, and their answers without noise."""
 
     @property
     def grants(self) -> frozenset[str]:
@@ -79,12 +81,23 @@ class PrivateLogits:
         NIPS 2003): what is computed from it is a lower estimate. Exact at sigma 0.
         """
         mechanism = require_known_law(self.mechanism)
+        rows = self._compute_rows(images, mechanism)
+        return lambda observed: mixture_log_prob(mechanism, observed, rows)
+
+    def _compute_rows(
+        self, images: Float[Tensor, "M C H W"], mechanism: KnownLaw
+    ) -> Float[Tensor, "L M K"]:
+        """Compute answers without noise to the same messages in every call, once for an image."""
         draws = LAW_DRAWS if self.net.cut.is_random else 1
+        for known, rows in self._known_rows:
+            if len(rows) == draws and torch.equal(known, images):
+                return rows
         noise = stream(self.client.settings.seed, "answer-law")
         with torch.no_grad():
             sent = sample_messages(self.net, self.net.encode(images), draws, noise)
             rows = torch.stack([mechanism.answer_without_noise(self.answer(part)) for part in sent])
-        return lambda observed: mixture_log_prob(mechanism, observed, rows)
+        self._known_rows[:] = [(images, rows)]
+        return rows
 
 
 def sample_messages(

@@ -217,6 +217,27 @@ def summarise_rounds(runs: Sequence[FinishedRun], curve: Curve) -> list[Point]:
     ]
 
 
+def make_learning_curve(summaries: Sequence[Summary], looks: Looks) -> Chart | None:
+    """Chart the error of trained attacks on images held out from their training, by epoch.
+
+    Mean over training and attack seeds, and their range as a band; the curves of one variant share
+    its look. Where trainings ended at different epochs the mean is over those that went on.
+    """
+    series = []
+    for summary in summaries:
+        errors: dict[str, dict[int, list[float]]] = {}
+        for attack in (attack for run in summary.runs for attack in run.attacks):
+            for epoch, error in attack.learning_curve or ():
+                errors.setdefault(attack.attack, {}).setdefault(epoch, []).append(error)
+        for name, by_epoch in errors.items():
+            points = [
+                Point(epoch, sum(values) / len(values), y_low=min(values), y_high=max(values))
+                for epoch, values in sorted(by_epoch.items())
+            ]
+            series.append(Series(f"{summary.label}, {name}", looks[summary.variant], points))
+    return Chart("epoch", [Panel("MSE on held-out images", series)]) if series else None
+
+
 def make_reliability(bins: Mapping[str, ReliabilityBins], look: Look, average: str) -> Chart | None:
     """Chart accuracy against confidence, and below it how many answers had that confidence.
 

@@ -32,6 +32,7 @@ FIGURE_LABELS = {
     "accuracy": "Validation accuracy by round",
     "spread": "Within-class spread by round, log scale",
     "weight": "Weight of the conditional entropy loss by round",
+    "learning": "Error of trained attacks on images held out from their training",
     "private": "Accuracy of private answers over epsilon",
     "r-hat": "Split R-hat by round",
     "ess": "Effective sample size by round",
@@ -154,6 +155,7 @@ def make_charts(report: Report) -> dict[str, chart.Chart]:
     shown = summaries if len(summaries) <= MAX_CURVES else list(featured.values())
     for name, curve in figures.CURVES.items():
         charts[name] = figures.make_curve(shown, looks, curve)
+    charts["learning"] = figures.make_learning_curve(shown, looks)
     for place, summary in featured.items():
         result = summary.results[0]
         charts[f"reliability-{place}"] = figures.make_reliability(
@@ -274,6 +276,11 @@ def list_parts(report: Report, svgs: Mapping[str, str], strips: Sequence[Strip])
         ),
         Part(
             "Attacks, one by one",
+            "The curves fall as long as a training learns; one that still falls at its end would "
+            "rebuild better with more budget."
+            if "learning" in svgs
+            else "",
+            plots("learning"),
             tables=[attacks],
             lines=() if attacks.rows else ["No attack was run. `fedcel attack` runs them."],
         ),

@@ -104,7 +104,7 @@ class Cluster(ClusterOptions):
     and leak on.
 
     State: `centres` (C, K, D) in units of z, `weights` (C, K), `spreads` (C, K) in units of z
-    squared, `counts` (C,), the client's examples; of mixtures `variances` (C, K, D) or
+    squared, `counts` (C,), the examples read; of mixtures `variances` (C, K, D) or
     `whitenings` (C, K, D, D), inverse Cholesky factors; of truncated ones `limits` (C, K) in
     units of z squared, 0 where a cluster has none. Unused clusters and absent classes weigh 0.
 
@@ -132,10 +132,10 @@ class Cluster(ClusterOptions):
         """Fit the clusters of each class; see `LossTerm.refresh`.
 
         Fitted on at most `RESERVOIR_SIZE` examples of each class, drawn uniformly: centres, weights
-        and spreads are those of the draw, counts are exact; classes that fit in are taken whole.
-        K-means starts from the last centres. Reseeded, a class is refitted once and takes
-        that where its total distance is smaller; or its outliers are truncated, which changes no
-        weight. Memory: 5 C RESERVOIR_SIZE D values and one piece of each client;
+        and spreads are those of the draw, counts those of all that is read; classes that fit in are
+        taken whole. K-means starts from the last centres. Reseeded, a class is refitted once and
+        takes that where its total distance is smaller; or its outliers are truncated, which changes
+        no weight. Memory: 5 C RESERVOIR_SIZE D values and one piece of each client;
         full covariances C K D^2.
 
         Raises:

@@ -187,6 +187,11 @@ class CEL(Kind, LossTerm, table="cel"):
         return 0
 
     @property
+    def examples_per_class(self) -> int:
+        """Images of each class that a refresh reads, at most; 0: all."""
+        return 0
+
+    @property
     def has_threshold(self) -> bool:
         """Whether a spread below a threshold costs nothing."""
         return False
@@ -324,11 +329,19 @@ class RefreshedCEL(CEL):
         alias="refresh",
         description="Local epochs between refreshes of the statistics; 0: once a round.",
     )
+    examples: int = Field(
+        0, ge=0, description="Images of each class, drawn for each refresh; 0: all of a client's."
+    )
 
     @property
     def refresh_epochs(self) -> int:
         """Local epochs from one refresh of the statistics to the next; 0: at a round's start."""
         return self.refresh_every
+
+    @property
+    def examples_per_class(self) -> int:
+        """Images of each class that a refresh reads, at most; 0: all."""
+        return self.examples
 
 
 class SpreadCEL(CEL):

@@ -1,8 +1,11 @@
 """The record of an attack's row."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedcel.attacks import AttackRow
+from fedcel.attacks.attack_row import CURVE_POINTS, thin_curve
 
 ROW = {
     "attack": "decoder",
@@ -40,3 +43,14 @@ def test_results_are_added() -> None:
     assert row.mse is None
     with pytest.raises(ValueError, match="label-acuracy|label_acuracy"):
         row.with_results(label_acuracy=0.5)
+
+
+@given(st.integers(0, 400))
+def test_a_learning_curve_is_thinned(count: int) -> None:
+    """The last epoch, at most so many, equally far apart; all of a short training."""
+    curve = thin_curve([1 / epoch for epoch in range(1, count + 1)])
+    epochs = [epoch for epoch, _ in curve]
+    assert len(curve) <= CURVE_POINTS and epochs[-1:] == [count][:count]
+    assert len({later - earlier for earlier, later in pairwise(epochs)}) <= 1
+    assert count > CURVE_POINTS or epochs == list(range(1, count + 1))
+    assert all(error == pytest.approx(1 / epoch, rel=1e-3) for epoch, error in curve)

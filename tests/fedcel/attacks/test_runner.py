@@ -21,7 +21,7 @@ from fedcel.testing.attacks import LinearObservation, load_digit_targets
 from tests.fedcel.seeded import seeded
 
 SCORES = ["mse", "psnr", "ssim", "identification-1", "identification-5", "label-accuracy"]
-ANCHORS = ["mean-mse", "oracle-mse", "seconds"]
+ANCHORS = ["mean-mse", "oracle-mse", "seconds", "learning-curve"]
 COUNTS = ["targets", "identification-candidates"]
 KEYS = ["attack", "observation", "knowledge", "seed", "budget", *COUNTS, *SCORES, *ANCHORS]
 QUICK = AttackSettings(names="decoder", seeds=2, budget=0.02)

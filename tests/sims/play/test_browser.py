@@ -162,6 +162,22 @@ def test_all_of_it_works_by_keyboard(visit: PlayVisit) -> None:
     assert "98" in visit.read("budget-note")
 
 
+def test_a_picture_is_enlarged_and_closed(visit: PlayVisit) -> None:
+    """By Enter, by a click, of a guess too; Escape and a click close it, the focus comes back."""
+    zoom = visit.page.locator("#zoom")
+    picture = visit.page.locator(".column .original").first
+    picture.press("Enter")
+    assert zoom.is_visible() and zoom.locator("p").inner_text() == "the image"
+    assert zoom.locator("canvas").bounding_box()["width"] > 400
+    visit.page.keyboard.press("Escape")
+    assert not zoom.is_visible()
+    assert visit.page.evaluate("document.activeElement.className") == "original"
+    visit.page.locator(".guesses canvas").first.click()
+    assert zoom.is_visible() and zoom.locator("p").inner_text().startswith("guess 1: ")
+    zoom.click()
+    assert not zoom.is_visible()
+
+
 def test_a_screen_reader_is_told(visit: PlayVisit) -> None:
     """Each control has a name, each picture a description; what changed is said, in words."""
     unnamed = visit.page.locator(

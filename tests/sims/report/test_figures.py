@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedcel.attacks import AttackRow
 from fedcel.settings import Settings
 from sims.report import figures
 from sims.report.book import FinishedRun, read_book
@@ -147,6 +148,27 @@ def test_a_collapsed_net_does_not_press_the_others_into_a_line() -> None:
         assert chart is not None and not chart.panels[0].notes
         low, high = chart.panels[0].axis["ylim"]
         assert all(low < 100 * (s.row.accuracy or 0) < high for s in summaries)
+
+
+def test_trained_attacks_have_their_learning_curve(make_bench: Make) -> None:
+    """Mean and range over attack seeds; a training that ended early has no part in the rest."""
+    summary, *_ = summarise_book(read_book(make_bench(seeds=1)))
+    looks = figures.choose_looks([summary])
+    attacks = tuple(
+        AttackRow(attack="decoder", learning_curve=curve)
+        for curve in ([(1, 0.4), (2, 0.2)], [(1, 0.2)])
+    )
+    run = replace(summary.runs[0], attacks=attacks)
+    chart = figures.make_learning_curve([replace(summary, runs=(run,))], looks)
+    assert chart is not None
+    (series,) = chart.panels[0].series
+    assert series.name == f"{summary.label}, decoder"
+    assert series.points[0] == (1, pytest.approx(0.3), None, None, 0.2, 0.4, "")
+    assert series.points[1][:2] == (2, 0.2)
+    assert (
+        figures.make_learning_curve([replace(summary, runs=(replace(run, attacks=()),))], looks)
+        is None
+    )
 
 
 def test_curves_mark_burn_in_and_limits(make_bench: Make) -> None:
