@@ -101,11 +101,11 @@ class FeatureReading:
         With `examples` only so many of each class, at most, which each client's generator draws.
         """
         if examples:
-            drawn = []
+            subsets = []
             for (x, y), generator in zip(self._images, generators, strict=True):
                 rows = draw_examples(y.cpu(), examples, generator)
-                drawn.append(Images(x[rows.to(x.device)], y[rows.to(y.device)]))
-            yield from FeatureReading(self._nets, drawn).read()
+                subsets.append(Images(x[rows.to(x.device)], y[rows.to(y.device)]))
+            yield from FeatureReading(self._nets, subsets).read()
             return
         for z, is_image, positions in self.encode():
             with torch.no_grad():
@@ -258,8 +258,8 @@ def draw_examples(
 ) -> Int[Tensor, " n"]:
     """Draw the positions of `count` examples of each class, ascending; all of a smaller class."""
     members = [torch.eq(y, label).nonzero()[:, 0] for label in torch.unique(y)]
-    drawn = [part[torch.randperm(len(part), generator=generator)[:count]] for part in members]
-    return torch.cat([y[:0], *drawn]).sort().values
+    samples = [part[torch.randperm(len(part), generator=generator)[:count]] for part in members]
+    return torch.cat([y[:0], *samples]).sort().values
 
 
 def draw_batches(

@@ -102,7 +102,14 @@ def open_run(folder: str | Path, settings: Settings, *, resume: bool = False) ->
 
 
 def refuse_occupied(folder: Path) -> None:
-    """Refuse a place for a new run where something is; RunError."""
+    """Refuse a place for a new run where something is.
+
+    Args:
+        folder: The place.
+
+    Raises:
+        RunError: A round of a run, or something else, is there.
+    """
     if is_run(folder):
         raise RunError(
             f"{folder} exists and is not empty; choose another --out, remove it, "

@@ -15,7 +15,7 @@ from fedcel.data import Images, load_attributes
 from fedcel.runs import run_folder
 from fedcel.settings import AttackSettings
 from sims.attacking.observed_surfaces import list_observations
-from sims.progress import print_line, show_attacks
+from sims.progress import print_line, show_attacks, show_waiting
 from sims.results.attack_results import lacking_settings, read_attack_rows, write_result
 from sims.results.file_names import RESULT_FILE
 from sims.results.record_files import read_record
@@ -43,7 +43,8 @@ def attack_run(
         RunError: The run is missing or unfinished, or what earlier attacks left is damaged.
     """
     folder = Path(folder)
-    run = run_folder.read_run(folder)
+    with show_waiting(f"reading the run {folder}"):
+        run = run_folder.read_run(folder)
     attack_settings = attack_settings or run.settings.attack
     read_attack_rows(folder)  # damage is named before the work
     result = read_record(folder / RESULT_FILE, RunResult, "resume the run")

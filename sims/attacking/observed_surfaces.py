@@ -40,7 +40,9 @@ class PrivateLogits:
     heads: Sequence[nn.Module]
     mechanism: Mechanism | None
     name: str = "private-logits"
-    _known_rows: list[tuple[Tensor, Tensor]] = field(default_factory=list, repr=False)
+    _known_rows: list[tuple[Tensor, Tensor]] = field(
+        default_factory=list, init=False, repr=False, compare=False
+    )
     """Last images whose law was asked for, and their answers without noise."""
 
     @property
@@ -89,8 +91,8 @@ class PrivateLogits:
     ) -> Float[Tensor, "L M K"]:
         """Compute answers without noise to the same messages in every call, once for an image."""
         draws = LAW_DRAWS if self.net.cut.is_random else 1
-        for known, rows in self._known_rows:
-            if len(rows) == draws and torch.equal(known, images):
+        for last_images, rows in self._known_rows:
+            if len(rows) == draws and torch.equal(last_images, images):
                 return rows
         noise = stream(self.client.settings.seed, "answer-law")
         with torch.no_grad():

@@ -408,7 +408,7 @@ def write_audit(audit: Audit, folder: Path) -> Path:
     write_record(audit, folder)
     conditions = (
         f"{audit.description}, on images of {audit.plan.data}, Gaussian noise of standard "
-        f"deviation {audit.noise:g} added to the features"
+        f"deviation {audit.noise:.4g} added to the features"
         + (", times what the run learned for each" if audit.is_noise_learned else "")
         + (f", dropout {audit.dropout:g}. " if audit.dropout else ". ")
         + audit.note

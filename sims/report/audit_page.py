@@ -66,7 +66,7 @@ def render_audit(
         lines=str(leak).splitlines(),
         share=(bits or 0.0) / cap if cap else 0.0,
         bits=format_number(bits, 2),
-        cap=format_number(cap, 1),
+        cap=format_number(cap, 2),
         parts=[part._replace(is_open=True) for part in (measured, rebuilt)],
         versions="",
     )

@@ -1,5 +1,7 @@
 """The record of an attack's row."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
