@@ -28,6 +28,7 @@ from fedcel.named_tensors import State
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_net import FlatNet
 from fedcel.nets.split_net import SplitNet
+from fedcel.posterior import RoundPlan
 from fedcel.run_parts import build_client_parts, build_server_parts
 from fedcel.settings import Settings, parse_settings
 from sims.engines.client_trainers import LocalTrainer
@@ -134,11 +135,12 @@ def unequal(counts: list[int], chains: int, s: Settings, seed: int = 0) -> Feder
 
 def client_parts(federation: Federation) -> ClientParts:
     """Return what clients train with: these images and this net, no loss besides."""
-    return build_client_parts(federation.settings)._replace(
+    parts = build_client_parts(federation.settings)
+    return parts._replace(
         images=lambda client: Images(*federation.parts[client]),
         workspace=lambda: federation.flat,
         nets=lambda count: federation.flat,
-        terms=lambda threshold: (),
+        schedule=parts.schedule._replace(terms=lambda threshold: ()),
     )
 
 
