@@ -53,7 +53,7 @@ def test_the_loop_trains() -> None:
     assert (answers == y).float().mean() > 0.94
     leak = fedcel.measure_leakage(encoder, x, y, noise=0.3)  # type: ignore[arg-type]
     assert leak.bits_beyond_label is not None and leak.bits_beyond_label < 0.6
-    assert len(printed.splitlines()) == 3
+    assert len(printed.splitlines()) == 6
 
 
 def test_the_inversion_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +61,7 @@ def test_the_inversion_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(tmp_path)
     names, printed = run_program(2)
     assert printed == f"{names['result']}\n"
-    assert len(printed.splitlines()) == 3
+    assert len(printed.splitlines()) == 6
     assert (tmp_path / "rebuilt.png").stat().st_size > 0
 
 

@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from scipy.fft import dctn, idctn
 from torch import Tensor
 
+from fedcel.seeding import make_generator
 from fedcel.short_repr import show_shapes
 from fedcel.tensors import ArrayLike, to_labels, to_tensor
 
@@ -16,6 +17,8 @@ MAX_FULL = 1024
 """Pixels, times channels, up to which covariances of all pairs are estimated."""
 MIN_DEVIATIONS = 2
 """Images beyond the first of their class that an estimate of the spread needs."""
+MAX_VALUES = 2**25
+"""Values of all images that a prior is fitted to, where it chooses them itself."""
 LEAST_SHARE = 1e-12
 """Variance of a direction, as a share of the largest, below which no image differs in it."""
 
@@ -184,6 +187,30 @@ def fit_image_prior(images: ArrayLike, labels: ArrayLike | None = None) -> Image
     return ImagePrior(
         shape, variances, means, classes, labels is not None, estimator, channels, rotation
     )
+
+
+def fit_to_some(
+    images: Float[Tensor, "n *shape"], labels: Int[Tensor, " n"] | None, seed: int
+) -> ImagePrior | None:
+    """Fit the prior to as many images as memory has room for.
+
+    Args:
+        images: (n, ...).
+        labels: (n,); None: all images are of one class.
+        seed: Chooses the images, where they are too many.
+
+    Returns:
+        The prior; None where images are too few, or all alike.
+    """
+    room = max(1, MAX_VALUES // images[0].numel())
+    if len(images) > room:
+        places = torch.randperm(len(images), generator=make_generator(seed, "image-prior"))[:room]
+        images = images[places.to(images.device)]
+        labels = None if labels is None else labels[places.to(labels.device)]
+    try:
+        return fit_image_prior(images, labels)
+    except ValueError:
+        return None
 
 
 def read_pixels(images: ArrayLike) -> Float[Tensor, "N *shape"]:

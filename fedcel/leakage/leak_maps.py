@@ -1,5 +1,6 @@
 """Leak of each pixel, and the picture that a message's linear channel gives back."""
 
+from math import log
 from typing import NamedTuple
 
 import torch
@@ -12,6 +13,7 @@ from fedcel.leakage.channel_numbers import (
     draw_signs,
     factor_gram,
     is_computable,
+    solve_exactly,
 )
 from fedcel.leakage.gaussian_noise import Noise
 from fedcel.leakage.image_prior import ImagePrior, read_pixels
@@ -105,6 +107,63 @@ def map_leak(
             pictures.append(map_roughly(channel, prior, prior_variances, generator))
     information, variances = (torch.stack(parts) for parts in zip(*pictures, strict=True))
     return LeakMaps(information, variances.clamp_min(0).sqrt(), prior_variances.sqrt(), is_exact)
+
+
+class ImagePicture(NamedTuple):
+    """Leak of one image, its encoder taken as linear around it.
+
+    Attributes:
+        bits: About the image, beyond its label where the prior knows labels.
+        mmse: Mean squared error of a pixel in the best reconstruction.
+        maps: Leak pixel by pixel.
+    """
+
+    bits: float
+    mmse: float
+    maps: LeakMaps
+
+
+@usual_torch_state()
+def image_picture(
+    encoder: Encoder,
+    image: Float[Tensor, "*shape"],
+    *,
+    noise: Noise,
+    prior: ImagePrior,
+    messages: int = 1,
+) -> ImagePicture:
+    """Estimate how much of one picture its messages tell, from the encoder's Jacobian.
+
+    Args:
+        encoder: As of `measure_linearised`, and so are `noise` and `messages`.
+        image: One image.
+        noise: Standard deviation of the noise.
+        prior: Law of the images.
+        messages: Messages of the image.
+
+    Returns:
+        Bits, error and maps.
+
+    Raises:
+        ValueError: A shape or a number is not allowed.
+        NetError: The encoder has no gradient.
+    """
+    stack = read_pixels(image[None])
+    function, dtype = ready_encoder(encoder, stack)
+    channel = LocalChannel(function, stack.to(dtype), noise=noise, messages=messages)
+    numbers = solve_exactly(channel, prior)
+    prior_variances = prior.pixel_variances()
+    information, variances = map_exactly(channel, prior, prior_variances)
+    return ImagePicture(
+        float(numbers.nats) / log(2),
+        float(numbers.errors) / image.numel(),
+        LeakMaps(
+            information[None],
+            variances[None].clamp_min(0).sqrt(),
+            prior_variances.sqrt(),
+            is_exact=True,
+        ),
+    )
 
 
 def map_exactly(

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from math import ceil, isfinite
+from math import isfinite
 
 from jaxtyping import Float
 from torch import Tensor
+
+from fedcel.leakage.linearised import LinearisedLeak, round_up
 
 USELESS_BITS = 64
 """Bits that tell one image from 1.8e19, more than anyone has."""
@@ -61,6 +63,9 @@ class Leakage:
     """Images that the limits are computed of."""
     population_is_heavy_tailed: bool | None = None
     """Whether a few images carry most of the spread: Student's limits may be far too low then."""
+    linearised: LinearisedLeak | None = None
+    """How much of the picture a message tells, the encoder taken as linear; None where that is not
+    known, or takes more than about a second: `measure_linearised` measures it then."""
     # Of single images, and so by keyword: `to_dict` leaves these out.
     information: Float[Tensor, " M"] = field(kw_only=True)
     """Bits of each image, mean over noise draws."""
@@ -69,14 +74,15 @@ class Leakage:
     identified: Float[Tensor, " M"] = field(kw_only=True)
     """Chance that each image is identified."""
 
-    def to_dict(self) -> dict[str, float | int | str | None]:
+    def to_dict(self) -> dict[str, float | int | str | dict[str, float | int | str] | None]:
         """Give all numbers but those of single images.
 
         Returns:
             Numbers, words and None, which JSON can hold, by the names of the attributes.
         """
         names = (part.name for part in fields(self) if not part.kw_only)
-        return {name: getattr(self, name) for name in names}
+        linearised = self.linearised and self.linearised.to_dict()
+        return {name: getattr(self, name) for name in names} | {"linearised": linearised}
 
     def __repr__(self) -> str:
         """Show the five numbers that are asked for first."""
@@ -85,8 +91,12 @@ class Leakage:
         return f"Leakage({', '.join(values)}, candidates={self.candidates})"
 
     def __str__(self) -> str:
-        """Describe leak, chance to pick the image, and the limits of both, a line each."""
-        return "\n".join([self._say_bits(), self._say_identification(), self._say_limits()])
+        """Describe leak, chance to pick the image, and the limits of both, a line each.
+
+        Three lines on how much of the picture a message tells follow where that is known.
+        """
+        lines = [self._say_bits(), self._say_identification(), self._say_limits()]
+        return "\n".join([*lines, *([str(self.linearised)] if self.linearised else [])])
 
     @property
     def has_classes(self) -> bool:
@@ -185,11 +195,6 @@ class Leakage:
                 "Student's limit may be far too low."
             )
         return words
-
-
-def round_up(value: float, digits: int) -> str:
-    """Return the half width of an interval, no narrower than it is."""
-    return f"{ceil(value * 10**digits - 1e-6) / 10**digits:.{digits}f}"
 
 
 def join_bits(limits: Sequence[float]) -> str:

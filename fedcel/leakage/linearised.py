@@ -1,16 +1,18 @@
 """Leak of an encoder seen as a linear channel: how much of the picture goes out."""
 
 from dataclasses import dataclass, field, fields
-from math import e, inf, log, log10, pi
+from math import ceil, e, inf, log, log10, pi
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from fedcel.errors import NetError
 from fedcel.leakage.channel_numbers import (
     MAX_VALUES,
     PROBES,
     SMALL_IMAGE,
+    STEPS,
     ChannelNumbers,
     estimate_numbers,
     is_computable,
@@ -19,10 +21,9 @@ from fedcel.leakage.channel_numbers import (
 )
 from fedcel.leakage.gaussian_noise import Noise
 from fedcel.leakage.image_prior import ImagePrior, fit_image_prior, read_pixels
-from fedcel.leakage.leakage import round_up
 from fedcel.leakage.local_channel import LocalChannel, ready_encoder
 from fedcel.metrics import NORMAL_QUANTILE, mean_half_width
-from fedcel.nets import Encoder, encode_images
+from fedcel.nets import Encoder, count_operations, encode_images
 from fedcel.progress import tell_progress
 from fedcel.ranges import check_whole
 from fedcel.seeding import make_generator
@@ -34,6 +35,11 @@ VALUES_AT_ONCE = 2**22
 GROUPS = 10
 """Groups of images of the jackknife."""
 
+MOST_OPERATIONS = 2e11
+"""Operations of an encoder that a measurement by default takes at most: some seconds."""
+LEAST_IMAGES, MOST_IMAGES = 8, 200
+"""Images that are measured by default."""
+
 ESTIMATE_WORDS = (
     "an estimate, not a bound: the encoder is taken as linear around the image, and images of a "
     "class as Gaussian"
@@ -42,6 +48,15 @@ BOUND_WORDS = (
     "a bound for any attacker and any encoder if images of a class are Gaussian: who knows more of "
     "images than mean and covariance may come below it"
 )
+MEASURE_NAMES = {
+    "bits": "bits of the picture",
+    "mmse": "least MSE",
+    "psnr": "PSNR, dB",
+    "bound": "van Trees bound, MSE",
+    "dfil": "dFIL",
+    "fsinfo": "FSInfo, nats",
+}
+"""Short name of each number."""
 MEASURE_WORDS = {
     "bits": f"Bits about the picture in one message; {ESTIMATE_WORDS}",
     "mmse": f"Smallest mean squared error of a pixel in the best reconstruction; {ESTIMATE_WORDS}",
@@ -103,7 +118,30 @@ class LinearisedLeak:
     places: Int[Tensor, " n"] = field(kw_only=True)
     """Positions of these images among those given."""
 
-    def to_dict(self) -> dict[str, float | int | str | None]:
+    def to_measures(self) -> dict[str, float | int]:
+        """Give the numbers by their keys in `result.json` and in rows of a bench.
+
+        Returns:
+            Numbers by kebab-case keys.
+        """
+        return {
+            "linearised-bits": self.bits,
+            "linearised-bits-half-width": self.bits_half_width,
+            "linearised-mse": self.mmse,
+            "linearised-mse-half-width": self.mmse_half_width,
+            "linearised-psnr": self.psnr,
+            "van-trees-mse": self.bound,
+            "van-trees-mse-half-width": self.bound_half_width,
+            "dfil": self.dfil,
+            "dfil-half-width": self.dfil_half_width,
+            "fsinfo": self.fsinfo,
+            "fsinfo-half-width": self.fsinfo_half_width,
+            "linearised-images": self.images,
+            "linearised-bits-error": self.bits_error,
+            "linearised-mse-error": self.mmse_error,
+        }
+
+    def to_dict(self) -> dict[str, float | int | str]:
         """Give all numbers but those of single images.
 
         Returns:
@@ -130,9 +168,10 @@ class LinearisedLeak:
                 f"{subject} about {self.bits:.1f} ± {round_up(self.bits_half_width, 1)} bits of "
                 f"the picture, {of_image}, and leave{'s' * is_one} a mean squared error of "
                 f"{self.mmse:.4f} ± {round_up(self.mmse_half_width, 4)} a pixel (PSNR "
-                f"{self.psnr:.1f} dB), where {baseline} alone leaves {self.prior_variance:.4f}: "
-                f"{ESTIMATE_WORDS}.",
-                f"The error is {self.bound:.4f} or more by van Trees' inequality: {BOUND_WORDS}.",
+                f"{self.psnr:.1f} dB), where {baseline} alone leaves {self.prior_variance:.4f}. "
+                f"This is {ESTIMATE_WORDS}.",
+                f"The error is {self.bound:.4f} or more by van Trees' inequality. This is "
+                f"{BOUND_WORDS}.",
                 f"Fisher information per pixel (dFIL) {self.dfil:.4g}, FSInfo {self.fsinfo:.4g}; "
                 f"of {self.images} images; {self.prior}.",
             ]
@@ -246,6 +285,45 @@ def measure_linearised(
     return summarise(numbers, totals, prior, places=places, messages=messages, is_exact=is_dense)
 
 
+@usual_torch_state()
+def measure_if_cheap(
+    encoder: Encoder,
+    images: Float[Tensor, "M *shape"],
+    features: int,
+    *,
+    noise: Noise,
+    prior: ImagePrior,
+    seed: int = 0,
+    most_operations: float = MOST_OPERATIONS,
+) -> LinearisedLeak | None:
+    """Measure up to 200 images where that takes seconds; None where it takes longer.
+
+    Args:
+        encoder: As of `measure_linearised`, and so are `noise`, `prior` and `seed`.
+        images: (M, ...).
+        features: Number D of the encoder's features.
+        noise: Standard deviation of the noise.
+        prior: Law of the images.
+        seed: Draws images and probes.
+        most_operations: Operations of the encoder that it takes at most.
+
+    Returns:
+        The leak; None too where there are fewer than 8 images, or no gradient.
+    """
+    try:
+        function, dtype = ready_encoder(encoder, images)
+    except NetError:
+        return None
+    width = features * (2 if callable(noise) else 1)
+    values = images[0].numel()
+    passes = min(width, values) if is_computable(width, values) else 4 * PROBES * STEPS
+    once = count_operations(lambda: function(images[:1].to(dtype)))
+    count = min(MOST_IMAGES, len(images), int(most_operations / max(1, 3 * passes * once)))
+    if count < LEAST_IMAGES:
+        return None
+    return measure_linearised(encoder, images, noise=noise, prior=prior, count=count, seed=seed)
+
+
 class FisherTotals:
     """Sums of I(x) over groups of images, in the prior's directions: all of it, or its diagonal."""
 
@@ -347,3 +425,8 @@ def summarise(
         image_mmse=image_mmse,
         places=places,
     )
+
+
+def round_up(value: float, digits: int) -> str:
+    """Return the half width of an interval, no narrower than it is."""
+    return f"{ceil(value * 10**digits - 1e-6) / 10**digits:.{digits}f}"

@@ -21,7 +21,7 @@ from fedcel.nets import (
 
 STEP = 1e-2
 """Length of a step of finite differences, in units of a pixel: large beside float32's rounding."""
-MAX_FLOAT64 = 4096
+MAX_FLOAT64 = 1024
 """Values of an image up to which an encoder is computed in float64."""
 ROOT_TWO = sqrt(2)
 

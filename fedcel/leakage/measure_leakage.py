@@ -11,7 +11,9 @@ from fedcel.leakage.certificate import Certificate, certificate, span_coordinate
 from fedcel.leakage.exact_bits import measure_bits
 from fedcel.leakage.gaussian_noise import Noise, read_noise
 from fedcel.leakage.identification import identify_by_label
+from fedcel.leakage.image_prior import fit_to_some
 from fedcel.leakage.leakage import Leakage
+from fedcel.leakage.linearised import LinearisedLeak, measure_if_cheap
 from fedcel.leakage.messages import LogProb, Messages, Sampler, disturb_features, send_by_law
 from fedcel.leakage.population_bound import (
     FeatureRange,
@@ -20,7 +22,7 @@ from fedcel.leakage.population_bound import (
     bound_population,
 )
 from fedcel.metrics import chance_accuracy, is_at_chance
-from fedcel.nets import Encoder, encode_images
+from fedcel.nets import Encoder, as_module, encode_images
 from fedcel.ranges import SHARE, check_whole
 from fedcel.seeding import make_generator
 from fedcel.tensors import ArrayLike, check_features, to_labels, to_tensor
@@ -31,6 +33,7 @@ MIN_DRAWS = 2  # of noise, for each image: one would give no error
 LARGE_TABLE = 2**18  # values from which a certificate is looked for fast
 EQUAL_SHARE = 1e-3  # of their size by which features that are equal to the eye differ
 MIN_HALVED = 20  # images that are halved for a bound on unseen ones
+SECOND = 1e10  # operations of an encoder, about
 NO_SIGNAL_BITS = 0.01  # of the channel, below which what differs does not come through
 
 
@@ -102,7 +105,9 @@ def measure_leakage(
         seed: Seed of the noise.
 
     Returns:
-        Bits, identification, bounds and a verdict; `print` shows them in three lines.
+        Bits, identification, bounds and a verdict; `print` shows them in three lines. Where the
+        encoder is a module with a gradient and small enough for a second's work, `linearised`
+        says how much of the picture a message tells, and `print` adds three lines.
 
     Raises:
         ValueError: A shape, a number or a combination is not allowed, or features are not finite.
@@ -149,6 +154,14 @@ def measure_leakage(
         feature_range=read_range(feature_range),
         seed=seed,
     )
+    picture = estimate_picture(
+        encoder,
+        images if features is None else None,
+        groups if has_labels else None,
+        noise=None if dropout or log_prob is not None else noise,
+        sigma=sigma,
+        seed=seed,
+    )
     of_all = unseen and unseen.information
     of_class = unseen and unseen.beyond_label if has_labels else None
     return Leakage(
@@ -173,6 +186,7 @@ def measure_leakage(
         population_beyond_label_bernstein=of_class and of_class.bernstein,
         population_images=unseen and unseen.image_count,
         population_is_heavy_tailed=of_all and (of_class or of_all).is_heavy_tailed,
+        linearised=picture,
         information=leak.information,
         beyond=leak.beyond if has_labels else None,
         identified=leak.identified,
@@ -239,6 +253,41 @@ def measure_attribute_leakage(
         generator=make_generator(seed, "measure-attribute-leakage"),
         least_draws=MIN_DRAWS,
         pairs_at_once=PAIRS_AT_ONCE,
+    )
+
+
+def estimate_picture(
+    encoder: Encoder | None,
+    images: ArrayLike | None,
+    labels: Int[Tensor, " M"] | None,
+    *,
+    noise: Noise | None,
+    sigma: Float[Tensor, "*M D"] | None,
+    seed: int,
+) -> LinearisedLeak | None:
+    """Return how much of the picture a message tells; None where the law or a second is lacking."""
+    if (
+        encoder is None
+        or images is None
+        or noise is None
+        or sigma is None
+        or (sigma.dim() == 2 and not callable(noise))
+    ):
+        return None
+    stack = to_tensor(images, "images")
+    if as_module(encoder) is None or not stack.is_floating_point() or not (sigma > 0).all():
+        return None
+    prior = fit_to_some(stack, labels, seed)
+    if prior is None:
+        return None
+    return measure_if_cheap(
+        encoder,
+        stack,
+        sigma.shape[-1],
+        noise=noise,
+        prior=prior,
+        seed=seed,
+        most_operations=SECOND,
     )
 
 

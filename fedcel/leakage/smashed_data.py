@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
+from fedcel.leakage.gaussian_noise import NoiseFunction
 from fedcel.leakage.kept_features import KeptFeatures
 from fedcel.leakage.observation import (
     ARCHITECTURE,
@@ -131,6 +132,20 @@ class SmashedData:
         scale = self.net.scale_noise(z)
         deviation = z.new_ones(1, z.shape[1]) if scale is None else scale.detach()
         return GaussianMessages(z, sigma * deviation, labels)
+
+    def describe_noise(self) -> float | NoiseFunction | None:
+        """Standard deviation of the cut's Gaussian noise; None of another law, or without noise."""
+        sigma, scale = self.net.cut.sigma, self.net.noise_scale
+        if sigma == 0 or self.net.cut.dropout > 0:
+            return None
+        if scale is None:
+            return sigma
+
+        def deviate(z: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
+            deviations: Tensor = sigma * scale(z)
+            return deviations
+
+        return deviate
 
     def sample(
         self, images: Float[Tensor, "B C H W"], generator: torch.Generator

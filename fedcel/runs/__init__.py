@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fedcel.runs.evaluation import build_sent_net as build_sent_net
     from fedcel.runs.evaluation import calibrate_answers as calibrate_answers
     from fedcel.runs.evaluation import evaluate_run as evaluate_run
+    from fedcel.runs.evaluation import fit_run_prior as fit_run_prior
     from fedcel.runs.evaluation import list_versions as list_versions
     from fedcel.runs.evaluation import posterior_samples as posterior_samples
     from fedcel.runs.evaluation import predict_labelled as predict_labelled

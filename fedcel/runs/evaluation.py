@@ -18,6 +18,8 @@ from fedcel.federation import HEAVIEST
 from fedcel.files import write_json, write_tensors
 from fedcel.leakage import (
     SIGMOID_RANGE,
+    ImagePrior,
+    LinearisedLeak,
     OptimalLeak,
     SmashedData,
     answer_bits,
@@ -25,7 +27,10 @@ from fedcel.leakage import (
     best_guesses,
     bound_population,
     certificate,
+    fit_to_some,
     identify_by_label,
+    map_leak,
+    measure_if_cheap,
     optimal_leak,
 )
 from fedcel.metrics import (
@@ -146,6 +151,8 @@ def evaluate_run(run: Run, seconds: float) -> Evaluation:
     net = build_sent_net(run)
     smashed = SmashedData(net)  # one, which encodes each image once
     leak = attack_test_images(run, smashed)
+    prior = fit_run_prior(run)
+    picture = estimate_picture(run, smashed, prior)
     is_right = (posterior.probabilities.argmax(1) == labels).double().view(draws, len(y))
     result = {
         **calibration.score_probabilities(posterior.probabilities, labels),
@@ -162,6 +169,7 @@ def evaluate_run(run: Run, seconds: float) -> Evaluation:
             "point": calibration.reliability(point.probabilities, labels),
         },
         **measure_run_leakage(run, smashed, leak),
+        **({} if picture is None else picture.to_measures()),
         "private": measure_private_utility(run, LabelledLogits(posterior.logits, labels, draws)),
         **measure_device(run, net),
         **account_update_privacy(run),
@@ -177,7 +185,10 @@ def evaluate_run(run: Run, seconds: float) -> Evaluation:
         "bits-beyond-label": leak.beyond,
         "identification-optimal": leak.identified,
     }
-    return Evaluation(result, vectors, guess_test_images(run, smashed))
+    pictures = guess_test_images(run, smashed)
+    if picture is not None and prior is not None:
+        pictures |= map_test_images(smashed, pictures["targets"], prior)
+    return Evaluation(result, vectors, pictures)
 
 
 def account_update_privacy(run: Run) -> dict[str, object]:
@@ -255,6 +266,52 @@ def guess_test_images(run: Run, smashed: SmashedData) -> dict[str, Tensor]:
         "probabilities": probabilities,
         "labels": y,
         "guess-labels": y[positions],
+    }
+
+
+def fit_run_prior(run: Run) -> ImagePrior | None:
+    """Fit the law of images within classes to images that are no test images.
+
+    Args:
+        run: As `read_run` returns it.
+
+    Returns:
+        The prior; None where there are too few images.
+    """
+    images = (run.splits.training, run.splits.validation)
+    x, y = (torch.cat(parts) for parts in zip(*images, strict=True))
+    return fit_to_some(x, y, run.settings.seed)
+
+
+def estimate_picture(
+    run: Run, smashed: SmashedData, prior: ImagePrior | None
+) -> LinearisedLeak | None:
+    """Estimate how much of the picture a message tells; None where the law or time is lacking."""
+    noise = smashed.describe_noise()
+    if noise is None or prior is None:
+        return None
+    net = smashed.net
+    return measure_if_cheap(
+        net.encode,
+        run.splits.test.x,
+        net.features,
+        noise=noise,
+        prior=prior,
+        seed=run.settings.seed,
+    )
+
+
+def map_test_images(
+    smashed: SmashedData, images: Float[Tensor, "T C H W"], prior: ImagePrior
+) -> dict[str, Tensor]:
+    """Map which pixels the messages of some images expose, and what stays unknown."""
+    noise = smashed.describe_noise()
+    assert noise is not None
+    maps = map_leak(smashed.net.encode, images, noise=noise, prior=prior)
+    return {
+        "leak-information": maps.information.float(),
+        "leak-deviation": maps.deviation.float(),
+        "prior-deviation": maps.prior_deviation.float(),
     }
 
 

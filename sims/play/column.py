@@ -11,11 +11,12 @@ from torch import Tensor
 
 from fedcel.attacks import class_means, mse
 from fedcel.data import Images
-from fedcel.leakage import ImageLeak, image_leak
+from fedcel.errors import NetError
+from fedcel.leakage import ImageLeak, ImagePrior, SmashedData, image_leak, image_picture
 from fedcel.metrics import bald, predictive_entropy
 from fedcel.nets import Cut, SplitNet, apply_noise
 from fedcel.posterior import Prediction, apply_heads
-from fedcel.runs import Run, build_sent_net, posterior_samples
+from fedcel.runs import Run, build_sent_net, fit_run_prior, posterior_samples
 from fedcel.seeding import make_generator
 from sims.play.attackers import DECODER, RIDGE, Attackers, Background
 from sims.play.noise_levels import MESSAGE_COUNTS, NoiseLevel, describe_level, find_level
@@ -23,6 +24,10 @@ from sims.play.noise_levels import MESSAGE_COUNTS, NoiseLevel, describe_level, f
 GUESSES = 5
 MAX_CANDIDATES = 1000
 """Test images that the exact attacker chooses among: more would not follow a slider."""
+MAX_JACOBIAN = 2**17
+"""Values of an image times features, up to which the picture's leak follows a slider."""
+LEAST_EXPOSED, EXPOSED_DECADES = 1e-2, 6
+"""Fisher information of a pixel that is drawn black, and powers of ten up to white."""
 DRAWS = 256  # of an image's messages, over which its bits are averaged
 
 
@@ -56,6 +61,8 @@ class Column:
     averages: Float[Tensor, "K C H W"]
     """Mean image of each class: what its label tells."""
     attackers: Attackers
+    prior: ImagePrior | None
+    """Law of the run's images; None where the picture's leak is not estimated."""
 
     def send(
         self, image: Float[Tensor, "C H W"], position: int, level: NoiseLevel, *, seed: int
@@ -117,6 +124,38 @@ class Column:
             draws=DRAWS,
         )
 
+    def estimate_picture(
+        self, image: Float[Tensor, "C H W"], level: NoiseLevel
+    ) -> dict[str, Any] | None:
+        """Return how much of the picture such messages tell, and its maps; None where unknown."""
+        noise = SmashedData(self.net).describe_noise()
+        if self.prior is None or noise is None:
+            return None
+        law, factor = noise, level.factor
+        try:
+            picture = image_picture(
+                self.net.encode,
+                image,
+                noise=(lambda z: factor * law(z)) if callable(law) else factor * law,
+                prior=self.prior,
+                messages=level.messages,
+            )
+        except NetError:
+            return None
+        maps = picture.maps
+        decades = (maps.information[0].sum(0, keepdim=True) / LEAST_EXPOSED).clamp_min(1).log10()
+        deviation, prior = (
+            part.square().mean(0, keepdim=True).sqrt()
+            for part in (maps.deviation[0], maps.prior_deviation)
+        )
+        return {
+            "bits": picture.bits,
+            "mse": picture.mmse,
+            "is-beyond-label": self.prior.is_within_class,
+            "exposed": encode_pixels(decades / EXPOSED_DECADES),
+            "unknown": encode_pixels(deviation / prior.max()),
+        }
+
     def rebuild(self, sent: Sent, level: NoiseLevel) -> dict[str, Float[Tensor, "C H W"] | str]:
         """Return what each attacker makes of the messages' mean, or what it waits for."""
         mean = sent.messages.mean(0, keepdim=True)
@@ -142,6 +181,7 @@ def prepare_column(run: Run, look: Look, background: Background) -> Column:
     """Encode a run's candidates, and let attackers begin to learn its messages."""
     net = build_sent_net(run)
     candidates = Images(*(part[:MAX_CANDIDATES] for part in run.splits.test))
+    is_small = net.features * candidates.x[0].numel() <= MAX_JACOBIAN
     return Column(
         look,
         run,
@@ -150,6 +190,7 @@ def prepare_column(run: Run, look: Look, background: Background) -> Column:
         features=net.encode_all(candidates.x),
         averages=class_means(torch.arange(run.splits.classes), run.splits.auxiliary),
         attackers=Attackers(net, run, background),
+        prior=fit_run_prior(run) if is_small else None,
     )
 
 
@@ -208,6 +249,7 @@ def describe_column(
             "beyond-half-width": leak.beyond_half_width,
             "beyond-cap": leak.cap_beyond_label,
         },
+        "picture": column.estimate_picture(image, level),
         "answer": {
             "label": int(prediction.probabilities[0].argmax()),
             "probabilities": [round(p, 5) for p in probabilities.mean(0)[0].tolist()],

@@ -3,8 +3,16 @@
 from collections.abc import Mapping, Sequence
 
 from fedcel.attacks import Inversion, ReconstructionScores
-from fedcel.leakage import USELESS_BITS, Leakage
-from sims.report.page import Part
+from fedcel.leakage import (
+    MEASURE_NAMES,
+    MEASURE_WORDS,
+    USELESS_BITS,
+    Leakage,
+    LeakMaps,
+    LinearisedLeak,
+)
+from sims.report.leak_strips import SENT, draw_leak_strips
+from sims.report.page import PICTURE_NOTE, Part
 from sims.report.reconstruction_strips import Strip, limit_strips
 from sims.report.table import (
     DASH,
@@ -31,6 +39,7 @@ def render_audit(
     conditions: str,
     *,
     target_names: Sequence[str] = (),
+    maps: LeakMaps | None = None,
 ) -> str:
     """Render the page as HTML.
 
@@ -59,6 +68,9 @@ def render_audit(
             strips=limit_strips(strips)[0],
             tables=[make_attacks_table(inversion.scores)],
         )
+    parts = [measured, rebuilt]
+    if leak.linearised is not None:
+        parts.insert(1, make_picture_part(leak.linearised, maps, inversion))
     return render_template(
         "report/audit.html.jinja",
         title=title,
@@ -67,9 +79,58 @@ def render_audit(
         share=(bits or 0.0) / cap if cap else 0.0,
         bits=format_number(bits, 2),
         cap=format_number(cap, 2),
-        parts=[part._replace(is_open=True) for part in (measured, rebuilt)],
+        parts=[part._replace(is_open=True) for part in parts],
         versions="",
     )
+
+
+def make_picture_part(
+    linearised: LinearisedLeak, maps: LeakMaps | None, inversion: Inversion | None
+) -> Part:
+    """Return how much of the picture goes out, and the maps of the first images."""
+    strips: list[Strip] = []
+    note = ""
+    if maps is not None:
+        pictures: list[Strip] = []
+        count = len(maps.information)
+        if inversion is not None:
+            images = {SENT: inversion.targets, **inversion.reconstructions}
+            pictures = [
+                Strip("", name, rows[:count].double().numpy()) for name, rows in images.items()
+            ]
+        count = min([count, *(len(strip.images) for strip in pictures)])
+        strips, note = draw_leak_strips(
+            [("", pictures, maps.information[:count].numpy(), maps.deviation[:count].numpy())],
+            maps.prior_deviation[None].numpy(),
+        )
+    return Part(
+        "How much of the picture a message tells",
+        f"{PICTURE_NOTE} {note}".strip(),
+        strips=limit_strips(strips)[0],
+        tables=[make_picture_table(linearised)],
+    )
+
+
+def make_picture_table(linearised: LinearisedLeak) -> Table:
+    """Return each number with its interval over images, and what it is."""
+    values = {
+        "bits": (linearised.bits, linearised.bits_half_width, 1),
+        "mmse": (linearised.mmse, linearised.mmse_half_width, 4),
+        "psnr": (linearised.psnr, None, 1),
+        "bound": (linearised.bound, linearised.bound_half_width, 4),
+        "dfil": (linearised.dfil, linearised.dfil_half_width, 2),
+        "fsinfo": (linearised.fsinfo, linearised.fsinfo_half_width, 3),
+    }
+    rows = [
+        [
+            MEASURE_NAMES[key],
+            MEASURE_WORDS[key],
+            format_number(value, digits),
+            format_number(half_width, digits),
+        ]
+        for key, (value, half_width, digits) in values.items()
+    ]
+    return make_table("How much of the picture", ("", "meaning", "estimate", "±"), rows, words=2)
 
 
 def make_measures_table(leak: Leakage) -> Table:

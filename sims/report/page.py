@@ -13,6 +13,7 @@ from fedcel.files import write_whole
 from sims.progress import show_steps
 from sims.report import chart, figures, tables, verdict
 from sims.report.book import Book, read_book, read_live
+from sims.report.leak_strips import list_leak_strips
 from sims.report.reconstruction_strips import (
     Strip,
     encode_png,
@@ -43,6 +44,14 @@ PAGE_STEPS = 5
 """Figures that take as long as the images and the page, about."""
 LONGEST_LABEL = 30
 """Letters of a name that a terminal has room for."""
+
+
+PICTURE_NOTE = (
+    "Bits and the best reconstruction's MSE of the encoder taken as a linear channel around each "
+    "image, and images as Gaussian within their class: estimates, not bounds, and without a cap. "
+    "Van Trees' bound holds for any attacker and encoder if images of a class are Gaussian. dFIL "
+    "(Fisher information per pixel) and FSInfo are given to compare with other work."
+)
 
 
 class Part(NamedTuple):
@@ -168,7 +177,10 @@ def render_page(report: Report, svgs: Mapping[str, str], strips: Sequence[Strip]
     """Return the page; every text from the files is escaped by the template."""
     summaries, conclusion = report.summaries, report.verdict
     labels = [summary.label for summary in report.featured.values()]
-    strips, *guesses = limit_strips(strips, *map(list_guesses, report.featured.values()))
+    maps, maps_note = list_leak_strips(summaries)
+    strips, maps, *guesses = limit_strips(
+        strips, maps, *map(list_guesses, report.featured.values())
+    )
     return render_template(
         "report/report.html.jinja",
         title=report.book.title,
@@ -181,12 +193,21 @@ def render_page(report: Report, svgs: Mapping[str, str], strips: Sequence[Strip]
         first=tables.tabulate_variants("Accuracy and leak", ["variant"], tables.FIRST, summaries),
         seeds=verdict.describe_seeds(summaries),
         cautions=list(verdict.list_cautions(conclusion)),
-        parts=[part for part in list_parts(report, svgs, strips) if not part.is_empty],
+        parts=[
+            part
+            for part in list_parts(report, svgs, strips, (maps, maps_note))
+            if not part.is_empty
+        ],
         versions=", ".join(f"{k} {v}" for k, v in sorted(summaries[0].results[0].versions.items())),
     )
 
 
-def list_parts(report: Report, svgs: Mapping[str, str], strips: Sequence[Strip]) -> list[Part]:
+def list_parts(
+    report: Report,
+    svgs: Mapping[str, str],
+    strips: Sequence[Strip],
+    maps: tuple[Sequence[Strip], str],
+) -> list[Part]:
     """Return the parts of the page below its head."""
     summaries, conclusion = report.summaries, report.verdict
     captions = FIGURE_LABELS | {f"reliability-{k}": s.label for k, s in report.featured.items()}
@@ -212,6 +233,20 @@ def list_parts(report: Report, svgs: Mapping[str, str], strips: Sequence[Strip])
             "Bernstein's inequality, which assumes only that features are bounded, and by "
             "Student's t, which assumes that no rare image tells far more.",
             tables=[tabulate("Behind the leak", ("variant", "noise σ"), tables.DETAILS)],
+        ),
+        Part(
+            "How much of the picture a message tells",
+            f"{PICTURE_NOTE} {maps[1]}".strip(),
+            strips=maps[0],
+            tables=[
+                tables.tabulate_variants(
+                    "How much of the picture",
+                    ("variant", "noise σ"),
+                    tables.PICTURE,
+                    [s for s in summaries if s.results[0].linearised_bits is not None],
+                    has_anchors=False,
+                )
+            ],
         ),
         Part(
             "Cost on the device",

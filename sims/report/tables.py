@@ -58,6 +58,10 @@ DETAILS = (
     *find_columns("population-beyond-label", "population-beyond-label-bernstein"),
     *find_columns("within-class-spread", "between-client-spread"),
 )
+PICTURE = (
+    *find_columns("linearised-bits", "linearised-mse", "linearised-psnr", "van-trees-mse"),
+    *(MSE.titled("trained attack's MSE"), *find_columns("dfil", "fsinfo")),
+)
 DEVICE = (
     Column("parameters", "parameters", 0),
     Column("encoder-parameters", "in the encoder", 0),

@@ -111,6 +111,24 @@ class RunMeasures(MeasuredLeak):
     attribute_by_others: Number = None
     update_epsilon: Number = None
     update_epsilon_of_models: Number = None
+    linearised_bits: Number = None
+    """Bits of the picture in a message, of the encoder taken as linear; an estimate."""
+    linearised_bits_half_width: Number = None
+    linearised_mse: Number = None
+    """Error of the best reconstruction, the same way; an estimate."""
+    linearised_mse_half_width: Number = None
+    linearised_psnr: Number = None
+    van_trees_mse: Number = None
+    """Lower bound on the error of any reconstruction, if images of a class are Gaussian."""
+    van_trees_mse_half_width: Number = None
+    dfil: Number = None
+    dfil_half_width: Number = None
+    fsinfo: Number = None
+    fsinfo_half_width: Number = None
+    linearised_images: int | None = None
+    linearised_bits_error: Number = None
+    """Error of the estimate itself, 0 where Jacobians were computed."""
+    linearised_mse_error: Number = None
 
 
 class RunResult(RunMeasures, PredictorScores):

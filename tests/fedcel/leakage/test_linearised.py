@@ -13,6 +13,7 @@ from fedcel.leakage import (
     LocalChannel,
     fit_image_prior,
     map_leak,
+    measure_leakage,
     measure_linearised,
     posterior_mean,
 )
@@ -293,6 +294,22 @@ def test_no_attacker_passes_the_bound(seed: int) -> None:
     assert leak.bound - leak.bound_half_width < error
     assert leak.bound <= leak.mmse + leak.bound_half_width
     assert leak.bound > 0.2 * leak.prior_variance
+
+
+def test_measure_leakage_brings_it_along() -> None:
+    """Of a module with Gaussian noise; of no law of its own, no features and no dropout."""
+    images, labels = draw_images(100).float(), torch.arange(100) % 4
+    net = bent_net(3)
+    leak = measure_leakage(net, images, labels, noise=SIGMA)
+    alone = measure_linearised(net, images, labels, noise=SIGMA, count=100)
+    assert leak.linearised is not None
+    assert leak.linearised.to_dict() == alone.to_dict() == leak.to_dict()["linearised"]
+    assert str(leak).endswith(str(alone))
+    with torch.no_grad():
+        features = net(images)
+    assert measure_leakage(features=features, labels=labels, noise=SIGMA).linearised is None
+    assert measure_leakage(net, images, labels, noise=SIGMA, dropout=0.1).linearised is None
+    assert measure_leakage(net, images, labels, noise=0.0).linearised is None
 
 
 def test_words_and_numbers() -> None:

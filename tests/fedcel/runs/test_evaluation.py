@@ -1,5 +1,6 @@
 """What a label alone gives away, in closed form, and how a run's leak hangs together."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from fedcel.data import load_splits
 from fedcel.leakage import SmashedData, measure_leakage
 from fedcel.metrics import between_group_spread, within_class_spread
-from fedcel.nets import count_operations
+from fedcel.nets import copy_module, count_operations
 from fedcel.posterior import build_device_net, predict
 from fedcel.run_parts import init_net
 from fedcel.runs import evaluation
@@ -39,6 +40,32 @@ def trained(folder: Path, **more: object) -> Run:
     last = flat.vector.clone()
     second = last + 0.01 * torch.randn(len(last), generator=stream)
     return Run(folder, settings, splits, flat, last, [last, second])
+
+
+@pytest.mark.parametrize("shape", ["one", "feature", "image"])
+def test_the_picture_is_estimated_with_the_cuts_own_noise(tmp_path: Path, shape: str) -> None:
+    """Less noise tells more of the picture; under dropout nothing is estimated."""
+    run = trained(tmp_path, **{"net.noise-shape": shape})
+    smashed = SmashedData(build_device_net(run.flat, run.samples, "head"))
+    prior = evaluation.fit_run_prior(run)
+    assert prior is not None
+    picture = evaluation.estimate_picture(run, smashed, prior)
+    assert picture is not None
+    assert picture.images == 200
+    assert picture.is_beyond_label
+    assert 0 < picture.bound <= picture.mmse + picture.bound_half_width
+    assert picture.mmse < prior.variance
+    louder = replace(smashed, net=copy_module(smashed.net))
+    louder.net.cut = replace(louder.net.cut, sigma=2 * louder.net.cut.sigma)
+    less = evaluation.estimate_picture(run, louder, prior)
+    assert less is not None
+    assert less.bits < picture.bits
+    maps = evaluation.map_test_images(smashed, run.splits.test.x[:3], prior)
+    assert maps["leak-information"].shape == run.splits.test.x[:3].shape
+    known = maps["leak-deviation"] <= maps["prior-deviation"] + 1e-6
+    assert bool(known.all())
+    louder.net.cut = replace(louder.net.cut, dropout=0.1)
+    assert evaluation.estimate_picture(run, louder, prior) is None
 
 
 @pytest.mark.parametrize("scope", ["head", "full"])

@@ -69,6 +69,14 @@ def test_every_kind_of_cut_is_shown(kind: str, monkeypatch: pytest.MonkeyPatch) 
     assert whole.beyond is not None
     allowed = 2 * shown["bits"]["beyond-half-width"] + 0.01
     assert abs(shown["bits"]["beyond-label"] - float(whole.beyond[3])) < allowed
+    if kind in ("noiseless", "dropout"):
+        assert shown["picture"] is None
+    else:
+        louder = column.estimate_picture(x[3], NoiseLevel(2.0, 1))
+        assert louder is not None and 0 < louder["bits"] < shown["picture"]["bits"]
+        same = column.estimate_picture(x[3], NoiseLevel(2.0, 4))
+        assert same is not None
+        assert same["bits"] == pytest.approx(shown["picture"]["bits"], rel=1e-6) or kind == "image"
     for name, rebuilt in shown["rebuilt"].items():
         assert math.isfinite(rebuilt["mse"]), name
     assert sum(shown["answer"]["probabilities"]) == pytest.approx(1, abs=1e-3)
