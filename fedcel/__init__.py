@@ -47,11 +47,15 @@ if TYPE_CHECKING:
     from fedcel.federation import ClientRound as ClientRound
     from fedcel.federation import ClientUpdate as ClientUpdate
     from fedcel.federation.local_steps import train_clients as train_clients
+    from fedcel.leakage import CutComparison as CutComparison
+    from fedcel.leakage import CutLimits as CutLimits
     from fedcel.leakage import Leakage as Leakage
+    from fedcel.leakage import MeasuredCut as MeasuredCut
     from fedcel.leakage import SmashedData as SmashedData
     from fedcel.leakage import fit_image_prior as fit_image_prior
     from fedcel.leakage import optimal_leak as optimal_leak
     from fedcel.leakage.certificate import certificate as certificate
+    from fedcel.leakage.compare_cuts import compare_cuts as compare_cuts
     from fedcel.leakage.linearised import measure_linearised as measure_linearised
     from fedcel.leakage.measure_leakage import (
         measure_attribute_leakage as measure_attribute_leakage,

@@ -7,6 +7,7 @@ from fedcel.leakage.attribute_leak import attribute_leak as attribute_leak
 from fedcel.leakage.certificate import Certificate as Certificate
 from fedcel.leakage.certificate import certificate as certificate
 from fedcel.leakage.certificate import fano_bound as fano_bound
+from fedcel.leakage.compare_cuts import compare_cuts as compare_cuts
 from fedcel.leakage.exact_bits import OptimalLeak as OptimalLeak
 from fedcel.leakage.exact_bits import best_guesses as best_guesses
 from fedcel.leakage.exact_bits import optimal_leak as optimal_leak
@@ -36,6 +37,10 @@ from fedcel.leakage.local_channel import LocalChannel as LocalChannel
 from fedcel.leakage.local_channel import ready_encoder as ready_encoder
 from fedcel.leakage.measure_leakage import measure_attribute_leakage as measure_attribute_leakage
 from fedcel.leakage.measure_leakage import measure_leakage as measure_leakage
+from fedcel.leakage.measured_cuts import CutComparison as CutComparison
+from fedcel.leakage.measured_cuts import CutLimits as CutLimits
+from fedcel.leakage.measured_cuts import MeasuredCut as MeasuredCut
+from fedcel.leakage.measured_cuts import format_large as format_large
 from fedcel.leakage.observation import ARCHITECTURE as ARCHITECTURE
 from fedcel.leakage.observation import FIRST_LAYER as FIRST_LAYER
 from fedcel.leakage.observation import FREE_QUERIES as FREE_QUERIES

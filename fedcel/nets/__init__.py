@@ -34,6 +34,7 @@ from fedcel.nets.inference_cost import measure_cost as measure_cost
 from fedcel.nets.library_net import LIBRARIES as LIBRARIES
 from fedcel.nets.library_net import CutNet as CutNet
 from fedcel.nets.library_net import LibraryNet as LibraryNet
+from fedcel.nets.library_net import Normalise as Normalise
 from fedcel.nets.library_net import find_normalisation as find_normalisation
 from fedcel.nets.library_net import load_weights as load_weights
 from fedcel.nets.library_net import make_model as make_model
@@ -50,7 +51,9 @@ from fedcel.nets.net_settings import Strided as Strided
 from fedcel.nets.net_settings import Vgg11 as Vgg11
 from fedcel.nets.pretrained import fold_batch_norms as fold_batch_norms
 from fedcel.nets.pretrained import keep_parameters as keep_parameters
+from fedcel.nets.split_model import CountedCut as CountedCut
 from fedcel.nets.split_model import CutPoint as CutPoint
+from fedcel.nets.split_model import TracedModel as TracedModel
 from fedcel.nets.split_model import list_cuts as list_cuts
 from fedcel.nets.split_model import split as split
 from fedcel.nets.split_net import SplitNet as SplitNet

@@ -1,7 +1,7 @@
 """Cost of one inference on the device: operations, parameters, bytes."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -50,8 +50,13 @@ def count_operations(compute: Callable[[], object]) -> int:
     Returns:
         The count; a multiplication and an addition are two.
     """
-    from torch.utils.flop_counter import FlopCounterMode  # a second: it brings the compiler
-
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+    with torch.no_grad(), count_flops() as counter:
         compute()
     return int(counter.get_total_flops())
+
+
+def count_flops() -> Any:
+    """Return a context whose `get_total_flops` counts the operations inside."""
+    from torch.utils.flop_counter import FlopCounterMode  # a second: it brings the compiler
+
+    return FlopCounterMode(display=False)

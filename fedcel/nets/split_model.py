@@ -1,8 +1,9 @@
 """Models of any make, cut in two at one of their layers."""
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from difflib import get_close_matches
-from operator import attrgetter, eq, ne
+from operator import attrgetter, eq, getitem, ne
 from typing import Any, NamedTuple
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, fx, nn
 
 from fedcel.errors import NetError, describe_unforeseen, describe_user_origin
 from fedcel.nets.encode_images import call_encoder, evaluation_mode
+from fedcel.nets.inference_cost import count_flops
 
 MAX_NEAREST = 5
 """Layers that are named where a cut is refused."""
@@ -52,21 +54,7 @@ def split(model: nn.Module, at: str) -> tuple[nn.Module, nn.Module]:
     Raises:
         NetError: The model cannot be traced, or it cannot be cut there.
     """
-    trace = trace_model(model)
-    cuts = find_cuts(trace)
-    node = trace.outputs.get(at)
-    if node is None or node not in cuts:
-        raise NetError(describe_refusal(trace, cuts, at, model))
-    before, after = list_ancestors(node), list_ancestors(trace.output, node)
-    encoder = copy_nodes(trace.graph, before, {trace.images: "images"}, node)
-    head = copy_nodes(trace.graph, after - {node}, {node: "smashed"}, trace.output.args[0])
-    halves = (
-        fx.GraphModule(trace.parts, encoder, "Encoder"),
-        fx.GraphModule(trace.parts, head, "Head"),
-    )
-    for half in halves:
-        half.training = model.training
-    return halves
+    return TracedModel(model).split(at)
 
 
 def list_cuts(model: nn.Module, images: Shaped[Tensor, "B ..."]) -> list[CutPoint]:
@@ -85,13 +73,100 @@ def list_cuts(model: nn.Module, images: Shaped[Tensor, "B ..."]) -> list[CutPoin
     Raises:
         NetError: The model cannot be traced, or it refuses the images.
     """
-    trace = trace_model(model)
-    cuts = find_cuts(trace)
-    recorder = ShapeRecorder(fx.GraphModule(trace.parts, trace.graph), cuts)
-    with evaluation_mode(model), torch.no_grad():
-        call_encoder(model, images)  # refuses what the model does
-        recorder.run(images)
-    return [CutPoint(cuts[node], shape) for node, shape in recorder.shapes.items()]
+    return [cut.point for cut in TracedModel(model).list_cuts(images)]
+
+
+class CountedCut(NamedTuple):
+    """A layer at which a model can be cut, and the operations up to it.
+
+    Attributes:
+        point: The layer.
+        operations: Of matrix products and convolutions for one image; a multiplication and an
+            addition are two.
+    """
+
+    point: CutPoint
+    operations: int
+
+
+class TracedModel:
+    """Model that is traced once, and cut at any of its layers.
+
+    Args:
+        model: As in `split`.
+
+    Raises:
+        NetError: The model cannot be traced.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.trace = trace_model(model)
+        self.cuts = find_cuts(self.trace)
+        self.module = self._build(self.trace.graph, "Model")
+
+    def list_cuts(
+        self, images: Shaped[Tensor, "B ..."], *, is_counted: bool = False
+    ) -> list[CountedCut]:
+        """List the layers at which the model can be cut, as `list_cuts` does.
+
+        Args:
+            images: One or more that it takes.
+            is_counted: Whether operations are counted, which takes a second; else they are 0.
+
+        Returns:
+            The layers, from the first to the last.
+
+        Raises:
+            NetError: The model refuses the images.
+        """
+        with evaluation_mode(self.model), torch.no_grad():
+            call_encoder(self.model, images)  # refuses what the model does
+            with count_flops() if is_counted else nullcontext() as counter:
+                recorder = CutRecorder(self.module, self.cuts, counter)
+                recorder.run(images)
+        return recorder.counted
+
+    def split(self, at: str) -> tuple[nn.Module, nn.Module]:
+        """Cut the model behind a layer, as `split` does."""
+        trace, node = self.trace, self._find_node(at)
+        before, after = list_ancestors(node), list_ancestors(trace.output, node)
+        encoder = copy_nodes(trace.graph, before, {trace.images: "images"}, node)
+        head = copy_nodes(trace.graph, after - {node}, {node: "smashed"}, trace.output.args[0])
+        return self._build(encoder, "Encoder"), self._build(head, "Head")
+
+    def encode_at(self, layers: Iterable[str]) -> nn.Module:
+        """Make an encoder that gives what several layers give, in one pass.
+
+        Args:
+            layers: Names of layers at which the model can be cut.
+
+        Returns:
+            A module from images (B, ...) to a dict from each name to the layer's output.
+
+        Raises:
+            NetError: The model cannot be cut at one of them.
+        """
+        results = {layer: self._find_node(layer) for layer in layers}
+        nodes = set[fx.Node]().union(*map(list_ancestors, results.values()))
+        inputs = {self.trace.images: "images"}
+        graph = copy_nodes(
+            self.trace.graph, nodes, inputs, results, recorded=frozenset(results.values())
+        )
+        return self._build(graph, "Encoders")
+
+    def _find_node(self, at: str) -> fx.Node:
+        """Find the value that is sent; NetError where the model cannot be cut there."""
+        node = self.trace.outputs.get(at)
+        if node is None or node not in self.cuts:
+            raise NetError(describe_refusal(self.trace, self.cuts, at, self.model))
+        return node
+
+    def _build(self, graph: fx.Graph, name: str) -> fx.GraphModule:
+        """Build a part of the model, in the model's mode."""
+        part = fx.GraphModule(self.trace.parts, graph, name)
+        part.training = self.model.training
+        return part
 
 
 class Trace(NamedTuple):
@@ -181,28 +256,35 @@ class LayerTracer(fx.Tracer):
         return output
 
 
-class ShapeRecorder(fx.Interpreter):
-    """Interpreter that notes the shape of chosen values for one image.
+class CutRecorder(fx.Interpreter):
+    """Interpreter that notes shapes of chosen values for one image, and operations up to them.
 
     Args:
         module: The model as a graph.
-        nodes: The values.
+        cuts: The values, and the name of each one's layer.
+        counter: Counter of all operations; None: they are 0.
     """
 
-    def __init__(self, module: fx.GraphModule, nodes: Iterable[fx.Node]) -> None:
+    def __init__(
+        self, module: fx.GraphModule, cuts: dict[fx.Node, str], counter: Any | None = None
+    ) -> None:
         super().__init__(module)
-        self.nodes = {node.name: node for node in nodes}
-        self.shapes: dict[fx.Node, tuple[int, ...]] = {}
+        self.layers = {node.name: layer for node, layer in cuts.items()}
+        self.counter = counter
+        self.counted: list[CountedCut] = []
         self.count = 0
 
     def run_node(self, n: fx.Node) -> Any:
         """Compute a value."""
         value = super().run_node(n)
-        node = self.nodes.get(n.name)
         if n.op == "placeholder" and isinstance(value, Tensor):
             self.count = len(value)
-        elif node is not None and isinstance(value, Tensor) and value.shape[:1] == (self.count,):
-            self.shapes[node] = tuple(value.shape[1:])
+        elif n.name not in self.layers or not isinstance(value, Tensor):
+            return value
+        elif value.shape[:1] == (self.count,):
+            operations = 0 if self.counter is None else self.counter.get_total_flops()
+            point = CutPoint(self.layers[n.name], tuple(value.shape[1:]))
+            self.counted.append(CountedCut(point, operations // self.count))
         return value
 
 
@@ -252,10 +334,14 @@ def find_cuts(trace: Trace) -> dict[fx.Node, str]:
 
 
 def list_ancestors(node: fx.Node, stop: fx.Node | None = None) -> set[fx.Node]:
-    """List a value and all that it is computed from, nothing beyond `stop`."""
+    """List a value and all that it is computed from, nothing beyond `stop`.
+
+    The number of images in a batch is no computation: every value has it.
+    """
     ancestors, waiting = {node}, [node]
     while waiting:
-        for part in waiting.pop().all_input_nodes:
+        value = waiting.pop()
+        for part in () if is_batch_size(value) else value.all_input_nodes:
             if part not in ancestors:
                 ancestors.add(part)
                 if part is not stop:
@@ -263,18 +349,44 @@ def list_ancestors(node: fx.Node, stop: fx.Node | None = None) -> set[fx.Node]:
     return ancestors
 
 
+def is_batch_size(node: fx.Node) -> bool:
+    """Whether a value is the first dimension of another: `x.size(0)` or `x.shape[0]`."""
+    source, index = node.args[:1], node.args[1:]
+    if node.op == "call_method":
+        return node.target == "size" and index == (0,)
+    if node.target is not getitem or index != (0,) or not isinstance(source[0], fx.Node):
+        return False
+    shape = source[0]
+    return (shape.target is getattr and shape.args[1:] == ("shape",)) or (
+        shape.op == "call_method" and shape.target == "size" and len(shape.args) == 1
+    )
+
+
 def copy_nodes(
-    graph: fx.Graph, nodes: set[fx.Node], inputs: dict[fx.Node, str], result: Any
+    graph: fx.Graph,
+    nodes: set[fx.Node],
+    inputs: dict[fx.Node, str],
+    result: Any,
+    *,
+    recorded: frozenset[fx.Node] = frozenset(),
 ) -> fx.Graph:
-    """Copy a part of a graph, with inputs by name and what it returns."""
-    part, copies = fx.Graph(), {}
+    """Copy a part of a graph, with inputs by name and what it returns; some are `recorded`.
+
+    These are returned as they are computed, whatever later layers do to them in place.
+    """
+    part, copies, results = fx.Graph(), dict[fx.Node, fx.Node](), dict[fx.Node, fx.Node]()
     for node, name in inputs.items():
         placeholder = part.placeholder(name)
         copies[node] = part.call_method("clone", (placeholder,))  # a layer may work in place
     for node in graph.nodes:
         if node in nodes and node not in copies and node.op not in ("placeholder", "output"):
-            copies[node] = part.node_copy(node, copies.__getitem__)
-    part.output(fx.map_arg(result, copies.__getitem__))
+            if is_batch_size(node):
+                copies[node] = part.call_method("size", (copies[next(iter(inputs))], 0))
+            else:
+                copies[node] = part.node_copy(node, copies.__getitem__)
+            if node in recorded:
+                results[node] = part.call_method("clone", (copies[node],))
+    part.output(fx.map_arg(result, (copies | results).__getitem__))
     return part
 
 

@@ -58,50 +58,59 @@ MIN_IMAGES = 4  # two targets, and as many images of the attacker's own
 
 
 @dataclass(frozen=True, kw_only=True)
-class AuditPlan:
-    """Encoder, images and options of an audit.
+class ModelPlan:
+    """A model, and the images that it is measured with.
 
     Args:
         model: See `load_encoder`.
         data: Images; see `find_source`.
-        at: Layer of a module whose output is sent; empty: the last.
         weights: File of a library model's parameters; empty: random ones.
-        noise: Standard deviation of the Gaussian noise at the cut, in units of the features; None:
-            what the encoder's file states.
-        is_noise_relative: Whether `noise` is in units of the features' standard deviation.
-        dropout: Chance that a feature is sent as 0; None: what the file states, else 0.
-        attacks: Names of the attacks that rebuild images; none: only the exact attacker.
-        images: The most images whose bits are measured.
-        targets: The most images that are rebuilt; the attacker owns the others.
+        images: The most images that are measured.
         size: Pixels a side to resize images to; 0: as they are.
         grey: Whether colours are turned into their luminance.
         mean: What is subtracted from each channel, or from all; none: what a module of timm states,
             else 0.
         deviation: What each channel, or all, are divided by then; none: as stated, else 1.
         label_column: Column of the labels, of a Hugging Face data set; none: the only one.
-        outputs: Names or places of the encoder's outputs that leave the device; none: all of them.
-        budget: Multiple of each attack's default effort.
         seed: Draws images, noise and attacks.
     """
 
     model: str
     data: str
-    at: str = ""
     weights: str = ""
-    noise: float | None = None
-    is_noise_relative: bool = False
-    dropout: float | None = None
-    attacks: Sequence[str] = ("decoder", "kernel-ridge")
     images: int = 1000
-    targets: int = 100
     size: int = 0
     grey: bool = False
     mean: Sequence[float] = ()
     deviation: Sequence[float] = ()
     label_column: str = "none"
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditPlan(ModelPlan):
+    """Encoder, images and options of an audit.
+
+    Args:
+        at: Layer of a module whose output is sent; empty: the last.
+        noise: Standard deviation of the Gaussian noise at the cut, in units of the features; None:
+            what the encoder's file states.
+        is_noise_relative: Whether `noise` is in units of the features' standard deviation.
+        dropout: Chance that a feature is sent as 0; None: what the file states, else 0.
+        attacks: Names of the attacks that rebuild images; none: only the exact attacker.
+        targets: The most images that are rebuilt; the attacker owns the others.
+        outputs: Names or places of the encoder's outputs that leave the device; none: all of them.
+        budget: Multiple of each attack's default effort.
+    """
+
+    at: str = ""
+    noise: float | None = None
+    is_noise_relative: bool = False
+    dropout: float | None = None
+    attacks: Sequence[str] = ("decoder", "kernel-ridge")
+    targets: int = 100
     outputs: Sequence[str] = ()
     budget: float = 1.0
-    seed: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,7 +264,7 @@ def check_plan(plan: AuditPlan) -> None:
         raise SettingsError(f"--dropout is {plan.dropout:g}, must be at least 0 and below 1")
     if not 0 < plan.budget < inf:
         raise SettingsError(f"--budget is {plan.budget:g}, must be a finite number above 0; try 1")
-    parse_normalisation(plan)
+    check_images_plan(plan)
     if plan.attacks:
         for named in parse_attacks(",".join(plan.attacks)):
             if named.attack is None:
@@ -263,6 +272,11 @@ def check_plan(plan: AuditPlan) -> None:
                     f"--attacks has {named.entry!r}, which rebuilds nothing: the bits are measured "
                     "anyway; leave it out, or give none in the place of all attacks"
                 )
+
+
+def check_images_plan(plan: ModelPlan) -> None:
+    """Refuse options that do not fit the images."""
+    parse_normalisation(plan)
     source, _ = find_source(plan.data)
     if plan.label_column != "none" and source != "huggingface":
         raise SettingsError(
@@ -335,7 +349,7 @@ def choose_noise(plan: AuditPlan, encoder: LoadedEncoder) -> float:
     return noise
 
 
-def parse_normalisation(plan: AuditPlan) -> Normalisation | None:
+def parse_normalisation(plan: ModelPlan) -> Normalisation | None:
     """Return the plan's normalisation, None where it has none; SettingsError on a wrong one."""
     mean, deviation = tuple(plan.mean), tuple(plan.deviation)
     if not mean and not deviation:
@@ -370,7 +384,7 @@ def describe_encoder(
     return " ".join(sentences)
 
 
-def read_images(plan: AuditPlan, encoder: LoadedEncoder) -> tuple[Images, str, tuple[str, ...]]:
+def read_images(plan: ModelPlan, encoder: LoadedEncoder) -> tuple[Images, str, tuple[str, ...]]:
     """Return images that the encoder is not known to be trained on, a note, names of the classes.
 
     DataError where they are too few to attack.

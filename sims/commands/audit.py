@@ -10,7 +10,19 @@ import typer
 from fedcel.errors import SettingsError
 from fedcel.extras import require_extra
 from sims.commands.interruption import explain_interruption, explain_kept
-from sims.commands.options import argument, check_folder, option, parse_numbers
+from sims.commands.options import (
+    Deviation,
+    Grey,
+    ImageSize,
+    ImageSource,
+    LabelColumn,
+    Mean,
+    Weights,
+    argument,
+    check_folder,
+    option,
+    parse_numbers,
+)
 
 RELATIVE = "sd"
 """Ends a standard deviation of noise in units of that of the features."""
@@ -32,13 +44,7 @@ def audit_command(
             " run folder.",
         ),
     ],
-    data: Annotated[
-        str,
-        option(
-            help="Images: a folder of class folders, an npz file, a folder of MNIST-format "
-            "files, or a source's name."
-        ),
-    ],
+    data: ImageSource,
     at: Annotated[
         str,
         option(
@@ -46,13 +52,7 @@ def audit_command(
             help="Layer of a module whose output is sent; default: all of it is the encoder.",
         ),
     ] = "",
-    weights: Annotated[
-        str,
-        option(
-            metavar="FILE",
-            help="Parameters of a model of torchvision or timm: .safetensors, .pt or .pth.",
-        ),
-    ] = "",
+    weights: Weights = "",
     noise: Annotated[
         str,
         option(
@@ -79,33 +79,11 @@ def audit_command(
     targets: Annotated[
         int, typer.Option(min=1, help="Number of images to rebuild, at most.")
     ] = 100,
-    size: Annotated[
-        int, typer.Option(min=0, help="Side in pixels to resize images to; 0: no resizing.")
-    ] = 0,
-    grey: Annotated[bool, typer.Option("--grey", help="Convert colours to luminance.")] = False,
-    mean: Annotated[
-        str,
-        option(
-            metavar="NUMBERS",
-            help="Mean by channel, subtracted from images in [0, 1]; with three numbers, grey "
-            "images get three channels. Default: that of a timm module, else 0.",
-        ),
-    ] = "",
-    std: Annotated[
-        str,
-        option(
-            metavar="NUMBERS",
-            help="Divisor after --mean, by channel; default: as for --mean, else 1.",
-        ),
-    ] = "",
-    label_column: Annotated[
-        str,
-        option(
-            metavar="NAME",
-            help="Label column of a Hugging Face data set; default: the only ClassLabel column, "
-            "else the only integer column.",
-        ),
-    ] = "none",
+    size: ImageSize = 0,
+    grey: Grey = False,
+    mean: Mean = "",
+    std: Deviation = "",
+    label_column: LabelColumn = "none",
     output: Annotated[
         str,
         option(

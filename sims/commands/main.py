@@ -22,6 +22,7 @@ from sims.commands import (
     attack,
     audit,
     bench,
+    cuts,
     export,
     play,
     privacy,
@@ -75,6 +76,7 @@ GROUPS: dict[str, dict[str, tuple[Callable[..., None], Sequence[str]]]] = {
         "tune": (tune.tune_command, tune.EXAMPLES),
     },
     "Attack, compare, export": {
+        "cuts": (cuts.cuts_command, cuts.EXAMPLES),
         "attack": (attack.attack_command, attack.EXAMPLES),
         "audit": (audit.audit_command, audit.EXAMPLES),
         "report": (report.report_command, report.EXAMPLES),

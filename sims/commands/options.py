@@ -70,6 +70,46 @@ Live = Annotated[
 Jobs = Annotated[
     int, typer.Option(min=1, help="Number of processes that train or attack in parallel.")
 ]
+ImageSource = Annotated[
+    str,
+    option(
+        help="Images: a folder of class folders, an npz file, a folder of MNIST-format files, or a "
+        "source's name."
+    ),
+]
+Weights = Annotated[
+    str,
+    option(
+        metavar="FILE",
+        help="Parameters of a model of torchvision or timm: .safetensors, .pt or .pth.",
+    ),
+]
+ImageSize = Annotated[
+    int, typer.Option(min=0, help="Side in pixels to resize images to; 0: no resizing.")
+]
+Grey = Annotated[bool, typer.Option("--grey", help="Convert colours to luminance.")]
+Mean = Annotated[
+    str,
+    option(
+        metavar="NUMBERS",
+        help="Mean by channel, subtracted from images in [0, 1]; with three numbers, grey images "
+        "get three channels. Default: that of a timm module, else 0.",
+    ),
+]
+Deviation = Annotated[
+    str,
+    option(
+        metavar="NUMBERS", help="Divisor after --mean, by channel; default: as for --mean, else 1."
+    ),
+]
+LabelColumn = Annotated[
+    str,
+    option(
+        metavar="NAME",
+        help="Label column of a Hugging Face data set; default: the only ClassLabel column, else "
+        "the only integer column.",
+    ),
+]
 
 
 def list_scenario_titles(table: str | None = None) -> dict[str, str]:

@@ -198,6 +198,32 @@ def test_every_layer_of_a_small_model(at: str) -> None:
     check_halves(small(), at, torch.rand(5, 2, 2))
 
 
+class Sized(nn.Module):
+    """A model that takes the number of images from the images themselves, late."""
+
+    def __init__(self, by_shape: bool) -> None:
+        super().__init__()
+        self.by_shape = by_shape
+        self.first = nn.Conv2d(1, 2, 1)
+        self.second = nn.Conv2d(2, 2, 1)
+        self.last = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        count = x.shape[0] if self.by_shape else x.size(0)
+        output: Tensor = self.last(self.second(self.first(x)).view(count, -1))
+        return output
+
+
+@pytest.mark.parametrize("by_shape", [True, False])
+def test_the_number_of_images_crosses_no_cut(by_shape: bool) -> None:
+    """It is that of the features as well, so that a model which asks for it late can be cut."""
+    model, images = Sized(by_shape), torch.rand(5, 1, 2, 2)
+    assert [cut.layer for cut in fedcel.list_cuts(model, images)] == ["first", "second"]
+    check_halves(model, "first", images)
+    encoder, head = fedcel.split(model, "second")
+    torch.testing.assert_close(head(encoder(images[:2])), model(images[:2]))
+
+
 def test_cuts_are_listed_in_order() -> None:
     """Outermost names, shapes of one image, nothing within the residual block, no answer."""
     cuts = fedcel.list_cuts(small(), torch.rand(5, 2, 2))

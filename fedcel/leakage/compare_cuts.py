@@ -1,0 +1,423 @@
+"""Compare the layers at which a model can be cut: cost on the device, noise, leak."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil, inf, isfinite, log2
+from statistics import median
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
+
+from fedcel.errors import NetError
+from fedcel.leakage.image_prior import ImagePrior, fit_image_prior
+from fedcel.leakage.leakage import Leakage
+from fedcel.leakage.linearised import LinearisedLeak, measure_linearised
+from fedcel.leakage.measure_leakage import measure_leakage
+from fedcel.leakage.measured_cuts import ANSWER, CutComparison, CutLimits, MeasuredCut
+from fedcel.leakage.noise_search import SEARCH_STEPS, bracket_noise
+from fedcel.metrics import NORMAL_QUANTILE, chance_accuracy, is_at_chance
+from fedcel.nets import (
+    CountedCut,
+    CutPoint,
+    TracedModel,
+    choose_batch_size,
+    count_operations,
+    encode_images,
+    evaluation_mode,
+    place_images,
+)
+from fedcel.progress import listen_to_progress, tell_progress
+from fedcel.ranges import check_whole
+from fedcel.seeding import make_generator
+from fedcel.tensors import ArrayLike, check_features, to_labels, to_tensor
+from fedcel.torch_state import usual_torch_state
+
+MOST_CUTS = 12
+"""Cuts that are compared unless others are asked for."""
+MIN_IMAGES = 20
+"""Images below which accuracies say nothing."""
+MESSAGES = 400
+"""Messages whose answers are counted at each noise, or one an image where these are more."""
+FEATURE_BYTES = 1_000_000_000
+"""Features in memory at once, unless those of one cut are more."""
+SEARCH_IMAGES = 4
+"""Images that are linearised at each step of the search for noise that meets a limit."""
+TIMED_PASSES = 5
+ROUNDING = 1e-9
+
+
+@usual_torch_state()
+def compare_cuts(
+    model: nn.Module,
+    images: ArrayLike,
+    labels: ArrayLike | None = None,
+    *,
+    at: Sequence[str] | Literal["thinned", "all"] = "thinned",
+    limits: CutLimits | None = None,
+    normalise: nn.Module | None = None,
+    linearised: int = 30,
+    seed: int = 0,
+) -> CutComparison:
+    """Compare the layers at which a classifier can be cut, and recommend one.
+
+    Each cut gets the most Gaussian noise with which the rest of the model, unchanged, stays within
+    the allowed loss of accuracy. With this noise the leak of one message is measured.
+
+    Example:
+        >>> cuts = fedcel.compare_cuts(model, images, labels, limits=fedcel.CutLimits(max_bits=5))
+        >>> print(cuts)
+        >>> encoder, head = fedcel.split(model, cuts.recommended.layer)
+
+    Args:
+        model: As of `split`, from images to logits (B, classes).
+        images: (N, ...), floating numbers in [0, 1], N 20 or more. The model should not have been
+            trained on them.
+        labels: Classes from 0 as the model numbers them, (N,). Where they are missing, or the model
+            knows nothing of them, accuracy is agreement with the model without noise.
+        at: Names of layers; "all" that are possible; "thinned": at most 12, evenly spaced, without
+            layers that compute nothing, that send more values than an earlier one, or that a later
+            one follows at no cost.
+        limits: Limits of loss, leak and cost; None: one point of accuracy.
+        normalise: Layer that makes of images in [0, 1] what the model takes; None: nothing.
+        linearised: Images whose linearised leak is measured, 2 or more.
+        seed: Decides the noise.
+
+    Returns:
+        All cuts with their measures, and the recommendation.
+
+    Raises:
+        NetError: The model cannot be traced, it cannot be cut there, or refuses the images.
+        ValueError: Images or labels are not allowed, or features are not finite.
+    """
+    limits = limits or CutLimits()
+    stack = to_tensor(images, "images").float()
+    check_whole("linearised", linearised, 2)
+    if len(stack) < MIN_IMAGES:
+        raise ValueError(f"there are {len(stack)} images, must be {MIN_IMAGES} or more")
+    check_features(stack.flatten(1), "images")
+    y = None if labels is None else to_labels(labels, len(stack)).cpu()
+    has_classes = y is not None and 2 * len(torch.unique(y)) <= len(y)
+    groups = y if has_classes else None
+    prior = fit_image_prior(stack, groups)
+    if limits.min_mse is not None and limits.min_mse >= prior.variance:
+        raise ValueError(
+            f"min-mse is {limits.min_mse:g}, must be below {prior.variance:.3g}: who gets no "
+            "message has that error"
+        )
+    traced = TracedModel(model)
+    bench = CutBench(
+        traced=traced,
+        normalise=normalise or nn.Identity(),
+        images=stack,
+        groups=groups,
+        prior=prior,
+        limits=limits,
+        linearised=linearised,
+        seed=seed,
+    )
+    with evaluation_mode(model), torch.no_grad():
+        chosen = choose_cuts(traced, bench.normalise(stack[:1]), at)
+        logits = bench.encode(traced.module)
+        targets = choose_targets(logits, y)
+        is_right = logits.argmax(1) == targets
+        total = len(chosen) * bench.steps
+        cuts = list[MeasuredCut]()
+        for group in group_cuts(chosen, len(stack)):
+            encoders = traced.encode_at(cut.point.layer for cut in group)
+            table = bench.encode(encoders)
+            tables = torch.split(table, [cut.point.features for cut in group], 1)
+            del table
+            for cut, features in zip(group, tables, strict=True):
+                bench.begin(len(cuts) * bench.steps, total)
+                cuts.append(bench.measure(cut, features, targets, is_right))
+        answer = bench.measure_answer(logits, float(is_right.double().mean()))
+    return CutComparison(
+        cuts=cuts,
+        answer=answer,
+        limits=limits,
+        accuracy=float(is_right.double().mean()),
+        is_label_accuracy=targets is y,
+        has_classes=has_classes,
+        images=len(stack),
+        prior_mse=prior.variance,
+    )
+
+
+def choose_cuts(
+    traced: TracedModel, image: Shaped[Tensor, "1 ..."], at: Sequence[str] | str
+) -> list[CountedCut]:
+    """Choose the cuts that are compared; NetError where a model has none, or none of a name."""
+    possible = traced.list_cuts(image, is_counted=True)
+    if not possible:
+        raise NetError(
+            f"{type(traced.model).__name__} can be cut nowhere: earlier values are used beside "
+            "the output of every layer; give a model of several layers in a row"
+        )
+    if at == "all":
+        return possible
+    if not isinstance(at, str):
+        for layer in at:
+            traced.split(layer)  # refuses it, and names the nearest
+        return [cut for cut in possible if cut.point.layer in at]
+    fewest, useful = inf, list[CountedCut]()
+    for cut in possible:
+        if cut.operations and cut.point.features <= fewest:
+            fewest = cut.point.features
+            if not useful or useful[-1].operations < cut.operations:
+                useful.append(cut)
+            elif is_better_name(cut.point, useful[-1].point):
+                useful[-1] = cut
+    useful = useful or possible
+    gap = max(1.0, (len(useful) - 1) / (MOST_CUTS - 1))
+    return [useful[round(place * gap)] for place in range(min(len(useful), MOST_CUTS))]
+
+
+def is_better_name(later: CutPoint, earlier: CutPoint) -> bool:
+    """Whether a later layer replaces one of the same cost: not an inner one that sends as much."""
+    is_inner = later.layer.count(".") > earlier.layer.count(".")
+    return later.features < earlier.features or not is_inner
+
+
+def group_cuts(cuts: Sequence[CountedCut], count: int) -> Iterator[list[CountedCut]]:
+    """Group consecutive cuts whose features of all images fit into memory together."""
+    group, size = list[CountedCut](), 0
+    for cut in cuts:
+        more = cut.point.features * count * torch.float32.itemsize
+        if group and size + more > FEATURE_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(cut)
+        size += more
+    yield group
+
+
+def choose_targets(
+    logits: Float[Tensor, "N C"], labels: Int[Tensor, " N"] | None
+) -> Int[Tensor, " N"]:
+    """Choose what answers are compared with: the labels where the model knows them, else its own.
+
+    NetError where the model gives no logits.
+    """
+    if logits.dim() != 2 or logits.shape[1] < 2:
+        raise NetError(
+            f"the model gives {tuple(logits.shape[1:])} values an image, must give a logit for "
+            "each of 2 classes or more; give a classifier"
+        )
+    check_features(logits, "logits")
+    answers = logits.argmax(1)
+    if labels is None or int(labels.max()) >= logits.shape[1]:
+        return answers
+    accuracy = float((answers == labels).double().mean())
+    is_unknown = is_at_chance(accuracy, len(labels), chance_accuracy(labels))
+    return answers if is_unknown else labels
+
+
+@dataclass(kw_only=True)
+class CutBench:
+    """Images and options with which every cut is measured, and the progress."""
+
+    traced: TracedModel
+    normalise: nn.Module
+    images: Shaped[Tensor, "N ..."]
+    groups: Int[Tensor, " N"] | None
+    """Labels, where bits are those beyond the label."""
+    prior: ImagePrior
+    limits: CutLimits
+    linearised: int
+    seed: int
+    finished: int = 0
+    total: int = 0
+
+    @property
+    def steps(self) -> int:
+        """Parts of one cut's measurement: searches, final accuracy, exact and linearised leak."""
+        return SEARCH_STEPS * (1 + self.limits.has_leak) + 3
+
+    def begin(self, finished: int, total: int) -> None:
+        """Begin a cut: `finished` of `total` parts of the work are done."""
+        self.finished, self.total = finished, total
+
+    def advance(self) -> None:
+        """Tell that one more part is done."""
+        self.finished += 1
+        tell_progress(self.finished, self.total)
+
+    def encode(self, module: nn.Module) -> Float[Tensor, "N D"]:
+        """Compute what a part of the model makes of the images."""
+        with listen_to_progress(lambda *_: None):
+            return encode_images(nn.Sequential(self.normalise, module), self.images).cpu()
+
+    def measure(
+        self,
+        cut: CountedCut,
+        features: Float[Tensor, "N D"],
+        targets: Int[Tensor, " N"],
+        is_right: Bool[Tensor, " N"],
+    ) -> MeasuredCut:
+        """Measure a cut of which the features are known."""
+        layer, shape = cut.point
+        check_features(features, f"features of layer {layer!r}")
+        encoder, head = self.traced.split(layer)
+        sender = nn.Sequential(self.normalise, encoder)
+        rms = float(features.double().square().mean().sqrt())
+        scorer = NoisyHead(
+            head, features, shape=shape, targets=targets, rms=rms, seed=self.seed, layer=layer
+        )
+        most_wrong = int((~is_right).sum()) + self.limits.max_loss / 100 * len(is_right)
+
+        def is_accurate(level: float) -> bool:
+            wrong = len(is_right) - float(scorer.score(level, most_wrong).sum())
+            self.advance()
+            return wrong <= most_wrong + ROUNDING
+
+        level, _ = bracket_noise(is_accurate)
+        right = scorer.score(level)
+        self.advance()
+        leak = self.measure_exact(features, level * rms)
+        self.advance()
+        linearised = self.linearise(sender, level * rms, self.linearised) if level else None
+        self.advance()
+        losses = is_right.double() - right
+        return MeasuredCut(
+            layer=layer,
+            shape=shape,
+            features=cut.point.features,
+            macs=cut.operations // 2,
+            parameters=count_parameters(sender),
+            milliseconds=time_milliseconds(sender, self.images[:1]),
+            rms=rms,
+            noise=level * rms,
+            noise_for_leak=self.find_least_noise(sender, rms),
+            accuracy=float(right.mean()),
+            loss=100 * float(losses.mean()),
+            loss_half_width=100 * NORMAL_QUANTILE * float(losses.std()) / len(losses) ** 0.5,
+            leak=leak,
+            linearised=linearised,
+        )
+
+    def measure_answer(self, logits: Float[Tensor, "N C"], accuracy: float) -> MeasuredCut:
+        """Measure the model that runs on the device and sends the class that it answers.
+
+        The answer has no noise, so that its bits are the entropy of the answers, of those within
+        a class where they are beyond the label.
+        """
+        classes = logits.shape[1]
+        answers = one_hot(logits.argmax(1), classes).float()
+        sender = nn.Sequential(self.normalise, self.traced.module)
+        image = place_images(self.images[:1], sender)
+        return MeasuredCut(
+            layer=ANSWER,
+            shape=(1,),
+            features=ceil(log2(classes) / 8),
+            macs=count_operations(lambda: sender(image)) // 2,
+            parameters=count_parameters(sender),
+            milliseconds=time_milliseconds(sender, image),
+            rms=1.0,
+            noise=0.0,
+            accuracy=accuracy,
+            loss=0.0,
+            loss_half_width=0.0,
+            leak=self.measure_exact(answers, 0.0),
+        )
+
+    def measure_exact(self, features: Float[Tensor, "N D"], noise: float) -> Leakage:
+        """Measure the bits of the given images by Bayes' rule."""
+        with listen_to_progress(lambda *_: None):
+            return measure_leakage(
+                features=features, labels=self.groups, noise=noise, seed=self.seed
+            )
+
+    def linearise(self, sender: nn.Module, noise: float, count: int) -> LinearisedLeak:
+        """Measure the linearised channel of some of the images."""
+        with listen_to_progress(lambda *_: None):
+            return measure_linearised(
+                sender, self.images, noise=noise, prior=self.prior, count=count, seed=self.seed
+            )
+
+    def find_least_noise(self, sender: nn.Module, rms: float) -> float | None:
+        """Find the least noise that meets the limit of the leak, None where there is no limit."""
+        limits = self.limits
+        if not limits.has_leak:
+            return None
+
+        def is_leaking(level: float) -> bool:
+            linear = self.linearise(sender, level * rms, SEARCH_IMAGES)
+            self.advance()
+            if limits.min_mse is not None:
+                return linear.mmse < limits.min_mse
+            return limits.max_bits is not None and linear.bits > limits.max_bits
+
+        level = bracket_noise(is_leaking)[1]
+        return level * rms if isfinite(level) else None
+
+
+class NoisyHead:
+    """The rest of a model, which answers features of given images with noise.
+
+    The noise of an image is the same at each level, times the level.
+
+    Args:
+        head: From features in their own shape to logits.
+        features: (N, D), of the images.
+        shape: That of one image's features.
+        targets: The right answers, (N,).
+        rms: Root mean square of the features, the unit of the noise.
+        seed: Decides the noise, with the layer.
+        layer: Name of the cut.
+    """
+
+    def __init__(
+        self,
+        head: nn.Module,
+        features: Float[Tensor, "N D"],
+        *,
+        shape: tuple[int, ...],
+        targets: Int[Tensor, " N"],
+        rms: float,
+        seed: int,
+        layer: str,
+    ) -> None:
+        self.head, self.features, self.shape, self.targets = head, features, shape, targets
+        self.rms, self.seed, self.layer = rms, seed, layer
+        self.draws = max(1, MESSAGES // len(features))
+
+    def score(self, level: float, most_wrong: float = inf) -> Float[Tensor, " N"]:
+        """Compute the share of right answers to the messages of each image.
+
+        Args:
+            level: Standard deviation of the noise, in units of the features' root mean square.
+            most_wrong: Wrong answers to a message of each image, on average, after which no more
+                are asked for: these count as wrong.
+        """
+        right = torch.zeros(len(self.features), dtype=torch.float64)
+        size, answered = choose_batch_size(self.features), 0
+        for draw in range(self.draws):
+            generator = make_generator(self.seed, f"cut/{self.layer}", draw)
+            for rows in torch.split(torch.arange(len(right)), size):
+                noise = torch.randn(len(rows), self.features.shape[1], generator=generator)
+                smashed = self.features[rows] + level * self.rms * noise
+                answers = self.head(place_images(smashed.reshape(-1, *self.shape), self.head))
+                right[rows] += (answers.argmax(1).cpu() == self.targets[rows]).double()
+                answered += len(rows)
+                if answered - float(right.sum()) > self.draws * most_wrong + ROUNDING:
+                    return right / self.draws
+        return right / self.draws
+
+
+def count_parameters(module: nn.Module) -> int:
+    """Count the parameters of a module."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def time_milliseconds(module: nn.Module, image: Shaped[Tensor, "1 ..."]) -> float:
+    """Time one image, the median of some passes after a first one."""
+    times = []
+    for _ in range(1 + TIMED_PASSES):
+        begin = time.perf_counter()
+        module(image)
+        times.append(time.perf_counter() - begin)
+    return 1000 * median(times[1:])

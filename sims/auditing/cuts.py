@@ -1,0 +1,288 @@
+"""Compare the layers at which a model of any make can be cut, on given images."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import fedcel
+from fedcel.attacks import Inversion, invert
+from fedcel.data import Images, check_first_images, match_pixels
+from fedcel.errors import NetError, SettingsError, escape_controls
+from fedcel.files import digest_file, write_json, write_whole
+from fedcel.leakage import (
+    CutComparison,
+    CutLimits,
+    LeakMaps,
+    MeasuredCut,
+    fit_image_prior,
+    map_leak,
+)
+from fedcel.nets import Normalise
+from fedcel.runs import list_versions
+from sims.auditing.audit import (
+    ModelPlan,
+    check_images_plan,
+    explain_options,
+    parse_normalisation,
+    read_images,
+    try_encoder,
+)
+from sims.auditing.load_encoder import (
+    EXPORT_SUFFIX,
+    ONNX_SUFFIX,
+    AdaptedEncoder,
+    FileEncoder,
+    LoadedEncoder,
+    load_encoder,
+)
+from sims.progress import show_attacks, show_parts, show_waiting
+from sims.report.cuts_table import narrow_table, tabulate_cuts
+from sims.report.table import format_columns
+
+CUTS_FILE = "cuts.json"
+PAGE_FILE = "cuts.html"
+TARGET_SHARE = 4
+"""One of so many images is rebuilt, from the others."""
+MOST_TARGETS = 50
+SHOWN = 6
+"""Images whose reconstructions are shown and, where they are small, the leak of each pixel."""
+LONGEST_LAYER = 34
+"""Letters of a layer's name that a terminal has room for."""
+SMALL_IMAGE = 4096
+"""Values of an image whose maps take no time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CutsPlan(ModelPlan):
+    """Model, images and limits of a comparison of cuts.
+
+    Args:
+        at: Layers; none: at most 12 of all.
+        is_all: Whether all layers are compared.
+        limits: Limits of loss, leak and cost.
+        attack: Name of the attack that rebuilds images at each cut; empty: none.
+        linearised: Images whose linearised leak is measured.
+    """
+
+    images: int = 200
+    at: Sequence[str] = ()
+    is_all: bool = False
+    limits: CutLimits
+    attack: str = "kernel-ridge"
+    linearised: int = 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class RebuiltCut:
+    """Pictures at a cut."""
+
+    inversion: Inversion
+    maps: LeakMaps | None
+    """Leak of each pixel; None of large images."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedCuts:
+    """Result of a comparison, up to the cuts at which images were rebuilt."""
+
+    plan: CutsPlan
+    description: str
+    """The model, in words."""
+    note: str
+    """Images that were measured and their changes."""
+    comparison: CutComparison
+    rebuilt: Mapping[str, RebuiltCut]
+    """By layer."""
+
+    def to_json(self) -> dict[str, object]:
+        """Make the object that is written."""
+        comparison, plan = self.comparison, self.plan
+        recommended = comparison.recommended
+        return {
+            "format": 1,
+            "model": plan.model,
+            **({"weights": digest_file(plan.weights)} if plan.weights else {}),
+            "description": self.description,
+            "data": plan.data,
+            "images": comparison.images,
+            "note": self.note,
+            "seed": plan.seed,
+            "accuracy": comparison.accuracy,
+            "accuracy-of": "labels" if comparison.is_label_accuracy else "answers without noise",
+            "bits-of": comparison.unit,
+            "prior-mse": comparison.prior_mse,
+            "limits": vars(plan.limits),
+            "cuts": [self.make_row(cut) for cut in (*comparison.cuts, comparison.answer)],
+            "recommended": recommended and recommended.layer,
+            "nearest": comparison.nearest.layer,
+            "sentence": comparison.sentence,
+            "versions": list_versions(),
+        }
+
+    @property
+    def attack_errors(self) -> dict[str, float]:
+        """Squared errors a pixel of the attack, by layer."""
+        return {
+            layer: pictures.inversion.scores[self.plan.attack].mse
+            for layer, pictures in self.rebuilt.items()
+        }
+
+    def format_table(self) -> str:
+        """Return the table of a terminal."""
+        table = tabulate_cuts(self.comparison, self.attack_errors)
+        return format_columns(narrow_table(table), LONGEST_LAYER)
+
+    def make_row(self, cut: MeasuredCut) -> dict[str, object]:
+        """Make the row of a cut."""
+        rebuilt = self.rebuilt.get(cut.layer)
+        return {
+            **cut.to_dict(),
+            "bytes": cut.bytes_by_type,
+            "is-pareto": cut in self.comparison.pareto,
+            "attack": None if rebuilt is None else rebuilt.inversion.to_dict()[self.plan.attack],
+        }
+
+
+def compare_model_cuts(
+    plan: CutsPlan, keep: Callable[[ComparedCuts], None] = lambda _: None
+) -> ComparedCuts:
+    """Measure every candidate cut of a model, then rebuild images at each.
+
+    `keep` takes what is known as soon as it is: when the cuts are measured, and after each attack.
+    Any FedcelError says what the user has to mend: plan, model or images.
+    """
+    check_images_plan(plan)
+    if plan.is_all and plan.at:
+        raise SettingsError("--all is given beside --at, which names layers; leave one of them out")
+    with show_waiting(f"reading the model {plan.model}"):
+        loaded = load_model(plan)
+    stated = parse_normalisation(plan) or loaded.normalisation
+    normalise = nn.Identity() if stated is None else Normalise(*stated)
+    adapted = AdaptedEncoder(loaded.encode, stated)
+    with explain_options():
+        reading = show_parts(f"reading the images of {plan.data}", "pictures")
+        with reading, check_first_images(partial(try_encoder, adapted)):
+            images, note, _ = read_images(plan, loaded)
+        with show_parts(f"comparing the cuts of {plan.model}", "measurements"):
+            comparison = fedcel.compare_cuts(
+                loaded.encode,
+                images.x,
+                images.y,
+                at=tuple(plan.at) or ("all" if plan.is_all else "thinned"),
+                limits=plan.limits,
+                normalise=normalise,
+                linearised=plan.linearised,
+                seed=plan.seed,
+            )
+        result = ComparedCuts(
+            plan=plan,
+            description=loaded.description,
+            note=note,
+            comparison=comparison,
+            rebuilt={},
+        )
+        keep(result)
+        for layer, pictures in rebuild_images(
+            plan, loaded.encode, normalise=normalise, images=images, comparison=comparison
+        ):
+            result = replace(result, rebuilt={**result.rebuilt, layer: pictures})
+            keep(result)
+    return result
+
+
+def load_model(plan: CutsPlan) -> LoadedEncoder:
+    """Load the whole model; NetError where it has no layers."""
+    path = Path(plan.model)
+    if path.is_dir() or path.suffix == ONNX_SUFFIX:
+        kind = "a run, which is cut already" if path.is_dir() else "an ONNX file without layers"
+        raise NetError(
+            f"{plan.model} is {kind}; name a model by torchvision:NAME, timm:NAME, "
+            f"'package.module:object' or a {EXPORT_SUFFIX} file; `fedcel audit` measures encoders"
+        )
+    loaded = load_encoder(plan.model, weights=plan.weights)
+    if isinstance(loaded.encode, FileEncoder):
+        if str(loaded.encode.form):
+            raise NetError(
+                f"{loaded.description}; only a program that takes floating images (N, C, H, W) can "
+                "be cut"
+            )
+        return loaded._replace(encode=torch.export.unflatten(torch.export.load(path)))
+    return loaded
+
+
+def rebuild_images(
+    plan: CutsPlan,
+    model: nn.Module,
+    *,
+    normalise: nn.Module,
+    images: Images,
+    comparison: CutComparison,
+) -> Iterator[tuple[str, RebuiltCut]]:
+    """Rebuild the first images from a message of each cut that has noise, the others known."""
+    cuts = [cut for cut in comparison.cuts if cut.noise] if plan.attack else []
+    count = min(MOST_TARGETS, len(images.y) // TARGET_SHARE)
+    is_other = ~match_pixels(images.x, images.x[:count])
+    if not cuts or not is_other.any():
+        return
+    labels = images.y if comparison.has_classes else None
+    is_small = images.x[0].numel() <= SMALL_IMAGE
+    prior = fit_image_prior(images.x, labels) if is_small else None
+    with show_attacks(f"rebuilding {count} images") as listener:
+        for number, cut in enumerate(cuts):
+            listener.begin_seed(number, len(cuts), f"{plan.attack} at {cut.layer}")
+            encode = nn.Sequential(normalise, fedcel.split(model, cut.layer)[0])
+            inversion = invert(
+                encode,
+                images.x[:count],
+                None if labels is None else labels[:count],
+                auxiliary=images.x[is_other],
+                auxiliary_labels=None if labels is None else labels[is_other],
+                noise=cut.noise,
+                attacks=[plan.attack],
+                seed=plan.seed,
+                progress=listener.show_line,
+            )
+            maps = None
+            if prior is not None:
+                maps = map_leak(encode, images.x[:SHOWN], noise=cut.noise, prior=prior)
+            yield cut.layer, RebuiltCut(inversion=inversion, maps=maps)
+
+
+def write_record(result: ComparedCuts, folder: Path) -> Path:
+    """Write the numbers of a comparison over earlier ones, and return the file."""
+    path = folder / CUTS_FILE
+    write_json(path, result.to_json())
+    return path
+
+
+def write_cuts(result: ComparedCuts, folder: Path) -> Path:
+    """Write a comparison and its page over earlier ones, and return the page."""
+    from sims.report.cuts_page import render_cuts  # needs the extra `report`
+
+    write_record(result, folder)
+    page = folder / PAGE_FILE
+    title = escape_controls(f"Where to cut {result.plan.model}")
+    conditions = escape_controls(
+        f"{result.description}, on {result.comparison.images} images of {result.plan.data}. "
+        f"{result.note}"
+    )
+    pictures = {
+        layer: (rebuilt.inversion.reconstructions[result.plan.attack][:SHOWN], rebuilt.maps)
+        for layer, rebuilt in result.rebuilt.items()
+    }
+    first = next(iter(result.rebuilt.values()), None)
+    originals = None if first is None else first.inversion.targets[:SHOWN]
+    html = render_cuts(
+        result.comparison,
+        title,
+        conditions,
+        originals=originals,
+        pictures=pictures,
+        attacks=result.attack_errors,
+    )
+    write_whole(page, html)
+    return page

@@ -1,0 +1,68 @@
+"""Tables of compared cuts, for the terminal and the page."""
+
+from collections.abc import Mapping
+
+from fedcel.leakage import CutComparison, MeasuredCut, format_large
+from sims.report.table import DASH, NO_MESSAGE, Table, format_number, make_table
+
+MARKS = {"recommended": "→ ", "pareto": "· ", "": ""}
+"""Lead the name of a cut."""
+TERMINAL = ("bytes", "operations", "ms", "noise", "accuracy, %", "bits", "exact bits", "MSE")
+"""Columns that a terminal has room for."""
+
+
+def tabulate_cuts(comparison: CutComparison, attacks: Mapping[str, float]) -> Table:
+    """Return a row for each cut, the answer alone, and an attacker without a message.
+
+    `attacks` are the squared errors of the attack's images, by layer.
+    """
+    rows = [list_cells(comparison, cut, attacks) for cut in (*comparison.cuts, comparison.answer)]
+    head = list(rows[0])
+    anchor = {"cut": f"*{NO_MESSAGE}*", "MSE": format_number(comparison.prior_mse, 4)}
+    if comparison.has_classes:
+        anchor["cut"] = "*label only*"
+    rows.append({name: anchor.get(name, DASH) for name in head})
+    return make_table("Cuts", head, [row.values() for row in rows])
+
+
+def list_cells(
+    comparison: CutComparison, cut: MeasuredCut, attacks: Mapping[str, float]
+) -> dict[str, str]:
+    """Return the cells of a cut by the heads of their columns."""
+    is_recommended, leak, linearised = cut is comparison.recommended, cut.leak, cut.linearised
+    kind = "recommended" if is_recommended else "pareto" if cut in comparison.pareto else ""
+    exact = leak.bits_beyond_label, leak.beyond_label_half_width, leak.cap_beyond_label
+    unseen = leak.population_beyond_label
+    if not comparison.has_classes:
+        exact = leak.information_bits, leak.information_half_width, leak.cap_bits
+        unseen = leak.population_bits
+    cells = {
+        "cut": MARKS[kind] + cut.layer,
+        "values": DASH if cut.is_answer else "x".join(map(str, cut.shape)),
+        "bytes": format_large(cut.bytes),
+        "operations": format_large(cut.macs),
+        "parameters": format_large(cut.parameters),
+        "ms": format_number(cut.milliseconds, 1),
+        "noise": DASH if cut.is_answer else f"{cut.noise / cut.rms:.3f}",
+    }
+    if comparison.limits.has_leak:
+        least = cut.noise_for_leak
+        cells["least noise"] = DASH if least is None else f"{least / cut.rms:.3f}"
+    cells |= {
+        "accuracy, %": format_number(100 * cut.accuracy, 1),
+        "bits": DASH
+        if linearised is None
+        else f"{linearised.bits:.1f} ± {linearised.bits_half_width:.1f}",
+        "exact bits": f"{exact[0]:z.2f} of {exact[2]:.2f}",
+        "unseen images": DASH if unseen is None else f"{unseen:.3g}",
+        "MSE": DASH if linearised is None else f"{linearised.mmse:.4f}",
+        "attack's MSE": format_number(attacks.get(cut.layer), 4),
+    }
+    return cells
+
+
+def narrow_table(table: Table) -> Table:
+    """Return the columns that a terminal has room for."""
+    places = [0, *(place for place, name in enumerate(table.head) if name in TERMINAL)]
+    rows = [[row[place] for place in places] for row in table.rows]
+    return make_table(table.name, [table.head[place] for place in places], rows)

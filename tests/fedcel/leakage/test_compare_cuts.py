@@ -1,0 +1,212 @@
+"""Cuts of hand-made models, whose leak and best layer are known."""
+
+from dataclasses import replace
+from importlib import import_module
+from math import log2
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fedcel
+from fedcel.errors import NetError, SettingsError
+from fedcel.leakage.image_prior import fit_image_prior
+from fedcel.nets import TracedModel
+
+SIDE = 4
+
+
+class Funnel(nn.Module):
+    """A model that spreads out the image, keeps its class only, and copies that in several ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        size = SIDE**2
+        self.flat = nn.Flatten()
+        self.spread = nn.Linear(size, 64, bias=False)
+        self.gist = nn.Linear(64, 1, bias=False)
+        self.copies = nn.Linear(1, 32, bias=False)
+        self.answer = nn.Linear(32, 2, bias=False)
+        with torch.no_grad():
+            basis = torch.linalg.qr(
+                torch.randn(64, size, generator=torch.Generator().manual_seed(0))
+            )
+            self.spread.weight.copy_(basis.Q)
+            self.gist.weight.copy_(basis.Q.sum(1)[None] / 4)
+            self.copies.weight.fill_(1.0)
+            self.answer.weight.copy_(torch.tensor([[-1.0], [1.0]]).expand(2, 32) / 32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits: whether the pixels' sum is above 0."""
+        out: Tensor = self.answer(self.copies(self.gist(self.spread(self.flat(x)))))
+        return out
+
+
+def make_images(count: int = 80) -> tuple[Tensor, Tensor]:
+    """Return noise around -0.5 and 0.5, and which of both."""
+    generator = torch.Generator().manual_seed(1)
+    labels = torch.arange(count) % 2
+    noise = 0.5 * torch.randn(count, 1, SIDE, SIDE, generator=generator)
+    return noise + labels[:, None, None, None] - 0.5, labels
+
+
+@pytest.fixture(scope="module")
+def funnel() -> fedcel.CutComparison:
+    """Return the cuts of the funnel without limits of the leak."""
+    return fedcel.compare_cuts(Funnel(), *make_images(), at="all")
+
+
+def test_costs_and_leak_of_each_cut(funnel: fedcel.CutComparison) -> None:
+    """Operations are those of the products; linearised bits follow the closed form."""
+    assert [cut.layer for cut in funnel.cuts] == ["flat", "spread", "gist", "copies"]
+    assert [cut.macs for cut in funnel.cuts] == [0, 1024, 1088, 1120]
+    assert [cut.parameters for cut in funnel.cuts] == [0, 1024, 1088, 1120]
+    assert [cut.bytes for cut in funnel.cuts] == [64, 256, 4, 128]
+    assert funnel.answer.macs == 1184 and funnel.answer.bytes == 1
+    images, labels = make_images()
+    prior = fit_image_prior(images, labels)
+    weight = torch.full((1, 1, SIDE, SIDE), 0.25, dtype=torch.float64)
+    variance = float((weight * prior.apply_covariance(weight)).sum())
+    gist, copies = funnel.cuts[2:]
+    assert gist.leak_bits == pytest.approx(log2(1 + variance / gist.noise**2) / 2)
+    assert copies.leak_bits == pytest.approx(log2(1 + 32 * variance / copies.noise**2) / 2)
+    assert gist.linearised is not None and funnel.prior_mse == pytest.approx(prior.variance)
+
+
+def test_noise_stays_within_the_loss(funnel: fedcel.CutComparison) -> None:
+    """The accuracy with it is the model's less at most a point; a looser limit allows no less."""
+    assert funnel.is_label_accuracy and funnel.accuracy > 0.95
+    for cut in funnel.cuts:
+        assert cut.loss <= 1 and cut.noise > 0
+        assert cut.accuracy == pytest.approx(funnel.accuracy - cut.loss / 100)
+    looser = fedcel.compare_cuts(
+        Funnel(), *make_images(), at="all", limits=fedcel.CutLimits(max_loss=10)
+    )
+    pairs = list(zip(funnel.cuts, looser.cuts, strict=True))
+    assert all(tight.noise <= loose.noise for tight, loose in pairs)
+    assert any(tight.noise < loose.noise for tight, loose in pairs)
+
+
+def test_the_best_cut_is_found(funnel: fedcel.CutComparison) -> None:
+    """The gist: wider layers before it tell more, and copies after it cost more."""
+    limits = fedcel.CutLimits(max_bits=2)
+    found = fedcel.compare_cuts(Funnel(), *make_images(), at="all", limits=limits)
+    best = found.recommended
+    assert best is not None and best.layer == "gist"
+    assert str(found).startswith("Cut at gist and add noise of standard deviation")
+    assert best.noise_for_leak is not None and best.noise_for_leak < best.noise
+    assert best in found.pareto
+    again = fedcel.compare_cuts(Funnel(), *make_images(), at="all", limits=limits)
+    timeless = [
+        [replace(cut, milliseconds=0.0).to_dict() for cut in x.cuts] for x in (found, again)
+    ]
+    assert timeless[0] == timeless[1]
+    in_error = replace(found, limits=fedcel.CutLimits(min_mse=0.9 * found.prior_mse))
+    assert in_error.recommended is not None and in_error.recommended.layer == "gist"
+
+
+@pytest.mark.parametrize(
+    ("limits", "nearest", "words"),
+    [
+        (fedcel.CutLimits(max_bytes=2), "gist", "4 bytes a message, at most 2 is allowed"),
+        (fedcel.CutLimits(max_bits=2, max_macs=1080), "gist", "1.09 k operations, at most 1.08 k"),
+        (fedcel.CutLimits(max_bits=1e-6), "copies", "bits beyond the label, at most"),
+    ],
+)
+def test_the_nearest_of_none(
+    funnel: fedcel.CutComparison, limits: fedcel.CutLimits, nearest: str, words: str
+) -> None:
+    """It is named, with what it misses."""
+    found = replace(funnel, limits=limits)
+    assert found.recommended is None and found.nearest.layer == nearest
+    assert str(found).startswith(f"None of 4 cuts meets the limits; {nearest} comes nearest: ")
+    assert words in str(found)
+
+
+def test_the_answer_alone() -> None:
+    """It tells the entropy of the answers within a class, and is named where it tells less."""
+    images, labels = make_images()
+    labels[:8] = 1 - labels[:8]
+    found = fedcel.compare_cuts(Funnel(), images, labels, at=["spread"])
+    with torch.no_grad():
+        answers = Funnel()(images).argmax(1)
+    shares = torch.stack([(answers[labels == y] == 1).double().mean() for y in (0, 1)])
+    entropy = -(shares * shares.log2() + (1 - shares) * (1 - shares).log2()).mean()
+    assert found.answer.exact_bits == pytest.approx(float(entropy), abs=1e-6)
+    assert "The answer alone, where the device may compute it, tells less" in str(found)
+    assert "tells less" not in str(replace(found, limits=fedcel.CutLimits(max_macs=1100)))
+
+
+def test_labels_that_the_model_does_not_know() -> None:
+    """Accuracy is agreement with the model itself, which starts at 1."""
+    images, _ = make_images()
+    found = fedcel.compare_cuts(Funnel(), images, torch.arange(80) // 2 % 5, at=["gist"])
+    assert not found.is_label_accuracy and found.accuracy == 1 and found.has_classes
+    alone = fedcel.compare_cuts(Funnel(), images, at=["gist"])
+    assert not alone.has_classes and alone.unit == "bits about the image"
+
+
+def test_a_pass_for_several_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All layers of a pass are as they were given, and memory for one cut only changes nothing."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.ReLU(inplace=True), nn.Linear(8, 2))
+    images, labels = make_images()
+    traced = TracedModel(model)
+    together = traced.encode_at(["1", "2"])(images)
+    for layer in ("1", "2"):
+        torch.testing.assert_close(together[layer], traced.split(layer)[0](images))
+    assert (together["1"] < 0).any()
+    whole = fedcel.compare_cuts(model, images, labels, at=["1", "2"])
+    monkeypatch.setattr(import_module("fedcel.leakage.compare_cuts"), "FEATURE_BYTES", 1)
+    parts = fedcel.compare_cuts(model, images, labels, at=["1", "2"])
+    for cut, other in zip(whole.cuts, parts.cuts, strict=True):
+        assert cut.noise == other.noise and cut.leak_bits == other.leak_bits
+
+
+def test_thinned_cuts() -> None:
+    """None that computes nothing, sends more than an earlier one, or is followed at no cost."""
+    layers = [nn.Flatten(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 12), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.Linear(12, 4), nn.Linear(4, 2))
+    found = fedcel.compare_cuts(model, *make_images())
+    assert [cut.layer for cut in found.cuts] == ["2", "5"]
+
+
+class Infinite(nn.Module):
+    """A layer that gives infinity, which the next turns into 0."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.square() / 0
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "error", "message"),
+    [
+        (Funnel(), {"at": ["gists"]}, NetError, "cut at one of gist"),
+        (
+            nn.Sequential(nn.Flatten(), Infinite(), nn.Tanh(), nn.Linear(16, 2)),
+            {"at": ["1"]},
+            ValueError,
+            "layer '1'",
+        ),
+        (nn.Sequential(nn.Flatten(), nn.Linear(16, 1)), {}, NetError, "give a classifier"),
+        (nn.Sequential(nn.Linear(9, 2)), {}, NetError, "refuses images"),
+        (nn.Linear(4, 2), {}, NetError, "cut nowhere"),
+        (Funnel(), {"limits": fedcel.CutLimits(min_mse=9)}, ValueError, "who gets no message"),
+    ],
+)
+def test_refusals(
+    model: nn.Module, options: dict[str, object], error: type[Exception], message: str
+) -> None:
+    """Each says what is wrong."""
+    with pytest.raises(error, match=message):
+        fedcel.compare_cuts(model, *make_images(), **options)
+
+
+def test_too_few_images_and_limits_that_say_nothing() -> None:
+    with pytest.raises(ValueError, match="19 images, must be 20"):
+        fedcel.compare_cuts(Funnel(), *make_images(19))
+    with pytest.raises(SettingsError, match="both limit the leak"):
+        fedcel.CutLimits(max_bits=1, min_mse=0.1)
+    with pytest.raises(SettingsError, match="max-loss is -1"):
+        fedcel.CutLimits(max_loss=-1)
+    with pytest.raises(SettingsError, match="max-macs is 0"):
+        fedcel.CutLimits(max_macs=0)

@@ -1,0 +1,88 @@
+"""`fedcel cuts` on models and images of every kind, as a user types it."""
+
+import json
+from html import unescape
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sims.commands.main import main
+
+NET = f"{__name__}:build_net"
+
+
+def build_net() -> nn.Module:
+    """Return a small net for digits, with random parameters."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        wide = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
+        deep = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU())
+        return nn.Sequential(wide, deep, nn.Linear(8, 10))
+
+
+class Branching(nn.Module):
+    """A model whose computation depends on values."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Double bright images."""
+        return x.flatten(1) if x.mean() > 0 else 2 * x.flatten(1)
+
+
+def test_table_record_and_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every cut has a row with numbers, the page a chart, pictures and maps; exit 0."""
+    words = ["--images", "40", "--max-macs", "1e6", "--out", str(tmp_path)]
+    assert main(["cuts", NET, "--data", "digits", *words]) == 0
+    output = capsys.readouterr().out
+    record = json.loads((tmp_path / "cuts.json").read_text())
+    rows = {row["layer"]: row for row in record["cuts"]}
+    assert list(rows) == ["0", "1", "answer alone"]
+    assert rows["0"]["bytes"] == {"float32": 256, "float16": 128, "int8": 64}
+    assert rows["0"]["macs"] == 9 * 4 * 64 and rows["0"]["linearised"]["bits"] > 0
+    assert rows["1"]["attack"]["mse"] > 0 and rows["answer alone"]["attack"] is None
+    assert record["recommended"] == "1" and record["accuracy-of"] == "answers without noise"
+    assert output.endswith(f"{record['sentence']}\n") and "label only" in output
+    page = unescape((tmp_path / "cuts.html").read_text())
+    assert record["sentence"] in page and "<svg" in page
+    assert page.count("data:image/png;base64,") == 6 + 2 * (6 + 6)
+
+
+def test_limits_that_nothing_meets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The nearest cut is named, and all that was measured is written; exit 1."""
+    words = ["--images", "40", "--attack", "none", "--max-bytes", "8", "--out", str(tmp_path)]
+    assert main(["cuts", NET, "--data", "digits", *words]) == 1
+    assert "None of 2 cuts meets the limits; 1 comes nearest: 32 bytes" in capsys.readouterr().err
+    record = json.loads((tmp_path / "cuts.json").read_text())
+    assert record["recommended"] is None and record["nearest"] == "1"
+    assert (tmp_path / "cuts.html").exists()
+
+
+def test_a_program_of_torch_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is cut at the names that its module had."""
+    batch = {0: torch.export.Dim("batch", min=1, max=4096)}
+    program = torch.export.export(build_net(), (torch.rand(2, 1, 8, 8),), dynamic_shapes=(batch,))
+    torch.export.save(program, tmp_path / "net.pt2")
+    words = ["--images", "20", "--attack", "none", "--at", "0"]
+    assert main(["cuts", str(tmp_path / "net.pt2"), "--data", "digits", *words]) == 0
+    assert "Cut at 0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([NET, "--max-bits", "1", "--min-mse", "0.1"], "both limit the leak"),
+        ([NET, "--max-loss", "-1"], "max-loss is -1"),
+        ([NET, "--all", "--at", "0"], "leave one of them out"),
+        ([NET, "--at", "2.5"], "cut at one of"),
+        ([NET, "--size", "20"], "--size and --grey"),
+        ([f"{__name__}:Branching"], "test_cuts.py, line"),
+        (["net.onnx"], "an ONNX file without layers"),
+        (["."], "a run, which is cut already"),
+        ([NET, "--images", "5"], "--images"),
+    ],
+)
+def test_refusals(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each in a line that says what is wrong; exit 2."""
+    assert main(["cuts", *words, "--data", "digits"]) == 2
+    assert message in capsys.readouterr().err
