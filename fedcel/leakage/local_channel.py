@@ -176,7 +176,9 @@ def ready_encoder(
         example = images[:1].to(dtype)
         try:
             if module is not None:
-                copy = copy_module(module).to(dtype).requires_grad_(False)
+                copy = copy_module(module).to(dtype)
+                for parameter in copy.parameters():  # one by one: TorchScript refuses them all
+                    parameter.requires_grad_(False)
                 candidate, example = switch_to_evaluation(copy), place_images(example, copy)
             features = call_encoder(candidate, example.clone().requires_grad_())
             break

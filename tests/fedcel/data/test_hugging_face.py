@@ -58,7 +58,7 @@ def saved(folder: Path, parts: datasets.Dataset | dict[str, datasets.Dataset]) -
 def test_reads_back_what_was_saved(tmp_path: Path) -> None:
     """Both splits, columns by type, bytes over 255."""
     data = saved(tmp_path, {"train": rows(4), "test": rows(2)})
-    train, test, classes, holders, _, class_names = read_source(data)
+    train, test, classes, holders, _, class_names, _ = read_source(data)
     assert class_names == ("cat", "dog")
     want = torch.from_numpy(PIXELS[:, None].astype(np.float32) / np.float32(255))
     assert torch.equal(train.x, want) and train.y.tolist() == [0, 1, 1, 0] and classes == 2
@@ -289,11 +289,11 @@ def test_tables_that_cannot_be_used(tmp_path: Path) -> None:
 def test_validation_is_the_test_part_where_there_is_no_other(tmp_path: Path) -> None:
     """And is left out where there is; so is what no key names. Each is told."""
     data = saved(tmp_path / "two", {"train": rows(4), "validation": rows(3)})
-    _, test, *_, notes, _ = read_source(data)
+    _, test, *_, notes, _, _ = read_source(data)
     assert test is not None and test.y.tolist() == [0, 1, 1]
     assert notes == ("the 3 of split validation are the test part",)
     parts = {"train": rows(4), "validation": rows(3), "test": rows(2), "extra": rows(1)}
-    _, test, *_, notes, _ = read_source(saved(tmp_path / "four", parts))
+    _, test, *_, notes, _, _ = read_source(saved(tmp_path / "four", parts))
     assert test is not None and len(test.y) == 2
     assert notes == ("left out: the 1 of split extra", "left out: the 3 of split validation")
 
@@ -302,7 +302,7 @@ def test_a_test_part_of_hidden_labels_is_left_out(tmp_path: Path) -> None:
     """-1 each, as publishers of competitions write it."""
     hidden = rows(2).map(lambda row: {"kind": -1}, features=FEATURES)
     parts = {"train": rows(4), "validation": rows(3), "test": hidden}
-    _, test, *_, notes, _ = read_source(saved(tmp_path, parts))
+    _, test, *_, notes, _, _ = read_source(saved(tmp_path, parts))
     assert test is not None and test.y.tolist() == [0, 1, 1]
     assert notes == (
         "the 3 of split validation are the test part",
@@ -313,7 +313,7 @@ def test_a_test_part_of_hidden_labels_is_left_out(tmp_path: Path) -> None:
 def test_the_only_column_of_whole_numbers_is_the_label(tmp_path: Path) -> None:
     """Where nothing else says which; it is told."""
     write_table(plain_table("binary"), tmp_path / "a.parquet")
-    train, *_, notes, _ = read_source(HuggingFace(path=str(tmp_path / "a.parquet")))
+    train, *_, notes, _, _ = read_source(HuggingFace(path=str(tmp_path / "a.parquet")))
     assert train.y.tolist() == [1, 0, 2, 1]
     assert notes == ("labels are the 3 numbers of column digit",)
 
@@ -328,7 +328,7 @@ def test_label_names_that_occur_twice(tmp_path: Path, path: str) -> None:
     ).replace_schema_metadata({"huggingface": json.dumps({"info": {"features": columns}})})
     (tmp_path / "set").mkdir()
     write_table(table, tmp_path / "set" / "train.parquet")
-    train, *_, notes, _ = read_source(HuggingFace(path=str(tmp_path / path)))
+    train, *_, notes, _, _ = read_source(HuggingFace(path=str(tmp_path / path)))
     assert train.y.tolist() == [0, 1, 2, 1]
     assert notes == ("label names that occur more than once are told apart: crane (0), crane (2)",)
 
@@ -336,7 +336,7 @@ def test_label_names_that_occur_twice(tmp_path: Path, path: str) -> None:
 @pytest.mark.skipif(not SAMPLE.is_dir(), reason="no folder ../shared/data/imagenet-sample")
 def test_a_sample_of_imagenet(tmp_path: Path) -> None:
     """Two cranes and two maillots among a thousand classes, one photograph each."""
-    train, *_, notes, _ = read_source(HuggingFace(path=str(SAMPLE), size=8))
+    train, *_, notes, _, _ = read_source(HuggingFace(path=str(SAMPLE), size=8))
     assert sorted(train.y.tolist()) == list(range(1000))
     assert "crane (134), crane (517), maillot (638), maillot (639)" in notes[0]
 

@@ -36,7 +36,7 @@ def small(root: Path) -> ImageFolder:
 
 def test_classes_and_files_in_the_order_of_their_names(tmp_path: Path) -> None:
     """Bytes over 255, rows before columns, in several formats."""
-    train, test, classes, holders, _, class_names = read_source(small(tmp_path))
+    train, test, classes, holders, _, class_names, _ = read_source(small(tmp_path))
     assert class_names == ("a", "b")
     assert test is None and holders is None and classes == 2 and train.y.tolist() == [0, 1, 1]
     want = np.stack([GREY + 1, GREY + 2, GREY])[:, None].astype(np.float32) / np.float32(255)

@@ -77,12 +77,13 @@ def update(
     """Return one client's round of a convolutional net, everything on that can be."""
     flat = build_flat()
     received = flat.vector.clone()
+    augment = "none" if plan.is_encoder_frozen else "affine,flip"  # as a schedule plans it
     return train_one(
         flat if device == CPU else flat.copy_to(device),
         received,
         make_images(),
         plan=plan,
-        local=LocalSettings(steps=6, batch_size=12, augment="affine,flip", balance=True),
+        local=LocalSettings(steps=6, batch_size=12, augment=augment, balance=True),
         streams=lambda p: make_generator(3, p),
         terms=terms,
         control_variate=torch.zeros_like(received),
