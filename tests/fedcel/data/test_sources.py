@@ -88,7 +88,9 @@ def test_any_source_is_resized(monkeypatch: pytest.MonkeyPatch) -> None:
     """Training and test images; a constant image stays constant."""
     wide = Images(X.expand(4, 3, 5, 2), Y)
     settings = own(monkeypatch, lambda data: (wide, Images(X.expand(4, 1, 4, 4), Y)))
-    train, test, _, _, notes, *_ = read_source(settings.model_copy(update={"size": 4, "grey": True}))
+    train, test, _, _, notes, *_ = read_source(
+        settings.model_copy(update={"size": 4, "grey": True})
+    )
     assert notes == ("8 of 2 classes of 2x5 pixels, resized to 4x4", "8 colour taken as grey")
     assert test is not None and train.x.shape == test.x.shape == (4, 1, 4, 4)
     torch.testing.assert_close(train.x, test.x, rtol=0, atol=1e-6)
