@@ -209,6 +209,7 @@ def bind_terms(
             rule=options.gradient_rule,
             refresh_every=options.refresh_epochs,
             examples=options.examples_per_class,
+            positions=options.pool_cut(cut).positions,
             title=f"cel.kind {options.kind!r}",
             remedy=advise(options.kind, "cel.weight"),
         )

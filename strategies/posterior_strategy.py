@@ -444,13 +444,14 @@ class PosteriorStrategy(FedAvg):
 
 def _describe_request(request: RoundRequest, client: int) -> dict[str, float]:
     """Return the numbers that one client of a round is sent."""
+    order = request.plan.order
     numbers = {
-        record_names.ROUND: request.plan.number,
+        record_names.ROUND: order.number,
         record_names.WEIGHT: request.weights[client],
-        record_names.TOTAL: request.plan.total_examples,
-        record_names.THRESHOLD: request.plan.threshold,
+        record_names.TOTAL: order.total,
+        record_names.THRESHOLD: order.threshold,
         record_names.STATE_ROUND: request.state_rounds.get(client),
-        record_names.GAMMA: request.plan.gamma,
+        record_names.GAMMA: order.gamma,
     }
     return {name: number for name, number in numbers.items() if number is not None}
 

@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import Strategy
 from fedcel.errors import RoundError, SettingsError
 from fedcel.federation import Rejection, RoundReport, ServerState, record_names
 from fedcel.nets import to_arrays
-from fedcel.posterior import NO_PLAN
+from fedcel.posterior import NO_PLAN, RoundOrder
 from fedcel.run_parts import build_server_parts
 from fedcel.settings import Settings
 from strategies.flower_log import log
@@ -205,7 +205,7 @@ class StockStrategy(Strategy):
         silent = {client for _, client in self._sent} - replied
         rejected += [Rejection(client, "no reply") for client in sorted(silent)]
         schedule = build_server_parts(self.settings).schedule
-        plan = schedule.plan(number, sum(self.registry.examples.values()))
+        plan = schedule.plan(RoundOrder(number, sum(self.registry.examples.values())))
         self.report = RoundReport(
             trained, rejected, {}, plan, lost_states=lost_states, shared_keys=shared_keys
         )

@@ -11,6 +11,7 @@ from flwr.common import NDArrays, Scalar
 from fedcel.federation import ClientUpdate, RoundRequest, RoundTrainer, record_names
 from fedcel.named_tensors import State
 from fedcel.nets import to_arrays, to_vector
+from fedcel.posterior import RoundOrder
 from fedcel.run_parts import build_client_parts
 from fedcel.runs import (
     ClientMemory,
@@ -101,13 +102,14 @@ class PosteriorClient(NumPyClient):
         examples = len(self.parts.images(self.client).y)
         number = int(config[record_names.ROUND])
         start = self._load_state(number, config)
-        plan = self.parts.schedule.plan(
+        order = RoundOrder(
             number,
             int(config.get(record_names.TOTAL, examples)),  # stock strategies send no numbers
             threshold=_read_float(config, record_names.THRESHOLD),
             gamma=_read_float(config, record_names.GAMMA),
             proximal=_read_float(config, record_names.PROXIMAL) or 0.0,
         )
+        plan = self.parts.schedule.plan(order, examples)
         weights = {self.client: float(config.get(record_names.WEIGHT, 1.0))}
         request = RoundRequest(plan, to_vector(parameters), weights, gradient=self.gradient)
         trainer = RoundTrainer(self.parts, request, read_state=lambda client: start.state)

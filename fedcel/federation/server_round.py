@@ -25,7 +25,7 @@ from fedcel.federation.round_trainer import RoundRequest
 from fedcel.federation.server_state import ServerState
 from fedcel.losses import MetricRange
 from fedcel.losses.cel import GoalControl
-from fedcel.posterior import RoundPlan, RoundSchedule
+from fedcel.posterior import RoundOrder, RoundPlan, RoundSchedule
 
 HEAVIEST = "heaviest-update"
 """Metric: the largest weight of a round's mean over the root of the sum of all weights' squares."""
@@ -149,10 +149,9 @@ def begin_round(
     """
     number = state.round + 1
     weights = weigh_clients(examples, parts.select(number))
-    total = sum(examples.values())
-    plan = parts.schedule.plan(number, total, threshold=state.threshold, gamma=state.gamma)
+    order = RoundOrder(number, sum(examples.values()), state.threshold, state.gamma)
     state_rounds = {client: state.find_state_round(client) for client in weights}
-    return RoundRequest(plan, state.model, weights, state_rounds)
+    return RoundRequest(parts.schedule.plan(order), state.model, weights, state_rounds)
 
 
 def finish_round(

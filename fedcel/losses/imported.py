@@ -8,12 +8,7 @@ import torch
 
 from fedcel import plugins
 from fedcel.errors import PluginError
-from fedcel.losses.cel.conditional_entropy import (
-    RefreshedCEL,
-    SeenFeatures,
-    SpreadCEL,
-    linear_penalty,
-)
+from fedcel.losses.cel.conditional_entropy import RefreshedCEL, SpreadCEL, linear_penalty
 from fedcel.losses.contract import LOSS_CHECKS, LOSS_RESULTS, LossCase
 from fedcel.losses.defences.rival import Rival
 from fedcel.losses.defences.transform import Transform, append_transform
@@ -88,7 +83,7 @@ class ImportedCEL(SpreadCEL, RefreshedCEL, is_imported=True):
         # The penalty of the trial is nowhere flat.
         trial = self.model_copy(update=fixed), linear_penalty, *sizes
         names = _check_loss(part, trial, features=sizes[0], classes=sizes[1], least=0.0)
-        return SeenFeatures(_guard_loss(part, loss, names), bound._cut.positions)
+        return _guard_loss(part, loss, names)
 
 
 @final

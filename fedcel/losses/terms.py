@@ -117,6 +117,9 @@ class WeightedTerm(NamedTuple):
     """Images of each class that a refresh reads, at most, drawn anew each time; 0: all."""
     purpose: str = "refresh-{step}"
     """Purpose of the random streams of a refresh."""
+    positions: int = 0
+    """Positions of each channel in z: the term sees features in units of their noise, of each
+    channel the mean. 0: it sees them as they pass the cut."""
     title: str = "a loss"
     """Name in errors."""
     remedy: str = "lower the learning rate"
@@ -142,12 +145,19 @@ class WeightedTerm(NamedTuple):
         purpose = self.purpose.format(step=step)
         generators = [stream(purpose) for stream in streams]
 
-        def read_examples() -> Iterator[StackedFeatures]:  # the same at each call
+        def read() -> Iterator[StackedFeatures]:  # the same at each call
             draws = [stream(f"{purpose}/examples") for stream in streams]
-            return read_features(self.examples, draws)
+            for part in read_features(self.examples, draws):
+                yield part._replace(z=average_positions(part.z, self.positions))
 
-        read = read_examples if self.examples else read_features
         return self.term.refresh(state, read, generators)
+
+    def see(self, batch: Batch) -> Batch:
+        """Return the batch as the term sees it; see `positions`."""
+        if not self.positions:
+            return batch
+        whitened = whiten_features(batch.z, batch.noise_scale)
+        return batch._replace(z=average_positions(whitened, self.positions), noise_scale=None)
 
     def loss(
         self,
@@ -162,7 +172,7 @@ class WeightedTerm(NamedTuple):
         at the whitened features, where the rule needs it.
         """
         if self.rule.clip is None:
-            loss, metrics = self.term.loss(state, batch, measure)
+            loss, metrics = self.term.loss(state, self.see(batch), measure)
             return Term(self.weight * loss, metrics)
         whitened = whiten_features(batch.z, batch.noise_scale)
         z = whitened.detach().requires_grad_()
@@ -170,7 +180,7 @@ class WeightedTerm(NamedTuple):
             1.0 if batch.noise_scale is None else batch.noise_scale.detach()
         )
         probe = batch._replace(z=z, smashed=batch.smashed.detach() + shift, noise_scale=None)
-        loss, metrics = self.term.loss(state, probe, measure)
+        loss, metrics = self.term.loss(state, self.see(probe), measure)
         if loss.requires_grad:
             torch.autograd.backward(self.weight * loss, torch.ones_like(loss))
         if z.grad is None:  # no class carries a signal
@@ -179,6 +189,13 @@ class WeightedTerm(NamedTuple):
         # The value of the loss, the bounded gradient: straight-through.
         pull = (whitened * gradient).sum((-2, -1))
         return Term(self.weight * loss.detach() + (pull - pull.detach()), metrics)
+
+
+def average_positions(z: Float[Tensor, "*k B D"], positions: int) -> Float[Tensor, "*k B C"]:
+    """Average each channel over its positions, of features channel after channel; 0 or 1: not."""
+    if positions <= 1:
+        return z
+    return z.reshape(*z.shape[:-1], -1, positions).mean(-1)
 
 
 States = dict[str, State]
@@ -330,7 +347,7 @@ def refuse_undefined_terms(terms: Sequence[WeightedTerm], states: States, batch:
     for weighted in terms:
         z = batch.z.detach().requires_grad_()
         probe = batch._replace(z=z, smashed=z + noise)
-        loss = weighted.term.loss(states[weighted.name], probe, False).loss.sum()
+        loss = weighted.term.loss(states[weighted.name], weighted.see(probe), False).loss.sum()
         words = f"gave a loss that is not finite ({loss.item():g})"
         if loss.isfinite():
             if not loss.requires_grad:

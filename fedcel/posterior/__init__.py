@@ -40,6 +40,7 @@ from fedcel.posterior.schedule import FixedPrior as FixedPrior
 from fedcel.posterior.schedule import LocalSettings as LocalSettings
 from fedcel.posterior.schedule import NoPrior as NoPrior
 from fedcel.posterior.schedule import Prior as Prior
+from fedcel.posterior.schedule import RoundOrder as RoundOrder
 from fedcel.posterior.schedule import RoundPlan as RoundPlan
 from fedcel.posterior.schedule import RoundSchedule as RoundSchedule
 from fedcel.posterior.schedule import StepSize as StepSize

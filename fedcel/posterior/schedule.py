@@ -285,6 +285,26 @@ class ChainSettings(Options):
         return interval is not None and (not sampled or number - sampled[-1] >= interval)
 
 
+class RoundOrder(NamedTuple):
+    """Numbers that a round takes from its server; the run's settings give all others.
+
+    Attributes:
+        number: The round, from 1.
+        total: N, the training images of all clients.
+        threshold: Takes the place of `cel.threshold`; None: the settings' own.
+        gamma: Upper limit of the conditional entropy loss's gamma, besides the ramp; None: there
+            is none.
+        proximal: Pull towards the received model besides the prior's, as of FedProx (Li et al.,
+            MLSys 2020, eq. 2).
+    """
+
+    number: int
+    total: int
+    threshold: float | None = None
+    gamma: float | None = None
+    proximal: float = 0.0
+
+
 class RoundPlan(NamedTuple):
     """All that is decided about a round, for clients that take as many steps.
 
@@ -300,12 +320,9 @@ class RoundPlan(NamedTuple):
         clip: Largest norm of a step's gradient.
         control: Control variate of this round.
         clock: The round's place in the run.
-        total_examples: N, the training images of all clients.
         local: Steps, batches, augmentation and sampler, as they are in this round.
         terms: Losses that act, with their weights.
-        threshold: Takes the place of `cel.threshold`, where the server moves it.
-        gamma: Upper limit of the conditional entropy loss's gamma, where the server moves it.
-        proximal: The part of `pull` that is not the prior's, as of FedProx.
+        order: The server's numbers.
     """
 
     rate: float
@@ -317,17 +334,14 @@ class RoundPlan(NamedTuple):
     clip: float | None = None
     control: str = "none"
     clock: Clock = Clock(1, 1, 1)
-    total_examples: int = 1
     local: LocalSettings = LocalSettings()
     terms: tuple[WeightedTerm, ...] = ()
-    threshold: float | None = None
-    gamma: float | None = None
-    proximal: float = 0.0
+    order: RoundOrder = RoundOrder(1, 1)
 
     @property
     def number(self) -> int:
         """The round, from 1."""
-        return self.clock.number
+        return self.order.number
 
     @property
     def steps(self) -> int:
@@ -422,34 +436,21 @@ class RoundSchedule(NamedTuple):
         """Whether the model after a round may be a posterior sample; without noise none is."""
         return self.temperature > 0 and self.clock(number).is_sampling
 
-    def plan(
-        self,
-        number: int,
-        total: int,
-        *,
-        images: int | None = None,
-        threshold: float | None = None,
-        gamma: float | None = None,
-        proximal: float = 0.0,
-    ) -> RoundPlan:
-        """Decide all of round `number`.
+    def plan(self, order: RoundOrder, images: int = 0) -> RoundPlan:
+        """Decide all of a round.
 
         Once the encoder is frozen no added loss acts, nothing is augmented, and batches are not
         balanced: they would change the sampled posterior.
 
         Args:
-            number: The round, from 1.
-            total: N, the training images of all clients.
+            order: The server's numbers.
             images: N_k of the client that the plan is for, whose steps follow from it where they
-                are given in epochs; None: one batch.
-            threshold: Takes the place of `cel.threshold`.
-            gamma: Upper limit of the conditional entropy loss's gamma, besides the ramp.
-            proximal: Pull towards the received model besides the prior's, as of FedProx (Li et al.,
-                MLSys 2020, eq. 2).
+                are given in epochs; 0: one batch.
 
         Raises:
             SettingsError: Step size and priors together would make every step overshoot.
         """
+        number, total, threshold, gamma, proximal = order
         clock, is_encoder_frozen = self.clock(number), self.freezes_encoder(number)
         steps = self.local.count_steps(images or self.local.batch_size)
         changes: dict[str, object] = {"steps": steps, "epochs": 0.0}
@@ -480,23 +481,12 @@ class RoundSchedule(NamedTuple):
             clip=None if self.local.clip == "none" else self.local.clip,
             control=self.local.control if clock.is_sampling else "none",
             clock=clock,
-            total_examples=total,
             local=self.local.model_copy(update=changes),
             terms=tuple(term for term in terms if term.weight > 0),
-            threshold=threshold,
-            gamma=gamma,
-            proximal=proximal,
+            order=order,
         )
 
     def plan_client(self, plan: RoundPlan, images: int) -> RoundPlan:
         """Decide the round of a client with so many images, whose steps may be its own."""
-        if self.local.count_steps(images or self.local.batch_size) == plan.steps:
-            return plan
-        return self.plan(
-            plan.number,
-            plan.total_examples,
-            images=images,
-            threshold=plan.threshold,
-            gamma=plan.gamma,
-            proximal=plan.proximal,
-        )
+        steps = self.local.count_steps(images or self.local.batch_size)
+        return plan if steps == plan.steps else self.plan(plan.order, images)

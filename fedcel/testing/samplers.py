@@ -20,6 +20,7 @@ from fedcel.nets import Cut, FlatNet, Mlp, SplitNet, build_net
 from fedcel.plugins import hold_contract, require
 from fedcel.posterior import (
     SAMPLER_CHECKS,
+    RoundOrder,
     RoundPlan,
     SamplerCase,
     make_client_sampler,
@@ -120,7 +121,7 @@ def run_chains(
     state = init_server_state(torch.full_like(flat.vector, start))
     weights = weigh_clients(dict(enumerate(COUNTS)), list(range(len(COUNTS))))
     for number in range(1, ROUNDS + 1):
-        plan, deltas = server.schedule.plan(number, total), []
+        plan, deltas = server.schedule.plan(RoundOrder(number, total)), []
         for k, weight in weights.items():
             streams = partial(make_generator, seed, round_number=number, client=k)
             client = ClientRound(images[k], streams, plan.noise(weight))

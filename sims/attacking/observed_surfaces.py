@@ -14,7 +14,7 @@ from fedcel.data import Images
 from fedcel.errors import SettingsError
 from fedcel.leakage import LOG_PROB, Law, Observation, SmashedData
 from fedcel.nets import FlatNet, SplitNet, apply_noise, copy_module
-from fedcel.posterior import Prediction, build_device_net, noise_variance, predict
+from fedcel.posterior import Prediction, RoundOrder, build_device_net, noise_variance, predict
 from fedcel.privacy import KnownLaw, Laplace, Mechanism
 from fedcel.run_parts import build_schedule, init_net
 from fedcel.runs import Run, posterior_samples
@@ -200,7 +200,7 @@ def client_uploads(run: Run, attack_settings: AttackSettings) -> Uploads:
     is_first = attack_settings.received in ("first", "heated")
     number = 1 if is_first else max(1, burn_in_rounds(s))
     local = s.local.model_copy(update={"steps": attack_settings.local_steps, "epochs": 0.0})
-    plan = build_schedule(s)._replace(local=local).plan(number, total)
+    plan = build_schedule(s)._replace(local=local).plan(RoundOrder(number, total))
     noise = 0.0
     if attack_settings.received == "heated":
         variance = noise_variance(plan.rate, s.temperature, total)

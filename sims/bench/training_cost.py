@@ -9,6 +9,7 @@ from fedcel.losses.cel import NoCEL
 from fedcel.losses.defences import NoDefence
 from fedcel.named_tensors import State
 from fedcel.nets import CPU, fastest_device
+from fedcel.posterior import RoundOrder
 from fedcel.run_parts import build_client_parts
 from fedcel.settings import Settings
 from sims.bench.scenario import is_defended
@@ -46,7 +47,7 @@ def time_round(settings: Settings, state: State | None) -> tuple[float, State | 
     total = sum(len(part.y) for part in parts)
     run_parts = build_client_parts(settings)
     flat = run_parts.workspace()
-    plan = run_parts.schedule.plan(number, total)
+    plan = run_parts.schedule.plan(RoundOrder(number, total))
     request = RoundRequest(plan, flat.vector.clone(), {0: len(parts[0].y) / total})
     read_clock = time.process_time if fastest_device(flat.net) == CPU else time.perf_counter
     begin = read_clock()

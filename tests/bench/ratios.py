@@ -22,6 +22,7 @@ from fedcel.federation import (
     init_server_state,
 )
 from fedcel.federation.step_inputs import draw_batches
+from fedcel.posterior import RoundOrder
 from fedcel.run_parts import (
     build_client_parts,
     build_schedule,
@@ -115,7 +116,7 @@ def bare(settings: Settings, number: int = 1) -> Callable[[], None]:
             order = draw_batches(y, settings.local, make_generator(0, "batch", number, client))
             stream = make_generator(0, "cut", number, client)
             kicks = make_generator(0, "langevin", number, client)
-            plan = build_schedule(settings).plan(number, total)
+            plan = build_schedule(settings).plan(RoundOrder(number, total))
             deviation = plan.noise(len(y) / total)
             for batch in order:
                 z = net.encoder(x[batch])
@@ -140,7 +141,9 @@ def client(settings: Settings) -> Callable[[], None]:
     flat = build_workspace_net(settings)
     parts, request = (
         build_client_parts(settings),
-        RoundRequest(build_schedule(settings).plan(70, 997), flat.vector.clone(), {0: 0.1}),
+        RoundRequest(
+            build_schedule(settings).plan(RoundOrder(70, 997)), flat.vector.clone(), {0: 0.1}
+        ),
     )
     (first,) = RoundTrainer(parts, request).train()
 

@@ -15,7 +15,7 @@ from fedcel.federation import (
 from fedcel.losses import Streams
 from fedcel.losses.cel import State
 from fedcel.nets import FlatNet
-from fedcel.posterior import RoundPlan
+from fedcel.posterior import RoundOrder, RoundPlan
 from fedcel.run_parts import build_client_parts, init_net
 from fedcel.settings import Settings
 
@@ -52,7 +52,7 @@ def update_one(
     if model is None:
         splits = load_splits(settings.data, settings.clients, settings.seed)
         model = init_net(settings, splits).vector
-    request = RoundRequest(parts.schedule.plan(number, total), model, {client: weight})
+    request = RoundRequest(parts.schedule.plan(RoundOrder(number, total)), model, {client: weight})
     trainer = RoundTrainer(parts, request, read_state=lambda client: state)
     (update,) = trainer.train()
     return update

@@ -1,7 +1,7 @@
 """Conditional entropy losses: the options that they share, and the penalties of a spread."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Annotated, ClassVar, Literal, TypeVar
 
 import torch
@@ -11,17 +11,8 @@ from torch import Tensor
 
 from fedcel.errors import SettingsError
 from fedcel.losses.cel.class_spread import ClassShare
-from fedcel.losses.protocol import (
-    Batch,
-    CutShape,
-    FeatureReader,
-    MetricRanges,
-    StackedFeatures,
-    State,
-    Term,
-)
+from fedcel.losses.protocol import CutShape, MetricRanges
 from fedcel.losses.terms import GradientRule, LossTerm
-from fedcel.nets import whiten_features
 from fedcel.settings_table import Kind, Off, Positive
 
 Pool = Literal["flatten", "mean"]
@@ -91,8 +82,8 @@ AnyCEL = TypeVar("AnyCEL", bound="CEL")
 class CEL(Kind, LossTerm, table="cel"):
     """Conditional entropy loss: its options, and what it computes with them.
 
-    `bind` returns the loss of what passes the cut of one net. The loss itself sees features in
-    units of their noise, of each channel the mean where it pools.
+    `bind` returns the loss at the cut of one net. It sees features in units of their noise, of
+    each channel the mean where it pools: `WeightedTerm.positions`.
     """
 
     kind: str = Field("none", description="Conditional entropy loss; none: no loss.")
@@ -200,15 +191,14 @@ class CEL(Kind, LossTerm, table="cel"):
         """Raise SettingsError where an option is measured against the noise and sigma is 0."""
 
     def bind(self, cut: CutShape) -> LossTerm | None:
-        """Return the loss of batches at one cut; None for `none`.
+        """Return the loss at one cut, of features as it sees them; None for `none`.
 
         Raises:
             SettingsError: The loss needs a sigma above 0, or positions that the features do not
                 have.
             PluginError: A user's object makes no such loss, or one that breaks its contract.
         """
-        bound = self.fix_cut(cut)
-        return SeenFeatures(bound, bound._cut.positions)
+        return self.fix_cut(cut)
 
     def fix_cut(self: AnyCEL, cut: CutShape) -> AnyCEL:
         """Return the loss of the features at one cut, as it sees them; see `bind` for errors."""
@@ -239,58 +229,6 @@ class CEL(Kind, LossTerm, table="cel"):
     def _name_penalty(self) -> str:
         """Return how messages name the penalty, nothing for a loss without one."""
         return ""
-
-
-class SeenFeatures(LossTerm):
-    """A conditional entropy loss of batches as they pass the cut.
-
-    Args:
-        term: The loss of features in units of their noise.
-        positions: Positions of each channel in z, over which it sees the mean; 1: it sees all of z.
-    """
-
-    def __init__(self, term: LossTerm, positions: int) -> None:
-        self.term, self.positions = term, positions
-
-    @property
-    def takes_stacks(self) -> bool:
-        """Whether several clients are computed at once."""
-        return self.term.takes_stacks
-
-    @property
-    def metric_names(self) -> frozenset[str]:
-        """Names of the metrics of a user's own loss."""
-        return self.term.metric_names
-
-    def refresh(
-        self,
-        state: State | None,
-        read_features: FeatureReader,
-        generators: Sequence[torch.Generator],
-    ) -> State:
-        """Compute the statistics of the features that it sees; see `LossTerm.refresh`."""
-
-        def read() -> Iterator[StackedFeatures]:
-            for part in read_features():
-                yield part._replace(z=self._pool(part.z))
-
-        return self.term.refresh(state, read, generators)
-
-    def loss(self, state: State, batch: Batch, measure: bool) -> Term:
-        """Compute the loss of the features that it sees; see `LossTerm.loss`."""
-        whitened = whiten_features(batch.z, batch.noise_scale)
-        pooled = batch._replace(z=self._pool(whitened), noise_scale=None)
-        return self.term.loss(state, pooled, measure)
-
-    def update(self, state: State) -> State:
-        """Move what the loss learns itself; see `LossTerm.update`."""
-        return self.term.update(state)
-
-    def _pool(self, z: Float[Tensor, "*k B D"]) -> Float[Tensor, "*k B C"]:
-        """Return the mean of each channel over its positions, of features channel after channel."""
-        if self.positions == 1:
-            return z
-        return z.reshape(*z.shape[:-1], -1, self.positions).mean(-1)
 
 
 class NoCEL(CEL):

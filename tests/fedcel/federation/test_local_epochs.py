@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedcel.errors import SettingsError
-from fedcel.posterior import LocalSettings
+from fedcel.posterior import LocalSettings, RoundOrder
 from fedcel.run_parts import (
     build_server_parts,
     select_client_images,
@@ -81,7 +81,7 @@ def test_each_client_has_the_plan_of_its_steps() -> None:
     """The prior takes back the same share of each round, and the noise makes up for it."""
     schedule = build_server_parts(parse_settings({"local.epochs": 2, "prior.pull": 0.2})).schedule
     for images, steps in ((32, 2), (320, 20)):
-        plan = schedule.plan(110, 1000, images=images)
+        plan = schedule.plan(RoundOrder(110, 1000), images)
         kept = 1 - plan.rate * plan.pull
         assert plan.steps == steps and kept**steps == pytest.approx(0.8)
         ratio = (1 + kept**steps) / (1 + kept)

@@ -24,7 +24,7 @@ from fedcel.posterior.schedule import RoundPlan
 from fedcel.seeding import make_generator
 from fedcel.settings import LocalSettings
 from tests.fedcel.losses.cel.gates import Attention
-from tests.fedcel.losses.single import bind_rival, cel_term, defence_term, single
+from tests.fedcel.losses.single import bind_rival, single, to_term
 from tests.fedcel.test_torch_state import STATES
 from tests.fedcel.train_one import train_one
 
@@ -49,12 +49,12 @@ def data(examples: int = 12) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def defend(defence: ClientLoss, weight: float) -> WeightedTerm:
-    return WeightedTerm("defence", defence_term(defence), weight, purpose="defence")
+    return WeightedTerm("defence", to_term(defence), weight, purpose="defence")
 
 
 def weigh_cel(loss: ClientLoss, rule: GradientRule) -> WeightedTerm:
     """Return a conditional entropy loss's term, of weight 0.7."""
-    return WeightedTerm("cel", cel_term(loss), 0.7, rule)
+    return WeightedTerm("cel", to_term(loss), 0.7, rule, positions=1)
 
 
 def play(

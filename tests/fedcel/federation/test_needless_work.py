@@ -9,6 +9,7 @@ import torch
 
 from fedcel.federation import RoundRequest, RoundTrainer, round_trainer
 from fedcel.losses.cel import Cluster, Gated, Hybrid, MutualInformation, Plain
+from fedcel.posterior import RoundOrder
 from fedcel.run_parts import build_client_parts, build_workspace_net
 from fedcel.settings import Settings, parse_settings
 
@@ -35,7 +36,7 @@ def train_clients(settings: Settings, number: int, at_once: int) -> None:
     model = build_workspace_net(settings).vector.clone()
     weights = dict.fromkeys(range(settings.clients), 0.25)
     parts = build_client_parts(settings)
-    request = RoundRequest(parts.schedule.plan(number, 1000), model, weights)
+    request = RoundRequest(parts.schedule.plan(RoundOrder(number, 1000)), model, weights)
     list(RoundTrainer(parts, request, at_once=at_once, report_obstacle=pytest.fail).train())
 
 

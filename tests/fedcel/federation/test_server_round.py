@@ -17,7 +17,7 @@ from fedcel.federation import (
     measure_kept_share,
     play_round,
 )
-from fedcel.posterior import NO_PLAN
+from fedcel.posterior import NO_PLAN, RoundOrder
 from fedcel.run_parts import build_server_parts
 from fedcel.settings import Settings, parse_settings
 
@@ -64,7 +64,9 @@ def test_a_round_adds_the_weighted_deltas() -> None:
 def test_drift_of_clients_that_agree_does_not_cancel(gap: float) -> None:
     """Updates of length 200 that differ by 2 gap in each of 40 000 values, or not at all."""
     request = RoundRequest(
-        build_server_parts(settings()).schedule.plan(1, 100), torch.zeros(40_000), {0: 0.5, 1: 0.5}
+        build_server_parts(settings()).schedule.plan(RoundOrder(1, 100)),
+        torch.zeros(40_000),
+        {0: 0.5, 1: 0.5},
     )
     deltas = (torch.full((40_000,), 1.0 + sign * gap) for sign in (-1, 1))
     updates = (ClientUpdate(delta, delta, {}, {}) for delta in deltas)

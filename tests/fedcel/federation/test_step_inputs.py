@@ -10,7 +10,7 @@ from fedcel.federation.step_inputs import FeatureReading, draw_examples
 from fedcel.losses import GradientRule, WeightedTerm
 from fedcel.losses.cel import Cluster
 from tests.fedcel.federation.test_local_steps import data, flat_net, play
-from tests.fedcel.losses.single import cel_term, single
+from tests.fedcel.losses.single import single, to_term
 
 
 @given(st.lists(st.integers(0, 3), max_size=40), st.integers(1, 9), st.integers(0, 99))
@@ -44,7 +44,7 @@ def test_statistics_of_some_examples() -> None:
     """More than there are: the same bits as of all. Fewer: clusters of so many."""
 
     def train(examples: int) -> ClientUpdate:
-        cluster = cel_term(single(Cluster(clusters=2), 3, 6, 0.1))
+        cluster = to_term(single(Cluster(clusters=2), 3, 6, 0.1))
         term = WeightedTerm("cel", cluster, 0.7, GradientRule(), 1, examples)
         return play(terms=[term], images=Images(*data(30)))
 

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from fedcel.losses import Batch, ClientLoss, ClientLossTerm, LossTerm
 from fedcel.losses.cel import CEL, CutShape, FeatureBatches, StackedFeatures, State, Term
-from fedcel.losses.cel.conditional_entropy import SeenFeatures
 from fedcel.losses.defences import Rival
 from fedcel.named_tensors import select_row, stack_states
 
@@ -80,8 +79,8 @@ class SingleRival(TermLoss):
 def single(options: CEL, classes: int = 3, features: int = 4, sigma: float = 0.0) -> Any:
     """Return the loss of the batches of one client."""
     loss = options.bind(CutShape(classes, features, sigma))
-    assert isinstance(loss, SeenFeatures) and loss.positions == 1
-    return Single(loss.term)
+    assert loss is not None
+    return Single(loss)
 
 
 def options(**values: object) -> CEL:
@@ -102,12 +101,8 @@ def bind_rival(
     return SingleRival(term)
 
 
-def cel_term(loss: Any) -> LossTerm:
-    return SeenFeatures(defence_term(loss), 1)
-
-
-def defence_term(defence: Any) -> LossTerm:
-    return defence.term if isinstance(defence, TermLoss) else ClientLossTerm(defence)
+def to_term(loss: Any) -> LossTerm:
+    return loss.term if isinstance(loss, TermLoss) else ClientLossTerm(loss)
 
 
 def split_features(z: Tensor, y: Tensor, size: int = 1024) -> FeatureBatches:

@@ -52,7 +52,8 @@ def test_a_conditional_entropy_holds_its_contract(
         monkeypatch.setattr("fedcel.losses.cel.cluster.RESERVOIR_SIZE", 3)
 
     def build() -> TermLoss:
-        loss = CASES[name].bind(CutShape(3, 4, 1.0, positions=2 if name == "pooled" else 1))
+        positions = 2 if name == "pooled" else 1
+        loss = CASES[name].bind(CutShape(3, 4 * positions, 1.0, positions))
         assert loss is not None
         return TermLoss(loss)
 

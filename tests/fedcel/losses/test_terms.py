@@ -29,7 +29,7 @@ from fedcel.losses.terms import JOINT
 from fedcel.nets import Cut, FlatNet, SplitNet
 from fedcel.posterior import LangevinContext, RoundPlan, StepNoise, build_sampler
 from fedcel.settings import LocalSettings
-from tests.fedcel.losses.single import bind_rival, cel_term, defence_term, single
+from tests.fedcel.losses.single import bind_rival, single, to_term
 
 PLAIN = single(Plain(penalty="linear"), 3)
 GATED = single(Gated(penalty="linear"))
@@ -69,7 +69,7 @@ def make_reader(clients: int = 1) -> FeatureReader:
     """Return what reads the features of clients, in two pieces."""
     z, y = batch(2, 24, clients).z.detach(), torch.arange(24) % 3
 
-    def read() -> Iterator[StackedFeatures]:
+    def read(*_: object) -> Iterator[StackedFeatures]:
         for part, labels in zip(torch.split(z, 16, 1), torch.split(y, 16), strict=True):
             size = len(labels)
             client = torch.arange(clients).repeat_interleave(size)
@@ -79,11 +79,11 @@ def make_reader(clients: int = 1) -> FeatureReader:
 
 
 def of_cel(loss: ClientLoss, weight: float = 1.0, rule: GradientRule = JOINT) -> WeightedTerm:
-    return WeightedTerm("cel", cel_term(loss), weight, rule)
+    return WeightedTerm("cel", to_term(loss), weight, rule, positions=1)
 
 
 def of_defence(loss: Any, weight: float = 1.0, rule: GradientRule = JOINT) -> WeightedTerm:
-    return WeightedTerm("defence", defence_term(loss), weight, rule, purpose="defence")
+    return WeightedTerm("defence", to_term(loss), weight, rule, purpose="defence")
 
 
 BOTH = [of_cel(GATED, 0.5), of_defence(ADVERSARY, 2.0)]
@@ -435,7 +435,7 @@ def test_several_clients_are_each_of_them(clip: float | None) -> None:
     kept = part_states(terms, after, [None] * 3)
     for k in range(3):
 
-        def read_own(k: int = k) -> Iterator[StackedFeatures]:
+        def read_own(*_: object, k: int = k) -> Iterator[StackedFeatures]:
             for z, y, client in reader():
                 mine = client == k
                 yield StackedFeatures(z[mine], y[mine], torch.zeros_like(client[mine]))

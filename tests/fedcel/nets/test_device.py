@@ -19,7 +19,7 @@ from fedcel.seeding import make_generator
 from fedcel.settings import LocalSettings, parse_settings
 from fedcel.torch_state import use_full_precision
 from tests.fedcel.elsewhere import ELSEWHERE, Elsewhere, pretended
-from tests.fedcel.losses.single import bind_rival, cel_term, defence_term, single
+from tests.fedcel.losses.single import bind_rival, single, to_term
 from tests.fedcel.train_one import train_one
 
 SHAPE, CLASSES, FEATURES = (1, 8, 8), 3, 6
@@ -59,7 +59,8 @@ def test_the_stand_in_refuses_what_a_gpu_refuses() -> None:
 
 def weighted_cel(name: str, clip: float | None = 1.0) -> WeightedTerm:
     """Return a loss as a term of weight 1."""
-    return WeightedTerm("cel", cel_term(build(name)), 1.0, GradientRule(clip), refresh_every=1)
+    rule = GradientRule(clip)
+    return WeightedTerm("cel", to_term(build(name)), 1.0, rule, refresh_every=1, positions=1)
 
 
 def build_flat() -> FlatNet:
@@ -105,7 +106,7 @@ def same(here: ClientUpdate, there: ClientUpdate) -> None:
 @pytest.mark.parametrize("defence", [NoPeek(), Adversarial()], ids=["nopeek", "adversarial"])
 def test_defences_elsewhere(defence: NoPeek | Adversarial) -> None:
     bound = bind_rival(defence, features=FEATURES, image=SHAPE)
-    term = WeightedTerm("defence", defence_term(bound), 1.0)
+    term = WeightedTerm("defence", to_term(bound), 1.0)
     here = update(term)
     with Elsewhere():
         same(here, update(term, device=ELSEWHERE))

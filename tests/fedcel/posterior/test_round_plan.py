@@ -3,7 +3,7 @@
 import pytest
 
 from fedcel.errors import SettingsError
-from fedcel.posterior.schedule import RoundPlan, noise_variance, temperature_ratio
+from fedcel.posterior.schedule import RoundOrder, RoundPlan, noise_variance, temperature_ratio
 from fedcel.run_parts import build_schedule
 from fedcel.settings import (
     ConsistentPrior,
@@ -48,7 +48,10 @@ def test_rate_falls_by_a_cosine_until_burn_in_ends() -> None:
 
 def test_heat_and_freeze_begin_with_sampling() -> None:
     """Burn-in is annealed without noise by default; then T = 1 on a frozen encoder."""
-    before, after = build_schedule(S).plan(80, 1000), build_schedule(S).plan(81, 1000)
+    before, after = (
+        build_schedule(S).plan(RoundOrder(80, 1000)),
+        build_schedule(S).plan(RoundOrder(81, 1000)),
+    )
     assert (before.noise_variance, before.is_encoder_frozen, before.temperature) == (0, False, 0)
     assert after.noise_variance > 0
     assert after.is_encoder_frozen
@@ -90,9 +93,11 @@ def test_a_burn_in_too_short_to_fall_in_samples_at_the_last_rate(
 def test_steps_that_would_overshoot_are_refused() -> None:
     """The prior at 0 and the pull of FedProx count, too."""
     with pytest.raises(SettingsError, match="would overshoot"):
-        build_schedule(parse_settings({"prior.scale": 0.01})).plan(1, 1000)
+        build_schedule(parse_settings({"prior.scale": 0.01})).plan(RoundOrder(1, 1000))
     with pytest.raises(SettingsError, match="would overshoot"):
-        build_schedule(parse_settings({"prior.mode": "none"})).plan(1, 1000, proximal=2.0)
+        build_schedule(parse_settings({"prior.mode": "none"})).plan(
+            RoundOrder(1, 1000, proximal=2.0)
+        )
 
 
 def test_consistent_prior_goes_back_the_stated_share_of_a_round() -> None:

@@ -8,6 +8,7 @@ import torch
 
 from fedcel.errors import DivergedError, RunError
 from fedcel.federation import Rejection, RoundReport, init_server_state
+from fedcel.posterior import RoundOrder
 from fedcel.run_parts import build_schedule
 from fedcel.runs.round_log import EVENTS, Event, RoundLog, describe_round
 from fedcel.settings import parse_settings
@@ -17,7 +18,7 @@ def event(score: float, **metrics: float) -> Event:
     """Return the line about round 3, of two clients and one that was left out."""
     state = init_server_state(torch.zeros(2))._replace(round=3)
     unused = [Rejection(1, "'loss' is nan")]
-    plan = build_schedule(parse_settings({})).plan(3, 100)
+    plan = build_schedule(parse_settings({})).plan(RoundOrder(3, 100))
     report = RoundReport([0, 1], [Rejection(2, "it is late")], metrics, plan, unused)
     return describe_round(
         state,

@@ -21,6 +21,7 @@ from fedcel.leakage import FIRST_LAYER, ObservationFirstLayer, ObservationUpdate
 from fedcel.nets.build_net import build_net
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_net import FlatNet
+from fedcel.posterior import RoundOrder
 from fedcel.run_parts import build_schedule
 from fedcel.settings import (
     AttackSettings,
@@ -48,7 +49,9 @@ def uploads(batch: int = 1, sigma: float = 0.0, noise: float = 0.0, name: str = 
     with torch.no_grad():
         expected = net.answer(net.encode(known.x)).softmax(1).mean(0)
     book = Images(torch.cat([known.x, targets.x]), torch.cat([known.y, targets.y]))
-    asked = build_schedule(parse_settings({})).plan(1, 1000)._replace(rate=0.5, decay=0.01)
+    asked = (
+        build_schedule(parse_settings({})).plan(RoundOrder(1, 1000))._replace(rate=0.5, decay=0.01)
+    )
     given = (flat, received, asked, UpdateSettings(), book, expected, batch)
     return Uploads(*given, noise=noise)
 

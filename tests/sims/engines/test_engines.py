@@ -23,6 +23,7 @@ from fedcel.federation import (
 )
 from fedcel.federation.local_steps import compute_full_gradient
 from fedcel.files import read_json
+from fedcel.posterior import RoundOrder
 from fedcel.run_parts import (
     build_client_nets,
     build_client_parts,
@@ -92,7 +93,7 @@ def test_noisy_updates_always_leave_a_state(tmp_path: Path) -> None:
     for change, expected in ((noisy, [1, 1]), ({"clients": 2}, [0, 0])):
         s = parse_settings({**change, "cel.kind": "none", "local.steps": 1})
         parts = build_client_parts(s)
-        plan = parts.schedule.plan(1, 997)
+        plan = parts.schedule.plan(RoundOrder(1, 997))
         request = RoundRequest(plan, parts.workspace().vector.clone(), {0: 0.5, 1: 0.5})
         updates = LocalTrainer(parts, tmp_path / str(expected)).train(request)
         assert [update.state_round for update in updates] == expected

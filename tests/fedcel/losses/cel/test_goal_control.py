@@ -12,6 +12,7 @@ from fedcel.federation import follow_goal
 from fedcel.losses.cel import CEL, CutShape, GoalControl, init_control, move_control
 from fedcel.losses.cel.conditional_entropy import THRESHOLD_SHARE
 from fedcel.losses.cel.goal_control import FIRST_SHARE, MAX_LOG_STEP, MAX_RATIO, NEW_ERROR_WEIGHT
+from fedcel.posterior import RoundOrder
 from fedcel.run_parts import (
     build_schedule,
     build_server_parts,
@@ -167,7 +168,7 @@ def test_it_acts_from_warm_up_and_stays_in_the_chain() -> None:
     moved = []
     for number in range(1, ROUNDS + 1):
         state = start._replace(round=number)
-        plan = parts.schedule.plan(number, 1000, gamma=state.gamma)
+        plan = parts.schedule.plan(RoundOrder(number, 1000, gamma=state.gamma))
         after = follow_goal(parts, state, {"accuracy": 1.0}, plan)
         if after.gamma != state.gamma:
             moved.append(number)
@@ -178,13 +179,13 @@ def test_gamma_is_never_ahead_of_the_ramp() -> None:
     """Nor does the loss act in warm-up; where all is allowed it is nearly the ramp."""
     settings = parse_settings(RAW)
     schedule = build_schedule(settings)
-    plans = [schedule.plan(n, 1000, gamma=0.25) for n in (5, 6, 20)]
+    plans = [schedule.plan(RoundOrder(n, 1000, gamma=0.25)) for n in (5, 6, 20)]
     weights = [plan.weights.get("cel", 0.0) for plan in plans]
     assert weights == pytest.approx([0, 2 / 25, 0.5])
     ramped = parse_settings(RAW | {"cel.schedule": "ramp", "cel.target": "none"})
     control = weight(FIRST_SHARE)
     for number in range(1, ROUNDS + 1):
-        plan = schedule.plan(number, 1000, gamma=control.value)
+        plan = schedule.plan(RoundOrder(number, 1000, gamma=control.value))
         gamma = ramped.cel.find_gamma(number, ROUNDS, 1.0)
         if not plan.is_encoder_frozen:
             assert plan.weights.get("cel", 0.0) == pytest.approx(2 * gamma, abs=0.2)

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from fedcel.errors import NetError, SettingsError
-from fedcel.losses.cel import CEL, THRESHOLD_SHARE, ClusterCEL, CutShape, Plain
+from fedcel.losses import Batch, LossTerm, WeightedTerm
+from fedcel.losses.cel import CEL, THRESHOLD_SHARE, ClusterCEL, CutShape, Plain, State, Term
 from fedcel.nets import Cnn, Vgg11, build_net
 from fedcel.run_parts import build_terms, build_workspace_net, init_run_state
 from fedcel.settings import parse_settings
@@ -19,9 +20,24 @@ RAW = {"net.name": f"{HERE}:make_net", "net.features": 12, "cel.kind": "plain", 
 
 def pool(options: CEL, features: int, positions: int) -> Single:
     """Return the loss of one client, of channels' means."""
-    term = options.bind(CutShape(3, features, 0.3, positions))
+    cut = CutShape(3, features, 0.3, positions)
+    term = options.bind(cut)
     assert term is not None
-    return Single(term)
+    return Single(Seen(term, options.pool_cut(cut).positions))
+
+
+class Seen(LossTerm):
+    """A term of features as a client's steps show them to it."""
+
+    def __init__(self, term: LossTerm, positions: int) -> None:
+        self.weighted = WeightedTerm("cel", term, 1.0, positions=positions)
+
+    def refresh(self, state: State | None, read_features: Any, generators: Any) -> State:
+        streams = [lambda purpose, own=own: own for own in generators]
+        return self.weighted.refresh(state, lambda *_: read_features(), streams)
+
+    def loss(self, state: State, batch: Batch, measure: bool) -> Term:
+        return self.weighted.loss(state, batch, measure)
 
 
 class Convolution(nn.Sequential):
@@ -87,7 +103,8 @@ def test_a_clients_loss_and_its_threshold_see_the_channels() -> None:
     assert flat.net.positions == 4
     (weighted,) = build_terms(settings)
     z, y = maps()
-    state = Single(weighted.term).refresh(None, split_features(z.flatten(1), y), torch.Generator())
+    seen = Seen(weighted.term, weighted.positions)
+    state = Single(seen).refresh(None, split_features(z.flatten(1), y), torch.Generator())
     assert state["centres"].shape == (10, 1, 3)
     control = init_run_state(settings, flat).threshold
     assert control is not None

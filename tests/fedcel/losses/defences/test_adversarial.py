@@ -20,7 +20,7 @@ from fedcel.nets.flat_net import FlatNet
 from fedcel.posterior.schedule import RoundPlan
 from fedcel.seeding import make_generator
 from fedcel.settings import LocalSettings
-from tests.fedcel.losses.single import bind_rival, defence_term
+from tests.fedcel.losses.single import bind_rival, to_term
 from tests.fedcel.train_one import train_one
 
 SHAPE = (1, 4, 4)
@@ -161,7 +161,7 @@ def trained(weight: float) -> FlatNet:
     flat = FlatNet(
         build_net(Mlp(features=4, width=16), SHAPE, 2, make_generator(1, "net"), cut=Cut(0.03))
     )
-    term = WeightedTerm("defence", defence_term(adversary()), weight)
+    term = WeightedTerm("defence", to_term(adversary()), weight)
     plan = RoundPlan(0.3, 0.0, 0.0, 0.0, False, 0.0)
     local = LocalSettings(steps=700, batch_size=32)
     train_one(
