@@ -25,7 +25,7 @@ FOLDER_MARKS = {
 """Files that say which source reads a folder; one without any is a folder of class folders."""
 
 
-def find_folder_source(folder: Path) -> str:
+def find_folder_source(folder: str | Path) -> str:
     """Find the source that reads a folder, by the names of its files.
 
     Args:
@@ -38,7 +38,7 @@ def find_folder_source(folder: Path) -> str:
         (
             source
             for source, marks in FOLDER_MARKS.items()
-            if any(any(folder.glob(mark)) for mark in marks)
+            if any(any(Path(folder).glob(mark)) for mark in marks)
         ),
         "image-folder",
     )

@@ -101,7 +101,7 @@ def open_run(folder: str | Path, settings: Settings, *, resume: bool = False) ->
         yield resume and has_begun(settings, folder)
 
 
-def refuse_occupied(folder: Path) -> None:
+def refuse_occupied(folder: str | Path) -> None:
     """Refuse a place for a new run where something is.
 
     Args:
@@ -110,7 +110,7 @@ def refuse_occupied(folder: Path) -> None:
     Raises:
         RunError: A round of a run, or something else, is there.
     """
-    if is_run(folder):
+    if is_run(Path(folder)):
         raise RunError(
             f"{folder} exists and is not empty; choose another --out, remove it, "
             "or continue an interrupted run with --resume"

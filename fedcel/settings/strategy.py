@@ -69,8 +69,7 @@ class StrategySettings(Options):
         0.5,
         ge=0,
         le=1,
-        description="Least share of a round's weight; below it a round waits for lost nodes as "
-        "long as for replies, then the run ends.",
+        description="Least share of a round's weight; below it a round waits, then the run ends.",
     )
     max_norm: Positive | Off = Field(
         "none",

@@ -84,7 +84,7 @@ def make_record(kind: type) -> object | None:
         parts = [
             part
             for part in find_classes(annotation, vars(sys.modules[kind.__module__]))
-            if part is not kind and is_record(part)
+            if part is not kind and is_record(part) and "__str__" not in vars(part)
         ]
         values[name] = None
         if "Callable" in text:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedcel.losses.cel import CEL, Cluster
+from fedcel.losses.cel import CEL, Cluster, Hybrid
 from fedcel.losses.defences import Rival
 from fedcel.settings import parse_settings
 from sims.engines.simulate import check_parts
@@ -44,7 +44,7 @@ def test_what_is_written_stays_what_was_asked() -> None:
         ("hybrid", {"cel.clusters": 3}, 3),
     ):
         cel = parse_settings({"cel.kind": kind} | keys).cel
-        assert isinstance(cel, Cluster)
+        assert isinstance(cel, Cluster | Hybrid)
         assert cel.used_clusters == clusters
     assert (
         parse_settings({"defence.name": "noise", "defence.strength": 0.7}).defence.used_strength

@@ -105,7 +105,10 @@ def test_an_interrupted_audit_keeps_what_it_has(
 
 
 def test_attacks_find_alone_what_they_find_together() -> None:
-    """One call of `invert` each, so that each is kept: the numbers are those of one call."""
+    """One call of `invert` each, so that each is kept: the numbers are those of one call.
+
+    Up to rounding, which depends on where the images lie in memory.
+    """
     images, *_ = draw_images(Digits(), 60)
     names = ("kernel-ridge", "decoder")
     plan = AuditPlan(model=ENCODER, data="digits", noise=0.1, images=60, targets=20, attacks=names)
@@ -121,7 +124,10 @@ def test_attacks_find_alone_what_they_find_together() -> None:
         budget=0.05,
     )
     assert audit.inversion is not None
-    assert audit.inversion.to_dict() == together.to_dict()
+    alone, whole = (found.to_dict() for found in (audit.inversion, together))
+    assert alone.keys() == whole.keys() == set(names)
+    for name in names:
+        assert alone[name] == pytest.approx(whole[name], rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +162,7 @@ def test_one_image_a_class_is_told_in_bits_about_the_image(
     assert said.startswith("One message tells the best possible attacker 4.32 ± 0.01 of 4.32 bits")
     assert "each label occurs once" in said
     page = (tmp_path / "audit" / "report.html").read_text()
-    assert "4.32 of 4.3 bits" in page
+    assert "4.32 of 4.32 bits" in page
     assert "<th>bits beyond the label" not in page and "0.00 of 0.0" not in page
 
 

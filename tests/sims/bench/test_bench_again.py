@@ -135,6 +135,7 @@ def test_what_differs_is_named(tmp_path: Path) -> None:
     """Three settings with both values; attacks alone need no training again."""
     _, (cell,) = planned(tmp_path, "a")
     run_folder.create_run(tmp_path / "runs" / "a", cell.settings)
+    (tmp_path / "runs" / "a" / "events.jsonl").touch()  # a round was begun
     _, (other,) = planned(tmp_path, "a", rounds=6, clients=9, seed=3, **{"net.noise": 0.7})
     words = r"settings: seed is 0 there, 3 here, rounds is 5 there, 6 here, .* and 1 more; choose"
     with pytest.raises(RunError, match=words) as refused:
