@@ -29,6 +29,7 @@ from fedcel.json_records import Number, Record
 from fedcel.leakage import SmashedData
 from fedcel.nets import FlatNet
 from fedcel.posterior import (
+    RoundOrder,
     apply_heads,
     build_device_net,
 )
@@ -249,7 +250,7 @@ def observe_uploads(
             confidences.append(scale_confidence(logs, images.y))
         flat.load(received)
         expected = received.new_zeros(flat.net.answer(flat.net.encode(images.x[:1])).shape[1])
-        plan = build_schedule(settings).plan(number, len(images.y))
+        plan = build_schedule(settings).plan(RoundOrder(number, len(images.y)))
         uploads = Uploads(flat, received, plan, settings.update, images, expected, batch=1)
         width = flat.net.features
         alone = uploads.update(
