@@ -42,7 +42,7 @@ from fedcel.nets import (
 from fedcel.own_parts import blame_own_parts, list_own_parts
 from fedcel.posterior import RoundSchedule, list_trained_parameters
 from fedcel.seeding import make_generator
-from fedcel.settings import OWN_STRATEGY, Settings, check_schedule
+from fedcel.settings import OWN_STRATEGY, Settings, burn_in_rounds
 from fedcel.torch_state import usual_torch_state
 
 PARAMETERS_AT_ONCE = 2**20
@@ -216,7 +216,8 @@ def bind_terms(
         terms.append(term)
     if (defence := settings.defence.bind(cut, settings)) is not None:
         name = settings.defence.name
-        check_schedule(settings, "defence.name", name)
+        own_schedule = f"defence.name is {name!r}"
+        options.check_rounds(settings.rounds, burn_in_rounds(settings), loss=own_schedule)
         own_names = {*settings.defence.metric_ranges, *defence.metric_names}
         if loss is not None and (
             shared := own_names & {*options.metric_ranges, *loss.metric_names}

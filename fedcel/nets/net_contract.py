@@ -156,13 +156,13 @@ def _check_vector(case: NetCase) -> None:
     dtype = first.vector.dtype
     require(dtype == torch.float32, f"parameters must travel as one float32 vector, not {dtype}")
     x, copy = case.make_images(6), deepcopy(first.net)
-    before, kept = (net.answer(net.encode(x)) for net in (first.net, copy))
+    before, alone = (net.answer(net.encode(x)) for net in (first.net, copy))
     second.load(first.vector)
     loaded = second.net.answer(second.net.encode(x))
     require(torch.equal(loaded, before), "parameters that another net loads must answer the same")
     first.load(torch.zeros_like(first.vector))
     copied = copy.answer(copy.encode(x))
-    require(torch.equal(copied, kept), "a copy of the net must have parameters of its own")
+    require(torch.equal(copied, alone), "a copy of the net must have parameters of its own")
 
 
 NetCheck = Callable[[NetCase], None]

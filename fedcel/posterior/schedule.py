@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field, model_validator
 from fedcel.data import AUGMENTATIONS, check_augmentations
 from fedcel.errors import SettingsError
 from fedcel.losses import WeightedTerm
+from fedcel.posterior.chain import MIN_ESS, MIN_SAMPLED_ROUNDS
 from fedcel.settings_table import (
     Fraction,
     Kind,
@@ -272,6 +273,21 @@ class ChainSettings(Options):
     def burn_in_rounds(self, rounds: int) -> int:
         """Compute the last round of burn-in, from 0 to `rounds`."""
         return math.ceil(round(self.burn_in * rounds, 9))  # .55 of 100 is 55
+
+    def check_rounds(self, rounds: int, temperature: float) -> None:
+        """Refuse a chain that is too short to be thinned or checked: SettingsError."""
+        sampled = rounds - self.burn_in_rounds(rounds)
+        if self.stop and sampled <= MIN_ESS:
+            raise SettingsError(
+                f"chain.stop with {sampled} rounds after burn-in: it needs {MIN_ESS:g} effective "
+                "samples; raise rounds or lower chain.burn-in"
+            )
+        if temperature > 0 and self.thin == 0 and 0 < sampled < MIN_SAMPLED_ROUNDS:
+            raise SettingsError(
+                f"chain.thin 0 with {sampled} rounds after burn-in: thinning by the "
+                f"autocorrelation time needs {MIN_SAMPLED_ROUNDS} rounds; set chain.thin to 1 or "
+                "more"
+            )
 
     def is_sample_due(
         self, number: int, sampled: Sequence[int], autocorrelation: int | None

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from fedcel.settings.run_config import parse_run_config as parse_run_config
     from fedcel.settings.run_settings import Settings as Settings
     from fedcel.settings.run_settings import burn_in_rounds as burn_in_rounds
-    from fedcel.settings.run_settings import check_schedule as check_schedule
     from fedcel.settings.settings_reference import SELECTORS as SELECTORS
     from fedcel.settings.settings_reference import Setting as Setting
     from fedcel.settings.settings_reference import describe_settings as describe_settings

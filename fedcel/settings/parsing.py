@@ -7,7 +7,8 @@ from warnings import warn
 from pydantic import ValidationError
 
 from fedcel.errors import SettingsError
-from fedcel.settings.run_settings import Settings, check_settings
+from fedcel.settings.rules import check_settings
+from fedcel.settings.run_settings import Settings
 from fedcel.settings.settings_reference import SELECTORS, describe_settings
 from fedcel.settings_table import describe_problems
 

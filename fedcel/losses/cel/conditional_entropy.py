@@ -13,6 +13,7 @@ from fedcel.errors import SettingsError
 from fedcel.losses.cel.class_spread import ClassShare
 from fedcel.losses.protocol import CutShape, MetricRanges
 from fedcel.losses.terms import GradientRule, LossTerm
+from fedcel.nets import NetSettings
 from fedcel.settings_table import Kind, Off, Positive
 
 Pool = Literal["flatten", "mean"]
@@ -26,6 +27,10 @@ LOG_OFFSET = 1e-6
 
 THRESHOLD_SHARE = 0.125
 """Default tau of `log_penalty`, as a share of sigma^2 D, the noise's own spread."""
+
+
+MIN_FOLLOWED_ROUNDS = 3
+"""Rounds at full strength below which no threshold can follow an accuracy."""
 
 
 def linear_penalty(v: Float[Tensor, "*k C"]) -> Float[Tensor, "*k C"]:
@@ -189,6 +194,49 @@ class CEL(Kind, LossTerm, table="cel"):
 
     def check_noise(self, sigma: float) -> None:
         """Raise SettingsError where an option is measured against the noise and sigma is 0."""
+
+    def check_net(self, net: NetSettings) -> None:
+        """Refuse means over positions of features that have none: SettingsError."""
+        if self.pool != "flatten" and not net.has_positions:
+            raise SettingsError(
+                f"cel.pool is {self.pool!r}, net.name {net.name!r}, whose features have no "
+                "positions; set net.name to 'vgg11' or a net of your own whose encoder has "
+                "`positions`, or cel.pool to 'flatten'"
+            )
+
+    def check_rounds(self, rounds: int, burn_in: int, *, loss: str) -> None:
+        """Refuse a schedule in which a loss never reaches its full weight.
+
+        Args:
+            rounds: Rounds of the run.
+            burn_in: The last of burn-in.
+            loss: Names the loss, this one or a defence's, as "cel.kind is 'cluster'".
+
+        Raises:
+            SettingsError: Burn-in ends before the loss is fully on, or on at all, or too soon
+                after it for a threshold to follow an accuracy.
+        """
+        is_ramped = self.schedule in ("ramp", "target")
+        ramped = round(self.ramp * rounds, 9)
+        if max(self.warm_up, ramped if is_ramped else 0) > burn_in:
+            raise SettingsError(
+                f"{loss}, cel.warm-up {self.warm_up} rounds and cel.ramp {self.ramp:g} of "
+                f"{rounds}, burn-in ends after {burn_in}: the loss must have its full "
+                "weight by then; lower them, or raise chain.burn-in or rounds"
+            )
+        if self.warm_up >= burn_in:
+            raise SettingsError(
+                f"{loss}, cel.warm-up {self.warm_up}, burn-in ends after round {burn_in}: "
+                "the loss would never act; lower cel.warm-up or raise rounds"
+            )
+        followed = burn_in - math.ceil(ramped)
+        moves_threshold = self.schedule != "target" and self.target == "accuracy"
+        if moves_threshold and followed < MIN_FOLLOWED_ROUNDS:
+            raise SettingsError(
+                f"cel.target is 'accuracy', {followed} rounds lie between cel.ramp's end and "
+                f"burn-in, must be {MIN_FOLLOWED_ROUNDS} or more for a threshold to follow it; "
+                "lower cel.ramp or raise rounds"
+            )
 
     def bind(self, cut: CutShape) -> LossTerm | None:
         """Return the loss at one cut, of features as it sees them; None for `none`.

@@ -5,9 +5,10 @@ from typing import ClassVar, Literal, final
 from jaxtyping import Float
 from torch import Tensor
 
+from fedcel.errors import SettingsError
 from fedcel.losses.defences.rival import LossRival
 from fedcel.losses.protocol import Batch, MetricRange, MetricRanges, State, Term
-from fedcel.nets import NOISE_LIMIT
+from fedcel.nets import NOISE_LIMIT, NetSettings
 
 NOISE_SCALE = MetricRange(1 / NOISE_LIMIT, NOISE_LIMIT)
 """Range of the geometric mean of learned standard deviations."""
@@ -37,6 +38,15 @@ class LearnedNoise(LossRival):
     learned_noise_shape: ClassVar[Literal["one", "feature", "image"]] = "feature"
 
     needs_noise: ClassVar[bool] = True
+
+    def check_net(self, net: NetSettings) -> None:
+        """Refuse noise of one standard deviation; see `Rival.check_net`."""
+        super().check_net(net)
+        if self.find_noise_shape(net) == "one":
+            raise SettingsError(
+                "net.noise-shape is 'one' and defence.name 'learned-noise', which learns the "
+                "noise: set net.noise-shape to 'feature' or 'image'"
+            )
 
     def loss(self, state: State, batch: Batch, measure: bool) -> Term:
         """Compute -sum_d log s_d in nats, mean over images; see `LossTerm.loss`.

@@ -60,6 +60,21 @@ class Rival(Kind, table="defence", selector="name"):
         """Return what has a standard deviation of its own: `one` for all, `feature` or `image`."""
         return self.learned_noise_shape if net.noise_shape == "auto" else net.noise_shape
 
+    def check_net(self, net: NetSettings) -> None:
+        """Refuse a net whose noise the defence cannot work with: SettingsError."""
+        if self.find_sigma(net) > 0:
+            return
+        if self.needs_noise:
+            raise SettingsError(
+                f"net.noise is 0 and defence.name {self.name!r}, whose loss needs the noise: set "
+                "net.noise above 0, such as 0.3"
+            )
+        if (shape := self.find_noise_shape(net)) != "one":
+            raise SettingsError(
+                f"net.noise is 0 and net.noise-shape {shape!r}: a learned sd is a multiple of "
+                "net.noise; set it above 0, such as 0.3, or net.noise-shape to 'one'"
+            )
+
     def adapt_net(self, net: NetSettings) -> NetSettings:
         """Choose the split network that the defence needs, `noise-shape` included."""
         shape = self.find_noise_shape(net)
@@ -191,6 +206,15 @@ class Dropout(Rival):
             raise SettingsError(
                 f"defence.strength is {self.used_strength}, must be the chance that a value is "
                 "dropped, in (0, 1)"
+            )
+
+    def check_net(self, net: NetSettings) -> None:
+        """Refuse noise of a learned shape; see `Rival.check_net`."""
+        super().check_net(net)
+        if (shape := self.find_noise_shape(net)) != "one":
+            raise SettingsError(
+                f"net.noise-shape is {shape!r} and defence.name 'dropout', whose noise has one sd; "
+                "set net.noise-shape to 'one'"
             )
 
     def build_cut(self, net: NetSettings) -> Cut:
