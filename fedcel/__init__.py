@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from fedcel.leakage import SmashedData as SmashedData
     from fedcel.leakage import fit_image_prior as fit_image_prior
     from fedcel.leakage import optimal_leak as optimal_leak
+    from fedcel.leakage.calibrate_noise import calibrate_noise as calibrate_noise
     from fedcel.leakage.certificate import certificate as certificate
     from fedcel.leakage.compare_cuts import compare_cuts as compare_cuts
     from fedcel.leakage.linearised import measure_linearised as measure_linearised

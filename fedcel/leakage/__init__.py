@@ -4,6 +4,10 @@ from fedcel.lazy import list_names as _list_names
 from fedcel.leakage.answer_floor import answer_bits as answer_bits
 from fedcel.leakage.attribute_leak import AttributeLeak as AttributeLeak
 from fedcel.leakage.attribute_leak import attribute_leak as attribute_leak
+from fedcel.leakage.calibrate_noise import CalibratedNoise as CalibratedNoise
+from fedcel.leakage.calibrate_noise import LeakTarget as LeakTarget
+from fedcel.leakage.calibrate_noise import calibrate_noise as calibrate_noise
+from fedcel.leakage.calibrate_noise import find_feature_shape as find_feature_shape
 from fedcel.leakage.certificate import Certificate as Certificate
 from fedcel.leakage.certificate import certificate as certificate
 from fedcel.leakage.certificate import fano_bound as fano_bound
@@ -30,7 +34,11 @@ from fedcel.leakage.leakage import USELESS_BITS as USELESS_BITS
 from fedcel.leakage.leakage import Leakage as Leakage
 from fedcel.leakage.linearised import MEASURE_NAMES as MEASURE_NAMES
 from fedcel.leakage.linearised import MEASURE_WORDS as MEASURE_WORDS
+from fedcel.leakage.linearised import LinearisedChannels as LinearisedChannels
 from fedcel.leakage.linearised import LinearisedLeak as LinearisedLeak
+from fedcel.leakage.linearised import SequenceLeak as SequenceLeak
+from fedcel.leakage.linearised import count_affordable as count_affordable
+from fedcel.leakage.linearised import linearise as linearise
 from fedcel.leakage.linearised import measure_if_cheap as measure_if_cheap
 from fedcel.leakage.linearised import measure_linearised as measure_linearised
 from fedcel.leakage.local_channel import LocalChannel as LocalChannel
@@ -41,6 +49,8 @@ from fedcel.leakage.measured_cuts import CutComparison as CutComparison
 from fedcel.leakage.measured_cuts import CutLimits as CutLimits
 from fedcel.leakage.measured_cuts import MeasuredCut as MeasuredCut
 from fedcel.leakage.measured_cuts import format_large as format_large
+from fedcel.leakage.noisy_head import NoisyHead as NoisyHead
+from fedcel.leakage.noisy_head import choose_targets as choose_targets
 from fedcel.leakage.observation import ARCHITECTURE as ARCHITECTURE
 from fedcel.leakage.observation import FIRST_LAYER as FIRST_LAYER
 from fedcel.leakage.observation import FREE_QUERIES as FREE_QUERIES

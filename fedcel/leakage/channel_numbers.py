@@ -1,6 +1,6 @@
 """Information, error and Fisher information of linear channels, exact or by random vectors."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -26,24 +26,57 @@ BREAKDOWN = 1e-12
 """Length of a new direction, as a share of its image under the matrix, that is rounding."""
 
 
-class ChannelNumbers(NamedTuple):
-    """Numbers of a batch of linear channels.
+class QuadratureRule(NamedTuple):
+    """Nodes and weights with which tr f(G) of each image is the sum of weight times f(node).
+
+    From eigenvalues it is exact; from Lanczos' method two ends bracket each random vector's share.
 
     Attributes:
-        nats: Information of each image, 1/2 log det(I + A C A^T), (B,).
-        errors: Trace of each posterior covariance, (B,).
-        fisher: Diagonal of I(x) = A^T A in the prior's directions, (B, d).
-        jacobians: A in the prior's directions, (B, F, d), where it is computed.
-        probe_variances: Variance of nats and of errors over random vectors, (2, B).
-        gaps: Half the distance between the ends of nats and errors by quadrature, (2, B).
+        nodes: (E, P, B, K): ends, random vectors, images, nodes; 0 or more.
+        weights: (E, P, B, K).
     """
 
-    nats: Float[Tensor, " B"]
-    errors: Float[Tensor, " B"]
+    nodes: Float[Tensor, "E P B K"]
+    weights: Float[Tensor, "E P B K"]
+
+    def apply(self, function: Callable[[Tensor], Tensor]) -> Float[Tensor, "E P B"]:
+        """Compute the sum for each end, random vector and image."""
+        return (self.weights * function(self.nodes)).sum(3)
+
+
+class ChannelNumbers(NamedTuple):
+    """Numbers of a batch of linear channels, at any gain.
+
+    The gain g multiplies I(x): it is the number of messages over the square of the noise, in units
+    of the noise that the channels have. G is C^(1/2) I(x) C^(1/2).
+
+    Attributes:
+        information: Rule of 1/2 log det(I + g G), with f(node) = log(1 + g node).
+        errors: Rule of the trace of the posterior covariance, with f(node) = 1 / (1 + g node).
+        fisher: Diagonal of I(x) = A^T A in the prior's directions, (B, d).
+        jacobians: A in the prior's directions, (B, F, d), where it is computed.
+    """
+
+    information: QuadratureRule
+    errors: QuadratureRule
     fisher: Float[Tensor, "B d"]
     jacobians: Float[Tensor, "B F d"] | None
-    probe_variances: Float[Tensor, "2 B"]
-    gaps: Float[Tensor, "2 B"]
+
+
+def compute_nats(rule: QuadratureRule, gain: float = 1.0) -> Float[Tensor, "E P B"]:
+    """Compute 1/2 log det(I + g G) by the rule of the information."""
+    return rule.apply(lambda nodes: torch.log1p(gain * nodes))
+
+
+def compute_errors(rule: QuadratureRule, gain: float = 1.0) -> Float[Tensor, "E P B"]:
+    """Compute the trace of the posterior covariance by the rule of the errors."""
+    return rule.apply(lambda nodes: 1 / (1 + gain * nodes))
+
+
+def join_rules(rules: Sequence[QuadratureRule]) -> QuadratureRule:
+    """Join the rules of several images."""
+    nodes, weights = (torch.cat(parts, 2) for parts in zip(*rules, strict=True))
+    return QuadratureRule(nodes, weights)
 
 
 def is_computable(width: int, values: int) -> bool:
@@ -69,18 +102,33 @@ def compute_jacobians(channel: LocalChannel, prior: ImagePrior) -> Float[Tensor,
 
 
 def solve_exactly(channel: LocalChannel, prior: ImagePrior) -> ChannelNumbers:
-    """Compute the numbers from Jacobians, by Cholesky factors of the smaller side."""
+    """Compute the numbers from Jacobians, by eigenvalues of the smaller Gram matrix.
+
+    With G = V diag(nodes) V^T, the weight of a node in the error is v^T C v.
+    """
     jacobians = compute_jacobians(channel, prior)
     root = prior.variances.sqrt()
     scaled = jacobians * root
-    factor, nats = factor_gram(scaled)
-    none = torch.zeros(2, len(nats), dtype=torch.float64)
-    if scaled.shape[1] <= scaled.shape[2]:
-        recovered = torch.linalg.solve_triangular(factor, scaled * root, upper=False)
-        errors = prior.variances.sum() - recovered.square().sum((1, 2))
+    is_wide = scaled.shape[1] <= scaled.shape[2]
+    nodes, vectors = torch.linalg.eigh(scaled @ scaled.mT if is_wide else scaled.mT @ scaled)
+    if is_wide:
+        # Of G's eigenvectors v = M^T u / node^(1/2); in all others the message tells nothing.
+        smallest = nodes[:, -1:] * nodes.shape[1] * torch.finfo(nodes.dtype).eps
+        lengths = ((vectors.mT @ scaled) * root).square().sum(2)
+        weights = torch.where(nodes > smallest, lengths / nodes, 0.0)
+        silent = (prior.variances.sum() - weights.sum(1, keepdim=True)).clamp_min(0)
+        weights = torch.cat([weights, silent], 1)
     else:
-        errors = trace_posterior(factor, root)
-    return ChannelNumbers(nats, errors, jacobians.square().sum(1), jacobians, none, none)
+        weights = (vectors * root[:, None]).square().sum(1)
+    nodes = nodes.clamp_min(0)
+    halves = torch.full_like(nodes, 0.5)
+    padded = torch.nn.functional.pad(nodes, (0, weights.shape[1] - nodes.shape[1]))
+    return ChannelNumbers(
+        information=QuadratureRule(nodes[None, None], halves[None, None]),
+        errors=QuadratureRule(padded[None, None], weights[None, None]),
+        fisher=jacobians.square().sum(1),
+        jacobians=jacobians,
+    )
 
 
 def factor_gram(
@@ -140,19 +188,15 @@ def estimate_numbers(
         return root * prior.to_coefficients(pulled)
 
     signs = draw_signs((2, probes, len(root)), generator).to(root)
-    nats = bracket_quadrature(apply_gram, signs[0], torch.log1p) / 2
-    errors = bracket_quadrature(apply_gram, root * signs[1], lambda nodes: 1 / (1 + nodes))
+    information = find_quadrature(apply_gram, signs[0])
+    errors = find_quadrature(apply_gram, root * signs[1])
     outputs = draw_signs((probes, channel.width), generator)
     fisher = prior.to_coefficients(channel.pull(outputs)).double().square().mean(0, keepdim=True)
-    ends = torch.stack([nats, errors])  # number, end, probe
-    means = ends.mean(1)
     return ChannelNumbers(
-        nats=means[0].mean(0, keepdim=True),
-        errors=means[1].mean(0, keepdim=True),
+        information=information._replace(weights=information.weights / 2),
+        errors=errors,
         fisher=fisher,
         jacobians=None,
-        probe_variances=means.var(1, keepdim=True) / probes,
-        gaps=(ends[:, 0] - ends[:, 1]).abs().mean(1, keepdim=True) / 2,
     )
 
 
@@ -161,15 +205,13 @@ def draw_signs(shape: tuple[int, ...], generator: torch.Generator) -> Float[Tens
     return torch.randint(2, shape, generator=generator).double() * 2 - 1
 
 
-def bracket_quadrature(
-    multiply: Callable[[Tensor], Tensor],
-    start: Float[Tensor, "P d"],
-    function: Callable[[Tensor], Tensor],
-    steps: int = STEPS,
-) -> Float[Tensor, "2 P"]:
-    """Return the ends between which w^T f(G) w lies, for f whose derivatives alternate in sign.
+def find_quadrature(
+    multiply: Callable[[Tensor], Tensor], start: Float[Tensor, "P d"], steps: int = STEPS
+) -> QuadratureRule:
+    """Find two rules between which w^T f(G) w lies, for f whose derivatives alternate in sign.
 
     G is positive semi-definite. Gauss' rule is one end, Gauss-Radau's with a node at 0 the other.
+    The rules are of one image: nodes (2, P, 1, K).
 
     References:
         Golub and Meurant, Matrices, Moments and Quadrature, 2010, sections 6.2 and 6.3.
@@ -204,10 +246,9 @@ def bracket_quadrature(
     outer = torch.nn.functional.pad(inner, (0, 1, 0, 1))
     outer[:, steps, steps] = corner
     outer[:, steps, steps - 1] = outer[:, steps - 1, steps] = betas[:, -1]
-    ends = []
-    for tridiagonal in (inner, outer):
+    rules = []
+    for tridiagonal in (torch.nn.functional.pad(inner, (0, 1, 0, 1)), outer):
         nodes, directions = torch.linalg.eigh(tridiagonal)
-        weights = directions[:, 0].square()
-        ends.append((weights * function(nodes.clamp_min(0))).sum(1))
-    ends_of_form: Tensor = lengths.double().square() * torch.stack(ends)
-    return ends_of_form
+        rules.append((nodes.clamp_min(0), directions[:, 0].square()))
+    nodes, weights = (torch.stack(parts)[:, :, None] for parts in zip(*rules, strict=True))
+    return QuadratureRule(nodes, lengths.double().square()[:, None, None] * weights)

@@ -13,18 +13,19 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from fedcel.errors import NetError
+from fedcel.leakage.calibrate_noise import LeakTarget, find_noise_scale
 from fedcel.leakage.image_prior import ImagePrior, fit_image_prior
 from fedcel.leakage.leakage import Leakage
-from fedcel.leakage.linearised import LinearisedLeak, measure_linearised
+from fedcel.leakage.linearised import LinearisedChannels, linearise
 from fedcel.leakage.measure_leakage import measure_leakage
 from fedcel.leakage.measured_cuts import ANSWER, CutComparison, CutLimits, MeasuredCut
 from fedcel.leakage.noise_search import SEARCH_STEPS, bracket_noise
-from fedcel.metrics import NORMAL_QUANTILE, chance_accuracy, is_at_chance
+from fedcel.leakage.noisy_head import ROUNDING, NoisyHead, choose_targets
+from fedcel.metrics import NORMAL_QUANTILE
 from fedcel.nets import (
     CountedCut,
     CutPoint,
     TracedModel,
-    choose_batch_size,
     count_operations,
     encode_images,
     evaluation_mode,
@@ -32,7 +33,6 @@ from fedcel.nets import (
 )
 from fedcel.progress import listen_to_progress, tell_progress
 from fedcel.ranges import check_whole
-from fedcel.seeding import make_generator
 from fedcel.tensors import ArrayLike, check_features, to_labels, to_tensor
 from fedcel.torch_state import usual_torch_state
 
@@ -40,14 +40,9 @@ MOST_CUTS = 12
 """Cuts that are compared unless others are asked for."""
 MIN_IMAGES = 20
 """Images below which accuracies say nothing."""
-MESSAGES = 400
-"""Messages whose answers are counted at each noise, or one an image where these are more."""
 FEATURE_BYTES = 1_000_000_000
 """Features in memory at once, unless those of one cut are more."""
-SEARCH_IMAGES = 4
-"""Images that are linearised at each step of the search for noise that meets a limit."""
 TIMED_PASSES = 5
-ROUNDING = 1e-9
 
 
 @usual_torch_state()
@@ -195,27 +190,6 @@ def group_cuts(cuts: Sequence[CountedCut], count: int) -> Iterator[list[CountedC
     yield group
 
 
-def choose_targets(
-    logits: Float[Tensor, "N C"], labels: Int[Tensor, " N"] | None
-) -> Int[Tensor, " N"]:
-    """Choose what answers are compared with: the labels where the model knows them, else its own.
-
-    NetError where the model gives no logits.
-    """
-    if logits.dim() != 2 or logits.shape[1] < 2:
-        raise NetError(
-            f"the model gives {tuple(logits.shape[1:])} values an image, must give a logit for "
-            "each of 2 classes or more; give a classifier"
-        )
-    check_features(logits, "logits")
-    answers = logits.argmax(1)
-    if labels is None or int(labels.max()) >= logits.shape[1]:
-        return answers
-    accuracy = float((answers == labels).double().mean())
-    is_unknown = is_at_chance(accuracy, len(labels), chance_accuracy(labels))
-    return answers if is_unknown else labels
-
-
 @dataclass(kw_only=True)
 class CutBench:
     """Images and options with which every cut is measured, and the progress."""
@@ -234,8 +208,8 @@ class CutBench:
 
     @property
     def steps(self) -> int:
-        """Parts of one cut's measurement: searches, final accuracy, exact and linearised leak."""
-        return SEARCH_STEPS * (1 + self.limits.has_leak) + 3
+        """Parts of one cut's measurement: search, final accuracy, exact and linearised leak."""
+        return SEARCH_STEPS + 3
 
     def begin(self, finished: int, total: int) -> None:
         """Begin a cut: `finished` of `total` parts of the work are done."""
@@ -265,21 +239,21 @@ class CutBench:
         sender = nn.Sequential(self.normalise, encoder)
         rms = float(features.double().square().mean().sqrt())
         scorer = NoisyHead(
-            head, features, shape=shape, targets=targets, rms=rms, seed=self.seed, layer=layer
+            head, features, shape=shape, targets=targets, seed=self.seed, layer=layer
         )
         most_wrong = int((~is_right).sum()) + self.limits.max_loss / 100 * len(is_right)
 
         def is_accurate(level: float) -> bool:
-            wrong = len(is_right) - float(scorer.score(level, most_wrong).sum())
+            wrong = len(is_right) - float(scorer.score(level * rms, most_wrong).sum())
             self.advance()
             return wrong <= most_wrong + ROUNDING
 
         level, _ = bracket_noise(is_accurate)
-        right = scorer.score(level)
+        right = scorer.score(level * rms)
         self.advance()
         leak = self.measure_exact(features, level * rms)
         self.advance()
-        linearised = self.linearise(sender, level * rms, self.linearised) if level else None
+        channels = self.linearise(sender, rms) if level or self.limits.has_leak else None
         self.advance()
         losses = is_right.double() - right
         return MeasuredCut(
@@ -291,12 +265,12 @@ class CutBench:
             milliseconds=time_milliseconds(sender, self.images[:1]),
             rms=rms,
             noise=level * rms,
-            noise_for_leak=self.find_least_noise(sender, rms),
+            noise_for_leak=self.find_least_noise(channels, rms),
             accuracy=float(right.mean()),
             loss=100 * float(losses.mean()),
             loss_half_width=100 * NORMAL_QUANTILE * float(losses.std()) / len(losses) ** 0.5,
             leak=leak,
-            linearised=linearised,
+            linearised=channels.measure(noise_scale=level) if channels and level else None,
         )
 
     def measure_answer(self, logits: Float[Tensor, "N C"], accuracy: float) -> MeasuredCut:
@@ -331,81 +305,25 @@ class CutBench:
                 features=features, labels=self.groups, noise=noise, seed=self.seed
             )
 
-    def linearise(self, sender: nn.Module, noise: float, count: int) -> LinearisedLeak:
-        """Measure the linearised channel of some of the images."""
+    def linearise(self, sender: nn.Module, noise: float) -> LinearisedChannels:
+        """Linearise the sender around some of the images."""
         with listen_to_progress(lambda *_: None):
-            return measure_linearised(
-                sender, self.images, noise=noise, prior=self.prior, count=count, seed=self.seed
+            return linearise(
+                sender,
+                self.images,
+                noise=noise,
+                prior=self.prior,
+                count=self.linearised,
+                seed=self.seed,
             )
 
-    def find_least_noise(self, sender: nn.Module, rms: float) -> float | None:
+    def find_least_noise(self, channels: LinearisedChannels | None, rms: float) -> float | None:
         """Find the least noise that meets the limit of the leak, None where there is no limit."""
-        limits = self.limits
-        if not limits.has_leak:
+        if channels is None or not self.limits.has_leak:
             return None
-
-        def is_leaking(level: float) -> bool:
-            linear = self.linearise(sender, level * rms, SEARCH_IMAGES)
-            self.advance()
-            if limits.min_mse is not None:
-                return linear.mmse < limits.min_mse
-            return limits.max_bits is not None and linear.bits > limits.max_bits
-
-        level = bracket_noise(is_leaking)[1]
-        return level * rms if isfinite(level) else None
-
-
-class NoisyHead:
-    """The rest of a model, which answers features of given images with noise.
-
-    The noise of an image is the same at each level, times the level.
-
-    Args:
-        head: From features in their own shape to logits.
-        features: (N, D), of the images.
-        shape: That of one image's features.
-        targets: The right answers, (N,).
-        rms: Root mean square of the features, the unit of the noise.
-        seed: Decides the noise, with the layer.
-        layer: Name of the cut.
-    """
-
-    def __init__(
-        self,
-        head: nn.Module,
-        features: Float[Tensor, "N D"],
-        *,
-        shape: tuple[int, ...],
-        targets: Int[Tensor, " N"],
-        rms: float,
-        seed: int,
-        layer: str,
-    ) -> None:
-        self.head, self.features, self.shape, self.targets = head, features, shape, targets
-        self.rms, self.seed, self.layer = rms, seed, layer
-        self.draws = max(1, MESSAGES // len(features))
-
-    def score(self, level: float, most_wrong: float = inf) -> Float[Tensor, " N"]:
-        """Compute the share of right answers to the messages of each image.
-
-        Args:
-            level: Standard deviation of the noise, in units of the features' root mean square.
-            most_wrong: Wrong answers to a message of each image, on average, after which no more
-                are asked for: these count as wrong.
-        """
-        right = torch.zeros(len(self.features), dtype=torch.float64)
-        size, answered = choose_batch_size(self.features), 0
-        for draw in range(self.draws):
-            generator = make_generator(self.seed, f"cut/{self.layer}", draw)
-            for rows in torch.split(torch.arange(len(right)), size):
-                noise = torch.randn(len(rows), self.features.shape[1], generator=generator)
-                smashed = self.features[rows] + level * self.rms * noise
-                answers = self.head(place_images(smashed.reshape(-1, *self.shape), self.head))
-                right[rows] += (answers.argmax(1).cpu() == self.targets[rows]).double()
-                answered += len(rows)
-                if answered - float(right.sum()) > self.draws * most_wrong + ROUNDING:
-                    return right / self.draws
-        return right / self.draws
+        target = LeakTarget(bits=self.limits.max_bits, mse=self.limits.min_mse)
+        scale = find_noise_scale(channels, target)
+        return scale * rms if isfinite(scale) else None
 
 
 def count_parameters(module: nn.Module) -> int:

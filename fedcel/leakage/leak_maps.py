@@ -9,7 +9,9 @@ from torch import Tensor
 
 from fedcel.errors import NetError
 from fedcel.leakage.channel_numbers import (
+    compute_errors,
     compute_jacobians,
+    compute_nats,
     draw_signs,
     factor_gram,
     is_computable,
@@ -155,8 +157,8 @@ def image_picture(
     prior_variances = prior.pixel_variances()
     information, variances = map_exactly(channel, prior, prior_variances)
     return ImagePicture(
-        float(numbers.nats) / log(2),
-        float(numbers.errors) / image.numel(),
+        float(compute_nats(numbers.information)) / log(2),
+        float(compute_errors(numbers.errors)) / image.numel(),
         LeakMaps(
             information[None],
             variances[None].clamp_min(0).sqrt(),

@@ -99,6 +99,31 @@ class Leakage:
         return "\n".join([*lines, *([str(self.linearised)] if self.linearised else [])])
 
     @property
+    def linearised_bits(self) -> float | None:
+        """Bits of the picture in a message, by the linearised channel; None without a gradient."""
+        return None if self.linearised is None else self.linearised.bits
+
+    @property
+    def linearised_mse(self) -> float | None:
+        """Squared error a pixel of the best reconstruction, by the linearised channel."""
+        return None if self.linearised is None else self.linearised.mmse
+
+    @property
+    def fisher_per_pixel(self) -> float | None:
+        """Fisher information per pixel, dFIL."""
+        return None if self.linearised is None else self.linearised.dfil
+
+    @property
+    def fsinfo(self) -> float | None:
+        """Fisher-approximated Shannon information, FSInfo, in nats per pixel."""
+        return None if self.linearised is None else self.linearised.fsinfo
+
+    @property
+    def mse_bound(self) -> float | None:
+        """Van Trees' lower bound on the squared error a pixel, for Gaussian images."""
+        return None if self.linearised is None else self.linearised.bound
+
+    @property
     def has_classes(self) -> bool:
         """Whether there are labels, and one of them occurs twice: else none has bits beyond it."""
         return bool(self.cap_beyond_label)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, fields
 from math import ceil, e, inf, log, log10, pi
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -14,8 +15,12 @@ from fedcel.leakage.channel_numbers import (
     SMALL_IMAGE,
     STEPS,
     ChannelNumbers,
+    QuadratureRule,
+    compute_errors,
+    compute_nats,
     estimate_numbers,
     is_computable,
+    join_rules,
     solve_exactly,
     van_trees_bound,
 )
@@ -25,7 +30,7 @@ from fedcel.leakage.local_channel import LocalChannel, ready_encoder
 from fedcel.metrics import NORMAL_QUANTILE, mean_half_width
 from fedcel.nets import Encoder, count_operations, encode_images
 from fedcel.progress import tell_progress
-from fedcel.ranges import check_whole
+from fedcel.ranges import POSITIVE, check_whole
 from fedcel.seeding import make_generator
 from fedcel.tensors import ArrayLike, check_features
 from fedcel.torch_state import usual_torch_state
@@ -39,6 +44,10 @@ MOST_OPERATIONS = 2e11
 """Operations of an encoder that a measurement by default takes at most: some seconds."""
 LEAST_IMAGES, MOST_IMAGES = 8, 200
 """Images that are measured by default."""
+DIFFERENCED_IMAGES = 30
+"""Images that are measured by central differences."""
+SEQUENCES = (1, 4, 16, 64, 256)
+"""Messages of one image, whose leak together is told."""
 
 ESTIMATE_WORDS = (
     "an estimate, not a bound: the encoder is taken as linear around the image, and images of a "
@@ -68,6 +77,20 @@ MEASURE_WORDS = {
     "a Gaussian, in nats, times 2 per pixel; comparable between encoders of the same images only",
 }
 """Meaning of each number, for tables and pages."""
+
+
+class SequenceLeak(NamedTuple):
+    """Leak of several messages of one image, each with fresh noise, to one attacker.
+
+    Attributes:
+        messages: Messages of the image.
+        bits: Information about the image in all of them, in bits.
+        mse: Mean squared error of a pixel in the best reconstruction from all of them.
+    """
+
+    messages: int
+    bits: float
+    mse: float
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -117,8 +140,10 @@ class LinearisedLeak:
     """Mean squared error of each image."""
     places: Int[Tensor, " n"] = field(kw_only=True)
     """Positions of these images among those given."""
+    sequences: tuple[SequenceLeak, ...] = field(kw_only=True)
+    """Leak of 1, 4, 16, 64 and 256 messages of one image together."""
 
-    def to_measures(self) -> dict[str, float | int]:
+    def to_measures(self) -> dict[str, object]:
         """Give the numbers by their keys in `result.json` and in rows of a bench.
 
         Returns:
@@ -139,7 +164,16 @@ class LinearisedLeak:
             "linearised-images": self.images,
             "linearised-bits-error": self.bits_error,
             "linearised-mse-error": self.mmse_error,
+            "linearised-sequences": self.list_sequences(),
         }
+
+    def list_sequences(self) -> list[dict[str, float | int]]:
+        """List the leak of several messages together, as JSON holds it.
+
+        Returns:
+            Dictionaries of `messages`, `bits` and `mse`.
+        """
+        return [part._asdict() for part in self.sequences]
 
     def to_dict(self) -> dict[str, float | int | str]:
         """Give all numbers but those of single images.
@@ -234,9 +268,63 @@ def measure_linearised(
         Gill and Levit, Bernoulli 1995, theorem 1: van Trees' inequality. Golub and
         Meurant, Matrices, Moments and Quadrature, 2010, chapter 6: bounds by Lanczos' method.
     """
+    check_whole("messages", messages, 1)
+    channels = linearise(
+        encoder,
+        images,
+        labels,
+        noise=noise,
+        prior=prior,
+        count=count,
+        dense=dense,
+        differences=differences,
+        seed=seed,
+    )
+    return channels.measure(messages=messages)
+
+
+@usual_torch_state()
+def linearise(
+    encoder: Encoder,
+    images: ArrayLike,
+    labels: ArrayLike | None = None,
+    *,
+    noise: Noise,
+    prior: ImagePrior | None = None,
+    count: int = 30,
+    dense: bool | None = None,
+    differences: bool = False,
+    has_jacobians: bool = False,
+    seed: int = 0,
+) -> "LinearisedChannels":
+    """Linearise an encoder around images once, to read its leak at any noise.
+
+    Example:
+        >>> channels = linearise(encoder, images, labels, noise=1.0)
+        >>> [channels.measure(noise_scale=sigma).bits for sigma in (0.1, 0.3, 1.0)]
+
+    Args:
+        encoder: As of `measure_linearised`, and so are `noise`, `prior`, `count`, `dense`,
+            `differences` and `seed`.
+        images: (M, ...).
+        labels: Integers from 0, (M,); not beside `prior`.
+        noise: Standard deviation that is the unit of `noise_scale`.
+        prior: Law of the images; None: fitted to these images.
+        count: The most images that are measured.
+        dense: Whether Jacobians are computed.
+        differences: Whether derivatives may be central differences.
+        has_jacobians: Whether Jacobians are kept, where they are computed.
+        seed: Draws images and probes.
+
+    Returns:
+        The channels around up to `count` images.
+
+    Raises:
+        ValueError: A shape, a number or a combination is not allowed, or features are not finite.
+        NetError: The encoder has no gradient, or one that is not finite.
+    """
     stack = read_pixels(images)
     check_whole("count", count, 2, " for an interval; leave it out for 30")
-    check_whole("messages", messages, 1)
     check_whole("seed", seed)
     if prior is not None and labels is not None:
         raise ValueError("labels are given beside a prior, which has its own; leave them out")
@@ -256,33 +344,187 @@ def measure_linearised(
     function, dtype = ready_encoder(encoder, chosen, differences=differences)
     width = table.shape[1] * (2 if callable(noise) else 1)
     is_dense = is_computable(width, chosen[0].numel()) if dense is None else dense
-    if differences and not (is_dense and chosen[0].numel() <= SMALL_IMAGE):
-        raise ValueError(
-            f"images have {chosen[0].numel()} values and messages {width}, too many for finite "
-            f"differences, which take {SMALL_IMAGE} values an image and {MAX_VALUES} times values "
-            "of messages at most; give an encoder with a gradient"
-        )
+    if differences:
+        check_differences(width, chosen[0].numel())
+        is_dense = True
     generator = make_generator(seed, "linearised-probes")
     totals = FisherTotals(prior, len(chosen))
-    numbers = []
+    information, errors, dfil, jacobians = [], [], [], []
     at_once = max(1, VALUES_AT_ONCE // (width * chosen[0].numel())) if is_dense else 1
     for batch in torch.split(chosen.to(dtype), at_once):
         images_at_once = batch if is_dense else batch.expand(PROBES, *batch.shape[1:])
-        channel = LocalChannel(
-            function,
-            images_at_once,
-            noise=noise,
-            messages=messages,
-            has_gradient=not differences,
-        )
+        channel = LocalChannel(function, images_at_once, noise=noise, has_gradient=not differences)
         if is_dense:
             part = solve_exactly(channel, prior)
         else:
             part = estimate_numbers(channel, prior, generator)
         totals.add(part)
-        numbers.append(part._replace(jacobians=None, fisher=part.fisher.mean(1)))
+        information.append(part.information)
+        errors.append(part.errors)
+        dfil.append(part.fisher.mean(1))
+        if has_jacobians and part.jacobians is not None:
+            jacobians.append(part.jacobians)
         tell_progress(totals.count, len(chosen))
-    return summarise(numbers, totals, prior, places=places, messages=messages, is_exact=is_dense)
+    return LinearisedChannels(
+        information=join_rules(information),
+        errors=join_rules(errors),
+        dfil=torch.cat(dfil),
+        totals=totals,
+        prior=prior,
+        places=places,
+        is_exact=is_dense,
+        is_scalable=not callable(noise),
+        jacobians=torch.cat(jacobians) if jacobians else None,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class LinearisedChannels:
+    """Linear channels of an encoder around images, whose leak at any noise is read off at once.
+
+    The singular values of J C^(1/2) do not depend on one standard deviation for all features, nor
+    do those of A C^(1/2) on a common factor of all noise.
+    """
+
+    information: QuadratureRule
+    errors: QuadratureRule
+    dfil: Float[Tensor, " n"]
+    """tr I(x) / d of each image."""
+    totals: "FisherTotals"
+    prior: ImagePrior
+    places: Int[Tensor, " n"]
+    """Positions of the images among those given."""
+    is_exact: bool
+    """Whether Jacobians were computed; else traces are estimated."""
+    is_scalable: bool
+    """Whether all noise may be scaled by a common factor: not where it is a function."""
+    jacobians: Float[Tensor, "n F d"] | None = None
+    """A in the prior's directions, where it was to be kept."""
+
+    def mean_bits(self, gain: float) -> float:
+        """Compute the mean bits over images; `gain` is messages / noise_scale^2."""
+        return float(compute_nats(self.information, gain).mean()) / log(2)
+
+    def mean_mmse(self, gain: float) -> float:
+        """Compute the mean squared error of a pixel, mean over images."""
+        return float(compute_errors(self.errors, gain).mean()) / self.prior.variances.numel()
+
+    def measure(self, *, noise_scale: float = 1.0, messages: int = 1) -> LinearisedLeak:
+        """Compute the leak at a multiple of the noise that the channels were made with.
+
+        Args:
+            noise_scale: Factor of all noise, above 0; 1 where the noise is a function.
+            messages: Messages of each image.
+
+        Returns:
+            Bits, errors and their intervals.
+
+        Raises:
+            ValueError: A number is not allowed.
+        """
+        POSITIVE.check("noise_scale", noise_scale)
+        if noise_scale != 1 and not self.is_scalable:
+            raise ValueError(
+                f"noise_scale is {noise_scale}, must be 1: noise that is a function of the "
+                "features is not scaled; linearise with the scaled function"
+            )
+        gain = messages / noise_scale**2
+        ends = torch.stack(
+            [compute_nats(self.information, gain), compute_errors(self.errors, gain)]
+        )  # number, end, random vector, image
+        nats, errors = ends.mean((1, 2))
+        count, values = len(nats), self.prior.variances.numel()
+        slack = (ends[:, 0] - ends[:, -1]).abs().mean((1, 2)) / 2
+        if (probes := ends.shape[2]) > 1:
+            variances = ends.mean(1).var(1).sum(1) / probes
+            slack = slack + NORMAL_QUANTILE * variances.sqrt() / count
+        spread = self.prior.variances[self.prior.variances > 0]
+        fsinfo = (2 * nats - spread.log().sum()) / len(spread) - log(2 * pi * e)
+        image_bits, image_mmse = nats / log(2), errors / values
+        bits, bits_half_width = sample_mean(image_bits)
+        mmse, mmse_half_width = sample_mean(image_mmse)
+        dfil, dfil_half_width = sample_mean(gain * self.dfil)
+        bound, bound_half_width = self.totals.bound(gain)
+        return LinearisedLeak(
+            bits=bits,
+            mmse=mmse,
+            psnr=-10 * log10(mmse) if mmse > 0 else inf,
+            bound=bound,
+            dfil=dfil,
+            fsinfo=float(fsinfo.mean()),
+            bits_half_width=bits_half_width,
+            mmse_half_width=mmse_half_width,
+            bound_half_width=bound_half_width,
+            dfil_half_width=dfil_half_width,
+            fsinfo_half_width=2 * log(2) * bits_half_width / len(spread),
+            prior_variance=self.prior.variance,
+            is_beyond_label=self.prior.is_within_class,
+            images=count,
+            messages=messages,
+            prior=self.prior.estimator,
+            estimator="exact" if self.is_exact else "lanczos",
+            bits_error=float(slack[0]) / log(2),
+            mmse_error=float(slack[1]) / values,
+            image_bits=image_bits,
+            image_mmse=image_mmse,
+            places=self.places,
+            sequences=tuple(
+                SequenceLeak(
+                    number,
+                    self.mean_bits(number / noise_scale**2),
+                    self.mean_mmse(number / noise_scale**2),
+                )
+                for number in SEQUENCES
+            ),
+        )
+
+
+def count_affordable(
+    encoder: Encoder,
+    images: Float[Tensor, "M *shape"],
+    features: int,
+    *,
+    noise: Noise,
+    most_operations: float = MOST_OPERATIONS,
+    differences: bool = False,
+) -> int:
+    """Count the images that can be linearised in seconds, up to 200.
+
+    Args:
+        encoder: As of `measure_linearised`, and so is `noise`.
+        images: (M, ...).
+        features: Number D of the encoder's features.
+        noise: Standard deviation of the noise.
+        most_operations: Operations of the encoder that it takes at most.
+        differences: Whether derivatives are central differences: of 30 images, whatever it takes.
+
+    Returns:
+        The number, 0 where it is below 8.
+
+    Raises:
+        NetError: The encoder has no gradient, or too many values for differences.
+    """
+    function, dtype = ready_encoder(encoder, images, differences=differences)
+    width = features * (2 if callable(noise) else 1)
+    values = images[0].numel()
+    if differences:
+        check_differences(width, values)
+        count = min(DIFFERENCED_IMAGES, len(images))
+        return count if count >= LEAST_IMAGES else 0
+    passes = min(width, values) if is_computable(width, values) else 4 * PROBES * STEPS
+    once = count_operations(lambda: function(images[:1].to(dtype)))
+    count = min(MOST_IMAGES, len(images), int(most_operations / max(1, 3 * passes * once)))
+    return count if count >= LEAST_IMAGES else 0
+
+
+def check_differences(width: int, values: int) -> None:
+    """Refuse an encoder of too many values for central differences: NetError."""
+    if not is_computable(width, values) or values > SMALL_IMAGE:
+        raise NetError(
+            f"images have {values} values and messages {width}, too many for finite differences, "
+            f"which take {SMALL_IMAGE} values an image and {MAX_VALUES} times values of messages "
+            "at most; give an encoder with a gradient"
+        )
 
 
 @usual_torch_state()
@@ -311,15 +553,12 @@ def measure_if_cheap(
         The leak; None too where there are fewer than 8 images, or no gradient.
     """
     try:
-        function, dtype = ready_encoder(encoder, images)
+        count = count_affordable(
+            encoder, images, features, noise=noise, most_operations=most_operations
+        )
     except NetError:
         return None
-    width = features * (2 if callable(noise) else 1)
-    values = images[0].numel()
-    passes = min(width, values) if is_computable(width, values) else 4 * PROBES * STEPS
-    once = count_operations(lambda: function(images[:1].to(dtype)))
-    count = min(MOST_IMAGES, len(images), int(most_operations / max(1, 3 * passes * once)))
-    if count < LEAST_IMAGES:
+    if not count:
         return None
     return measure_linearised(encoder, images, noise=noise, prior=prior, count=count, seed=seed)
 
@@ -347,14 +586,15 @@ class FisherTotals:
             self._sizes[group] += 1
             self.count += 1
 
-    def bound(self) -> tuple[float, float]:
+    def bound(self, gain: float = 1.0) -> tuple[float, float]:
         """Return van Trees' bound and its half width, both by the jackknife over groups."""
-        total, size, groups = self._sums.sum(0), self._sizes.sum(), len(self._sums)
+        sums = gain * self._sums
+        total, size, groups = sums.sum(0), self._sizes.sum(), len(sums)
         whole = float(van_trees_bound(total / size, self._variances))
         parts = torch.stack(
             [
                 van_trees_bound((total - part) / (size - part_size), self._variances)
-                for part, part_size in zip(self._sums, self._sizes, strict=True)
+                for part, part_size in zip(sums, self._sizes, strict=True)
             ]
         )
         mean = float(parts.mean())
@@ -372,59 +612,6 @@ def sample_mean(values: Float[Tensor, " n"]) -> tuple[float, float]:
     """Return the mean over images and its half width."""
     mean = float(values.mean())
     return mean, half_width(mean, float(values.var()) / len(values), len(values) - 1)
-
-
-def summarise(
-    numbers: list[ChannelNumbers],
-    totals: FisherTotals,
-    prior: ImagePrior,
-    *,
-    places: Int[Tensor, " n"],
-    messages: int,
-    is_exact: bool,
-) -> LinearisedLeak:
-    """Average over images, in bits and per pixel."""
-    nats, errors, dfil = (
-        torch.cat([getattr(part, name) for part in numbers])
-        for name in ("nats", "errors", "fisher")
-    )
-    variances, gaps = (
-        torch.cat([getattr(part, name) for part in numbers], 1)
-        for name in ("probe_variances", "gaps")
-    )
-    values = prior.variances.numel()
-    slack = NORMAL_QUANTILE * variances.sum(1).sqrt() / len(nats) + gaps.mean(1)
-    spread = prior.variances[prior.variances > 0]
-    fsinfo = (2 * nats - spread.log().sum()) / len(spread) - log(2 * pi * e)
-    image_bits, image_mmse = nats / log(2), errors / values
-    bits, bits_half_width = sample_mean(image_bits)
-    mmse, mmse_half_width = sample_mean(image_mmse)
-    mean_dfil, dfil_half_width = sample_mean(dfil)
-    bound, bound_half_width = totals.bound()
-    return LinearisedLeak(
-        bits=bits,
-        mmse=mmse,
-        psnr=-10 * log10(mmse) if mmse > 0 else inf,
-        bound=bound,
-        dfil=mean_dfil,
-        fsinfo=float(fsinfo.mean()),
-        bits_half_width=bits_half_width,
-        mmse_half_width=mmse_half_width,
-        bound_half_width=bound_half_width,
-        dfil_half_width=dfil_half_width,
-        fsinfo_half_width=2 * log(2) * bits_half_width / len(spread),
-        prior_variance=prior.variance,
-        is_beyond_label=prior.is_within_class,
-        images=len(nats),
-        messages=messages,
-        prior=prior.estimator,
-        estimator="exact" if is_exact else "lanczos",
-        bits_error=float(slack[0]) / log(2),
-        mmse_error=float(slack[1]) / values,
-        image_bits=image_bits,
-        image_mmse=image_mmse,
-        places=places,
-    )
 
 
 def round_up(value: float, digits: int) -> str:

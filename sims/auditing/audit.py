@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import inf, isfinite
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -26,17 +27,25 @@ from fedcel.files import digest_file, write_json, write_whole
 from fedcel.leakage import (
     Leakage,
     LeakMaps,
+    LeakTarget,
+    LinearisedLeak,
     NoiseFunction,
+    NoisyHead,
+    calibrate_noise,
+    choose_targets,
+    count_affordable,
+    find_feature_shape,
     fit_to_some,
     map_leak,
-    measure_if_cheap,
     measure_leakage,
+    measure_linearised,
 )
 from fedcel.nets import encode_images, find_batch_layers, name_layers
 from fedcel.runs import list_versions
 from sims.auditing.find_images import draw_images, find_source
 from sims.auditing.load_encoder import (
     AdaptedEncoder,
+    FileEncoder,
     LoadedEncoder,
     Normalisation,
     load_encoder,
@@ -50,10 +59,12 @@ SETTING = re.compile(r"(?<![\w./])data\.(?=(label-column|size|grey)\b(?![./]\w))
 MOST_OPERATIONS = 1e13
 """Operations of the encoder for how much of the picture a message tells: some minutes."""
 MAPPED = 5  # images whose leak is drawn pixel by pixel
-NO_PICTURE = (
-    "How much of the picture a message tells is not estimated: it takes Gaussian noise without "
-    "dropout, an encoder with a gradient, 8 images, and no more than minutes."
+NOT_ESTIMATED = "How much of the picture a message tells is not estimated"
+NO_GRADIENT = (
+    "the encoder gives features without a gradient; --differences measures it by central "
+    "differences, which encode an image twice for each of its values"
 )
+LEAST_CLASSES = 2
 MIN_IMAGES = 4  # two targets, and as many images of the attacker's own
 
 
@@ -95,6 +106,9 @@ class AuditPlan(ModelPlan):
         at: Layer of a module whose output is sent; empty: the last.
         noise: Standard deviation of the Gaussian noise at the cut, in units of the features; None:
             what the encoder's file states.
+        target: Leak that a message may have, for which the noise is chosen instead; None: no.
+        is_noise_per_feature: Whether each feature gets noise of its own for the target.
+        has_differences: Whether central differences replace a gradient that is missing.
         is_noise_relative: Whether `noise` is in units of the features' standard deviation.
         dropout: Chance that a feature is sent as 0; None: what the file states, else 0.
         attacks: Names of the attacks that rebuild images; none: only the exact attacker.
@@ -106,11 +120,37 @@ class AuditPlan(ModelPlan):
     at: str = ""
     noise: float | None = None
     is_noise_relative: bool = False
+    target: LeakTarget | None = None
+    is_noise_per_feature: bool = False
+    has_differences: bool = False
     dropout: float | None = None
     attacks: Sequence[str] = ("decoder", "kernel-ridge")
     targets: int = 100
     outputs: Sequence[str] = ()
     budget: float = 1.0
+
+
+class HeadAccuracy(NamedTuple):
+    """Right answers of the rest of a model.
+
+    Attributes:
+        noisy: Share of messages that are answered right, in [0, 1].
+        clean: The same without noise; 1 where the answers without noise are the right ones.
+        is_of_labels: Whether an answer is right by its label, else by the answer without noise.
+    """
+
+    noisy: float
+    clean: float
+    is_of_labels: bool
+
+    def __str__(self) -> str:
+        """Describe it in a sentence."""
+        if self.is_of_labels:
+            return (
+                f"With this noise the model is right in {self.noisy:.1%} of cases, without noise "
+                f"in {self.clean:.1%}."
+            )
+        return f"With this noise the model answers as without noise in {self.noisy:.1%} of cases."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,8 +163,15 @@ class Audit:
     note: str
     """Images that were measured and their changes, and what the encoder gives attackers."""
     noise: float
+    """Standard deviation; root mean square over the features, where each has its own."""
+    spread: float
+    """Standard deviation of the features over the images."""
     dropout: float
     leak: Leakage
+    feature_noise: Float[Tensor, " D"] | None = None
+    """Standard deviation of each feature's noise, where it was chosen so."""
+    accuracy: HeadAccuracy | None = None
+    """Answers of the rest of the model, where that is known."""
     inversion: Inversion | None
     """None where no attack has ended, or was asked for."""
     ended_attacks: int = 0
@@ -140,8 +187,38 @@ class Audit:
         """Attacks that were asked for and have not ended."""
         return list(self.plan.attacks[self.ended_attacks :])
 
+    def describe_noise(self) -> str:
+        """Describe the noise, and how much it is beside the features."""
+        share = f"{self.noise / self.spread:.3g} times that of the features" if self.spread else ""
+        if self.feature_noise is None:
+            return f"Gaussian noise of standard deviation {self.noise:.4g} ({share})"
+        low, high = (float(value) for value in self.feature_noise.aminmax())
+        return (
+            f"Gaussian noise of a standard deviation of its own for each feature, {low:.4g} to "
+            f"{high:.4g}, root mean square {self.noise:.4g} ({share})"
+        )
+
+    def __str__(self) -> str:
+        """Describe the leak, below the noise that was found and the accuracy it leaves."""
+        target, picture = self.plan.target, self.leak.linearised
+        lines = []
+        if target is not None and picture is not None:
+            wanted = (
+                f"an MSE of {target.mse:g} or more"
+                if target.bits is None
+                else f"{target.bits:g} bits of the picture or fewer"
+            )
+            lines.append(
+                f"Of all noise that leaves {wanted}, the least is {self.describe_noise()}: "
+                f"{picture.bits:.4g} bits, MSE {picture.mmse:.4g}."
+            )
+        if self.accuracy is not None:
+            lines.append(str(self.accuracy))
+        return "\n".join([*lines, str(self.leak)])
+
     def to_json(self) -> dict[str, object]:
         """Make the object that is written."""
+        feature_noise, picture = self.feature_noise, self.leak.linearised
         return {
             "model": self.plan.model,
             **({"at": self.plan.at} if self.plan.at else {}),
@@ -150,11 +227,16 @@ class Audit:
             "data": self.plan.data,
             "images": self.note,
             "noise": self.noise,
+            "noise-in-sd": self.noise / self.spread if self.spread else None,
+            **({} if feature_noise is None else {"noise-per-feature": feature_noise.tolist()}),
             "noise-learned": self.is_noise_learned,
+            **({} if self.plan.target is None else {"target": vars(self.plan.target)}),
+            **({} if self.accuracy is None else {"accuracy": self.accuracy._asdict()}),
             "dropout": self.dropout,
             "seed": self.plan.seed,
             "budget": self.plan.budget,
             "leak": self.leak.to_dict(),
+            "sequences": [] if picture is None else picture.list_sequences(),
             "attacks": {} if self.inversion is None else self.inversion.to_dict(),
             **({"attacks-missing": self.missing_attacks} if self.missing_attacks else {}),
             "targets": 0 if self.inversion is None else len(self.inversion.targets),
@@ -172,7 +254,7 @@ def audit_encoder(plan: AuditPlan, keep: Callable[[Audit], None] = lambda _: Non
     with show_waiting(f"reading the encoder {plan.model}"):
         encoder = load_encoder(plan.model, plan.at, plan.weights)
     refuse_batch_layers(encoder)
-    noise = choose_noise(plan, encoder)
+    stated = choose_noise(plan, encoder)
     dropout = encoder.dropout if plan.dropout is None else plan.dropout
     normalisation = parse_normalisation(plan) or encoder.normalisation
     encode = AdaptedEncoder(encoder.encode, normalisation, plan.outputs)
@@ -182,9 +264,15 @@ def audit_encoder(plan: AuditPlan, keep: Callable[[Audit], None] = lambda _: Non
             images, note, class_names = read_images(plan, encoder)
         features = encode_with_progress(encode, images)
         spread = float(features.double().var(0).mean().sqrt())
-        if plan.is_noise_relative:
-            noise *= spread
-        law = noise if plan.noise is not None else encoder.learned_noise or noise
+        law: float | Tensor | NoiseFunction = stated * (spread if plan.is_noise_relative else 1.0)
+        if plan.noise is None and plan.target is None and encoder.learned_noise is not None:
+            law = encoder.learned_noise
+        measured = find_picture(plan, encoder, encode, images, features, law=law, dropout=dropout)
+        law, linearised, maps = measured.law, measured.linearised, measured.maps
+        accuracy = measure_accuracy(
+            plan, encoder, encode, images, features, law=law, dropout=dropout
+        )
+        share_right = choose_accuracy(plan, encoder, accuracy, len(images.y))
         with show_parts(
             f"measuring the bits of {len(images.y)} images, {features.shape[1]} features each",
             "messages",
@@ -194,15 +282,19 @@ def audit_encoder(plan: AuditPlan, keep: Callable[[Audit], None] = lambda _: Non
                 labels=images.y,
                 noise=law,
                 dropout=dropout,
-                accuracy=None if encoder.accuracy is None else encoder.accuracy[0],
-                accuracy_count=None if encoder.accuracy is None else encoder.accuracy[1],
+                accuracy=None if share_right is None else share_right[0],
+                accuracy_count=None if share_right is None else share_right[1],
                 seed=plan.seed,
             )
-        with show_parts("estimating how much of the picture goes out", "images"):
-            leak, maps = add_picture(leak, encode, images, features, noise=law, dropout=dropout)
         is_fully_attacked = (
             not plan.attacks or copy_differentiable(encode, images.x[:2]) is not None
         )
+        feature_noise = law if isinstance(law, Tensor) else None
+        noise = stated
+        if feature_noise is not None:
+            noise = float(feature_noise.square().mean().sqrt())
+        elif not callable(law):
+            noise = float(law)
         audit = Audit(
             plan=plan,
             description=encoder.description,
@@ -210,13 +302,16 @@ def audit_encoder(plan: AuditPlan, keep: Callable[[Audit], None] = lambda _: Non
                 [
                     note,
                     describe_encoder(features.shape[1], spread, normalisation, is_fully_attacked),
-                    *([] if leak.linearised else [NO_PICTURE]),
+                    *([measured.obstacle] if measured.obstacle else []),
                 ]
             ),
             noise=noise,
+            spread=spread,
+            feature_noise=feature_noise,
+            accuracy=accuracy,
             is_noise_learned=callable(law),
             dropout=dropout,
-            leak=leak,
+            leak=replace(leak, linearised=linearised),
             inversion=None,
             maps=maps,
             target_names=[class_names[y] for y in images.y[: plan.targets]] if class_names else (),
@@ -229,37 +324,173 @@ def audit_encoder(plan: AuditPlan, keep: Callable[[Audit], None] = lambda _: Non
     return audit
 
 
-def add_picture(
-    leak: Leakage,
+class MeasuredPicture(NamedTuple):
+    """How much of the picture goes out, and the noise that it was measured with.
+
+    Attributes:
+        law: Noise as it was given, or as the target needs it.
+        linearised: None where it is not estimated.
+        maps: Leak of the first images pixel by pixel; None too then.
+        obstacle: Why it is not estimated, in a sentence; empty where it is.
+    """
+
+    law: float | Tensor | NoiseFunction
+    linearised: LinearisedLeak | None
+    maps: LeakMaps | None
+    obstacle: str
+
+
+def find_picture(
+    plan: AuditPlan,
+    encoder: LoadedEncoder,
     encode: AdaptedEncoder,
     images: Images,
     features: Float[Tensor, "M D"],
     *,
-    noise: float | NoiseFunction,
+    law: float | Tensor | NoiseFunction,
     dropout: float,
-) -> tuple[Leakage, LeakMaps | None]:
-    """Return the leak with how much of the picture goes out, and maps; None where not estimated."""
+) -> MeasuredPicture:
+    """Estimate how much of the picture goes out, with the noise of the plan or for its target.
+
+    SettingsError where there is a target and no estimate.
+    """
     prior = fit_to_some(images.x, images.y, 0) or fit_to_some(images.x, None, 0)
-    if dropout or prior is None or not (callable(noise) or noise > 0):
-        return leak, None
-    linearised = measure_if_cheap(
-        encode,
-        images.x,
-        features.shape[1],
-        noise=noise,
-        prior=prior,
-        most_operations=MOST_OPERATIONS,
+    reason = ""
+    if dropout:
+        reason = "features are dropped at random"
+    elif plan.target is None and not (callable(law) or law > 0):
+        reason = "there is no noise"
+    elif prior is None:
+        reason = "the images are too few, or all alike"
+    has_gradient = copy_differentiable(encode, images.x[:2]) is not None
+    if not reason and not has_gradient:
+        if not plan.has_differences:
+            reason = NO_GRADIENT
+        elif takes_coarse_images(encoder):
+            reason = "the encoder takes images of a type too coarse for differences"
+    count = 0
+    if not reason:
+        try:
+            count = count_affordable(
+                encode,
+                images.x,
+                features.shape[1],
+                noise=law,
+                most_operations=MOST_OPERATIONS,
+                differences=not has_gradient,
+            )
+            reason = "" if count else "there are fewer than 8 images, or it would take hours"
+        except NetError as error:
+            reason = str(error)
+    if reason or prior is None:
+        if plan.target is not None:
+            raise SettingsError(
+                f"{name_target(plan.target)} needs the estimate of how much of the picture a "
+                f"message tells, which there is not: {reason}; give --noise in its place"
+            )
+        return MeasuredPicture(law, None, None, f"{NOT_ESTIMATED}: {reason}.")
+    with show_parts("estimating how much of the picture goes out", "images"):
+        if plan.target is None:
+            linearised = measure_linearised(
+                encode,
+                images.x,
+                noise=law,
+                prior=prior,
+                count=count,
+                differences=not has_gradient,
+                seed=plan.seed,
+            )
+        else:
+            law, linearised = calibrate_noise(
+                encode,
+                images.x,
+                target_bits=plan.target.bits,
+                target_mse=plan.target.mse,
+                per_feature=plan.is_noise_per_feature,
+                head=find_head(plan, encoder) if plan.is_noise_per_feature else None,
+                prior=prior,
+                count=count,
+                differences=not has_gradient,
+                seed=plan.seed,
+            )
+        maps = map_leak(
+            encode,
+            images.x[:MAPPED],
+            noise=law,
+            prior=prior,
+            differences=not has_gradient,
+        )
+    return MeasuredPicture(law, linearised, maps, "")
+
+
+def takes_coarse_images(encoder: LoadedEncoder) -> bool:
+    """Whether an encoder takes bytes, or floating numbers of 16 bits."""
+    form = encoder.encode.form if isinstance(encoder.encode, FileEncoder) else None
+    return form is not None and form.dtype not in (torch.float32, torch.float64)
+
+
+def name_target(target: LeakTarget) -> str:
+    """Return a target as the option that was given."""
+    return (
+        f"--target-mse {target.mse:g}" if target.bits is None else f"--target-bits {target.bits:g}"
     )
-    if linearised is None:
-        return leak, None
-    maps = map_leak(encode, images.x[:MAPPED], noise=noise, prior=prior)
-    return replace(leak, linearised=linearised), maps
+
+
+def find_head(plan: AuditPlan, encoder: LoadedEncoder) -> nn.Module | None:
+    """Find the rest of the model; None where a part of the features is sent, or it is unknown."""
+    return None if plan.outputs else encoder.head
+
+
+def measure_accuracy(
+    plan: AuditPlan,
+    encoder: LoadedEncoder,
+    encode: AdaptedEncoder,
+    images: Images,
+    features: Float[Tensor, "M D"],
+    *,
+    law: float | Tensor | NoiseFunction,
+    dropout: float,
+) -> HeadAccuracy | None:
+    """Measure the answers of the rest of the model to messages; None where it is no classifier."""
+    head = find_head(plan, encoder)
+    if head is None or dropout or callable(law):
+        return None
+    shape = find_feature_shape(encode, images.x)
+    logits = encode_images(nn.Sequential(nn.Unflatten(1, shape), head), features).cpu()
+    if logits.shape[1] < LEAST_CLASSES:
+        return None
+    right = choose_targets(logits, images.y)
+    scorer = NoisyHead(head, features, shape=shape, targets=right, seed=plan.seed, layer=plan.at)
+    return HeadAccuracy(
+        noisy=float(scorer.score(law).mean()),
+        clean=float((logits.argmax(1) == right).double().mean()),
+        is_of_labels=right is images.y,
+    )
+
+
+def choose_accuracy(
+    plan: AuditPlan, encoder: LoadedEncoder, accuracy: HeadAccuracy | None, count: int
+) -> tuple[float, int] | None:
+    """Return right answers with this noise and of how many images; None where they are unknown."""
+    if accuracy is not None:
+        return (accuracy.noisy, count) if accuracy.is_of_labels else None
+    return encoder.accuracy if plan.noise is None and plan.target is None else None
 
 
 def check_plan(plan: AuditPlan) -> None:
     """Refuse, before anything is read, a plan that cannot be carried out."""
     if plan.noise is not None and not 0 <= plan.noise < inf:
         raise SettingsError(f"--noise is {plan.noise:g}, must be a finite number, 0 or more")
+    if plan.target is not None and plan.noise is not None:
+        raise SettingsError(
+            f"{name_target(plan.target)} is given beside --noise {plan.noise:g}, and is what the "
+            "noise is chosen by; leave one of them out"
+        )
+    if plan.is_noise_per_feature and plan.target is None:
+        raise SettingsError(
+            "--per-feature is given without a target by which noise is chosen; give --target-bits "
+            "or --target-mse, or leave it out"
+        )
     if plan.dropout is not None and not 0 <= plan.dropout < 1:
         raise SettingsError(f"--dropout is {plan.dropout:g}, must be at least 0 and below 1")
     if not 0 < plan.budget < inf:
@@ -339,12 +570,17 @@ def try_encoder(encode: AdaptedEncoder, images: Float[Tensor, "2 C H W"]) -> Non
 
 
 def choose_noise(plan: AuditPlan, encoder: LoadedEncoder) -> float:
-    """Return the noise that is given, or stated by the encoder's file, else SettingsError."""
+    """Return the noise that is given, or stated by the encoder's file, else SettingsError.
+
+    With a target it is 1, which nothing is measured with.
+    """
+    if plan.target is not None:
+        return 1.0
     noise = encoder.noise if plan.noise is None else plan.noise
     if noise is None:
         raise SettingsError(
             f"--noise is missing, and {encoder.description} does not say what noise is added to "
-            "its features; give its standard deviation, 0 for none"
+            "its features; give its standard deviation, 0 for none, or --target-bits"
         )
     return noise
 
@@ -415,7 +651,7 @@ def attack_encoder(
     images: Images,
     features: Float[Tensor, "M D"],
     *,
-    noise: float | NoiseFunction,
+    noise: float | Tensor | NoiseFunction,
     dropout: float,
 ) -> Iterator[Inversion]:
     """Rebuild the first images; the attacker owns the others, but no copy of a target.
@@ -469,8 +705,8 @@ def write_audit(audit: Audit, folder: Path) -> Path:
     page = folder / PAGE_FILE
     write_record(audit, folder)
     conditions = (
-        f"{audit.description}, on images of {audit.plan.data}, Gaussian noise of standard "
-        f"deviation {audit.noise:.4g} added to the features"
+        f"{audit.description}, on images of {audit.plan.data}, {audit.describe_noise()} added to "
+        "the features"
         + (", times what the run learned for each" if audit.is_noise_learned else "")
         + (f", dropout {audit.dropout:g}. " if audit.dropout else ". ")
         + audit.note

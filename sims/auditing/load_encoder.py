@@ -124,6 +124,8 @@ class LoadedEncoder(NamedTuple):
     """Share of right answers, and of how many images, where the file says so."""
     normalisation: Normalisation | None = None
     """Normalisation that the module states."""
+    head: nn.Module | None = None
+    """The rest of the model, where it was cut here: features in the layer's shape to answers."""
 
 
 def load_encoder(reference: str, at: str = "", weights: str = "") -> LoadedEncoder:
@@ -159,9 +161,8 @@ def load_encoder(reference: str, at: str = "", weights: str = "") -> LoadedEncod
     loaded = load_from_object(reference)
     if not at:
         return loaded
-    return loaded._replace(
-        encode=split(loaded.encode, at)[0], description=f"{loaded.description} up to {at}"
-    )
+    encode, head = split(loaded.encode, at)
+    return loaded._replace(encode=encode, description=f"{loaded.description} up to {at}", head=head)
 
 
 def load_from_library(name: str, at: str, weights: str) -> LoadedEncoder:
@@ -171,11 +172,13 @@ def load_from_library(name: str, at: str, weights: str) -> LoadedEncoder:
         model = make_model(name)
     if weights:
         load_weights(model, weights)
+    encode, head = split(model, at) if at else (model, None)
     random = "" if weights else ", with random parameters"
     return LoadedEncoder(
-        split(model, at)[0] if at else model,
+        encode,
         f"{name}{f' up to {at}' if at else ''}{random}",
         normalisation=Normalisation(*find_normalisation(name)),
+        head=head,
     )
 
 

@@ -1,9 +1,10 @@
 """The command `audit`: what an encoder leaks that was trained anywhere."""
 
+import math
 import time
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,11 +25,15 @@ from sims.commands.options import (
     parse_numbers,
 )
 
+if TYPE_CHECKING:
+    from fedcel.leakage import LeakTarget
+
 RELATIVE = "sd"
 """Ends a standard deviation of noise in units of that of the features."""
 EXAMPLES = (
     "fedcel audit mypackage.nets:encoder --data photos --noise 0.3",
-    "fedcel audit encoder.onnx --data digits --noise 0.3 --attacks none",
+    "fedcel audit mypackage.nets:model --at layer2 --data photos --target-bits 25",
+    "fedcel audit encoder.onnx --data digits --noise 0.3 --differences --attacks none",
     "fedcel audit torchvision:resnet18 --at layer2 --weights FILE --data photos --noise 0.5sd",
     "fedcel audit runs/mine --data digits --out runs/mine-audit",
 )
@@ -61,6 +66,35 @@ def audit_command(
             " half that of the features. Default: what the file or the run states.",
         ),
     ] = "",
+    target_bits: Annotated[
+        float | None,
+        option(
+            metavar="BITS",
+            help="Choose the least noise with which one message tells at most so many bits of the "
+            "picture, by the linearised channel; instead of --noise.",
+        ),
+    ] = None,
+    target_mse: Annotated[
+        float | None,
+        option(
+            metavar="ERROR",
+            help="The same for the squared error a pixel that the best reconstruction must have.",
+        ),
+    ] = None,
+    per_feature: Annotated[
+        bool,
+        typer.Option(
+            "--per-feature",
+            help="Choose noise of its own for each feature: that which harms the answer least.",
+        ),
+    ] = False,
+    differences: Annotated[
+        bool,
+        typer.Option(
+            "--differences",
+            help="Use central differences where the encoder has no gradient, such as an ONNX file.",
+        ),
+    ] = False,
     dropout: Annotated[
         float | None,
         option(
@@ -103,6 +137,8 @@ def audit_command(
         require_extra("report")
         check_folder(out)
     from sims.auditing import Audit, AuditPlan, audit_encoder, write_audit, write_record
+    from sims.report.sequences_table import tabulate_sequences
+    from sims.report.table import format_columns
 
     plan = AuditPlan(
         model=model,
@@ -111,6 +147,9 @@ def audit_command(
         data=data,
         noise=parse_noise(noise),
         is_noise_relative=noise.endswith(RELATIVE),
+        target=parse_target(target_bits, target_mse),
+        is_noise_per_feature=per_feature,
+        has_differences=differences,
         dropout=dropout,
         attacks=() if attacks == "none" else tuple(name.strip() for name in attacks.split(",")),
         images=images,
@@ -128,7 +167,9 @@ def audit_command(
 
     def keep(audit: Audit) -> None:
         if audit.inversion is None:
-            print(f"{audit.leak}\n{audit.note}", flush=True)
+            print(f"{audit}\n{audit.note}", flush=True)
+            if (picture := audit.leak.linearised) is not None:
+                print(f"\n{format_columns(tabulate_sequences({'': picture.sequences}))}\n")
         if out is not None:
             write_record(audit, out)
 
@@ -138,6 +179,21 @@ def audit_command(
             print(audit.inversion)
         if out is not None:
             print(f"report: {write_audit(audit, out)}")
+
+
+def parse_target(bits: float | None, mse: float | None) -> "LeakTarget | None":
+    """Return the leak that is allowed; None where none is given."""
+    from fedcel.leakage import LeakTarget
+
+    for name, value in (("--target-bits", bits), ("--target-mse", mse)):
+        if value is not None and not 0 < value < math.inf:
+            raise SettingsError(f"{name} is {value:g}, must be finite and above 0")
+    if bits is not None and mse is not None:
+        raise SettingsError(
+            f"--target-bits is {bits:g} and --target-mse is {mse:g}: both limit the leak; give one "
+            "of them"
+        )
+    return None if bits is None and mse is None else LeakTarget(bits=bits, mse=mse)
 
 
 def parse_noise(text: str) -> float | None:

@@ -14,6 +14,7 @@ from fedcel.leakage import (
 from sims.report.leak_strips import SENT, draw_leak_strips
 from sims.report.page import PICTURE_NOTE, Part
 from sims.report.reconstruction_strips import Strip, limit_strips
+from sims.report.sequences_table import tabulate_sequences
 from sims.report.table import (
     DASH,
     LABEL_ONLY,
@@ -107,7 +108,7 @@ def make_picture_part(
         "How much of the picture a message tells",
         f"{PICTURE_NOTE} {note}".strip(),
         strips=limit_strips(strips)[0],
-        tables=[make_picture_table(linearised)],
+        tables=[make_picture_table(linearised), tabulate_sequences({"": linearised.sequences})],
     )
 
 

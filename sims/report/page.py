@@ -22,6 +22,7 @@ from sims.report.reconstruction_strips import (
     make_grid,
     make_strips,
 )
+from sims.report.sequences_table import average_sequences, tabulate_sequences
 from sims.report.summary import Summary, summarise_book
 from sims.report.table import Table, format_columns
 from sims.report.templates import render_template
@@ -219,6 +220,11 @@ def list_parts(
     convergence = "; ".join(f"{label}: {text}" for label, text in sampled if text)
     attacks, settings = tables.tabulate_attacks(summaries), tables.tabulate_settings(summaries)
     no_strips = "There are no reconstructions: no attack that makes images ran."
+    sequences = {
+        s.label: average_sequences([result.linearised_sequences for result in s.results])
+        for s in summaries
+        if s.results[0].linearised_sequences
+    }
     heads = ("variant", "worst attack")
     measures = tables.tabulate_variants("Variants", heads, tables.MAIN, summaries)
     tabulate = partial(tables.tabulate_variants, summaries=summaries, has_anchors=False)
@@ -245,7 +251,8 @@ def list_parts(
                     tables.PICTURE,
                     [s for s in summaries if s.results[0].linearised_bits is not None],
                     has_anchors=False,
-                )
+                ),
+                *([tabulate_sequences(sequences)] if sequences else []),
             ],
         ),
         Part(

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from fedcel.attacks import AttackConditions, AttackRow, AttackScores, MeasuredLeak
 from fedcel.json_records import Number, Record
+from fedcel.leakage import SequenceLeak
 
 SCORES = [
     name.replace("_", "-")
@@ -144,6 +145,8 @@ class RunResult(RunMeasures, PredictorScores):
     """Accuracy of who always names the most frequent class; older runs lack it."""
     smallest_update_images: int | None = None
     """Images behind the smallest update of a client; None where nodes brought their own."""
+    linearised_sequences: tuple[SequenceLeak, ...] = ()
+    """Leak of several messages of one image together, of the encoder taken as linear."""
     convergence: str | None = None
     unrepeatable: str | None = None
     samples: int | None = None

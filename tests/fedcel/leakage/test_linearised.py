@@ -17,7 +17,7 @@ from fedcel.leakage import (
     measure_linearised,
     posterior_mean,
 )
-from fedcel.leakage.channel_numbers import bracket_quadrature, van_trees_bound
+from fedcel.leakage.channel_numbers import find_quadrature, van_trees_bound
 
 SHAPE = (1, 4, 4)
 VALUES, FEATURES, SIGMA = 16, 6, 0.3
@@ -142,10 +142,10 @@ def test_quadrature_brackets_a_form() -> None:
     for function in (torch.log1p, lambda values: 1 / (1 + values)):
         truth = (weights * function(nodes.clamp_min(0))).sum(1)
         for steps in (4, 8, 12):
-            ends = bracket_quadrature(lambda v: v @ gram, start, function, steps)
+            ends = find_quadrature(lambda v: v @ gram, start, steps).apply(function)[:, :, 0]
             assert (ends.min(0).values < truth).all() and (truth < ends.max(0).values).all()
             assert (ends[0] - ends[1]).abs().max() < 20 * truth.max() / steps**2
-        ends = bracket_quadrature(lambda v: v @ gram, start, function, 60)
+        ends = find_quadrature(lambda v: v @ gram, start, 60).apply(function)[:, :, 0]
         torch.testing.assert_close(ends, truth.expand(2, -1))
 
 
