@@ -50,8 +50,8 @@ class LeakTarget:
     def __post_init__(self) -> None:
         """Refuse a target that is none."""
         if (self.bits is None) == (self.mse is None):
-            given = "neither is" if self.bits is None else "both are"
-            raise ValueError(f"target bits and target MSE: {given} given; give one of them")
+            count = "neither is" if self.bits is None else "both are"
+            raise ValueError(f"target bits and target MSE: {count} given; give one of them")
         POSITIVE.check("target bits", self.bits or 1.0)
         POSITIVE.check("target MSE", self.mse or 1.0)
 
@@ -240,9 +240,17 @@ def limit_count(count: int, features: int, values: int) -> int:
 
 
 def find_feature_shape(encoder: Encoder, images: Float[Tensor, "N *shape"]) -> tuple[int, ...]:
-    """Find the shape in which an encoder gives the features of one image; NetError where several.
+    """Find the shape in which an encoder gives the features of one image.
 
-    ValueError where the encoder gives something else than a tensor.
+    Args:
+        encoder: As of `measure_linearised`.
+        images: (N, ...).
+
+    Returns:
+        The shape, without that of the batch.
+
+    Raises:
+        NetError: The encoder gives something else than one tensor.
     """
     module = as_module(encoder)
     with evaluation_mode(module), torch.no_grad():

@@ -25,7 +25,15 @@ def choose_targets(
 ) -> Int[Tensor, " N"]:
     """Choose what answers are compared with: the labels where the model knows them, else its own.
 
-    NetError where the model gives no logits.
+    Args:
+        logits: Of the images, without noise, (N, C).
+        labels: Classes from 0, (N,); None: none are known.
+
+    Returns:
+        The labels themselves, or the answers without noise, (N,).
+
+    Raises:
+        NetError: The model gives no logits.
     """
     if logits.dim() != 2 or logits.shape[1] < 2:
         raise NetError(

@@ -203,14 +203,14 @@ class Audit:
         target, picture = self.plan.target, self.leak.linearised
         lines = []
         if target is not None and picture is not None:
-            wanted = (
+            limit = (
                 f"an MSE of {target.mse:g} or more"
                 if target.bits is None
-                else f"{target.bits:g} bits of the picture or fewer"
+                else f"at most {target.bits:g} bits of the picture"
             )
             lines.append(
-                f"Of all noise that leaves {wanted}, the least is {self.describe_noise()}: "
-                f"{picture.bits:.4g} bits, MSE {picture.mmse:.4g}."
+                f"The least noise that leaves {limit}: {self.describe_noise()}, which leaves "
+                f"{picture.bits:.4g} bits and an MSE of {picture.mmse:.4g}."
             )
         if self.accuracy is not None:
             lines.append(str(self.accuracy))
@@ -267,10 +267,12 @@ def audit_encoder(plan: AuditPlan, keep: Callable[[Audit], None] = lambda _: Non
         law: float | Tensor | NoiseFunction = stated * (spread if plan.is_noise_relative else 1.0)
         if plan.noise is None and plan.target is None and encoder.learned_noise is not None:
             law = encoder.learned_noise
-        measured = find_picture(plan, encoder, encode, images, features, law=law, dropout=dropout)
+        measured = find_picture(
+            plan, encoder, encode, images, features=features, law=law, dropout=dropout
+        )
         law, linearised, maps = measured.law, measured.linearised, measured.maps
         accuracy = measure_accuracy(
-            plan, encoder, encode, images, features, law=law, dropout=dropout
+            plan, encoder, encode, images, features=features, law=law, dropout=dropout
         )
         share_right = choose_accuracy(plan, encoder, accuracy, len(images.y))
         with show_parts(
@@ -325,7 +327,7 @@ def audit_encoder(plan: AuditPlan, keep: Callable[[Audit], None] = lambda _: Non
 
 
 class MeasuredPicture(NamedTuple):
-    """How much of the picture goes out, and the noise that it was measured with.
+    """Linearised leak of messages, and the noise that it was measured with.
 
     Attributes:
         law: Noise as it was given, or as the target needs it.
@@ -345,8 +347,8 @@ def find_picture(
     encoder: LoadedEncoder,
     encode: AdaptedEncoder,
     images: Images,
-    features: Float[Tensor, "M D"],
     *,
+    features: Float[Tensor, "M D"],
     law: float | Tensor | NoiseFunction,
     dropout: float,
 ) -> MeasuredPicture:
@@ -446,8 +448,8 @@ def measure_accuracy(
     encoder: LoadedEncoder,
     encode: AdaptedEncoder,
     images: Images,
-    features: Float[Tensor, "M D"],
     *,
+    features: Float[Tensor, "M D"],
     law: float | Tensor | NoiseFunction,
     dropout: float,
 ) -> HeadAccuracy | None:

@@ -26,6 +26,7 @@ from sims import progress
 from sims.auditing import AuditPlan, audit_encoder
 from sims.auditing.find_images import draw_images, find_source
 from sims.commands.main import main
+from sims.commands.onnx_export import convert_encoder
 from sims.engines import local
 from tests.sims.auditing import test_load_encoder
 
@@ -56,6 +57,109 @@ def test_noise_in_units_of_the_features(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().out.splitlines()[:2] == relative.splitlines()[:2]
     assert main([*words, "--noise", "halfsd"]) == 2
     assert "such as 0.5sd" in capsys.readouterr().err
+
+
+def build_classifier() -> nn.Module:
+    """Digits by the nearest class mean: a whole model, cut behind its first layer."""
+    images, labels = load_splits(DataSettings(), 3, 0).training
+    means = torch.stack([images[labels == digit].mean(0).flatten() for digit in range(10)])
+    first, last = nn.Linear(64, 32), nn.Linear(32, 10)
+    with torch.no_grad():
+        basis = torch.linalg.svd(means, full_matrices=True).Vh[:32]
+        first.weight.copy_(basis)
+        first.bias.zero_()
+        last.weight.copy_(2 * means @ basis.T)
+        last.bias.copy_(-means.square().sum(1))
+    return nn.Sequential(nn.Sequential(nn.Flatten(), first), last)
+
+
+TARGET = ["audit", f"{__name__}:build_classifier", "--data", "digits", "--images", "200", *BITS]
+
+
+@pytest.mark.parametrize(
+    ("words", "target"),
+    [
+        (["--target-bits", "6"], {"bits": 6.0, "mse": None}),
+        (["--target-bits", "6", "--per-feature"], {"bits": 6.0, "mse": None}),
+        (["--target-mse", "0.03"], {"bits": None, "mse": 0.03}),
+    ],
+)
+def test_noise_for_a_target(
+    words: list[str],
+    target: dict[str, float | None],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The leak meets it; noise, and the accuracy that is left, are those of an audit with it."""
+    assert main([*TARGET, "--at", "0", *words, "--out", str(tmp_path)]) == 0
+    first, second, *lines = capsys.readouterr().out.splitlines()
+    record = json.loads((tmp_path / "audit.json").read_text())
+    noise, picture = record["noise"], record["leak"]["linearised"]
+    assert record["target"] == target
+    key = "bits" if target["mse"] is None else "mmse"
+    assert picture[key] == pytest.approx(target["bits"] or target["mse"])
+    assert f"{noise:.4g} ({record['noise-in-sd']:.3g} times that of the features)" in first
+    accuracy = record["accuracy"]
+    assert accuracy["is_of_labels"] and 0.2 < accuracy["noisy"] < accuracy["clean"]
+    assert f"right in {accuracy['noisy']:.1%} of cases" in second
+    assert [part["messages"] for part in record["sequences"]] == [1, 4, 16, 64, 256]
+    assert record["sequences"][0]["bits"] == pytest.approx(picture["bits"])
+    page = (tmp_path / "report.html").read_text()
+    assert "Several messages of one image" in page and f"{noise:.4g}" in page
+    if "--per-feature" in words:
+        deviations = np.array(record["noise-per-feature"])
+        assert deviations.min() < noise < deviations.max() and len(deviations) == 32
+        assert np.sqrt(np.mean(deviations**2)) == pytest.approx(noise)
+        return
+    assert main([*TARGET, "--at", "0", "--noise", repr(noise)]) == 0
+    again = capsys.readouterr().out.splitlines()
+    assert again[0] == second and again[1:] == lines[: len(again) - 1]
+
+
+def test_targets_that_no_noise_is_found_for(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line each with the nearest value, or the reason; exit 2."""
+    for words, reason in (
+        (["--target-mse", "0.5"], "must be below 0.0"),
+        (["--target-bits", "1e9"], "which one message tells with next to no noise"),
+        (["--target-bits", "6", "--dropout", "0.1"], "features are dropped at random"),
+        (["--target-bits", "6", "--noise", "1"], "leave one of them out"),
+        (["--target-bits", "6", "--target-mse", "1"], "both limit the leak"),
+        (["--target-bits", "-6"], "--target-bits is -6"),
+        (["--noise", "1", "--per-feature"], "give --target-bits or --target-mse"),
+    ):
+        assert main([*TARGET, *words]) == 2
+        assert reason in capsys.readouterr().err
+
+
+def test_differences_replace_a_gradient(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of an ONNX file on request, nearly as by the gradient; else the reason is told."""
+    path = tmp_path / "encoder.onnx"
+    model = convert_encoder(test_load_encoder.ENCODER, (1, 8, 8))
+    path.write_bytes(model.SerializeToString())
+    words = ["--data", "digits", "--images", "30", *BITS]
+    noisy = [*words, "--noise", "0.1"]
+    assert main(["audit", str(path), *noisy]) == 0
+    assert "without a gradient; --differences measures it" in capsys.readouterr().out
+    assert main(["audit", str(path), *words, "--target-bits", "3"]) == 2
+    assert "--target-bits 3 needs the estimate" in capsys.readouterr().err
+    pictures = []
+    for reference in (str(path), ENCODER):
+        options = [*noisy, "--differences", "--out", str(tmp_path / "out")]
+        assert main(["audit", reference, *options]) == 0
+        record = json.loads((tmp_path / "out" / "audit.json").read_text())
+        pictures.append(record["leak"]["linearised"])
+    for key in ("bits", "mmse", "dfil", "bound"):
+        assert pictures[0][key] == pytest.approx(pictures[1][key], rel=2e-3)
+    assert main(["audit", str(path), *words, "--differences", "--target-bits", "3"]) == 0
+    assert "3 bits of the picture" in capsys.readouterr().out
+
+
+def test_bytes_have_no_differences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A step between two neighbouring bytes is too long, and the reason is told."""
+    path = test_load_encoder.write_onnx(tmp_path / "bytes.onnx", "UINT8", ["N", 1, 8, 8])
+    words = ["--data", "digits", "--images", "30", "--noise", "0.1", "--differences", *BITS]
+    assert main(["audit", str(path), *words]) == 0
+    assert "a type too coarse for differences" in capsys.readouterr().out
 
 
 def test_attacks_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
