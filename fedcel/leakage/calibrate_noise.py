@@ -15,6 +15,7 @@ from fedcel.leakage.linearised import LinearisedChannels, LinearisedLeak, linear
 from fedcel.leakage.noisy_head import measure_sensitivity
 from fedcel.nets import Encoder, as_module, encode_images, evaluation_mode, place_images
 from fedcel.ranges import POSITIVE, check_whole
+from fedcel.short_repr import show_shapes
 from fedcel.tensors import ArrayLike
 from fedcel.torch_state import usual_torch_state
 
@@ -52,8 +53,9 @@ class LeakTarget:
         if (self.bits is None) == (self.mse is None):
             count = "neither is" if self.bits is None else "both are"
             raise ValueError(f"target bits and target MSE: {count} given; give one of them")
-        POSITIVE.check("target bits", self.bits or 1.0)
-        POSITIVE.check("target MSE", self.mse or 1.0)
+        for name, value in (("target bits", self.bits), ("target MSE", self.mse)):
+            if value is not None:
+                POSITIVE.check(name, float(value))
 
     def is_met(self, channels: LinearisedChannels, gain: float) -> bool:
         """Whether channels tell no more at a gain, which is messages / noise_scale^2."""
@@ -62,6 +64,7 @@ class LeakTarget:
         return self.mse is None or channels.mean_mmse(gain) >= self.mse
 
 
+@show_shapes
 class CalibratedNoise(NamedTuple):
     """Noise that meets a target, and the leak that is left.
 
@@ -80,8 +83,8 @@ def calibrate_noise(
     images: ArrayLike,
     labels: ArrayLike | None = None,
     *,
-    target_bits: float | None = None,
-    target_mse: float | None = None,
+    target_bits: float | int | None = None,
+    target_mse: float | int | None = None,
     per_feature: bool = False,
     head: nn.Module | None = None,
     prior: ImagePrior | None = None,
@@ -313,7 +316,7 @@ def find_factor(
     ideal: Float[Tensor, " D"], slope: Float[Tensor, " D"], room: float, *, low: float, high: float
 ) -> float:
     """Find the least factor of variances, then limited, with sum(slope / variances) <= room."""
-    least, most = TINY**0.5, 1 / TINY**0.5
+    least, most = sqrt(TINY), 1 / sqrt(TINY)
     while most > least * (1 + PRECISION):
         middle = sqrt(least) * sqrt(most)
         is_little = float((slope / (middle * ideal).clamp(low, high)).sum()) > room

@@ -232,6 +232,7 @@ class Pair(nn.Module):
         ({}, "neither is given"),
         ({"target_bits": 1, "target_mse": 0.1}, "both are given"),
         ({"target_bits": -1}, "target bits is -1"),
+        ({"target_mse": 0}, "target MSE is 0"),
         ({"target_bits": 1e6}, r"must be below \d+(\.\d+)?, which one message tells"),
         ({"target_mse": 1.0}, r"must be below 0\.\d+: who gets no message"),
         ({"target_mse": 1e-9}, r"must be above 0\.\d+: one message without noise leaves"),
