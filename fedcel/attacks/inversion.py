@@ -1,7 +1,7 @@
 """Rebuild images from what any encoder sends: the attacks, without a run."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,9 @@ class Inversion:
     candidates: int
     """Images among which the right one is looked for."""
     has_labels: bool = True
+    learning_curves: dict[str, list[float]] = field(default_factory=dict)
+    """Mean squared error on the attacker's held-out images after each epoch, of attacks that train
+    a network: where it still falls at the end, a larger budget may rebuild better."""
 
     @property
     def best(self) -> str:
@@ -214,6 +217,7 @@ def invert(
         keep_features(observation, features, target_images.x, auxiliary_images.x)
     rebuilt: dict[str, Tensor] = {}
     scores: dict[str, ReconstructionScores] = {}
+    curves: dict[str, list[float]] = {}
     for _, name, attack, repeats in chosen:
         assert attack is not None
         try:
@@ -225,7 +229,7 @@ def invert(
                 "smashed data"
             ) from None
         with torch.random.fork_rng(devices=[]):  # fresh layers draw from the caller's stream
-            rebuilt[name], _ = reconstruct_targets(
+            rebuilt[name], curve = reconstruct_targets(
                 attack,
                 surface,
                 target_images,
@@ -235,6 +239,8 @@ def invert(
                 attack_seed=0,
                 progress=progress or ignore,
             )
+        if curve:
+            curves[name] = curve
         scores[name] = score_reconstructions(
             rebuilt[name], target_images, auxiliary_images, candidates
         )
@@ -246,6 +252,7 @@ def invert(
         scores,
         min(candidates, len(target_images.x)),
         has_labels=labels is not None,
+        learning_curves=curves,
     )
 
 

@@ -689,6 +689,7 @@ def attack_encoder(
                 latest,
                 reconstructions=earlier.reconstructions | latest.reconstructions,
                 scores=earlier.scores | latest.scores,
+                learning_curves=earlier.learning_curves | latest.learning_curves,
             )
             yield inversion
 

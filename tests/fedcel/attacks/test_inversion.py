@@ -46,6 +46,10 @@ def test_attacks_rebuild_what_leaks_and_not_what_does_not() -> None:
     clear = invert(encoder, TARGETS, noise=0.05, **options)
     assert encoder.training  # its own copy was evaluated
     assert list(clear.reconstructions) == list(clear.scores) == BOTH
+    curve = clear.learning_curves.pop("decoder")
+    assert len(curve) == 60  # a fifth of 300 epochs
+    assert curve[-1] < 0.5 * curve[0]
+    assert not clear.learning_curves  # a regression has none
     for name, images in clear.reconstructions.items():
         assert images.shape == TARGETS.shape
         scores = clear.scores[name]
