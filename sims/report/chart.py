@@ -21,7 +21,7 @@ INK = "#26323d"
 FAINT = "#8a949e"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b0609a", "#56a5d8", "#c98500")  # Okabe-Ito, darkened
 MARKERS = "osD^vPX*"
-Line = Literal["-", "--", "-.", ":"]
+Line = Literal["-", "--", "-.", ":", "none"]
 LINES: tuple[Line, ...] = ("-", "--", "-.")
 STYLE: dict[Any, Any] = {
     "axes.edgecolor": FAINT,

@@ -183,7 +183,7 @@ def test_every_table_has_its_rows_and_its_scenario(table: PublishedTable, tmp_pa
     once = table.model_copy(update={"commands": table.commands[:1]})
     ((program, command, name, *words),) = fill_commands(once, tmp_path, jobs=2, data=places)
     assert words[-2:] == ["--out", str(tmp_path)]
-    scripts = ("uncertainty", "membership")
+    scripts = ("uncertainty", "membership", "leakage_measures")
     assert (program, command) in [
         ("fedcel", "bench"),
         *(("python", f"docs/research/scripts/{script}.py") for script in scripts),

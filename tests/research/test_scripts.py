@@ -9,7 +9,9 @@ import pytest
 SCRIPTS = Path(__file__).parents[2] / "docs" / "research" / "scripts"
 
 
-@pytest.mark.parametrize("name", ["escalate", "membership", "reproduce", "uncertainty"])
+@pytest.mark.parametrize(
+    "name", ["escalate", "leakage_measures", "membership", "reproduce", "uncertainty"]
+)
 def test_a_script_shows_its_help(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,12 +8,14 @@ from fedcel.json_records import Record
 from sims.results.intervals import estimate
 
 IDENTITY = (
-    "variant", "strength", "name", "attack", "observation", "knowledge", "budget", "epsilon",
-    "shadows", "runs",
+    "variant", "strength", "data", "name", "measure", "attack", "observation", "knowledge",
+    "budget", "epsilon", "shadows", "runs",
 )  # fmt: skip
 """Keys that identify a row; rows that share them differ in the seed."""
 SEEDS = ("seed", "training-seed")
-NOT_COMPARED = {*SEEDS, "seconds", "seeds", "revision", "train-step-ratio"}
+NOT_COMPARED = {
+    *SEEDS, "seconds", "measure-seconds", "attack-seconds", "seeds", "revision", "train-step-ratio",
+}  # fmt: skip
 """Numbers of the machine, or of the way in which a row was made."""
 SINGLE_SHARE = 0.02
 """Relative difference allowed to a number without an interval: of one or two seeds."""

@@ -30,7 +30,9 @@ class PublishedTable(Record):
     """Of two quiet cores."""
     rows: tuple[str, ...]
     """Files in docs/results."""
-    source: Literal["bench", "uncertainty", "membership", "attacks"] | None = None
+    source: Literal["bench", "uncertainty", "membership", "leakage-measures", "attacks"] | None = (
+        None
+    )
     """Source of the rows; None: they are made by hand."""
 
     @property
