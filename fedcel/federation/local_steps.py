@@ -203,13 +203,15 @@ def client_step(
     """
     terms = chains.plan.terms
     potential = nets.potential(batch.smashed, batch.y)
-    means, metrics = fill_gradients(nets, batch, potential, state, terms=terms, measure=measure)
-    sampler, measures = langevin_step(nets, chains, state.sampler)
+    gradients, means, metrics = sum_gradients(
+        nets, batch, potential, state, terms=terms, measure=measure
+    )
+    sampler, measures = langevin_step(nets, gradients, chains, state.sampler)
     after = {w.name: w.term.update(state.terms[w.name]) for w in terms}
     return StepState(after, sampler, means), metrics | measures | {"loss": potential.detach()}
 
 
-def fill_gradients(
+def sum_gradients(
     nets: FlatNet,
     batch: Batch,
     potential: Float[Tensor, " K"],
@@ -217,14 +219,15 @@ def fill_gradients(
     *,
     terms: Sequence[WeightedTerm],
     measure: bool,
-) -> tuple[dict[str, Float[Tensor, "K E"]], dict[str, Float[Tensor, " K"]]]:
-    """Fill the nets' gradients with those of the potential and the terms, each by its rule.
+) -> tuple[Float[Tensor, "K P"], dict[str, Float[Tensor, "K E"]], dict[str, Float[Tensor, " K"]]]:
+    """Sum the gradients of the potential and the terms, each by its rule.
 
     One backward pass takes the potential and the terms without momentum. Then comes a pass for each
     other term, whose gradient, or the running mean of it, is added to the encoder's.
 
     Returns:
-        The next running means, which start with the round's first step, and the terms' metrics.
+        The gradients, the next running means, which start with the round's first step, and the
+        terms' metrics.
     """
     task = None
     if batch.z.requires_grad and any(weighted.rule.clip == "task" for weighted in terms):
@@ -239,21 +242,21 @@ def fill_gradients(
             joint = joint + loss
         else:
             separate.append((weighted, loss))
-    nets.backward(joint, retain_graph=bool(separate))
+    total = nets.gradient(joint, retain_graph=bool(separate))
+    if separate:
+        total = total.clone()
     means = {}
     for position, (weighted, loss) in enumerate(separate):
-        total = nets.gradients.clone()
-        encoder_part = torch.zeros_like(total[:, : nets.cut])
+        part = torch.zeros_like(total[:, : nets.cut])
         if loss.requires_grad:
-            nets.backward(loss, retain_graph=position + 1 < len(separate))
-            encoder_part = nets.gradients[:, : nets.cut].clone()
+            is_last = position + 1 == len(separate)
+            part = nets.gradient(loss, retain_graph=not is_last)[:, : nets.cut]
         if momentum := weighted.rule.momentum:
-            if weighted.name in state.means:
-                encoder_part = torch.lerp(encoder_part, state.means[weighted.name], momentum)
-            means[weighted.name] = encoder_part
-        nets.gradients.copy_(total)
-        nets.gradients[:, : nets.cut].add_(encoder_part)
-    return means, metrics
+            mean = state.means.get(weighted.name)
+            part = part.clone() if mean is None else torch.lerp(part, mean, momentum)
+            means[weighted.name] = part
+        total[:, : nets.cut].add_(part)
+    return total, means, metrics
 
 
 def _start_chains(
@@ -315,6 +318,5 @@ def compute_full_gradient(
     for x, y in zip(*pieces, strict=True):
         smashed = net.add_noise(net.encode(to_floats(x)), noise)
         loss = net.potential(net.answer(smashed), y) * (len(y) / len(images.y))
-        nets.backward(loss.unsqueeze(0))
-        gradient[moving] += nets.gradients[0, moving]
+        gradient[moving] += nets.gradient(loss.unsqueeze(0))[0, moving]
     return gradient

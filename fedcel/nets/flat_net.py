@@ -27,7 +27,6 @@ class FlatNet:
     Attributes:
         net: The net.
         vectors: All parameters (K, P), a client a row, those of the device's half first.
-        gradients: Their gradients (K, P).
         cut: Number of the parameters of the device's half: encoder, and scale of the noise.
         shapes: The shape of each parameter, in the order of a row.
     """
@@ -62,7 +61,7 @@ class FlatNet:
         self.vectors = next(iter(parameters.values())).new_empty(
             count, sum(sizes), requires_grad=False
         )
-        self.gradients = torch.zeros_like(self.vectors)
+        self._gradients = torch.zeros_like(self.vectors)
         rows = zip(parameters.items(), torch.split(self.vectors, sizes, 1), strict=True)
         if count == 1:
             self._leaves: list[Tensor] = list(parameters.values())
@@ -86,7 +85,7 @@ class FlatNet:
                 self._scale = stack_noise_scale(net.noise_scale, scale_parameters)
         gradients = [
             part.view(leaf.shape)
-            for part, leaf in zip(torch.split(self.gradients, sizes, 1), self._leaves, strict=True)
+            for part, leaf in zip(torch.split(self._gradients, sizes, 1), self._leaves, strict=True)
         ]
         self._copied: list[tuple[Tensor, Tensor]] = []
         if count > 1:  # whose parts of the rows are no layout that autograd adds up in quickly
@@ -149,13 +148,20 @@ class FlatNet:
             return nullcontext()
         return torch.autocast(self.vectors.device.type, self.precision)
 
-    def backward(self, losses: Float[Tensor, " K"], *, retain_graph: bool = False) -> None:
-        """Fill `gradients` with those of each client's loss; what else learns gathers its own.
+    def gradient(
+        self, losses: Float[Tensor, " K"], *, retain_graph: bool = False
+    ) -> Float[Tensor, "K P"]:
+        """Compute the gradient of each client's loss; what else learns gathers its own.
 
-        `retain_graph` where another loss of the same batch follows.
+        Args:
+            losses: A loss of each client.
+            retain_graph: Whether another loss of the same batch follows.
+
+        Returns:
+            The gradients, in memory of the nets that the next call overwrites.
         """
         if not self._copied:
-            self.gradients.zero_()
+            self._gradients.zero_()
         torch.autograd.backward(losses, torch.ones_like(losses), retain_graph=retain_graph)
         for leaf, gradient in self._copied:
             if leaf.grad is None:
@@ -163,6 +169,7 @@ class FlatNet:
             else:
                 gradient.copy_(leaf.grad)
                 leaf.grad = None
+        return self._gradients
 
 
 def _on_row(module: nn.Module) -> Callable[[Tensor], Tensor]:

@@ -219,7 +219,7 @@ def moving_parameters(nets: FlatNet, is_encoder_frozen: bool) -> slice | Int[Ten
 
 
 def langevin_step(
-    nets: FlatNet, context: LangevinContext, state: Any
+    nets: FlatNet, gradients: Float[Tensor, "K P"], context: LangevinContext, state: Any
 ) -> tuple[Any, dict[str, Float[Tensor, " K"]]]:
     """Move K clients: w <- w - eta (g + decay w + kappa (w - received) + variate) + noise.
 
@@ -227,8 +227,8 @@ def langevin_step(
     to it, and the noise as `add_noise`.
 
     Args:
-        nets: Hold the parameters, which move, and the gradients g of the losses, which are
-            overwritten.
+        nets: Hold the parameters, which move.
+        gradients: g of the losses (K, P), which is overwritten.
         context: The round's chains.
         state: The sampler's state.
 
@@ -237,7 +237,7 @@ def langevin_step(
         clipped) and `update-information` (nats, see `step_information`), where they apply.
     """
     plan, measures = context.plan, {}
-    vectors, gradients = nets.vectors[:, context.moving], nets.gradients[:, context.moving]
+    vectors, gradients = nets.vectors[:, context.moving], gradients[:, context.moving]
     if plan.clip:
         measures["clipped"] = clip_gradient(gradients, plan.clip)
     if context.bounds_information:

@@ -33,7 +33,7 @@ def test_an_update_depends_on_no_workspace() -> None:
     start = flat.vector.clone()
     first = update_one(s, 0, 0.1, number=20, total=1000, model=start)
     flat.vector.fill_(torch.nan)
-    flat.gradients.fill_(torch.nan)
+    flat._gradients.fill_(torch.nan)
     second = update_one(s, 0, 0.1, number=20, total=1000, model=start)
     assert torch.equal(first.delta, second.delta)
     assert first.state.keys() == second.state.keys()

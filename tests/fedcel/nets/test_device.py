@@ -148,7 +148,7 @@ def test_clients_train_where_pytorch_finds_a_gpu(
     with pretended(monkeypatch, run_parts):
         there = build_client_nets(settings, count)
         assert there.vectors.device == ELSEWHERE
-        assert there.gradients.device == ELSEWHERE
+        assert there._gradients.device == ELSEWHERE
         assert there.vectors.shape[0] == count
     build_client_nets.cache_clear()
     here = build_client_nets(settings, count)
