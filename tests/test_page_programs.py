@@ -15,6 +15,7 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 TESTED = {
     "how-to/add-privacy-to-a-server.md": "tests/test_private_layer_page.py",
     "how-to/use-the-library.md": "tests/test_library_page.py",
+    "how-to/where-to-cut.md": "tests/test_cuts_page.py",
     "how-to/perturb-logits.md": "tests/test_perturb_logits_page.py",
     "how-to/serve-private-answers.md": "tests/system/test_service_page.py",
     "concepts/worked-examples.md": "tests/test_worked_examples_page.py",

@@ -52,6 +52,15 @@ class CutLimits:
                 "leak; give one of them"
             )
 
+    def list_limits(self) -> list[tuple[str, float]]:
+        """List the limits that there are.
+
+        Returns:
+            Each attribute's name and value.
+        """
+        values = ((part.name, getattr(self, part.name)) for part in fields(self))
+        return [(name, value) for name, value in values if value is not None]
+
     @property
     def has_leak(self) -> bool:
         """Whether the leak is limited."""

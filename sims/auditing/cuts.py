@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import torch
 from torch import nn
 
 import fedcel
@@ -35,16 +34,16 @@ from sims.auditing.load_encoder import (
     EXPORT_SUFFIX,
     ONNX_SUFFIX,
     AdaptedEncoder,
-    FileEncoder,
     LoadedEncoder,
     load_encoder,
+    unflatten_program,
 )
 from sims.progress import show_attacks, show_parts, show_waiting
 from sims.report.cuts_table import narrow_table, tabulate_cuts
 from sims.report.table import format_columns
 
 CUTS_FILE = "cuts.json"
-PAGE_FILE = "cuts.html"
+PAGE_FILE = "report.html"
 TARGET_SHARE = 4
 """One of so many images is rebuilt, from the others."""
 MOST_TARGETS = 50
@@ -98,30 +97,25 @@ class ComparedCuts:
     rebuilt: Mapping[str, RebuiltCut]
     """By layer."""
 
-    def to_json(self) -> dict[str, object]:
-        """Make the object that is written."""
-        comparison, plan = self.comparison, self.plan
-        recommended = comparison.recommended
-        return {
-            "format": 1,
-            "model": plan.model,
-            **({"weights": digest_file(plan.weights)} if plan.weights else {}),
-            "description": self.description,
-            "data": plan.data,
-            "images": comparison.images,
-            "note": self.note,
-            "seed": plan.seed,
-            "accuracy": comparison.accuracy,
-            "accuracy-of": "labels" if comparison.is_label_accuracy else "answers without noise",
-            "bits-of": comparison.unit,
-            "prior-mse": comparison.prior_mse,
-            "limits": vars(plan.limits),
-            "cuts": [self.make_row(cut) for cut in (*comparison.cuts, comparison.answer)],
-            "recommended": recommended and recommended.layer,
-            "nearest": comparison.nearest.layer,
-            "sentence": comparison.sentence,
-            "versions": list_versions(),
-        }
+    def to_json(self) -> list[dict[str, object]]:
+        """Make the rows that are written: the cuts, then the answer alone."""
+        rows = [self.make_row(cut) for cut in (*self.comparison.cuts, self.comparison.answer)]
+        return [*rows[:-1], rows[-1] | {"name": "answer"}]
+
+    @property
+    def conditions(self) -> str:
+        """Model, images and options of the comparison, in sentences."""
+        plan, images = self.plan, self.comparison.images
+        limits = [
+            f"{name.replace('_', '-')} {value:g}" for name, value in plan.limits.list_limits()
+        ]
+        weights = (
+            f" The SHA-256 of its weights is {digest_file(plan.weights)}." if plan.weights else ""
+        )
+        return (
+            f"{self.description}, on {images} images of {plan.data}. {self.note}{weights} Limits: "
+            f"{', '.join(limits)}; seed {plan.seed}."
+        )
 
     @property
     def attack_errors(self) -> dict[str, float]:
@@ -137,12 +131,32 @@ class ComparedCuts:
         return format_columns(narrow_table(table), LONGEST_LAYER)
 
     def make_row(self, cut: MeasuredCut) -> dict[str, object]:
-        """Make the row of a cut."""
-        rebuilt = self.rebuilt.get(cut.layer)
+        """Make the row of a cut, with the keys of a run's result where it has them, too."""
+        rebuilt, linearised = self.rebuilt.get(cut.layer), cut.linearised
+        picture = {"linearised-bits": None, "linearised-mse": None}
         return {
-            **cut.to_dict(),
-            "bytes": cut.bytes_by_type,
-            "is-pareto": cut in self.comparison.pareto,
+            "name": cut.layer,
+            "shape": cut.shape,
+            "features": cut.features,
+            "bytes": cut.bytes,
+            "bytes-by-type": cut.bytes_by_type,
+            "macs": cut.macs,
+            "parameters": cut.parameters,
+            "milliseconds": cut.milliseconds,
+            "rms": cut.rms,
+            "noise": cut.noise,
+            "least-noise": cut.noise_for_leak,
+            "accuracy": cut.accuracy,
+            "accuracy-loss": cut.loss,
+            "accuracy-loss-half-width": cut.loss_half_width,
+            "bits-beyond-label": cut.leak.bits_beyond_label,
+            "information-bits": cut.leak.information_bits,
+            "candidates": cut.leak.candidates,
+            "population-bits": cut.leak.population_bits,
+            "population-beyond-label": cut.leak.population_beyond_label,
+            **(picture if linearised is None else linearised.to_measures()),
+            "recommended": cut is self.comparison.recommended,
+            "pareto": cut in self.comparison.pareto,
             "attack": None if rebuilt is None else rebuilt.inversion.to_dict()[self.plan.attack],
         }
 
@@ -203,15 +217,7 @@ def load_model(plan: CutsPlan) -> LoadedEncoder:
             f"{plan.model} is {kind}; name a model by torchvision:NAME, timm:NAME, "
             f"'package.module:object' or a {EXPORT_SUFFIX} file; `fedcel audit` measures encoders"
         )
-    loaded = load_encoder(plan.model, weights=plan.weights)
-    if isinstance(loaded.encode, FileEncoder):
-        if str(loaded.encode.form):
-            raise NetError(
-                f"{loaded.description}; only a program that takes floating images (N, C, H, W) can "
-                "be cut"
-            )
-        return loaded._replace(encode=torch.export.unflatten(torch.export.load(path)))
-    return loaded
+    return unflatten_program(load_encoder(plan.model, weights=plan.weights), path)
 
 
 def rebuild_images(
@@ -266,10 +272,7 @@ def write_cuts(result: ComparedCuts, folder: Path) -> Path:
     write_record(result, folder)
     page = folder / PAGE_FILE
     title = escape_controls(f"Where to cut {result.plan.model}")
-    conditions = escape_controls(
-        f"{result.description}, on {result.comparison.images} images of {result.plan.data}. "
-        f"{result.note}"
-    )
+    conditions = escape_controls(result.conditions)
     pictures = {
         layer: (rebuilt.inversion.reconstructions[result.plan.attack][:SHOWN], rebuilt.maps)
         for layer, rebuilt in result.rebuilt.items()
@@ -283,6 +286,7 @@ def write_cuts(result: ComparedCuts, folder: Path) -> Path:
         originals=originals,
         pictures=pictures,
         attacks=result.attack_errors,
+        versions=list_versions(),
     )
     write_whole(page, html)
     return page

@@ -133,13 +133,13 @@ def load_encoder(reference: str, at: str = "", weights: str = "") -> LoadedEncod
 
     The reference is the folder of a run, a `.onnx` file, a `.pt2` file of `torch.export`,
     `torchvision:NAME` or `timm:NAME`, or `package.module:object`: a module, a method of one, or a
-    function without arguments that returns one. A module is cut behind the layer `at`. `weights`
-    are those of a library's model. A FedcelError says what is wrong with it.
+    function without arguments that returns one. A module or a program is cut behind the layer `at`.
+    `weights` are those of a library's model. A FedcelError says what is wrong with it.
     """
     path = Path(reference)
     is_library = reference.partition(":")[0] in LIBRARIES
     is_file = path.is_dir() or path.suffix in (ONNX_SUFFIX, EXPORT_SUFFIX)
-    if at and is_file:
+    if at and is_file and path.suffix != EXPORT_SUFFIX:
         raise NetError(f"--at is {at!r}, and {reference} is cut already; leave --at out")
     if weights and not is_library:
         raise NetError(
@@ -150,7 +150,10 @@ def load_encoder(reference: str, at: str = "", weights: str = "") -> LoadedEncod
     if is_file:
         if not path.is_file():
             raise NetError(f"there is no file {reference}; give a path that exists")
-        return (load_from_onnx if path.suffix == ONNX_SUFFIX else load_from_export)(path)
+        if path.suffix == ONNX_SUFFIX:
+            return load_from_onnx(path)
+        loaded = load_from_export(path)
+        return cut_model(unflatten_program(loaded, path), at) if at else loaded
     if is_library:
         return load_from_library(reference, at, weights)
     if ":" not in reference:
@@ -159,8 +162,11 @@ def load_encoder(reference: str, at: str = "", weights: str = "") -> LoadedEncod
             f"{EXPORT_SUFFIX}, torchvision:NAME, timm:NAME, or 'package.module:object'"
         )
     loaded = load_from_object(reference)
-    if not at:
-        return loaded
+    return cut_model(loaded, at) if at else loaded
+
+
+def cut_model(loaded: LoadedEncoder, at: str) -> LoadedEncoder:
+    """Cut a whole model behind a layer."""
     encode, head = split(loaded.encode, at)
     return loaded._replace(encode=encode, description=f"{loaded.description} up to {at}", head=head)
 
@@ -251,6 +257,21 @@ def load_from_export(path: Path) -> LoadedEncoder:
     least, most = find_batch_sizes(example.shape, program.range_constraints)
     encode = FileEncoder(module, form, least, most)
     return LoadedEncoder(encode, f"torch.export file {path}{form}")
+
+
+def unflatten_program(loaded: LoadedEncoder, path: Path) -> LoadedEncoder:
+    """Return a program of `torch.export` with the layers that its module had; others as they are.
+
+    NetError where the program takes no floating images.
+    """
+    if not isinstance(loaded.encode, FileEncoder):
+        return loaded
+    if str(loaded.encode.form):
+        raise NetError(
+            f"{loaded.description}; only a program that takes floating images (N, C, H, W) can be "
+            "cut"
+        )
+    return loaded._replace(encode=torch.export.unflatten(torch.export.load(path)))
 
 
 def find_batch_sizes(shape: Sequence[Any], ranges: Mapping[Any, Any]) -> tuple[int, int | None]:

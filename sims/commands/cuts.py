@@ -91,7 +91,7 @@ def cuts_command(
     seed: Annotated[int, typer.Option(min=0, help="Seed of images, noise and attack.")] = 0,
     out: Annotated[
         Path | None,
-        option(help="Folder for cuts.json and cuts.html."),
+        option(help="Folder for cuts.json and report.html."),
     ] = None,
 ) -> None:
     """Compare the layers at which a model can be cut: cost, noise, leak; and recommend one."""

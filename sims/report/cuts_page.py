@@ -34,6 +34,7 @@ def render_cuts(
     originals: Float[Tensor, "T C H W"] | None,
     pictures: Pictures,
     attacks: Mapping[str, float],
+    versions: Mapping[str, str],
 ) -> str:
     """Render the page as HTML.
 
@@ -73,7 +74,7 @@ def render_cuts(
         sentence=comparison.sentence,
         conditions=f"{conditions} {accuracy}",
         parts=[part._replace(is_open=True) for part in parts],
-        versions="",
+        versions=", ".join(f"{name} {version}" for name, version in versions.items()),
     )
 
 

@@ -42,7 +42,7 @@ def list_cells(
         "bytes": format_large(cut.bytes),
         "operations": format_large(cut.macs),
         "parameters": format_large(cut.parameters),
-        "ms": format_number(cut.milliseconds, 1),
+        "ms": f"{cut.milliseconds:.2g}",
         "noise": DASH if cut.is_answer else f"{cut.noise / cut.rms:.3f}",
     }
     if comparison.limits.has_leak:

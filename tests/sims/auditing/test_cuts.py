@@ -11,6 +11,11 @@ from torch import Tensor, nn
 from sims.commands.main import main
 
 NET = f"{__name__}:build_net"
+FIXED_KEYS = {
+    *("name", "features", "bytes", "macs", "parameters", "noise", "accuracy"),
+    *("bits-beyond-label", "linearised-bits", "linearised-mse", "recommended"),
+}
+"""Keys of a row that scripts of others rely on."""
 
 
 def build_net() -> nn.Module:
@@ -35,16 +40,22 @@ def test_table_record_and_page(tmp_path: Path, capsys: pytest.CaptureFixture[str
     words = ["--images", "40", "--max-macs", "1e6", "--out", str(tmp_path)]
     assert main(["cuts", NET, "--data", "digits", *words]) == 0
     output = capsys.readouterr().out
-    record = json.loads((tmp_path / "cuts.json").read_text())
-    rows = {row["layer"]: row for row in record["cuts"]}
-    assert list(rows) == ["0", "1", "answer alone"]
-    assert rows["0"]["bytes"] == {"float32": 256, "float16": 128, "int8": 64}
-    assert rows["0"]["macs"] == 9 * 4 * 64 and rows["0"]["linearised"]["bits"] > 0
-    assert rows["1"]["attack"]["mse"] > 0 and rows["answer alone"]["attack"] is None
-    assert record["recommended"] == "1" and record["accuracy-of"] == "answers without noise"
-    assert output.endswith(f"{record['sentence']}\n") and "label only" in output
-    page = unescape((tmp_path / "cuts.html").read_text())
-    assert record["sentence"] in page and "<svg" in page
+    first, second, answer = json.loads((tmp_path / "cuts.json").read_text())
+    assert [row["name"] for row in (first, second, answer)] == ["0", "1", "answer"]
+    for row in (first, second, answer):
+        assert row.keys() >= FIXED_KEYS
+    assert first["bytes"] == 256
+    assert first["bytes-by-type"] == {"float32": 256, "float16": 128, "int8": 64}
+    assert first["macs"] == 9 * 4 * 64 and first["linearised-bits"] > second["linearised-bits"] > 0
+    assert first["bits-beyond-label"] > answer["bits-beyond-label"]
+    assert second["attack"]["mse"] > 0 and answer["attack"] is None
+    assert [row["recommended"] for row in (first, second, answer)] == [False, True, False]
+    sentence = output.splitlines()[-1]
+    assert sentence.startswith("Cut at 1 and add noise") and "label only" in output
+    page = unescape((tmp_path / "report.html").read_text())
+    assert sentence in page and "<svg" in page
+    assert "max-loss 1, max-macs 1e+06; seed 0." in page and "torch 2." in page
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cuts.json", "report.html"]
     assert page.count("data:image/png;base64,") == 6 + 2 * (6 + 6)
 
 
@@ -53,9 +64,9 @@ def test_limits_that_nothing_meets(tmp_path: Path, capsys: pytest.CaptureFixture
     words = ["--images", "40", "--attack", "none", "--max-bytes", "8", "--out", str(tmp_path)]
     assert main(["cuts", NET, "--data", "digits", *words]) == 1
     assert "None of 2 cuts meets the limits; 1 comes nearest: 32 bytes" in capsys.readouterr().err
-    record = json.loads((tmp_path / "cuts.json").read_text())
-    assert record["recommended"] is None and record["nearest"] == "1"
-    assert (tmp_path / "cuts.html").exists()
+    rows = json.loads((tmp_path / "cuts.json").read_text())
+    assert not any(row["recommended"] for row in rows)
+    assert (tmp_path / "report.html").exists()
 
 
 def test_a_program_of_torch_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
