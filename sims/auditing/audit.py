@@ -199,7 +199,7 @@ class Audit:
         )
 
     def __str__(self) -> str:
-        """Describe the leak, below the noise that was found and the accuracy it leaves."""
+        """Describe the leak, below the noise that was found, and the accuracy that is left."""
         target, picture = self.plan.target, self.leak.linearised
         lines = []
         if target is not None and picture is not None:
@@ -212,9 +212,9 @@ class Audit:
                 f"The least noise that leaves {limit}: {self.describe_noise()}, which leaves "
                 f"{picture.bits:.4g} bits and an MSE of {picture.mmse:.4g}."
             )
-        if self.accuracy is not None:
-            lines.append(str(self.accuracy))
-        return "\n".join([*lines, str(self.leak)])
+        accuracy = [] if self.accuracy is None else [str(self.accuracy)]
+        leak = str(self.leak)
+        return "\n".join([*lines, *accuracy, leak] if lines else [leak, *accuracy])
 
     def to_json(self) -> dict[str, object]:
         """Make the object that is written."""
@@ -720,6 +720,7 @@ def write_audit(audit: Audit, folder: Path) -> Path:
         audit.inversion,
         escape_controls(title),  # names of files may be no text
         escape_controls(conditions),
+        lines=str(audit).splitlines(),
         target_names=audit.target_names,
         maps=audit.maps,
     )

@@ -39,13 +39,14 @@ def render_audit(
     title: str,
     conditions: str,
     *,
+    lines: Sequence[str],
     target_names: Sequence[str] = (),
     maps: LeakMaps | None = None,
 ) -> str:
     """Render the page as HTML.
 
-    `conditions` names encoder, images and noise in a sentence, `target_names` the classes of the
-    images that are rebuilt.
+    `conditions` names encoder, images and noise in a sentence, `lines` say what leaks, the most
+    important first; `target_names` are the classes of the images that are rebuilt.
     """
     bits = leak.bits_beyond_label if leak.has_classes else leak.information_bits
     cap = leak.cap_beyond_label if leak.has_classes else leak.cap_bits
@@ -76,7 +77,7 @@ def render_audit(
         "report/audit.html.jinja",
         title=title,
         conditions=conditions,
-        lines=str(leak).splitlines(),
+        lines=lines,
         share=(bits or 0.0) / cap if cap else 0.0,
         bits=format_number(bits, 2),
         cap=format_number(cap, 2),

@@ -40,7 +40,7 @@ def render_cuts(
 
     `conditions` names model and images in a sentence; `attacks` are squared errors by layer.
     """
-    unit = comparison.unit
+    unit, points = comparison.unit, comparison.limits.max_loss
     accuracy = (
         f"Without noise the model is right in {comparison.accuracy:.1%} of cases."
         if comparison.is_label_accuracy
@@ -57,12 +57,12 @@ def render_cuts(
         Part(
             "Cuts",
             "Each cut has the most noise that keeps the rest of the model within "
-            f"{comparison.limits.max_loss:g} points of accuracy, in units of the features' root "
-            "mean square. “bits” are those of the linearised channel: an estimate that does not "
-            "saturate. “exact bits” count among the given images, so they have a maximum. “unseen "
-            "images” limits them for the population. “MSE” is the estimated squared error of the "
-            "best reconstruction. “→” marks the recommended cut, “·” one for which no other leaks "
-            "less at no more operations.",
+            f"{points:g} percentage point{'s' * (points != 1)} of accuracy, in units of the "
+            "features' root mean square. “bits” are those of the linearised channel: an estimate "
+            "that does not saturate. “exact bits” count among the given images, so they have a "
+            "maximum. “unseen images” limits them for the population. “MSE” is the estimated "
+            "squared error of the best reconstruction. “→” marks the recommended cut, “·” one for "
+            "which no other leaks less at no more operations.",
             tables=[tabulate_cuts(comparison, attacks)],
         ),
     ]
@@ -104,18 +104,22 @@ def draw_cuts(comparison: CutComparison) -> Markup:
     with rc_context(STYLE | {"svg.hashsalt": "cuts"}):
         figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
         axes = figure.subplots()
+        middle = (min(cut.macs for cut in points) + max(cut.macs for cut in points)) / 2
         for cut, area in zip(points, areas, strict=True):
             colour = COLOURS[1 if cut is recommended else 2 if cut.is_answer else 0]
             fill = colour if cut in pareto else "none"
             axes.scatter(
                 cut.macs, cut.leak_bits, area, facecolor=fill, edgecolor=colour, alpha=0.75
             )
+            # Deep cuts stand above each other: the name is beside the mark, within the axes.
+            is_left, distance = cut.macs < middle, 4 + area**0.5 / 2
             place: dict[str, Any] = {
-                "xytext": (0, 4 + area**0.5 / 2),
+                "xytext": (distance if is_left else -distance, 0),
                 "textcoords": "offset points",
+                "ha": "left" if is_left else "right",
             }
             axes.annotate(
-                escape_label(cut.layer), (cut.macs, cut.leak_bits), ha="center", fontsize=9,
+                escape_label(cut.layer), (cut.macs, cut.leak_bits), va="center", fontsize=9,
                 color=INK, **place
             )  # fmt: skip
         axes.set_yscale("symlog", linthresh=LINEAR_BITS)

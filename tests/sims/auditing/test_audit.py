@@ -4,6 +4,7 @@ import json
 import os
 import re
 from dataclasses import replace
+from html import unescape
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,7 @@ def test_noise_for_a_target(
     assert [part["messages"] for part in record["sequences"]] == [1, 4, 16, 64, 256]
     assert record["sequences"][0]["bits"] == pytest.approx(picture["bits"])
     page = (tmp_path / "report.html").read_text()
-    assert "Several messages of one image" in page and f"{noise:.4g}" in page
+    assert "Several messages of one image" in page and first in unescape(page)
     if "--per-feature" in words:
         deviations = np.array(record["noise-per-feature"])
         assert deviations.min() < noise < deviations.max() and len(deviations) == 32
@@ -113,7 +114,7 @@ def test_noise_for_a_target(
         return
     assert main([*TARGET, "--at", "0", "--noise", repr(noise)]) == 0
     again = capsys.readouterr().out.splitlines()
-    assert again[0] == second and again[1:] == lines[: len(again) - 1]
+    assert second in again and [line for line in again if line != second] == lines
 
 
 def test_targets_that_no_noise_is_found_for(capsys: pytest.CaptureFixture[str]) -> None:
