@@ -230,7 +230,7 @@ def bind_terms(
         term = WeightedTerm(
             name="defence",
             term=defence,
-            weight=settings.defence.used_strength,
+            weight=settings.defence.weight,
             gamma=lambda *clock: options.find_gamma(*clock[:3]),  # no goal of the loss limits it
             purpose="defence",
             title=f"defence.name {name!r}",

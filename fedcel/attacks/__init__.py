@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from fedcel.attacks.decoder import apply_network as apply_network
     from fedcel.attacks.decoder import build_decoder_network as build_decoder_network
     from fedcel.attacks.decoder import train_inverter as train_inverter
+    from fedcel.attacks.gauss_newton import GaussNewton as GaussNewton
     from fedcel.attacks.inversion import Inversion as Inversion
     from fedcel.attacks.inversion import copy_differentiable as copy_differentiable
     from fedcel.attacks.inversion import invert as invert

@@ -10,6 +10,7 @@ from fedcel.attacks.attack import ATTACK_CHECKS, Attack
 from fedcel.attacks.attribute_inference import ATTRIBUTE
 from fedcel.attacks.averaging import Averaging
 from fedcel.attacks.decoder import LARGE_DECODER, Decoder, LogitInversion
+from fedcel.attacks.gauss_newton import GaussNewton
 from fedcel.attacks.kernel_ridge import KernelRidge
 from fedcel.attacks.pixel_descent import RMLE, HybridInversion
 from fedcel.attacks.unknown_encoder import Shadow
@@ -27,6 +28,7 @@ ATTACKS: dict[str, Callable[[], Attack]] = {
     "decoder": Decoder,
     "decoder-large": partial(Decoder, "decoder-large", size=LARGE_DECODER),
     "kernel-ridge": KernelRidge,
+    "gauss-newton": GaussNewton,
     "rmle": RMLE,
     "hybrid-inversion": HybridInversion,
     "shadow": Shadow,

@@ -19,8 +19,26 @@ def measure_scale(scale: Float[Tensor, "*k B D"]) -> Float[Tensor, "*k"]:
     return scale.detach().log().mean((-2, -1)).exp()
 
 
+class FeatureNoise(LossRival):
+    """Defence by noise whose standard deviation is set for each feature, as a part of the net."""
+
+    metric_ranges: ClassVar[MetricRanges] = {"noise-scale": NOISE_SCALE}
+    learned_noise_shape: ClassVar[Literal["one", "feature", "image"]] = "feature"
+
+    needs_noise: ClassVar[bool] = True
+
+    def check_net(self, net: NetSettings) -> None:
+        """Refuse noise of one standard deviation; see `Rival.check_net`."""
+        super().check_net(net)
+        if self.find_noise_shape(net) == "one":
+            raise SettingsError(
+                f"net.noise-shape is 'one' and defence.name {self.name!r}, which learns the "
+                "noise: set net.noise-shape to 'feature' or 'image'"
+            )
+
+
 @final
-class LearnedNoise(LossRival):
+class LearnedNoise(FeatureNoise):
     """Rewards noise: the loss is -sum_d log s_d, s_d the noise's sd in units of the cut's sigma.
 
     Beside the cross-entropy, whose noise is learned through what it does to the answers, a feature
@@ -33,20 +51,7 @@ class LearnedNoise(LossRival):
     """
 
     name: Literal["learned-noise"] = "learned-noise"
-    metric_ranges: ClassVar[MetricRanges] = {"noise-scale": NOISE_SCALE}
     usual_strength: ClassVar[float] = 0.003
-    learned_noise_shape: ClassVar[Literal["one", "feature", "image"]] = "feature"
-
-    needs_noise: ClassVar[bool] = True
-
-    def check_net(self, net: NetSettings) -> None:
-        """Refuse noise of one standard deviation; see `Rival.check_net`."""
-        super().check_net(net)
-        if self.find_noise_shape(net) == "one":
-            raise SettingsError(
-                "net.noise-shape is 'one' and defence.name 'learned-noise', which learns the "
-                "noise: set net.noise-shape to 'feature' or 'image'"
-            )
 
     def loss(self, state: State, batch: Batch, measure: bool) -> Term:
         """Compute -sum_d log s_d in nats, mean over images; see `LossTerm.loss`.

@@ -22,8 +22,8 @@ class Rival(Kind, table="defence", selector="name"):
     name: str = Field("none", description="Rival defence, with or without a loss; none: no rival.")
     strength: Annotated[float, Field(ge=0, allow_inf_nan=False)] | Literal["auto"] = Field(
         "auto",
-        description="noise: sigma; bottleneck: values sent; dropout: probability; else weight; "
-        "auto: a usual one.",
+        description="noise: sigma; fisher-noise: bits; bottleneck: values; dropout: chance; "
+        "else weight; auto: usual.",
     )
 
     usual_strength: ClassVar[float] = 1.0
@@ -51,6 +51,11 @@ class Rival(Kind, table="defence", selector="name"):
     def used_strength(self) -> float:
         """Strength as a number, also where it is `auto`."""
         return self.usual_strength if self.strength == "auto" else self.strength
+
+    @property
+    def weight(self) -> float:
+        """Weight of the loss, where there is one."""
+        return self.used_strength
 
     def find_sigma(self, net: NetSettings) -> float:
         """Return how much noise is added at the cut, in training and in use, in units of z."""

@@ -1,0 +1,229 @@
+"""Posterior mean of an image given its message, the encoder linearised again at each estimate."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import prod
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fedcel.attacks.attack import Attacker, BaseAttack, OtherClasses, Rebuild, Reconstructions
+from fedcel.attacks.decoder import split_held_out
+from fedcel.attacks.kernel_ridge import KernelRidge
+from fedcel.errors import DataError
+from fedcel.leakage import (
+    MEAN,
+    ImagePrior,
+    ObservationMean,
+    fit_to_some,
+    make_refusal,
+    posterior_mean,
+    ready_encoder,
+)
+from fedcel.nets import Encoder, call_encoder
+
+MAX_TUNING_IMAGES = 64  # of the attacker's own, on which start, factor and steps are chosen
+TUNING_DRAWS = 2  # messages of each
+MAX_CLASS_VALUES = 2**16  # values of all class means up to which every class is tried
+LEAST_NOISE = 1e-3  # as a share of the deviation of messages
+STEP_LENGTHS = (1.0, 0.5, 0.25, 0.125)  # tried as the share of a step that is taken
+
+
+class Estimate(NamedTuple):
+    """Estimates of images, from each of K prior means.
+
+    Attributes:
+        images: (T, K, ...), in float64.
+        nats: -log p(image, message) under each prior, up to a constant, (T, K).
+    """
+
+    images: Float[Tensor, "T K *shape"]
+    nats: Float[Tensor, "T K"]
+
+    def to_images(self) -> Float[Tensor, "T *shape"]:
+        """Average over the priors by their probabilities given the message; in [0, 1], float32."""
+        mean = torch.einsum("tk,tk...->t...", (-self.nats).softmax(1), self.images)
+        return mean.clamp(0, 1).float()
+
+
+def relinearise(
+    encoder: Encoder,
+    observed: Float[Tensor, "T D"],
+    means: Float[Tensor, "T K *shape"],
+    *,
+    prior: ImagePrior,
+    noise: Float[Tensor, " D"],
+    steps: int,
+) -> Iterator[Estimate]:
+    """Find the most likely image under each of K Gaussian priors, and how likely it is.
+
+    A step is the posterior mean of the encoder linearised at the estimate. The share of it is taken
+    that makes the image most likely, and none where no share does.
+
+    Args:
+        encoder: Images to features, or their mean after dropout, with a gradient.
+        observed: A message of each image.
+        means: Means of the priors.
+        prior: Their common covariance.
+        noise: Standard deviation of the message's noise.
+        steps: The most steps.
+
+    Yields:
+        The means, then the estimates after each step.
+
+    References:
+        Bell and Cathey, IEEE Transactions on Automatic Control 1993: the iterated Kalman filter is
+        a Gauss-Newton method.
+    """
+    targets, count = means.shape[:2]
+    centres = means.double().flatten(0, 1)
+    messages = observed.repeat_interleave(count, 0)
+    function, dtype = ready_encoder(encoder, means[:1, 0].to(observed))
+    precisions = prior.variances.reciprocal().where(prior.variances > 0, 0.0)
+
+    @torch.no_grad()
+    def compute_nats(images: Float[Tensor, "N *shape"]) -> Float[Tensor, " N"]:
+        gap = (messages - call_encoder(function, images.to(dtype))).double() / noise.double()
+        deviations = prior.to_coefficients(images - centres).square() * precisions
+        return (gap.square().sum(1) + deviations.sum(1)) / 2
+
+    def part(images: Tensor, nats: Tensor) -> Estimate:
+        return Estimate(images.reshape(means.shape), nats.view(targets, count))
+
+    images, nats = centres, compute_nats(centres)
+    yield part(images, nats)
+    for _ in range(steps):
+        goal = posterior_mean(function, messages, centres, noise=noise, prior=prior, around=images)
+        before = images
+        for length in STEP_LENGTHS:
+            tried = before + length * (goal - before)
+            tried_nats = compute_nats(tried)
+            is_better = tried_nats < nats
+            images = tried.where(is_better.view(-1, *[1] * len(prior.shape)), images)
+            nats = tried_nats.where(is_better, nats)
+        yield part(images, nats)
+
+
+def measure_noise(
+    observation: ObservationMean, images: Float[Tensor, "A C H W"], generator: torch.Generator
+) -> Float[Tensor, " F"]:
+    """Measure the standard deviation of each value's noise, on one message of each image.
+
+    It is a thousandth of the messages' own deviation at least, also of messages without noise.
+    """
+    with torch.no_grad():
+        mean = observation.mean(images)
+    noise = (observation.sample(images, generator) - mean).square().mean(0).sqrt()
+    return noise.clamp_min(LEAST_NOISE * float(mean.var(0).mean().sqrt()))
+
+
+class Knowledge(NamedTuple):
+    """Law of images, and a guess at the image behind a message, learned from own images."""
+
+    prior: ImagePrior
+    guess: Rebuild
+
+    def list_starts(self, observed: Float[Tensor, "T F"]) -> list[Float[Tensor, "T K C H W"]]:
+        """List alternatives of prior means: the guess alone, and the means of all classes."""
+        means = self.prior.means
+        return [self.guess(observed)[:, None], means.expand(len(observed), *means.shape)]
+
+
+def learn_images(attacker: Attacker) -> Knowledge:
+    """Fit the prior and the guess to the attacker's images; DataError where they are too few.
+
+    Classes are left out where they are others than the targets', or too many to try each.
+    """
+    x, y = attacker.auxiliary
+    is_of_targets = not isinstance(attacker.auxiliary, OtherClasses)
+    are_few = len(torch.unique(y)) * prod(x.shape[1:]) <= MAX_CLASS_VALUES
+    seed = int(torch.randint(2**31, (), generator=attacker.generator))
+    prior = fit_to_some(x, y, seed) if is_of_targets and are_few else None
+    prior = prior or fit_to_some(x, None, seed)
+    if prior is None:
+        raise DataError(
+            f"the attacker has {len(x)} images to learn from, which are too few or all alike; "
+            "raise data.auxiliary"
+        )
+    return Knowledge(prior, KernelRidge().learn(attacker))
+
+
+class Trial(NamedTuple):
+    """A way to search, and how it rebuilds the attacker's own images."""
+
+    error: float
+    start: int
+    """Position among the starts."""
+    factor: float
+    steps: int
+
+
+@dataclass(frozen=True)
+class GaussNewton(BaseAttack):
+    """Posterior mean of the image, for images that are Gaussian within classes.
+
+    The encoder is linearised at a prior mean, then at the estimate, which moves while that makes it
+    more likely. The prior mean is the guess of `kernel-ridge`, or that of each class, whose
+    estimates are averaged by their probabilities. What a linear encoder does not explain counts as
+    noise. The start, the factor by which the noise is raised and the number of linearisations are
+    those that rebuild best the attacker's own images, each seen through fresh noise. From class
+    means it is exact for a linear encoder and such images.
+
+    Args:
+        name, needs, observes: See `Attack`.
+        steps: The most linearisations, at budget 1.
+        factors: Tried for the factor of the noise's standard deviation, above 0.
+
+    References:
+        Kay, Estimation Theory, 1993, theorem 10.3: the posterior mean of a linear model.
+    """
+
+    name: str = "gauss-newton"
+    needs: frozenset[str] = frozenset({MEAN})
+    observes: str = "smashed-data"
+    steps: int = 3
+    factors: tuple[float, ...] = (1.0, 2.0, 4.0)
+
+    def invert(self, attacker: Attacker, observed: Float[Tensor, "T F"]) -> Reconstructions:
+        """Return one image in [0, 1] per message."""
+        observation, auxiliary = attacker.observation, attacker.auxiliary
+        if not isinstance(observation, ObservationMean):
+            raise make_refusal(observation, MEAN)
+        noise = measure_noise(observation, auxiliary.x, attacker.generator)
+        silent = replace(attacker, progress=None)
+        training, held_out = split_held_out(torch.arange(len(auxiliary.x)), attacker.generator)
+        tuning = auxiliary.x[held_out[:MAX_TUNING_IMAGES]].repeat(TUNING_DRAWS, 1, 1, 1)
+        tuning_observed = observation.sample(tuning, attacker.generator)
+        part = auxiliary._replace(x=auxiliary.x[training], y=auxiliary.y[training])
+        learned = learn_images(replace(silent, auxiliary=part))
+        steps, trials = attacker.scale(self.steps), list[Trial]()
+        starts = learned.list_starts(tuning_observed)
+        total = (len(starts) * len(self.factors) + 1) * (steps + 1)
+        for start, means in enumerate(starts):
+            for factor in self.factors:
+                path = relinearise(
+                    observation.mean,
+                    tuning_observed,
+                    means,
+                    prior=learned.prior,
+                    noise=factor * noise,
+                    steps=steps,
+                )
+                for step, estimate in enumerate(path):
+                    error = float((estimate.to_images() - tuning).square().mean())
+                    trials.append(Trial(error, start, factor, step))
+                    attacker.report("step", len(trials), total, f"MSE {error:.4f} on own images")
+        _, start, factor, steps = min(trials)
+        learned = learn_images(silent)
+        *_, estimate = relinearise(
+            observation.mean,
+            observed,
+            learned.list_starts(observed)[start],
+            prior=learned.prior,
+            noise=factor * noise,
+            steps=steps,
+        )
+        attacker.report("step", total, total, f"noise times {factor:g}, {steps} linearisations")
+        return estimate.to_images()
