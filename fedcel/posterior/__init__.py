@@ -23,6 +23,7 @@ from fedcel.posterior.langevin_step import step_information as step_information
 from fedcel.posterior.predict import Prediction as Prediction
 from fedcel.posterior.predict import apply_heads as apply_heads
 from fedcel.posterior.predict import build_device_net as build_device_net
+from fedcel.posterior.predict import copy_heads as copy_heads
 from fedcel.posterior.predict import predict as predict
 from fedcel.posterior.sampler import NoiseAdder as NoiseAdder
 from fedcel.posterior.sampler import Sampler as Sampler

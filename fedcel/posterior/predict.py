@@ -112,6 +112,46 @@ def _encode_noisily(
         return flat.net.add_noise(flat.net.encode_all(x).repeat(draws, 1), generator)
 
 
+class SampledHeads(nn.Module):
+    """Heads of several posterior samples, whose probabilities are averaged.
+
+    Args:
+        heads: One of each sample.
+        has_own_messages: Whether each head gets a part of the smashed data, as in scope `full`;
+            else all get the same.
+    """
+
+    def __init__(self, heads: Sequence[nn.Module], *, has_own_messages: bool) -> None:
+        super().__init__()
+        self.heads = nn.ModuleList(heads)
+        self.has_own_messages = has_own_messages
+
+    def forward(self, smashed: Float[Tensor, "N D"]) -> Float[Tensor, "N K"]:
+        """Return the log of the averaged probabilities, (N, K)."""
+        count = len(self.heads)
+        parts = smashed.chunk(count, 1) if self.has_own_messages else [smashed] * count
+        answers = [head(part).log_softmax(1) for head, part in zip(self.heads, parts, strict=True)]
+        return torch.stack(answers).logsumexp(0) - math.log(count)
+
+
+def copy_heads(flat: FlatNet, samples: Sequence[Float[Tensor, " P"]], scope: str) -> SampledHeads:
+    """Copy the heads that answer what `build_device_net` sends.
+
+    Args:
+        flat: The net to work with; its parameters do not matter.
+        samples: Parameters of each posterior sample, (P,).
+        scope: `head`: all heads get one message; `full`: each gets that of its own encoder.
+
+    Returns:
+        A module of its own memory, from smashed data to logits.
+    """
+    heads = []
+    for vector in samples:
+        flat.load(vector)
+        heads.append(copy_module(flat.net.head))
+    return SampledHeads(heads, has_own_messages=scope == "full")
+
+
 class Encoders(nn.Module):
     """Several encoders side by side: all that a device sends for one image in scope `full`."""
 

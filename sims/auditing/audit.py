@@ -453,9 +453,13 @@ def measure_accuracy(
     law: float | Tensor | NoiseFunction,
     dropout: float,
 ) -> HeadAccuracy | None:
-    """Measure the answers of the rest of the model to messages; None where it is no classifier."""
+    """Measure the answers of the rest of the model to messages.
+
+    None where it is no classifier, or where the encoder's file states the accuracy.
+    """
     head = find_head(plan, encoder)
-    if head is None or dropout or callable(law):
+    is_stated = has_stated_noise(plan) and encoder.accuracy is not None
+    if head is None or is_stated or dropout or callable(law):
         return None
     shape = find_feature_shape(encode, images.x)
     logits = encode_images(nn.Sequential(nn.Unflatten(1, shape), head), features).cpu()
@@ -476,7 +480,12 @@ def choose_accuracy(
     """Return right answers with this noise and of how many images; None where they are unknown."""
     if accuracy is not None:
         return (accuracy.noisy, count) if accuracy.is_of_labels else None
-    return encoder.accuracy if plan.noise is None and plan.target is None else None
+    return encoder.accuracy if has_stated_noise(plan) else None
+
+
+def has_stated_noise(plan: AuditPlan) -> bool:
+    """Whether the noise is that of the encoder's file, which states the accuracy with it, too."""
+    return plan.noise is None and plan.target is None
 
 
 def check_plan(plan: AuditPlan) -> None:

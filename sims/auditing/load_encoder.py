@@ -37,7 +37,8 @@ from fedcel.nets import (
     split,
     split_outputs,
 )
-from fedcel.runs import build_sent_net, read_run
+from fedcel.posterior import copy_heads
+from fedcel.runs import build_sent_net, posterior_samples, read_run
 from sims.results.file_names import RESULT_FILE
 from sims.results.record_files import read_record
 from sims.results.records import RunResult
@@ -125,7 +126,7 @@ class LoadedEncoder(NamedTuple):
     normalisation: Normalisation | None = None
     """Normalisation that the module states."""
     head: nn.Module | None = None
-    """The rest of the model, where it was cut here: features in the layer's shape to answers."""
+    """The rest of the model, where it is known: features in the encoder's shape to answers."""
 
 
 def load_encoder(reference: str, at: str = "", weights: str = "") -> LoadedEncoder:
@@ -202,6 +203,7 @@ def load_from_run(folder: Path) -> LoadedEncoder:
         net.cut.dropout,
         run.splits.training,
         None if accuracy is None else (accuracy, len(run.splits.test.y)),
+        head=copy_heads(run.flat, posterior_samples(run), run.settings.chain.scope),
     )
 
 

@@ -305,9 +305,14 @@ def test_measure_leakage_brings_it_along() -> None:
     assert leak.linearised is not None
     assert leak.linearised.to_dict() == alone.to_dict() == leak.to_dict()["linearised"]
     assert str(leak).endswith(str(alone))
+    assert (leak.linearised_bits, leak.linearised_mse) == (alone.bits, alone.mmse)
+    assert (leak.fisher_per_pixel, leak.fsinfo) == (alone.dfil, alone.fsinfo)
+    assert leak.mse_bound == alone.bound
     with torch.no_grad():
         features = net(images)
-    assert measure_leakage(features=features, labels=labels, noise=SIGMA).linearised is None
+    blind = measure_leakage(features=features, labels=labels, noise=SIGMA)
+    assert blind.linearised is blind.linearised_bits is blind.linearised_mse is None
+    assert blind.fisher_per_pixel is blind.fsinfo is blind.mse_bound is None
     assert measure_leakage(net, images, labels, noise=SIGMA, dropout=0.1).linearised is None
     assert measure_leakage(net, images, labels, noise=0.0).linearised is None
 

@@ -1,11 +1,13 @@
 """Averaged predictions of a chain."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from fedcel.nets import Mlp, build_net
 from fedcel.nets.flat_net import FlatNet
-from fedcel.posterior.predict import Prediction, build_device_net, predict
+from fedcel.posterior.predict import Prediction, build_device_net, copy_heads, predict
 from fedcel.seeding import make_generator
 
 X = torch.rand(5, 1, 4, 4, generator=torch.Generator().manual_seed(0))
@@ -34,6 +36,17 @@ def test_one_sample_is_that_net() -> None:
         message = flat.net.add_noise(flat.net.encode(X), make_generator(0, "n"))
         want = flat.net.answer(message).softmax(1)
     torch.testing.assert_close(probabilities, want)
+
+
+@pytest.mark.parametrize("scope", ["head", "full"])
+def test_copied_heads_answer_what_a_device_sends(scope: str) -> None:
+    """Without noise, as the prediction does."""
+    flat, samples = chain(scope)
+    flat.net.cut = replace(flat.net.cut, sigma=0.0)
+    wanted = predict(flat, samples, X, make_generator(0, "n"), scope=scope).logits
+    with torch.no_grad():
+        sent = build_device_net(flat, samples, scope).encode(X)
+        torch.testing.assert_close(copy_heads(flat, samples, scope)(sent), wanted)
 
 
 @pytest.mark.parametrize("scope", ["head", "full"])

@@ -21,6 +21,7 @@ import fedcel
 from fedcel.attacks import Decoder
 from fedcel.data import Digits, Npz, Source, image_cache, load_splits
 from fedcel.errors import DataError
+from fedcel.leakage import LeakTarget
 from fedcel.runs import run_folder
 from fedcel.settings import DataSettings, parse_settings
 from sims import progress
@@ -280,7 +281,17 @@ def test_a_run_is_audited_with_its_own_noise(tmp_path: Path) -> None:
     audit = audit_encoder(AuditPlan(model=str(folder), data="digits", attacks=(), images=100))
     assert audit.noise == settings.net.noise and audit.leak.candidates == 100
     assert audit.note.startswith("None of the images was trained on.")
-    assert audit.leak.verdict is None
+    assert audit.leak.verdict is None and audit.accuracy is None
+    target = LeakTarget(bits=2)
+    plan = AuditPlan(model=str(folder), data="digits", attacks=(), images=100, target=target)
+    harder = audit_encoder(plan)
+    assert harder.leak.linearised_bits == pytest.approx(2)
+    clean = audit_encoder(replace(plan, target=None, noise=1e-6))
+    assert clean.accuracy is not None and harder.accuracy is not None
+    assert clean.accuracy.noisy == clean.accuracy.clean == harder.accuracy.clean
+    assert harder.accuracy.is_of_labels and harder.accuracy.noisy < clean.accuracy.noisy
+    assert harder.leak.accuracy == harder.accuracy.noisy
+    assert settings.net.noise != harder.noise
 
 
 def test_images_of_the_training_are_not_measured() -> None:
