@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fedcel.attacks import Inversion, copy_differentiable, invert, parse_attacks
@@ -40,6 +40,7 @@ from fedcel.leakage import (
     measure_leakage,
     measure_linearised,
 )
+from fedcel.metrics import chance_accuracy, is_at_chance
 from fedcel.nets import encode_images, find_batch_layers, name_layers
 from fedcel.runs import list_versions
 from sims.auditing.find_images import draw_images, find_source
@@ -274,7 +275,7 @@ def audit_encoder(plan: AuditPlan, keep: Callable[[Audit], None] = lambda _: Non
         accuracy = measure_accuracy(
             plan, encoder, encode, images, features=features, law=law, dropout=dropout
         )
-        share_right = choose_accuracy(plan, encoder, accuracy, len(images.y))
+        share_right = choose_accuracy(plan, encoder, accuracy, images.y)
         with show_parts(
             f"measuring the bits of {len(images.y)} images, {features.shape[1]} features each",
             "messages",
@@ -475,12 +476,21 @@ def measure_accuracy(
 
 
 def choose_accuracy(
-    plan: AuditPlan, encoder: LoadedEncoder, accuracy: HeadAccuracy | None, count: int
+    plan: AuditPlan,
+    encoder: LoadedEncoder,
+    accuracy: HeadAccuracy | None,
+    labels: Int[Tensor, " M"],
 ) -> tuple[float, int] | None:
-    """Return right answers with this noise and of how many images; None where they are unknown."""
-    if accuracy is not None:
-        return (accuracy.noisy, count) if accuracy.is_of_labels else None
-    return encoder.accuracy if has_stated_noise(plan) else None
+    """Return right answers with this noise and of how many images; None where they are unknown.
+
+    A file's accuracy is that with its own noise; if it is a guesser's, other noise changes nothing.
+    """
+    if accuracy is not None and accuracy.is_of_labels:
+        return accuracy.noisy, len(labels)
+    if encoder.accuracy is None:
+        return None
+    is_guess = is_at_chance(*encoder.accuracy, chance_accuracy(labels))
+    return encoder.accuracy if has_stated_noise(plan) or is_guess else None
 
 
 def has_stated_noise(plan: AuditPlan) -> bool:
