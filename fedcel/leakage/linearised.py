@@ -143,6 +143,16 @@ class LinearisedLeak:
     sequences: tuple[SequenceLeak, ...] = field(kw_only=True)
     """Leak of 1, 4, 16, 64 and 256 messages of one image together."""
 
+    @property
+    def bits_uncertainty(self) -> float:
+        """Half width of the bits' interval over images, and the error of Lanczos' estimate."""
+        return self.bits_half_width + self.bits_error
+
+    @property
+    def mmse_uncertainty(self) -> float:
+        """The same of the mean squared error."""
+        return self.mmse_half_width + self.mmse_error
+
     def to_measures(self) -> dict[str, object]:
         """Give the numbers by their keys in `result.json` and in rows of a bench.
 
@@ -199,9 +209,9 @@ class LinearisedLeak:
         baseline = "its label" if self.is_beyond_label else "the mean image"
         return "\n".join(
             [
-                f"{subject} about {self.bits:.1f} ± {round_up(self.bits_half_width, 1)} bits of "
+                f"{subject} about {self.bits:.1f} ± {round_up(self.bits_uncertainty, 1)} bits of "
                 f"the picture, {of_image}, and leave{'s' * is_one} a mean squared error of "
-                f"{self.mmse:.4f} ± {round_up(self.mmse_half_width, 4)} a pixel (PSNR "
+                f"{self.mmse:.4f} ± {round_up(self.mmse_uncertainty, 4)} a pixel (PSNR "
                 f"{self.psnr:.1f} dB), where {baseline} alone leaves {self.prior_variance:.4f}. "
                 f"This is {ESTIMATE_WORDS}.",
                 f"The error is {self.bound:.4f} or more by van Trees' inequality. This is "

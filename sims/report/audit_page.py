@@ -114,10 +114,10 @@ def make_picture_part(
 
 
 def make_picture_table(linearised: LinearisedLeak) -> Table:
-    """Return each number with its interval over images, and what it is."""
+    """Return each number with its interval, the estimate's error included, and what it is."""
     values = {
-        "bits": (linearised.bits, linearised.bits_half_width, 1),
-        "mmse": (linearised.mmse, linearised.mmse_half_width, 4),
+        "bits": (linearised.bits, linearised.bits_uncertainty, 1),
+        "mmse": (linearised.mmse, linearised.mmse_uncertainty, 4),
         "psnr": (linearised.psnr, None, 1),
         "bound": (linearised.bound, linearised.bound_half_width, 4),
         "dfil": (linearised.dfil, linearised.dfil_half_width, 2),

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from fedcel.leakage import CutComparison, MeasuredCut, format_large
+from fedcel.leakage import CutComparison, LinearisedLeak, MeasuredCut, format_large
 from sims.report.table import DASH, NO_MESSAGE, Table, format_number, make_table
 
 MARKS = {"recommended": "→ ", "pareto": "· ", "": ""}
@@ -52,13 +52,19 @@ def list_cells(
         "accuracy, %": format_number(100 * cut.accuracy, 1),
         "bits": DASH
         if linearised is None
-        else f"{linearised.bits:.1f} ± {linearised.bits_half_width:.1f}",
+        else f"{linearised.bits:.1f} ± {linearised.bits_uncertainty:.1f}",
         "exact bits": f"{exact[0]:z.2f} of {exact[2]:.2f}",
         "unseen images": DASH if unseen is None else f"{unseen:.3g}",
-        "MSE": DASH if linearised is None else f"{linearised.mmse:.4f}",
+        "MSE": DASH if linearised is None else format_error(linearised),
         "attack's MSE": format_number(attacks.get(cut.layer), 4),
     }
     return cells
+
+
+def format_error(linearised: LinearisedLeak) -> str:
+    """Return the squared error, with an interval where Lanczos' method estimates it."""
+    interval = f" ± {linearised.mmse_uncertainty:.4f}" if linearised.mmse_error else ""
+    return f"{linearised.mmse:.4f}{interval}"
 
 
 def narrow_table(table: Table) -> Table:

@@ -18,6 +18,7 @@ from fedcel.leakage import (
     posterior_mean,
 )
 from fedcel.leakage.channel_numbers import find_quadrature, van_trees_bound
+from fedcel.leakage.linearised import round_up
 
 SHAPE = (1, 4, 4)
 VALUES, FEATURES, SIGMA = 16, 6, 0.3
@@ -127,6 +128,11 @@ def test_estimates_agree_with_jacobians() -> None:
     assert 0 < free.bits_error < 0.1 * exact.bits
     assert abs(free.bits - exact.bits) < 1.5 * free.bits_error
     assert abs(free.mmse - exact.mmse) < 1.5 * free.mmse_error
+    assert f"about {free.bits:.1f} ± {round_up(free.bits_half_width + free.bits_error, 1)}" in str(
+        free
+    )
+    assert f"{free.mmse:.4f} ± {round_up(free.mmse_half_width + free.mmse_error, 4)}" in str(free)
+    assert exact.bits_uncertainty == exact.bits_half_width  # nothing is estimated
     assert free.bound < exact.bound <= exact.mmse
     assert exact.dfil == pytest.approx(free.dfil, rel=0.2)
 

@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import fedcel
 from sims.commands.main import main
+from sims.report.cuts_table import format_error
 
 NET = f"{__name__}:build_net"
 FIXED_KEYS = {
@@ -57,6 +59,19 @@ def test_table_record_and_page(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "max-loss 1, max-macs 1e+06; seed 0." in page and "torch 2." in page
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cuts.json", "report.html"]
     assert page.count("data:image/png;base64,") == 6 + 2 * (6 + 6)
+
+
+def test_an_estimated_error_has_its_interval() -> None:
+    """Lanczos' method has an error of its own beside that of few images; Jacobians have none."""
+    images = torch.rand(8, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    encoder, _ = fedcel.split(build_net(), "0")
+    exact, free = (
+        fedcel.measure_linearised(encoder, images, noise=0.1, dense=dense)
+        for dense in (True, False)
+    )
+    assert format_error(exact) == f"{exact.mmse:.4f}"
+    interval = free.mmse_half_width + free.mmse_error
+    assert format_error(free) == f"{free.mmse:.4f} ± {interval:.4f}"
 
 
 def test_limits_that_nothing_meets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
