@@ -44,7 +44,14 @@ TARGETS = 200
 USUAL_BUDGET, LONG_BUDGET = 1.0, 4.0
 """Multiples of the attacks' default effort: of all, and of decoders that show whether it was
 enough."""
-CIFAR_EPOCHS, CIFAR_BATCH, CIFAR_RATE = 8, 64, 2e-3
+LINEARISED = (
+    "linearised-bits", "linearised-bits-half-width", "linearised-bits-error",
+    "linearised-mse", "linearised-mse-half-width", "linearised-mse-error",
+    "van-trees-mse", "dfil", "fsinfo", "linearised-images",
+)  # fmt: skip
+"""Measures of the linearised channel that rows keep."""
+CURVE_STEP = 5  # of the kept points of a learning curve every fifth
+CIFAR_EPOCHS, CIFAR_BATCH, CIFAR_RATE = 6, 64, 2e-3
 CIFAR_CUTS = {"shallow": "1", "middle": "3", "deep": "5"}
 CIFAR_LEVELS = (0.3, 1.0)
 """Noise in units of the features' root mean square."""
@@ -222,6 +229,15 @@ def measure_rms(encoder: nn.Module, images: Images) -> float:
 DIGITS_VARIANTS: Sequence[tuple[str, float | None]] = [
     (name, None) for name in ("none", "noise", "plain", "cluster", "gated")
 ]
+FASHION_VARIANTS: Sequence[tuple[str, float | None]] = [
+    ("none", None),
+    ("noise", 0.3),
+    ("plain", 0.1),
+    ("cluster", 0.1),
+    ("gated", 0.1),
+    ("information", 0.3),
+    ("bottleneck", 8.0),
+]
 TRAINED_ATTACKS = ("decoder", "kernel-ridge")
 STUDIES = {
     Data.DIGITS: Study(
@@ -239,13 +255,13 @@ STUDIES = {
         partial(
             list_trained,
             scenario="frontier-fashion",
-            variants=[("none", None), ("noise", 0.3), ("plain", 0.1), ("cluster", 0.1)],
+            variants=FASHION_VARIANTS,
             overrides={"bench.seeds": "0", "engine": "local"},
         ),
         (*TRAINED_ATTACKS, "rmle"),
         linearised=TARGETS,
     ),
-    Data.CIFAR10: Study(list_cifar, TRAINED_ATTACKS, linearised=40, long=[("middle", 0.3)]),
+    Data.CIFAR10: Study(list_cifar, TRAINED_ATTACKS, linearised=40),
     Data.PHOTOGRAPHS: Study(list_lite, TRAINED_ATTACKS, linearised=16, has_classes=False),
 }
 
@@ -340,14 +356,14 @@ def measure_sender(sender: Sender, study: Study) -> dict[str, Any]:
         "population-bits": (
             leak.population_beyond_label if study.has_classes else leak.population_bits
         ),
-        **linearised.to_measures(),
+        **{key: value for key, value in linearised.to_measures().items() if key in LINEARISED},
         "prior-variance": linearised.prior_variance,
         "label-mse": best.oracle_mse if study.has_classes else best.mean_mse,
         "attacks": attacks,
         "best-attack": usual.best,
         "best-mse": best.mse,
         "error-ratio": best.mse / linearised.mmse,
-        "learning-curve": thin_curve(usual.learning_curves["decoder"]),
+        "learning-curve": thin_curve(usual.learning_curves["decoder"])[::-CURVE_STEP][::-1],
         "measure-seconds": round(measured - begin, 1),
         "attack-seconds": round(time.monotonic() - measured, 1),
     }

@@ -21,8 +21,8 @@ MEASURES = {
 ALL = "all"
 ALL_SHARES = "all, as shares"
 RESAMPLES = 4000
-FEWEST = 3
-"""Encoders below which there are no ranks."""
+FEWEST, FEWEST_RESAMPLED = 3, 6
+"""Encoders below which there are no ranks, and no intervals of their correlation."""
 
 
 def rank_measures(encoders: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -96,7 +96,7 @@ def estimate_correlation(x: Array, y: Array) -> tuple[float | None, float | None
     """Return Spearman's rank correlation and the ends of its 95 % percentile bootstrap interval.
 
     Where all values of a side are equal there is none, three times None. Such resamples are left
-    out.
+    out. Below six pairs there is no interval.
 
     Args:
         x: (n,).
@@ -108,6 +108,8 @@ def estimate_correlation(x: Array, y: Array) -> tuple[float | None, float | None
     correlation = float(correlate_ranks(x, y))
     if np.isnan(correlation):
         return None, None, None
+    if len(x) < FEWEST_RESAMPLED:
+        return correlation, None, None
     draws = np.random.default_rng(0).integers(len(x), size=(RESAMPLES, len(x)))
     resampled = correlate_ranks(x[draws], y[draws])
     low, high = np.nanpercentile(resampled, [2.5, 97.5])
