@@ -32,9 +32,11 @@ _NUMBER_OR_TEXT = Annotated[int | float | str, Field(union_mode="left_to_right")
 
 
 def build_strategy(
-    settings: Settings, state: ServerState, shapes: list[tuple[int, ...]], cut: int
+    settings: Settings, state: ServerState, shapes: list[tuple[int, ...]], device_size: int
 ) -> PosteriorStrategy | StockStrategy:
-    """Build the strategy that the settings name; `cut` is the number of encoder parameters.
+    """Build the strategy that the settings name.
+
+    `device_size` is the number of parameters of the device's half, which come first.
 
     `package.module:object` is a subclass of `PosteriorStrategy`, or a class or a function that
     makes a strategy on weights. The latter is called with what it takes among the arguments that
@@ -46,7 +48,7 @@ def build_strategy(
     """
     rule = settings.strategy
     if rule.name == OWN_STRATEGY:
-        return PosteriorStrategy(settings, state, shapes, cut)
+        return PosteriorStrategy(settings, state, shapes, device_size)
     factory: Any = plugins.load_object(rule.name)
     is_class = isinstance(factory, type)
     is_strategy = not is_class or (issubclass(factory, Strategy) and not isabstract(factory))
@@ -60,7 +62,7 @@ def build_strategy(
             f"strategy.upload to {takes}"
         )
     if is_own and rule.arguments == "none":
-        posterior: PosteriorStrategy = factory(settings, state, shapes, cut)
+        posterior: PosteriorStrategy = factory(settings, state, shapes, device_size)
         return posterior
     if is_own:
         raise SettingsError(

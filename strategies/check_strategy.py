@@ -25,7 +25,9 @@ def check_strategy(settings: Settings, flat: FlatNet) -> None:
     """Build the strategy of these settings, a user's own held to its contract; else FedcelError."""
     part = _name_part(settings)
     try:
-        strategy = build_strategy(settings, init_server_state(flat.vector), flat.shapes, flat.cut)
+        strategy = build_strategy(
+            settings, init_server_state(flat.vector), flat.shapes, flat.device_size
+        )
     except FedcelError:
         raise
     except Exception as error:

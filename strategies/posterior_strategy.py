@@ -74,7 +74,11 @@ class PosteriorStrategy(FedAvg):
     """
 
     def __init__(
-        self, settings: Settings, state: ServerState, shapes: list[tuple[int, ...]], cut: int
+        self,
+        settings: Settings,
+        state: ServerState,
+        shapes: list[tuple[int, ...]],
+        device_size: int,
     ) -> None:
         """Begin, or go on from a state.
 
@@ -82,14 +86,14 @@ class PosteriorStrategy(FedAvg):
             settings: The run's settings.
             state: Where the run stands; a resumed run goes on from its round.
             shapes: The shapes of the model's arrays.
-            cut: Number of encoder parameters.
+            device_size: Number of parameters of the device's half, which come first.
         """
         # Scoring happens on the server's validation set; nodes are asked to evaluate by request.
         super().__init__(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
         self.settings = settings
         self.state = state
         self.shapes = shapes
-        self.cut = cut
+        self.device_size = device_size
         self.first_round = state.round
         self.recount = False  # whether nodes of a resumed run may hold other numbers of images
         self.registry = NodeRegistry({}, {}, state.has_node_data)
@@ -139,7 +143,7 @@ class PosteriorStrategy(FedAvg):
         """
         mean = to_vector(delta.to_numpy_ndarrays())
         plan = self._current_request().plan
-        frozen = self.cut if plan.is_encoder_frozen else 0
+        frozen = self.device_size if plan.is_encoder_frozen else 0
         self.state = advance_model(self.parts, self.state, mean, frozen=frozen)
         return ArrayRecord(to_arrays(self.state.model, self.shapes))
 
@@ -214,7 +218,7 @@ class PosteriorStrategy(FedAvg):
             self.state,
             request,
             updates,
-            cut=self.cut,
+            device_size=self.device_size,
             used=used,
             rejected=self.rejected,
             advance=self._advance,

@@ -95,7 +95,7 @@ def train_over_grid(
     begin = time.perf_counter()
     splits = load_splits(settings.data, settings.clients, settings.seed)
     run = ServerRun(folder, settings, splits, show_round, resume=resume)
-    strategy = build_strategy(settings, run.state, run.flat.shapes, run.flat.cut)
+    strategy = build_strategy(settings, run.state, run.flat.shapes, run.flat.device_size)
     if resume and not isinstance(strategy, PosteriorStrategy):
         raise RunError(f"{settings.strategy.name} keeps no state of its own and cannot resume")
     requirements = ConfigRecord(

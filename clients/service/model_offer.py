@@ -93,8 +93,8 @@ def build_served(
             "chain.scope is 'full': its samples have encoders of their own, a device would send "
             "one image many times and leak more each time; serve a run with 'head'"
         )
-    first_encoder = samples[0][: flat.cut]
-    if any(not torch.equal(sample[: flat.cut], first_encoder) for sample in samples):
+    first_encoder = samples[0][: flat.device_size]
+    if any(not torch.equal(sample[: flat.device_size], first_encoder) for sample in samples):
         raise RunError("the samples differ in the encoder, the run is damaged; train it anew")
     net = build_device_net(flat, samples, "head")
     modules: list[nn.Module] = [build_device_net(flat, [sample], "head").head for sample in samples]

@@ -247,15 +247,15 @@ def sum_gradients(
         total = total.clone()
     means = {}
     for position, (weighted, loss) in enumerate(separate):
-        part = torch.zeros_like(total[:, : nets.cut])
+        part = torch.zeros_like(total[:, : nets.device_size])
         if loss.requires_grad:
             is_last = position + 1 == len(separate)
-            part = nets.gradient(loss, retain_graph=not is_last)[:, : nets.cut]
+            part = nets.gradient(loss, retain_graph=not is_last)[:, : nets.device_size]
         if momentum := weighted.rule.momentum:
             mean = state.means.get(weighted.name)
             part = part.clone() if mean is None else torch.lerp(part, mean, momentum)
             means[weighted.name] = part
-        total[:, : nets.cut].add_(part)
+        total[:, : nets.device_size].add_(part)
     return total, means, metrics
 
 

@@ -113,7 +113,7 @@ def play_round(
     examples: Mapping[int, int],
     trainer: ClientTrainer,
     *,
-    cut: int,
+    device_size: int,
 ) -> tuple[ServerState, RoundReport]:
     """Play one round: select and weigh clients, train them, make the next model of their updates.
 
@@ -122,7 +122,7 @@ def play_round(
         state: The server's state after the last round.
         examples: Partition -> N_k of all clients.
         trainer: Trains the clients.
-        cut: The first so many parameters are the encoder's.
+        device_size: Parameters of the device's half, which come first.
 
     Returns:
         The state after the round, and who and what it is made of. `follow_goal` comes once the new
@@ -131,7 +131,7 @@ def play_round(
     request = begin_round(parts, state, examples)
     if request.plan.control == "fresh":
         request = add_mean_gradient(request, dict(trainer.compute_gradients(request)))
-    return finish_round(parts, state, request, trainer.train(request), cut=cut)
+    return finish_round(parts, state, request, trainer.train(request), device_size=device_size)
 
 
 def begin_round(
@@ -160,7 +160,7 @@ def finish_round(
     request: RoundRequest,
     updates: Iterable[ClientUpdate],
     *,
-    cut: int,
+    device_size: int,
     used: Sequence[int] | None = None,
     rejected: Sequence[Rejection] = (),
     advance: Callable[[ServerState, Tensor], ServerState] | None = None,
@@ -173,7 +173,7 @@ def finish_round(
         request: What was asked.
         updates: Valid updates of the clients `used`, in their order; taken one by one, so that
             memory does not grow with the number of clients (a robust rule needs all at once).
-        cut: The first so many parameters are the encoder's.
+        device_size: Parameters of the device's half, which come first.
         used: Clients whose updates are used, ascending; None: all that were asked.
         rejected: Clients that were left out. One that was not asked is lacking nowhere: it is
             reported, and changes nothing.
@@ -196,7 +196,9 @@ def finish_round(
     collector = UpdateCollector(weights)
     delta = parts.combine(collector.pass_deltas(updates), weights)
     if advance is None:
-        state = advance_model(parts, state, delta, frozen=cut if plan.is_encoder_frozen else 0)
+        state = advance_model(
+            parts, state, delta, frozen=device_size if plan.is_encoder_frozen else 0
+        )
     else:
         state = advance(state, delta)
     if state.state_rounds is not None:

@@ -27,7 +27,7 @@ class FlatNet:
     Attributes:
         net: The net.
         vectors: All parameters (K, P), a client a row, those of the device's half first.
-        cut: Number of the parameters of the device's half: encoder, and scale of the noise.
+        device_size: Number of parameters of the device's half: encoder, and scale of the noise.
         shapes: The shape of each parameter, in the order of a row.
     """
 
@@ -57,7 +57,7 @@ class FlatNet:
         self.net = net
         self.precision = precision
         self.shapes = [tuple(parameter.shape) for parameter in parameters.values()]
-        self.cut = sum(parameter.numel() for parameter in net.device_parameters().values())
+        self.device_size = sum(parameter.numel() for parameter in net.device_parameters().values())
         self.vectors = next(iter(parameters.values())).new_empty(
             count, sum(sizes), requires_grad=False
         )

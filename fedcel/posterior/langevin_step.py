@@ -213,7 +213,7 @@ def moving_parameters(nets: FlatNet, is_encoder_frozen: bool) -> slice | Int[Ten
     Returns:
         Their part of the net's vector; positions, where single parameters are frozen.
     """
-    first = nets.cut if is_encoder_frozen else 0
+    first = nets.device_size if is_encoder_frozen else 0
     trained = list_trained_parameters(nets.net)
     return slice(first, None) if trained is None else trained[trained >= first]
 

@@ -54,7 +54,7 @@ def apply_heads(
     answers = []
     with torch.no_grad():
         for vector in samples:
-            flat.vector[flat.cut :].copy_(vector[flat.cut :])
+            flat.vector[flat.device_size :].copy_(vector[flat.device_size :])
             answers.append(flat.net.answer(messages).log_softmax(1))
     return torch.stack(answers)
 

@@ -94,7 +94,9 @@ class ServerRun:
     def play_round(self, trainer: ClientTrainer, examples: Mapping[int, int]) -> None:
         """Play one round from the selection of clients, with N_k `examples`, to the log."""
         self.conclude_round(
-            *play_round(self.parts, self.state, examples, trainer, cut=self.flat.cut)
+            *play_round(
+                self.parts, self.state, examples, trainer, device_size=self.flat.device_size
+            )
         )
 
     def conclude_round(self, state: ServerState, report: RoundReport) -> ServerState:

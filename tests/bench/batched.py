@@ -184,7 +184,9 @@ def begin(settings: Settings) -> tuple[RoundRequest, Callable[[Iterator[ClientUp
     )
 
     def finish(updates: Iterator[ClientUpdate]) -> None:
-        finish_round(build_server_parts(settings), state, request, updates, cut=flat.cut)
+        finish_round(
+            build_server_parts(settings), state, request, updates, device_size=flat.device_size
+        )
 
     return request, finish
 

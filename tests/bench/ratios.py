@@ -92,7 +92,9 @@ def engine(settings: Settings, number: int = 1) -> Callable[[], None]:
 
     def work() -> None:
         updates = RoundTrainer(build_client_parts(settings), request).train()
-        finish_round(build_server_parts(settings), state, request, updates, cut=flat.cut)
+        finish_round(
+            build_server_parts(settings), state, request, updates, device_size=flat.device_size
+        )
 
     return work
 

@@ -46,7 +46,7 @@ def made_run(samples: int = 3, **changes: object) -> Run:
     vectors = []
     for _ in range(samples):
         vector = flat.vector.clone()
-        vector[flat.cut :] = torch.randn(len(vector) - flat.cut, generator=stream)
+        vector[flat.device_size :] = torch.randn(len(vector) - flat.device_size, generator=stream)
         vectors.append(vector)
     return Run(Path("run"), settings, splits, flat, vectors[-1].clone(), vectors)
 

@@ -66,7 +66,7 @@ def measure_rounds(cell: Cell) -> list[dict[str, object]]:
             request = begin_round(build_server_parts(s), server, examples)
             updates = clients.train(request)
             server, _report = finish_round(
-                build_server_parts(s), server, request, updates, cut=flat.cut
+                build_server_parts(s), server, request, updates, device_size=flat.device_size
             )
     return rows
 

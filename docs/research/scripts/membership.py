@@ -182,7 +182,9 @@ def train_federation(settings: Settings) -> TrainedFederation:
         )
         for number in range(1, settings.rounds + 1):
             received = state.model.clone()
-            state, report = play_round(parts, state, examples, trainer, cut=flat.cut)
+            state, report = play_round(
+                parts, state, examples, trainer, device_size=flat.device_size
+            )
             heaviest.append(report.metrics.get(HEAVIEST, 1.0))
             if number > settings.rounds - OBSERVED_ROUNDS:
                 uploads.append((received, torch.stack(trainer.deltas)))

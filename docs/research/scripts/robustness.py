@@ -118,7 +118,7 @@ def trained(case: Case) -> tuple[Case, float]:
             request = begin_round(build_server_parts(s), server, examples)
             updates = train_with_hostile(clients, request, who, change)
             server, _report = finish_round(
-                build_server_parts(s), server, request, updates, cut=flat.cut
+                build_server_parts(s), server, request, updates, device_size=flat.device_size
             )
             if not server.model.isfinite().all():
                 return case, 0.0

@@ -166,10 +166,10 @@ def test_learned_noise_arrives_with_the_encoder(shape: str) -> None:
     assert scale is not None
     stream = torch.Generator().manual_seed(4)
     vectors = [vector.clone() for vector in run.samples]
-    start = run.flat.cut - sum(part.numel() for part in scale.parameters())
-    drawn = torch.randn(run.flat.cut - start, generator=stream)
+    start = run.flat.device_size - sum(part.numel() for part in scale.parameters())
+    drawn = torch.randn(run.flat.device_size - start, generator=stream)
     for vector in vectors:
-        vector[start : run.flat.cut] = drawn
+        vector[start : run.flat.device_size] = drawn
     model = load_served(replace_samples(run, vectors))
     data = model.encoder
     net = read_encoder(card(data, model=model.version), data)

@@ -43,7 +43,7 @@ def test_a_message_without_a_finite_answer_is_told_so(tmp_path: Path) -> None:
     """It is not the account that lacks anything; nothing is charged."""
     flat = build_workspace_net(S)
     vector = flat.vector.clone()
-    vector[flat.cut :] = 1e30
+    vector[flat.device_size :] = 1e30
     client = EvaluationClient(S, flat, select_client_images(S, 0), [vector])
     account = Account(tmp_path / "ledger.db", "flower-1")
     with pytest.raises(ValueError, match="no finite answer"):

@@ -32,7 +32,7 @@ def extreme_run(mechanism: str) -> Run:
     vector = run.model.clone()
     weight = torch.zeros(CLASSES, FEATURES)
     weight[0, 0] = 1.0
-    vector[run.flat.cut :] = torch.cat([weight.flatten(), torch.zeros(CLASSES)])
+    vector[run.flat.device_size :] = torch.cat([weight.flatten(), torch.zeros(CLASSES)])
     return run._replace(model=vector, samples=[vector])
 
 

@@ -21,9 +21,9 @@ def test_a_small_client_gives_its_gradient_under_a_narrow_prior() -> None:
     start = flat.vector.clone()
     parts = build_client_parts(s)
     early, late = (compute_client_gradient(parts, number, start, 0) for number in (1, 10))
-    assert early[: flat.cut].any()
-    assert not late[: flat.cut].any()
-    assert late[flat.cut :].any()
+    assert early[: flat.device_size].any()
+    assert not late[: flat.device_size].any()
+    assert late[flat.device_size :].any()
 
 
 def test_an_update_depends_on_no_workspace() -> None:

@@ -105,9 +105,13 @@ def test_frozen_parameters_stay_on_clients_and_server(
     for update in updates:
         assert not update.delta[:FROZEN].any()
         assert update.delta[FROZEN:].all()
-    cut = build_workspace_net(settings).cut
     following, _ = finish_round(
-        build_server_parts(settings), state, request, updates[:3], cut=cut, used=[0, 1, 2]
+        build_server_parts(settings),
+        state,
+        request,
+        updates[:3],
+        device_size=build_workspace_net(settings).device_size,
+        used=[0, 1, 2],
     )
     assert torch.equal(following.model[:FROZEN], state.model[:FROZEN])
     assert not torch.equal(following.model[FROZEN:], state.model[FROZEN:])

@@ -106,7 +106,7 @@ def test_the_scale_of_the_noise_is_trained_with_the_encoder(shape: str) -> None:
         optimiser.step()
     after = torch.cat([p.detach().flatten() for p in net.parameters()])
     torch.testing.assert_close(update.model, after, rtol=0, atol=1e-6)
-    moved = update.delta[FlatNet(flat).cut - 6 : FlatNet(flat).cut]
+    moved = update.delta[FlatNet(flat).device_size - 6 : FlatNet(flat).device_size]
     assert moved.abs().max() > 1e-4
     ((features, _, _),) = FeatureReading(FlatNet(flat), [Images(x, y)]).read()
     z = flat.encode(x)
@@ -153,8 +153,8 @@ def test_a_frozen_encoder_does_not_move_and_the_head_does() -> None:
     """The delta is exactly 0 on the encoder, with Langevin noise on."""
     flat = flat_net()
     delta = play(plan=PLAIN._replace(is_encoder_frozen=True, noise_variance=0.01)).delta
-    assert not delta[: flat.cut].any()
-    assert delta[flat.cut :].all()
+    assert not delta[: flat.device_size].any()
+    assert delta[flat.device_size :].all()
 
 
 @pytest.mark.parametrize("examples", [1, 2, 12])

@@ -149,7 +149,7 @@ def test_the_local_engine_steps_by_the_rule(name: str, tmp_path: Path) -> None:
     state, clients = init_server_state(flat.vector), LocalTrainer(build_client_parts(s), tmp_path)
     request = begin_round(build_server_parts(s), state, examples)
     after, _ = finish_round(
-        build_server_parts(s), state, request, clients.train(request), cut=flat.cut
+        build_server_parts(s), state, request, clients.train(request), device_size=flat.device_size
     )
     deltas = [update.delta for update in clients.train(request)]
     step = combine_deltas(name, deltas, list(request.weights.values()))

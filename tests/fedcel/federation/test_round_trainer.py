@@ -179,7 +179,7 @@ def compare(
             assert_alike(expected, actual)
         states = {k: update.state for k, update in zip(request.weights, singly, strict=True)}
         server, _ = finish_round(
-            build_server_parts(settings), server, request, singly, cut=flat.cut
+            build_server_parts(settings), server, request, singly, device_size=flat.device_size
         )
     return reasons
 

@@ -51,7 +51,9 @@ def test_a_round_adds_the_weighted_deltas() -> None:
     """.1 * 1 + .3 * 2 + .6 * 3 = 2.5; mean loss 1.5; drift^2 4 (.1 + 1.2 + 5.4 - 2.5^2) = 1.8."""
     trainer = KnownTrainer()
     state = init_server_state(torch.zeros(4))
-    state, report = play_round(build_server_parts(settings()), state, EXAMPLES, trainer, cut=2)
+    state, report = play_round(
+        build_server_parts(settings()), state, EXAMPLES, trainer, device_size=2
+    )
     torch.testing.assert_close(state.model, torch.full((4,), 2.5))
     assert state.round == 1
     assert (report.clients, report.rejected) == ([0, 1, 2], [])
@@ -71,7 +73,7 @@ def test_drift_of_clients_that_agree_does_not_cancel(gap: float) -> None:
     deltas = (torch.full((40_000,), 1.0 + sign * gap) for sign in (-1, 1))
     updates = (ClientUpdate(delta, delta, {}, {}) for delta in deltas)
     state = init_server_state(request.model)
-    _, report = finish_round(build_server_parts(settings()), state, request, updates, cut=0)
+    _, report = finish_round(build_server_parts(settings()), state, request, updates, device_size=0)
     assert report.metrics["client-drift"] == pytest.approx(200 * gap, rel=1e-3)
 
 
@@ -79,7 +81,9 @@ def test_a_fresh_control_variate_is_the_mean_gradient() -> None:
     """.3 * 1 + .6 * 2 = 1.5, asked for before the round while sampling."""
     trainer = KnownTrainer()
     s = settings(temperature=1.0, **{"local.control": "fresh", "chain.burn-in": 0.0})
-    play_round(build_server_parts(s), init_server_state(torch.zeros(4)), EXAMPLES, trainer, cut=2)
+    play_round(
+        build_server_parts(s), init_server_state(torch.zeros(4)), EXAMPLES, trainer, device_size=2
+    )
     gradient = trainer.requests[0].gradient
     assert gradient is not None
     torch.testing.assert_close(gradient, torch.full((4,), 1.5))
@@ -92,7 +96,13 @@ def test_without_noise_the_used_weights_make_up_for_the_rejected() -> None:
     updates = list(KnownTrainer().train(request))[1:]
     rejected = [Rejection(0, "it is late")]
     after, report = finish_round(
-        build_server_parts(s), state, request, updates, cut=2, used=[1, 2], rejected=rejected
+        build_server_parts(s),
+        state,
+        request,
+        updates,
+        device_size=2,
+        used=[1, 2],
+        rejected=rejected,
     )
     torch.testing.assert_close(after.model, torch.full((4,), 2.4 / 0.9))
     assert report.rejected == rejected
@@ -109,7 +119,9 @@ def test_a_reply_that_nobody_asked_for_changes_nothing_but_the_report(stranger: 
         request = begin_round(build_server_parts(s), state, EXAMPLES)
         updates = KnownTrainer().train(request)
         outcomes.append(
-            finish_round(build_server_parts(s), state, request, updates, cut=2, rejected=rejected)
+            finish_round(
+                build_server_parts(s), state, request, updates, device_size=2, rejected=rejected
+            )
         )
         assert outcomes[-1][1].rejected == rejected
     (before, alone), (after, report) = outcomes
@@ -127,7 +139,7 @@ def test_a_round_without_an_update_ends_the_run_in_words() -> None:
             state,
             request,
             [],
-            cut=2,
+            device_size=2,
             used=[],
             rejected=[Rejection(0, "it is late")],
         )

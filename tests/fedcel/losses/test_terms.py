@@ -489,7 +489,7 @@ def test_rules_of_two_terms_by_hand(name: str, count: int) -> None:
         z = nets.encode(own.x.double())
         state, _ = client_step(nets, state, Batch(own.x.double(), z, z, own.y), context)
     for k, vector in enumerate(vectors):
-        expected = step_by_hand(net, vector, k, draws, terms, nets.cut)
+        expected = step_by_hand(net, vector, k, draws, terms, nets.device_size)
         torch.testing.assert_close(nets.vectors[k], expected)
         assert (nets.vectors[k] - vector).abs().max() > 0.01
     assert state.means.keys() == {w.name for w in terms if w.rule.momentum}
@@ -547,7 +547,7 @@ def test_a_pass_of_its_own_reaches_the_encoder_alone() -> None:
         client_step(nets, states, Batch(own.x, z, z, own.y), plain_steps(nets, terms))
         gradients[case] = (before - nets.vectors)[0]
         nets.load(before)
-    cut = nets.cut
+    cut = nets.device_size
     torch.testing.assert_close(gradients["own"][:cut], gradients["joint"][:cut])
     assert torch.equal(gradients["own"][cut:], gradients["none"][cut:])
     assert not torch.allclose(gradients["joint"][cut:], gradients["none"][cut:])

@@ -66,7 +66,7 @@ def test_vector_and_gradient_are_the_nets_own() -> None:
     gradient = flat.gradient(loss.unsqueeze(0))[0]
     assert torch.equal(gradient, torch.cat([part.flatten() for part in by_hand]))
     assert gradient.any()
-    assert flat.cut == sum(p.numel() for p in flat.net.encoder.parameters())
+    assert flat.device_size == sum(p.numel() for p in flat.net.encoder.parameters())
     assert torch.equal(flat.vectors, flat.vector[None])
 
 
@@ -140,8 +140,8 @@ def test_a_head_alone_has_the_only_gradient(count: int) -> None:
     encoded = nets.encode(torch.rand(count, IMAGES, 1, 4, 4))
     for z, has_encoder in ((encoded, True), (torch.rand(count, IMAGES, 6), False)):
         gradients = nets.gradient(nets.potential(z, y))
-        assert gradients[:, : nets.cut].any() == has_encoder
-        assert gradients[:, nets.cut :].any()
+        assert gradients[:, : nets.device_size].any() == has_encoder
+        assert gradients[:, nets.device_size :].any()
 
 
 @pytest.mark.parametrize("count", [1, CLIENTS])
@@ -154,7 +154,7 @@ def test_what_is_frozen_gathers_no_gradient(count: int) -> None:
     answers = nets.answer(nets.encode(torch.rand(count, 2, 1, 4, 4)))
     gradients, frozen = nets.gradient(answers.sum((1, 2))), 16 * 9
     assert not gradients[:, :frozen].any()
-    assert gradients[:, frozen : nets.cut].any()
+    assert gradients[:, frozen : nets.device_size].any()
 
 
 @pytest.mark.parametrize("is_within", [True, False], ids=["in a half", "of both halves"])

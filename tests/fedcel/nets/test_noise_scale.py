@@ -82,10 +82,10 @@ def test_it_is_in_the_devices_half_of_the_vector(shape: str) -> None:
     """Frozen with the encoder, sent with it, before the head."""
     flat = FlatNet(make_net(shape))
     device = [value.numel() for value in flat.net.device_parameters().values()]
-    assert flat.cut == sum(device) == len(flat.vector) - 3 * 5 - 3
+    assert flat.device_size == sum(device) == len(flat.vector) - 3 * 5 - 3
     flat.load(torch.arange(len(flat.vector)).float())
     last = flat.net.noise_scale.bias
-    assert torch.equal(last, torch.arange(flat.cut - 5, flat.cut).float())
+    assert torch.equal(last, torch.arange(flat.device_size - 5, flat.device_size).float())
     copy = make_net(shape)
     copy.load_device_parameters(flat.net.device_parameters())
     x = torch.rand(2, *SHAPE, generator=stream())
@@ -155,9 +155,9 @@ def test_the_gradient_of_a_message(shape: str) -> None:
         flat.load(vector)
         return net.add_noise(net.encode(x), stream(7)).square().sum()
 
-    gradient = flat.gradient(loss(start).unsqueeze(0))[0, : flat.cut].clone()
+    gradient = flat.gradient(loss(start).unsqueeze(0))[0, : flat.device_size].clone()
     assert (gradient[-5:] != 0).all()
-    for place in [0, flat.cut // 2, *range(flat.cut - 5, flat.cut)]:
+    for place in [0, flat.device_size // 2, *range(flat.device_size - 5, flat.device_size)]:
         shift = torch.zeros_like(start)
         shift[place] = 1e-6
         with torch.no_grad():

@@ -22,7 +22,7 @@ def chain(scope: str) -> tuple[FlatNet, list[torch.Tensor]]:
     for _ in range(3):
         vector = flat.vector + 0.3 * torch.randn(flat.vector.shape, generator=stream)
         if scope == "head":
-            vector[: flat.cut] = flat.vector[: flat.cut]
+            vector[: flat.device_size] = flat.vector[: flat.device_size]
         samples.append(vector)
     return flat, samples
 

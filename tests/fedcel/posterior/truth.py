@@ -151,7 +151,7 @@ def looped(federation: Federation, folder: Path) -> Iterator[ServerState]:
     trainer = LocalTrainer(client_parts(federation), folder)
     for _ in range(s.rounds):
         state, _ = play_round(
-            build_server_parts(s), state, examples, trainer, cut=federation.flat.cut
+            build_server_parts(s), state, examples, trainer, device_size=federation.flat.device_size
         )
         yield state
 

@@ -127,10 +127,14 @@ def test_answers_are_the_predictions(tmp_path: Path, scope: str) -> None:
 def test_a_run_whose_noise_is_learned_is_measured(tmp_path: Path, scope: str, shape: str) -> None:
     """Bits below the certificate, and those of the law itself, one encoder or several."""
     run = trained(tmp_path, **{"chain.scope": scope, "net.noise-shape": shape, "net.noise": 0.5})
-    start = run.flat.cut - sum(part.numel() for part in run.flat.net.noise_scale.parameters())
+    start = run.flat.device_size - sum(
+        part.numel() for part in run.flat.net.noise_scale.parameters()
+    )
     for number, vector in enumerate(run.samples):
         stream = make_generator(number, "scale")
-        vector[start : run.flat.cut] = torch.randn(run.flat.cut - start, generator=stream)
+        vector[start : run.flat.device_size] = torch.randn(
+            run.flat.device_size - start, generator=stream
+        )
     net = build_device_net(run.flat, run.samples, scope)
     smashed = SmashedData(net)
     leak = attack_test_images(run, smashed)

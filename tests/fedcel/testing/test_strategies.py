@@ -47,7 +47,7 @@ class Restless(PosteriorStrategy):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.cut = 0
+        self.device_size = 0
 
 
 @pytest.mark.parametrize(

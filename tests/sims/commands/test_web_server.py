@@ -201,7 +201,7 @@ def test_a_model_without_finite_answers_is_not_served(
     """One line, exit status 2."""
     run = made_run()
     for sample in run.samples:
-        sample[run.flat.cut :] *= 1e38
+        sample[run.flat.device_size :] *= 1e38
     monkeypatch.setattr("fedcel.runs.run_folder.read_run", lambda _: run)
     assert main(["serve", str(tmp_path), "--port", "0"]) == 2
     assert "has no finite answer to some of its test images" in capsys.readouterr().err

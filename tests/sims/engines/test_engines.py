@@ -84,7 +84,7 @@ def test_a_gradient_of_the_control_variate_is_computed_once(tmp_path: Path) -> N
         again = list(RoundTrainer(parts, request).train())
         for update, expected in zip(updates, again, strict=True):
             assert torch.equal(update.delta, expected.delta)
-        state = finish_round(build_server_parts(s), state, request, updates, cut=0)[0]
+        state = finish_round(build_server_parts(s), state, request, updates, device_size=0)[0]
 
 
 def test_noisy_updates_always_leave_a_state(tmp_path: Path) -> None:
@@ -182,8 +182,10 @@ def test_all_samples_share_the_encoder_that_was_frozen(tmp_path: Path) -> None:
     finished = run_folder.read_run(run(tmp_path / "run", rounds=10))
     assert len(finished.samples) == 3
     for sample in finished.samples:
-        assert torch.equal(sample[: finished.flat.cut], finished.model[: finished.flat.cut])
-    heads = [sample[finished.flat.cut :] for sample in finished.samples]
+        assert torch.equal(
+            sample[: finished.flat.device_size], finished.model[: finished.flat.device_size]
+        )
+    heads = [sample[finished.flat.device_size :] for sample in finished.samples]
     assert not torch.equal(heads[0], heads[1])
 
 

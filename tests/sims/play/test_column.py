@@ -30,7 +30,7 @@ KINDS: dict[str, dict[str, Any]] = {
 def make_column(kind: str) -> Column:
     run = made_run(2, **FEW, **KINDS[kind])
     run.samples[0][:] += 0.1 * torch.randn(len(run.model), generator=torch.Generator())
-    run.samples[1][: run.flat.cut] = run.samples[0][: run.flat.cut]
+    run.samples[1][: run.flat.device_size] = run.samples[0][: run.flat.device_size]
     column = prepare_column(run, Look(kind, "#000", "●"), Background())
     column.attackers.wait()
     return column
