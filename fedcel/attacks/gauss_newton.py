@@ -1,7 +1,8 @@
 """Posterior mean of an image given its message, the encoder linearised again at each estimate."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from math import prod
 from typing import NamedTuple
 
@@ -24,8 +25,11 @@ from fedcel.leakage import (
 )
 from fedcel.nets import Encoder, call_encoder
 
-MAX_TUNING_IMAGES = 64  # of the attacker's own, on which start, factor and steps are chosen
+MAX_TUNING_IMAGES, MAX_TUNING_LARGE = 64, 8  # on which start, factor and steps are chosen
 TUNING_DRAWS = 2  # messages of each
+SMALL_IMAGE = 4096  # values of an image that is small: of larger ones a step takes minutes
+VALUES_AT_ONCE = 2**22  # values of images whose estimates are computed at once
+MAX_NOISE_IMAGES = 256  # that the noise is measured on
 MAX_CLASS_VALUES = 2**16  # values of all class means up to which every class is tried
 LEAST_NOISE = 1e-3  # as a share of the deviation of messages
 STEP_LENGTHS = (1.0, 0.5, 0.25, 0.125)  # tried as the share of a step that is taken
@@ -113,10 +117,16 @@ def measure_noise(
 
     It is a thousandth of the messages' own deviation at least, also of messages without noise.
     """
+    images = images[:MAX_NOISE_IMAGES]
+    rows = max(1, VALUES_AT_ONCE // images[0].numel())
     with torch.no_grad():
-        mean = observation.mean(images)
+        mean = torch.cat([observation.mean(part) for part in torch.split(images, rows)])
     noise = (observation.sample(images, generator) - mean).square().mean(0).sqrt()
     return noise.clamp_min(LEAST_NOISE * float(mean.var(0).mean().sqrt()))
+
+
+STARTS = 2
+"""Number of alternatives of `Knowledge.list_starts`."""
 
 
 class Knowledge(NamedTuple):
@@ -160,6 +170,36 @@ class Trial(NamedTuple):
     steps: int
 
 
+def search_images(
+    observation: ObservationMean,
+    knowledge: Knowledge,
+    observed: Float[Tensor, "T F"],
+    start: int,
+    *,
+    noise: Float[Tensor, " F"],
+    steps: int,
+    tell_images: Callable[[int], None],
+) -> list[Reconstructions]:
+    """Estimate the images behind messages: at the start, and after each step.
+
+    `tell_images` is called with the number of images that are done.
+    """
+    values = knowledge.prior.means.numel()  # of all classes: the most that a start takes
+    paths = []
+    for part in torch.split(observed, max(1, VALUES_AT_ONCE // values)):
+        path = relinearise(
+            observation.mean,
+            part,
+            knowledge.list_starts(part)[start],
+            prior=knowledge.prior,
+            noise=noise,
+            steps=steps,
+        )
+        paths.append([estimate.to_images() for estimate in path])
+        tell_images(len(part))
+    return [torch.cat(images) for images in zip(*paths, strict=True)]
+
+
 @dataclass(frozen=True)
 class GaussNewton(BaseAttack):
     """Posterior mean of the image, for images that are Gaussian within classes.
@@ -173,7 +213,7 @@ class GaussNewton(BaseAttack):
 
     Args:
         name, needs, observes: See `Attack`.
-        steps: The most linearisations, at budget 1.
+        steps: The most linearisations of small images, at budget 1; of large ones 1.
         factors: Tried for the factor of the noise's standard deviation, above 0.
 
     References:
@@ -191,39 +231,47 @@ class GaussNewton(BaseAttack):
         observation, auxiliary = attacker.observation, attacker.auxiliary
         if not isinstance(observation, ObservationMean):
             raise make_refusal(observation, MEAN)
-        noise = measure_noise(observation, auxiliary.x, attacker.generator)
+        x, generator = auxiliary.x, attacker.generator
+        noise = measure_noise(observation, x, generator)
         silent = replace(attacker, progress=None)
-        training, held_out = split_held_out(torch.arange(len(auxiliary.x)), attacker.generator)
-        tuning = auxiliary.x[held_out[:MAX_TUNING_IMAGES]].repeat(TUNING_DRAWS, 1, 1, 1)
-        tuning_observed = observation.sample(tuning, attacker.generator)
-        part = auxiliary._replace(x=auxiliary.x[training], y=auxiliary.y[training])
-        learned = learn_images(replace(silent, auxiliary=part))
-        steps, trials = attacker.scale(self.steps), list[Trial]()
-        starts = learned.list_starts(tuning_observed)
-        total = (len(starts) * len(self.factors) + 1) * (steps + 1)
-        for start, means in enumerate(starts):
-            for factor in self.factors:
-                path = relinearise(
-                    observation.mean,
-                    tuning_observed,
-                    means,
-                    prior=learned.prior,
-                    noise=factor * noise,
-                    steps=steps,
-                )
-                for step, estimate in enumerate(path):
-                    error = float((estimate.to_images() - tuning).square().mean())
-                    trials.append(Trial(error, start, factor, step))
-                    attacker.report("step", len(trials), total, f"MSE {error:.4f} on own images")
-        _, start, factor, steps = min(trials)
-        learned = learn_images(silent)
-        *_, estimate = relinearise(
-            observation.mean,
+        training, held_out = split_held_out(torch.arange(len(x)), generator)
+        is_small = x[0].numel() <= SMALL_IMAGE
+        steps = attacker.scale(self.steps if is_small else 1)
+        tuning = x[held_out[: MAX_TUNING_IMAGES if is_small else MAX_TUNING_LARGE]]
+        tuning = tuning.repeat(TUNING_DRAWS, 1, 1, 1)
+        tuning_observed = observation.sample(tuning, generator)
+        choices = list(product(range(STARTS), self.factors))
+        total = (len(choices) * len(tuning) + len(observed)) * steps
+        done = 0
+
+        def tell_images(count: int) -> None:
+            nonlocal done
+            done += count * steps
+            if attacker.progress:
+                attacker.progress(f"step {done}/{total}, the noise taken {factor:g} times")
+
+        part = auxiliary._replace(x=x[training], y=auxiliary.y[training])
+        knowledge = learn_images(replace(silent, auxiliary=part))
+        trials = []
+        for start, factor in choices:
+            path = search_images(
+                observation,
+                knowledge,
+                tuning_observed,
+                start,
+                noise=factor * noise,
+                steps=steps,
+                tell_images=tell_images,
+            )
+            errors = [float((images - tuning).square().mean()) for images in path]
+            trials += [Trial(error, start, factor, step) for step, error in enumerate(errors)]
+        _, start, factor, chosen_steps = min(trials)
+        return search_images(
+            observation,
+            learn_images(silent),
             observed,
-            learned.list_starts(observed)[start],
-            prior=learned.prior,
+            start,
             noise=factor * noise,
-            steps=steps,
-        )
-        attacker.report("step", total, total, f"noise times {factor:g}, {steps} linearisations")
-        return estimate.to_images()
+            steps=chosen_steps,
+            tell_images=tell_images,
+        )[-1]

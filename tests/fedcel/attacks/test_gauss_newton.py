@@ -112,8 +112,8 @@ def test_the_noise_is_measured() -> None:
     """Of each value; a thousandth of the messages' deviation where there is none."""
     x = load_digit_targets()[0].x
     net = train_undefended(0.3, 1)
-    noise = measure_noise(SmashedData(net), x.repeat(8, 1, 1, 1), stream())
-    torch.testing.assert_close(noise, torch.full_like(noise, 0.3), rtol=0.1, atol=0)
+    noise = measure_noise(SmashedData(net), x, stream())
+    torch.testing.assert_close(noise, torch.full_like(noise, 0.3), rtol=0.2, atol=0)
     silent = SmashedData(SplitNet(net.encoder, net.head, Cut(0.0), net.features))
     spread = net.encode(x).detach().var(0).mean().sqrt()
     least = measure_noise(silent, x, stream())
