@@ -101,12 +101,11 @@ def calibrate_noise(
 
     With one a feature, the variances v minimise sum_i w_i v_i, the harm to the answer, subject to
     the target. Both the bits (Diggavi and Cover 2001) and the error that a message takes off are
-    convex in v, so this is the one best choice. w_i is the Fisher information
-    of the head's answer about feature i: the sum is then twice the KL divergence by which noise
-    changes the answers, to second order. Without a head w_i is 1 over the feature's variance, and
-    the sum the noise-to-signal ratio. No feature gets less than a tenth, or more than ten times,
-    of the noise that is right for all: features that are silent on these images may speak on
-    others.
+    convex in v, so this is the one best choice. w_i is the Fisher information of the head's answer
+    about feature i, with the noise that is right for all: the sum is then twice the KL divergence
+    by which noise changes the answers, to second order. Without a head w_i is 1, and the sum the
+    power of the noise. No feature gets less than a tenth, or more than ten times, of the noise that
+    is right for all: features that are silent on these images may speak on others.
 
     Example:
         >>> noise, leak = fedcel.calibrate_noise(encoder, images, labels, target_bits=25)
@@ -168,10 +167,8 @@ def calibrate_noise(
     refuse_unreachable(channels, target, sigma, messages)
     if not per_feature:
         return CalibratedNoise(sigma, channels.measure(noise_scale=sigma, messages=messages))
-    if head is None:
-        variances = table.double().var(0)
-        harms = 1 / variances.clamp_min(float(variances.mean()) / RANGE**4)
-    else:
+    harms = torch.ones(table.shape[1], dtype=torch.float64)
+    if head is not None:
         shape = find_feature_shape(encoder, stack)
         harms = measure_sensitivity(head, table, shape=shape, sigma=sigma, seed=seed)
     noise = spread_noise(channels, target, harms, sigma, messages=messages)

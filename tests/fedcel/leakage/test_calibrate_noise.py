@@ -111,18 +111,16 @@ def test_the_encoder_is_linearised_once(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_independent_features_by_hand() -> None:
-    """Each variance solves w s (s + k) = m k, with m such that the bits are met."""
+    """Each variance solves s (s + k) = m k, with m such that the bits are met."""
     strengths = [4.0, 2.0, 1.0, 0.5]
     found = calibrate_noise(
         eigen_net(strengths), IMAGES, prior=PRIOR, target_bits=2, per_feature=True
     )
     assert isinstance(found.noise, Tensor)
-    with torch.no_grad():
-        spread = eigen_net(strengths)(IMAGES).var(0)
-    k, w = torch.tensor(strengths).double(), 1 / spread
+    k = torch.tensor(strengths).double()
 
     def variances(m: float) -> Tensor:
-        return (-k + (k * k + 4 * m * k / w).sqrt()) / 2
+        return (-k + (k * k + 4 * m * k).sqrt()) / 2
 
     low, high = 1e-6, 1e6
     for _ in range(200):
