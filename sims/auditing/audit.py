@@ -41,7 +41,7 @@ from fedcel.leakage import (
     measure_linearised,
 )
 from fedcel.metrics import chance_accuracy, is_at_chance
-from fedcel.nets import encode_images, find_batch_layers, name_layers
+from fedcel.nets import encode_images, evaluation_mode, find_batch_layers, name_layers, place_images
 from fedcel.runs import list_versions
 from sims.auditing.find_images import draw_images, find_source
 from sims.auditing.load_encoder import (
@@ -268,12 +268,13 @@ def audit_encoder(plan: AuditPlan, keep: Callable[[Audit], None] = lambda _: Non
         law: float | Tensor | NoiseFunction = stated * (spread if plan.is_noise_relative else 1.0)
         if plan.noise is None and plan.target is None and encoder.learned_noise is not None:
             law = encoder.learned_noise
+        head = find_head(plan, encoder, encode, images)
         measured = find_picture(
-            plan, encoder, encode, images, features=features, law=law, dropout=dropout
+            plan, encoder, encode, images, features=features, head=head, law=law, dropout=dropout
         )
         law, linearised, maps = measured.law, measured.linearised, measured.maps
         accuracy = measure_accuracy(
-            plan, encoder, encode, images, features=features, law=law, dropout=dropout
+            plan, encoder, encode, images, features=features, head=head, law=law, dropout=dropout
         )
         share_right = choose_accuracy(plan, encoder, accuracy, images.y)
         with show_parts(
@@ -350,6 +351,7 @@ def find_picture(
     images: Images,
     *,
     features: Float[Tensor, "M D"],
+    head: nn.Module | None,
     law: float | Tensor | NoiseFunction,
     dropout: float,
 ) -> MeasuredPicture:
@@ -410,7 +412,7 @@ def find_picture(
                 target_bits=plan.target.bits,
                 target_mse=plan.target.mse,
                 per_feature=plan.is_noise_per_feature,
-                head=find_head(plan, encoder) if plan.is_noise_per_feature else None,
+                head=head if plan.is_noise_per_feature else None,
                 prior=prior,
                 count=count,
                 differences=not has_gradient,
@@ -439,9 +441,17 @@ def name_target(target: LeakTarget) -> str:
     )
 
 
-def find_head(plan: AuditPlan, encoder: LoadedEncoder) -> nn.Module | None:
-    """Find the rest of the model; None where a part of the features is sent, or it is unknown."""
-    return None if plan.outputs else encoder.head
+def find_head(
+    plan: AuditPlan, encoder: LoadedEncoder, encode: AdaptedEncoder, images: Images
+) -> nn.Module | None:
+    """Find the rest of the model; None where it is unknown, lacks outputs, or gives no logits."""
+    head = encoder.head
+    if head is None or plan.outputs:
+        return None
+    with evaluation_mode(encode), evaluation_mode(head), torch.no_grad():
+        logits = head(encode(place_images(images.x[:1], encode)))
+    has_classes = isinstance(logits, Tensor) and logits.dim() == 2
+    return head if has_classes and logits.shape[1] >= LEAST_CLASSES else None
 
 
 def measure_accuracy(
@@ -451,6 +461,7 @@ def measure_accuracy(
     images: Images,
     *,
     features: Float[Tensor, "M D"],
+    head: nn.Module | None,
     law: float | Tensor | NoiseFunction,
     dropout: float,
 ) -> HeadAccuracy | None:
@@ -458,14 +469,11 @@ def measure_accuracy(
 
     None where it is no classifier, or where the encoder's file states the accuracy.
     """
-    head = find_head(plan, encoder)
     is_stated = has_stated_noise(plan) and encoder.accuracy is not None
     if head is None or is_stated or dropout or callable(law):
         return None
     shape = find_feature_shape(encode, images.x)
     logits = encode_images(nn.Sequential(nn.Unflatten(1, shape), head), features).cpu()
-    if logits.shape[1] < LEAST_CLASSES:
-        return None
     right = choose_targets(logits, images.y)
     scorer = NoisyHead(head, features, shape=shape, targets=right, seed=plan.seed, layer=plan.at)
     return HeadAccuracy(

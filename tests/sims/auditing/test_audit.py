@@ -118,6 +118,21 @@ def test_noise_for_a_target(
     assert second in again and [line for line in again if line != second] == lines[:-1]
 
 
+def build_backbone() -> nn.Module:
+    """Two layers that give channels of pixels: no classifier."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Conv2d(1, 4, 3, stride=2), nn.Conv2d(4, 5, 2))
+
+
+def test_a_model_without_classes_has_no_accuracy(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its rest is no head; noise of each feature is then found without one."""
+    words = ["--at", "0", "--target-bits", "6", "--per-feature", "--images", "60", *BITS]
+    assert main(["audit", f"{__name__}:build_backbone", "--data", "digits", *words]) == 0
+    output = capsys.readouterr().out
+    assert "of its own for each feature" in output and "With this noise" not in output
+
+
 def test_targets_that_no_noise_is_found_for(capsys: pytest.CaptureFixture[str]) -> None:
     """A line each with the nearest value, or the reason; exit 2."""
     for words, reason in (
