@@ -234,9 +234,6 @@ FASHION_VARIANTS: Sequence[tuple[str, float | None]] = [
     ("noise", 0.3),
     ("plain", 0.1),
     ("cluster", 0.1),
-    ("gated", 0.1),
-    ("information", 0.3),
-    ("bottleneck", 8.0),
 ]
 TRAINED_ATTACKS = ("decoder", "kernel-ridge")
 STUDIES = {
