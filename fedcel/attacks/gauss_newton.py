@@ -25,12 +25,12 @@ from fedcel.leakage import (
 )
 from fedcel.nets import Encoder, call_encoder
 
-MAX_TUNING_IMAGES, MAX_TUNING_LARGE = 64, 8  # on which start, factor and steps are chosen
+MAX_TUNING_IMAGES, MAX_TUNING_LARGE = 64, 16  # on which start, factor and steps are chosen
 TUNING_DRAWS = 2  # messages of each
-SMALL_IMAGE = 4096  # values of an image that is small: of larger ones a step takes minutes
+SMALL_IMAGE = 4096  # values of an image that is small: of larger ones steps take minutes
 VALUES_AT_ONCE = 2**22  # values of images whose estimates are computed at once
 MAX_NOISE_IMAGES = 256  # that the noise is measured on
-MAX_CLASS_VALUES = 2**16  # values of all class means up to which every class is tried
+MAX_CLASS_VALUES = 2**13  # values of all class means up to which each class is a start
 LEAST_NOISE = 1e-3  # as a share of the deviation of messages
 STEP_LENGTHS = (1.0, 0.5, 0.25, 0.125)  # tried as the share of a step that is taken
 
@@ -125,10 +125,6 @@ def measure_noise(
     return noise.clamp_min(LEAST_NOISE * float(mean.var(0).mean().sqrt()))
 
 
-STARTS = 2
-"""Number of alternatives of `Knowledge.list_starts`."""
-
-
 class Knowledge(NamedTuple):
     """Law of images, and a guess at the image behind a message, learned from own images."""
 
@@ -136,21 +132,21 @@ class Knowledge(NamedTuple):
     guess: Rebuild
 
     def list_starts(self, observed: Float[Tensor, "T F"]) -> list[Float[Tensor, "T K C H W"]]:
-        """List alternatives of prior means: the guess alone, and the means of all classes."""
+        """List alternatives of prior means: the guess, and the means of all classes if small."""
         means = self.prior.means
-        return [self.guess(observed)[:, None], means.expand(len(observed), *means.shape)]
+        classes = [means.expand(len(observed), *means.shape)] * (means.numel() <= MAX_CLASS_VALUES)
+        return [self.guess(observed)[:, None], *classes]
 
 
 def learn_images(attacker: Attacker) -> Knowledge:
     """Fit the prior and the guess to the attacker's images; DataError where they are too few.
 
-    Classes are left out where they are others than the targets', or too many to try each.
+    Labels are left out where they are of other classes than the targets', or of one image each.
     """
     x, y = attacker.auxiliary
-    is_of_targets = not isinstance(attacker.auxiliary, OtherClasses)
-    are_few = len(torch.unique(y)) * prod(x.shape[1:]) <= MAX_CLASS_VALUES
     seed = int(torch.randint(2**31, (), generator=attacker.generator))
-    prior = fit_to_some(x, y, seed) if is_of_targets and are_few else None
+    is_of_targets = not isinstance(attacker.auxiliary, OtherClasses)
+    prior = fit_to_some(x, y, seed) if is_of_targets else None
     prior = prior or fit_to_some(x, None, seed)
     if prior is None:
         raise DataError(
@@ -184,7 +180,8 @@ def search_images(
 
     `tell_images` is called with the number of images that are done.
     """
-    values = knowledge.prior.means.numel()  # of all classes: the most that a start takes
+    values = min(knowledge.prior.means.numel(), MAX_CLASS_VALUES)
+    values = max(values, prod(knowledge.prior.shape))  # the most that a start takes
     paths = []
     for part in torch.split(observed, max(1, VALUES_AT_ONCE // values)):
         path = relinearise(
@@ -205,11 +202,11 @@ class GaussNewton(BaseAttack):
     """Posterior mean of the image, for images that are Gaussian within classes.
 
     The encoder is linearised at a prior mean, then at the estimate, which moves while that makes it
-    more likely. The prior mean is the guess of `kernel-ridge`, or that of each class, whose
-    estimates are averaged by their probabilities. What a linear encoder does not explain counts as
-    noise. The start, the factor by which the noise is raised and the number of linearisations are
-    those that rebuild best the attacker's own images, each seen through fresh noise. From class
-    means it is exact for a linear encoder and such images.
+    more likely. The prior mean is the guess of `kernel-ridge` or, of small images, that of each
+    class, whose estimates are averaged by their probabilities. What a linear encoder does not
+    explain counts as noise. The start, the factor by which the noise is raised and the number of
+    linearisations are those that rebuild best the attacker's own images, each seen through fresh
+    noise. From class means it is exact for a linear encoder and such images.
 
     Args:
         name, needs, observes: See `Attack`.
@@ -240,7 +237,10 @@ class GaussNewton(BaseAttack):
         tuning = x[held_out[: MAX_TUNING_IMAGES if is_small else MAX_TUNING_LARGE]]
         tuning = tuning.repeat(TUNING_DRAWS, 1, 1, 1)
         tuning_observed = observation.sample(tuning, generator)
-        choices = list(product(range(STARTS), self.factors))
+        part = auxiliary._replace(x=x[training], y=auxiliary.y[training])
+        knowledge = learn_images(replace(silent, auxiliary=part))
+        starts = len(knowledge.list_starts(tuning_observed[:1]))
+        choices = list(product(range(starts), self.factors))
         total = (len(choices) * len(tuning) + len(observed)) * steps
         done = 0
 
@@ -250,8 +250,6 @@ class GaussNewton(BaseAttack):
             if attacker.progress:
                 attacker.progress(f"step {done}/{total}, the noise taken {factor:g} times")
 
-        part = auxiliary._replace(x=x[training], y=auxiliary.y[training])
-        knowledge = learn_images(replace(silent, auxiliary=part))
         trials = []
         for start, factor in choices:
             path = search_images(
