@@ -169,7 +169,7 @@ def invert(
         noise: Standard deviation of the Gaussian noise at the cut: one number, one above 0 for
             each feature, or a function from features (B, D) to those of each image, (B, D).
         dropout: Chance that a feature is sent as 0, in [0, 1).
-        attacks: Names, such as `decoder`, `kernel-ridge`, `rmle`, `hybrid-inversion`,
+        attacks: Names, such as `decoder`, `kernel-ridge`, `gauss-newton`, `hybrid-inversion`,
             `decoder*16` for 16 messages of each target, or import strings.
         head: The module that answers messages; attacks such as `shadow` need it.
         budget: Multiple of each attack's default effort, above 0.
