@@ -27,6 +27,7 @@ from fedcel.losses import (
     MetricRange,
     MetricScale,
     WeightedTerm,
+    advise,
 )
 from fedcel.losses.cel import CutShape, init_control, move_control
 from fedcel.nets import (
@@ -191,36 +192,20 @@ def bind_terms(
     settings: Settings, net: SplitNet, splits: Splits, threshold: float | None = None
 ) -> tuple[WeightedTerm, ...]:
     """Bind the losses to a net; see `build_terms`."""
-
-    def advise(name: str, weight: str) -> str:
-        return "keep it finite" if ":" in name else f"lower local.rate, or {weight}"
-
     cut = describe_cut(net, splits.classes, splits.shape)
     options = settings.cel
     if threshold is not None:
         options = options.model_copy(update={"threshold": threshold})
     terms = []
-    if (loss := options.bind(cut)) is not None:
-        term = WeightedTerm(
-            name="cel",
-            term=loss,
-            weight=options.weight,
-            gamma=options.find_gamma,
-            rule=options.gradient_rule,
-            refresh_every=options.refresh_epochs,
-            examples=options.examples_per_class,
-            positions=options.pool_cut(cut).positions,
-            title=f"cel.kind {options.kind!r}",
-            remedy=advise(options.kind, "cel.weight"),
-        )
-        terms.append(term)
+    if (weighted := options.make_term(cut)) is not None:
+        terms.append(weighted)
     if (defence := settings.defence.bind(cut, settings)) is not None:
         name = settings.defence.name
         own_schedule = f"defence.name is {name!r}"
         options.check_rounds(settings.rounds, burn_in_rounds(settings), loss=own_schedule)
         own_names = {*settings.defence.metric_ranges, *defence.metric_names}
-        if loss is not None and (
-            shared := own_names & {*options.metric_ranges, *loss.metric_names}
+        if weighted is not None and (
+            shared := own_names & {*options.metric_ranges, *weighted.term.metric_names}
         ):
             raise PluginError(
                 f"cel.kind {options.kind!r} and defence.name {name!r} both report the metric "
@@ -231,7 +216,8 @@ def bind_terms(
             name="defence",
             term=defence,
             weight=settings.defence.weight,
-            gamma=lambda *clock: options.find_gamma(*clock[:3]),  # no goal of the loss limits it
+            # No goal of the loss limits it.
+            gamma=lambda number, rounds, share, limit: options.find_gamma(number, rounds, share),
             purpose="defence",
             title=f"defence.name {name!r}",
             remedy=advise(name, "defence.strength"),

@@ -166,7 +166,7 @@ class PosteriorStrategy(FedAvg):
             Rejection(k, "no node holds it any more") for k in request.weights if k not in nodes
         ]
         records = {record_names.ARRAYS: arrays}
-        if request.plan.control == "fresh":
+        if request.plan.local.control == "fresh":
             number = {record_names.ROUND: request.plan.number}
             content = RecordDict(
                 {**records, record_names.CONFIG: ConfigRecord({**config, **number})}

@@ -70,13 +70,13 @@ class StepState(NamedTuple):
     """State that a step hands on to the next, besides the parameters.
 
     Attributes:
-        terms: The state of each term.
+        states: The state of each term.
         sampler: The sampler's.
         means: Running mean (K, E) of the gradient of each term with momentum, at the E parameters
             of the device's half.
     """
 
-    terms: States
+    states: States
     sampler: Any
     means: Mapping[str, Float[Tensor, "K E"]] = {}
 
@@ -103,7 +103,8 @@ def train_clients(
         plan: The round, of clients that take as many steps.
 
     Returns:
-        Each client's update, in their order. Of several clients one that diverged is not finite.
+        Each client's update, in their order. Where several are trained at once, an update that
+        diverged is not finite.
 
     Raises:
         DivergedError: The model of a single client is not finite because of one of the terms.
@@ -142,10 +143,10 @@ def _take_steps(
     nets.load(received.to(device))
     streams, stored = [client.streams for client in clients], [client.state for client in clients]
     features = FeatureReading(nets, [client.images for client in clients])
-    chains = _start_chains(nets, clients, plan)
+    context = _start_chains(nets, clients, plan)
     steps_per_epoch, steps = draw_steps(nets, clients, features, plan)
     states = start_terms(terms, stored, features.read, streams, device=device)
-    state = StepState(states, chains.sampler.start(nets.vectors[:, chains.moving], plan))
+    state = StepState(states, context.sampler.start(nets.vectors[:, context.moving], plan))
     refresh = partial(
         refresh_terms,
         terms,
@@ -156,14 +157,14 @@ def _take_steps(
     )
     measures = []
     for step, inputs in enumerate(steps):
-        state = state._replace(terms=refresh(state.terms, step=step))
+        state = state._replace(states=refresh(state.states, step=step))
         batch = pass_cut(nets, inputs, is_encoder_frozen=plan.is_encoder_frozen)
         if watch is not None:
-            watch(state.terms, batch)
+            watch(state.states, batch)
         is_last = step == plan.steps - 1
-        state, measured = client_step(nets, state, batch, chains, measure=is_last)
+        state, measured = client_step(nets, state, batch, context, measure=is_last)
         measures.append(measured)
-    return part_states(terms, state.terms, stored), summarise_measures(measures)
+    return part_states(terms, state.states, stored), summarise_measures(measures)
 
 
 def name_obstacle(terms: Sequence[WeightedTerm]) -> str | None:
@@ -185,7 +186,7 @@ def client_step(
     nets: FlatNet,
     state: StepState,
     batch: Batch,
-    chains: LangevinContext,
+    context: LangevinContext,
     *,
     measure: bool = False,
 ) -> tuple[StepState, dict[str, Float[Tensor, " K"]]]:
@@ -195,19 +196,19 @@ def client_step(
         nets: Hold the parameters, which move.
         state: State after the last step.
         batch: A batch of each client, encoded by the nets.
-        chains: The round's plan, and what its Langevin steps share.
+        context: The round's plan, and what its Langevin steps share.
         measure: Whether to compute the terms' metrics.
 
     Returns:
         The next state, and measurements.
     """
-    terms = chains.plan.terms
+    terms = context.plan.terms
     potential = nets.potential(batch.smashed, batch.y)
     gradients, means, metrics = sum_gradients(
         nets, batch, potential, state, terms=terms, measure=measure
     )
-    sampler, measures = langevin_step(nets, gradients, chains, state.sampler)
-    after = {w.name: w.term.update(state.terms[w.name]) for w in terms}
+    sampler, measures = langevin_step(nets, gradients, context, state.sampler)
+    after = {w.name: w.term.update(state.states[w.name]) for w in terms}
     return StepState(after, sampler, means), metrics | measures | {"loss": potential.detach()}
 
 
@@ -236,7 +237,7 @@ def sum_gradients(
     joint, separate = potential, []
     metrics: dict[str, Float[Tensor, " K"]] = {}
     for weighted in terms:
-        loss, measures = weighted.loss(state.terms[weighted.name], batch, measure, task)
+        loss, measures = weighted.loss(state.states[weighted.name], batch, measure, task)
         metrics |= measures
         if weighted.rule.momentum is None:
             joint = joint + loss
@@ -281,7 +282,7 @@ def _start_chains(
 
 
 def summarise_measures(measures: Sequence[Mapping[str, Tensor]]) -> list[dict[str, float]]:
-    """Summarise a round by client: means and sums over its steps, of the losses' metrics the last.
+    """Summarise a round by client: means or sums over its steps, and the losses' last metrics.
 
     `measures` are, of each step, rows (K,) by name. A client lacks the metrics that are NaN.
     """

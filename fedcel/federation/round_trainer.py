@@ -133,7 +133,7 @@ class RoundTrainer:
         received model (Karimireddy et al., ICML 2020, SCAFFOLD, eq. 3).
         """
         parts, request, variate = self.parts, self.request, None
-        if plan.control != "none" and request.gradient is not None:
+        if plan.local.control != "none" and request.gradient is not None:
             gradient = self._gradients.get(client)
             if gradient is None:
                 gradient = compute_client_gradient(parts, plan.number, request.model, client)

@@ -129,7 +129,7 @@ def play_round(
         model is scored.
     """
     request = begin_round(parts, state, examples)
-    if request.plan.control == "fresh":
+    if request.plan.local.control == "fresh":
         request = add_mean_gradient(request, dict(trainer.compute_gradients(request)))
     return finish_round(parts, state, request, trainer.train(request), device_size=device_size)
 
@@ -175,8 +175,8 @@ def finish_round(
             memory does not grow with the number of clients (a robust rule needs all at once).
         device_size: Parameters of the device's half, which come first.
         used: Clients whose updates are used, ascending; None: all that were asked.
-        rejected: Clients that were left out. One that was not asked is lacking nowhere: it is
-            reported, and changes nothing.
+        rejected: Clients that were left out. One that was not asked is reported only: no weight
+            is missing because of it.
         advance: Makes the next state of the mean delta; None: `advance_model`.
 
     Returns:

@@ -29,7 +29,7 @@ class ClientRound(NamedTuple):
     """Inputs of one client's round.
 
     Attributes:
-        images: The client's images (N, C, H, W) in [0, 1] and their labels (N,).
+        images: The client's images (N, C, H, W), numbers in [0, 1] or bytes, and their labels (N,).
         streams: Random streams of this client and round, by purpose.
         noise: Standard deviation of its own Langevin noise per step.
         state: What the client kept of its last round; None before its first.
@@ -73,7 +73,7 @@ def pass_cut(nets: FlatNet, step: StepDraws, *, is_encoder_frozen: bool) -> Batc
 class FeatureReading:
     """The images of K clients, encoded piece by piece by the nets as they are at the time.
 
-    Each client's images are filled up to as many as the most have.
+    Clients with fewer images than others get blank ones, which are left out of the features.
 
     Args:
         nets: K copies of the net.

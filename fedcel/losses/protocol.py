@@ -12,9 +12,10 @@ from fedcel.named_tensors import State as State
 from fedcel.short_repr import show_shapes
 
 FeatureBatches = Callable[[], Iterator[tuple[Tensor, Tensor]]]
-"""Reads all the client's features (n, D) and labels (n,), encoded batch by batch on the way.
+"""Reads the client's features (n, D) and labels (n,), encoded batch by batch on the way.
 
-Each call starts from the first batch; a loss without statistics never calls it.
+All of them, or `cel.examples` of each class. Each call starts from the first batch; a loss without
+statistics never calls it.
 """
 
 
@@ -52,7 +53,7 @@ class StackedFeatures(NamedTuple):
 
 
 FeatureReader = Callable[[], Iterator[StackedFeatures]]
-"""Reads all features of several clients from the start, encoded piece by piece on the way.
+"""Reads features of several clients from the start, encoded piece by piece on the way.
 
 Of each client the examples come in its own order.
 """
@@ -159,7 +160,7 @@ class ClientLoss(Protocol):
 
         Args:
             state: The state of the last step, to start from; None at a client's first round.
-            batches: Reads all the client's features and labels.
+            batches: Reads the client's features and labels.
             generator: The only source of random numbers.
 
         Returns:

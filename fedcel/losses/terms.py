@@ -42,7 +42,8 @@ class LossTerm:
 
         Args:
             state: What the clients have; None before their first round.
-            read_features: Reads all features of all clients.
+            read_features: Reads the features of all clients, as many as `WeightedTerm.examples`
+                allows.
             generators: The only source of random numbers of each client.
 
         Returns:
@@ -63,11 +64,11 @@ class GradientRule(NamedTuple):
     """Path of a term's gradient to the parameters.
 
     Attributes:
-        clip: Largest norm of the weighted gradient at the features of one image; `task`: at those
-            of a batch, the norm of the potential's gradient; None: there is none.
-        momentum: Share of the last step's in the running mean of the gradient that the encoder
-            follows, in a backward pass of its own, into the encoder only; 0: it follows each
-            step's own. None: along with the cross-entropy, in one backward pass.
+        clip: Largest norm of the weighted gradient at the features of one image. `task`: the norm
+            at those of a batch is at most that of the potential's gradient. None: no limit.
+        momentum: beta of the mean m <- beta m + (1 - beta) g of the gradients g, which the encoder
+            follows. They have a backward pass of their own, into the encoder only. None: they come
+            with the cross-entropy's, in one backward pass.
     """
 
     clip: float | Literal["task"] | None = None
@@ -83,7 +84,7 @@ class GradientRule(NamedTuple):
             norm = gradient.norm(dim=-1, keepdim=True).clamp_min(tiny)
             bounded: Tensor = gradient * (self.clip / norm).clamp_max(1.0)
             return bounded
-        if task is None:  # of a batch that no step is taken with
+        if task is None:  # the encoder has no gradient that could be compared with
             return gradient
         norm, allowed = (part.flatten(1).norm(dim=1) for part in (gradient, task))
         share: Tensor = (allowed / norm.clamp_min(tiny)).clamp_max(1.0)
@@ -191,6 +192,11 @@ class WeightedTerm(NamedTuple):
         return Term(self.weight * loss.detach() + (pull - pull.detach()), metrics)
 
 
+def advise(name: str, weight: str) -> str:
+    """Return advice where a loss is not finite: of a user's own, or one with a weight's key."""
+    return "keep it finite" if ":" in name else f"lower local.rate, or {weight}"
+
+
 def average_positions(z: Float[Tensor, "*k B D"], positions: int) -> Float[Tensor, "*k B C"]:
     """Average each channel over its positions, of features channel after channel; 0 or 1: not."""
     if positions <= 1:
@@ -214,7 +220,7 @@ def start_terms(
 
     Args:
         terms: Those that act in the round.
-        stored: What each client present of its last round, None before its first.
+        stored: What each client kept of its last round, None before its first.
         read_features: Reads all features of all clients, or of some examples of each class; see
             `FeatureReading.read`.
         streams: Random streams of each client.

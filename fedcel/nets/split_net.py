@@ -108,6 +108,6 @@ class SplitNet(nn.Module):
         if self.noise_scale is not None:
             self.noise_scale.load_state_dict(select_prefix(tensors, "noise_scale."), assign=True)
 
-    def answer(self, smashed: Float[Tensor, "B D"]) -> Float[Tensor, "B K"]:
+    def answer(self, smashed: Float[Tensor, "B D"]) -> Float[Tensor, "B C"]:
         """Classify smashed data as it was received: logits (B, K)."""
         return cast(Tensor, self.head(smashed))

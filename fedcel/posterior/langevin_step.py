@@ -181,7 +181,7 @@ class LangevinContext(NamedTuple):
         Without noise nothing does. A control variate rests on gradients that are sent as they are,
         and what a user's sampler does with the noise is not known.
         """
-        is_plain = self.sampler.bounds_information and self.plan.control == "none"
+        is_plain = self.sampler.bounds_information and self.plan.local.control == "none"
         return is_plain and min(self.noise.deviations) > 0
 
 
@@ -223,8 +223,7 @@ def langevin_step(
 ) -> tuple[Any, dict[str, Float[Tensor, " K"]]]:
     """Move K clients: w <- w - eta (g + decay w + kappa (w - received) + variate) + noise.
 
-    Of another sampler than the plain one this is what it gets: the gradient with all that is added
-    to it, and the noise as `add_noise`.
+    A user's sampler gets the sum in brackets as its gradient, and the noise as `add_noise`.
 
     Args:
         nets: Hold the parameters, which move.

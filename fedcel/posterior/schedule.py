@@ -328,15 +328,13 @@ class RoundPlan(NamedTuple):
 
     Attributes:
         rate: eta.
-        pull: kappa, the pull towards the received model.
+        pull: kappa, the pull towards the received model: the prior's, plus FedProx's.
         decay: 1/(N s0^2), the pull towards 0.
         noise_variance: Variance of the Langevin noise per step of a client that holds everything.
         is_encoder_frozen: Whether only the head moves.
         temperature: T.
-        clip: Largest norm of a step's gradient.
-        control: Control variate of this round.
         clock: The round's place in the run.
-        local: Steps, batches, augmentation and sampler, as they are in this round.
+        local: Steps, batches, augmentation, clip, control variate and sampler of this round.
         terms: Losses that act, with their weights.
         order: The server's numbers.
     """
@@ -347,8 +345,6 @@ class RoundPlan(NamedTuple):
     noise_variance: float
     is_encoder_frozen: bool
     temperature: float
-    clip: float | None = None
-    control: str = "none"
     clock: Clock = Clock(1, 1, 1)
     local: LocalSettings = LocalSettings()
     terms: tuple[WeightedTerm, ...] = ()
@@ -363,6 +359,11 @@ class RoundPlan(NamedTuple):
     def steps(self) -> int:
         """Steps of a client."""
         return self.local.steps
+
+    @property
+    def clip(self) -> float | None:
+        """Largest norm of a step's gradient, None: no limit."""
+        return None if self.local.clip == "none" else self.local.clip
 
     @property
     def weights(self) -> dict[str, float]:
@@ -470,6 +471,8 @@ class RoundSchedule(NamedTuple):
         clock, is_encoder_frozen = self.clock(number), self.freezes_encoder(number)
         steps = self.local.count_steps(images or self.local.batch_size)
         changes: dict[str, object] = {"steps": steps, "epochs": 0.0}
+        if not clock.is_sampling:
+            changes["control"] = "none"
         if is_encoder_frozen:
             changes |= {"balance": False, "augment": "none"}
         rate = self.local.step_size(clock)
@@ -494,8 +497,6 @@ class RoundSchedule(NamedTuple):
             ),
             is_encoder_frozen=is_encoder_frozen,
             temperature=temperature,
-            clip=None if self.local.clip == "none" else self.local.clip,
-            control=self.local.control if clock.is_sampling else "none",
             clock=clock,
             local=self.local.model_copy(update=changes),
             terms=tuple(term for term in terms if term.weight > 0),

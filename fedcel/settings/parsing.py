@@ -143,7 +143,7 @@ def merge_layers(*layers: Mapping[str, object]) -> dict[str, Scalar]:
 def drop_foreign_keys(
     flat: Mapping[str, Scalar], selecting: Mapping[str, Scalar]
 ) -> dict[str, Scalar]:
-    """Drop the keys that the selected kinds do not have or use, and other kinds do.
+    """Drop keys of other kinds: those that the selected kinds do not have, or do not use.
 
     Args:
         flat: Values by dotted key.

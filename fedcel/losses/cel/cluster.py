@@ -133,10 +133,10 @@ class Cluster(ClusterOptions):
 
         Fitted on at most `RESERVOIR_SIZE` examples of each class, drawn uniformly: centres, weights
         and spreads are those of the draw, counts those of all that is read; classes that fit in are
-        taken whole. K-means starts from the last centres. Reseeded, a class is refitted once and
-        takes that where its total distance is smaller; or its outliers are truncated, which changes
-        no weight. Memory: 5 C RESERVOIR_SIZE D values and one piece of each client;
-        full covariances C K D^2.
+        taken whole. K-means starts from the last centres. With reseeding, a class is fitted once
+        more from new seeds, and the fit of the smaller total distance is kept. With truncation, the
+        outliers of a cluster are left out, and its weight stays. Memory: 5 C RESERVOIR_SIZE D
+        values and one piece of each client; full covariances C K D^2.
 
         Raises:
             DataError: A client has no example, or a label is not one of the classes.

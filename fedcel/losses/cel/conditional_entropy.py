@@ -12,7 +12,7 @@ from torch import Tensor
 from fedcel.errors import SettingsError
 from fedcel.losses.cel.class_spread import ClassShare
 from fedcel.losses.protocol import CutShape, MetricRanges
-from fedcel.losses.terms import GradientRule, LossTerm
+from fedcel.losses.terms import GradientRule, LossTerm, WeightedTerm, advise
 from fedcel.nets import NetSettings
 from fedcel.settings_table import Kind, Off, Positive
 
@@ -116,7 +116,8 @@ class CEL(Kind, LossTerm, table="cel"):
         description="mean: the loss uses each channel's mean over positions; for convolutions.",
     )
     share: ClassShare = Field(
-        "batch-share", description="Beta, a class's share in the loss: n_c/B, 1/present, or 1."
+        "batch-share",
+        description="Beta of a class of 2 or more in a batch of n such: n_c/n, 1/classes, or 1.",
     )
     clip: Positive | Literal["task"] | Off = Field(
         "none",
@@ -168,24 +169,6 @@ class CEL(Kind, LossTerm, table="cel"):
         else:
             ramp = 1.0 if self.schedule == "constant" else rate_share
         return ramp if limit is None else min(limit, ramp)
-
-    @property
-    def gradient_rule(self) -> GradientRule:
-        """Path of its gradient to the parameters."""
-        return GradientRule(
-            clip=None if self.clip == "none" else self.clip,
-            momentum=None if self.momentum == "none" else self.momentum,
-        )
-
-    @property
-    def refresh_epochs(self) -> int:
-        """Local epochs from one refresh of the statistics to the next; 0: at a round's start."""
-        return 0
-
-    @property
-    def examples_per_class(self) -> int:
-        """Images of each class that a refresh reads, at most; 0: all."""
-        return 0
 
     @property
     def has_threshold(self) -> bool:
@@ -247,6 +230,24 @@ class CEL(Kind, LossTerm, table="cel"):
             PluginError: A user's object makes no such loss, or one that breaks its contract.
         """
         return self.fix_cut(cut)
+
+    def make_term(self, cut: CutShape) -> WeightedTerm | None:
+        """Return the loss at one cut with its weight and schedule; see `bind`."""
+        if (term := self.bind(cut)) is None:
+            return None
+        return WeightedTerm(
+            name="cel",
+            term=term,
+            weight=self.weight,
+            rule=GradientRule(
+                clip=None if self.clip == "none" else self.clip,
+                momentum=None if self.momentum == "none" else self.momentum,
+            ),
+            positions=self.pool_cut(cut).positions,
+            title=f"cel.kind {self.kind!r}",
+            remedy=advise(self.kind, "cel.weight"),
+            gamma=self.find_gamma,
+        )
 
     def fix_cut(self: AnyCEL, cut: CutShape) -> AnyCEL:
         """Return the loss of the features at one cut, as it sees them; see `bind` for errors."""
@@ -319,15 +320,11 @@ class RefreshedCEL(CEL):
         0, ge=0, description="Images of each class, drawn for each refresh; 0: all of a client's."
     )
 
-    @property
-    def refresh_epochs(self) -> int:
-        """Local epochs from one refresh of the statistics to the next; 0: at a round's start."""
-        return self.refresh_every
-
-    @property
-    def examples_per_class(self) -> int:
-        """Images of each class that a refresh reads, at most; 0: all."""
-        return self.examples
+    def make_term(self, cut: CutShape) -> WeightedTerm | None:
+        """Return the loss with its refreshes; see `CEL.make_term`."""
+        if (weighted := super().make_term(cut)) is None:
+            return None
+        return weighted._replace(refresh_every=self.refresh_every, examples=self.examples)
 
 
 class SpreadCEL(CEL):

@@ -347,8 +347,9 @@ def truncate_clusters(
 ) -> tuple[Float[Tensor, "C K D"], Float[Tensor, "C K"], Float[Tensor, "C K"]]:
     """Leave out the far members of each outlier, and centre it on the others.
 
-    Far is what lies beyond `outlier` times the (lower) median of the members' squared distances,
-    once from the old centre, for the new one, and then from that. Members that are left out still
+    A member is far if its squared distance is more than `outlier` times the (lower) median of the
+    members'. Distances to the old centre decide which members the new one is the mean of; distances
+    to the new one decide which members count. Members that are left out still
     count in their cluster's size. Returns centres, limits (the largest squared distance of a member
     that counts, 0 where all do), and spreads of the members that count.
     """

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal, final
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from fedcel.errors import SettingsError
 from fedcel.losses.cel.class_spread import (
     class_members,
     select_rows,
@@ -14,7 +15,7 @@ from fedcel.losses.cel.class_spread import (
 )
 from fedcel.losses.defences.learned_noise import FeatureNoise, measure_scale
 from fedcel.losses.protocol import Batch, State, Term
-from fedcel.nets import NOISE_LIMIT
+from fedcel.nets import NOISE_LIMIT, NetSettings
 
 
 def signal_to_noise(bits: float, features: int) -> float:
@@ -62,6 +63,16 @@ class FisherNoise(FeatureNoise):
 
     name: Literal["fisher-noise"] = "fisher-noise"
     usual_strength: ClassVar[float] = 2.0
+    noise_shapes: ClassVar[str] = "'feature'"
+
+    def check_net(self, net: NetSettings) -> None:
+        """Refuse noise that depends on the image, which tells of it; see `Rival.check_net`."""
+        super().check_net(net)
+        if self.find_noise_shape(net) == "image":
+            raise SettingsError(
+                "net.noise-shape is 'image' and defence.name 'fisher-noise', whose bits hold for "
+                "noise that is the same for all images: set net.noise-shape to 'feature'"
+            )
 
     @property
     def weight(self) -> float:

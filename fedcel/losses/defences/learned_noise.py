@@ -25,6 +25,8 @@ class FeatureNoise(LossRival):
     metric_ranges: ClassVar[MetricRanges] = {"noise-scale": NOISE_SCALE}
     learned_noise_shape: ClassVar[Literal["one", "feature", "image"]] = "feature"
 
+    noise_shapes: ClassVar[str] = "'feature' or 'image'"
+    """Values of `net.noise-shape` that it works with."""
     needs_noise: ClassVar[bool] = True
 
     def check_net(self, net: NetSettings) -> None:
@@ -32,8 +34,8 @@ class FeatureNoise(LossRival):
         super().check_net(net)
         if self.find_noise_shape(net) == "one":
             raise SettingsError(
-                f"net.noise-shape is 'one' and defence.name {self.name!r}, which learns the "
-                "noise: set net.noise-shape to 'feature' or 'image'"
+                f"net.noise-shape is 'one' and defence.name {self.name!r}, which sets the noise of "
+                f"each feature: set net.noise-shape to {self.noise_shapes}"
             )
 
 

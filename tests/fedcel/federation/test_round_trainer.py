@@ -144,7 +144,7 @@ def make_tied_net(shape: tuple[int, ...], classes: int, net: object) -> tuple[nn
 def ask(settings: Settings, state: ServerState) -> RoundRequest:
     examples = {k: len(select_client_images(settings, k).y) for k in range(settings.clients)}
     request = begin_round(build_server_parts(settings), state, examples)
-    if request.plan.control != "fresh":
+    if request.plan.local.control != "fresh":
         return request
     parts = build_client_parts(settings)
     number, model = request.plan.number, request.model

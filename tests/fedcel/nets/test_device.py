@@ -24,7 +24,7 @@ from tests.fedcel.train_one import train_one
 
 SHAPE, CLASSES, FEATURES = (1, 8, 8), 3, 6
 NET = Strided(features=FEATURES, width=9, noise=0.3)
-PLAN = RoundPlan(0.1, 0.1, 0.1, 0.01**2, False, 1.0, clip=1.0)
+PLAN = RoundPlan(0.1, 0.1, 0.1, 0.01**2, False, 1.0)
 LOSSES = {
     "plain": {},
     "cluster": {"clusters": 2},
@@ -84,7 +84,7 @@ def update(
         received,
         make_images(),
         plan=plan,
-        local=LocalSettings(steps=6, batch_size=12, augment=augment, balance=True),
+        local=LocalSettings(steps=6, batch_size=12, augment=augment, balance=True, clip=1.0),
         streams=lambda p: make_generator(3, p),
         terms=terms,
         control_variate=torch.zeros_like(received),

@@ -6,10 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedcel.errors import SettingsError
 from fedcel.leakage import fit_image_prior, measure_linearised
 from fedcel.losses.defences import FisherNoise
 from fedcel.losses.defences.fisher_noise import signal_to_noise, variance_within_classes
 from fedcel.nets import NOISE_LIMIT
+from fedcel.settings import parse_settings
 from tests.fedcel.losses.single import bind_rival
 
 SIGMA, BITS = 0.3, 3.0
@@ -97,3 +99,11 @@ def test_several_clients_at_once() -> None:
 def test_the_weight_is_no_strength() -> None:
     """The strength is in bits; the weight says how fast the noise gets there."""
     assert FisherNoise(strength=8).weight == FisherNoise(strength=1).weight
+
+
+def test_noise_that_depends_on_the_image_is_refused() -> None:
+    """It tells of the image itself, which the closed form does not count."""
+    with pytest.raises(SettingsError, match=r"noise-shape is 'image'.*set net\.noise-shape to"):
+        parse_settings({"defence.name": "fisher-noise", "net.noise-shape": "image"})
+    with pytest.raises(SettingsError, match=r"noise-shape is 'one'.*to 'feature'$"):
+        parse_settings({"defence.name": "fisher-noise", "net.noise-shape": "one"})
