@@ -193,7 +193,15 @@ class WeightedTerm(NamedTuple):
 
 
 def advise(name: str, weight: str) -> str:
-    """Return advice where a loss is not finite: of a user's own, or one with a weight's key."""
+    """Advise on a loss that is not finite.
+
+    Args:
+        name: Kind of the loss; an import string is a user's own.
+        weight: The setting that is its weight.
+
+    Returns:
+        Advice to whoever trains with it.
+    """
     return "keep it finite" if ":" in name else f"lower local.rate, or {weight}"
 
 

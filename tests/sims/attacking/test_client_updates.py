@@ -56,9 +56,10 @@ def uploads(batch: int = 1, sigma: float = 0.0, noise: float = 0.0, name: str = 
     return Uploads(*given, noise=noise)
 
 
-def clipped(seen: Uploads, limit: float) -> Uploads:
+def clipped(seen: Uploads, limit: float | str) -> Uploads:
     """Return the uploads of clients that clip their gradients at this norm."""
-    return replace(seen, plan=seen.plan._replace(clip=limit))
+    local = seen.plan.local.model_copy(update={"clip": limit})
+    return replace(seen, plan=seen.plan._replace(local=local))
 
 
 def first(count: int) -> Images:
@@ -83,7 +84,7 @@ def test_update_is_that_of_training(batch: int, name: str, limit: float | None) 
 def test_update_of_several_steps_is_that_of_training(limit: float | None) -> None:
     """Three steps on the same images, the priors' pulls in each; one step is another update."""
     seen, (x, y) = replace(uploads(2), steps=3), first(4)
-    seen = replace(seen, plan=seen.plan._replace(pull=0.3, clip=limit))
+    seen = clipped(replace(seen, plan=seen.plan._replace(pull=0.3)), limit or "none")
     real = seen.sample(x, stream())
     labels, images = y.view(-1, 2), x.view(-1, 2, 1, 8, 8)
     made = seen.update(images, labels, stream()).repeat_interleave(2, 0)

@@ -196,7 +196,7 @@ def test_the_gaussians_of_a_bottleneck(
         ),
         (
             {"defence.name": "fisher-noise", "net.noise-shape": "one"},
-            "defence.name 'fisher-noise', which learns the noise",
+            "defence.name 'fisher-noise', which sets the noise",
         ),
         ({"defence.name": "fisher-noise", "net.noise": 0.0}, "whose loss needs the noise"),
         ({"defence.name": "dropout", "net.noise-shape": "feature"}, "whose noise has one sd"),
