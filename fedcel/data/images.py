@@ -99,6 +99,11 @@ def check_images(images: Images, where: str) -> None:
         DataError: They are of another shape, type or range.
     """
     x, y = images
+    if not (isinstance(x, Tensor) and isinstance(y, Tensor)):
+        raise DataError(
+            f"{where}: images are {type(x).__name__}, labels {type(y).__name__}, must be tensors "
+            "of PyTorch; convert them with torch.as_tensor"
+        )
     if x.dim() != 4 or x.dtype != torch.float32 or 0 in x.shape:
         raise DataError(
             f"{where}: images are {tuple(x.shape)} of {x.dtype}, must be float32 of shape "

@@ -155,9 +155,16 @@ def choose_cuts(
     if at == "all":
         return possible
     if not isinstance(at, str):
-        for layer in at:
-            traced.split(layer)  # refuses it, and names the nearest
-        return [cut for cut in possible if cut.point.layer in at]
+        named = {traced.find_outermost(layer): layer for layer in at}  # refuses what is none
+        chosen = [cut for cut in possible if cut.point.layer in named]
+        if missing := named.keys() - {cut.point.layer for cut in chosen}:
+            raise NetError(
+                f"layer {named[min(missing)]!r} gives no row for each image, so nothing that a "
+                "device could send; choose another"
+            )
+        return [
+            cut._replace(point=cut.point._replace(layer=named[cut.point.layer])) for cut in chosen
+        ]
     fewest, useful = inf, list[CountedCut]()
     for cut in possible:
         if cut.operations and cut.point.features <= fewest:

@@ -55,7 +55,7 @@ class LocalChannel:
         has_gradient: bool = True,
     ) -> None:
         self._encoder, self._noise, self._root = encoder, noise, sqrt(messages)
-        self.has_gradient = has_gradient
+        self.has_gradient, self._is_twice_differentiable = has_gradient, True
         self.images = images.detach().clone().requires_grad_(has_gradient)
         self.features, self.deviations = self._send(self.images)
         self._sent = self._whiten(self.features, self.deviations)
@@ -89,11 +89,24 @@ class LocalChannel:
         return self._differentiate(self._sent, self.images, outputs.to(self._sent))
 
     def push(self, inputs: Float[Tensor, "B *shape"]) -> Float[Tensor, "B F"]:
-        """Compute A u: a backward pass through a backward pass, or central differences."""
+        """Compute A u: a backward pass through a backward pass, or central differences.
+
+        Differences too where the gradient of a layer, such as Hardsigmoid, has no gradient itself.
+        """
         inputs = inputs.to(self.images)
-        if self.has_gradient:
-            start, pulled = self._transposed
-            return self._differentiate(pulled, start, inputs)
+        if self.has_gradient and self._is_twice_differentiable:
+            try:
+                start, pulled = self._transposed
+                return self._differentiate(pulled, start, inputs)
+            except RuntimeError as error:  # PyTorch has no second derivative of some layers
+                if "is not implemented" not in str(error):
+                    raise
+                self._is_twice_differentiable = False
+        return self._push_by_differences(inputs)
+
+    @torch.no_grad()
+    def _push_by_differences(self, inputs: Float[Tensor, "B *shape"]) -> Float[Tensor, "B F"]:
+        """Compute A u by central differences."""
         length = inputs.flatten(1).norm(dim=1).clamp_min(torch.finfo(inputs.dtype).tiny)
         scale = (STEP / length).view(-1, *[1] * (inputs.dim() - 1))
         ahead, behind = (

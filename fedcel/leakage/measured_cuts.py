@@ -268,11 +268,11 @@ class CutComparison:
             words = f"None of {len(self.cuts)} cuts meets the limits; {cut.layer} comes nearest"
             words += f": {missed}"
         else:
-            points = f"{cut.loss:.1f} points of accuracy"
             words = (
                 f"Cut at {cut.layer} and add noise of standard deviation {cut.noise:.3g} "
                 f"({cut.noise / cut.rms:.2g} times the features' root mean square), which costs "
-                f"{points if cut.loss > 0 else 'no accuracy'}: {cut.describe(self.unit)}"
+                f"{cut.loss:.1f} ± {cut.loss_half_width:.1f} points of accuracy on these "
+                f"{self.images} images: {cut.describe(self.unit)}"
             )
         answer = self.answer
         is_better = answer.leak_bits < cut.leak_bits or self.recommended is None

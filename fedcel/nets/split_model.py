@@ -155,6 +155,14 @@ class TracedModel:
         )
         return self._build(graph, "Encoders")
 
+    def find_outermost(self, at: str) -> str:
+        """Find the outermost layer that ends with a layer's output, as `list_cuts` names it.
+
+        Raises:
+            NetError: The model cannot be cut there.
+        """
+        return self.cuts[self._find_node(at)]
+
     def _find_node(self, at: str) -> fx.Node:
         """Find the value that is sent; NetError where the model cannot be cut there."""
         node = self.trace.outputs.get(at)
@@ -403,5 +411,7 @@ def describe_refusal(trace: Trace, cuts: dict[fx.Node, str], at: str, model: nn.
         reason = f"which {type(model).__name__} does not have"
     near = [name for name in names if at.startswith(f"{name}.") or name.startswith(f"{at}.")]
     near = [*near, *get_close_matches(at, names, MAX_NEAREST, 0.4), *names]
-    shown = ", ".join(list(dict.fromkeys(near))[:MAX_NEAREST])
-    return f"the cut is at layer {at!r}, {reason}; cut at one of {shown or 'none: there is none'}"
+    near = list(dict.fromkeys(near))
+    shown = ", ".join(near[:MAX_NEAREST]) or "none: there is none"
+    more = f", or at {len(near) - MAX_NEAREST} more" if len(near) > MAX_NEAREST else ""
+    return f"the cut is at layer {at!r}, {reason}; cut at one of {shown}{more}"

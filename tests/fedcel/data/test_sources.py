@@ -2,6 +2,7 @@
 
 import sys
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -82,6 +83,14 @@ def test_own_source_may_name_holders(monkeypatch: pytest.MonkeyPatch) -> None:
     assert source.holders is not None and source.holders.tolist() == [3, 4, 3, 4]
     with pytest.raises(DataError, match=r"holders are \(3,\), must be \(4,\)"):
         read_source(own(monkeypatch, lambda data: (Images(X, Y), None, Y[:3])))
+
+
+def test_arrays_of_numpy_are_no_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source of one's own that gives them is told what to give."""
+    arrays: Any = X.numpy(), Y.numpy()
+    data = own(monkeypatch, lambda data: (Images(*arrays), None))
+    with pytest.raises(DataError, match=r"images are ndarray.*torch\.as_tensor"):
+        read_source(data)
 
 
 def test_any_source_is_resized(monkeypatch: pytest.MonkeyPatch) -> None:

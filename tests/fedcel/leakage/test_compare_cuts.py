@@ -162,6 +162,17 @@ def test_a_pass_for_several_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
         assert cut.noise == other.noise and cut.leak_bits == other.leak_bits
 
 
+def test_a_layer_within_another_keeps_the_name_that_was_given() -> None:
+    """Though the block ends with the same value, which is measured once."""
+    torch.manual_seed(0)
+    block = nn.Sequential(nn.Linear(16, 8), nn.ReLU())
+    model = nn.Sequential(nn.Flatten(), block, nn.Linear(8, 2))
+    inner = fedcel.compare_cuts(model, *make_images(), at=["1.1", "1.0"])
+    assert [cut.layer for cut in inner.cuts] == ["1.0", "1.1"]
+    (outer,) = fedcel.compare_cuts(model, *make_images(), at=["1"]).cuts
+    assert outer.leak_bits == pytest.approx(inner.cuts[1].leak_bits, rel=0.1)
+
+
 def test_thinned_cuts() -> None:
     """None that computes nothing, sends more than an earlier one, or is followed at no cost."""
     layers = [nn.Flatten(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 12), nn.ReLU()]

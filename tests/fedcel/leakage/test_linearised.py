@@ -260,6 +260,26 @@ def test_finite_differences_replace_a_gradient() -> None:
     assert stepped.mmse == pytest.approx(truth.mmse, rel=1e-3)
 
 
+def test_a_gradient_without_a_gradient() -> None:
+    """PyTorch has no second derivative of Hardsigmoid: products with A are differences."""
+    torch.manual_seed(0)
+    images = torch.rand(40, 1, 3, 3)
+    encoder = nn.Sequential(nn.Flatten(), nn.Linear(9, 20), nn.Hardsigmoid())
+    prior = fit_image_prior(images)
+    found = measure_linearised(encoder, images, noise=0.1, prior=prior)
+
+    class Composed(nn.Module):
+        """The same, of layers that PyTorch differentiates as often as asked."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            value: Tensor = (encoder[:2](x) / 6 + 0.5).clamp(0, 1)
+            return value
+
+    same = measure_linearised(Composed(), images, noise=0.1, prior=prior)
+    assert found.bits == pytest.approx(same.bits, rel=1e-3)
+    assert found.mmse == pytest.approx(same.mmse, rel=1e-3)
+
+
 def test_bound_lies_below_the_bayes_error_of_a_mixture() -> None:
     """A mixture's Fisher information is at most that of its parts; its posterior by quadrature."""
     grid = torch.linspace(-6, 6, 4001).double()

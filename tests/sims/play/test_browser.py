@@ -179,10 +179,13 @@ def test_a_picture_is_enlarged_and_closed(visit: PlayVisit) -> None:
 
 
 def test_a_screen_reader_is_told(visit: PlayVisit) -> None:
-    """Each control has a name, each picture a description; what changed is said, in words."""
+    """Each control has a name, each picture a description; what changed is said, in words.
+
+    A picture that is not there yet is hidden.
+    """
     unnamed = visit.page.locator(
         "xpath=//*[self::canvas or @role='img'][not(@aria-label) and not(@aria-labelledby) and "
-        "not(@aria-hidden)]"
+        "not(@aria-hidden) and not(@hidden)]"
     )
     assert unnamed.count() == 0
     tree = visit.page.locator("main").aria_snapshot()
