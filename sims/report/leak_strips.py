@@ -10,11 +10,11 @@ from sims.report.reconstruction_strips import GUESSED, Strip, list_guesses
 from sims.report.summary import Summary
 
 MAPS_NOTE = (
-    "Each message is taken as a linear channel around its image. “Exposed” is the diagonal of the "
-    "message's Fisher information about the pixels, on a logarithmic scale; “unknown” is the "
-    "standard deviation of each pixel given the message, and “unknown without a message” that "
-    "given the class only. Bright is much; each scale is the same for all rows: exposed from "
-    "{low:.2g} to {high:.2g} per squared pixel, unknown from 0 to {deviation:.2g}."
+    "“Exposed” is the diagonal of the message's Fisher information about the pixels, on a "
+    "logarithmic scale; “unknown” is the standard deviation of each pixel given the message, and "
+    "“unknown without a message” that given the class only. Bright is much; each scale is the "
+    "same for all rows: exposed from {low:.2g} to {high} per squared pixel, unknown from 0 "
+    "to {deviation:.2g}."
 )
 SENT = "sent"
 """Name of the strip of the images themselves."""
@@ -45,7 +45,8 @@ def draw_leak_strips(
     count = len(maps[0][2])
     without = np.broadcast_to(mean_channels(prior) / (deepest or 1), (count, *prior.shape[2:]))
     strips.append(Strip("", "unknown without a message", paint(without)))
-    return strips, MAPS_NOTE.format(low=high / 10**DECADES, high=high, deviation=deepest)
+    shown = f"{high:,.0f}" if high >= 10 else f"{high:.2g}"
+    return strips, MAPS_NOTE.format(low=high / 10**DECADES, high=shown, deviation=deepest)
 
 
 def list_leak_strips(summaries: Sequence[Summary]) -> tuple[list[Strip], str]:

@@ -48,10 +48,10 @@ LONGEST_LABEL = 30
 
 
 PICTURE_NOTE = (
-    "Bits and the best reconstruction's MSE of the encoder taken as a linear channel around each "
-    "image, and images as Gaussian within their class: estimates, not bounds, and without a cap. "
-    "Van Trees' bound holds for any attacker and encoder if images of a class are Gaussian. dFIL "
-    "(Fisher information per pixel) and FSInfo are given to compare with other work."
+    "The encoder is taken as a linear channel around each image, and images as Gaussian within "
+    "their class. So bits and the MSE of the best reconstruction are estimates, not bounds, and "
+    "have no cap. Van Trees' bound holds for any attacker and encoder if images of a class are "
+    "Gaussian. dFIL (Fisher information per pixel) and FSInfo are given to compare with other work."
 )
 
 

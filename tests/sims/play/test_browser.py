@@ -187,7 +187,7 @@ def test_a_screen_reader_is_told(visit: PlayVisit) -> None:
         "xpath=//*[self::canvas or @role='img'][not(@aria-label) and not(@aria-labelledby) and "
         "not(@aria-hidden) and not(@hidden)]"
     )
-    assert unnamed.count() == 0
+    assert [node.evaluate("node => node.outerHTML") for node in unnamed.all()] == []
     tree = visit.page.locator("main").aria_snapshot()
     names = re.findall(r"- (?:button|slider|spinbutton|combobox|application)(.*)", tree)
     assert len(names) > 8 and all(name.startswith(' "') for name in names), tree
