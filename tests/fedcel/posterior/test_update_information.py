@@ -110,6 +110,7 @@ def test_what_has_no_bound() -> None:
     assert has_bound(PLAN, [NOISE, NOISE], Langevin())
     assert not has_bound(PLAN, [NOISE, 0.0], Langevin())
     assert not has_bound(PLAN, [NOISE, NOISE], own)
-    assert not has_bound(PLAN._replace(control="fresh"), [NOISE, NOISE], Langevin())
+    fresh = PLAN._replace(local=PLAN.local.model_copy(update={"control": "fresh"}))
+    assert not has_bound(fresh, [NOISE, NOISE], Langevin())
     with pytest.raises(KeyError, match="update-information"):
         measure_bound(0.3, PLAN._replace(noise_variance=0.0))
