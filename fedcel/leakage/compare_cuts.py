@@ -155,15 +155,19 @@ def choose_cuts(
     if at == "all":
         return possible
     if not isinstance(at, str):
-        named = {traced.find_outermost(layer): layer for layer in at}  # refuses what is none
-        chosen = [cut for cut in possible if cut.point.layer in named]
-        if missing := named.keys() - {cut.point.layer for cut in chosen}:
-            raise NetError(
-                f"layer {named[min(missing)]!r} gives no row for each image, so nothing that a "
-                "device could send; choose another"
-            )
+        outermost = [cut.point.layer for cut in possible]
+        chosen = []
+        for layer in dict.fromkeys(at):
+            name = traced.find_outermost(layer)  # refuses what is none
+            if name not in outermost:
+                raise NetError(
+                    f"layer {layer!r} gives no row for each image, so nothing that a device could "
+                    "send; choose another"
+                )
+            chosen.append((outermost.index(name), layer))
         return [
-            cut._replace(point=cut.point._replace(layer=named[cut.point.layer])) for cut in chosen
+            possible[place]._replace(point=possible[place].point._replace(layer=layer))
+            for place, layer in sorted(chosen)
         ]
     fewest, useful = inf, list[CountedCut]()
     for cut in possible:

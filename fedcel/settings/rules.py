@@ -91,10 +91,8 @@ def _list_requirements(settings: Settings) -> Iterator[Requirement]:
         noisy = "with clipped, noisy updates the chain would not sample the posterior"
         yield ask("update.clip", ("none",), noisy)
     else:
-        reason, remedy = "there is no chain to check for convergence", "above 0"
-        yield Requirement(
-            "temperature 0", "chain.stop", (False,), reason, f", or temperature {remedy}"
-        )
+        reason, remedy = "there is no chain to check for convergence", ", or temperature above 0"
+        yield Requirement("temperature 0", "chain.stop", (False,), reason, remedy)
     if update.noise:
         ask = partial(
             Requirement,

@@ -269,8 +269,17 @@ def audit_encoder(plan: AuditPlan, keep: Callable[[Audit], None] = lambda _: Non
         if plan.noise is None and plan.target is None and encoder.learned_noise is not None:
             law = encoder.learned_noise
         head = find_head(plan, encoder, encode, images)
+        has_gradient = copy_differentiable(encode, images.x[:2]) is not None
         measured = find_picture(
-            plan, encoder, encode, images, features=features, head=head, law=law, dropout=dropout
+            plan,
+            encoder,
+            encode,
+            images,
+            features=features,
+            head=head,
+            law=law,
+            dropout=dropout,
+            has_gradient=has_gradient,
         )
         law, linearised, maps = measured.law, measured.linearised, measured.maps
         accuracy = measure_accuracy(
@@ -290,9 +299,7 @@ def audit_encoder(plan: AuditPlan, keep: Callable[[Audit], None] = lambda _: Non
                 accuracy_count=None if share_right is None else share_right[1],
                 seed=plan.seed,
             )
-        is_fully_attacked = (
-            not plan.attacks or copy_differentiable(encode, images.x[:2]) is not None
-        )
+        is_fully_attacked = not plan.attacks or has_gradient
         feature_noise = law if isinstance(law, Tensor) else None
         noise = stated
         if feature_noise is not None:
@@ -354,6 +361,7 @@ def find_picture(
     head: nn.Module | None,
     law: float | Tensor | NoiseFunction,
     dropout: float,
+    has_gradient: bool,
 ) -> MeasuredPicture:
     """Estimate how much of the picture goes out, with the noise of the plan or for its target.
 
@@ -367,7 +375,6 @@ def find_picture(
         reason = "there is no noise"
     elif prior is None:
         reason = "the images are too few, or all alike"
-    has_gradient = copy_differentiable(encode, images.x[:2]) is not None
     if not reason and not has_gradient:
         if not plan.has_differences:
             reason = NO_GRADIENT

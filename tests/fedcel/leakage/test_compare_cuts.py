@@ -163,7 +163,7 @@ def test_a_pass_for_several_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_layer_within_another_keeps_the_name_that_was_given() -> None:
-    """Though the block ends with the same value, which is measured once."""
+    """Though the block ends with the same value; asked for by both names, it has two rows."""
     torch.manual_seed(0)
     block = nn.Sequential(nn.Linear(16, 8), nn.ReLU())
     model = nn.Sequential(nn.Flatten(), block, nn.Linear(8, 2))
@@ -171,6 +171,8 @@ def test_a_layer_within_another_keeps_the_name_that_was_given() -> None:
     assert [cut.layer for cut in inner.cuts] == ["1.0", "1.1"]
     (outer,) = fedcel.compare_cuts(model, *make_images(), at=["1"]).cuts
     assert outer.layer == "1" and outer.macs == inner.cuts[1].macs
+    both = fedcel.compare_cuts(model, *make_images(), at=["1.1", "1", "1"])
+    assert [cut.layer for cut in both.cuts] == ["1", "1.1"]
 
 
 def test_thinned_cuts() -> None:
@@ -179,6 +181,17 @@ def test_thinned_cuts() -> None:
     model = nn.Sequential(*layers, nn.Linear(12, 4), nn.Linear(4, 2))
     found = fedcel.compare_cuts(model, *make_images())
     assert [cut.layer for cut in found.cuts] == ["2", "5"]
+
+
+class Rows(nn.Module):
+    """A layer that gives rows of so many values, several an image or one."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.reshape(-1, self.size)
 
 
 class Infinite(nn.Module):
@@ -192,6 +205,12 @@ class Infinite(nn.Module):
     ("model", "options", "error", "message"),
     [
         (Funnel(), {"at": ["gists"]}, NetError, "cut at one of gist"),
+        (
+            nn.Sequential(Rows(8), Rows(16), nn.Linear(16, 2)),
+            {"at": ["0"]},
+            NetError,
+            "layer '0' gives no row for each image",
+        ),
         (
             nn.Sequential(nn.Flatten(), Infinite(), nn.Tanh(), nn.Linear(16, 2)),
             {"at": ["1"]},
