@@ -37,6 +37,14 @@ def postgres() -> Iterator[PostgresServer]:
         yield server
 
 
+@pytest.fixture(scope="session", autouse=True)
+def keep_priority() -> Iterator[None]:
+    """Let what a page learns in the background run like the tests beside it: else it starves."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.setpriority", lambda *_: None)
+        yield
+
+
 @pytest.fixture
 def unchecked_types(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let calls of wrong types reach the code, also where the types of every call are checked."""
