@@ -27,7 +27,6 @@ from fedcel.losses import (
     MetricRange,
     MetricScale,
     WeightedTerm,
-    advise,
 )
 from fedcel.losses.cel import CutShape, init_control, move_control
 from fedcel.nets import (
@@ -193,37 +192,21 @@ def bind_terms(
 ) -> tuple[WeightedTerm, ...]:
     """Bind the losses to a net; see `build_terms`."""
     cut = describe_cut(net, splits.classes, splits.shape)
-    options = settings.cel
+    cel, defence = settings.cel, settings.defence
     if threshold is not None:
-        options = options.model_copy(update={"threshold": threshold})
-    terms = []
-    if (weighted := options.make_term(cut)) is not None:
-        terms.append(weighted)
-    if (defence := settings.defence.bind(cut, settings)) is not None:
-        name = settings.defence.name
-        own_schedule = f"defence.name is {name!r}"
-        options.check_rounds(settings.rounds, burn_in_rounds(settings), loss=own_schedule)
-        own_names = {*settings.defence.metric_ranges, *defence.metric_names}
-        if weighted is not None and (
-            shared := own_names & {*options.metric_ranges, *weighted.term.metric_names}
-        ):
-            raise PluginError(
-                f"cel.kind {options.kind!r} and defence.name {name!r} both report the metric "
-                f"{', '.join(sorted(shared))}, and a round keeps one number a name; rename it in "
-                "your own part"
-            )
-        term = WeightedTerm(
-            name="defence",
-            term=defence,
-            weight=settings.defence.weight,
-            # No goal of the loss limits it.
-            gamma=lambda number, rounds, share, limit: options.find_gamma(number, rounds, share),
-            purpose="defence",
-            title=f"defence.name {name!r}",
-            remedy=advise(name, "defence.strength"),
+        cel = cel.model_copy(update={"threshold": threshold})
+    entropy, rival = cel.make_term(cut, settings), defence.make_term(cut, settings)
+    if rival is not None:
+        words = f"defence.name is {defence.name!r}"
+        cel.check_rounds(settings.rounds, burn_in_rounds(settings), loss=words)
+    terms = tuple(term for term in (entropy, rival) if term is not None)
+    names = [name for term in terms for name in term.term.metric_names]
+    if shared := sorted({name for name in names if names.count(name) > 1}):
+        raise PluginError(
+            f"cel.kind {cel.kind!r} and defence.name {defence.name!r} both report the metric "
+            f"{', '.join(shared)}, and a round keeps one number a name; rename it in your own part"
         )
-        terms.append(term)
-    return tuple(terms)
+    return terms
 
 
 def describe_cut(net: SplitNet, classes: int, image: tuple[int, ...] = ()) -> CutShape:

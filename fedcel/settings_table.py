@@ -6,7 +6,7 @@ stand in it, and it computes what the kind computes.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
@@ -22,6 +22,12 @@ from fedcel.errors import SettingsError, replace_unwritable
 from fedcel.ranges import FRACTION, POSITIVE, Range
 
 Off = Literal["none"]
+Value = TypeVar("Value")
+
+
+def parse_off(value: Value | Off) -> Value | None:
+    """Return None for what is off, which settings call `none`."""
+    return None if value == "none" else value
 
 
 class Words(NamedTuple):
@@ -194,7 +200,9 @@ class Kind(Options):
     def __pydantic_init_subclass__(
         cls, *, is_imported: bool = False, prefixes: tuple[str, ...] = (), **_: Any
     ) -> None:
-        """Register a kind by the names that its selector may have."""
+        """Register a kind by the names that its selector may have; what has no table is none."""
+        if not hasattr(cls, "selector"):
+            return
         names = get_args(cls.model_fields[cls.selector].annotation)
         colons = [f"{prefix}:NAME" for prefix in prefixes] or [":"] * is_imported
         for name in colons or names:

@@ -178,7 +178,7 @@ def name_obstacle(terms: Sequence[WeightedTerm]) -> str | None:
     """
     for weighted in terms:
         if not weighted.term.takes_stacks:
-            return f"{weighted.title} takes one client's batch at a time"
+            return f"{weighted.term.title} takes one client's batch at a time"
     return None
 
 

@@ -18,7 +18,6 @@ from fedcel.losses.terms import LossTerm as LossTerm
 from fedcel.losses.terms import States as States
 from fedcel.losses.terms import Streams as Streams
 from fedcel.losses.terms import WeightedTerm as WeightedTerm
-from fedcel.losses.terms import advise as advise
 from fedcel.losses.terms import part_states as part_states
 from fedcel.losses.terms import refresh_terms as refresh_terms
 from fedcel.losses.terms import refuse_undefined_terms as refuse_undefined_terms

@@ -5,15 +5,16 @@ from functools import lru_cache, partial
 from typing import Any, final
 
 import torch
+from pydantic import PrivateAttr
 
 from fedcel import plugins
 from fedcel.errors import PluginError
 from fedcel.losses.cel.conditional_entropy import RefreshedCEL, SpreadCEL, linear_penalty
 from fedcel.losses.contract import LOSS_CHECKS, LOSS_RESULTS, LossCase
-from fedcel.losses.defences.rival import Rival
+from fedcel.losses.defences.rival import Rival, RunOptions
 from fedcel.losses.defences.transform import Transform, append_transform
 from fedcel.losses.protocol import Batch, ClientLoss, CutShape, FeatureReader, State, Term
-from fedcel.losses.terms import LossTerm
+from fedcel.losses.terms import LossTerm, WeightedTerm
 from fedcel.named_tensors import select_row, stack_states
 from fedcel.nets import SplitNet
 
@@ -69,12 +70,15 @@ class ClientLossTerm(LossTerm):
 
 
 @final
-class ImportedCEL(SpreadCEL, RefreshedCEL, is_imported=True):
+class ImportedCEL(SpreadCEL, RefreshedCEL, ClientLossTerm, is_imported=True):
     """Loss that a user's object makes of (options, penalty, D, classes)."""
 
-    def bind(self, cut: CutShape) -> LossTerm:
-        """Return the user's loss, held to its contract; see `CEL.bind`."""
-        bound = self.fix_cut(cut)
+    _loss: ClientLoss = PrivateAttr()
+    _metric_names: frozenset[str] = PrivateAttr(frozenset())
+
+    def bind(self, cut: CutShape) -> "ImportedCEL":
+        """Make the user's loss, held to its contract; see `CEL.bind`."""
+        bound = super().bind(cut)
         part = plugins.PartName("cel.kind", self.kind, "check_cel")
         sizes = bound._cut.features, cut.classes
         loss = _make_part(part, (bound, bound.charge, *sizes), ClientLoss)
@@ -83,12 +87,16 @@ class ImportedCEL(SpreadCEL, RefreshedCEL, is_imported=True):
         # The penalty of the trial is nowhere flat.
         trial = self.model_copy(update=fixed), linear_penalty, *sizes
         names = _check_loss(part, trial, features=sizes[0], classes=sizes[1], least=0.0)
-        return _guard_loss(part, loss, names)
+        bound._loss, bound._metric_names = plugins.guard_part(part, loss, **LOSS_RESULTS), names
+        return bound
 
 
 @final
-class ImportedDefence(Rival, is_imported=True):
+class ImportedDefence(Rival, ClientLossTerm, is_imported=True):
     """Defence that a user's object makes of (settings of the run, an image's shape)."""
+
+    _loss: ClientLoss = PrivateAttr()
+    _metric_names: frozenset[str] = PrivateAttr(frozenset())
 
     def end_encoder(self, net: SplitNet, image: tuple[int, ...], run: object) -> SplitNet:
         """Append the user's transform, if it is one; see `Rival.end_encoder`."""
@@ -97,14 +105,16 @@ class ImportedDefence(Rival, is_imported=True):
             return net
         return append_transform(defence, net, image, self.name)
 
-    def bind(self, cut: CutShape, run: object) -> LossTerm | None:
-        """Return the user's loss, held to its contract; see `Rival.bind`."""
+    def make_term(self, cut: CutShape, run: RunOptions) -> WeightedTerm | None:
+        """Make the user's loss, held to its contract; see `LossOptions.make_term`."""
         defence = self._make(run, cut.image)
         if not isinstance(defence, ClientLoss):
             return None
         part = plugins.PartName("defence.name", self.name, "check_defence")
         names = _check_loss(part, (run, cut.image), features=cut.features, shape=cut.image)
-        return _guard_loss(part, defence, names)
+        bound = self.bind(cut)
+        bound._loss, bound._metric_names = plugins.guard_part(part, defence, **LOSS_RESULTS), names
+        return self.weigh(bound, run)
 
     def _make(self, run: object, image: tuple[int, ...]) -> ClientLoss | Transform:
         part = plugins.PartName("defence.name", self.name, "check_defence or check_transform")
@@ -130,10 +140,3 @@ def _check_loss(
     case = LossCase(partial(_make_part, part, arguments, ClientLoss), **sizes)
     plugins.check_contract(part, LOSS_CHECKS, case)
     return frozenset(case.metric_names)
-
-
-def _guard_loss(
-    part: plugins.PartName, loss: ClientLoss, metric_names: frozenset[str]
-) -> ClientLossTerm:
-    """Return a user's loss as a term whose errors name it."""
-    return ClientLossTerm(plugins.guard_part(part, loss, **LOSS_RESULTS), metric_names)

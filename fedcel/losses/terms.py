@@ -1,14 +1,14 @@
 """Terms added to the potential: conditional entropy losses and rivals, as the trainer sees them."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from fedcel.errors import DivergedError
-from fedcel.losses.protocol import Batch, FeatureReader, StackedFeatures, State, Term
+from fedcel.losses.protocol import Batch, FeatureReader, MetricRanges, StackedFeatures, State, Term
 from fedcel.named_tensors import add_prefix, select_prefix, select_row, stack_states
 from fedcel.nets import CPU, whiten_features
 
@@ -22,6 +22,21 @@ class LossTerm:
     What a loss does not need it leaves as it is here.
     """
 
+    stream_name: ClassVar[str] = "refresh-{step}"
+    """Purpose of the random streams of a refresh after so many steps."""
+    metric_ranges: ClassVar[MetricRanges] = {}
+    """Ranges of what `loss` measures; a user's own loss declares none."""
+
+    @property
+    def title(self) -> str:
+        """Name in errors."""
+        return "a loss"
+
+    @property
+    def remedy(self) -> str:
+        """Advice where the loss is not finite."""
+        return "lower the learning rate"
+
     @property
     def takes_stacks(self) -> bool:
         """Whether several clients are computed at once; else K is 1."""
@@ -29,8 +44,21 @@ class LossTerm:
 
     @property
     def metric_names(self) -> frozenset[str]:
-        """Names of the metrics of a user's own loss; others declare their ranges."""
-        return frozenset()
+        """Names of its metrics, of a user's own loss as far as they are known."""
+        return frozenset(self.metric_ranges)
+
+    @property
+    def examples_read(self) -> int:
+        """Images of each class that a refresh reads, at most, drawn anew each time; 0: all."""
+        return 0
+
+    def is_refresh_due(self, step: int, steps_per_epoch: int) -> bool:
+        """Whether the statistics are computed again after some steps of a round."""
+        return False
+
+    def see(self, batch: Batch) -> Batch:
+        """Return a batch as the loss sees it; here as it passes the cut."""
+        return batch
 
     def refresh(
         self,
@@ -42,8 +70,8 @@ class LossTerm:
 
         Args:
             state: What the clients have; None before their first round.
-            read_features: Reads the features of all clients, as many as `WeightedTerm.examples`
-                allows.
+            read_features: Reads the features of all clients in units of their noise, as many as
+                `examples_read` allows.
             generators: The only source of random numbers of each client.
 
         Returns:
@@ -104,29 +132,21 @@ share that the server allows, None where it sets none.
 
 
 class WeightedTerm(NamedTuple):
-    """A term, how much it counts, and how its gradient reaches the parameters."""
+    """A term, how much it counts, and how its gradient reaches the parameters.
+
+    Attributes:
+        name: Prefix of its tensors in a client's state.
+        term: The loss.
+        weight: lambda; in the plan of a round, lambda gamma.
+        rule: Path of its gradient.
+        gamma: Schedule of the weight.
+    """
 
     name: str
-    """Prefix of its tensors in a client's state."""
     term: LossTerm
     weight: float = 0.0
-    """lambda; in the plan of a round, lambda gamma."""
     rule: GradientRule = JOINT
-    refresh_every: int = 0
-    """Local epochs from one refresh of its statistics to the next; 0: at a round's start."""
-    examples: int = 0
-    """Images of each class that a refresh reads, at most, drawn anew each time; 0: all."""
-    purpose: str = "refresh-{step}"
-    """Purpose of the random streams of a refresh."""
-    positions: int = 0
-    """Positions of each channel in z: the term sees features in units of their noise, of each
-    channel the mean. 0: it sees them as they pass the cut."""
-    title: str = "a loss"
-    """Name in errors."""
-    remedy: str = "lower the learning rate"
-    """Advice where it is not finite."""
     gamma: Gamma = lambda number, rounds, rate_share, limit: 1.0
-    """Schedule of the weight."""
 
     def weigh(
         self, number: int, rounds: int, rate_share: float, limit: float | None = None
@@ -143,22 +163,15 @@ class WeightedTerm(NamedTuple):
         step: int = 0,
     ) -> State:
         """Make the state that a round begins with, or after `step` steps its statistics again."""
-        purpose = self.purpose.format(step=step)
+        purpose = self.term.stream_name.format(step=step)
         generators = [stream(purpose) for stream in streams]
 
         def read() -> Iterator[StackedFeatures]:  # the same at each call
             draws = [stream(f"{purpose}/examples") for stream in streams]
-            for part in read_features(self.examples, draws):
-                yield part._replace(z=average_positions(part.z, self.positions))
+            for part in read_features(self.term.examples_read, draws):
+                yield part._replace(z=self.term.see(Batch.of_features(part.z, part.y)).z)
 
         return self.term.refresh(state, read, generators)
-
-    def see(self, batch: Batch) -> Batch:
-        """Return the batch as the term sees it; see `positions`."""
-        if not self.positions:
-            return batch
-        whitened = whiten_features(batch.z, batch.noise_scale)
-        return batch._replace(z=average_positions(whitened, self.positions), noise_scale=None)
 
     def loss(
         self,
@@ -173,7 +186,7 @@ class WeightedTerm(NamedTuple):
         at the whitened features, where the rule needs it.
         """
         if self.rule.clip is None:
-            loss, metrics = self.term.loss(state, self.see(batch), measure)
+            loss, metrics = self.term.loss(state, self.term.see(batch), measure)
             return Term(self.weight * loss, metrics)
         whitened = whiten_features(batch.z, batch.noise_scale)
         z = whitened.detach().requires_grad_()
@@ -181,7 +194,7 @@ class WeightedTerm(NamedTuple):
             1.0 if batch.noise_scale is None else batch.noise_scale.detach()
         )
         probe = batch._replace(z=z, smashed=batch.smashed.detach() + shift, noise_scale=None)
-        loss, metrics = self.term.loss(state, self.see(probe), measure)
+        loss, metrics = self.term.loss(state, self.term.see(probe), measure)
         if loss.requires_grad:
             torch.autograd.backward(self.weight * loss, torch.ones_like(loss))
         if z.grad is None:  # no class carries a signal
@@ -190,26 +203,6 @@ class WeightedTerm(NamedTuple):
         # The value of the loss, the bounded gradient: straight-through.
         pull = (whitened * gradient).sum((-2, -1))
         return Term(self.weight * loss.detach() + (pull - pull.detach()), metrics)
-
-
-def advise(name: str, weight: str) -> str:
-    """Advise on a loss that is not finite.
-
-    Args:
-        name: Kind of the loss; an import string is a user's own.
-        weight: The setting that is its weight.
-
-    Returns:
-        Advice to whoever trains with it.
-    """
-    return "keep it finite" if ":" in name else f"lower local.rate, or {weight}"
-
-
-def average_positions(z: Float[Tensor, "*k B D"], positions: int) -> Float[Tensor, "*k B C"]:
-    """Average each channel over its positions, of features channel after channel; 0 or 1: not."""
-    if positions <= 1:
-        return z
-    return z.reshape(*z.shape[:-1], -1, positions).mean(-1)
 
 
 States = dict[str, State]
@@ -274,8 +267,7 @@ def refresh_terms(
     """
     after = dict(states)
     for weighted in terms:
-        periods = [weighted.refresh_every * epoch for epoch in epochs]
-        is_due = [step > 0 and period > 0 and step % period == 0 for period in periods]
+        is_due = [step > 0 and weighted.term.is_refresh_due(step, epoch) for epoch in epochs]
         if not any(is_due):
             continue
         old = _place_state(states[weighted.name], CPU)
@@ -361,7 +353,8 @@ def refuse_undefined_terms(terms: Sequence[WeightedTerm], states: States, batch:
     for weighted in terms:
         z = batch.z.detach().requires_grad_()
         probe = batch._replace(z=z, smashed=z + noise)
-        loss = weighted.term.loss(states[weighted.name], weighted.see(probe), False).loss.sum()
+        term = weighted.term
+        loss = term.loss(states[weighted.name], term.see(probe), False).loss.sum()
         words = f"gave a loss that is not finite ({loss.item():g})"
         if loss.isfinite():
             if not loss.requires_grad:
@@ -370,5 +363,4 @@ def refuse_undefined_terms(terms: Sequence[WeightedTerm], states: States, batch:
             (gradient,) = torch.autograd.grad(loss, z, allow_unused=True)
             if gradient is None or gradient.isfinite().all():
                 continue
-        remedy = f"though its features are; {weighted.remedy}"
-        raise DivergedError(f"{weighted.title} {words}, {remedy}")
+        raise DivergedError(f"{term.title} {words}, though its features are; {term.remedy}")

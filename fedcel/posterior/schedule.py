@@ -21,6 +21,7 @@ from fedcel.settings_table import (
     Options,
     Positive,
     Words,
+    parse_off,
     part_name,
     part_words,
 )
@@ -363,7 +364,7 @@ class RoundPlan(NamedTuple):
     @property
     def clip(self) -> float | None:
         """Largest norm of a step's gradient, None: no limit."""
-        return None if self.local.clip == "none" else self.local.clip
+        return parse_off(self.local.clip)
 
     @property
     def weights(self) -> dict[str, float]:

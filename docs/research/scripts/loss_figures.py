@@ -167,7 +167,7 @@ def draw_attention() -> tuple[Figure, Numbers]:
     left_axes, right_axes = figure.subplots(1, 2, sharex=True)
     numbers: Numbers = {"members": MEMBERS}
     for mode, colour, marker in zip(MODES, COLOURS, MARKERS, strict=False):
-        loss = Gated(penalty="linear", attention=mode).fix_cut(CutShape(1, FEATURES))
+        loss = Gated(penalty="linear", attention=mode).bind(CutShape(1, FEATURES))
         state = loss.refresh(None, lambda: iter([features]), [torch.Generator()])
         counts, ratios = list[float](), list[float]()
         for _ in range(STEPS + 1):

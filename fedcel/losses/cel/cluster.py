@@ -9,6 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedcel.errors import DataError, SettingsError
+from fedcel.losses.cel.cel_module import CELModule
 from fedcel.losses.cel.class_spread import (
     Members,
     check_finite,
@@ -243,6 +244,16 @@ class Cluster(ClusterOptions):
             select_measured(within, counts.sum(-1) > 0)
             | select_measured(total, pair_counts.sum(-1) > 0),
         )
+
+
+class ClusterCEL(CELModule, options=Cluster):
+    """Penalises the spread of each class around a few centres, which `refresh` fits.
+
+    Example:
+        >>> cel = fedcel.ClusterCEL(classes=10, noise=0.3)
+        >>> cel.refresh(features, labels)  # once an epoch
+        >>> loss = cross_entropy(head(z + 0.3 * torch.randn_like(z)), y) + weight * cel(z, y)
+    """
 
 
 def _find_slot_members(

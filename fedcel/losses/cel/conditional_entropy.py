@@ -6,15 +6,16 @@ from typing import Annotated, ClassVar, Literal, TypeVar
 
 import torch
 from jaxtyping import Float
-from pydantic import Field, PrivateAttr
+from pydantic import Field
 from torch import Tensor
 
 from fedcel.errors import SettingsError
 from fedcel.losses.cel.class_spread import ClassShare
-from fedcel.losses.protocol import CutShape, MetricRanges
-from fedcel.losses.terms import GradientRule, LossTerm, WeightedTerm, advise
-from fedcel.nets import NetSettings
-from fedcel.settings_table import Kind, Off, Positive
+from fedcel.losses.loss_options import LossOptions
+from fedcel.losses.protocol import Batch, CutShape
+from fedcel.losses.terms import GradientRule, WeightedTerm
+from fedcel.nets import NetSettings, whiten_features
+from fedcel.settings_table import Off, Positive, parse_off
 
 Pool = Literal["flatten", "mean"]
 """Treatment of features of more than one dimension before a loss."""
@@ -84,11 +85,10 @@ def channel_penalty(v: Float[Tensor, "*k C"], features: int, sigma: float) -> Fl
 AnyCEL = TypeVar("AnyCEL", bound="CEL")
 
 
-class CEL(Kind, LossTerm, table="cel"):
+class CEL(LossOptions, table="cel"):
     """Conditional entropy loss: its options, and what it computes with them.
 
-    `bind` returns the loss at the cut of one net. It sees features in units of their noise, of
-    each channel the mean where it pools: `WeightedTerm.positions`.
+    It sees features in units of their noise, of each channel the mean where it pools.
     """
 
     kind: str = Field("none", description="Conditional entropy loss; none: no loss.")
@@ -129,10 +129,7 @@ class CEL(Kind, LossTerm, table="cel"):
         "none: one pass for all.",
     )
 
-    metric_ranges: ClassVar[MetricRanges] = {}
-    """Ranges of what `loss` measures; a user's own loss declares none."""
-
-    _cut: CutShape = PrivateAttr(CutShape(0, 0))
+    weight_key: ClassVar[str] = "cel.weight"
 
     def check_rules(self) -> None:
         """Refuse options that contradict each other or have no effect: SettingsError."""
@@ -221,40 +218,23 @@ class CEL(Kind, LossTerm, table="cel"):
                 "lower cel.ramp or raise rounds"
             )
 
-    def bind(self, cut: CutShape) -> LossTerm | None:
-        """Return the loss at one cut, of features as it sees them; None for `none`.
-
-        Raises:
-            SettingsError: The loss needs a sigma above 0, or positions that the features do not
-                have.
-            PluginError: A user's object makes no such loss, or one that breaks its contract.
-        """
-        return self.fix_cut(cut)
-
-    def make_term(self, cut: CutShape) -> WeightedTerm | None:
-        """Return the loss at one cut with its weight and schedule; see `bind`."""
-        if (term := self.bind(cut)) is None:
-            return None
-        return WeightedTerm(
-            name="cel",
-            term=term,
-            weight=self.weight,
-            rule=GradientRule(
-                clip=None if self.clip == "none" else self.clip,
-                momentum=None if self.momentum == "none" else self.momentum,
-            ),
-            positions=self.pool_cut(cut).positions,
-            title=f"cel.kind {self.kind!r}",
-            remedy=advise(self.kind, "cel.weight"),
-            gamma=self.find_gamma,
-        )
-
-    def fix_cut(self: AnyCEL, cut: CutShape) -> AnyCEL:
-        """Return the loss of the features at one cut, as it sees them; see `bind` for errors."""
+    def bind(self: AnyCEL, cut: CutShape) -> AnyCEL:
+        """Return the loss of the features at one cut, as it sees them; see `LossOptions.bind`."""
         self.check_noise(cut.sigma)
-        bound = self.model_copy()
-        bound._cut = self.pool_cut(cut)
-        return bound
+        return super().bind(self.pool_cut(cut))
+
+    def make_term(self, cut: CutShape, run: object) -> WeightedTerm | None:
+        """Return the loss at one cut with its weight and schedule; see `LossOptions.make_term`."""
+        clip = None if self.clip == "none" else self.clip
+        rule = GradientRule(clip, parse_off(self.momentum))
+        return WeightedTerm("cel", self.bind(cut), self.weight, rule, self.find_gamma)
+
+    def see(self, batch: Batch) -> Batch:
+        """Return features in units of their noise, of each channel the mean where it pools."""
+        z, positions = whiten_features(batch.z, batch.noise_scale), self._cut.positions
+        if positions > 1:  # z holds channel after channel
+            z = z.reshape(*z.shape[:-1], -1, positions).mean(-1)
+        return batch._replace(z=z, noise_scale=None)
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of each tensor of one client's state, by its name."""
@@ -303,7 +283,7 @@ class NoCEL(CEL):
                     "another"
                 )
 
-    def bind(self, cut: CutShape) -> None:
+    def make_term(self, cut: CutShape, run: object) -> None:
         """Return no loss."""
 
 
@@ -320,11 +300,15 @@ class RefreshedCEL(CEL):
         0, ge=0, description="Images of each class, drawn for each refresh; 0: all of a client's."
     )
 
-    def make_term(self, cut: CutShape) -> WeightedTerm | None:
-        """Return the loss with its refreshes; see `CEL.make_term`."""
-        if (weighted := super().make_term(cut)) is None:
-            return None
-        return weighted._replace(refresh_every=self.refresh_every, examples=self.examples)
+    @property
+    def examples_read(self) -> int:
+        """Images of each class that a refresh reads; see `LossTerm.examples_read`."""
+        return self.examples
+
+    def is_refresh_due(self, step: int, steps_per_epoch: int) -> bool:
+        """Whether so many epochs have passed; see `LossTerm.is_refresh_due`."""
+        period = self.refresh_every * steps_per_epoch
+        return period > 0 and step % period == 0
 
 
 class SpreadCEL(CEL):

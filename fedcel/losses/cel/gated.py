@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from fedcel.errors import DataError, SettingsError
 from fedcel.losses import adam
+from fedcel.losses.cel.cel_module import CELModule
 from fedcel.losses.cel.class_spread import (
     Members,
     class_members,
@@ -262,6 +263,14 @@ class Gated(AttentionOptions):
     def update(self, state: State) -> State:
         """Move theta where a gradient arrived; see `LossTerm.update`."""
         return adam.take_step(state, ATTENTION_RATE)
+
+
+class GatedCEL(CELModule, options=Gated):
+    """Penalises the spread of each class under the weights of a learned attention.
+
+    The attention learns by itself: it takes its step at the next `forward` after a backward pass.
+    It is made at the first batch; `refresh` is not needed.
+    """
 
 
 def _measure_attention(

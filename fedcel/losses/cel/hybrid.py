@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedcel.errors import SettingsError
+from fedcel.losses.cel.cel_module import CELModule
 from fedcel.losses.cel.class_spread import check_finite, check_labels, rank_in_class
 from fedcel.losses.cel.cluster import Cluster, ClusterOptions
 from fedcel.losses.cel.conditional_entropy import CEL, AnyCEL
@@ -61,12 +62,12 @@ class Hybrid(ClusterOptions, AttentionOptions):
                 "to 'cluster'"
             )
 
-    def fix_cut(self, cut: CutShape) -> "Hybrid":
-        """Build both parts, of the same options; see `CEL.fix_cut`."""
-        bound = super().fix_cut(cut)
+    def bind(self, cut: CutShape) -> "Hybrid":
+        """Build both parts, of the same options; see `CEL.bind`."""
+        bound = super().bind(cut)
         options = self.model_copy(update={"clusters": self.used_clusters})
-        bound._cluster = _build_part(Cluster, options).fix_cut(cut)
-        bound._gated = _build_part(Gated, options).fix_cut(cut)
+        bound._cluster = _build_part(Cluster, options).bind(cut)
+        bound._gated = _build_part(Gated, options).bind(cut)
         return bound
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -155,6 +156,10 @@ class Hybrid(ClusterOptions, AttentionOptions):
         """Move the attention; see `LossTerm.update`."""
         attention = self._gated.update(select_prefix(state, GATED_PREFIX))
         return _join_states(attention, select_prefix(state, CLUSTER_PREFIX))
+
+
+class HybridCEL(CELModule, options=Hybrid):
+    """The loss of `ClusterCEL` with initial centres that are drawn by attention."""
 
 
 def _build_part(kind: type[AnyCEL], options: CEL) -> AnyCEL:

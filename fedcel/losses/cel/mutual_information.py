@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor
 
+from fedcel.losses.cel.cel_module import CELModule
 from fedcel.losses.cel.class_spread import (
     Members,
     class_members,
@@ -94,6 +95,13 @@ class MutualInformation(CEL):
             "information-cap": weighted_mean(counts.clamp_min(1).log(), counts),
         }
         return Term(loss, select_measured(metrics, counts.sum(-1) > 0))
+
+
+class MutualInformationCEL(CELModule, options=MutualInformation):
+    """Penalises an upper bound in nats on what a message tells beyond the label, in the batch.
+
+    Needs several images of a class in a batch, and noise above 0; no statistics.
+    """
 
 
 def squared_distances(

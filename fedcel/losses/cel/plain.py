@@ -4,6 +4,7 @@ from typing import ClassVar, Literal, final
 
 import torch
 
+from fedcel.losses.cel.cel_module import CELModule
 from fedcel.losses.cel.class_spread import (
     class_members,
     class_shares,
@@ -43,3 +44,7 @@ class Plain(SpreadCEL):
         if not measure:
             return Term(loss, {})
         return Term(loss, select_measured({"spread": weighted_mean(v, counts)}, counts.sum(-1) > 0))
+
+
+class PlainCEL(CELModule, options=Plain):
+    """Penalises the spread of each class around its mean in the batch; it needs no statistics."""

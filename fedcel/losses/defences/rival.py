@@ -1,22 +1,33 @@
 """Rival defences: the options that all of them share, and those that only change the cut."""
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
-from pydantic import Field, PrivateAttr
+from pydantic import Field
 from torch import Tensor
 
 from fedcel.errors import SettingsError
 from fedcel.losses import adam
-from fedcel.losses.protocol import CutShape, FeatureReader, MetricRanges, State
-from fedcel.losses.terms import LossTerm
+from fedcel.losses.cel.conditional_entropy import CEL
+from fedcel.losses.loss_options import LossOptions
+from fedcel.losses.protocol import CutShape, FeatureReader, State
+from fedcel.losses.terms import LossTerm, WeightedTerm
 from fedcel.nets import Cut, NetSettings, SplitNet
-from fedcel.settings_table import Kind
 
 
-class Rival(Kind, table="defence", selector="name"):
+@runtime_checkable
+class RunOptions(Protocol):
+    """Part of a run's settings that a defence reads."""
+
+    @property
+    def cel(self) -> CEL:
+        """The schedule of its weight."""
+        ...
+
+
+class Rival(LossOptions, table="defence", selector="name"):
     """Defence of smashed data: its options, and what it makes of the net, the cut and the loss."""
 
     name: str = Field("none", description="Rival defence, with or without a loss; none: no rival.")
@@ -35,10 +46,8 @@ class Rival(Kind, table="defence", selector="name"):
     needs_noise: ClassVar[bool] = False
     """Whether that loss is of the law of the noise."""
 
-    metric_ranges: ClassVar[MetricRanges] = {}
-    """Ranges of what the loss measures; a user's own declares none."""
-
-    _cut: CutShape = PrivateAttr(CutShape(0, 0))
+    weight_key: ClassVar[str] = "defence.strength"
+    stream_name: ClassVar[str] = "defence"
 
     def check_rules(self) -> None:
         """Refuse a strength that means nothing for the defence: SettingsError."""
@@ -100,19 +109,16 @@ class Rival(Kind, table="defence", selector="name"):
         """
         return net
 
-    def bind(self, cut: CutShape, run: object) -> LossTerm | None:
-        """Return the loss of what passes one cut, None for a defence without one.
+    def weigh(self, bound: LossTerm, run: RunOptions) -> WeightedTerm:
+        """Return the defence's loss with its weight, which no goal of `run.cel` limits."""
 
-        `run` are the run's settings, which a user's defence is made of.
+        def find_gamma(number: int, rounds: int, rate_share: float, limit: float | None) -> float:
+            return run.cel.find_gamma(number, rounds, rate_share)
 
-        Raises:
-            PluginError: The user's object makes neither a loss nor a transform, or a loss that
-                breaks its contract.
-        """
-        return None
+        return WeightedTerm("defence", bound, self.weight, gamma=find_gamma)
 
 
-class LossRival(Rival, LossTerm):
+class LossRival(Rival):
     """Defence by a loss, which may learn parameters of its own, theta, by Adam."""
 
     has_loss: ClassVar[bool] = True
@@ -130,11 +136,9 @@ class LossRival(Rival, LossTerm):
         """Make the theta that a client's first round begins with."""
         raise NotImplementedError
 
-    def bind(self, cut: CutShape, run: object) -> LossTerm:
-        """Return the loss of what passes one cut; see `Rival.bind`."""
-        bound = self.model_copy()
-        bound._cut = cut
-        return bound
+    def make_term(self, cut: CutShape, run: RunOptions) -> WeightedTerm:
+        """Return the loss with the schedule of `run.cel`; see `LossOptions.make_term`."""
+        return self.weigh(self.bind(cut), run)
 
     def refresh(
         self,

@@ -49,12 +49,12 @@ def data(examples: int = 12) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def defend(defence: ClientLoss, weight: float) -> WeightedTerm:
-    return WeightedTerm("defence", to_term(defence), weight, purpose="defence")
+    return WeightedTerm("defence", to_term(defence), weight)
 
 
 def weigh_cel(loss: ClientLoss, rule: GradientRule) -> WeightedTerm:
     """Return a conditional entropy loss's term, of weight 0.7."""
-    return WeightedTerm("cel", to_term(loss), 0.7, rule, positions=1)
+    return WeightedTerm("cel", to_term(loss), 0.7, rule)
 
 
 def play(

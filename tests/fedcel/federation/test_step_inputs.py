@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from fedcel.data import Images
 from fedcel.federation import ClientUpdate
 from fedcel.federation.step_inputs import FeatureReading, draw_examples
-from fedcel.losses import GradientRule, WeightedTerm
+from fedcel.losses import WeightedTerm
 from fedcel.losses.cel import Cluster
 from tests.fedcel.federation.test_local_steps import data, flat_net, play
 from tests.fedcel.losses.single import single, to_term
@@ -44,8 +44,8 @@ def test_statistics_of_some_examples() -> None:
     """More than there are: the same bits as of all. Fewer: clusters of so many."""
 
     def train(examples: int) -> ClientUpdate:
-        cluster = to_term(single(Cluster(clusters=2), 3, 6, 0.1))
-        term = WeightedTerm("cel", cluster, 0.7, GradientRule(), 1, examples)
+        cluster = to_term(single(Cluster(clusters=2, examples=examples), 3, 6, 0.1))
+        term = WeightedTerm("cel", cluster, 0.7)
         return play(terms=[term], images=Images(*data(30)))
 
     every, many, few = train(0), train(10), train(3)

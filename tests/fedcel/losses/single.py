@@ -78,9 +78,7 @@ class SingleRival(TermLoss):
 
 def single(options: CEL, classes: int = 3, features: int = 4, sigma: float = 0.0) -> Any:
     """Return the loss of the batches of one client."""
-    loss = options.bind(CutShape(classes, features, sigma))
-    assert loss is not None
-    return Single(loss)
+    return Single(options.bind(CutShape(classes, features, sigma)))
 
 
 def options(**values: object) -> CEL:
@@ -96,9 +94,7 @@ def bind_rival(
     sigma: float = 0.0,
     image: tuple[int, ...] = (1, 4, 4),
 ) -> Any:
-    term = options.bind(CutShape(classes, features, sigma, image=image), None)
-    assert term is not None
-    return SingleRival(term)
+    return SingleRival(options.bind(CutShape(classes, features, sigma, image=image)))
 
 
 def to_term(loss: Any) -> LossTerm:

@@ -279,7 +279,7 @@ def test_a_defence_is_held_to_its_contract() -> None:
     def make(name: str) -> object:
         raw = {"defence.name": f"{__name__}:{name}", "defence.strength": 1.0}
         settings = parse_settings(raw)
-        return settings.defence.bind(CutShape(10, 64, 0.3, image=SHAPE), settings)
+        return settings.defence.make_term(CutShape(10, 64, 0.3, image=SHAPE), settings)
 
     broken = {
         "Blind": "must have a gradient at the features",

@@ -79,11 +79,11 @@ def make_reader(clients: int = 1) -> FeatureReader:
 
 
 def of_cel(loss: ClientLoss, weight: float = 1.0, rule: GradientRule = JOINT) -> WeightedTerm:
-    return WeightedTerm("cel", to_term(loss), weight, rule, positions=1)
+    return WeightedTerm("cel", to_term(loss), weight, rule)
 
 
 def of_defence(loss: Any, weight: float = 1.0, rule: GradientRule = JOINT) -> WeightedTerm:
-    return WeightedTerm("defence", to_term(loss), weight, rule, purpose="defence")
+    return WeightedTerm("defence", to_term(loss), weight, rule)
 
 
 BOTH = [of_cel(GATED, 0.5), of_defence(ADVERSARY, 2.0)]

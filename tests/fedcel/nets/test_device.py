@@ -59,8 +59,7 @@ def test_the_stand_in_refuses_what_a_gpu_refuses() -> None:
 
 def weighted_cel(name: str, clip: float | None = 1.0) -> WeightedTerm:
     """Return a loss as a term of weight 1."""
-    rule = GradientRule(clip)
-    return WeightedTerm("cel", to_term(build(name)), 1.0, rule, refresh_every=1, positions=1)
+    return WeightedTerm("cel", to_term(build(name)), 1.0, GradientRule(clip))
 
 
 def build_flat() -> FlatNet:

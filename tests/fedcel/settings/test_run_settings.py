@@ -46,7 +46,7 @@ def test_unwise_settings_warn() -> None:
         ),
         (
             {"cel.kind": "plain", "cel.refresh": 2},
-            "cel.refresh is of cel.kind 'cluster' or 'hybrid'",
+            "cel.refresh is of cel.kind 'cluster'",
         ),
         (STEERED | {"cel.target": "accuracy", "cel.ramp": 0.8}, "0 rounds lie between"),
         ({"cel.kind": "plain", "net.noise": 0}, "is measured against the noise"),

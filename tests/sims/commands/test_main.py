@@ -10,23 +10,15 @@ import sys
 import tomllib
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import pytest
-import tomli_w
 
 from fedcel.errors import RunError
-from fedcel.settings import (
-    CONNECTED_NODES,
-    UNSET,
-    Settings,
-    describe_settings,
-    flatten_settings,
-    parse_run_config,
-)
+from fedcel.settings import Settings, flatten_settings, parse_run_config
 from sims.bench import scenario
 from sims.commands.main import GROUPS, main
 from sims.results.attack_results import read_attack_rows
+from tests.run_config import PYPROJECT, list_defaults
 
 ROOT = Path(__file__).parents[3]
 QUICK = ["--engine", "local", "--set", "rounds=5", "--set", "local.steps=3"]
@@ -256,21 +248,10 @@ def test_settings_speaks_plain_words(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_flower_run_config_has_every_setting_with_its_default() -> None:
-    """`flwr run` refuses keys that pyproject.toml does not list.
-
-    But for `clients`, which it leaves to the connected nodes, and keys that the server alone reads.
-    """
-    text = (ROOT / "pyproject.toml").read_text()
-    config = tomllib.loads(text)["tool"]["flwr"]["app"]["config"]
+    """`flwr run` refuses keys that pyproject.toml does not list."""
+    config = tomllib.loads(PYPROJECT.read_text())["tool"]["flwr"]["app"]["config"]
     assert parse_run_config(flatten_settings(config), 8) == Settings()
-    tables: dict[str, object] = {"out": UNSET, "resume": False, "recount": False}
-    for setting in describe_settings():
-        group, _, key = setting.key.rpartition(".")
-        table: Any = tables.setdefault(group, {}) if group else tables
-        table[key] = setting.default
-    tables["clients"] = CONNECTED_NODES
-    expected = tomli_w.dumps({"tool": {"flwr": {"app": {"config": tables}}}})
-    assert config == tables, f"write into pyproject.toml:\n{expected}"
+    assert config == list_defaults(), "run `python -m tests.run_config`"
 
 
 def test_a_command_reads_no_packaged_scenario_at_its_start() -> None:

@@ -107,7 +107,7 @@ def test_no_noise_is_refused_where_it_divides(penalty: str) -> None:
 def test_every_kind_is_bound_to_a_cut() -> None:
     """A loss has the name of its kind; `none` is no loss."""
     cut = CutShape(10, 64, 0.3)
-    assert CEL.model_validate({}).bind(cut) is None
+    assert CEL.model_validate({}).make_term(cut, None) is None
     for kind in CEL.kinds.keys() - {"none", ":"}:
         bound = CEL.model_validate({"kind": kind}).bind(cut)
         assert type(bound).__name__.lower() == kind.replace("-", "")

@@ -20,17 +20,14 @@ RAW = {"net.name": f"{HERE}:make_net", "net.features": 12, "cel.kind": "plain", 
 
 def pool(options: CEL, features: int, positions: int) -> Single:
     """Return the loss of one client, of channels' means."""
-    cut = CutShape(3, features, 0.3, positions)
-    term = options.bind(cut)
-    assert term is not None
-    return Single(Seen(term, options.pool_cut(cut).positions))
+    return Single(Seen(options.bind(CutShape(3, features, 0.3, positions))))
 
 
 class Seen(LossTerm):
     """A term of features as a client's steps show them to it."""
 
-    def __init__(self, term: LossTerm, positions: int) -> None:
-        self.weighted = WeightedTerm("cel", term, 1.0, positions=positions)
+    def __init__(self, term: LossTerm) -> None:
+        self.weighted = WeightedTerm("cel", term, 1.0)
 
     def refresh(self, state: State | None, read_features: Any, generators: Any) -> State:
         streams = [lambda purpose, own=own: own for own in generators]
@@ -103,7 +100,7 @@ def test_a_clients_loss_and_its_threshold_see_the_channels() -> None:
     assert flat.net.positions == 4
     (weighted,) = build_terms(settings)
     z, y = maps()
-    seen = Seen(weighted.term, weighted.positions)
+    seen = Seen(weighted.term)
     state = Single(seen).refresh(None, split_features(z.flatten(1), y), torch.Generator())
     assert state["centres"].shape == (10, 1, 3)
     control = init_run_state(settings, flat).threshold

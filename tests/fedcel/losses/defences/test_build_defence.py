@@ -33,7 +33,8 @@ def bind(s: Settings, shape: tuple[int, ...] = SHAPE) -> object:
     """Return the loss of the defence, for ten classes."""
     sigma = s.defence.find_sigma(s.net)
     cut = CutShape(10, s.net.features, sigma, image=shape)
-    return s.defence.bind(cut, s)
+    term = s.defence.make_term(cut, s)
+    return None if term is None else term.term
 
 
 def build(s: Settings) -> SplitNet:

@@ -63,7 +63,8 @@ def named(name: str) -> Settings:
 
 
 def bind(s: Settings) -> object:
-    return s.defence.bind(CutShape(10, s.net.features, 0.1, image=SHAPE), s)
+    term = s.defence.make_term(CutShape(10, s.net.features, 0.1, image=SHAPE), s)
+    return None if term is None else term.term
 
 
 def test_what_is_sent_is_transformed_for_everybody() -> None:

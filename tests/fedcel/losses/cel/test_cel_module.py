@@ -30,10 +30,11 @@ from tests.fedcel.losses.cel.readers import read_clients
 from tests.fedcel.losses.single import Single, options, single
 from tests.fedcel.test_torch_state import STATES
 
-KINDS: list[type[CELModule]] = [PlainCEL, ClusterCEL, GatedCEL, HybridCEL, MutualInformationCEL]
-NAMES = ["plain", "cluster", "gated", "hybrid", "mutual-information"]
-CASES = list(zip(KINDS, NAMES, strict=True))
-assert set(NAMES) == set(CEL.list_names()) - {"none"}
+KINDS: list[type[CELModule]] = [
+    kind for kind in CELModule.__subclasses__() if kind.__module__.startswith("fedcel.")
+]
+CASES = [(kind, kind.options().kind) for kind in KINDS]
+assert {name for _, name in CASES} == set(CEL.list_names()) - {"none"}
 LEARNING = [GatedCEL, HybridCEL]
 
 

@@ -1,4 +1,4 @@
-"""The conditional entropy losses as PyTorch modules, for your own training loop.
+"""Conditional entropy losses as PyTorch modules, for your own training loop.
 
 They hold the state and call the losses that a federation's clients use; nothing is computed twice.
 """
@@ -17,16 +17,11 @@ from pydantic.fields import FieldInfo
 from torch import Tensor, nn
 
 from fedcel.errors import FedcelError, SettingsError
-from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.cel.conditional_entropy import CEL, RefreshedCEL
-from fedcel.losses.cel.gated import Gated
-from fedcel.losses.cel.hybrid import Hybrid
-from fedcel.losses.cel.mutual_information import MutualInformation
-from fedcel.losses.cel.plain import Plain
 from fedcel.losses.protocol import Batch, CutShape, FeatureReader, StackedFeatures, State, Term
 from fedcel.named_tensors import select_row, stack_states
 from fedcel.seeding import make_generator
-from fedcel.settings_table import describe_problems
+from fedcel.settings_table import describe_problems, parse_off
 from fedcel.tensors import ArrayLike, to_labels, to_tensor
 from fedcel.torch_state import usual_torch_state
 
@@ -240,7 +235,7 @@ class CELModule(nn.Module):
     def _fix_width(self, width: int) -> CEL:
         """Return the loss of so many features, pooled already."""
         options = self._options.model_copy(update={"pool": "flatten"})
-        return options.fix_cut(CutShape(self.classes, width, self.noise))
+        return options.bind(CutShape(self.classes, width, self.noise))
 
     def _flatten(self, z: object) -> Float[Tensor, "B D"]:
         """Return one vector an image, of float32 or float64, the gradient kept."""
@@ -348,11 +343,6 @@ def list_library_options(options: type[CEL]) -> dict[str, FieldInfo]:
     }
 
 
-def parse_off(value: object) -> object:
-    """Return None for what is off, which settings of a run call `none`."""
-    return None if value == "none" else value
-
-
 def read_options(kind: type[CEL], noise: float, options: Mapping[str, object]) -> CEL:
     """Return the options of a loss, checked by its rules; SettingsError."""
     values = {name: "none" if value is None else value for name, value in options.items()}
@@ -379,36 +369,3 @@ def name_argument(setting: re.Match[str]) -> str:
     if setting[0].startswith("cel."):
         return setting[0].removeprefix("cel.").replace("-", "_")
     return _LIBRARY_NAMES.get(setting[0], setting[0])
-
-
-class PlainCEL(CELModule, options=Plain):
-    """Penalises the spread of each class around its mean in the batch; it needs no statistics."""
-
-
-class ClusterCEL(CELModule, options=Cluster):
-    """Penalises the spread of each class around a few centres, which `refresh` fits.
-
-    Example:
-        >>> cel = fedcel.ClusterCEL(classes=10, noise=0.3)
-        >>> cel.refresh(features, labels)  # once an epoch
-        >>> loss = cross_entropy(head(z + 0.3 * torch.randn_like(z)), y) + weight * cel(z, y)
-    """
-
-
-class GatedCEL(CELModule, options=Gated):
-    """Penalises the spread of each class under the weights of a learned attention.
-
-    The attention learns by itself: it takes its step at the next `forward` after a backward pass.
-    It is made at the first batch; `refresh` is not needed.
-    """
-
-
-class HybridCEL(CELModule, options=Hybrid):
-    """The loss of `ClusterCEL` with initial centres that are drawn by attention."""
-
-
-class MutualInformationCEL(CELModule, options=MutualInformation):
-    """Penalises an upper bound in nats on what a message tells beyond the label, in the batch.
-
-    Needs several images of a class in a batch, and noise above 0; no statistics.
-    """
