@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 from fedcel.errors import SettingsError
 from fedcel.federation import digest_code, record_names
 from strategies.flower_log import log, show_progress
-from strategies.validate_reply import Claim, read_claim, to_printable
+from strategies.validate_reply import Claim, find_sender, is_node_lost, read_claim, to_printable
 
 WAIT_SECONDS = 60.0  # for all nodes to connect before round 1
 MAX_EXAMPLES = 10**8  # of one node; a claim beyond would drown all others and cool the chain
@@ -213,8 +213,10 @@ def _query_nodes(
     reasons: list[str] = []
     refused = dict.fromkeys(nodes, _NO_PARTITION)
     answered = 0
-    for reply in _ask(grid, nodes, requirements, timeout):
+    for sender, reply in _ask(grid, nodes, requirements, timeout):
         answered += 1
+        if is_node_lost(reply):  # and not refused: it is asked again once it is back
+            refused.pop(sender, None)
         node, claim = reply.metadata.src_node_id, read_claim(reply)
         if isinstance(claim, str):
             reasons.append(to_printable(claim))
@@ -234,21 +236,23 @@ def _query_nodes(
             )
     for reason in reasons:
         log(WARNING, "A node cannot take part: %s", reason)
-    silent = len(registry.partitions) + len(refused) - answered
-    return Answers(registry._replace(refused=refused), reasons, silent)
+    return Answers(registry._replace(refused=refused), reasons, len(nodes) - answered)
 
 
 def _ask(
     grid: Grid, nodes: Sequence[int], requirements: ConfigRecord, timeout: float
-) -> Iterator[Message]:
-    """Ask nodes what they hold, so many at once, and yield their answers."""
+) -> Iterator[tuple[int, Message]]:
+    """Ask nodes what they hold, so many at once; yield each answer after the node it is of."""
     content = RecordDict({record_names.CONFIG: requirements})
     kind = f"query.{record_names.COUNT_QUERY}"
     begin = time.monotonic()
     for first in range(0, len(nodes), AT_ONCE):
         part = nodes[first : first + AT_ONCE]
         queries = [Message(content, dst_node_id=node, message_type=kind) for node in part]
-        yield from grid.send_and_receive(queries, timeout=timeout)
+        replies = grid.send_and_receive(queries, timeout=timeout)
+        addressees = [(query.metadata, query.metadata.dst_node_id) for query in queries]
+        names = dict(zip(part, part, strict=True))
+        yield from ((find_sender(reply, names, addressees), reply) for reply in replies)
         if len(nodes) > AT_ONCE:
             show_progress(
                 f"{first + len(part)} of {len(nodes)} nodes were asked what they hold, "

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from logging import INFO, WARNING
 
 import torch
@@ -159,10 +160,13 @@ class PosteriorStrategy(FedAvg):
             self.settings, classes if isinstance(classes, int) else None
         )
         self._update_registry(grid, ConfigRecord({**config, record_names.ROUND: self.state.round}))
-        nodes = self.registry.nodes
         request = begin_round(self.parts, self.state, self.registry.examples)
+        absent = request.weights.keys() - self.registry.nodes.keys()
+        if lost := self._find_indispensable(absent, request):  # since the run was stopped
+            self._await_nodes(grid, config, lost, self._set_deadline())
+        nodes = self.registry.nodes
         clients = [k for k in request.weights if k in nodes]
-        self.rejected = [  # lost since the run was stopped
+        self.rejected = [
             Rejection(k, "no node holds it any more") for k in request.weights if k not in nodes
         ]
         records = {record_names.ARRAYS: arrays}
@@ -286,8 +290,15 @@ class PosteriorStrategy(FedAvg):
 
     def _recover_lost(self, replies: list[Message], request: RoundRequest) -> list[Message]:
         """Return a round's replies; later ones of lost nodes that the round cannot do without."""
-        deadline = time.monotonic() + self.settings.strategy.timeout
-        while self._send_again and (lost := self._find_indispensable(replies, request)):
+        deadline = self._set_deadline()
+        while self._send_again:
+            clients = {
+                find_sender(reply, self.registry.partitions, self._sent)
+                for reply in replies
+                if is_node_lost(reply)
+            }
+            if not (lost := self._find_indispensable(clients, request)):
+                break
             if not (later := self._send_again(lost, deadline)):
                 break
             renewed = {find_sender(reply, self.registry.partitions, self._sent) for reply in later}
@@ -298,13 +309,12 @@ class PosteriorStrategy(FedAvg):
             ] + later
         return replies
 
-    def _find_indispensable(self, replies: list[Message], request: RoundRequest) -> list[int]:
-        """Find the clients whose nodes are lost where the others are below the least share."""
-        clients = {
-            find_sender(reply, self.registry.partitions, self._sent)
-            for reply in replies
-            if is_node_lost(reply)
-        }
+    def _set_deadline(self) -> float:
+        """Monotonic time until which a round that begins now waits for nodes."""
+        return time.monotonic() + self.settings.strategy.timeout
+
+    def _find_indispensable(self, clients: AbstractSet[int], request: RoundRequest) -> list[int]:
+        """Sorted clients whose nodes are lost, where the others are below the least share."""
         lost = sorted(clients & request.weights.keys())
         weight = sum(w for k, w in request.weights.items() if k not in lost)
         share = weight / sum(request.weights.values())

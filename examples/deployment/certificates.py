@@ -6,6 +6,7 @@ python certificates.py node FOLDER              node.key, node.pub
 
 NAME is every host name and address under which nodes and users reach the SuperLink; `renew` takes
 those of the old certificate unless told, and keeps the old pair as server.crt.old, server.key.old.
+Each certificate is also for 127.0.0.1, where the SuperLink's own processes reach it.
 Nodes go on with the ca.crt that they have. Run `node` on the node itself: its private key never
 leaves it. Files that are there are not replaced otherwise.
 """
@@ -29,6 +30,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 DAYS = 365  # the server's certificate
 AUTHORITY_DAYS = 3650
+LOOPBACK = "127.0.0.1"
 
 
 def server(folder: Path, names: list[str]) -> None:
@@ -75,6 +77,7 @@ def certify(
 ) -> bytes:
     """Return the server's certificate for these names, which never outlives the authority."""
     until = min(datetime.now(UTC) + timedelta(days=DAYS), authority.not_valid_after_utc)
+    names = [*names, *({LOOPBACK} - {*names})]
     by = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(key_of(root))
     certificate = begun(authority.subject, called(names[0]), key.public_key(), until)
     certificate = certificate.add_extension(

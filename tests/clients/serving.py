@@ -79,7 +79,7 @@ class Running(NamedTuple):
     def model(self) -> ServedModel:
         return self.service.model
 
-    def ask(self, content: bytes, **headers: str) -> httpx.Response:
+    def ask(self, content: bytes, seconds: float = 20, **headers: str) -> httpx.Response:
         """Ask in bytes; `headers` replace the right ones, an empty one removes it."""
         right = {
             "authorization": f"Bearer {self.key}",
@@ -89,7 +89,7 @@ class Running(NamedTuple):
         }
         sent = right | {name.replace("_", "-"): value for name, value in headers.items()}
         sent = {name: value for name, value in sent.items() if value}
-        return httpx.post(f"{self.url}/v1/query", content=content, headers=sent, timeout=20)
+        return httpx.post(f"{self.url}/v1/query", content=content, headers=sent, timeout=seconds)
 
 
 def ledger_of(up: Running) -> Ledger:

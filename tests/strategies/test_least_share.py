@@ -94,7 +94,7 @@ def test_a_round_of_a_few_clients_ends_the_run_with_share_reasons_and_remedy(
 def test_a_resumed_run_takes_the_lost_for_left_out(tmp_path: Path) -> None:
     """Nodes that nobody has any more lower the share, too, until the operator allows it."""
     folder = tmp_path / "run"
-    settings = parse_settings(SMALL)
+    settings = parse_settings(SMALL | {"strategy.timeout": 0.5})
     with pytest.raises(RoundError):
         train(folder, settings, {0, 1, 2, 3})
     with allow_messages():

@@ -14,11 +14,11 @@ from clients import make_client_app
 from fedcel.errors import RoundError
 from fedcel.federation import record_names
 from fedcel.files import read_tensors
-from fedcel.runs import create_run
+from fedcel.runs import Event, create_run
 from fedcel.settings import parse_settings
 from fedcel.testing.message_identity import allow_messages
 from sims.engines.simulated_grid import InMemoryGrid
-from strategies import posterior_strategy
+from strategies import node_registry, posterior_strategy
 from strategies.server_app import train_over_grid
 
 GATED: dict[str, Any] = {
@@ -79,6 +79,10 @@ def train(
     with allow_messages():
         nodes = grid(make_client_app(settings), settings.clients)
         train_over_grid(nodes, settings, folder, lambda event: None, measure=False)
+    return read_result(folder)
+
+
+def read_result(folder: Path) -> tuple[torch.Tensor, list[dict[str, Any]]]:
     lines = (folder / "events.jsonl").read_text().splitlines()
     model = read_tensors(folder / "model.safetensors")[0]["model"]
     return model, [json.loads(line) for line in lines]
@@ -112,3 +116,50 @@ def test_a_round_that_has_its_share_waits_for_nobody(
     _, rounds = train(tmp_path / "cut", CutGrid)
     assert [len(event["rejected"]) for event in rounds] == [0, 1, 0]
     assert "waits for" not in caplog.text
+
+
+class DarkGrid(InMemoryGrid):
+    """A grid after a loss of power: nodes that still count as online are lost when first asked."""
+
+    dark: frozenset[int] = frozenset()
+    looks = 3
+    """After so many the nodes are back."""
+    _is_dark = False
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the nodes that are there."""
+        self.looks -= self._is_dark
+        if self.looks <= 0:
+            self.dark, self._is_dark = frozenset(), False
+        return [node for node in self.contexts if not (self._is_dark and node in self.dark)]
+
+    def _deliver(self, message: Message) -> str:
+        if message.metadata.dst_node_id not in self.dark:
+            return super()._deliver(message)
+        self._is_dark, key = True, self._new_id()
+        error = Error(ErrorCode.NODE_UNAVAILABLE, "Node Unavailable")
+        self.replies[key] = Message(error, reply_to=message)
+        return key
+
+
+def test_a_run_that_is_resumed_before_its_nodes_are_back_waits_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two of three nodes are lost when they are asked what they hold: they are asked again."""
+    monkeypatch.setattr(posterior_strategy, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(node_registry, "WAIT_SECONDS", 0.0)
+    settings, folder = parse_settings(GATED | {"strategy.timeout": 20}), tmp_path / "dark"
+
+    def end_after_a_round(event: Event) -> None:
+        raise KeyboardInterrupt
+
+    create_run(folder, settings)
+    with allow_messages():
+        grid = DarkGrid(make_client_app(settings), settings.clients)
+        with pytest.raises(KeyboardInterrupt):
+            train_over_grid(grid, settings, folder, end_after_a_round, measure=False)
+        grid.dark = frozenset({2, 4})
+        train_over_grid(grid, settings, folder, lambda event: None, resume=True, measure=False)
+    assert "Round 2 waits for the nodes of clients 0, 2, which are lost" in caplog.text
+    model, _ = read_result(folder)
+    assert torch.equal(model, train(tmp_path / "calm")[0])

@@ -34,7 +34,9 @@ class Federation(NamedTuple):
     port: int
     started: list["subprocess.Popen[bytes]"]
     host: str = HOST
-    """Address of the SuperLink."""
+    """Address of the SuperLink, for operators."""
+    name: str = ""
+    """Name of the SuperLink's host for nodes; "": its address."""
     find_words: Callable[[str], list[str]] = lambda name: []
     """Words in front of the command of a process, by its name."""
 
@@ -74,13 +76,14 @@ class Federation(NamedTuple):
         site = self.folder / f"site-{number}"
         words = (site / "node.key", number, site / "own.npz", state or site / "state")
         host = find_address(number)
-        link, ca = f"{self.host}:{self.port}", self.folder / "pki" / "ca.crt"
+        link, ca = f"{self.name or self.host}:{self.port}", self.folder / "pki" / "ca.crt"
         script = SCRIPTS / "supernode.sh"
         return self.start(f"site-{number}", "sh", script, link, ca, *words, host, find_port(host))
 
     def start_link(self) -> None:
         """Start the SuperLink with the example's script; return once it answers."""
-        words = (self.folder / "pki", self.folder / "link.db", self.host, self.port)
+        host = "0.0.0.0" if self.name else self.host
+        words = (self.folder / "pki", self.folder / "disk" / "link.db", host, self.port)
         usual = 'ulimit -Sn 1024; exec sh "$0" "$@"'  # what many systems allow a process
         link = self.start("link", "sh", "-c", usual, SCRIPTS / "superlink.sh", *words)
 
@@ -91,12 +94,9 @@ class Federation(NamedTuple):
         wait_until(is_ready, lambda: self.log("link"))
 
     def is_healthy(self) -> bool:
-        trusted = ssl.create_default_context(cafile=str(self.folder / "pki" / "ca.crt"))
-        try:
-            url = f"https://{self.host}:{self.port}/health"
-            return httpx.get(url, verify=trusted, timeout=20).status_code == 200
-        except httpx.TransportError:
-            return False
+        url = f"https://{self.host}:{self.port}/health"
+        words = (*self.find_words("health"), sys.executable, str(SCRIPTS / "health.py"), url)
+        return subprocess.run(words).returncode == 0
 
     def post(self, path: str, content: bytes) -> int:
         """Send the SuperLink a request of nobody; return the status of its answer."""
@@ -169,12 +169,12 @@ def copy_app(folder: Path) -> None:
         shutil.copy(ROOT / name, folder / "app")
 
 
-def prepare_folders(folder: Path, host: str) -> None:
+def prepare_folders(folder: Path, *names: str) -> None:
     """Write the app as it is bundled, certificates and keys, and each party's own images."""
     copy_app(folder)
     keys = [sys.executable, str(SCRIPTS / "certificates.py")]
     makers = [
-        [*keys, "server", str(folder / name), "localhost", host] for name in ("pki", "foreign")
+        [*keys, "server", str(folder / name), "localhost", *names] for name in ("pki", "foreign")
     ]
     nodes = [*(f"site-{k}" for k in range(SITES)), "unknown"]
     makers += [[*keys, "node", str(folder / name)] for name in nodes]
@@ -190,14 +190,19 @@ def prepare_folders(folder: Path, host: str) -> None:
 
 @contextmanager
 def open_federation(
-    folder: Path, host: str = HOST, find_words: Callable[[str], list[str]] = lambda name: []
+    folder: Path,
+    host: str = HOST,
+    find_words: Callable[[str], list[str]] = lambda name: [],
+    name: str = "",
 ) -> Iterator[Federation]:
     """Start a SuperLink with the example's script, register all keys; end all that was started.
 
-    `host` is its address; `find_words` gives what is in front of a process's command.
+    `host` is its address for operators, `name` that of its host for nodes; `find_words` gives what
+    is in front of a process's command.
     """
-    prepare_folders(folder, host)
-    federation = Federation(folder, find_port(), [], host, find_words)
+    prepare_folders(folder, host, *filter(None, [name]))
+    (folder / "disk").mkdir(exist_ok=True)
+    federation = Federation(folder, find_port(), [], host, name, find_words)
     try:
         federation.start_link()
         commands = []

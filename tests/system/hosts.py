@@ -11,27 +11,34 @@ from pathlib import Path
 
 import pytest
 
+from tests.system.links import Links
+
 BIN = Path(sys.executable).parent
+NAMES = Path("/etc/netns")
+"""Files of each network namespace, which replace those of /etc there."""
+SERVER = "server.example"
+"""Name of host 0."""
 
 
 class Hosts:
     """Hosts 0, 1, ... at addresses .1, .2, ... of a network; each is a network namespace.
 
-    This process is on their network, too.
+    This process is on their network, too. Each host knows host 0 as `SERVER`.
 
     Args:
         count: How many hosts.
         folder: Holds a home and the logs of each host.
+        links: Relays the hosts' links; None: the kernel's own.
     """
 
-    def __init__(self, count: int, folder: Path) -> None:
-        self.folder, self._bridge = folder, f"fcb{os.getpid()}"
+    def __init__(self, count: int, folder: Path, links: Links | None = None) -> None:
+        self.folder, self._bridge, self._links = folder, f"fcb{os.getpid()}", links
         self._names = [f"fc{os.getpid()}h{k}" for k in range(count)]
+        self._numbers = [*range(1, count + 1)]
         self._started: list[subprocess.Popen[bytes]] = []
 
     def address(self, host: int) -> str:
-        number = os.getpid()  # several tests may run at once
-        return f"10.{64 + number % 128}.{number // 128 % 256}.{host + 1}"
+        return find_address(self._numbers[host])
 
     def home(self, host: int) -> Path:
         home = self.folder / f"host-{host}"
@@ -44,25 +51,45 @@ class Hosts:
 
     def build(self) -> None:
         """Make namespaces, links and the bridge; CalledProcessError where that is refused."""
-        call("link", "add", self._bridge, "type", "bridge")
-        call("address", "add", f"{self.address(253)}/24", "dev", self._bridge)
+        # Its own address: with a port's, it would get what reaches a port that is cut off.
+        call("link", "add", self._bridge, "address", "02:fe:dc:ba:98:76", "type", "bridge")
+        call("address", "add", f"{find_address(254)}/24", "dev", self._bridge)
         call("link", "set", self._bridge, "up")
-        for k, name in enumerate(self._names):
-            call("netns", "add", name)
-            call(
-                "link", "add", self._port(k), "type", "veth", "peer", "name", "eth0", "netns", name
-            )
-            call("-n", name, "address", "add", f"{self.address(k)}/24", "dev", "eth0")
-            for link in ("lo", "eth0"):
-                call("-n", name, "link", "set", link, "up")
-            call("link", "set", self._port(k), "master", self._bridge, "up")
+        for k in range(len(self._names)):
+            self._build_host(k)
+        self._write_names()
+
+    def _build_host(self, host: int) -> None:
+        name, port = self._names[host], self._port(host)
+        call("netns", "add", name)
+        if self._links:
+            other = f"{port}x"
+            self._links.add(port, other)
+            call("link", "set", other, "netns", name, "name", "eth0")
+        else:
+            call("link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", name)
+        call("-n", name, "address", "add", f"{self.address(host)}/24", "dev", "eth0")
+        for link in ("lo", "eth0"):
+            call("-n", name, "link", "set", link, "up")
+        call("link", "set", port, "master", self._bridge, "up")
+
+    def _remove_host(self, host: int) -> None:
+        self.kill(host)
+        call("netns", "delete", self._names[host], check=False)
+        call("link", "delete", self._port(host), check=False)
+
+    def _write_names(self) -> None:
+        """Tell each host the address of host 0; `ip netns exec` puts the file in place."""
+        for name in self._names:
+            folder = NAMES / name
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "hosts").write_text(f"127.0.0.1 localhost\n{self.address(0)} {SERVER}\n")
 
     def remove(self) -> None:
         """End all processes and take everything down."""
         for k, name in enumerate(self._names):
-            self.kill(k)
-            call("netns", "delete", name, check=False)
-            call("link", "delete", self._port(k), check=False)
+            self._remove_host(k)
+            shutil.rmtree(NAMES / name, ignore_errors=True)
         call("link", "delete", self._bridge, check=False)
         for process in self._started:
             process.wait(60)
@@ -128,8 +155,26 @@ class Hosts:
         self.cut(host)
         self.kill(host)
 
+    def start_again(self, host: int) -> None:
+        """Give a host its power back: it knows of no connection, and runs nothing."""
+        self._remove_host(host)
+        self._build_host(host)
+
+    def move(self, host: int) -> None:
+        """Change a host's address; that of host 0 is told to all."""
+        before, self._numbers[host] = self.address(host), self._numbers[host] + 100
+        for verb, address in (("delete", before), ("add", self.address(host))):
+            call("-n", self._names[host], "address", verb, f"{address}/24", "dev", "eth0")
+        self._write_names()
+
     def _port(self, host: int) -> str:
         return f"fc{os.getpid()}p{host}"
+
+
+def find_address(number: int) -> str:
+    """Return an address of this process's network."""
+    process = os.getpid()  # several tests may run at once
+    return f"10.{64 + process % 128}.{process // 128 % 256}.{number}"
 
 
 def call(*words: str, check: bool = True) -> None:
@@ -138,11 +183,11 @@ def call(*words: str, check: bool = True) -> None:
 
 
 @contextmanager
-def open_hosts(count: int, folder: Path) -> Iterator[Hosts]:
+def open_hosts(count: int, folder: Path, links: Links | None = None) -> Iterator[Hosts]:
     """Make hosts; skip the test where network namespaces are refused."""
     if not shutil.which("ip"):
         pytest.skip("needs `ip`, of the package iproute2")
-    hosts = Hosts(count, folder)
+    hosts = Hosts(count, folder, links)
     try:
         try:
             hosts.build()
@@ -151,3 +196,5 @@ def open_hosts(count: int, folder: Path) -> Iterator[Hosts]:
         yield hosts
     finally:
         hosts.remove()
+        if links:
+            links.close()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ import pytest
 from fedcel.files import read_json
 from fedcel.privacy.ledger import MICRO, Ledger, parse_ledger_address
 from sims.engines.ray_grid import takes_connections
-from tests.clients.serving import running
+from tests.clients.serving import Running, running
 from tests.fedcel.privacy.ledger.postgres import serve_postgres
 from tests.system.federation import (
     BIN,
@@ -37,11 +38,18 @@ from tests.system.federation import (
     wait_until,
 )
 from tests.system.hosts import Hosts, open_hosts
+from tests.system.links import Links
 
 PORT = 6379
 CUT_SECONDS = 100
 BUSY_SECONDS = 5
 """That a busy machine may add to a wait."""
+EPSILON, EPSILON_OF_ANSWER = 40, 4
+FIND_CHARGE = """
+SELECT count(*) FROM pg_locks JOIN pg_class ON pg_class.oid = relation
+WHERE relname = 'ledger' AND mode = 'RowShareLock' AND granted
+"""
+"""Transactions that hold a ledger's lock."""
 GATED = {
     "clients": 6,
     "rounds": 8,
@@ -212,6 +220,15 @@ def test_of_two_machines_with_one_key_one_is_kept(site: Site) -> None:
     assert f"this node is {replaced}" in federation.log("site-0")
 
 
+def ask(up: Running, number: int) -> httpx.Response:
+    """Ask a service; the same number is the same query. Print what it says, and when."""
+    begin = time.monotonic()
+    content = np.full(8, number, "<f4").tobytes()
+    answer = up.ask(content, 60, idempotency_key=f"request-{number:08}")
+    print(f"query {number}: {answer.status_code} after {time.monotonic() - begin:.1f} s")
+    return answer
+
+
 @pytest.mark.long
 def test_a_service_whose_database_is_cut_off_is_not_ready_and_charges_nothing(
     tmp_path: Path,
@@ -228,34 +245,76 @@ def test_a_service_whose_database_is_cut_off_is_not_ready_and_charges_nothing(
             def is_ready() -> bool:
                 return httpx.get(f"{up.url}/readyz", timeout=60).status_code == 200
 
-            def ask(request: str) -> int:
-                begin = time.monotonic()
-                status = httpx.post(
-                    f"{up.url}/v1/query",
-                    content=np.full(8, float(request[0] == "b"), "<f4").tobytes(),
-                    headers={
-                        "authorization": f"Bearer {up.key}",
-                        "content-type": "application/octet-stream",
-                        "idempotency-key": request,
-                        "model-version": up.model.version,
-                    },
-                    timeout=60,
-                ).status_code
-                print(f"{request[0]}: {status} after {time.monotonic() - begin:.1f} s")
-                return status
-
-            assert ask("a" * 16) == 200 and is_ready()
+            assert ask(up, 0).status_code == 200 and is_ready()
             hosts.cut(0)
             begin = time.monotonic()
             wait_until(lambda: not is_ready(), lambda: "always ready")
             late = time.monotonic() - begin
             print(f"not ready {late:.1f} s after the cut")
             assert late < 5 + BUSY_SECONDS
-            assert ask("b" * 16) == 503
+            assert ask(up, 1).status_code == 503
             hosts.join(0)
             begin = time.monotonic()
             wait_until(is_ready, lambda: "never ready")
             print(f"ready {time.monotonic() - begin:.1f} s after the network was mended")
-            assert ask("b" * 16) == ask("a" * 16) == 200
+            assert ask(up, 1).status_code == ask(up, 0).status_code == 200
         with Ledger.open(parse_ledger_address(local)) as opened:
             assert opened.balance("phone").spent == 8 * MICRO and opened.verify() == []
+
+
+@pytest.mark.long
+def test_of_two_services_one_is_cut_off_from_the_database_and_no_answer_is_charged_twice(
+    tmp_path: Path,
+) -> None:
+    """The cut is made twice: while a charge has the lock, and after it, before the service knows.
+
+    The other service answers all the time; a query that got a 503 is charged at most once.
+    """
+    psycopg = pytest.importorskip("psycopg", reason="the driver of PostgreSQL is not installed")
+    links = Links()
+    with (
+        open_hosts(1, tmp_path, links) as hosts,
+        serve_postgres(words=hosts.words(0), address=hosts.address(0)) as server,
+    ):
+        local = server.make_database()
+        distant = local.replace(str(server.folder), hosts.address(0))
+        folders = [tmp_path / name for name in ("cut", "near")]
+        for folder in folders:
+            folder.mkdir()
+        with (
+            running(folders[0], epsilon=EPSILON / 2, ledger=distant) as cut,
+            running(folders[1], epsilon=EPSILON / 2, ledger=local) as near,
+            Ledger.open(parse_ledger_address(local)) as ledger,
+            psycopg.connect(local, autocommit=True) as database,
+        ):
+
+            def has_lock() -> bool:
+                """Whether the distant service is in the middle of a charge."""
+                row = database.execute(FIND_CHARGE).fetchone()
+                return row is not None and row[0] > 0
+
+            def count_charges() -> int:
+                return ledger.balance("phone").spent // (EPSILON_OF_ANSWER * MICRO)
+
+            assert ask(cut, 0).status_code == ask(near, 1).status_code == 200
+            for number, is_time, kept in ((2, has_lock, 0), (3, lambda: count_charges() > 3, 1)):
+                before, links.delay = count_charges(), 0.6
+                with ThreadPoolExecutor(1) as pool:
+                    pending = pool.submit(ask, cut, number)
+                    wait_until(is_time, lambda: "no charge")
+                    hosts.cut(0)
+                    assert ask(near, 10 + number).status_code == 200
+                    assert pending.result().status_code == 503
+                assert count_charges() == before + 1 + kept
+                hosts.join(0)
+                links.delay = 0
+                while ask(cut, 10 + number).status_code != 200:
+                    time.sleep(0.1)
+            answers = {number: ask(cut, number).json()["values"] for number in (2, 3, 12, 13)}
+            assert answers == {number: ask(near, number).json()["values"] for number in answers}
+            assert count_charges() == 6
+            answered = 6
+            while ask((cut, near)[answered % 2], 20 + answered).status_code == 200:
+                answered += 1
+            assert answered == count_charges() == EPSILON // EPSILON_OF_ANSWER
+            assert ledger.verify() == []
