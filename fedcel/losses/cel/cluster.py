@@ -94,8 +94,8 @@ class ClusterOptions(SpreadCEL, RefreshedCEL):
 class Cluster(ClusterOptions):
     """Keeps each class close to a few centres of its own.
 
-    sum_c beta_c R(v_c), v_c = sum_k pi_ck v_ck, v_ck = mean |z_i - mu_ck|^2 over the members of
-    cluster k of class c in the batch. Each example belongs to one cluster of its class: the
+    sum_c beta_c R(v_c), v_c = sum_s pi_cs v_cs, v_cs = mean |z_i - mu_cs|^2 over the members of
+    cluster s of class c in the batch. Each example belongs to one cluster of its class: the
     nearest, or for Gaussian mixtures that of the largest posterior. Centres are constants. The
     weights pi are over the clusters in the batch, or with `form` "original" over all of them: one
     that is absent counts as a spread of 0, which biases v_c down.
@@ -104,9 +104,9 @@ class Cluster(ClusterOptions):
     times their cluster's median out of its centre, its spread and the loss: they are not drawn in,
     and leak on.
 
-    State: `centres` (C, K, D) in units of z, `weights` (C, K), `spreads` (C, K) in units of z
-    squared, `counts` (C,), the examples read; of mixtures `variances` (C, K, D) or
-    `whitenings` (C, K, D, D), inverse Cholesky factors; of truncated ones `limits` (C, K) in
+    State: `centres` (C, S, D) in units of z, `weights` (C, S), `spreads` (C, S) in units of z
+    squared, `counts` (C,), the examples read; of mixtures `variances` (C, S, D) or
+    `whitenings` (C, S, D, D), inverse Cholesky factors; of truncated ones `limits` (C, S) in
     units of z squared, 0 where a cluster has none. Unused clusters and absent classes weigh 0.
 
     References:
@@ -137,7 +137,7 @@ class Cluster(ClusterOptions):
         taken whole. K-means starts from the last centres. With reseeding, a class is fitted once
         more from new seeds, and the fit of the smaller total distance is kept. With truncation, the
         outliers of a cluster are left out, and its weight stays. Memory: 5 C RESERVOIR_SIZE D
-        values and one piece of each client; full covariances C K D^2.
+        values and one piece of each client; full covariances C S D^2.
 
         Raises:
             DataError: A client has no example, or a label is not one of the classes.
@@ -190,7 +190,7 @@ class Cluster(ClusterOptions):
 
     def _active_slots(
         self, counts: Int[Tensor, " C"], sizes: Int[Tensor, " C"]
-    ) -> Bool[Tensor, "C K"]:
+    ) -> Bool[Tensor, "C S"]:
         """Return which slots are to be used; no more than there are examples in the draw."""
         per_class = torch.full_like(counts, self.used_clusters)
         if not self.used_clusters:
@@ -271,7 +271,7 @@ def _leave_out_far(
     centre: Float[Tensor, "*k B D"],
     slots: Int[Tensor, "*k B"],
     *,
-    limits: Float[Tensor, "*k C K"],
+    limits: Float[Tensor, "*k C S"],
 ) -> Members:
     """Return the members of each slot that lie within its limit, all where it has none."""
     limit = select_rows(limits.flatten(-2).unsqueeze(-1), slots).squeeze(-1)

@@ -33,8 +33,8 @@ GATED_PREFIX, CLUSTER_PREFIX = "gated.", "cluster."
 class Hybrid(ClusterOptions, AttentionOptions):
     """The loss of `Cluster` around centres whose starts are drawn by the attention of `Gated`.
 
-    At each refresh K members of every class are drawn without replacement, each time in proportion
-    to the attention's weights alpha over all the client's examples of the class, K being the
+    At each refresh S members of every class are drawn without replacement, each time in proportion
+    to the attention's weights alpha over all the client's examples of the class, S being the
     number of clusters asked for (5 by default; all members of smaller classes). They are the
     centres that the clusters' fit on all examples starts from, in place of the last ones; a fit
     that wants fewer clusters keeps some of them. The encoder gets only the clusters' loss. The
@@ -108,7 +108,7 @@ class Hybrid(ClusterOptions, AttentionOptions):
     ) -> StackedFeatures:
         """Return the examples drawn, holding those only at any time.
 
-        The first K of exponential clocks with rates exp(a_i) to ring are such a draw (Efraimidis
+        The first S of exponential clocks with rates exp(a_i) to ring are such a draw (Efraimidis
         and Spirakis, Information Processing Letters 2006), which needs no sum over the class.
         """
         classes = self._cut.classes
@@ -173,7 +173,7 @@ def _join_states(attention: State, clusters: State) -> State:
 
 def first_of_each_class(
     times: Float[Tensor, " N"], y: Int[Tensor, " N"], count: int
-) -> Int[Tensor, " S"]:
+) -> Int[Tensor, " n"]:
     """Return the indices of the `count` smallest times of each class, by class, then by time."""
     order = times.argsort(stable=True)
     order = order[y[order].argsort(stable=True)]

@@ -1,7 +1,7 @@
 """K-means inside each class, all classes at once (Lloyd 1982; k-means++: Arthur et al. 2007).
 
-Shapes: N examples of D features, C classes, K slots for clusters in each class. The classes of
-several clients are as many classes. A slot is numbered c K + k. Examples are sorted by class, and
+Shapes: N examples of D features, C classes, S slots for clusters in each class. The classes of
+several clients are as many classes. A slot is numbered c S + s. Examples are sorted by class, and
 centred on their class's mean: nearest centres are chosen by |mu|^2 - 2 z mu, one matrix product,
 which loses digits far from the origin. Every distance that is returned is a sum of squared
 differences.
@@ -45,13 +45,13 @@ class ClusteringProblem(NamedTuple):
     Attributes:
         z: Features (N, D), sorted by class, less their class's mean.
         y: Labels (N,).
-        active: Which slots (C, K) are to hold a cluster.
+        active: Which slots (C, S) are to hold a cluster.
         generators: The only source of random numbers of each client; all have as many classes.
     """
 
     z: Float[Tensor, "N D"]
     y: Int[Tensor, " N"]
-    active: Bool[Tensor, "C K"]
+    active: Bool[Tensor, "C S"]
     generators: Sequence[torch.Generator]
 
     @property
@@ -66,9 +66,9 @@ class ClusteringProblem(NamedTuple):
 
 
 class ClassClusters(NamedTuple):
-    """Centres (C, K, D), and for each example its slot (N,) and |z - centre|^2 (N,)."""
+    """Centres (C, S, D), and for each example its slot (N,) and |z - centre|^2 (N,)."""
 
-    centres: Float[Tensor, "C K D"]
+    centres: Float[Tensor, "C S D"]
     slots: Int[Tensor, " N"]
     distances: Float[Tensor, " N"]
 
@@ -77,13 +77,13 @@ class LastClusters(NamedTuple):
     """Clusters of the last refresh.
 
     Attributes:
-        centres: Less the means of the classes (C, K, D).
-        is_retained: Those that held examples, and are active (C, K).
+        centres: Less the means of the classes (C, S, D).
+        is_retained: Those that held examples, and are active (C, S).
         state: All that is stored of them.
     """
 
-    centres: Float[Tensor, "C K D"]
-    is_retained: Bool[Tensor, "C K"]
+    centres: Float[Tensor, "C S D"]
+    is_retained: Bool[Tensor, "C S"]
     state: State
 
 
@@ -92,10 +92,10 @@ OUTLIER_FACTOR = 3.0
 
 
 class FittedClusters(NamedTuple):
-    """Result of a clustering: clusters, their weights (C, K) in the class, other state."""
+    """Result of a clustering: clusters, their weights (C, S) in the class, other state."""
 
     clusters: ClassClusters
-    weights: Float[Tensor, "C K"]
+    weights: Float[Tensor, "C S"]
     extras: State
 
 
@@ -128,7 +128,7 @@ class KMeans(NamedTuple):
     def assign(
         self, state: State, z: Float[Tensor, "K B D"], y: Int[Tensor, "K B"]
     ) -> Int[Tensor, "K B"]:
-        """Return the slot c K + k of each example's nearest centre."""
+        """Return the slot c S + s of each example's nearest centre."""
         weights, centres = state["weights"], state["centres"]
         # Centred first: the expanded squared distance loses precision far from 0.
         means = torch.einsum("...ck,...ckd->...cd", weights, centres)
@@ -140,10 +140,10 @@ class KMeans(NamedTuple):
 def centre_scores(
     z: Float[Tensor, "*k N D"],
     y: Int[Tensor, "*k N"],
-    centres: Float[Tensor, "*k C K D"],
-    active: Bool[Tensor, "*k C K"],
-) -> Float[Tensor, "*k N K"]:
-    """Return |z_i - mu_k|^2 - |z_i|^2 to the centres of z_i's class, infinite if not active."""
+    centres: Float[Tensor, "*k C S D"],
+    active: Bool[Tensor, "*k C S"],
+) -> Float[Tensor, "*k N S"]:
+    """Return |z_i - mu_s|^2 - |z_i|^2 to the centres of z_i's class, infinite if not active."""
     flat = centres.flatten(-3, -2)
     squared_norms = flat.square().sum(-1).masked_fill(~active.flatten(-2), torch.inf)
     product = torch.addmm if z.dim() == 2 else torch.baddbmm
@@ -154,16 +154,16 @@ def centre_scores(
 
 
 def centre_distances(
-    z: Float[Tensor, "N D"], y: Int[Tensor, " N"], centres: Float[Tensor, "C K D"]
-) -> Float[Tensor, "N K"]:
-    """Return |z_i - mu_k|^2 to the centres of z_i's class, from differences."""
+    z: Float[Tensor, "N D"], y: Int[Tensor, " N"], centres: Float[Tensor, "C S D"]
+) -> Float[Tensor, "N S"]:
+    """Return |z_i - mu_s|^2 to the centres of z_i's class, from differences."""
     size = max(1, CHUNK_VALUES // centres[0].numel())
     chunks = zip(torch.split(z, size), torch.split(y, size), strict=True)
     return torch.cat([(zs[:, None] - centres[ys]).square_().sum(2) for zs, ys in chunks])
 
 
 def make_clusters(
-    z: Float[Tensor, "N D"], slots: Int[Tensor, " N"], centres: Float[Tensor, "C K D"]
+    z: Float[Tensor, "N D"], slots: Int[Tensor, " N"], centres: Float[Tensor, "C S D"]
 ) -> ClassClusters:
     """Return the clusters that have these centres and members."""
     # A slot is a class of one cluster, seen from the centres as a flat list.
@@ -222,11 +222,11 @@ def _fit_cold(problem: ClusteringProblem) -> ClassClusters:
 
 
 def seed_centres(
-    problem: ClusteringProblem, centres: Float[Tensor, "C K D"], retained: Bool[Tensor, "C K"]
-) -> Float[Tensor, "C K D"]:
+    problem: ClusteringProblem, centres: Float[Tensor, "C S D"], retained: Bool[Tensor, "C S"]
+) -> Float[Tensor, "C S D"]:
     """Return the retained centres and k-means++ draws for the other active slots, N above 0.
 
-    Each is the best of 2 + ln K draws (greedy k-means++, Arthur and Vassilvitskii, SODA 2007).
+    Each is the best of 2 + ln S draws (greedy k-means++, Arthur and Vassilvitskii, SODA 2007).
     """
     z, y, active, _ = problem
     if not (active & ~retained).any():
@@ -234,8 +234,8 @@ def seed_centres(
     centres = centres.clone()
     classes, slots = active.shape
     nearest = torch.where(retained[y], centre_distances(z, y, centres), torch.inf).amin(1)
-    for k in range(slots):
-        is_new = active[:, k] & ~retained[:, k]
+    for slot in range(slots):
+        is_new = active[:, slot] & ~retained[:, slot]
         if not is_new.any():
             continue
         candidates = z[_draw_candidates(problem, nearest, is_new, 2 + int(log(slots)))]
@@ -243,7 +243,7 @@ def seed_centres(
         totals = reach.new_zeros(candidates.shape[:2]).index_add(0, y, reach)
         best = totals.argmin(1)
         chosen = candidates[torch.arange(classes), best]
-        centres[:, k] = torch.where(is_new[:, None], chosen, centres[:, k])
+        centres[:, slot] = torch.where(is_new[:, None], chosen, centres[:, slot])
         nearest = torch.where(is_new[y], reach.gather(1, best[y, None])[:, 0], nearest)
     return centres
 
@@ -280,7 +280,7 @@ def _draw_candidates(
     return chosen
 
 
-def run_lloyd(problem: ClusteringProblem, centres: Float[Tensor, "C K D"]) -> ClassClusters:
+def run_lloyd(problem: ClusteringProblem, centres: Float[Tensor, "C S D"]) -> ClassClusters:
     """Return converged clusters; a cluster that lost all its examples keeps its centre."""
     slots = torch.full_like(problem.y, -1)
     for _ in range(MAX_ITERATIONS):
@@ -294,7 +294,7 @@ def run_lloyd(problem: ClusteringProblem, centres: Float[Tensor, "C K D"]) -> Cl
 
 
 def _nearest_slots(
-    problem: ClusteringProblem, centres: Float[Tensor, "C K D"]
+    problem: ClusteringProblem, centres: Float[Tensor, "C S D"]
 ) -> Int[Tensor, " N"]:
     """Return the slot of the nearest active centre."""
     z, y, active, _ = problem
@@ -308,8 +308,8 @@ def _nearest_slots(
 
 
 def _slot_means(
-    problem: ClusteringProblem, slots: Int[Tensor, " N"], centres: Float[Tensor, "C K D"]
-) -> Float[Tensor, "C K D"]:
+    problem: ClusteringProblem, slots: Int[Tensor, " N"], centres: Float[Tensor, "C S D"]
+) -> Float[Tensor, "C S D"]:
     """Return the mean of each slot's examples, the old centre where it has none."""
     z, y, active, _ = problem
     per_class = active.shape[1]
@@ -325,7 +325,7 @@ def _slot_means(
     return torch.where(sizes > 0, sums / sizes.clamp_min(1), centres)
 
 
-def measure_clusters(clusters: ClassClusters) -> tuple[Int[Tensor, "C K"], Float[Tensor, "C K"]]:
+def measure_clusters(clusters: ClassClusters) -> tuple[Int[Tensor, "C S"], Float[Tensor, "C S"]]:
     """Return each cluster's size and mean distance, 0 where it is empty."""
     shape = clusters.centres.shape[:2]
     sizes = clusters.slots.bincount(minlength=shape.numel()).view(shape)
@@ -335,8 +335,8 @@ def measure_clusters(clusters: ClassClusters) -> tuple[Int[Tensor, "C K"], Float
 
 
 def find_outliers(
-    spreads: Float[Tensor, "C K"], used: Bool[Tensor, "C K"], outlier: float
-) -> Bool[Tensor, "C K"]:
+    spreads: Float[Tensor, "C S"], used: Bool[Tensor, "C S"], outlier: float
+) -> Bool[Tensor, "C S"]:
     """Mark the used clusters that exceed `outlier` times the (lower) median of the class's used."""
     median = torch.where(used, spreads, torch.nan).nanmedian(1, keepdim=True).values
     return used & (spreads > outlier * median)
@@ -344,7 +344,7 @@ def find_outliers(
 
 def truncate_clusters(
     z: Float[Tensor, "N D"], clusters: ClassClusters, outlier: float
-) -> tuple[Float[Tensor, "C K D"], Float[Tensor, "C K"], Float[Tensor, "C K"]]:
+) -> tuple[Float[Tensor, "C S D"], Float[Tensor, "C S"], Float[Tensor, "C S"]]:
     """Leave out the far members of each outlier, and centre it on the others.
 
     A member is far if its squared distance is more than `outlier` times the (lower) median of the
@@ -355,14 +355,14 @@ def truncate_clusters(
     """
     sizes, spreads = measure_clusters(clusters)
     centres, limits = clusters.centres.clone(), torch.zeros_like(spreads)
-    for c, k in find_outliers(spreads, sizes > 0, outlier).nonzero().tolist():
-        is_member = clusters.slots == c * sizes.shape[1] + k
+    for c, s in find_outliers(spreads, sizes > 0, outlier).nonzero().tolist():
+        is_member = clusters.slots == c * sizes.shape[1] + s
         members, distances = z[is_member], clusters.distances[is_member]
-        centres[c, k] = members[distances <= outlier * distances.median()].mean(0)
-        distances = (members - centres[c, k]).square().sum(1)
+        centres[c, s] = members[distances <= outlier * distances.median()].mean(0)
+        distances = (members - centres[c, s]).square().sum(1)
         # 0 would stand for no limit.
-        limits[c, k] = (outlier * distances.median()).clamp_min(torch.finfo(z.dtype).tiny)
-        spreads[c, k] = distances[distances <= limits[c, k]].mean()
+        limits[c, s] = (outlier * distances.median()).clamp_min(torch.finfo(z.dtype).tiny)
+        spreads[c, s] = distances[distances <= limits[c, s]].mean()
     return centres, limits, spreads
 
 

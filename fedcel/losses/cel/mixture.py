@@ -1,8 +1,8 @@
 """Gaussian mixtures of one class's features, fitted by scikit-learn's EM, scored in PyTorch.
 
 All in float64, in the log domain. A covariance is kept as what scoring needs, so that a batch
-factorises nothing: diagonal ones as variances (K, D), full ones as whitening matrices
-W (K, D, D), W = L^-1 of the Cholesky factor L L' of the covariance.
+factorises nothing: diagonal ones as variances (S, D), full ones as whitening matrices
+W (S, D, D), W = L^-1 of the Cholesky factor L L' of the covariance.
 """
 
 import warnings
@@ -31,23 +31,23 @@ TOLERANCE = 1e-4
 
 
 MAX_COVARIANCE_VALUES = 2**27
-"""Values of a client's full covariances at most, C K D D: half a gigabyte in float32."""
+"""Values of a client's full covariances at most, C S D D: half a gigabyte in float32."""
 
 
 @show_shapes
 class Mixture(NamedTuple):
-    """Weights (K,), centres (K, D) in units of z, and variances (K, D) or whitenings (K, D, D).
+    """Weights (S,), centres (S, D) in units of z, and variances (S, D) or whitenings (S, D, D).
 
     A component of weight 0 is out of use and stays so.
     """
 
-    weights: Float[Tensor, " K"]
-    centres: Float[Tensor, "K D"]
-    scales: Float[Tensor, "K *shape"]
+    weights: Float[Tensor, " S"]
+    centres: Float[Tensor, "S D"]
+    scales: Float[Tensor, "S *shape"]
 
 
-def log_joint(z: Float[Tensor, "N D"], mixture: Mixture) -> Float[Tensor, "N K"]:
-    """Return log pi_k + log N(z_i; mu_k, Sigma_k) in nats, -inf for components out of use."""
+def log_joint(z: Float[Tensor, "N D"], mixture: Mixture) -> Float[Tensor, "N S"]:
+    """Return log pi_s + log N(z_i; mu_s, Sigma_s) in nats, -inf for components out of use."""
     weights, centres, scales = (part.double() for part in mixture)
     z = z.double()
     if scales.dim() == 2:
@@ -109,7 +109,7 @@ def fit_mixture(z: Float[Tensor, "N D"], start: Mixture) -> Mixture:
 def assign_components(
     z: Float[Tensor, "N D"], y: Int[Tensor, " N"], mixtures: list[Mixture]
 ) -> Int[Tensor, " N"]:
-    """Return the slot c K + k of the largest posterior in each example's class."""
+    """Return the slot c S + s of the largest posterior in each example's class."""
     slots = torch.empty_like(y)
     for c, mixture in enumerate(mixtures):
         members = torch.eq(y, c)
@@ -175,7 +175,7 @@ class GaussianMixtures(NamedTuple):
         size = active.numel() * z.shape[1] ** 2 // len(problem.generators)
         if self.covariance == "full" and size > MAX_COVARIANCE_VALUES:
             raise SettingsError(
-                f"cel.clustering 'full' keeps C K D^2 = {size} values, must be at most "
+                f"cel.clustering 'full' keeps C S D^2 = {size} values, must be at most "
                 f"{MAX_COVARIANCE_VALUES}; use 'diagonal', or lower net.features"
             )
         members = torch.split(z, problem.class_sizes.tolist())
@@ -190,7 +190,7 @@ class GaussianMixtures(NamedTuple):
     def assign(
         self, state: State, z: Float[Tensor, "K B D"], y: Int[Tensor, "K B"]
     ) -> Int[Tensor, "K B"]:
-        """Return the slot c K + k of each example's component of the largest posterior."""
+        """Return the slot c S + s of each example's component of the largest posterior."""
         names = "weights", "centres", self.scale_name
         mixtures = _unstack_mixtures(*(state[name].flatten(0, 1) for name in names))
         classes, per_class = state["weights"].shape[1:]
@@ -222,7 +222,7 @@ class GaussianMixtures(NamedTuple):
 
 
 def _unstack_mixtures(
-    weights: Float[Tensor, "C K"], centres: Float[Tensor, "C K D"], scales: Float[Tensor, "C K ..."]
+    weights: Float[Tensor, "C S"], centres: Float[Tensor, "C S D"], scales: Float[Tensor, "C S ..."]
 ) -> list[Mixture]:
     """Return the mixture of each class."""
     return [Mixture(*parts) for parts in zip(weights, centres, scales, strict=True)]

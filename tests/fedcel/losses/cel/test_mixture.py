@@ -30,7 +30,7 @@ def drawn(seed: int = 0, apart: float = 2.0) -> tuple[Tensor, Tensor]:
 
 
 def covariances(fitted: Mixture) -> Tensor:
-    """Return the covariance matrices (K, D, D)."""
+    """Return the covariance matrices (S, D, D)."""
     if fitted.scales.dim() == 2:
         return fitted.scales.diag_embed()
     return torch.linalg.inv(fitted.scales.mT @ fitted.scales)
