@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import chain, repeat
-from math import gcd, prod
+from math import prod
 from typing import NamedTuple
 
 import torch
@@ -18,9 +18,9 @@ from fedcel.posterior import LocalSettings, RoundPlan
 from fedcel.short_repr import show_shapes
 
 _MIN_MEMBERS = 2  # members without which a class has no spread
-_VALUES_AT_ONCE = 2**22  # values of images gathered and augmented, or of noise drawn, at once
+_VALUES_AT_ONCE = 2**22  # values of images gathered and augmented at once
+_DRAWN_AT_ONCE = 2**17  # values of a client's mask or noise drawn at once: bits depend on it
 _ENCODED_AT_ONCE = 2**18  # values of images encoded at once: their maps should stay in the cache
-_NORMALS_AT_ONCE = 16  # torch draws normal numbers in groups; the last group may overlap
 IMAGES_AT_ONCE = 1024  # images of a client encoded at once for its statistics or its gradient
 
 
@@ -180,8 +180,8 @@ def draw_steps(
         augment = client.streams("augment")
         batches.append(_gather_batches(x, rows.to(device), plan.local.augment, augment))
     steps, size = labels[0].shape
-    cut_streams = [client.streams("cut") for client in clients]
-    cut_draws = draw_cut(cut, (steps, size, nets.net.features), cut_streams, device)
+    streams = [client.streams for client in clients]
+    cut_draws = draw_cut(cut, (steps, size, nets.net.features), streams, device)
     steps_per_epoch = [-(-len(client.images.y) // size) for client in clients]
     pieces = (_stack_rows(rows).unbind(1) for rows in zip(*batches, strict=True))
     return steps_per_epoch, (
@@ -195,49 +195,31 @@ def draw_steps(
 def draw_cut(
     cut: Cut,
     shape: tuple[int, int, int],
-    generators: Sequence[torch.Generator],
+    streams: Sequence[Streams],
     device: torch.device = CPU,
 ) -> Iterator[tuple[Bool[Tensor, "K b D"] | None, Float[Tensor, "K b D"] | None]]:
     """Draw mask and noise of the cut of one step after the other, of several steps at a time.
 
-    The numbers are those of one draw for all steps, first of masks, then of noise, in memory that
-    does not grow with the steps: normal numbers are drawn by whole groups.
+    Memory does not grow with the steps.
 
     Args:
         cut: Mask and noise.
         shape: Steps, images of a batch and features.
-        generators: Random stream of each client.
+        streams: Random streams of each client; mask and noise have one each.
         device: Device of the result.
 
     Yields:
         Mask and noise of a step, None where the cut has none.
     """
     steps, *batch_shape = shape
-    values = prod(batch_shape)
-    unit = _NORMALS_AT_ONCE // gcd(_NORMALS_AT_ONCE, values)
-    most = _VALUES_AT_ONCE // (values * len(generators))
-    counts = split_steps(steps, max(unit, most // unit * unit), -(-_NORMALS_AT_ONCE // values))
-    noise_streams = generators
-    if cut.dropout and cut.sigma and len(counts) > 1:
-        noise_streams = [generator.clone_state() for generator in generators]
-        for count in counts:  # the noise comes after the masks of all steps
-            for generator in noise_streams:
-                cut.draw_mask((count, *batch_shape), generator)
-    for count in counts:
-        masks = [cut.draw_mask((count, *batch_shape), generator) for generator in generators]
-        noises = [cut.draw_noise((count, *batch_shape), generator) for generator in noise_streams]
+    mask_streams, noise_streams = ([s(name) for s in streams] for name in ("cut-mask", "cut"))
+    at_once = max(1, _DRAWN_AT_ONCE // prod(batch_shape))
+    for first in range(0, steps, at_once):
+        count = min(at_once, steps - first)
+        masks = [cut.draw_mask((count, *batch_shape), stream) for stream in mask_streams]
+        noises = [cut.draw_noise((count, *batch_shape), stream) for stream in noise_streams]
         parts = [_unbind_draws(rows, count, device) for rows in (masks, noises)]
         yield from zip(*parts, strict=True)
-
-
-def split_steps(steps: int, most: int, least: int) -> list[int]:
-    """Split a number of steps into pieces of `most`; the last has `least` or more, if it can."""
-    counts = [most] * (steps // most)
-    remainder = steps % most
-    if counts and remainder < least:
-        counts[-1] += remainder
-        return counts
-    return [*counts, remainder]
 
 
 def _stack_rows(rows: Sequence[Tensor]) -> Tensor:

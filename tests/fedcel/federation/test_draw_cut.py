@@ -1,4 +1,4 @@
-"""Noise of the cut is drawn a few steps at a time, and is that of one draw for the round."""
+"""Mask and noise of the cut are drawn a few steps at a time, each client's by itself."""
 
 from math import prod
 from typing import Any
@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 from fedcel.data import Images
 from fedcel.federation import step_inputs
 from fedcel.federation.step_inputs import draw_cut
+from fedcel.losses import Streams
 from fedcel.nets import Cut, FlatNet, Mlp, build_net
 from fedcel.posterior import LocalSettings, RoundPlan
 from fedcel.seeding import make_generator
 from tests.fedcel.train_one import train_one
 
 
-def make_streams(clients: int) -> list[torch.Generator]:
-    return [make_generator(k, "cut") for k in range(clients)]
+def make_streams(clients: int) -> list[Streams]:
+    return [lambda purpose, k=k: make_generator(k, purpose) for k in range(clients)]
 
 
 @given(
@@ -28,23 +29,33 @@ def make_streams(clients: int) -> list[torch.Generator]:
     sigma=st.sampled_from([0.0, 0.5]),
     dropout=st.sampled_from([0.0, 0.3]),
 )
-def test_equals_one_draw_to_the_bit(
+def test_each_client_draws_by_itself(
     shape: tuple[int, int, int], clients: int, at_once: int, sigma: float, dropout: float
 ) -> None:
-    """Masks of all steps first, then their noise, as torch draws them whole."""
+    """Whatever other clients there are; masks do not depend on the noise, nor noise on masks."""
     cut, streams = Cut(sigma, dropout), make_streams(clients)
-    masks = [cut.draw_mask(shape, stream) for stream in streams]
-    noises = [cut.draw_noise(shape, stream) for stream in streams]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(step_inputs, "_VALUES_AT_ONCE", at_once)
-        steps = list(draw_cut(cut, shape, make_streams(clients)))
-    assert len(steps) == shape[0]
-    for whole, pieces in zip((masks, noises), zip(*steps, strict=True), strict=True):
-        for k, expected in enumerate(whole):
-            if expected is None:
-                assert set(pieces) == {None}
-            else:
-                assert torch.equal(torch.stack([piece[k] for piece in pieces]), expected)
+        patch.setattr(step_inputs, "_DRAWN_AT_ONCE", at_once)
+        together = list(draw_cut(cut, shape, streams))
+        masks = [list(draw_cut(Cut(0.0, dropout), shape, [stream])) for stream in streams]
+        noises = [list(draw_cut(Cut(sigma), shape, [stream])) for stream in streams]
+    assert len(together) == shape[0]
+    for step, (mask, noise) in enumerate(together):
+        for k in range(clients):
+            for both, alone in ((mask, masks[k][step][0]), (noise, noises[k][step][1])):
+                assert (both is None) == (alone is None)
+                assert both is None or alone is None or torch.equal(both[k], alone[0])
+
+
+def test_draws_have_the_law_of_the_cut() -> None:
+    """Chance, mean and standard deviation; steps and clients are independent."""
+    steps = list(draw_cut(Cut(0.5, 0.3), (200, 16, 9), make_streams(2)))
+    masks = torch.stack([mask for mask, _ in steps if mask is not None]).double()
+    noises = torch.stack([noise for _, noise in steps if noise is not None]).double()
+    assert abs(masks.mean() - 0.7) < 0.01
+    assert abs(noises.mean()) < 0.01 and abs(noises.std() - 0.5) < 0.01
+    rows = torch.cat([noises.flatten(2), masks.flatten(2)]).flatten(0, 1)
+    assert torch.corrcoef(rows).fill_diagonal_(0).abs().max() < 0.4
 
 
 def test_memory_does_not_grow_with_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,6 +82,6 @@ def test_memory_does_not_grow_with_the_steps(monkeypatch: pytest.MonkeyPatch) ->
 
     at_once = train()
     monkeypatch.setattr(Cut, "draw_noise", record)
-    monkeypatch.setattr(step_inputs, "_VALUES_AT_ONCE", 2 * 6 * 8)
+    monkeypatch.setattr(step_inputs, "_DRAWN_AT_ONCE", 2 * 6 * 8)
     assert torch.equal(train(), at_once)
     assert drawn == [2 * 6 * 8] * 20
