@@ -8,10 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.data import Images, to_floats
 from fedcel.errors import StackingError
 from fedcel.federation.step_inputs import (
-    IMAGES_AT_ONCE,
     ClientRound,
     FeatureReading,
     draw_steps,
@@ -20,7 +18,6 @@ from fedcel.federation.step_inputs import (
 from fedcel.losses import (
     Batch,
     States,
-    Streams,
     WeightedTerm,
     part_states,
     refresh_terms,
@@ -296,28 +293,3 @@ def summarise_measures(measures: Sequence[Mapping[str, Tensor]]) -> list[dict[st
             if value == value or name in _SUMMARIES:
                 numbers[name] = value
     return rows
-
-
-def compute_full_gradient(
-    nets: FlatNet,
-    received: Float[Tensor, " P"],
-    images: Images,
-    *,
-    streams: Streams,
-    is_encoder_frozen: bool = False,
-) -> Float[Tensor, " P"]:
-    """Compute the gradient at the received model of the mean potential of all a client's images.
-
-    One draw of the cut's noise for each image, of a stream of its own; neither added terms nor
-    priors. `nets` is a workspace that is overwritten; a frozen encoder's part is 0.
-    """
-    nets.load(received)
-    net, noise = nets.net, streams("control")
-    gradient = torch.zeros_like(nets.vector)
-    moving = moving_parameters(nets, is_encoder_frozen)
-    pieces = (torch.split(part, IMAGES_AT_ONCE) for part in images)
-    for x, y in zip(*pieces, strict=True):
-        smashed = net.add_noise(net.encode(to_floats(x)), noise)
-        loss = net.potential(net.answer(smashed), y) * (len(y) / len(images.y))
-        gradient[moving] += nets.gradient(loss.unsqueeze(0))[0, moving]
-    return gradient

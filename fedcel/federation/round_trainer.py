@@ -10,14 +10,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedcel.data import Images
+from fedcel.data import Images, to_floats
 from fedcel.errors import DivergedError, FailedError, StackingError, describe_unforeseen
-from fedcel.federation.local_steps import ClientUpdate, compute_full_gradient, train_clients
-from fedcel.federation.step_inputs import ClientRound, count_batch_images
+from fedcel.federation.local_steps import ClientUpdate, train_clients
+from fedcel.federation.step_inputs import IMAGES_AT_ONCE, ClientRound, count_batch_images
 from fedcel.losses import Streams, select_state
 from fedcel.named_tensors import State
 from fedcel.nets import FlatNet
-from fedcel.posterior import RoundPlan, RoundSchedule, list_trained_parameters
+from fedcel.posterior import RoundPlan, RoundSchedule, list_trained_parameters, moving_parameters
 from fedcel.privacy import UpdateSettings, add_update_noise, clip_update
 from fedcel.seeding import make_generator
 from fedcel.short_repr import show_shapes
@@ -232,15 +232,21 @@ def compute_client_gradient(
         client: Its partition, from 0.
 
     Returns:
-        The gradient (P,), 0 where the encoder stands still.
+        The gradient (P,) of the mean potential, without terms or priors, at one draw of the cut's
+        noise for each image; 0 where the encoder stands still.
     """
-    return compute_full_gradient(
-        parts.workspace(),
-        model,
-        parts.images(client),
-        streams=parts.streams(client, number),
-        is_encoder_frozen=parts.schedule.freezes_encoder(number),
-    )
+    nets = parts.workspace()
+    nets.load(model)
+    net, noise = nets.net, parts.streams(client, number)("control")
+    gradient = torch.zeros_like(nets.vector)
+    moving = moving_parameters(nets, parts.schedule.freezes_encoder(number))
+    images = parts.images(client)
+    pieces = (torch.split(part, IMAGES_AT_ONCE) for part in images)
+    for x, y in zip(*pieces, strict=True):
+        smashed = net.add_noise(net.encode(to_floats(x)), noise)
+        loss = net.potential(net.answer(smashed), y) * (len(y) / len(images.y))
+        gradient[moving] += nets.gradient(loss.unsqueeze(0))[0, moving]
+    return gradient
 
 
 def train_or_zero(

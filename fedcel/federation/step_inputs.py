@@ -93,20 +93,8 @@ class FeatureReading:
             yield z, is_image, slice(first, first + is_image.shape[1])
             first += is_image.shape[1]
 
-    def read(
-        self, examples: int = 0, generators: Sequence[torch.Generator] = ()
-    ) -> Iterator[StackedFeatures]:
-        """Yield whitened features on the processor; see `FeatureReader`.
-
-        With `examples` only so many of each class, at most, which each client's generator draws.
-        """
-        if examples:
-            subsets = []
-            for (x, y), generator in zip(self._images, generators, strict=True):
-                rows = draw_examples(y.cpu(), examples, generator)
-                subsets.append(Images(x[rows.to(x.device)], y[rows.to(y.device)]))
-            yield from FeatureReading(self._nets, subsets).read()
-            return
+    def read(self) -> Iterator[StackedFeatures]:
+        """Yield whitened features on the processor; see `FeatureReader`."""
         for z, is_image, positions in self.encode():
             with torch.no_grad():
                 whitened = whiten_features(z, self._nets.scale_noise(z))
@@ -233,15 +221,6 @@ def _unbind_draws(
     """Return the draws of each of `count` steps, None where the cut draws none."""
     tensors = [row for row in rows if row is not None]
     return iter(_stack_rows(tensors).to(device).unbind(1)) if tensors else repeat(None, count)
-
-
-def draw_examples(
-    y: Int[Tensor, " N"], count: int, generator: torch.Generator
-) -> Int[Tensor, " n"]:
-    """Draw the positions of `count` examples of each class, ascending; all of a smaller class."""
-    members = [torch.eq(y, label).nonzero()[:, 0] for label in torch.unique(y)]
-    samples = [part[torch.randperm(len(part), generator=generator)[:count]] for part in members]
-    return torch.cat([y[:0], *samples]).sort().values
 
 
 def draw_batches(

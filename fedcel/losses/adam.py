@@ -45,11 +45,6 @@ def init_states(thetas: Sequence[Float[Tensor, " P"]]) -> State:
     }
 
 
-def state_shapes(size: int) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each tensor of the state of `size` values."""
-    return {"theta": (size,), "m": (size,), "v": (size,), "t": ()}
-
-
 def resume_state(state: State, size: int, part: str, keys: str) -> State:
     """Return `state` with a theta of its own, ready to learn: arrays do not remember that.
 

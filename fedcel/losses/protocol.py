@@ -14,8 +14,7 @@ from fedcel.short_repr import show_shapes
 FeatureBatches = Callable[[], Iterator[tuple[Tensor, Tensor]]]
 """Reads the client's features (n, D) and labels (n,), encoded batch by batch on the way.
 
-All of them, or `cel.examples` of each class. Each call starts from the first batch; a loss without
-statistics never calls it.
+Each call starts from the first batch; a loss without statistics never calls it.
 """
 
 

@@ -47,11 +47,6 @@ class LossTerm:
         """Names of its metrics, of a user's own loss as far as they are known."""
         return frozenset(self.metric_ranges)
 
-    @property
-    def examples_read(self) -> int:
-        """Images of each class that a refresh reads, at most, drawn anew each time; 0: all."""
-        return 0
-
     def is_refresh_due(self, step: int, steps_per_epoch: int) -> bool:
         """Whether the statistics are computed again after some steps of a round."""
         return False
@@ -70,8 +65,7 @@ class LossTerm:
 
         Args:
             state: What the clients have; None before their first round.
-            read_features: Reads the features of all clients in units of their noise, as many as
-                `examples_read` allows.
+            read_features: Reads all features of all clients, in units of their noise.
             generators: The only source of random numbers of each client.
 
         Returns:
@@ -158,7 +152,7 @@ class WeightedTerm(NamedTuple):
     def refresh(
         self,
         state: State | None,
-        read_features: Callable[..., Iterator[StackedFeatures]],
+        read_features: FeatureReader,
         streams: Sequence[Streams],
         step: int = 0,
     ) -> State:
@@ -167,8 +161,7 @@ class WeightedTerm(NamedTuple):
         generators = [stream(purpose) for stream in streams]
 
         def read() -> Iterator[StackedFeatures]:  # the same at each call
-            draws = [stream(f"{purpose}/examples") for stream in streams]
-            for part in read_features(self.term.examples_read, draws):
+            for part in read_features():
                 yield part._replace(z=self.term.see(Batch.of_features(part.z, part.y)).z)
 
         return self.term.refresh(state, read, generators)
@@ -212,7 +205,7 @@ States = dict[str, State]
 def start_terms(
     terms: Sequence[WeightedTerm],
     stored: Sequence[State | None],
-    read_features: Callable[..., Iterator[StackedFeatures]],
+    read_features: FeatureReader,
     streams: Sequence[Streams],
     *,
     device: torch.device = CPU,
@@ -222,8 +215,7 @@ def start_terms(
     Args:
         terms: Those that act in the round.
         stored: What each client kept of its last round, None before its first.
-        read_features: Reads all features of all clients, or of some examples of each class; see
-            `FeatureReading.read`.
+        read_features: Reads all features of all clients.
         streams: Random streams of each client.
         device: Device of the steps.
 
@@ -243,7 +235,7 @@ def start_terms(
 def refresh_terms(
     terms: Sequence[WeightedTerm],
     states: States,
-    read_features: Callable[..., Iterator[StackedFeatures]],
+    read_features: FeatureReader,
     streams: Sequence[Streams],
     *,
     step: int,
@@ -255,8 +247,7 @@ def refresh_terms(
     Args:
         terms: Those that act in the round.
         states: The state of each term.
-        read_features: Reads all features of all clients, or of some examples of each class; see
-            `FeatureReading.read`.
+        read_features: Reads all features of all clients.
         streams: Random streams of each client.
         step: Steps taken so far; at 0 nothing is due.
         epochs: Steps of each client's local epoch.

@@ -86,7 +86,7 @@ class CELModule(nn.Module):
         self._options = read_options(self.options, self.noise, options)
         self._loss: CEL | None = None
         self._width = 0
-        self._state_names: tuple[str, ...] = ()
+        self._state_names: tuple[str, ...] | None = None
         self.register_buffer("feature_count", torch.zeros((), dtype=torch.long))
         self.register_buffer("refresh_count", torch.zeros((), dtype=torch.long))
 
@@ -102,7 +102,7 @@ class CELModule(nn.Module):
     @property
     def needs_refresh(self) -> bool:
         """Whether `refresh` has to be called before the first batch."""
-        return isinstance(self._options, RefreshedCEL) and not self._state_names
+        return isinstance(self._options, RefreshedCEL) and self._state_names is None
 
     def forward(self, z: Shaped[Tensor, "B ..."], y: ArrayLike) -> Float[Tensor, ""]:
         """Compute the loss of one batch.
@@ -193,7 +193,7 @@ class CELModule(nn.Module):
                 "the features of all training images before the first batch, and once an epoch"
             )
         loss = self._build(table.shape[1])
-        if not self._state_names and loss.state_shapes():  # one that starts with any batch
+        if self._state_names is None:  # one that starts with any batch
             self._refresh(table.shape[1], self._read_batches(table, labels), None)
         if self.feature_count.device != table.device:
             self.to(table.device)
@@ -213,7 +213,7 @@ class CELModule(nn.Module):
         if generator is None:
             generator = make_generator(self.seed, "cel-module", int(self.refresh_count))
         self.to("cpu")
-        before = stack_states([self._state()]) if self._state_names else None
+        before = None if self._state_names is None else stack_states([self._state()])
         with in_library_terms():
             self._keep(select_row(loss.refresh(before, read_features, [generator]), 0))
         self.refresh_count += 1
@@ -272,15 +272,21 @@ class CELModule(nn.Module):
 
     def _state(self) -> State:
         """Return the state under the loss's own names."""
-        return {name: self.get_buffer(to_key(name)) for name in self._state_names}
+        return {name: self.get_buffer(to_key(name)) for name in self._state_names or ()}
 
-    def _keep(self, state: State) -> None:
-        """Hold the tensors of a state as buffers."""
-        for name in self._state_names:
+    def _make_blank_state(self, width: int) -> State:
+        """Return a state of the loss's names and shapes, of an image of each class."""
+        read = self._read_batches(torch.zeros(self.classes, width), torch.arange(self.classes))
+        state = self._fix_width(width).refresh(None, read, [torch.Generator()])
+        return select_row(state, 0)
+
+    def _keep(self, state: State | None) -> None:
+        """Hold the tensors of a state as buffers; None: there is none yet."""
+        for name in self._state_names or ():
             del self._buffers[to_key(name)]
-        for name, tensor in state.items():
+        for name, tensor in (state or {}).items():
             self.register_buffer(to_key(name), tensor)
-        self._state_names = tuple(state)
+        self._state_names = None if state is None else tuple(state)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "CELModule":
         """Follow a move to another device, and keep the type: statistics are no half numbers."""
@@ -307,15 +313,17 @@ class CELModule(nn.Module):
     ) -> None:
         """Load a state of any number of features and refreshes, none included."""
         width = int(state_dict.get(f"{prefix}feature_count", 0))
-        shapes = self._fix_width(width).state_shapes() if width else {}
-        keys = {name: f"{prefix}{to_key(name)}" for name in shapes}
-        types = {name: state_dict[key].dtype for name, key in keys.items() if key in state_dict}
+        blank = self._make_blank_state(width) if width else {}
+        keys = {name: f"{prefix}{to_key(name)}" for name in blank}
+        state = {
+            name: blank[name].detach().to(self.feature_count.device, state_dict[key].dtype)
+            for name, key in keys.items()
+            if key in state_dict
+        }
         self._loss = None
-        blank = self.feature_count.new_zeros
-        state = {name: blank(shape, dtype=types.get(name)) for name, shape in shapes.items()}
-        self._keep(state if types else {})  # PyTorch holds what is stored to these shapes
+        self._keep(blank | state if state else None)  # PyTorch holds what is stored to its shapes
         super()._load_from_state_dict(state_dict, prefix, *arguments)
-        for name in self._state_names:
+        for name in self._state_names or ():
             if name.endswith(LEARNED):
                 self.get_buffer(to_key(name)).requires_grad_()
         if width:

@@ -177,17 +177,6 @@ class Cluster(ClusterOptions):
             for name, tensor in (fitted | extras).items()
         }
 
-    def state_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each tensor of the state; see `CEL.state_shapes`."""
-        slots, features = (self._cut.classes, self.slots), self._cut.features
-        shapes: dict[str, tuple[int, ...]] = {
-            "centres": (*slots, features),
-            "weights": slots,
-            "spreads": slots,
-            "counts": slots[:1],
-        }
-        return shapes | self.find_clustering().state_shapes(slots, features)
-
     def _active_slots(
         self, counts: Int[Tensor, " C"], sizes: Int[Tensor, " C"]
     ) -> Bool[Tensor, "C S"]:

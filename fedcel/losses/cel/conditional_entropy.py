@@ -236,10 +236,6 @@ class CEL(LossOptions, table="cel"):
             z = z.reshape(*z.shape[:-1], -1, positions).mean(-1)
         return batch._replace(z=z, noise_scale=None)
 
-    def state_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each tensor of one client's state, by its name."""
-        return {}
-
     def pool_cut(self, cut: CutShape) -> CutShape:
         """Return the features as the loss sees them: channel means, where it pools.
 
@@ -296,14 +292,6 @@ class RefreshedCEL(CEL):
         alias="refresh",
         description="Local epochs between refreshes of the statistics; 0: once a round.",
     )
-    examples: int = Field(
-        0, ge=0, description="Images of each class, drawn for each refresh; 0: all of a client's."
-    )
-
-    @property
-    def examples_read(self) -> int:
-        """Images of each class that a refresh reads; see `LossTerm.examples_read`."""
-        return self.examples
 
     def is_refresh_due(self, step: int, steps_per_epoch: int) -> bool:
         """Whether so many epochs have passed; see `LossTerm.is_refresh_due`."""

@@ -175,10 +175,6 @@ class Gated(AttentionOptions):
         """Number of weights of the attention."""
         return (2 * self._cut.features + 1) * self.hidden_size
 
-    def state_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each tensor of the state; see `CEL.state_shapes`."""
-        return adam.state_shapes(self.theta_size)
-
     @torch.no_grad()
     def refresh(
         self,

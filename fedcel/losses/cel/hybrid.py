@@ -70,15 +70,6 @@ class Hybrid(ClusterOptions, AttentionOptions):
         bound._gated = _build_part(Gated, options).bind(cut)
         return bound
 
-    def state_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each tensor of the state; see `CEL.state_shapes`."""
-        parts = {GATED_PREFIX: self._gated, CLUSTER_PREFIX: self._cluster}
-        return {
-            f"{prefix}{name}": shape
-            for prefix, part in parts.items()
-            for name, shape in part.state_shapes().items()
-        }
-
     def refresh(
         self,
         state: State | None,

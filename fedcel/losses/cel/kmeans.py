@@ -110,10 +110,6 @@ class KMeans(NamedTuple):
     is_reseeded: bool = False
     is_truncated: bool = False
 
-    def state_shapes(self, slots: tuple[int, int], features: int) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the state that only this clustering has."""
-        return {"limits": slots} if self.is_truncated else {}
-
     def fit(self, problem: ClusteringProblem, last: LastClusters | None) -> FittedClusters:
         """Find the clusters, from the last centres where there are any."""
         clusters = find_clusters(problem, last, OUTLIER_FACTOR if self.is_reseeded else None)

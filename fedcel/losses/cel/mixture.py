@@ -164,11 +164,6 @@ class GaussianMixtures(NamedTuple):
         """Name of the covariances in the state."""
         return {"diagonal": "variances", "full": "whitenings"}[self.covariance]
 
-    def state_shapes(self, slots: tuple[int, int], features: int) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the state that only this clustering has."""
-        scale = (features,) if self.covariance == "diagonal" else (features, features)
-        return {self.scale_name: (*slots, *scale)}
-
     def fit(self, problem: ClusteringProblem, last: LastClusters | None) -> FittedClusters:
         """Fit all mixtures; SettingsError where full covariances are too large."""
         z, y, active, _ = problem

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 import torch
@@ -21,7 +21,6 @@ from fedcel.federation import (
     init_server_state,
     round_trainer,
 )
-from fedcel.federation.local_steps import compute_full_gradient
 from fedcel.files import read_json
 from fedcel.posterior import RoundOrder
 from fedcel.run_parts import (
@@ -34,6 +33,7 @@ from fedcel.run_parts import (
 )
 from fedcel.runs import run_folder
 from fedcel.settings import parse_settings
+from sims.engines import client_trainers
 from sims.engines.client_trainers import LocalTrainer
 from sims.engines.simulate import simulate
 from tests.sims.small import CLUSTERED
@@ -74,9 +74,11 @@ def test_a_gradient_of_the_control_variate_is_computed_once(tmp_path: Path) -> N
     parts, trainer = build_client_parts(s), LocalTrainer(build_client_parts(s), tmp_path / "one")
     state = init_server_state(build_workspace_net(s).vector)
     for _ in range(2):
-        with patch.object(
-            round_trainer, "compute_full_gradient", wraps=compute_full_gradient
-        ) as computed:
+        computed = Mock(wraps=compute_client_gradient)
+        with (
+            patch.object(round_trainer, "compute_client_gradient", computed),
+            patch.object(client_trainers, "compute_client_gradient", computed),
+        ):
             request = begin_round(build_server_parts(s), state, examples)
             request = add_mean_gradient(request, dict(trainer.compute_gradients(request)))
             updates = list(trainer.train(request))
