@@ -25,10 +25,8 @@ COMMAND = str(Path(sys.executable).with_name("fedcel"))
 ASCII = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}
 ENVIRONMENT = {**os.environ, **ASCII, "PYTHONPATH": str(ROOT)}
 LOCAL = ["--engine", "local", *SETTINGS]
-PAIR = """
-title = "Of cells that are trained at the same time"
-[[variant]]
-name = "none"
+BENCH = """
+title = "Of a cell that is trained in a process"
 [[variant]]
 name = "own"
 settings = { cel = { kind = "ownpart:Own" } }
@@ -55,7 +53,7 @@ def folder(tmp_path: Path) -> Path:
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text(f"raise SystemExit('{name}/')")
     (tmp_path / "ownpart.py").write_text(OWN_PART)
-    (tmp_path / "pair.toml").write_text(PAIR)
+    (tmp_path / "own.toml").write_text(BENCH)
     return tmp_path
 
 
@@ -83,29 +81,27 @@ def test_every_command_finds_its_own_modules(folder: Path) -> None:
 
 
 def test_a_run_is_trained_attacked_and_reported(folder: Path) -> None:
-    """By the module, which is the command; then all that work on a run, and processes of a bench.
+    """In a process of a bench; then all that work on a run, and the report by the module.
 
     `python -m sims` puts the working folder in front, and fedcel behind.
     """
-    (folder / "sims").rename(folder / "later")  # which Python itself would run
-    own = ["--set", "cel.kind=ownpart:Own"]
-    command = [sys.executable, "-m", "sims"]
-    simulated = run(folder, *command, "simulate", "digits", "--out", "run", *LOCAL, *own)
-    assert "run: run" in simulated and " - " in simulated and "\\u" not in simulated
-    assert 'kind = "ownpart:Own"' in (folder / "run" / "settings.toml").read_text()
-    (folder / "later").rename(folder / "sims")
-    audited, *_ = run_all(
+    bench = ["bench", "own.toml", "--jobs", "2", "--out", "bench", *LOCAL, "--set=bench.seeds=0"]
+    cell = "bench/runs/own-0"
+    benched, audited, *_ = run_all(
         folder,
-        ["audit", "run", "--data", "digits", "--attacks", "none", "--out", "audit"],
-        ["attack", "run", "--set", "attack.names=kernel-ridge"],
-        ["report", "run"],
+        bench,
+        ["audit", cell, "--data", "digits", "--attacks", "none", "--out", "audit"],
+        ["attack", cell, "--set", "attack.names=kernel-ridge"],
         ["settings"],
-        ["privacy", "run", "--epsilons", "4", "--clips", "1"],
-        ["bench", "pair.toml", "--jobs", "2", "--out", "bench", *LOCAL, "--set=bench.seeds=0"],
+        ["privacy", cell, "--epsilons", "4", "--clips", "1"],
     )
-    assert " +- " in audited
+    assert " - " in benched and " +- " in audited
     assert json.loads((folder / "audit" / "audit.json").read_text())["leak"]
-    assert len(json.loads((folder / "bench" / "bench.json").read_text())) == 2
+    assert len(json.loads((folder / "bench" / "bench.json").read_text())) == 1
+    assert 'kind = "ownpart:Own"' in (folder / cell / "settings.toml").read_text()
+    (folder / "sims").rename(folder / "later")  # which Python itself would run
+    reported = run(folder, sys.executable, "-m", "sims", "report", cell)
+    assert reported == f"report: {cell}/report.html\n"
 
 
 def test_a_service_answers(folder: Path) -> None:

@@ -1,21 +1,18 @@
 """Attackers of the playground learn while the page is open; decoders are kept with the run."""
 
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from fedcel.data import Images
 from fedcel.runs import Run
 from sims.play import attackers
 from sims.play.attackers import DECODER, RIDGE, Attackers, Background, find_key
 from sims.play.noise_levels import NoiseLevel
-from sims.report.templates import render_template
 from tests.clients.serving import made_run
-from tests.sims.play.conftest import Served, shorten_decoders
+from tests.sims.play.conftest import shorten_decoders
 
 LEVEL = NoiseLevel(1.0, 1)
 
@@ -102,25 +99,3 @@ def test_the_end_stops_a_training(run: Run, monkeypatch: pytest.MonkeyPatch) -> 
     background.close()
     assert not (run.folder / "play").exists()
     assert torch.nn.Identity()(torch.ones(1)) == 1
-
-
-def test_colour_is_not_drawn_and_classes_have_names(served: Served) -> None:
-    """The page of colour images offers an upload and test images, not a brush."""
-    column = served.playground.columns[0]
-    x, y = column.candidates
-    splits = replace(column.run.splits, class_names=tuple("abcdefghij"))
-    colour = replace(
-        column,
-        candidates=Images(x.expand(-1, 3, -1, -1), y),
-        run=column.run._replace(splits=splits),
-    )
-    accounts = served.playground.private_accounts[:1]
-    playground = replace(served.playground, columns=(colour,), private_accounts=accounts)
-    pages = [
-        render_template("play/playground.html.jinja", nonce="", state=shown.describe())
-        for shown in (served.playground, playground)
-    ]
-    assert ["Draw on it" in page for page in pages] == [True, False]
-    assert all('id="upload"' in page for page in pages)
-    assert f'aria-label="Test image 0, {"abcdefghij"[y[0]]}"' in pages[1]
-    assert f"Test image 0, class {y[0]}" in pages[0]

@@ -1,5 +1,6 @@
 """The playground over HTTP: its numbers are the library's, and nobody else is let in."""
 
+from dataclasses import replace
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
@@ -12,8 +13,10 @@ import pytest
 import torch
 
 import fedcel
+from fedcel.data import Images
 from sims.commands.main import main
 from sims.play import FACTORS, MESSAGE_COUNTS
+from sims.report.templates import render_template
 from tests.sims.play.conftest import Served
 
 BLANK = torch.zeros(1, 8, 8).tolist()
@@ -265,3 +268,25 @@ def test_a_question_costs_no_connection(served: Served) -> None:
         for _ in range(3):
             assert client.post("/api/look", json={"test": 0, "factor": 9}).status_code == 422
             assert client.get("/api/state").status_code == 200
+
+
+def test_colour_is_not_drawn_and_classes_have_names(served: Served) -> None:
+    """The page of colour images offers an upload and test images, not a brush."""
+    column = served.playground.columns[0]
+    x, y = column.candidates
+    splits = replace(column.run.splits, class_names=tuple("abcdefghij"))
+    colour = replace(
+        column,
+        candidates=Images(x.expand(-1, 3, -1, -1), y),
+        run=column.run._replace(splits=splits),
+    )
+    accounts = served.playground.private_accounts[:1]
+    playground = replace(served.playground, columns=(colour,), private_accounts=accounts)
+    pages = [
+        render_template("play/playground.html.jinja", nonce="", state=shown.describe())
+        for shown in (served.playground, playground)
+    ]
+    assert ["Draw on it" in page for page in pages] == [True, False]
+    assert all('id="upload"' in page for page in pages)
+    assert f'aria-label="Test image 0, {"abcdefghij"[y[0]]}"' in pages[1]
+    assert f"Test image 0, class {y[0]}" in pages[0]
