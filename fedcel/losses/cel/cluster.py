@@ -48,50 +48,7 @@ RESERVOIR_SIZE = 1024
 """Examples of a class that clusters are fitted on, at most."""
 
 
-class ClusterOptions(SpreadCEL, RefreshedCEL):
-    """Options of a loss with clusters in each class."""
-
-    auto_clusters: ClassVar[int] = 1
-    """Clusters a class where `clusters` is auto."""
-
-    clusters: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
-        "auto",
-        description="Clusters per class; 0: 5, but at most n_c / 4; auto: 1, for `hybrid` 0.",
-    )
-    clustering: Literal["k-means", "reseeded-k-means", "truncated-k-means", "diagonal", "full"] = (
-        Field(
-            "k-means",
-            description="K-means, also with outliers reseeded or truncated, or Gaussian mixtures.",
-        )
-    )
-    form: Literal["renormalised", "original"] = Field(
-        "renormalised",
-        description="renormalised: over clusters in the batch; original: absent ones count as 0.",
-    )
-
-    @property
-    def used_clusters(self) -> int:
-        """Clusters a class as a number, 0 by the class's size, also where it is `auto`."""
-        return self.auto_clusters if self.clusters == "auto" else self.clusters
-
-    @property
-    def slots(self) -> int:
-        """Clusters a class that the state has room for."""
-        return self.used_clusters or DEFAULT_CLUSTERS
-
-    @property
-    def is_truncated(self) -> bool:
-        """Whether clusters that are too wide lose their far members."""
-        return self.clustering == "truncated-k-means"
-
-    def find_clustering(self) -> KMeans | GaussianMixtures:
-        """Return what finds the clusters."""
-        if self.clustering in ("diagonal", "full"):
-            return GaussianMixtures(self.clustering)
-        return KMeans(self.clustering == "reseeded-k-means", self.is_truncated)
-
-
-class Cluster(ClusterOptions):
+class Cluster(SpreadCEL, RefreshedCEL):
     """Keeps each class close to a few centres of its own.
 
     sum_c beta_c R(v_c), v_c = sum_s pi_cs v_cs, v_cs = mean |z_i - mu_cs|^2 over the members of
@@ -114,6 +71,24 @@ class Cluster(ClusterOptions):
     """
 
     kind: Literal["cluster"] = "cluster"
+    auto_clusters: ClassVar[int] = 1
+    """Clusters a class where `clusters` is auto."""
+
+    clusters: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
+        "auto",
+        description="Clusters per class; 0: 5, but at most n_c / 4; auto: 1, for `hybrid` 0.",
+    )
+    clustering: Literal["k-means", "reseeded-k-means", "truncated-k-means", "diagonal", "full"] = (
+        Field(
+            "k-means",
+            description="K-means, also with outliers reseeded or truncated, or Gaussian mixtures.",
+        )
+    )
+    form: Literal["renormalised", "original"] = Field(
+        "renormalised",
+        description="renormalised: over clusters in the batch; original: absent ones count as 0.",
+    )
+
     metric_ranges: ClassVar[MetricRanges] = {
         "spread": lambda scale: scale.spread,
         # Distances to centres, not to the mean: at most twice as long.
@@ -122,6 +97,27 @@ class Cluster(ClusterOptions):
         ),
         "truncated-share": SHARE,
     }
+
+    @property
+    def used_clusters(self) -> int:
+        """Clusters a class as a number, 0 by the class's size, also where it is `auto`."""
+        return self.auto_clusters if self.clusters == "auto" else self.clusters
+
+    @property
+    def slots(self) -> int:
+        """Clusters a class that the state has room for."""
+        return self.used_clusters or DEFAULT_CLUSTERS
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether clusters that are too wide lose their far members."""
+        return self.clustering == "truncated-k-means"
+
+    def find_clustering(self) -> KMeans | GaussianMixtures:
+        """Return what finds the clusters."""
+        if self.clustering in ("diagonal", "full"):
+            return GaussianMixtures(self.clustering)
+        return KMeans(self.clustering == "reseeded-k-means", self.is_truncated)
 
     @torch.no_grad()
     def refresh(

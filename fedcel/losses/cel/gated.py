@@ -125,15 +125,7 @@ class _ClassSoftmax(torch.autograd.Function):
         return (weighted - alpha * weighted.sum(-2, keepdim=True)).sum(-1), None
 
 
-class AttentionOptions(SpreadCEL):
-    """Options of a loss with an attention over the members of each class."""
-
-    attention: Literal["ascend", "minimise", "detach", "floor"] = Field(
-        "ascend", description="Training of the attention: against the loss, with it, or not at all."
-    )
-
-
-class Gated(AttentionOptions):
+class Gated(SpreadCEL):
     """Keeps each class close together under weights that a gated attention gives its members.
 
     sum_c beta_c R(v_c), v_c = sum_i alpha_i |z_i - zbar_c|^2, zbar_c = sum_i alpha_i z_i, alpha the
@@ -158,6 +150,10 @@ class Gated(AttentionOptions):
     """
 
     kind: Literal["gated"] = "gated"
+    attention: Literal["ascend", "minimise", "detach", "floor"] = Field(
+        "ascend", description="Training of the attention: against the loss, with it, or not at all."
+    )
+
     metric_ranges: ClassVar[MetricRanges] = {
         "spread": lambda scale: scale.spread,
         "plain-spread": lambda scale: scale.spread._replace(is_per_class=True),

@@ -5,19 +5,16 @@ from typing import ClassVar, Literal, final
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import PrivateAttr
 from torch import Tensor
 from torch.nn import functional
 
 from fedcel.errors import SettingsError
 from fedcel.losses.cel.cel_module import CELModule
 from fedcel.losses.cel.class_spread import check_finite, check_labels, rank_in_class
-from fedcel.losses.cel.cluster import Cluster, ClusterOptions
-from fedcel.losses.cel.conditional_entropy import CEL, AnyCEL
-from fedcel.losses.cel.gated import AttentionOptions, Gated, attention_scores
+from fedcel.losses.cel.cluster import Cluster
+from fedcel.losses.cel.gated import Gated, attention_scores
 from fedcel.losses.protocol import (
     Batch,
-    CutShape,
     FeatureReader,
     MetricRanges,
     StackedFeatures,
@@ -30,7 +27,7 @@ GATED_PREFIX, CLUSTER_PREFIX = "gated.", "cluster."
 
 
 @final
-class Hybrid(ClusterOptions, AttentionOptions):
+class Hybrid(Cluster, Gated):
     """The loss of `Cluster` around centres whose starts are drawn by the attention of `Gated`.
 
     At each refresh S members of every class are drawn without replacement, each time in proportion
@@ -44,13 +41,10 @@ class Hybrid(ClusterOptions, AttentionOptions):
     State: that of `Gated` under `gated.`, that of `Cluster` under `cluster.`.
     """
 
-    kind: Literal["hybrid"] = "hybrid"
+    kind: Literal["hybrid"] = "hybrid"  # type: ignore[assignment]
     metric_ranges: ClassVar[MetricRanges] = {**Cluster.metric_ranges, **Gated.metric_ranges}
     auto_clusters: ClassVar[int] = 0
     """One centre would be the class mean wherever it starts, so it takes several."""
-
-    _cluster: Cluster = PrivateAttr()
-    _gated: Gated = PrivateAttr()
 
     def check_rules(self) -> None:
         """Refuse a single cluster whose start an attention draws; see `CEL.check_rules`."""
@@ -61,14 +55,6 @@ class Hybrid(ClusterOptions, AttentionOptions):
                 "starts; set cel.clusters to 0 (by the class's size) or more than 1, or cel.kind "
                 "to 'cluster'"
             )
-
-    def bind(self, cut: CutShape) -> "Hybrid":
-        """Build both parts, of the same options; see `CEL.bind`."""
-        bound = super().bind(cut)
-        options = self.model_copy(update={"clusters": self.used_clusters})
-        bound._cluster = _build_part(Cluster, options).bind(cut)
-        bound._gated = _build_part(Gated, options).bind(cut)
-        return bound
 
     def refresh(
         self,
@@ -81,13 +67,11 @@ class Hybrid(ClusterOptions, AttentionOptions):
         Errors are those of both parts.
         """
         stored = None if state is None else select_prefix(state, GATED_PREFIX)
-        attention = self._gated.refresh(stored, read_features, generators)
+        attention = Gated.refresh(self, stored, read_features, generators)
         members = self._draw_members(attention["theta"].detach(), read_features, generators)
-        one_per_cluster = self._cluster.model_copy(
-            update={"clusters": self.slots, "clustering": "k-means"}
-        )
-        seeds = one_per_cluster.refresh(None, lambda: iter([members]), generators)
-        clusters = self._cluster.refresh(seeds, read_features, generators)
+        one_per_cluster = self.model_copy(update={"clusters": self.slots, "clustering": "k-means"})
+        seeds = Cluster.refresh(one_per_cluster, None, lambda: iter([members]), generators)
+        clusters = Cluster.refresh(self, seeds, read_features, generators)
         return _join_states(attention, clusters)
 
     @torch.no_grad()
@@ -138,24 +122,19 @@ class Hybrid(ClusterOptions, AttentionOptions):
         Logged is what both parts log.
         """
         clusters, attention = (select_prefix(state, p) for p in (CLUSTER_PREFIX, GATED_PREFIX))
-        around = self._cluster.loss(clusters, batch, measure)
-        weighted = self._gated.loss(attention, batch._replace(z=batch.z.detach()), measure)
+        around = Cluster.loss(self, clusters, batch, measure)
+        weighted = Gated.loss(self, attention, batch._replace(z=batch.z.detach()), measure)
         pull = weighted.loss - weighted.loss.detach()
         return Term(around.loss + pull, weighted.metrics | around.metrics)
 
     def update(self, state: State) -> State:
         """Move the attention; see `LossTerm.update`."""
-        attention = self._gated.update(select_prefix(state, GATED_PREFIX))
+        attention = Gated.update(self, select_prefix(state, GATED_PREFIX))
         return _join_states(attention, select_prefix(state, CLUSTER_PREFIX))
 
 
 class HybridCEL(CELModule, options=Hybrid):
     """The loss of `ClusterCEL` with initial centres that are drawn by attention."""
-
-
-def _build_part(kind: type[AnyCEL], options: CEL) -> AnyCEL:
-    """Build a loss of another kind, of the options that it has, too."""
-    return kind(**{name: getattr(options, name) for name in kind.model_fields if name != "kind"})
 
 
 def _join_states(attention: State, clusters: State) -> State:
