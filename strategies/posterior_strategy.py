@@ -109,10 +109,16 @@ class PosteriorStrategy(FedAvg):
         self._patience = min(ANSWER_SECONDS, settings.strategy.timeout)  # seconds, for queries
 
     def summary(self) -> None:
-        """Log who trains; Flower's own summary is of a draw that is not made here."""
+        """Log who trains and what travels; Flower's summary is of a draw that is not made here."""
         clients = self.settings.clients
         per_round = self.settings.clients_per_round or clients
         log(INFO, "\t├──> Clients: %d of %d in a round", per_round, clients)
+        megabytes = self.state.model.nbytes / 1e6
+        log(
+            INFO,
+            "\t├──> A round sends a node %.2g MB and gets as much back: %.2g s at 1 Mbit/s",
+            *(megabytes, 2 * 8 * megabytes),
+        )
         log(INFO, "\t└──> Least share that is kept: %g", self.settings.strategy.least_share)
 
     def fault(self, reply: Message) -> str | None:

@@ -6,6 +6,9 @@ Flower 1.42 takes requests and replies of any size into memory and into its data
 the same SuperLink with a check in front of it, where Flower's extensions put theirs: a request
 above 16 MB is refused (an honest node sends arrays in pieces of 5 MB), and a reply of which all
 pieces together are above MEGABYTES. Who is refused gets HTTP status 413; its reply never arrives.
+A connection that has got its answer is closed after ten minutes, not after five seconds: asyncio
+gives a closed TLS connection half a minute for what is still on its way, and drops the rest, so
+that a link of 256 kbit/s never got the app's 2 MB.
 Each connection takes a file: with the 1024 that many systems allow a process, as many slow
 connections of anybody would keep all nodes out, so this takes as many as it may have.
 """
@@ -14,9 +17,11 @@ import resource
 import sys
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, MutableMapping
+from functools import partial
 from typing import Any
 
 import health
+import uvicorn
 from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.proto.message_pb2 import PushObjectRequest
 from flwr.superlink import extensions
@@ -33,6 +38,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 MEGABYTE = 1_000_000
 MOST_OF_A_REQUEST = 16 * MEGABYTE
 MOST_FILES = 65_536
+SECONDS_OF_AN_ANSWER = 600
 REMEMBERED_REPLIES = 16  # of a node, so that it cannot begin its count anew by taking turns
 
 
@@ -180,6 +186,7 @@ def main() -> None:
         return (Middleware(ReplyDoor, most_of_a_reply=limit), *before())
 
     extensions.get_middleware = get_middleware
+    uvicorn.run = partial(uvicorn.run, timeout_keep_alive=SECONDS_OF_AN_ANSWER)
     health.watch(health.read_url("https"))
     flower_superlink()
 

@@ -5,28 +5,56 @@ supernode.py OPTION...    the OPTIONs are those of flower-supernode
 In Flower 1.42 an error of the server (its database is locked, say) ends the thread that says that
 the node is alive, or the loop that takes messages; the process stays, as a node that is offline for
 good. Here either ends the process with status 1. A node whose signature the server refuses ends
-there with status 0 and no reason; here with status 1 and the reason.
+there with status 0 and no reason; here with status 1 and the reason. Flower gives each request 30 s
+to leave, of up to 5 MB; here each piece of it has them, so that slow links carry updates.
 """
 
 import os
 import sys
 import threading
 import traceback
+from collections.abc import Iterable, Iterator
 from email.utils import parsedate_to_datetime
 from typing import Any
 
 import health
 import httpx
 from flwr.supercore import date
+from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
 from flwr.supernode import fleet_http_connection
 from flwr.supernode.cli.flower_supernode import flower_supernode
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
 MOST_SECONDS_AHEAD, MOST_SECONDS_BEHIND = 4.0, 300.0  # of the server; Flower allows 5 and 305
+PIECE = 16_384  # bytes that are written at once
+
+
+class Pieces(httpx.SyncByteStream):
+    """Body of a request, which is written piece by piece."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield the pieces."""
+        for start in range(0, len(self.content), PIECE):
+            yield self.content[start : start + PIECE]
+
+
+class PieceSender:
+    """Interceptor of Flower's client that lets requests leave in pieces."""
+
+    def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
+        """Send a request."""
+        context.request.stream = Pieces(context.request.content)
+        return call_next(context)
 
 
 class NodeClient(FleetHttpClient):
     """Flower's client of the server, which says why the server refuses this node."""
+
+    def __init__(self, *words: Any, interceptors: Iterable[Any] = (), **options: Any) -> None:
+        super().__init__(*words, interceptors=(*interceptors, PieceSender()), **options)
 
     def _unary_unary(self, **call: Any) -> Any:
         """Send a request; end the process where its signature is refused."""

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import httpx
 import numpy as np
+import pytest
 from sklearn.datasets import load_digits
 
 ROOT = Path(__file__).parents[2]
@@ -258,3 +259,16 @@ def list_rejected(event: dict[str, object]) -> dict[int, str]:
     rejected = event["rejected"]
     assert isinstance(rejected, list)
     return {rejection["client"]: rejection["reason"] for rejection in rejected}
+
+
+@contextmanager
+def mount_small_disk(folder: Path, limit: str) -> Iterator[Path]:
+    """Mount a disk with a limit of tmpfs; skip the test where that is not allowed."""
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", limit, "tmpfs", str(folder)]
+    if subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("needs the right to mount a small disk")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)

@@ -18,6 +18,7 @@ NAMES = Path("/etc/netns")
 """Files of each network namespace, which replace those of /etc there."""
 SERVER = "server.example"
 """Name of host 0."""
+CLOCK = Path(__file__).with_name("shifted_clock.c")
 
 
 class Hosts:
@@ -29,13 +30,17 @@ class Hosts:
         count: How many hosts.
         folder: Holds a home and the logs of each host.
         links: Relays the hosts' links; None: the kernel's own.
+        clocks: Each host has a clock of its own, where there is a C compiler.
     """
 
-    def __init__(self, count: int, folder: Path, links: Links | None = None) -> None:
+    def __init__(
+        self, count: int, folder: Path, links: Links | None = None, *, clocks: bool = False
+    ) -> None:
         self.folder, self._bridge, self._links = folder, f"fcb{os.getpid()}", links
         self._names = [f"fc{os.getpid()}h{k}" for k in range(count)]
         self._numbers = [*range(1, count + 1)]
         self._started: list[subprocess.Popen[bytes]] = []
+        self._clock = folder / "shifted_clock.so" if clocks and shutil.which("cc") else None
 
     def address(self, host: int) -> str:
         return find_address(self._numbers[host])
@@ -47,7 +52,10 @@ class Hosts:
 
     def words(self, host: int) -> list[str]:
         """Return the words in front of a command that runs on a host."""
-        return ["ip", "netns", "exec", self._names[host]]
+        words = ["ip", "netns", "exec", self._names[host]]
+        if self._clock:
+            words += ["env", f"LD_PRELOAD={self._clock}", f"CLOCK_SHIFT={self._clock_shift(host)}"]
+        return words
 
     def build(self) -> None:
         """Make namespaces, links and the bridge; CalledProcessError where that is refused."""
@@ -55,8 +63,13 @@ class Hosts:
         call("link", "add", self._bridge, "address", "02:fe:dc:ba:98:76", "type", "bridge")
         call("address", "add", f"{find_address(254)}/24", "dev", self._bridge)
         call("link", "set", self._bridge, "up")
+        if self._clock:
+            words = ("cc", "-shared", "-fPIC", "-o", str(self._clock), str(CLOCK))
+            subprocess.run(words, check=True, capture_output=True)
         for k in range(len(self._names)):
             self._build_host(k)
+            if self._clock:
+                self._clock_shift(k).write_bytes(bytes(8))
         self._write_names()
 
     def _build_host(self, host: int) -> None:
@@ -139,6 +152,13 @@ class Hosts:
         """Give a host that was cut off its link back."""
         call("link", "set", self._port(host), "master", self._bridge)
 
+    def shift_clock(self, host: int, seconds: int) -> None:
+        """Set a host's clock this far ahead of ours; skip the test where there is no compiler."""
+        if not self._clock:
+            pytest.skip("needs a C compiler for clocks of hosts")
+        with self._clock_shift(host).open("r+b") as file:  # running processes see it at once
+            file.write(seconds.to_bytes(8, sys.byteorder, signed=True))
+
     def kill(self, host: int) -> None:
         """Kill all processes of a host."""
         found = subprocess.run(
@@ -167,6 +187,9 @@ class Hosts:
             call("-n", self._names[host], "address", verb, f"{address}/24", "dev", "eth0")
         self._write_names()
 
+    def _clock_shift(self, host: int) -> Path:
+        return self.folder / f"clock-{host}"
+
     def _port(self, host: int) -> str:
         return f"fc{os.getpid()}p{host}"
 
@@ -183,11 +206,13 @@ def call(*words: str, check: bool = True) -> None:
 
 
 @contextmanager
-def open_hosts(count: int, folder: Path, links: Links | None = None) -> Iterator[Hosts]:
+def open_hosts(
+    count: int, folder: Path, links: Links | None = None, *, clocks: bool = False
+) -> Iterator[Hosts]:
     """Make hosts; skip the test where network namespaces are refused."""
     if not shutil.which("ip"):
         pytest.skip("needs `ip`, of the package iproute2")
-    hosts = Hosts(count, folder, links)
+    hosts = Hosts(count, folder, links, clocks=clocks)
     try:
         try:
             hosts.build()

@@ -9,7 +9,8 @@ import select
 import struct
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 TUNSETIFF, IFF_TAP, IFF_NO_PI = 0x400454CA, 0x0002, 0x1000
 FRAME = 2048
@@ -45,6 +46,17 @@ class Links:
         first, second = (open_tap(name) for name in names)
         with self._lock:
             self._ends |= {first: second, second: first}
+
+    @contextmanager
+    def change(
+        self, *, delay: float = 0.0, loss: float = 0.0, rate: float = math.inf
+    ) -> Iterator[None]:
+        """Set all links for the time of the block."""
+        self.delay, self.loss, self.rate = delay, loss, rate
+        try:
+            yield
+        finally:
+            self.delay, self.loss, self.rate = 0.0, 0.0, math.inf
 
     def close(self) -> None:
         self._is_over.set()

@@ -43,6 +43,7 @@ from tests.system.federation import (
     Federation,
     find_port,
     list_rejected,
+    mount_small_disk,
     open_federation,
     read_events,
     signal_processes,
@@ -147,19 +148,6 @@ def check_end(site: Site, user: "subprocess.Popen[bytes]", status: str, sentence
 
 
 @contextmanager
-def mount_small_disk(folder: Path) -> Iterator[None]:
-    """Mount a disk that takes one file or folder; skip the test where that is not allowed."""
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "nr_inodes=2", "tmpfs", str(folder)]
-    if subprocess.run(command, capture_output=True).returncode:
-        pytest.skip("needs the right to mount a small disk")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-@contextmanager
 def serve_expired(folder: Path) -> Iterator[int]:
     """Serve TLS with a certificate that has expired, by the authority that all nodes know."""
     script = [sys.executable, "-c", EXPIRED, str(SCRIPTS), str(folder)]
@@ -224,7 +212,7 @@ def test_strangers_and_slow_connections_at_the_door_and_a_full_disk(site: Site) 
     federation, run = site.federation, site.federation.folder / "beside-strangers"
     state, address = federation.folder / "small-disk", (HOST, federation.port)
     with (
-        mount_small_disk(state),
+        mount_small_disk(state, "nr_inodes=2"),
         serve_expired(federation.folder / "pki") as expired,
         hold_connections(address, SLOW) as slow,
     ):

@@ -25,6 +25,7 @@ import pytest
 from flwr.proto.fleet_pb2 import ActivateNodeResponse, PushMessagesRequest
 from flwr.proto.message_pb2 import Message, Metadata, PushObjectRequest
 from flwr.proto.node_pb2 import Node
+from flwr.supercore.protobuf.client import ProtobufRequestContext
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -73,6 +74,15 @@ def test_a_renewed_certificate_is_trusted_by_who_has_the_old_authority(tmp_path:
     assert greet(pki, "other.example", node) not in serials
     with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
         greet(pki, "server.example", node)
+
+
+def test_a_certificate_is_for_the_loopback_address_too(tmp_path: Path) -> None:
+    """The SuperLink's own processes reach it there; without it a run starts and stands still."""
+    pki = tmp_path / "pki"
+    assert certificates("server", pki, "server.example").returncode == 0
+    greet(pki, "127.0.0.1", pki / "ca.crt")
+    assert certificates("renew", pki, "other.example").returncode == 0
+    greet(pki, "127.0.0.1", pki / "ca.crt")
 
 
 def test_a_certificate_is_renewed_by_its_own_authority_alone(tmp_path: Path) -> None:
@@ -251,6 +261,28 @@ def test_a_refusal_is_explained_by_the_clock_or_by_the_key(
     node = load_program("supernode", monkeypatch)
     date = "" if server_ahead is None else formatdate(time.time() + server_ahead, usegmt=True)
     assert re.match(reason, node.explain_refusal(date))
+
+
+def test_a_node_sends_what_it_sends_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has a timeout of its own; the server gets the same bytes, and their number first."""
+    node = load_program("supernode", monkeypatch)
+    content, received = os.urandom(100_000), list[bytes]()
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        assert isinstance(request.stream, httpx.SyncByteStream)
+        received.extend(request.stream)
+        assert request.headers["content-length"] == str(len(content))
+        return httpx.Response(200)
+
+    client = httpx.Client(transport=httpx.MockTransport(answer))
+
+    def send(context: ProtobufRequestContext) -> httpx.Response:
+        return client.send(context.request)
+
+    request = client.build_request("POST", "http://link/v1/fleet/push-object", content=content)
+    context = ProtobufRequestContext("push", PushObjectRequest(), request)
+    assert node.PieceSender().intercept(context, send).status_code == 200
+    assert len(received) > 1 and b"".join(received) == content
 
 
 def print_home(folder: Path, state: Path, **environment: str) -> str:

@@ -5,6 +5,7 @@ Each host is a network namespace; the tests are skipped where these are refused.
 """
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -33,15 +34,19 @@ from tests.system.federation import (
     Federation,
     find_port,
     list_rejected,
+    mount_small_disk,
     open_federation,
     read_events,
     wait_until,
 )
-from tests.system.hosts import Hosts, open_hosts
+from tests.system.hosts import SERVER, Hosts, open_hosts
 from tests.system.links import Links
 
 PORT = 6379
 CUT_SECONDS = 100
+ROUNDS = 3
+DISK_MEGABYTES = 48
+CLOCK_SECONDS = 120
 BUSY_SECONDS = 5
 """That a busy machine may add to a wait."""
 EPSILON, EPSILON_OF_ANSWER = 40, 4
@@ -129,7 +134,11 @@ class Site(NamedTuple):
     """A federation of hosts: 0 has the SuperLink, k + 1 has node k, the last is spare."""
 
     hosts: Hosts
+    links: Links
     federation: Federation
+    nodes: list["subprocess.Popen[bytes]"]
+    disk: Path
+    """Small disk of the SuperLink's host, with its database."""
 
     def follow(self, run: Path, rounds: int, **settings: object) -> "subprocess.Popen[bytes]":
         """Start a run; return once it has a round."""
@@ -149,46 +158,143 @@ class Site(NamedTuple):
             lambda: self.federation.count_online() == count, lambda: self.federation.log("nodes")
         )
 
+    def start_ended_nodes(self) -> None:
+        """Start nodes that have ended until each is let in, as a service manager does."""
+
+        def are_let_in() -> bool:
+            for k, node in enumerate(self.nodes):
+                if node.poll() is not None:
+                    self.nodes[k] = self.federation.start_node(k)
+            logs = [self.federation.log(f"site-{k}") for k in range(SITES)]
+            return all("SuperNode ID" in log for log in logs)
+
+        wait_until(are_let_in, lambda: self.federation.log("site-0"))
+
+    def end_run(self, run: Path, user: "subprocess.Popen[bytes]") -> None:
+        """Wait for a run's end; it is that of an undisturbed run, to the bit."""
+        federation = self.federation
+        assert user.wait(LIMIT) == 0 and federation.last_status() == "finished:completed"
+        rejected = [list_rejected(event) for event in read_events(run)]
+        assert rejected == [{}] * ROUNDS, federation.log("user")
+        models = [folder / "model.safetensors" for folder in (run, federation.folder / "calm")]
+        assert models[0].read_bytes() == models[1].read_bytes()
+        seconds = [f"{event['seconds']:.0f}" for event in read_events(run)]
+        print(f"{run.name}: rounds of {', '.join(seconds)} s")
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A SuperLink and three nodes, each on a host, for all faults one after the other."""
-    folder = tmp_path_factory.mktemp("hosts")
-    with open_hosts(SITES + 2, folder) as hosts:
+    """A SuperLink and three nodes, each on a host, for all faults one after the other.
+
+    Operators' commands run on the SuperLink's host, as on the page. There is an undisturbed run.
+    """
+    folder, links = tmp_path_factory.mktemp("hosts"), Links()
+    with (
+        open_hosts(SITES + 2, folder, links, clocks=True) as hosts,
+        mount_small_disk(folder / "disk", f"size={DISK_MEGABYTES}m") as disk,
+    ):
 
         def find_words(name: str) -> list[str]:
-            """Return where a process runs; operators' commands run on this machine."""
-            if name == "link":
-                return hosts.words(0)
+            """Return where a process runs."""
             number = name.removeprefix("site-")
-            return hosts.words(int(number) + 1) if number.isdigit() else []
+            return hosts.words(int(number) + 1 if number.isdigit() else 0)
 
-        with open_federation(folder, hosts.address(0), find_words) as federation:
-            for k in range(SITES):
-                federation.start_node(k)
-            place = Site(hosts, federation)
+        with open_federation(folder, HOST, find_words, SERVER) as federation:
+            nodes = [federation.start_node(k) for k in range(SITES)]
+            place = Site(hosts, links, federation, nodes, disk)
             place.wait_until_online(SITES)
+            place.end_run(folder / "calm", federation.start_run("user", folder / "calm", ROUNDS))
             yield place
 
 
 @pytest.mark.long
 def test_a_superlink_that_is_cut_off_goes_on_by_itself(site: Site) -> None:
-    """Its round waits for the nodes; the model is that of an undisturbed run to the bit."""
-    federation, folder = site.federation, site.federation.folder
-    user = site.follow(folder / "cut", 3)
+    """Its round waits for the nodes."""
+    run = site.federation.folder / "cut"
+    user = site.follow(run, ROUNDS)
     time.sleep(2)  # the nodes have the model of the next round
     site.hosts.cut(0)
     time.sleep(CUT_SECONDS)
     site.hosts.join(0)
     begin = time.monotonic()
-    assert user.wait(LIMIT) == 0
+    site.end_run(run, user)
     print(f"two rounds {time.monotonic() - begin:.0f} s after the network was mended")
-    assert federation.last_status() == "finished:completed"
-    assert [list_rejected(event) for event in read_events(folder / "cut")] == [{}] * 3
-    user = federation.start_run("user", folder / "calm", 3)
-    assert user.wait(LIMIT) == 0 and federation.last_status() == "finished:completed"
-    models = [folder / name / "model.safetensors" for name in ("cut", "calm")]
-    assert models[0].read_bytes() == models[1].read_bytes()
+
+
+@pytest.mark.long
+def test_links_that_delay_and_lose_change_no_bit(site: Site) -> None:
+    """50 ms each way and one frame of a hundred, on each link: a message passes two."""
+    run, before = site.federation.folder / "lossy", site.links.lost
+    with site.links.change(delay=0.05, loss=0.01):
+        site.end_run(run, site.federation.start_run("user", run, ROUNDS))
+    print(f"{site.links.lost - before} frames were lost")
+    assert site.links.lost > before
+
+
+@pytest.mark.long
+def test_links_of_256_kbit_a_second_change_no_bit(site: Site) -> None:
+    """All nodes fetch the app over the SuperLink's one link, then the model in each round."""
+    run = site.federation.folder / "slow"
+    with site.links.change(rate=32_000):
+        site.end_run(run, site.federation.start_run("user", run, ROUNDS))
+
+
+@pytest.mark.long
+def test_a_node_and_the_superlink_change_their_addresses(site: Site) -> None:
+    """Nodes know the SuperLink by its name."""
+    run = site.federation.folder / "moved"
+    user = site.follow(run, ROUNDS)
+    before = [site.hosts.address(host) for host in (0, 1)]
+    site.hosts.move(1)
+    site.wait_for_round(run, user, 2)
+    site.hosts.move(0)
+    assert [site.hosts.address(host) for host in (0, 1)] != before
+    site.end_run(run, user)
+
+
+@pytest.mark.long
+def test_two_hosts_lose_their_power_and_the_others_connections_are_half_open(site: Site) -> None:
+    """The SuperLink's and a node's; the run is resumed before that node is let in again."""
+    federation, run = site.federation, site.federation.folder / "power"
+    user = site.follow(run, ROUNDS)
+    time.sleep(2)
+    for host in (0, 1):
+        site.hosts.lose_power(host)
+    user.wait(LIMIT)  # it ran on the SuperLink's host
+    for host in (0, 1):
+        site.hosts.start_again(host)
+    federation.start_link()
+    begin = time.monotonic()
+    user = federation.start_run("user", run, ROUNDS, resume="true")
+    site.start_ended_nodes()
+    print(f"all nodes are let in {time.monotonic() - begin:.0f} s after the power came back")
+    site.end_run(run, user)
+
+
+@pytest.mark.long
+def test_clocks_are_two_minutes_apart(site: Site) -> None:
+    """A node that is ahead ends, one that is behind trains; a jump of the server's ends the run."""
+    hosts, federation, run = site.hosts, site.federation, site.federation.folder / "clocks"
+    try:
+        hosts.shift_clock(1, CLOCK_SECONDS)
+        assert site.nodes[0].wait(LIMIT) == 1
+        assert re.search(r"its clock is 1[12]\d s ahead of the server's", federation.log("site-0"))
+        hosts.shift_clock(1, 0)
+        site.start_ended_nodes()
+        hosts.shift_clock(2, -CLOCK_SECONDS)
+        user = site.follow(run, ROUNDS)
+        hosts.shift_clock(0, CLOCK_SECONDS)
+        begin = time.monotonic()
+        wait_until(lambda: federation.last_status() == "finished:failed", lambda: "still running")
+        print(
+            f"the run has failed {time.monotonic() - begin:.0f} s after the server's clock was set"
+        )
+        user.wait(LIMIT)
+        hosts.shift_clock(0, 0)
+        site.end_run(run, federation.start_run("user", run, ROUNDS, resume="true"))
+    finally:
+        for host in range(SITES + 1):
+            hosts.shift_clock(host, 0)
 
 
 @pytest.mark.long
@@ -200,7 +306,7 @@ def test_of_two_machines_with_one_key_one_is_kept(site: Site) -> None:
     hosts.cut(1)
     site.wait_until_online(SITES - 1)
     name = f"site-{SITES}"
-    link = (f"{federation.host}:{federation.port}", folder / "pki" / "ca.crt", own / "node.key")
+    link = (f"{federation.name}:{federation.port}", folder / "pki" / "ca.crt", own / "node.key")
     words = (SCRIPTS / "supernode.sh", *link, 0, own / "own.npz", folder / name / "state", HOST)
     twins: list[subprocess.Popen[bytes]] = []
 
