@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -272,3 +272,16 @@ def mount_small_disk(folder: Path, limit: str) -> Iterator[Path]:
         yield folder
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@contextmanager
+def fill_disk(folder: Path) -> Iterator[None]:
+    """Leave no room on a disk within the block."""
+    filler = folder / "filler"
+    try:
+        with suppress(OSError), filler.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+        yield
+    finally:
+        filler.unlink()

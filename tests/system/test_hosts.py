@@ -32,6 +32,7 @@ from tests.system.federation import (
     SCRIPTS,
     SITES,
     Federation,
+    fill_disk,
     find_port,
     list_rejected,
     mount_small_disk,
@@ -295,6 +296,19 @@ def test_clocks_are_two_minutes_apart(site: Site) -> None:
     finally:
         for host in range(SITES + 1):
             hosts.shift_clock(host, 0)
+
+
+@pytest.mark.long
+def test_the_disk_of_the_superlinks_host_is_full(site: Site) -> None:
+    """With its database and the run; nodes and the run end, and go on once there is room."""
+    federation, run = site.federation, site.disk / "run"
+    user = site.follow(run, ROUNDS)
+    with fill_disk(site.disk):
+        assert [node.wait(LIMIT) for node in site.nodes] == [1] * SITES
+    site.start_ended_nodes()
+    user.wait(LIMIT)
+    assert federation.last_status() == "finished:failed"
+    site.end_run(run, federation.start_run("user", run, ROUNDS, resume="true"))
 
 
 @pytest.mark.long
