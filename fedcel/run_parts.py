@@ -37,6 +37,7 @@ from fedcel.nets import (
     OwnNet,
     SplitNet,
     build_net,
+    fast_precision,
     fastest_device,
 )
 from fedcel.own_parts import blame_own_parts, list_own_parts
@@ -128,7 +129,10 @@ def init_net(settings: Settings, splits: Splits) -> FlatNet:
         cut=settings.defence.build_cut(settings.net),
     )
     net = settings.defence.end_encoder(plain, splits.shape, settings)
-    flat = FlatNet(net, precision=getattr(torch, settings.local.precision))
+    precision = settings.local.precision
+    flat = FlatNet(
+        net, precision=fast_precision(net) if precision == "auto" else getattr(torch, precision)
+    )
     samples_head = (
         settings.chain.scope == "head"
         and settings.chain.burn_in_rounds(settings.rounds) < settings.rounds

@@ -1,9 +1,11 @@
 """Device for training and attacks: a GPU for convolutions where PyTorch finds one.
 
-Random numbers are drawn on the processor in either case, and products stay in float32, never in
-TF32: results are the same up to the order of sums. Dense nets, whose operations are small, stay on
-the processor.
+Random numbers are drawn on the processor in either case, and products on a GPU stay in float32,
+never in TF32: results are the same up to the order of sums. Dense nets, whose operations are small,
+stay on the processor.
 """
+
+from collections.abc import Mapping
 
 import torch
 from torch import nn
@@ -35,3 +37,20 @@ def has_convolutions(net: nn.Module) -> bool:
         True for a convolution of 1 to 3 dimensions, or a transposed one of 2.
     """
     return any(isinstance(layer, CONVOLUTIONS) for layer in net.modules())
+
+
+def fast_precision(net: nn.Module) -> torch.dtype:
+    """Choose the precision of a net's convolutions and products in training.
+
+    Args:
+        net: The net.
+
+    Returns:
+        bfloat16 for a net with convolutions on a processor with units for it, AVX-512's or AMX, if
+        this PyTorch can tell; float32 elsewhere and on a GPU.
+    """
+    if not has_convolutions(net) or fastest_device(net) != CPU:
+        return torch.float32
+    units: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+    has_units = units.get("avx512_bf16") or units.get("amx_bf16")
+    return torch.bfloat16 if has_units else torch.float32

@@ -205,9 +205,9 @@ class LocalSettings(Options):
         "auto",
         description="Largest number of clients that the engine local trains at once; auto: by net.",
     )
-    precision: Literal["float32", "bfloat16"] = Field(
+    precision: Literal["auto", "float32", "bfloat16"] = Field(
         "float32",
-        description="Of encoder and head in training; bfloat16 pays where there are units for it.",
+        description="Of encoder and head; auto: bfloat16 for convolutions where there are units.",
     )
     clip: Positive | Off = Field(
         "none", description="Largest L2 norm of a step's gradient; clipping changes the target."

@@ -183,9 +183,28 @@ def test_the_larger_network() -> None:
     assert torch.equal(*flat)
 
 
-@pytest.mark.parametrize(("size", "budget"), [(SMALL_DECODER, 2.0), (LARGE_DECODER, 0.7)])
-def test_convolutions_learn(size: DecoderSize, budget: float) -> None:
-    """On 20x20 pictures of two bars, seen whole, the error falls below half of the spread."""
+@pytest.mark.parametrize(
+    ("size", "budget", "has_units"),
+    [(SMALL_DECODER, 2.0, False), (SMALL_DECODER, 2.0, True), (LARGE_DECODER, 0.7, False)],
+)
+def test_convolutions_learn(
+    size: DecoderSize, budget: float, has_units: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On 20x20 pictures of two bars, seen whole, the error falls below half of the spread.
+
+    In bfloat16, too, which a processor with units for it takes.
+    """
+    units = {"avx512_bf16": has_units}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: units, raising=False)
+    taken = list[torch.dtype]()
+    forward = nn.Conv2d.forward
+
+    def note(layer: nn.Conv2d, x: torch.Tensor) -> torch.Tensor:
+        y = forward(layer, x)
+        taken.append(y.dtype)
+        return y
+
+    monkeypatch.setattr(nn.Conv2d, "forward", note)
     x = torch.zeros(64, 1, 20, 20)
     for i in range(64):
         x[i, 0, i % 16 : i % 16 + 4] = 1
@@ -204,6 +223,8 @@ def test_convolutions_learn(size: DecoderSize, budget: float) -> None:
     attacker = Attacker(Whole(), Images(known, torch.zeros(56).long()), budget, stream())
     rebuilt = Decoder(size=size).invert(attacker, seen)
     assert (rebuilt - target).square().mean() < 0.5 * target.var()
+    assert (torch.bfloat16 in taken) == has_units
+    assert rebuilt.dtype == taken[-1] == torch.float32
 
 
 def test_dead_values_do_no_harm() -> None:

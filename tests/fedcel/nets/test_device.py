@@ -5,16 +5,16 @@ import torch
 from torch import nn
 
 from fedcel import run_parts
-from fedcel.data import Images
+from fedcel.data import Images, load_splits
 from fedcel.federation import ClientUpdate
 from fedcel.losses import ClientLoss, GradientRule, WeightedTerm
 from fedcel.losses.cel import CEL
 from fedcel.losses.defences import Adversarial, NoPeek
 from fedcel.losses.terms import _place_state
 from fedcel.nets import FlatNet, Strided, build_net
-from fedcel.nets.device import CPU, fastest_device
+from fedcel.nets.device import CPU, fast_precision, fastest_device
 from fedcel.posterior import RoundPlan
-from fedcel.run_parts import build_client_nets
+from fedcel.run_parts import build_client_nets, init_net
 from fedcel.seeding import make_generator
 from fedcel.settings import LocalSettings, parse_settings
 from fedcel.torch_state import use_full_precision
@@ -162,6 +162,25 @@ def test_dense_nets_stay_on_the_processor(monkeypatch: pytest.MonkeyPatch) -> No
     assert fastest_device(nn.Sequential(nn.Conv2d(1, 1, 3))).type == "cuda"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert fastest_device(nn.Sequential(nn.Conv2d(1, 1, 3))) == CPU
+
+
+def test_convolutions_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a processor with units for it alone; a GPU's are not used, nor those of dense nets."""
+    dense, net = nn.Linear(2, 2), nn.Sequential(nn.Conv2d(1, 1, 3))
+    for unit, expected in (("avx512_bf16", torch.bfloat16), ("avx2", torch.float32)):
+        units = {unit: True}
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda units=units: units, raising=False)
+        assert fast_precision(net) == expected and fast_precision(dense) == torch.float32
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True}, raising=False)
+    for name, expected in (("mlp", torch.float32), ("cnn", torch.bfloat16)):
+        settings = parse_settings({"net.name": name, "local.precision": "auto"})
+        splits = load_splits(settings.data, settings.clients, settings.seed)
+        assert init_net(settings, splits).precision == expected
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert fast_precision(net) == torch.float32
+    monkeypatch.delattr(torch.cpu, "get_capabilities")  # an older PyTorch
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert fast_precision(net) == torch.float32
 
 
 def test_what_learns_goes_on_learning_elsewhere() -> None:
