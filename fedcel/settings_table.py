@@ -6,7 +6,7 @@ stand in it, and it computes what the kind computes.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
 
 from pydantic import (
     AfterValidator,
@@ -22,12 +22,6 @@ from fedcel.errors import SettingsError, replace_unwritable
 from fedcel.ranges import FRACTION, POSITIVE, Range
 
 Off = Literal["none"]
-Value = TypeVar("Value")
-
-
-def parse_off(value: Value | Off) -> Value | None:
-    """Return None for what is off, which settings call `none`."""
-    return None if value == "none" else value
 
 
 class Words(NamedTuple):

@@ -55,6 +55,10 @@ class LossTerm:
         """Return a batch as the loss sees it; here as it passes the cut."""
         return batch
 
+    def average_positions(self, z: Float[Tensor, "*k D"]) -> Float[Tensor, "*k C"]:
+        """Average each channel of features over its positions, where the loss sees means only."""
+        return z
+
     def refresh(
         self,
         state: State | None,
@@ -162,7 +166,7 @@ class WeightedTerm(NamedTuple):
 
         def read() -> Iterator[StackedFeatures]:  # the same at each call
             for part in read_features():
-                yield part._replace(z=self.term.see(Batch.of_features(part.z, part.y)).z)
+                yield part._replace(z=self.term.average_positions(part.z))
 
         return self.term.refresh(state, read, generators)
 

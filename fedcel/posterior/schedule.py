@@ -21,7 +21,6 @@ from fedcel.settings_table import (
     Options,
     Positive,
     Words,
-    parse_off,
     part_name,
     part_words,
 )
@@ -364,7 +363,7 @@ class RoundPlan(NamedTuple):
     @property
     def clip(self) -> float | None:
         """Largest norm of a step's gradient, None: no limit."""
-        return parse_off(self.local.clip)
+        return None if self.local.clip == "none" else self.local.clip
 
     @property
     def weights(self) -> dict[str, float]:

@@ -21,7 +21,7 @@ from fedcel.losses.cel.conditional_entropy import CEL, RefreshedCEL
 from fedcel.losses.protocol import Batch, CutShape, FeatureReader, StackedFeatures, State, Term
 from fedcel.named_tensors import select_row, stack_states
 from fedcel.seeding import make_generator
-from fedcel.settings_table import describe_problems, parse_off
+from fedcel.settings_table import describe_problems
 from fedcel.tensors import ArrayLike, to_labels, to_tensor
 from fedcel.torch_state import usual_torch_state
 
@@ -60,7 +60,8 @@ class CELModule(nn.Module):
         """Take keywords, their defaults and docstring from the options of the loss."""
         super().__init_subclass__(**more)
         fields = list_library_options(options)
-        defaults = {"noise": 0.3, **{k: parse_off(f.default) for k, f in fields.items()}, "seed": 0}
+        off = {name: None for name, field in fields.items() if field.default == "none"}
+        defaults = {"noise": 0.3, **{k: f.default for k, f in fields.items()}, **off, "seed": 0}
         texts = {
             "classes": "C; labels are in 0..C-1.",
             "noise": "Standard deviation of the Gaussian noise that your loop adds to features.",

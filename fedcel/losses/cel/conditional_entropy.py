@@ -15,7 +15,7 @@ from fedcel.losses.loss_options import LossOptions
 from fedcel.losses.protocol import Batch, CutShape
 from fedcel.losses.terms import GradientRule, WeightedTerm
 from fedcel.nets import NetSettings, whiten_features
-from fedcel.settings_table import Off, Positive, parse_off
+from fedcel.settings_table import Off, Positive
 
 Pool = Literal["flatten", "mean"]
 """Treatment of features of more than one dimension before a loss."""
@@ -226,15 +226,19 @@ class CEL(LossOptions, table="cel"):
     def make_term(self, cut: CutShape, run: object) -> WeightedTerm | None:
         """Return the loss at one cut with its weight and schedule; see `LossOptions.make_term`."""
         clip = None if self.clip == "none" else self.clip
-        rule = GradientRule(clip, parse_off(self.momentum))
+        rule = GradientRule(clip, None if self.momentum == "none" else self.momentum)
         return WeightedTerm("cel", self.bind(cut), self.weight, rule, self.find_gamma)
 
     def see(self, batch: Batch) -> Batch:
         """Return features in units of their noise, of each channel the mean where it pools."""
-        z, positions = whiten_features(batch.z, batch.noise_scale), self._cut.positions
-        if positions > 1:  # z holds channel after channel
-            z = z.reshape(*z.shape[:-1], -1, positions).mean(-1)
+        z = self.average_positions(whiten_features(batch.z, batch.noise_scale))
         return batch._replace(z=z, noise_scale=None)
+
+    def average_positions(self, z: Float[Tensor, "*k D"]) -> Float[Tensor, "*k C"]:
+        """Average each channel where it pools; z holds channel after channel."""
+        if (positions := self._cut.positions) == 1:
+            return z
+        return z.reshape(*z.shape[:-1], -1, positions).mean(-1)
 
     def pool_cut(self, cut: CutShape) -> CutShape:
         """Return the features as the loss sees them: channel means, where it pools.
