@@ -224,17 +224,9 @@ def describe_cut(net: SplitNet, classes: int, image: tuple[int, ...] = ()) -> Cu
     )
 
 
-def find_obstacle(settings: Settings) -> str | None:
-    """Name a loss that keeps clients from being computed at once; None where nothing is known.
-
-    A user's own net shows it when it is tried.
-    """
-    return name_obstacle(build_terms(settings))
-
-
 def count_clients_at_once(settings: Settings) -> int:
-    """Choose how many clients are computed at once, by the room for their parameters."""
-    if find_obstacle(settings):
+    """Choose how many clients are computed at once: by their room, as far as losses allow."""
+    if name_obstacle(build_terms(settings)):
         return 1
     flat = build_workspace_net(settings)
     room, most = PARAMETERS_AT_ONCE, MOST_CLIENTS

@@ -7,7 +7,6 @@ from fedcel.nets import CPU, fastest_device, has_convolutions
 from fedcel.run_parts import (
     build_workspace_net,
     count_clients_at_once,
-    find_obstacle,
     select_client_images,
 )
 from fedcel.settings import OWN_STRATEGY, Settings
@@ -48,8 +47,8 @@ def choose_clients_at_once(settings: Settings) -> int:
     by what `tests.bench.batched` and `tests.bench.gpu` measured.
     """
     chosen = settings.local.at_once
-    if chosen != "auto" or find_obstacle(settings):
-        return 1 if chosen == "auto" else chosen
+    if chosen != "auto":
+        return chosen
     clients = settings.clients_per_round or settings.clients
     fitting = count_clients_at_once(settings)
     if min(clients, fitting) < FEWEST_CLIENTS:

@@ -23,6 +23,7 @@ from fedcel.federation import (
     compute_client_gradient,
     finish_round,
     init_server_state,
+    name_obstacle,
     round_trainer,
     train_clients,
 )
@@ -32,9 +33,9 @@ from fedcel.nets import FlatNet, NetSettings
 from fedcel.run_parts import (
     build_client_parts,
     build_server_parts,
+    build_terms,
     build_workspace_net,
     count_clients_at_once,
-    find_obstacle,
     init_run_state,
     select_client_images,
 )
@@ -297,11 +298,11 @@ def test_what_cannot_be_computed_at_once_is_named(change: dict[str, Any], reason
 def test_an_obstacle_that_is_known_leaves_clients_one_by_one() -> None:
     """A loss of one's own is named before anything is trained; built-in ones are no obstacle."""
     own = parse_settings({**BASE, "cel.kind": f"{HERE}:make_uneven"})
-    reason = find_obstacle(own)
+    reason = name_obstacle(build_terms(own))
     assert reason is not None and "make_uneven" in reason
     assert count_clients_at_once(own) == 1
     built_in = parse_settings({**BASE, "cel.kind": "cluster", "defence.name": "adversarial"})
-    assert find_obstacle(built_in) is None
+    assert name_obstacle(build_terms(built_in)) is None
     assert count_clients_at_once(built_in) > 1
 
 
