@@ -17,11 +17,15 @@ import resource
 import sys
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, MutableMapping
+from fnmatch import fnmatch
 from functools import partial
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import health
 import uvicorn
+from cryptography import x509
 from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.proto.message_pb2 import PushObjectRequest
 from flwr.superlink import extensions
@@ -173,12 +177,29 @@ def allow_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
+def check_certificate() -> None:
+    """Exit where the SuperLink's own processes could not reach it: runs would stand still."""
+    options = dict(zip(sys.argv[1:], sys.argv[2:], strict=False))
+    path = Path(options.get("--ssl-certfile", ""))
+    if not path.is_file():  # Flower says so
+        return
+    own = str(urlsplit(health.read_url("https")).hostname)
+    extensions = x509.load_pem_x509_certificate(path.read_bytes()).extensions
+    names = [e.value for e in extensions if isinstance(e.value, x509.SubjectAlternativeName)]
+    if not any(fnmatch(own, str(name.value)) for listed in names for name in listed):
+        sys.exit(
+            f"{path} is not for {own}, where the SuperLink's own processes reach it; make one that "
+            "is, with certificates.py or by your authority"
+        )
+
+
 def main() -> None:
     """Start the SuperLink behind its door."""
     try:
         limit = int(sys.argv.pop(1)) * MEGABYTE
     except (IndexError, ValueError):
         sys.exit(__doc__)
+    check_certificate()
     allow_files()
     before = extensions.get_middleware
 

@@ -81,6 +81,8 @@ class Hosts:
             call("link", "set", other, "netns", name, "name", "eth0")
         else:
             call("link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", name)
+        card = f"02:fe:dc:ba:00:{host:02x}"  # the same again after a loss of power
+        call("-n", name, "link", "set", "eth0", "address", card)
         call("-n", name, "address", "add", f"{self.address(host)}/24", "dev", "eth0")
         for link in ("lo", "eth0"):
             call("-n", name, "link", "set", link, "up")

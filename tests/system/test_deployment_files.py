@@ -85,6 +85,19 @@ def test_a_certificate_is_for_the_loopback_address_too(tmp_path: Path) -> None:
     greet(pki, "127.0.0.1", pki / "ca.crt")
 
 
+def test_a_superlink_whose_own_processes_could_not_reach_it_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, door: ModuleType
+) -> None:
+    """By the address that it listens at, all addresses being the loopback's."""
+    assert certificates("server", tmp_path / "pki", "server.example").returncode == 0
+    words = ["superlink.py", "--port", "9092", "--ssl-certfile", f"{tmp_path}/pki/server.crt"]
+    monkeypatch.setattr(sys, "argv", [*words, "--host", "0.0.0.0"])
+    door.check_certificate()
+    monkeypatch.setattr(sys, "argv", [*words, "--host", "10.0.0.1"])
+    with pytest.raises(SystemExit, match=r"server.crt is not for 10\.0\.0\.1"):
+        door.check_certificate()
+
+
 def test_a_certificate_is_renewed_by_its_own_authority_alone(tmp_path: Path) -> None:
     """Without ca.key, or with another's, nothing changes."""
     for name in ("pki", "other"):
