@@ -16,7 +16,10 @@ _OWN_PACKAGES |= {"jaxtyping"}  # whose checks wrap functions of this project in
 
 
 class FedcelError(Exception):
-    """Base of all errors below; the command line prints it and exits with 2."""
+    """Base of all errors below; the command line prints it and exits with its status."""
+
+    status = 2
+    """Exit status of the command line: the input is wrong."""
 
 
 class SettingsError(FedcelError, ValueError):
@@ -48,7 +51,21 @@ class RunError(FedcelError, ValueError):
 
 
 class FailedError(FedcelError, RuntimeError):
-    """A failure despite valid input; the command line exits with 1."""
+    """A failure despite valid input."""
+
+    status = 1
+
+
+class NoCutError(FedcelError):
+    """No cut of a model meets the limits: the answer of a comparison that did not fail."""
+
+    status = 1
+
+
+class CrashedError(FailedError):
+    """A failure of a command of which 1 is an answer."""
+
+    status = 3
 
 
 class DivergedError(FailedError):

@@ -12,8 +12,20 @@ _LISTENER: ContextVar[ProgressListener | None] = ContextVar("progress_listener",
 
 @contextmanager
 def listen_to_progress(listener: ProgressListener) -> Iterator[None]:
-    """Have the work inside tell a listener after each part how much of it is done."""
-    token = _LISTENER.set(listener)
+    """Have the work inside tell a listener after each part how much of it is done.
+
+    If the listener tells of progress itself, the listener outside hears it.
+    """
+    outside = _LISTENER.get()
+
+    def tell_outside(finished: int, total: int) -> None:
+        token = _LISTENER.set(outside)
+        try:
+            listener(finished, total)
+        finally:
+            _LISTENER.reset(token)
+
+    token = _LISTENER.set(tell_outside)
     try:
         yield
     finally:

@@ -1,5 +1,6 @@
 """Gaussian noise calibrated to a leak: the least with which a message tells no more than wanted."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf, log, sqrt
 from typing import NamedTuple
@@ -28,6 +29,9 @@ RANGE = 10.0
 MAX_ROUNDS = 100
 CONVERGED = 1e-4
 """Relative change of the variances at which noise of each feature is found."""
+MAX_FITS, NEAR = 4, 1.5
+"""Linearisations to find noise where traces are estimated, and the factor by which it hardly
+changes."""
 KEPT_VALUES = 2**27
 """Values of the Jacobians of all images, which noise of each feature is found with."""
 LEAST_IMAGES = 8
@@ -95,9 +99,10 @@ def calibrate_noise(
 ) -> CalibratedNoise:
     """Find the least Gaussian noise with which messages leak no more than a target.
 
-    The encoder is linearised once: singular values of J C^(1/2) do not depend on the noise. With
-    one standard deviation for all features, bits fall and errors rise with it, so the least that
-    meets the target is found by bisection.
+    Where Jacobians are computed, the encoder is linearised once: singular values of J C^(1/2) do
+    not depend on the noise. Where traces are estimated, it is linearised again with the noise that
+    was found. With one standard deviation for all features, bits fall and errors rise with it, so
+    the least that meets the target is found by bisection.
 
     With one a feature, the variances v minimise sum_i w_i v_i, the harm to the answer, subject to
     the target. Both the bits (Diggavi and Cover 2001) and the error that a message takes off are
@@ -162,17 +167,62 @@ def calibrate_noise(
             seed=seed,
         )
 
-    channels = linearise_at(1.0)
-    sigma = find_noise_scale(channels, target, messages)
-    refuse_unreachable(channels, target, sigma, messages)
+    fit = fit_noise(linearise_at, target, 1.0, messages=messages)
+    channels, sigma = fit.channels, fit.unit * fit.scale
+    refuse_unreachable(channels, target, fit.scale, messages)
     if not per_feature:
-        return CalibratedNoise(sigma, channels.measure(noise_scale=sigma, messages=messages))
+        return CalibratedNoise(sigma, channels.measure(noise_scale=fit.scale, messages=messages))
     harms = torch.ones(table.shape[1], dtype=torch.float64)
     if head is not None:
         shape = find_feature_shape(encoder, stack)
         harms = measure_sensitivity(head, table, shape=shape, sigma=sigma, seed=seed)
     noise = spread_noise(channels, target, harms, sigma, messages=messages)
     return CalibratedNoise(noise, linearise_at(noise).measure(messages=messages))
+
+
+class FittedNoise(NamedTuple):
+    """Noise that meets a target: `scale` times that with which channels were linearised.
+
+    Attributes:
+        channels: Of the last linearisation.
+        unit: Standard deviation of their noise.
+        scale: The factor; 0 where any noise meets the target, infinity where none does.
+    """
+
+    channels: LinearisedChannels
+    unit: float
+    scale: float
+
+
+def fit_noise(
+    linearise_at: Callable[[float], LinearisedChannels],
+    target: LeakTarget,
+    unit: float,
+    *,
+    messages: int = 1,
+) -> FittedNoise:
+    """Find the least noise with which channels meet a target.
+
+    Estimated traces are accurate near the noise that channels were linearised with, so these are
+    linearised again with the noise that was found, until it hardly changes.
+
+    Args:
+        linearise_at: Linearises with a standard deviation.
+        target: The leak that is allowed.
+        unit: Standard deviation to begin with.
+        messages: Messages of each image, which meet the target together.
+
+    Returns:
+        The noise.
+    """
+    for number in range(MAX_FITS):
+        channels = linearise_at(unit)
+        scale = find_noise_scale(channels, target, messages)
+        is_near = channels.is_exact or 1 / NEAR < scale < NEAR
+        if is_near or not 0 < scale < inf or number == MAX_FITS - 1:
+            break
+        unit *= scale
+    return FittedNoise(channels, unit, scale)
 
 
 def find_noise_scale(channels: LinearisedChannels, target: LeakTarget, messages: int = 1) -> float:

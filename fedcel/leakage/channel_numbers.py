@@ -6,42 +6,47 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn import functional
 
-from fedcel.leakage.image_prior import ImagePrior
+from fedcel.leakage.image_prior import ImagePrior, plane_shape
 from fedcel.leakage.local_channel import LocalChannel
 
 MAX_VALUES = 2**25
 """Values of one image's Jacobian up to which it is computed."""
 MAX_PASSES = 1024
 """Passes through an encoder of small images that computing its Jacobian may take."""
-MAX_PASSES_LARGE = 256
+MAX_PASSES_LARGE = 128
 """The same of large images, where an estimate takes about as many whatever the features."""
 SMALL_IMAGE = 4096
 """Values of an image that is small."""
-PROBES = 2
-"""Random vectors that a trace is estimated with."""
-STEPS = 20
-"""Steps of Lanczos' method."""
-BREAKDOWN = 1e-12
-"""Length of a new direction, as a share of its image under the matrix, that is rounding."""
+TOLERANCE = 0.05
+"""Half the distance of the bounds on a trace, as a share of it, at which estimates end."""
+MOST_STEPS = 40
+"""Products with a Jacobian and with its transpose for one trace, at most."""
+USUAL_PASSES = 80
+"""Passes that an estimate usually takes: 20 such products for each of two traces."""
+FISHER_PROBES = 2
+"""Random vectors for the diagonal of the Fisher information."""
+DAMPING, DAMPING_POWER = 1 / 30, 0.7
+"""Constants of `choose_scale`."""
 
 
 class QuadratureRule(NamedTuple):
     """Nodes and weights with which tr f(G) of each image is the sum of weight times f(node).
 
-    From eigenvalues it is exact; from Lanczos' method two ends bracket each random vector's share.
+    From eigenvalues it is exact; else two ends bracket the share of a random vector.
 
     Attributes:
-        nodes: (E, P, B, K): ends, random vectors, images, nodes; 0 or more.
-        weights: (E, P, B, K).
+        nodes: (E, B, K): ends, images, nodes; 0 or more.
+        weights: (E, B, K).
     """
 
-    nodes: Float[Tensor, "E P B K"]
-    weights: Float[Tensor, "E P B K"]
+    nodes: Float[Tensor, "E B K"]
+    weights: Float[Tensor, "E B K"]
 
-    def apply(self, function: Callable[[Tensor], Tensor]) -> Float[Tensor, "E P B"]:
-        """Compute the sum for each end, random vector and image."""
-        return (self.weights * function(self.nodes)).sum(3)
+    def apply(self, function: Callable[[Tensor], Tensor]) -> Float[Tensor, "E B"]:
+        """Compute the sum for each end and image."""
+        return (self.weights * function(self.nodes)).sum(2)
 
 
 class ChannelNumbers(NamedTuple):
@@ -63,26 +68,35 @@ class ChannelNumbers(NamedTuple):
     jacobians: Float[Tensor, "B F d"] | None
 
 
-def compute_nats(rule: QuadratureRule, gain: float = 1.0) -> Float[Tensor, "E P B"]:
+def compute_nats(rule: QuadratureRule, gain: float = 1.0) -> Float[Tensor, "E B"]:
     """Compute 1/2 log det(I + g G) by the rule of the information."""
     return rule.apply(lambda nodes: torch.log1p(gain * nodes))
 
 
-def compute_errors(rule: QuadratureRule, gain: float = 1.0) -> Float[Tensor, "E P B"]:
+def compute_errors(rule: QuadratureRule, gain: float = 1.0) -> Float[Tensor, "E B"]:
     """Compute the trace of the posterior covariance by the rule of the errors."""
     return rule.apply(lambda nodes: 1 / (1 + gain * nodes))
 
 
 def join_rules(rules: Sequence[QuadratureRule]) -> QuadratureRule:
     """Join the rules of several images."""
-    nodes, weights = (torch.cat(parts, 2) for parts in zip(*rules, strict=True))
-    return QuadratureRule(nodes, weights)
+    size = max(rule.nodes.shape[2] for rule in rules)
+
+    def join(parts: Sequence[Tensor]) -> Tensor:
+        return torch.cat([functional.pad(part, (0, size - part.shape[2])) for part in parts], 1)
+
+    return QuadratureRule(*(join(parts) for parts in zip(*rules, strict=True)))
 
 
 def is_computable(width: int, values: int) -> bool:
     """Whether the Jacobian of `width` outputs by image values takes little time and memory."""
     passes = MAX_PASSES if values <= SMALL_IMAGE else MAX_PASSES_LARGE
     return min(width, values) <= passes and width * values <= MAX_VALUES
+
+
+def count_passes(width: int, values: int) -> int:
+    """Count the passes through an encoder of one image's numbers, about, of either kind."""
+    return min(width, values) if is_computable(width, values) else USUAL_PASSES
 
 
 def compute_jacobians(channel: LocalChannel, prior: ImagePrior) -> Float[Tensor, "B F d"]:
@@ -122,10 +136,10 @@ def solve_exactly(channel: LocalChannel, prior: ImagePrior) -> ChannelNumbers:
         weights = (vectors * root[:, None]).square().sum(1)
     nodes = nodes.clamp_min(0)
     halves = torch.full_like(nodes, 0.5)
-    padded = torch.nn.functional.pad(nodes, (0, weights.shape[1] - nodes.shape[1]))
+    padded = functional.pad(nodes, (0, weights.shape[1] - nodes.shape[1]))
     return ChannelNumbers(
-        information=QuadratureRule(nodes[None, None], halves[None, None]),
-        errors=QuadratureRule(padded[None, None], weights[None, None]),
+        information=QuadratureRule(nodes[None], halves[None]),
+        errors=QuadratureRule(padded[None], weights[None]),
         fisher=jacobians.square().sum(1),
         jacobians=jacobians,
     )
@@ -177,25 +191,39 @@ def van_trees_bound(
 def estimate_numbers(
     channel: LocalChannel, prior: ImagePrior, generator: torch.Generator
 ) -> ChannelNumbers:
-    """Estimate the numbers of one image, given `PROBES` times, by stochastic Lanczos quadrature.
+    """Estimate the numbers of one image by random signs and subspaces that bracket each trace.
 
-    Random signs u have E u^T f(G) u = tr f(G); each is bracketed by Gauss' and Gauss-Radau's rule.
+    With M = A C^(1/2), signs u of the features have E u^T log(I + M M^T) u = log det(I + G), and
+    signs of the pixels' coefficients E u^T C^(1/2) (I + G)^-1 C^(1/2) u = the trace of the
+    posterior covariance. Features are fewer than pixels, so their signs see less that is silent.
     """
-    probes, root = len(channel.images), prior.variances.sqrt().to(channel.images.dtype)
+    dtype, root = channel.images.dtype, prior.variances.sqrt().to(channel.images.dtype)
 
-    def apply_gram(vectors: Float[Tensor, "P d"]) -> Float[Tensor, "P d"]:
-        pulled = channel.pull(channel.push(prior.from_coefficients(root * vectors)).detach())
-        return root * prior.to_coefficients(pulled)
+    def send(coefficients: Float[Tensor, " d"]) -> Float[Tensor, " F"]:
+        images = prior.from_coefficients((root * coefficients)[None])
+        return channel.push(images)[0].detach().cpu()
 
-    signs = draw_signs((2, probes, len(root)), generator).to(root)
-    information = find_quadrature(apply_gram, signs[0])
-    errors = find_quadrature(apply_gram, root * signs[1])
-    outputs = draw_signs((probes, channel.width), generator)
-    fisher = prior.to_coefficients(channel.pull(outputs)).double().square().mean(0, keepdim=True)
+    def receive(outputs: Float[Tensor, " F"]) -> Float[Tensor, " d"]:
+        return root * prior.to_coefficients(channel.pull(outputs[None]))[0]
+
+    values, width = len(root), channel.width
+    signs = [draw_signs((size,), generator).to(dtype) for size in (min(values, width), values)]
+    outputs = draw_signs((FISHER_PROBES, 1, width), generator)
+    pulled = torch.cat([prior.to_coefficients(channel.pull(part)) for part in outputs])
+    fisher = pulled.double().square().mean(0)
+    multiply, transpose = (receive, send) if width < values else (send, receive)
+    information = find_rules(multiply, transpose, signs[0], function=torch.log1p)
+    errors = find_rules(
+        send,
+        receive,
+        root * signs[1],
+        function=lambda nodes: 1 / (1 + nodes),
+        scale=choose_scale(fisher, prior).to(dtype),
+    )
     return ChannelNumbers(
         information=information._replace(weights=information.weights / 2),
         errors=errors,
-        fisher=fisher,
+        fisher=fisher[None],
         jacobians=None,
     )
 
@@ -205,50 +233,140 @@ def draw_signs(shape: tuple[int, ...], generator: torch.Generator) -> Float[Tens
     return torch.randint(2, shape, generator=generator).double() * 2 - 1
 
 
-def find_quadrature(
-    multiply: Callable[[Tensor], Tensor], start: Float[Tensor, "P d"], steps: int = STEPS
-) -> QuadratureRule:
-    """Find two rules between which w^T f(G) w lies, for f whose derivatives alternate in sign.
+def choose_scale(fisher: Float[Tensor, " d"], prior: ImagePrior) -> Float[Tensor, " d"]:
+    """Choose factors of coefficients under which I + G has a smaller range of eigenvalues.
 
-    G is positive semi-definite. Gauss' rule is one end, Gauss-Radau's with a node at 0 the other.
-    The rules are of one image: nodes (2, P, 1, K).
+    The Fisher information of a coefficient is averaged with that of its neighbours. The constants
+    are those with which the errors of two encoders of photographs converged fastest.
+    """
+    planes = plane_shape(prior.shape) if prior.rotation is None else (1, 1, len(fisher))
+    smooth = functional.avg_pool2d(
+        fisher.view(1, *planes), 3, stride=1, padding=1, count_include_pad=False
+    )
+    return (1 + DAMPING * smooth.flatten() * prior.variances) ** (-DAMPING_POWER / 2)
+
+
+def find_rules(
+    multiply: Callable[[Tensor], Tensor],
+    transpose: Callable[[Tensor], Tensor],
+    start: Float[Tensor, " n"],
+    *,
+    function: Callable[[Tensor], Tensor],
+    scale: Float[Tensor, " n"] | None = None,
+    tolerance: float = TOLERANCE,
+    steps: int = MOST_STEPS,
+) -> QuadratureRule:
+    """Find two rules between which w^T f(H^T H) w lies, for any gain of H^T H.
+
+    The vectors that are tried are Lanczos' of D H^T H D + D^2, with factors D = diag(scale). For
+    f(x) = 1 / (1 + g x) the rules are bounds whatever the vectors: x^T w for the best x among them
+    from below, and the residual of the best reconstruction from above. For other f whose
+    derivatives alternate in sign they are bounds without factors: Gauss' rule and Gauss-Radau's
+    with a node at 0.
+
+    Args:
+        multiply: H.
+        transpose: Its transpose.
+        start: w.
+        function: f, whose rules have to agree.
+        scale: The factors, above 0; None: 1.
+        tolerance: Half the difference of the two rules, as a share of their mean, at which it ends.
+        steps: Products with H and its transpose at most.
+
+    Returns:
+        The rules of one image, (2, 1, K).
 
     References:
         Golub and Meurant, Matrices, Moments and Quadrature, 2010, sections 6.2 and 6.3.
     """
-    lengths = start.norm(dim=1)
-    vectors, previous = start / lengths[:, None], torch.zeros_like(start)
-    beta = start.new_zeros(len(start))
-    diagonal, off_diagonal = [], []
-    for _ in range(min(steps, start.shape[1])):
-        product = multiply(vectors)
-        size = product.norm(dim=1)
-        product = product - beta[:, None] * previous
-        alpha = (product * vectors).sum(1)
-        product = product - alpha[:, None] * vectors
-        beta = product.norm(dim=1)
-        beta = beta.where(beta > BREAKDOWN * size, 0.0)
-        diagonal.append(alpha)
-        off_diagonal.append(beta)
-        previous = vectors
-        vectors = torch.where(beta[:, None] > 0, product / beta[:, None], 0.0)
-    alphas, betas = (torch.stack(parts, 1).double() for parts in (diagonal, off_diagonal))
-    inner = torch.diag_embed(alphas)
-    for offset in (1, -1):
-        inner = inner + torch.diag_embed(betas[:, :-1], offset)
-    steps = alphas.shape[1]
-    last = torch.zeros_like(alphas)
-    last[:, -1] = betas[:, -1].square()
-    # Rounding, and a G without full rank, leave `inner` without a largest inverse.
-    shift = BREAKDOWN * alphas.amax(1).clamp_min(torch.finfo(alphas.dtype).tiny)
-    ridge = inner + shift[:, None, None] * torch.eye(steps, dtype=alphas.dtype)
-    corner = torch.linalg.solve(ridge, last)[:, -1]
-    outer = torch.nn.functional.pad(inner, (0, 1, 0, 1))
-    outer[:, steps, steps] = corner
-    outer[:, steps, steps - 1] = outer[:, steps - 1, steps] = betas[:, -1]
-    rules = []
-    for tridiagonal in (torch.nn.functional.pad(inner, (0, 1, 0, 1)), outer):
-        nodes, directions = torch.linalg.eigh(tridiagonal)
-        rules.append((nodes.clamp_min(0), directions[:, 0].square()))
-    nodes, weights = (torch.stack(parts)[:, :, None] for parts in zip(*rules, strict=True))
-    return QuadratureRule(nodes, lengths.double().square()[:, None, None] * weights)
+    scale = torch.ones_like(start) if scale is None else scale
+    space = TestSpace(start, scale, min(steps, len(start)))
+    vector = scale * start
+    length = vector.norm()
+    while True:
+        vector = vector / length
+        middle = multiply(scale * vector)
+        product = transpose(middle)
+        space.add(vector, middle, product)
+        rule = space.find_rules()
+        ends = rule.apply(function)[:, 0]
+        gap = float((ends[0] - ends[1]).abs())
+        if space.is_full or gap <= tolerance * float(ends.sum().abs()):
+            return rule
+        vector = scale * (scale * vector + product)
+        size = vector.norm()
+        vector = space.remove(space.remove(vector))
+        length = vector.norm()
+        if length <= 10 * torch.finfo(vector.dtype).eps * size:
+            return rule
+
+
+class TestSpace:
+    """Vectors v, their H v and H^T H v, and the inner products that two rules are made of."""
+
+    __test__ = False  # no test of pytest
+
+    def __init__(self, start: Float[Tensor, " n"], scale: Float[Tensor, " n"], steps: int) -> None:
+        self._start, self._scale, self._count = start, scale, 0
+        self._vectors = start.new_empty(steps, len(start))
+        # Squares of products have twice the range of eigenvalues: too much for float32.
+        self._products = start.new_empty(steps, len(start), dtype=torch.float64)
+        self._middles = start.new_empty(0)
+        self._overlap, self._gram, self._squares = (
+            torch.zeros(steps, steps, dtype=torch.float64) for _ in range(3)
+        )
+        self._shares, self._pulled = (torch.zeros(steps, dtype=torch.float64) for _ in range(2))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all steps are done."""
+        return self._count == len(self._vectors)
+
+    def add(self, vector: Tensor, middle: Tensor, product: Tensor) -> None:
+        """Add v without its scale, H v and H^T H v with it."""
+        last, count, steps = self._count, self._count + 1, len(self._vectors)
+        middle, product = middle.double(), product.double()
+        if not last:
+            self._middles = middle.new_empty(steps, len(middle))
+        self._vectors[last], self._middles[last], self._products[last] = vector, middle, product
+        scaled = self._scale * vector
+        for table, stack, row in (
+            (self._overlap, self._vectors, self._scale * scaled),
+            (self._gram, self._middles, middle),
+            (self._squares, self._products, product),
+        ):
+            table[last, :count] = table[:count, last] = (stack[:count] @ row).double()
+        self._shares[last] = scaled @ self._start
+        self._pulled[last] = product @ self._start.double()
+        self._count = count
+
+    def remove(self, vector: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+        """Remove what a vector has of those that are there."""
+        stack = self._vectors[: self._count]
+        return vector - (stack @ vector) @ stack
+
+    def find_rules(self) -> QuadratureRule:
+        """Find the two rules."""
+        count, eps = self._count, torch.finfo(self._vectors.dtype).eps
+        basis = find_basis(self._overlap[:count, :count], eps)
+        nodes, turn = torch.linalg.eigh(basis.mT @ self._gram[:count, :count] @ basis)
+        basis, nodes = basis @ turn, nodes.clamp_min(0)
+        weights = (basis.mT @ self._shares[:count]).square()
+        basis = (basis / nodes.sqrt())[:, nodes > eps * nodes.amax()]
+        others, turn = torch.linalg.eigh(basis.mT @ self._squares[:count, :count] @ basis)
+        is_heard = others > eps * others.amax(dim=-1, keepdim=True)
+        heard = (turn.mT @ (basis.mT @ self._pulled[:count])).square()[is_heard] / others[is_heard]
+        silent = (self._start.double().square().sum() - heard.sum()).clamp_min(0)
+        rules = ((nodes, weights), (others[is_heard], heard))
+        pairs = [functional.pad(torch.stack(rule), (0, count + 1 - len(rule[0]))) for rule in rules]
+        pairs[1][1, -1] = silent  # its node is 0
+        joined = torch.stack(pairs, 1)[:, :, None]
+        return QuadratureRule(joined[0], joined[1])
+
+
+def find_basis(overlap: Float[Tensor, "n n"], eps: float) -> Float[Tensor, "n m"]:
+    """Find combinations of vectors that are orthonormal, given their inner products."""
+    sizes, directions = torch.linalg.eigh(overlap)
+    is_kept = sizes > eps * sizes[-1]
+    basis: Tensor = directions[:, is_kept] / sizes[is_kept].sqrt()
+    return basis

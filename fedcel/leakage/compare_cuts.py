@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import ceil, inf, isfinite, log2
 from statistics import median
 from typing import Literal
@@ -13,10 +14,11 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from fedcel.errors import NetError
-from fedcel.leakage.calibrate_noise import LeakTarget, find_noise_scale
+from fedcel.leakage.calibrate_noise import LeakTarget, fit_noise
+from fedcel.leakage.channel_numbers import count_passes
 from fedcel.leakage.image_prior import ImagePrior, fit_image_prior
 from fedcel.leakage.leakage import Leakage
-from fedcel.leakage.linearised import LinearisedChannels, linearise
+from fedcel.leakage.linearised import LinearisedChannels, LinearisedLeak, linearise
 from fedcel.leakage.measure_leakage import measure_leakage
 from fedcel.leakage.measured_cuts import ANSWER, CutComparison, CutLimits, MeasuredCut
 from fedcel.leakage.noise_search import SEARCH_STEPS, bracket_noise
@@ -43,6 +45,8 @@ MIN_IMAGES = 20
 FEATURE_BYTES = 1_000_000_000
 """Features in memory at once, unless those of one cut are more."""
 TIMED_PASSES = 5
+LEAST_SHARE = 0.01
+"""Passes through the model that a part of the work takes at least, for an image."""
 
 
 @usual_torch_state()
@@ -119,7 +123,7 @@ def compare_cuts(
         logits = bench.encode(traced.module)
         targets = choose_targets(logits, y)
         is_right = logits.argmax(1) == targets
-        total = len(chosen) * bench.steps
+        bench.plan(chosen, count_operations(lambda: bench.encode_one(traced.module)))
         cuts = list[MeasuredCut]()
         for group in group_cuts(chosen, len(stack)):
             encoders = traced.encode_at(cut.point.layer for cut in group)
@@ -127,7 +131,6 @@ def compare_cuts(
             tables = torch.split(table, [cut.point.features for cut in group], 1)
             del table
             for cut, features in zip(group, tables, strict=True):
-                bench.begin(len(cuts) * bench.steps, total)
                 cuts.append(bench.measure(cut, features, targets, is_right))
         answer = bench.measure_answer(logits, float(is_right.double().mean()))
     return CutComparison(
@@ -214,22 +217,40 @@ class CutBench:
     limits: CutLimits
     linearised: int
     seed: int
-    finished: int = 0
-    total: int = 0
+    operations: int = 1
+    """Of the whole model for one image."""
+    finished: float = 0.0
+    total: float = 0.0
 
-    @property
-    def steps(self) -> int:
-        """Parts of one cut's measurement: search, final accuracy, exact and linearised leak."""
-        return SEARCH_STEPS + 3
+    def plan(self, cuts: Sequence[CountedCut], operations: int) -> None:
+        """Estimate the work, in passes of an image through the whole model of `operations`."""
+        self.operations = max(1, operations)
+        self.total = sum(
+            (SEARCH_STEPS + 1) * self.scoring_passes(cut) + self.linearising_passes(cut)
+            for cut in cuts
+        )
 
-    def begin(self, finished: int, total: int) -> None:
-        """Begin a cut: `finished` of `total` parts of the work are done."""
-        self.finished, self.total = finished, total
+    def scoring_passes(self, cut: CountedCut) -> float:
+        """Estimate the passes of one score of noisy features."""
+        head = max(0.0, 1 - cut.operations / self.operations)
+        return len(self.images) * max(LEAST_SHARE, head)
 
-    def advance(self) -> None:
-        """Tell that one more part is done."""
-        self.finished += 1
-        tell_progress(self.finished, self.total)
+    def linearising_passes(self, cut: CountedCut) -> float:
+        """Estimate the passes of linearising around all images."""
+        passes = count_passes(cut.point.features, self.images[0].numel())
+        count = min(self.linearised, len(self.images))
+        return count * passes * max(LEAST_SHARE, cut.operations / self.operations)
+
+    def advance(self, passes: float) -> None:
+        """Tell that more passes are done."""
+        self.finished += passes
+        tell_progress(round(self.finished), round(self.total))
+
+    def encode_one(self, module: nn.Module) -> Tensor:
+        """Compute what a part of the model makes of one image."""
+        sender = nn.Sequential(self.normalise, module)
+        features: Tensor = sender(place_images(self.images[:1], sender))
+        return features
 
     def encode(self, module: nn.Module) -> Float[Tensor, "N D"]:
         """Compute what a part of the model makes of the images."""
@@ -256,16 +277,17 @@ class CutBench:
 
         def is_accurate(level: float) -> bool:
             wrong = len(is_right) - float(scorer.score(level * rms, most_wrong).sum())
-            self.advance()
+            self.advance(self.scoring_passes(cut))
             return wrong <= most_wrong + ROUNDING
 
         level, _ = bracket_noise(is_accurate)
-        right = scorer.score(level * rms)
-        self.advance()
-        leak = self.measure_exact(features, level * rms)
-        self.advance()
-        channels = self.linearise(sender, rms) if level or self.limits.has_leak else None
-        self.advance()
+        noise = level * rms
+        right = scorer.score(noise)
+        self.advance(self.scoring_passes(cut))
+        leak = self.measure_exact(features, noise)
+        begin = self.finished
+        linearised, noise_for_leak = self.measure_picture(cut, sender, noise, rms)
+        self.advance(begin + self.linearising_passes(cut) - self.finished)
         losses = is_right.double() - right
         return MeasuredCut(
             layer=layer,
@@ -275,13 +297,13 @@ class CutBench:
             parameters=count_parameters(sender),
             milliseconds=time_milliseconds(sender, self.images[:1]),
             rms=rms,
-            noise=level * rms,
-            noise_for_leak=self.find_least_noise(channels, rms),
+            noise=noise,
+            noise_for_leak=noise_for_leak,
             accuracy=float(right.mean()),
             loss=100 * float(losses.mean()),
             loss_half_width=100 * NORMAL_QUANTILE * float(losses.std()) / len(losses) ** 0.5,
             leak=leak,
-            linearised=channels.measure(noise_scale=level) if channels and level else None,
+            linearised=linearised,
         )
 
     def measure_answer(self, logits: Float[Tensor, "N C"], accuracy: float) -> MeasuredCut:
@@ -316,25 +338,37 @@ class CutBench:
                 features=features, labels=self.groups, noise=noise, seed=self.seed
             )
 
-    def linearise(self, sender: nn.Module, noise: float) -> LinearisedChannels:
-        """Linearise the sender around some of the images."""
-        with listen_to_progress(lambda *_: None):
-            return linearise(
-                sender,
-                self.images,
-                noise=noise,
-                prior=self.prior,
-                count=self.linearised,
-                seed=self.seed,
-            )
+    def measure_picture(
+        self, cut: CountedCut, sender: nn.Module, noise: float, rms: float
+    ) -> tuple[LinearisedLeak | None, float | None]:
+        """Return the linearised leak, and the least noise that meets the limit of the leak.
 
-    def find_least_noise(self, channels: LinearisedChannels | None, rms: float) -> float | None:
-        """Find the least noise that meets the limit of the leak, None where there is no limit."""
-        if channels is None or not self.limits.has_leak:
-            return None
+        The first is None without noise, the second where there is no limit, or no noise meets it.
+        """
+        begin, share = self.finished, self.linearising_passes(cut)
+
+        @cache
+        def linearise_at(sigma: float) -> LinearisedChannels:
+            def tell(finished: int, total: int) -> None:
+                done = max(self.finished, begin + share * finished / total)
+                self.advance(done - self.finished)
+
+            with listen_to_progress(tell):
+                return linearise(
+                    sender,
+                    self.images,
+                    noise=sigma,
+                    prior=self.prior,
+                    count=self.linearised,
+                    seed=self.seed,
+                )
+
+        leak = linearise_at(noise).measure() if noise else None
+        if not self.limits.has_leak:
+            return leak, None
         target = LeakTarget(bits=self.limits.max_bits, mse=self.limits.min_mse)
-        scale = find_noise_scale(channels, target)
-        return scale * rms if isfinite(scale) else None
+        fit = fit_noise(linearise_at, target, noise or rms)
+        return leak, fit.unit * fit.scale if isfinite(fit.scale) else None
 
 
 def count_parameters(module: nn.Module) -> int:

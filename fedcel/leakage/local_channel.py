@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fedcel.errors import NetError, RefusedImagesError
 from fedcel.leakage.gaussian_noise import Noise, read_noise
+from fedcel.leakage.linear_layers import LinearLayers
 from fedcel.nets import (
     Encoder,
     as_module,
@@ -57,7 +58,8 @@ class LocalChannel:
         self._encoder, self._noise, self._root = encoder, noise, sqrt(messages)
         self.has_gradient, self._is_twice_differentiable = has_gradient, True
         self.images = images.detach().clone().requires_grad_(has_gradient)
-        self.features, self.deviations = self._send(self.images)
+        with LinearLayers():
+            self.features, self.deviations = self._send(self.images)
         self._sent = self._whiten(self.features, self.deviations)
         self.width = self._sent.shape[1]
 

@@ -141,11 +141,11 @@ class MeasuredCut:
 
     def describe(self, unit: str) -> str:
         """Describe leak and cost in a phrase."""
-        bits = (
-            f"{round(self.leak_bits, 9) + 0:.3g} {unit}"
-            if isfinite(self.leak_bits)
-            else "everything leaks"
-        )
+        exact = f"{round(self.exact_bits, 9) + 0:.3g} exact"
+        if self.linearised is not None:
+            bits = f"{self.leak_bits:.3g} linearised {unit}, {exact} ones of these images"
+        else:
+            bits = f"{exact} {unit}" if isfinite(self.leak_bits) else "everything leaks"
         size = f"a message of {format_large(self.bytes)} byte{'s' * (self.bytes > 1)}"
         return f"{bits}, {size}, {format_large(self.macs)} operations on the device"
 
@@ -275,7 +275,7 @@ class CutComparison:
                 f"{self.images} images: {cut.describe(self.unit)}"
             )
         answer = self.answer
-        is_better = answer.leak_bits < cut.leak_bits or self.recommended is None
+        is_better = answer.exact_bits < cut.exact_bits or self.recommended is None
         if not is_better or self.list_excesses(answer):
             return f"{words}."
         claim = "tells less" if self.recommended else "meets them"

@@ -108,6 +108,7 @@ class AuditPlan(ModelPlan):
         noise: Standard deviation of the Gaussian noise at the cut, in units of the features; None:
             what the encoder's file states.
         target: Leak that a message may have, for which the noise is chosen instead; None: no.
+        messages: Messages of one image, each with fresh noise, that meet the target together.
         is_noise_per_feature: Whether each feature gets noise of its own for the target.
         has_differences: Whether central differences replace a gradient that is missing.
         is_noise_relative: Whether `noise` is in units of the features' standard deviation.
@@ -122,6 +123,7 @@ class AuditPlan(ModelPlan):
     noise: float | None = None
     is_noise_relative: bool = False
     target: LeakTarget | None = None
+    messages: int = 1
     is_noise_per_feature: bool = False
     has_differences: bool = False
     dropout: float | None = None
@@ -209,6 +211,8 @@ class Audit:
                 if target.bits is None
                 else f"at most {target.bits:g} bits of the picture"
             )
+            if self.plan.messages > 1:
+                limit += f" in {self.plan.messages} messages of one image"
             lines.append(
                 f"The least noise that leaves {limit}: {self.describe_noise()}, which leaves "
                 f"{picture.bits:.4g} bits and an MSE of {picture.mmse:.4g}."
@@ -231,7 +235,11 @@ class Audit:
             "noise-in-sd": self.noise / self.spread if self.spread else None,
             **({} if feature_noise is None else {"noise-per-feature": feature_noise.tolist()}),
             "noise-learned": self.is_noise_learned,
-            **({} if self.plan.target is None else {"target": vars(self.plan.target)}),
+            **(
+                {}
+                if self.plan.target is None
+                else {"target": vars(self.plan.target), "messages": self.plan.messages}
+            ),
             **({} if self.accuracy is None else {"accuracy": self.accuracy._asdict()}),
             "dropout": self.dropout,
             "seed": self.plan.seed,
@@ -422,6 +430,7 @@ def find_picture(
                 head=head if plan.is_noise_per_feature else None,
                 prior=prior,
                 count=count,
+                messages=plan.messages,
                 differences=not has_gradient,
                 seed=plan.seed,
             )
@@ -521,6 +530,12 @@ def check_plan(plan: AuditPlan) -> None:
         raise SettingsError(
             f"{name_target(plan.target)} is given beside --noise {plan.noise:g}, and is what the "
             "noise is chosen by; leave one of them out"
+        )
+    if plan.messages != 1 and plan.target is None:
+        raise SettingsError(
+            f"--messages is {plan.messages}, and there is no target that they meet; give "
+            "--target-bits or --target-mse, or leave it out: what several messages tell is told "
+            "anyway"
         )
     if plan.is_noise_per_feature and plan.target is None:
         raise SettingsError(

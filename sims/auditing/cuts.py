@@ -181,7 +181,7 @@ def compare_model_cuts(
         reading = show_parts(f"reading the images of {plan.data}", "pictures")
         with reading, check_first_images(partial(try_encoder, adapted)):
             images, note, _ = read_images(plan, loaded)
-        with show_parts(f"comparing the cuts of {plan.model}", "measurements"):
+        with show_parts(f"comparing the cuts of {plan.model}", "passes of an image"):
             comparison = fedcel.compare_cuts(
                 loaded.encode,
                 images.x,

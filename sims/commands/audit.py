@@ -81,6 +81,14 @@ def audit_command(
             help="The same for the squared error a pixel that the best reconstruction must have.",
         ),
     ] = None,
+    messages: Annotated[
+        int,
+        option(
+            min=1,
+            metavar="N",
+            help="Messages of one image, each with fresh noise, that meet the target together.",
+        ),
+    ] = 1,
     per_feature: Annotated[
         bool,
         typer.Option(
@@ -148,6 +156,7 @@ def audit_command(
         noise=parse_noise(noise),
         is_noise_relative=noise.endswith(RELATIVE),
         target=parse_target(target_bits, target_mse),
+        messages=messages,
         is_noise_per_feature=per_feature,
         has_differences=differences,
         dropout=dropout,

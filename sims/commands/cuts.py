@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from fedcel.errors import FailedError
+from fedcel.errors import NoCutError
 from fedcel.extras import require_extra
-from sims.commands.interruption import explain_interruption, explain_kept
+from sims.commands.interruption import explain_interruption, explain_kept, report_crash
 from sims.commands.options import (
     Deviation,
     Grey,
@@ -137,11 +137,13 @@ def cuts_command(
         if out is not None:
             write_record(result, out)
 
-    with explain_interruption(partial(explain_kept, out and out / "cuts.json", begin)):
+    explain = partial(explain_kept, out and out / "cuts.json", begin)
+    with report_crash(), explain_interruption(explain):
         result = compare_model_cuts(plan, keep)
+        print(f"{result.description}, on {result.comparison.images} images of {data}.\n")
         print(f"{result.format_table()}\n")
         if out is not None:
             print(f"report: {write_cuts(result, out)}")
     if result.comparison.recommended is None:
-        raise FailedError(result.comparison.sentence)
+        raise NoCutError(result.comparison.sentence)
     print(result.comparison.sentence)

@@ -2,11 +2,20 @@
 
 import shlex
 import tomllib
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedcel.errors import DivergedError, FailedError, describe_origin, describe_unforeseen
+from fedcel.errors import (
+    CrashedError,
+    DivergedError,
+    FailedError,
+    FedcelError,
+    describe_origin,
+    describe_unforeseen,
+)
+from fedcel.extras import missing_extra_error
 from sims import supervisor
 
 
@@ -65,6 +74,22 @@ def explain_interruption(explain: Callable[[], str]) -> Iterator[None]:
         raise FailedError(f"{describe_disk_error(error)}{explanation}") from error
     except FailedError as error:
         raise type(error)(f"{error}{explain()}") from error
+
+
+@contextmanager
+def report_crash() -> Iterator[None]:
+    """Turn what fails within the block into `CrashedError`, below the traceback of a defect."""
+    try:
+        yield
+    except FailedError as error:
+        raise CrashedError(str(error)) from error
+    except (FedcelError, CommandInterrupted, OSError):
+        raise
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and missing_extra_error(error.name or ""):
+            raise
+        traceback.print_exc()
+        raise CrashedError(describe_unforeseen(error)) from error
 
 
 def describe_exit(error: SystemExit) -> str:

@@ -12,11 +12,7 @@ import click
 import typer
 from typer.core import TyperCommand
 
-from fedcel.errors import (
-    FailedError,
-    FedcelError,
-    escape_controls,
-)
+from fedcel.errors import FedcelError, escape_controls
 from fedcel.extras import missing_extra_error
 from sims.commands import (
     attack,
@@ -140,7 +136,8 @@ def main(
         name: The program's name.
 
     Returns:
-        0 done, 1 the run failed, 2 the input is wrong, 130 interrupted.
+        0 done, 1 the run failed, 2 the input is wrong, 130 interrupted; of `cuts` 1 no cut meets
+        the limits, 3 it failed.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
     print_in_any_encoding()
@@ -157,7 +154,7 @@ def main(
         see = f"; see `{error.ctx.command_path} --help`" if error.ctx else ""
         return report_error(error.format_message().rstrip(".") + see, 2)
     except FedcelError as error:
-        return report_error(str(error), 1 if isinstance(error, FailedError) else 2)
+        return report_error(str(error), error.status)
     except ModuleNotFoundError as error:
         missing = missing_extra_error(error.name or "")
         if missing is None:

@@ -1,17 +1,19 @@
 """Page of compared cuts: one file, no network needed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from io import BytesIO
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 from markupsafe import Markup
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
+from numpy.typing import NDArray
 from torch import Tensor
 
-from fedcel.leakage import CutComparison, LeakMaps, format_large
+from fedcel.leakage import CutComparison, LeakMaps, MeasuredCut, format_large
 from sims.report.chart import COLOURS, INK, METADATA, STYLE, WIDTH, escape_label
 from sims.report.cuts_table import tabulate_cuts
 from sims.report.page import Part, inline_svg
@@ -51,7 +53,9 @@ def render_cuts(
         Part(
             "Leak against operations on the device",
             "Down and left is better. The area of a mark grows with the bytes of a message. Filled "
-            "marks are cuts for which no other leaks less at no more operations.",
+            "marks are cuts for which no other leaks less at no more operations. Linearised bits "
+            "and exact bits are different measures: compare cuts by the first, a cut and the "
+            "answer alone by the second. Names that would cover others are left out.",
             plots=[(f"{unit} at the most noise that accuracy allows", draw_cuts(comparison))],
         ),
         Part(
@@ -62,7 +66,8 @@ def render_cuts(
             "that does not saturate. “exact bits” count among the given images, so they have a "
             "maximum. “unseen images” limits them for the population. “MSE” is the estimated "
             "squared error of the best reconstruction. “→” marks the recommended cut, “·” one for "
-            "which no other leaks less at no more operations.",
+            "which no other leaks less at no more operations, by linearised bits, the answer alone "
+            "by its exact ones.",
             tables=[tabulate_cuts(comparison, attacks)],
         ),
     ]
@@ -96,38 +101,83 @@ def show_pictures(originals: Float[Tensor, "T C H W"], pictures: Pictures) -> Pa
 
 
 def draw_cuts(comparison: CutComparison) -> Markup:
-    """Draw leak against operations as SVG."""
-    points = [cut for cut in (*comparison.cuts, comparison.answer) if np.isfinite(cut.leak_bits)]
-    pareto, recommended = comparison.pareto, comparison.recommended
+    """Draw linearised bits of the cuts, and exact bits of these and the answer, as SVG."""
+    points = [*comparison.cuts, comparison.answer]
     roots = np.sqrt([cut.bytes for cut in points])
     areas = LEAST_AREA + (MOST_AREA - LEAST_AREA) * roots / roots.max()
     with rc_context(STYLE | {"svg.hashsalt": "cuts"}):
-        figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
-        axes = figure.subplots()
-        middle = (min(cut.macs for cut in points) + max(cut.macs for cut in points)) / 2
-        for cut, area in zip(points, areas, strict=True):
-            colour = COLOURS[1 if cut is recommended else 2 if cut.is_answer else 0]
-            fill = colour if cut in pareto else "none"
-            axes.scatter(
-                cut.macs, cut.leak_bits, area, facecolor=fill, edgecolor=colour, alpha=0.75
-            )
-            # Deep cuts stand above each other: the name is beside the mark, within the axes.
-            is_left, distance = cut.macs < middle, 4 + area**0.5 / 2
-            place: dict[str, Any] = {
-                "xytext": (distance if is_left else -distance, 0),
-                "textcoords": "offset points",
-                "ha": "left" if is_left else "right",
-            }
-            axes.annotate(
-                escape_label(cut.layer), (cut.macs, cut.leak_bits), va="center", fontsize=9,
-                color=INK, **place
-            )  # fmt: skip
-        axes.set_yscale("symlog", linthresh=LINEAR_BITS)
-        axes.set(xlabel="operations on the device", ylabel=comparison.unit)
-        axes.xaxis.set_major_formatter(lambda value, _: format_large(value))
-        axes.margins(0.12, 0.18)
+        figure = Figure(figsize=(WIDTH, 6.0), layout="constrained")
+        panels = figure.subplots(2, sharex=True, height_ratios=(3, 2))
+        panels[0].set_title(f"linearised {comparison.unit}", color=INK)
+        exact = f"exact {comparison.unit}, of these {comparison.images} images"
+        panels[1].set_title(exact, color=INK)
+        measures: tuple[list[float | None], list[float | None]] = (
+            [None if cut.linearised is None else cut.linearised.bits for cut in points],
+            [cut.exact_bits for cut in points],
+        )
+        for axes, bits in zip(panels, measures, strict=True):
+            for cut, value, area in zip(points, bits, areas, strict=True):
+                if value is not None:
+                    colour, fill = choose_colours(comparison, cut)
+                    axes.scatter(
+                        cut.macs, value, area, facecolor=fill, edgecolor=colour, alpha=0.75
+                    )
+            axes.set_yscale("symlog", linthresh=LINEAR_BITS)
+            axes.margins(0.12, 0.18)
+        panels[1].set_xlabel("operations on the device")
+        panels[1].xaxis.set_major_formatter(lambda value, _: format_large(value))
+        figure.draw_without_rendering()  # fixes the places of the names
+        for axes, bits in zip(panels, measures, strict=True):
+            name_cuts(axes, comparison, bits, areas)
         file = BytesIO()
         figure.savefig(
             file, format="svg", transparent=True, metadata=dict.fromkeys(METADATA["svg"])
         )
     return inline_svg(file.getvalue().decode())
+
+
+def choose_colours(comparison: CutComparison, cut: MeasuredCut) -> tuple[str, str]:
+    """Return the colours of a cut's edge and of its inside."""
+    colour = COLOURS[1 if cut is comparison.recommended else 2 if cut.is_answer else 0]
+    return colour, colour if cut in comparison.pareto else "none"
+
+
+def name_cuts(
+    axes: Axes,
+    comparison: CutComparison,
+    bits: Sequence[float | None],
+    areas: NDArray[np.float64],
+) -> None:
+    """Name the marks of a panel, the recommended one and then others that matter first.
+
+    A name that would cover an earlier one is left out.
+    """
+    points = [*comparison.cuts, comparison.answer]
+    middle = (min(cut.macs for cut in points) + max(cut.macs for cut in points)) / 2
+    order = sorted(
+        (place for place, value in enumerate(bits) if value is not None),
+        key=lambda place: (
+            points[place] is not comparison.recommended,
+            points[place] not in comparison.pareto,
+        ),
+    )
+    boxes: list[Bbox] = []
+    for place in order:
+        cut, value = points[place], bits[place]
+        # Deep cuts stand above each other: the name is beside the mark, within the axes.
+        is_left, distance = cut.macs < middle, 4 + areas[place] ** 0.5 / 2
+        name = axes.annotate(
+            escape_label(cut.layer),
+            (cut.macs, value),
+            va="center",
+            fontsize=9,
+            color=INK,
+            xytext=(distance if is_left else -distance, 0),
+            textcoords="offset points",
+            ha="left" if is_left else "right",
+        )
+        box = name.get_window_extent()
+        if any(box.overlaps(other) for other in boxes):
+            name.remove()
+        else:
+            boxes.append(box)

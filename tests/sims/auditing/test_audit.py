@@ -118,6 +118,22 @@ def test_noise_for_a_target(
     assert second in again and [line for line in again if line != second] == lines[:-1]
 
 
+def test_messages_meet_a_target_together(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Four of one image tell what was allowed, by as much noise again as one."""
+    words = ["--at", "0", "--target-bits", "6", "--out", str(tmp_path)]
+    assert main([*TARGET, *words]) == 0
+    alone = json.loads((tmp_path / "audit.json").read_text())
+    assert main([*TARGET, *words, "--messages", "4"]) == 0
+    assert "at most 6 bits of the picture in 4 messages of one image" in capsys.readouterr().out
+    record = json.loads((tmp_path / "audit.json").read_text())
+    assert record["noise"] == pytest.approx(2 * alone["noise"])
+    assert (alone["messages"], record["messages"]) == (1, 4)
+    assert [part["messages"] for part in record["sequences"]][1] == 4
+    assert record["sequences"][1]["bits"] == pytest.approx(6)
+
+
 def build_backbone() -> nn.Module:
     """Two layers that give channels of pixels: no classifier."""
     with torch.random.fork_rng():
@@ -143,6 +159,7 @@ def test_targets_that_no_noise_is_found_for(capsys: pytest.CaptureFixture[str]) 
         (["--target-bits", "6", "--target-mse", "1"], "both limit the leak"),
         (["--target-bits", "-6"], "--target-bits is -6"),
         (["--noise", "1", "--per-feature"], "give --target-bits or --target-mse"),
+        (["--noise", "1", "--messages", "4"], "there is no target that they meet"),
     ):
         assert main([*TARGET, *words]) == 2
         assert reason in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """`fedcel cuts` on models and images of every kind, as a user types it."""
 
 import json
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import fedcel
+from fedcel.errors import FailedError
 from sims.commands.main import main
+from sims.report.cuts_page import draw_cuts
 from sims.report.cuts_table import format_error
 
 NET = f"{__name__}:build_net"
@@ -54,6 +57,7 @@ def test_table_record_and_page(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert [row["recommended"] for row in (first, second, answer)] == [False, True, False]
     sentence = output.splitlines()[-1]
     assert sentence.startswith("Cut at 1 and add noise") and "label only" in output
+    assert f"{NET}, on 40 images of digits." in output
     page = unescape((tmp_path / "report.html").read_text())
     assert sentence in page and "<svg" in page
     assert "max-loss 1, max-macs 1e+06; seed 0." in page and "torch 2." in page
@@ -82,6 +86,34 @@ def test_limits_that_nothing_meets(tmp_path: Path, capsys: pytest.CaptureFixture
     rows = json.loads((tmp_path / "cuts.json").read_text())
     assert not any(row["recommended"] for row in rows)
     assert (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize("error", [RuntimeError("defect"), FailedError("killed")])
+def test_a_crash_is_no_answer(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit 3: 1 says that no cut meets the limits. A defect has its traceback."""
+
+    def crash(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("sims.auditing.cuts.compare_model_cuts", crash)
+    assert main(["cuts", NET, "--data", "digits"]) == 3
+    printed = capsys.readouterr().err
+    assert f"fedcel: {error}" in printed or f"RuntimeError: {error}" in printed
+    assert ("Traceback" in printed) == (not isinstance(error, FailedError))
+
+
+def test_marks_that_would_cover_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of cuts in one place one name is drawn, the recommended one; each measure has its panel."""
+    images = torch.rand(20, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    cuts = fedcel.compare_cuts(build_net(), images, at=["0", "1"])
+    first, last = cuts.cuts
+    copies = [replace(last, layer=f"copy{number}") for number in range(4)]
+    chart = str(draw_cuts(replace(cuts, cuts=[first, last, *copies])))
+    assert cuts.recommended is last and "<!-- 1 -->" in chart
+    assert "linearised bits" in chart and "exact bits" in chart
+    assert not any(copy.layer in chart for copy in copies)
 
 
 def test_a_program_of_torch_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

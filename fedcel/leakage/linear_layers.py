@@ -1,0 +1,154 @@
+"""Layers whose backward pass is quick to differentiate: convolutions, batch normalisation."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+CONVOLUTIONS = {
+    functional.conv1d: 1,
+    functional.conv2d: 2,
+    functional.conv3d: 3,
+    torch.ops.aten.conv1d.default: 1,
+    torch.ops.aten.conv2d.default: 2,
+    torch.ops.aten.conv3d.default: 3,
+}
+"""Spatial dimensions of each convolution; the last ones are those of exported programs."""
+
+CONVOLUTION_NAMES = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+BATCH_NORM_NAMES = (
+    *("input", "running_mean", "running_var", "weight", "bias"),
+    *("training", "momentum", "eps"),
+)
+"""Arguments of PyTorch's functions, in their order."""
+
+
+class LinearLayers(TorchFunctionMode):
+    """Context in which layers with frozen parameters are computed for products with a Jacobian.
+
+    A product with the Jacobian is a backward pass through the backward pass. PyTorch's second
+    derivative of a convolution also computes the one of its weight, group by group, which nobody
+    asks for: a depthwise convolution takes up to 20 times as long as forwards. Here it takes one
+    convolution. Values and gradients are those of PyTorch up to rounding.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Replace convolutions, and batch normalisation with stored statistics."""
+        kwargs = kwargs or {}
+        if func in CONVOLUTIONS:
+            options = dict(zip(CONVOLUTION_NAMES, args, strict=False)) | dict(kwargs)
+            if is_frozen(options, CONVOLUTIONS[func]):
+                return convolve(options, CONVOLUTIONS[func])
+        if func is functional.batch_norm:
+            options = dict(zip(BATCH_NORM_NAMES, args, strict=False)) | dict(kwargs)
+            if options.get("running_mean") is not None and not options.get("training"):
+                return normalise_batch(options)
+        return func(*args, **kwargs)
+
+
+class FrozenConvolution(NamedTuple):
+    """Parameters and options of a convolution, the latter one number a dimension."""
+
+    weight: Tensor
+    bias: Tensor | None
+    stride: Sequence[int]
+    padding: Sequence[int]
+    dilation: Sequence[int]
+    groups: int
+
+
+def is_frozen(options: Mapping[str, Any], dimensions: int) -> bool:
+    """Whether a convolution of a batch has frozen parameters, and padding in numbers."""
+    parameters = (options["weight"], options.get("bias"))
+    is_trained = any(part is not None and part.requires_grad for part in parameters)
+    is_batch = options["input"].dim() == dimensions + 2
+    return is_batch and not is_trained and not isinstance(options.get("padding"), str)
+
+
+def convolve(options: Mapping[str, Any], dimensions: int) -> Tensor:
+    """Compute a convolution by the arguments that PyTorch's has."""
+
+    def spell_out(name: str, default: int) -> list[int]:
+        value = options.get(name, default)
+        values = [value] if isinstance(value, int) else list(value)
+        return values * dimensions if len(values) == 1 else values
+
+    layer = FrozenConvolution(
+        weight=options["weight"],
+        bias=options.get("bias"),
+        stride=spell_out("stride", 1),
+        padding=spell_out("padding", 0),
+        dilation=spell_out("dilation", 1),
+        groups=options.get("groups", 1),
+    )
+    result: Tensor = Convolution.apply(options["input"], layer)
+    return result
+
+
+class Convolution(torch.autograd.Function):
+    """Convolution with a frozen weight."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, layer: FrozenConvolution) -> Tensor:
+        """Compute the convolution."""
+        ctx.layer, ctx.shape = layer, inputs.shape
+        no_output_padding = [0] * len(layer.stride)
+        result: Tensor = torch.ops.aten.convolution(
+            inputs, *layer[:5], False, no_output_padding, layer.groups
+        )
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        """Compute the gradient of the input."""
+        return TransposedConvolution.apply(gradient, ctx.layer, ctx.shape), None
+
+
+class TransposedConvolution(torch.autograd.Function):
+    """Transpose of a convolution with a frozen weight."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, layer: FrozenConvolution, shape: torch.Size) -> Tensor:
+        """Compute the gradient of the convolution's input, of this shape."""
+        ctx.layer = layer
+        unread = gradient.new_empty(1).expand(shape)  # a linear map's gradient needs no input
+        no_output_padding = [0] * len(layer.stride)
+        result: Tensor = torch.ops.aten.convolution_backward(
+            gradient,
+            unread,
+            layer.weight,
+            None,
+            *layer[2:5],
+            False,
+            no_output_padding,
+            layer.groups,
+            [True, False, False],
+        )[0]
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        """Compute the convolution of a gradient."""
+        return Convolution.apply(gradient, ctx.layer._replace(bias=None)), None, None
+
+
+def normalise_batch(options: Mapping[str, Any]) -> Tensor:
+    """Compute batch normalisation with stored statistics as one product and one sum."""
+    images: Tensor = options["input"]
+    scale = (options["running_var"] + options.get("eps", 1e-5)).rsqrt()
+    if (weight := options.get("weight")) is not None:
+        scale = scale * weight
+    shift = -options["running_mean"] * scale
+    if (bias := options.get("bias")) is not None:
+        shift = shift + bias
+    shape = (1, -1, *[1] * (images.dim() - 2))
+    return torch.addcmul(shift.view(shape), images, scale.view(shape))
