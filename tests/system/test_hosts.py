@@ -333,6 +333,7 @@ def test_clocks_are_two_minutes_apart(site: Site) -> None:
         hosts.shift_clock(0, CLOCK_SECONDS)
         begin = time.monotonic()
         wait_until(lambda: federation.last_status() == "finished:failed", lambda: "still running")
+        assert "No heartbeat received from the task" in federation.log("list")
         print(
             f"the run has failed {time.monotonic() - begin:.0f} s after the server's clock was set"
         )
