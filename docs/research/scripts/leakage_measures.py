@@ -51,12 +51,10 @@ LINEARISED = (
 )  # fmt: skip
 """Measures of the linearised channel that rows keep."""
 CURVE_STEP = 5  # of the kept points of a learning curve every fifth
+CIFAR_EPOCHS, CIFAR_BATCH, CIFAR_RATE = 6, 64, 2e-3
 CIFAR_CUTS = {"shallow": "1", "middle": "3", "deep": "5"}
 CIFAR_LEVELS = (0.3, 1.0)
 """Noise in units of the features' root mean square."""
-RESIDUAL_CUTS = {"residual 2": "2", "residual 3": "3", "residual pooled": "4"}
-RESIDUAL_LEVELS = (0.3,)
-RESIDUAL_DECAY, RESIDUAL_PADDING = 1e-2, 4
 LITE_CUTS = ("_blocks.2", "_blocks.4", "_blocks.7", "_blocks.10", "_blocks.14", "_avg_pooling")
 LITE_SIZE = 128
 LITE_MEAN, LITE_DEVIATION = 127 / 255, 128 / 255
@@ -143,125 +141,47 @@ def make_cifar_net() -> nn.Sequential:
     )
 
 
-class ResidualBlock(nn.Module):
-    """Two convolutions beside the identity, He et al. 2016."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.inner = nn.Sequential(
-            nn.Conv2d(width, width, 3, padding=1, bias=False),
-            nn.BatchNorm2d(width),
-            nn.ReLU(),
-            nn.Conv2d(width, width, 3, padding=1, bias=False),
-            nn.BatchNorm2d(width),
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Compute the block."""
-        return nn.functional.relu(x + self.inner(x))
-
-
-def make_residual_net() -> nn.Sequential:
-    """Return an untrained net with residual blocks of 8 192, 4 096 and 2 048 values."""
-
-    def convolve(inputs: int, outputs: int, stride: int = 1) -> Sequence[nn.Module]:
-        layer = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
-        return layer, nn.BatchNorm2d(outputs), nn.ReLU()
-
-    return nn.Sequential(
-        nn.Sequential(*convolve(3, 32)),
-        nn.Sequential(*convolve(32, 32, stride=2), ResidualBlock(32)),
-        nn.Sequential(*convolve(32, 64, stride=2), ResidualBlock(64)),
-        nn.Sequential(*convolve(64, 128, stride=2), ResidualBlock(128)),
-        nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()),
-        nn.Linear(128, 10),
-    )
-
-
-class CifarStudy(NamedTuple):
-    """A net for CIFAR-10, its training without noise, and the cuts that are measured."""
-
-    name: str
-    make: Callable[[], nn.Sequential]
-    images: int
-    epochs: int
-    batch: int
-    rate: float
-    decay: float
-    padding: int
-    """Pixels by which images are shifted at most in training."""
-    cuts: dict[str, str]
-    levels: Sequence[float]
-
-
-CIFAR_NETS = (
-    CifarStudy("cifar", make_cifar_net, 20000, 6, 64, 2e-3, 0.0, 0, CIFAR_CUTS, CIFAR_LEVELS),
-    CifarStudy(
-        "cifar-residual", make_residual_net, 45000, 8, 128, 4e-3,
-        RESIDUAL_DECAY, RESIDUAL_PADDING, RESIDUAL_CUTS, RESIDUAL_LEVELS,
-    ),
-)  # fmt: skip
-
-
-def train_cifar_net(path: Path, study: CifarStudy, training: Images) -> nn.Sequential:
+def train_cifar_net(path: Path, training: Images) -> nn.Sequential:
     """Return the trained net: read from a file, else trained without noise and written."""
-    net = study.make()
+    net = make_cifar_net()
     if path.exists():
         net.load_state_dict(read_tensors(path)[0])
         return net.eval()
     x, y = to_floats(training.x), training.y
     stream = make_generator(0, "leakage-measures/cifar")
     initialise_parameters(net, stream)
-    adam = torch.optim.AdamW(net.parameters(), study.rate, weight_decay=study.decay)
-    steps = study.epochs * -(-len(y) // study.batch)
+    adam = torch.optim.Adam(net.parameters(), CIFAR_RATE)
+    steps = CIFAR_EPOCHS * -(-len(y) // CIFAR_BATCH)
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(adam, steps)
-    for epoch in range(1, study.epochs + 1):
-        for rows in torch.split(torch.randperm(len(y), generator=stream), study.batch):
+    for epoch in range(1, CIFAR_EPOCHS + 1):
+        for rows in torch.split(torch.randperm(len(y), generator=stream), CIFAR_BATCH):
             is_flipped = torch.rand(len(rows), 1, 1, 1, generator=stream) < 0.5
             images = torch.where(is_flipped, x[rows].flip(3), x[rows])
-            if study.padding:
-                images = shift_images(images, study.padding, stream)
             loss = cross_entropy(net(images), y[rows])
             adam.zero_grad()
             torch.autograd.backward(loss)
             adam.step()
             cosine.step()
-        loss_now = float(loss.detach())
-        print_line(f"CIFAR-10 net: epoch {epoch}/{study.epochs}, loss {loss_now:.2f}")
+        print_line(f"CIFAR-10 net: epoch {epoch}/{CIFAR_EPOCHS}, loss {float(loss.detach()):.2f}")
     write_tensors(path, net.state_dict())
     return net.eval()
 
 
-def shift_images(images: Tensor, most: int, stream: torch.Generator) -> Tensor:
-    """Return images shifted by up to `most` pixels, each by its own, with black beyond the edge."""
-    size = images.shape[-1]
-    padded = nn.functional.pad(images, (most,) * 4)
-    corners = torch.randint(2 * most + 1, (len(images), 2), generator=stream).tolist()
-    parts = [
-        image[:, top : top + size, left : left + size]
-        for image, (top, left) in zip(padded, corners, strict=True)
-    ]
-    return torch.stack(parts)
-
-
 def list_cifar(folder: Path, place: str) -> Iterator[Sender]:
-    """Yield cuts of two CIFAR-10 nets, with noises that training did not have."""
-    for study in CIFAR_NETS:
-        settings = parse_settings(
-            {
-                "data.source": "huggingface", "data.path": place, "data.train": study.images,
-                "data.validation": 500, "data.auxiliary": 2000, "data.test": 1000, "clients": 1,
-            }
-        )  # fmt: skip
-        splits = load_splits(settings.data, settings.clients, settings.seed)
-        net = train_cifar_net(folder / f"{study.name}.safetensors", study, splits.training)
-        for name, layer in study.cuts.items():
-            encoder, head = fedcel.split(net, layer)
-            rms = measure_rms(encoder, splits.auxiliary)
-            for level in study.levels:
-                yield Sender(
-                    name, level, level * rms, 0, encoder, head, splits.test, splits.auxiliary
-                )
+    """Yield three cuts of a small CIFAR-10 net, each with two noises that training did not have."""
+    settings = parse_settings(
+        {
+            "data.source": "huggingface", "data.path": place, "data.train": 20000,
+            "data.validation": 500, "data.auxiliary": 2000, "data.test": 1000, "clients": 1,
+        }
+    )  # fmt: skip
+    splits = load_splits(settings.data, settings.clients, settings.seed)
+    net = train_cifar_net(folder / "cifar.safetensors", splits.training)
+    for name, layer in CIFAR_CUTS.items():
+        encoder, head = fedcel.split(net, layer)
+        rms = measure_rms(encoder, splits.auxiliary)
+        for level in CIFAR_LEVELS:
+            yield Sender(name, level, level * rms, 0, encoder, head, splits.test, splits.auxiliary)
 
 
 def load_lite() -> nn.Module:
