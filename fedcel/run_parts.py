@@ -181,7 +181,7 @@ def select_client_images(settings: Settings, client: int) -> Images:
 def build_terms(settings: Settings, threshold: float | None = None) -> tuple[WeightedTerm, ...]:
     """Build the conditional entropy loss and the defence, where there are such.
 
-    `threshold` takes the place of `cel.threshold`, whatever loss reads it.
+    `threshold` replaces `cel.threshold`; None: the setting.
 
     Raises:
         SettingsError: The options of a loss do not fit together.

@@ -194,7 +194,7 @@ class Kind(Options):
     def __pydantic_init_subclass__(
         cls, *, is_imported: bool = False, prefixes: tuple[str, ...] = (), **_: Any
     ) -> None:
-        """Register a kind by the names that its selector may have; what has no table is none."""
+        """Register a kind by the names that its selector may have; one without a table is not."""
         if not hasattr(cls, "selector"):
             return
         names = get_args(cls.model_fields[cls.selector].annotation)

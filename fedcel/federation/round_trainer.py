@@ -24,7 +24,7 @@ from fedcel.short_repr import show_shapes
 from fedcel.torch_state import usual_torch_state
 
 _BATCHES_AHEAD = 8
-"""Batches of clients whose updates may wait for each other, so that equal sizes come together."""
+"""Batches of clients trained before their updates are handed out: more have batches of one size."""
 
 
 @show_shapes
@@ -77,7 +77,7 @@ class RoundTrainer:
     """Trains the clients of a round: every engine and the Flower client do so by it.
 
     Clients are computed at once if their batches are equally large and they take as many steps.
-    Those that cannot be, and one that diverges, for its error, are trained one after the other.
+    Others, and those whose update is not finite then, are trained one by one.
     """
 
     def __init__(

@@ -49,7 +49,7 @@ class ServerParts(NamedTuple):
         classes: The run's number of classes; None: not known.
         has_noisy_updates: Whether clients perturb their updates.
         takes_mean: Whether the mean of all updates is what is taken.
-        move_control: Moves what follows a goal by what round `n` measured.
+        move_control: Moves the threshold or gamma, given what round `n` measured.
     """
 
     schedule: RoundSchedule

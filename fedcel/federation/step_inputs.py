@@ -115,7 +115,7 @@ class FeatureReading:
         ]
 
     def _pad_pieces(self) -> Iterator[tuple[Float[Tensor, "K p ..."], Bool[Tensor, "K p"]]]:
-        """Yield images and which are some; small ones are put together once."""
+        """Yield padded images and a mask of the real ones; small sets are padded once and kept."""
         if self._cached is not None:
             yield from self._cached
             return
@@ -137,7 +137,7 @@ class FeatureReading:
 def _fill_up(
     rows: Sequence[Float[Tensor, "_ ..."]], is_image: Bool[Tensor, "K p"], device: torch.device
 ) -> tuple[Float[Tensor, "K p ..."], Bool[Tensor, "K p"]]:
-    """Return images of K clients in one tensor, filled up with zeros, and which are some."""
+    """Return images of K clients in one tensor, padded with zeros, and a mask of the real ones."""
     if len(rows) == 1:
         return rows[0].unsqueeze(0).to(device), is_image.to(device)
     x = rows[0].new_zeros(*is_image.shape, *rows[0].shape[1:])
@@ -259,7 +259,7 @@ def _gather_batches(
     augmentation: str,
     generator: torch.Generator,
 ) -> Iterator[Float[Tensor, "steps b *shape"]]:
-    """Yield the images of many steps at a time, augmented: operations are dear."""
+    """Yield augmented images, of many steps at a time: each operation has a fixed cost."""
     size = batches.shape[1] * x[0].numel()
     for rows in torch.split(batches, max(1, _VALUES_AT_ONCE // size)):
         images = to_floats(x[rows.flatten()])

@@ -1,4 +1,7 @@
-"""PyTorch's Adam, to the bit, on one flat vector, as a pure function of a state to be packed."""
+"""Adam of K vectors at once, as a function of a state that can be stored.
+
+It is PyTorch's up to rounding, except that a vector without a gradient stands still.
+"""
 
 from collections.abc import Sequence
 
@@ -64,8 +67,8 @@ def resume_state(state: State, size: int, part: str, keys: str) -> State:
 def take_step(state: State, rate: float) -> State:
     """Return the state after one step (Kingma and Ba, ICLR 2015, algorithm 1).
 
-    Moves theta by about `rate` whatever the scale of the gradient, which is cleared. Without a
-    gradient nothing moves. Of K clients at once theta is (K, P), t is (K,), each is by itself.
+    Moves theta by about `rate` whatever the scale of the gradient, and clears `theta.grad`. A
+    client without a gradient does not move. Of K clients theta is (K, P), t is (K,).
     """
     theta = state["theta"]
     gradient, theta.grad = theta.grad, None

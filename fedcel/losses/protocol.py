@@ -64,7 +64,7 @@ class MetricRange(NamedTuple):
     Attributes:
         lowest: Least value.
         highest: Largest value, infinite where mathematics sets no bound.
-        usual: A size that is no surprise; where there is no bound, a multiple of it is one.
+        usual: Typical size. Where `highest` is infinite, more than a multiple of it is refused.
         is_per_class: Whether each class has one of its own, `NAME-3`.
     """
 

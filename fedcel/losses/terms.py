@@ -19,7 +19,7 @@ Streams = Callable[[str], torch.Generator]
 class LossTerm:
     """A loss of K clients at once: state, batch and value have a first dimension, a client a row.
 
-    What a loss does not need it leaves as it is here.
+    A loss overrides only the methods that it needs.
     """
 
     stream_name: ClassVar[str] = "refresh-{step}"
@@ -44,7 +44,7 @@ class LossTerm:
 
     @property
     def metric_names(self) -> frozenset[str]:
-        """Names of its metrics, of a user's own loss as far as they are known."""
+        """Names of its metrics; of a user's own loss, those that it gave when it was tried."""
         return frozenset(self.metric_ranges)
 
     def is_refresh_due(self, step: int, steps_per_epoch: int) -> bool:
@@ -90,8 +90,8 @@ class GradientRule(NamedTuple):
     """Path of a term's gradient to the parameters.
 
     Attributes:
-        clip: Largest norm of the weighted gradient at the features of one image. `task`: the norm
-            at those of a batch is at most that of the potential's gradient. None: no limit.
+        clip: Largest norm of the weighted gradient at one image's features. `task`: its norm over
+            the batch is at most that of the potential's gradient. None: no limit.
         momentum: beta of the mean m <- beta m + (1 - beta) g of the gradients g, which the encoder
             follows. They have a backward pass of their own, into the encoder only. None: they come
             with the cross-entropy's, in one backward pass.
@@ -287,7 +287,7 @@ def _select_rows(is_new: Bool[Tensor, " K"], new: State, old: State) -> State:
 def part_states(
     terms: Sequence[WeightedTerm], states: States, stored: Sequence[State | None]
 ) -> list[State]:
-    """Part the states into what each client keeps: those of terms that acted, its own of others.
+    """Split the states by client; of a term that did not act a client keeps what it had.
 
     Args:
         terms: Those that acted in the round.

@@ -88,7 +88,7 @@ class FlatNet:
             for part, leaf in zip(torch.split(self._gradients, sizes, 1), self._leaves, strict=True)
         ]
         self._copied: list[tuple[Tensor, Tensor]] = []
-        if count > 1:  # whose parts of the rows are no layout that autograd adds up in quickly
+        if count > 1:  # parts of rows are strided: autograd would add to them slowly
             self._copied = list(zip(self._leaves, gradients, strict=True))
         else:
             for leaf, gradient in zip(self._leaves, gradients, strict=True):
@@ -151,7 +151,7 @@ class FlatNet:
     def gradient(
         self, losses: Float[Tensor, " K"], *, retain_graph: bool = False
     ) -> Float[Tensor, "K P"]:
-        """Compute the gradient of each client's loss; what else learns gathers its own.
+        """Compute the gradient of each client's loss; other leaves, as a loss's theta, get `grad`.
 
         Args:
             losses: A loss of each client.

@@ -27,7 +27,7 @@ class StepNoise:
     Attributes:
         deviations: Standard deviation of each client's noise.
         streams: Random stream of each client.
-        buffer: On the processor. Writing a step's noise into fresh memory would cost half as much
+        buffer: Memory on the processor, used again by each step: fresh memory costs half as much
             again.
     """
 

@@ -20,8 +20,8 @@ It has the deviation that fits this client's weight.
 class Sampler(Protocol):
     """One step of the parameters that move; its state lasts for one round of one client.
 
-    What is sampled is not its business: the gradient is that of the loss, the priors and the
-    control variate, clipped as the settings say.
+    What is sampled is not its business: the gradient is that of the loss, clipped as the settings
+    say, plus those of the priors and the control variate.
     """
 
     def start(self, w: Float[Tensor, " M"], plan: RoundPlan) -> State:

@@ -385,8 +385,7 @@ NO_PLAN = RoundPlan(0.0, 0.0, 0.0, 0.0, False, 0.0)
 def temperature_ratio(rate: float, kappa: float, steps: int) -> float:
     """Compute T_eff/T = (1 + q^steps)/(1 + q), q = 1 - eta kappa, of a prior that moves each round.
 
-    The limit for a small step; the prior's centre follows the chain, so it damps without adding
-    its own share of noise.
+    For small steps. The prior's centre moves with the chain, so it damps without adding noise.
     """
     q = 1 - rate * kappa
     return (1 + q**steps) / (1 + q)

@@ -115,8 +115,8 @@ def _rename_engine(flat: dict[str, Scalar]) -> dict[str, Scalar]:
 def merge_layers(*layers: Mapping[str, object]) -> dict[str, Scalar]:
     """Merge layers of settings into one.
 
-    A layer that selects another kind of a part drops what earlier layers say of kinds that they
-    had: `cel.clusters` of a scenario ends where a variant sets `cel.kind` to `plain`. Likewise one
+    A layer that selects another kind of a part drops earlier keys that only the former kind had:
+    `cel.clusters` of a scenario ends where a variant sets `cel.kind` to `plain`. Likewise one
     that sets `local.epochs` drops an earlier `local.steps`, and the other way round.
 
     Args:

@@ -170,8 +170,8 @@ class CELModule(nn.Module):
     def update(self) -> None:
         """Move the attention by the gradient of the last backward pass, where there is one.
 
-        The next `forward`, `refresh` and `state_dict` do it by themselves. A gradient that is not
-        finite is left out, as `torch.amp.GradScaler` leaves such steps out.
+        The next `forward`, `measure`, `refresh` and `state_dict` do it by themselves. A gradient
+        that is not finite is left out, as `torch.amp.GradScaler` leaves such steps out.
         """
         state = self._state()
         if self._loss is None or all(tensor.grad is None for tensor in state.values()):

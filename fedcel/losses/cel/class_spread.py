@@ -167,7 +167,7 @@ def weighted_mean(
 ) -> Float[Tensor, "*k"]:
     """Return the weighted mean as a constant, for the log; 0 when all weights are 0.
 
-    Weights are counts or marks, hence 0 or at least 1.
+    Weights are 0 or at least 1: the lower limit of their sum changes an empty sum only.
     """
     total: Tensor = torch.linalg.vecdot(values.detach(), weights)
     return total / weights.sum(-1).clamp_min(1)

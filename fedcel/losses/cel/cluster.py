@@ -57,9 +57,8 @@ class Cluster(SpreadCEL, RefreshedCEL):
     weights pi are over the clusters in the batch, or with `form` "original" over all of them: one
     that is absent counts as a spread of 0, which biases v_c down.
 
-    Truncated clusters leave members whose squared distance to the centre exceeds `OUTLIER_FACTOR`
-    times their cluster's median out of its centre, its spread and the loss: they are not drawn in,
-    and leak on.
+    Truncated clusters ignore far members, those whose squared distance to the centre exceeds
+    `OUTLIER_FACTOR` times the cluster's median, in centre, spread and loss: these leak on.
 
     State: `centres` (C, S, D) in units of z, `weights` (C, S), `spreads` (C, S) in units of z
     squared, `counts` (C,), the examples read; of mixtures `variances` (C, S, D) or

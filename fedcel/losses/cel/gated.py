@@ -180,7 +180,7 @@ class Gated(SpreadCEL):
     ) -> State:
         """Make theta ready to learn, drawn as linear layers are at first; see `LossTerm.refresh`.
 
-        Needed once after a state was unpacked: arrays do not remember that theta learns.
+        A state that was stored has lost theta's `requires_grad`; this sets it.
 
         Raises:
             DataError: There is no example.

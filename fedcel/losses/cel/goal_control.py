@@ -72,8 +72,8 @@ def move_control(
     acts on every class or on none. A tau that follows the accuracy waits until the ramp's end:
     early on the model is merely young.
 
-    gamma moves the other way. Its largest step is that of the ramp from `cel.warm-up` to `cel.ramp`
-    of all rounds, which the plan of a round takes where it is smaller.
+    gamma moves the other way, in a round at most by the slope of the ramp from `cel.warm-up` to
+    `cel.ramp` of all rounds. Where the ramp itself is lower, it decides.
 
     Where most clients report no spread and one is needed, the control stays, with a warning.
 

@@ -45,8 +45,8 @@ class MutualInformation(CEL):
     the batch's members of class c, j = i included: pairwise bounds of what z~ = z + N(0, sigma^2 I)
     tells about which member was sent. 0 <= I_c <= log n_c whatever the bound; for small spreads
     v_c the upper one goes to v_c / sigma^2. Between features many sigma apart the gradient
-    vanishes. Of noise that differs from image to image, and of means over positions, neither is a
-    bound of what the message tells.
+    vanishes. With noise that depends on the image, or with pooled features, neither is a bound of
+    what the message tells.
 
     Classes with fewer than 2 members carry no signal: they are left out and beta is taken over the
     rest. Features that are NaN give a NaN loss.

@@ -44,7 +44,7 @@ class Rival(LossOptions, table="defence", selector="name"):
     has_loss: ClassVar[bool] = False
     """Whether it adds a loss; of an import string that shows when it is built."""
     needs_noise: ClassVar[bool] = False
-    """Whether that loss is of the law of the noise."""
+    """Whether that loss is defined for sigma above 0 only."""
 
     weight_key: ClassVar[str] = "defence.strength"
     stream_name: ClassVar[str] = "defence"

