@@ -244,7 +244,7 @@ STUDIES = {
             variants=DIGITS_VARIANTS,
             overrides={"bench.seeds": "0,1,2", "data.auxiliary": 600, "engine": "local"},
         ),
-        (*TRAINED_ATTACKS, "rmle", "hybrid-inversion"),
+        (*TRAINED_ATTACKS, "rmle", "hybrid-inversion", "gauss-newton"),
         linearised=TARGETS,
         long=DIGITS_VARIANTS,
     ),
