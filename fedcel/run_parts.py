@@ -129,10 +129,12 @@ def init_net(settings: Settings, splits: Splits) -> FlatNet:
         cut=settings.defence.build_cut(settings.net),
     )
     net = settings.defence.end_encoder(plain, splits.shape, settings)
-    precision = settings.local.precision
-    flat = FlatNet(
-        net, precision=fast_precision(net) if precision == "auto" else getattr(torch, precision)
+    precision = (
+        fast_precision(net, fastest_device(net))
+        if settings.local.precision == "auto"
+        else getattr(torch, settings.local.precision)
     )
+    flat = FlatNet(net, precision=precision)
     samples_head = (
         settings.chain.scope == "head"
         and settings.chain.burn_in_rounds(settings.rounds) < settings.rounds

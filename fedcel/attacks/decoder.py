@@ -1,6 +1,7 @@
 """Decoder networks: from observations back to images, learned on images of the attacker's own."""
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 from math import ceil, log2, prod
@@ -296,8 +297,9 @@ def train_inverter(
     net = net.to(device)
     images = training.to(device)
     net = net.to(memory_format=torch.channels_last)  # faster
-    precision = fast_precision(net)
-    steps = torch.autocast(device.type, precision, enabled=precision is not torch.float32)
+    steps: AbstractContextManager[None] = nullcontext()
+    if (precision := fast_precision(net, device)) != torch.float32:
+        steps = torch.autocast(device.type, precision)
     pace = choose_pace(tuple(x.shape[1:]), attacker.budget)
     adam = torch.optim.Adam(net.parameters(), pace.rate, weight_decay=WEIGHT_DECAY)
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(

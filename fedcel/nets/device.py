@@ -39,17 +39,18 @@ def has_convolutions(net: nn.Module) -> bool:
     return any(isinstance(layer, CONVOLUTIONS) for layer in net.modules())
 
 
-def fast_precision(net: nn.Module) -> torch.dtype:
+def fast_precision(net: nn.Module, device: torch.device) -> torch.dtype:
     """Choose the precision of a net's convolutions and products in training.
 
     Args:
         net: The net.
+        device: The device that it is trained on.
 
     Returns:
         bfloat16 for a net with convolutions on a processor with units for it, AVX-512's or AMX, if
         this PyTorch can tell; float32 elsewhere and on a GPU.
     """
-    if not has_convolutions(net) or fastest_device(net) != CPU:
+    if device != CPU or not has_convolutions(net):
         return torch.float32
     units: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     has_units = units.get("avx512_bf16") or units.get("amx_bf16")

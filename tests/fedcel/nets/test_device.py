@@ -170,17 +170,15 @@ def test_convolutions_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     for unit, expected in (("avx512_bf16", torch.bfloat16), ("avx2", torch.float32)):
         units = {unit: True}
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda units=units: units, raising=False)
-        assert fast_precision(net) == expected and fast_precision(dense) == torch.float32
+        assert fast_precision(net, CPU) == expected and fast_precision(dense, CPU) == torch.float32
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True}, raising=False)
     for name, expected in (("mlp", torch.float32), ("cnn", torch.bfloat16)):
         settings = parse_settings({"net.name": name, "local.precision": "auto"})
         splits = load_splits(settings.data, settings.clients, settings.seed)
         assert init_net(settings, splits).precision == expected
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert fast_precision(net) == torch.float32
+    assert fast_precision(net, torch.device("cuda")) == torch.float32
     monkeypatch.delattr(torch.cpu, "get_capabilities")  # an older PyTorch
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert fast_precision(net) == torch.float32
+    assert fast_precision(net, CPU) == torch.float32
 
 
 def test_what_learns_goes_on_learning_elsewhere() -> None:
