@@ -43,7 +43,8 @@ def net() -> SplitNet:
 def test_images_come_back_to_the_processor(
     attack: Attack, repeats: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same ones, and no operation on the way takes tensors of two devices."""
+    """The same ones, of steps in float32, and no operation takes tensors of two devices."""
+    monkeypatch.setattr(decoder, "fast_precision", lambda net, device: torch.float32)
     one = SmashedData(net())
     own = Images(torch.rand(40, 3, 32, 32), torch.zeros(40, dtype=torch.int64))
     here = rebuilt(attack, one, own, repeats)
