@@ -169,7 +169,7 @@ class PosteriorStrategy(FedAvg):
         request = begin_round(self.parts, self.state, self.registry.examples)
         absent = request.weights.keys() - self.registry.nodes.keys()
         if lost := self._find_indispensable(absent, request):  # since the run was stopped
-            self._await_nodes(grid, config, lost, self._set_deadline())
+            self._await_nodes(grid, config, lost, self._find_deadline())
         nodes = self.registry.nodes
         clients = [k for k in request.weights if k in nodes]
         self.rejected = [
@@ -296,7 +296,7 @@ class PosteriorStrategy(FedAvg):
 
     def _recover_lost(self, replies: list[Message], request: RoundRequest) -> list[Message]:
         """Return a round's replies; later ones of lost nodes that the round cannot do without."""
-        deadline = self._set_deadline()
+        deadline = self._find_deadline()
         while self._send_again:
             clients = {
                 find_sender(reply, self.registry.partitions, self._sent)
@@ -315,7 +315,7 @@ class PosteriorStrategy(FedAvg):
             ] + later
         return replies
 
-    def _set_deadline(self) -> float:
+    def _find_deadline(self) -> float:
         """Monotonic time until which a round that begins now waits for nodes."""
         return time.monotonic() + self.settings.strategy.timeout
 

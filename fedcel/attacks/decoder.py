@@ -1,7 +1,6 @@
 """Decoder networks: from observations back to images, learned on images of the attacker's own."""
 
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 from math import ceil, log2, prod
@@ -14,7 +13,13 @@ from torch import Tensor, nn
 from fedcel.attacks.attack import Attacker, BaseAttack, Rebuild, Reconstructions
 from fedcel.errors import DataError
 from fedcel.leakage import FREE_QUERIES, Observation, SmashedData
-from fedcel.nets import choose_batch_size, fast_precision, fastest_device, initialise_parameters
+from fedcel.nets import (
+    choose_batch_size,
+    compute_in,
+    fast_precision,
+    fastest_device,
+    initialise_parameters,
+)
 from fedcel.short_repr import show_shapes
 from fedcel.torch_state import use_full_precision
 
@@ -297,9 +302,7 @@ def train_inverter(
     net = net.to(device)
     images = training.to(device)
     net = net.to(memory_format=torch.channels_last)  # faster
-    steps: AbstractContextManager[None] = nullcontext()
-    if (precision := fast_precision(net, device)) != torch.float32:
-        steps = torch.autocast(device.type, precision)
+    precision = fast_precision(net, device)
     pace = choose_pace(tuple(x.shape[1:]), attacker.budget)
     adam = torch.optim.Adam(net.parameters(), pace.rate, weight_decay=WEIGHT_DECAY)
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(
@@ -312,7 +315,7 @@ def train_inverter(
         order = torch.randperm(len(images), generator=generator).to(device)
         for part in torch.split(order, batch_size):
             adam.zero_grad()
-            with steps:
+            with compute_in(precision, device):
                 rebuilt = net(inputs[part])
             (rebuilt.to(images.dtype) - images[part]).square().mean().backward()
             adam.step()

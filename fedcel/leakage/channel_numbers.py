@@ -280,7 +280,7 @@ def find_rules(
         Golub and Meurant, Matrices, Moments and Quadrature, 2010, sections 6.2 and 6.3.
     """
     scale = torch.ones_like(start) if scale is None else scale
-    space = TestSpace(start, scale, min(steps, len(start)))
+    space = TrialSpace(start, scale, min(steps, len(start)))
     vector = scale * start
     length = vector.norm()
     while True:
@@ -301,10 +301,8 @@ def find_rules(
             return rule
 
 
-class TestSpace:
+class TrialSpace:
     """Vectors v, their H v and H^T H v, and the inner products that two rules are made of."""
-
-    __test__ = False  # no test of pytest
 
     def __init__(self, start: Float[Tensor, " n"], scale: Float[Tensor, " n"], steps: int) -> None:
         self._start, self._scale, self._count = start, scale, 0

@@ -3,6 +3,7 @@
 from fedcel.lazy import list_names as _list_names
 from fedcel.losses.contract import CEL_TESTS as CEL_TESTS
 from fedcel.losses.contract import DEFENCE_TESTS as DEFENCE_TESTS
+from fedcel.losses.contract import SERVER_METRICS as SERVER_METRICS
 from fedcel.losses.contract import LossCase as LossCase
 from fedcel.losses.imported import ClientLossTerm as ClientLossTerm
 from fedcel.losses.imported import ImportedCEL as ImportedCEL

@@ -21,46 +21,28 @@ HALF = slice(IMAGES // 2)  # of a client's images, in a batch
 _ROUNDS, _STEPS = 3, 2  # that a state is followed through
 _MOST_CLASSES = 3  # that occur in a batch
 _NOISE = 0.1  # sd between features and smashed data
-RESERVED_METRICS = frozenset(
+SERVER_METRICS = frozenset(
     {
-        "loss",
-        "clipped",
-        "update-information",
-        "num-examples",
-        "partition",
-        "server-round",
-        "state-round",
-        "state-start",
-        "incarnation",
-        "client-drift",
-        "heaviest-update",
-        # Of the server's line of the round.
-        "round",
-        "clients",
-        "rejected",
-        "rate",
-        "temperature",
-        "cel-weight",
-        "pull",
-        "seconds",
-        "accuracy",
-        "nll",
-        "ece",
-        "brier",
-        "within-class-spread",
-        "kept-share",
-        "bits-beyond-label",
-        "bits-half-width",
-        "bits-cap",
-        "cel-threshold",
-        "r-hat",
-        "ess",
-        "geweke",
-        "metrics-left-out",
-        "lost-states",
-        "shared-keys",
+        "round", "clients", "rejected", "rate", "temperature", "cel-weight", "pull", "seconds",
+        "accuracy", "nll", "ece", "brier", "within-class-spread", "kept-share",
+        "bits-beyond-label", "bits-half-width", "bits-cap", "cel-threshold", "r-hat", "ess",
+        "geweke", "metrics-left-out", "lost-states", "shared-keys",
     }
-)
+)  # fmt: skip
+"""Names in the server's line of a round; metrics of clients are never taken for them."""
+RESERVED_METRICS = SERVER_METRICS | {
+    "loss",
+    "clipped",
+    "update-information",
+    "num-examples",
+    "partition",
+    "server-round",
+    "state-round",
+    "state-start",
+    "incarnation",
+    "client-drift",
+    "heaviest-update",
+}
 """Numbers of every client or round besides the metrics of the losses."""
 
 

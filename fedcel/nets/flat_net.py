@@ -1,7 +1,6 @@
 """K copies of a split net, each with its parameters in one vector; the arrays that travel."""
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import torch
@@ -14,6 +13,7 @@ from fedcel.errors import NetError, StackingError
 from fedcel.named_tensors import add_prefix, select_prefix
 from fedcel.nets.client_layers import map_module, stack_layer, stack_noise_scale
 from fedcel.nets.copy_module import copy_module
+from fedcel.nets.device import compute_in
 from fedcel.nets.split_net import SplitNet
 
 
@@ -114,7 +114,7 @@ class FlatNet:
 
     def encode(self, images: Float[Tensor, "K b ..."]) -> Float[Tensor, "K b D"]:
         """Compute the features of each client's images by its own encoder."""
-        with self._autocast():
+        with compute_in(self.precision, self.vectors.device):
             z = self._encode(images.clone())  # one may work in place
         return z if self.precision is torch.float32 else z.float()
 
@@ -124,7 +124,7 @@ class FlatNet:
 
     def answer(self, smashed: Float[Tensor, "K b D"]) -> Float[Tensor, "K b C"]:
         """Classify each client's smashed data by its own head."""
-        with self._autocast():
+        with compute_in(self.precision, self.vectors.device):
             logits = self._answer(smashed)
         return logits if self.precision is torch.float32 else logits.float()
 
@@ -141,12 +141,6 @@ class FlatNet:
             return losses.view(y.shape).mean(1)
         parameters = add_prefix("head.", self._head_parameters)
         return map_module(_Potential(self.net.head), parameters)(logits, y)
-
-    def _autocast(self) -> AbstractContextManager[object]:
-        """Compute in the net's precision within a `with` block."""
-        if self.precision is torch.float32:
-            return nullcontext()
-        return torch.autocast(self.vectors.device.type, self.precision)
 
     def gradient(
         self, losses: Float[Tensor, " K"], *, retain_graph: bool = False

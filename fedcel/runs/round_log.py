@@ -13,16 +13,12 @@ from fedcel.federation import (
     measure_kept_share,
 )
 from fedcel.files import write_whole
+from fedcel.losses import SERVER_METRICS
 from fedcel.posterior import Diagnosis
 
 EVENTS = "events.jsonl"
 Event = dict[str, object]
 """The values of a line by their names."""
-OF_THE_SERVER = {
-    KEPT_SHARE, "bits-beyond-label", "bits-half-width", "bits-cap", "cel-threshold", "r-hat", "ess",
-    "geweke", "metrics-left-out", "lost-states", "shared-keys",
-}  # fmt: skip
-"""Not in every line; metrics of clients that have these names are never taken for them."""
 
 
 class RoundLog:
@@ -88,7 +84,7 @@ def describe_round(
     plan = report.plan
     event: Event = {
         # First: what clients tell never replaces what the server measured.
-        **{key: value for key, value in report.metrics.items() if key not in OF_THE_SERVER},
+        **{key: value for key, value in report.metrics.items() if key not in SERVER_METRICS},
         "round": state.round,
         **scores,
         "clients": len(report.clients),

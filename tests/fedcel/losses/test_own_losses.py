@@ -8,14 +8,13 @@ from torch import Tensor
 
 from fedcel.check_parts import build_parts
 from fedcel.errors import FailedError, PluginError
-from fedcel.federation import record_names
+from fedcel.federation import KEPT_SHARE, record_names
 from fedcel.federation.local_steps import _SUMMARIES
 from fedcel.federation.server_round import CLIENT_DRIFT, HEAVIEST
 from fedcel.losses import Batch, ClientLoss
 from fedcel.losses.cel import CEL, CutShape, FeatureBatches, Plain, State, Term
-from fedcel.losses.contract import RESERVED_METRICS
+from fedcel.losses.contract import RESERVED_METRICS, SERVER_METRICS
 from fedcel.losses.defences.rival import Rival
-from fedcel.runs.round_log import OF_THE_SERVER
 from fedcel.settings import Settings, parse_settings
 from tests.fedcel.losses.single import options, single
 
@@ -298,7 +297,8 @@ def test_the_names_that_fedcel_reports_are_reserved() -> None:
     of_messages = {"EXAMPLES", "PARTITION", "ROUND", "STATE_ROUND", "STATE_START", "INCARNATION"}
     names = {getattr(record_names, name) for name in of_messages}
     of_the_round = {*_SUMMARIES, *names, CLIENT_DRIFT, HEAVIEST}
-    assert of_the_round | OF_THE_SERVER <= RESERVED_METRICS
+    assert of_the_round | SERVER_METRICS == RESERVED_METRICS
+    assert KEPT_SHARE in SERVER_METRICS
 
 
 @pytest.mark.parametrize(
