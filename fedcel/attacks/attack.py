@@ -181,6 +181,11 @@ class Attacker:
 class BaseAttack(ABC):
     """A built-in attack: `reconstruct` is that of `Attack`, what differs is in `invert`."""
 
+    @property
+    @abstractmethod
+    def needs(self) -> frozenset[str]:
+        """The grants without which it cannot run."""
+
     def reconstruct(
         self,
         observation: Observation,
@@ -191,6 +196,9 @@ class BaseAttack(ABC):
         progress: Progress | None = None,
     ) -> Reconstructions:
         """Reconstruct one image per observed target; see `Attack.reconstruct`."""
+        if missing := sorted(self.needs - observation.grants):
+            granted = ", ".join(sorted(observation.grants)) or "nothing"
+            raise ValueError(f"{observation.name!r} must grant {missing[0]!r}, grants {granted}")
         return self.invert(Attacker(observation, auxiliary, budget, generator, progress), observed)
 
     @abstractmethod

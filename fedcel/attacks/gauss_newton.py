@@ -17,10 +17,9 @@ from fedcel.errors import DataError
 from fedcel.leakage import (
     MEAN,
     ImagePrior,
+    LocalChannel,
     ObservationMean,
     fit_to_some,
-    make_refusal,
-    posterior_mean,
     ready_encoder,
 )
 from fedcel.nets import Encoder, call_encoder
@@ -28,7 +27,7 @@ from fedcel.nets import Encoder, call_encoder
 MAX_TUNING_IMAGES, MAX_TUNING_LARGE = 64, 16  # on which start, factor and steps are chosen
 TUNING_DRAWS = 2  # messages of each
 SMALL_IMAGE = 4096  # values of an image that is small: of larger ones steps take minutes
-VALUES_AT_ONCE = 2**22  # values of images whose estimates are computed at once
+VALUES_AT_ONCE = 2**22  # values of images, or of their Jacobians, in memory
 MAX_NOISE_IMAGES = 256  # that the noise is measured on
 MAX_CLASS_VALUES = 2**13  # values of all class means up to which each class is a start
 LEAST_NOISE = 1e-3  # as a share of the deviation of messages
@@ -96,10 +95,16 @@ def relinearise(
     def part(images: Tensor, nats: Tensor) -> Estimate:
         return Estimate(images.reshape(means.shape), nats.view(targets, count))
 
+    rows = max(1, VALUES_AT_ONCE // (centres[0].numel() * messages.shape[1]))
     images, nats = centres, compute_nats(centres)
     yield part(images, nats)
     for _ in range(steps):
-        goal = posterior_mean(function, messages, centres, noise=noise, prior=prior, around=images)
+        pieces = (torch.split(stack, rows) for stack in (images, images - centres, messages))
+        changes = [
+            LocalChannel(function, points.to(dtype), noise=noise).solve(sent, offsets, prior)
+            for points, offsets, sent in zip(*pieces, strict=True)
+        ]
+        goal = centres + prior.from_coefficients(torch.cat(changes))
         before = images
         for length in STEP_LENGTHS:
             tried = before + length * (goal - before)
@@ -213,6 +218,9 @@ class GaussNewton(BaseAttack):
         steps: The most linearisations of small images, at budget 1; of large ones 1.
         factors: Tried for the factor of the noise's standard deviation, above 0.
 
+    Raises:
+        NetError: Messages and images have too many values for Jacobians.
+
     References:
         Kay, Estimation Theory, 1993, theorem 10.3: the posterior mean of a linear model.
     """
@@ -226,8 +234,7 @@ class GaussNewton(BaseAttack):
     def invert(self, attacker: Attacker, observed: Float[Tensor, "T F"]) -> Reconstructions:
         """Return one image in [0, 1] per message."""
         observation, auxiliary = attacker.observation, attacker.auxiliary
-        if not isinstance(observation, ObservationMean):
-            raise make_refusal(observation, MEAN)
+        assert isinstance(observation, ObservationMean)
         x, generator = auxiliary.x, attacker.generator
         noise = measure_noise(observation, x, generator)
         silent = replace(attacker, progress=None)

@@ -355,12 +355,8 @@ def observe_encoder(
             raise ValueError("noise differs from image to image; give a function of the features")
         if (sigma == sigma[0]).all():
             cut = replace(cut, sigma=float(sigma[0]))
-        elif (sigma > 0).all():
-            unit = sigma.cpu()
         else:
-            raise ValueError(
-                "noise is 0 for some features only; must be above 0 for all, or 0 for all"
-            )
+            unit = sigma.cpu()
     if head is not None and unit is not None:
         raise NetError("head is given beside noise of each feature; use one noise for all")
     answers = nn.Identity() if head is None else copy_module(head).cpu().float().eval()

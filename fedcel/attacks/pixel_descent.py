@@ -24,7 +24,6 @@ from fedcel.leakage import (
     MEAN,
     ObservationMean,
     ObservationMisfit,
-    make_refusal,
 )
 from fedcel.torch_state import use_full_precision
 
@@ -117,8 +116,7 @@ class RMLE(BaseAttack):
     def invert(self, attacker: Attacker, observed: Float[Tensor, "T F"]) -> Reconstructions:
         """Return one image in [0, 1] per message."""
         observation, x = attacker.observation, attacker.auxiliary.x
-        if not isinstance(observation, ObservationMean):
-            raise make_refusal(observation, MEAN)
+        assert isinstance(observation, ObservationMean)
         tuning_images = x[torch.randperm(len(x), generator=attacker.generator)[:MAX_TUNING_IMAGES]]
         tuning_observed = observation.sample(tuning_images, attacker.generator)
         moved, device = move_to_device(observation)
@@ -191,8 +189,7 @@ class HybridInversion(BaseAttack):
     def invert(self, attacker: Attacker, observed: Float[Tensor, "T F"]) -> Reconstructions:
         """Return one image per message."""
         observation = attacker.observation
-        if not isinstance(observation, ObservationMean):
-            raise make_refusal(observation, MEAN)
+        assert isinstance(observation, ObservationMean)
         trained = train_inverter(attacker)
         steps = self.steps.scaled(attacker.budget)
         moved, device = move_to_device(observation)

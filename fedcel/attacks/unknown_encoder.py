@@ -15,7 +15,6 @@ from fedcel.leakage import (
     HEAD,
     ObservationArchitecture,
     ObservationHead,
-    make_refusal,
 )
 
 
@@ -50,10 +49,8 @@ class Shadow(BaseAttack):
         """Return one image per message."""
         observation, generator = attacker.observation, attacker.generator
         x, y = attacker.auxiliary
-        if not isinstance(observation, ObservationHead):
-            raise make_refusal(observation, HEAD)
-        if not isinstance(observation, ObservationArchitecture):
-            raise make_refusal(observation, ARCHITECTURE)
+        assert isinstance(observation, ObservationHead)
+        assert isinstance(observation, ObservationArchitecture)
         encoder = observation.fresh_encoder(generator)
         epochs = attacker.scale(self.epochs)
 

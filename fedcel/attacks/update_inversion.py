@@ -16,7 +16,6 @@ from fedcel.leakage import (
     UPDATE,
     ObservationFirstLayer,
     ObservationUpdate,
-    make_refusal,
 )
 
 TUNING_IMAGES = 8  # own images on which the weight is chosen, or one batch where that is more
@@ -49,8 +48,7 @@ class FirstLayer(BaseAttack):
     def invert(self, attacker: Attacker, observed: Float[Tensor, "T P"]) -> Reconstructions:
         """Return one image per row, a batch in any order."""
         observation, x = attacker.observation, attacker.auxiliary.x
-        if not isinstance(observation, ObservationFirstLayer):
-            raise make_refusal(observation, FIRST_LAYER)
+        assert isinstance(observation, ObservationFirstLayer)
         images = []
         batch = observation.batch
         centre = x.mean(0).flatten()
@@ -125,8 +123,7 @@ class GradientInversion(BaseAttack):
             SettingsError: There are fewer own images than are behind an upload.
         """
         observation, x = attacker.observation, attacker.auxiliary.x
-        if not isinstance(observation, ObservationUpdate):
-            raise make_refusal(observation, UPDATE)
+        assert isinstance(observation, ObservationUpdate)
         count = count_tuning_images(observation.batch, len(x))
         tuning_images = x[torch.randperm(len(x), generator=attacker.generator)[:count]]
         steps = attacker.scale(self.steps)

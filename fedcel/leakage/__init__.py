@@ -7,7 +7,6 @@ from fedcel.leakage.attribute_leak import attribute_leak as attribute_leak
 from fedcel.leakage.calibrate_noise import CalibratedNoise as CalibratedNoise
 from fedcel.leakage.calibrate_noise import LeakTarget as LeakTarget
 from fedcel.leakage.calibrate_noise import calibrate_noise as calibrate_noise
-from fedcel.leakage.calibrate_noise import find_feature_shape as find_feature_shape
 from fedcel.leakage.certificate import Certificate as Certificate
 from fedcel.leakage.certificate import certificate as certificate
 from fedcel.leakage.certificate import fano_bound as fano_bound
@@ -29,7 +28,6 @@ from fedcel.leakage.leak_maps import ImagePicture as ImagePicture
 from fedcel.leakage.leak_maps import LeakMaps as LeakMaps
 from fedcel.leakage.leak_maps import image_picture as image_picture
 from fedcel.leakage.leak_maps import map_leak as map_leak
-from fedcel.leakage.leak_maps import posterior_mean as posterior_mean
 from fedcel.leakage.leakage import USELESS_BITS as USELESS_BITS
 from fedcel.leakage.leakage import Leakage as Leakage
 from fedcel.leakage.linearised import MEASURE_NAMES as MEASURE_NAMES
@@ -71,7 +69,6 @@ from fedcel.leakage.observation import ObservationPaid as ObservationPaid
 from fedcel.leakage.observation import ObservationPooled as ObservationPooled
 from fedcel.leakage.observation import ObservationUpdate as ObservationUpdate
 from fedcel.leakage.observation import find_law as find_law
-from fedcel.leakage.observation import make_refusal as make_refusal
 from fedcel.leakage.population_bound import SIGMOID_RANGE as SIGMOID_RANGE
 from fedcel.leakage.population_bound import FeatureRange as FeatureRange
 from fedcel.leakage.population_bound import GaussianMessages as GaussianMessages

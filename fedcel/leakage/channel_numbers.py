@@ -9,16 +9,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedcel.leakage.image_prior import ImagePrior, plane_shape
-from fedcel.leakage.local_channel import LocalChannel
+from fedcel.leakage.local_channel import LocalChannel, is_computable
 
-MAX_VALUES = 2**25
-"""Values of one image's Jacobian up to which it is computed."""
-MAX_PASSES = 1024
-"""Passes through an encoder of small images that computing its Jacobian may take."""
-MAX_PASSES_LARGE = 128
-"""The same of large images, where an estimate takes about as many whatever the features."""
-SMALL_IMAGE = 4096
-"""Values of an image that is small."""
 TOLERANCE = 0.05
 """Half the distance of the bounds on a trace, as a share of it, at which estimates end."""
 MOST_STEPS = 40
@@ -88,31 +80,9 @@ def join_rules(rules: Sequence[QuadratureRule]) -> QuadratureRule:
     return QuadratureRule(*(join(parts) for parts in zip(*rules, strict=True)))
 
 
-def is_computable(width: int, values: int) -> bool:
-    """Whether the Jacobian of `width` outputs by image values takes little time and memory."""
-    passes = MAX_PASSES if values <= SMALL_IMAGE else MAX_PASSES_LARGE
-    return min(width, values) <= passes and width * values <= MAX_VALUES
-
-
 def count_passes(width: int, values: int) -> int:
     """Count the passes through an encoder of one image's numbers, about, of either kind."""
     return min(width, values) if is_computable(width, values) else USUAL_PASSES
-
-
-def compute_jacobians(channel: LocalChannel, prior: ImagePrior) -> Float[Tensor, "B F d"]:
-    """Compute A Q, by rows where features are fewer than pixels and have a gradient."""
-    count, values = len(channel.images), prior.variances.numel()
-    if channel.has_gradient and channel.width <= values:
-        units = torch.eye(channel.width, dtype=channel.images.dtype)
-        rows = [channel.pull(unit.expand(count, -1)).cpu() for unit in units]
-        pixels = torch.stack(rows, 1).flatten(0, 1)
-        return prior.to_coefficients(pixels).double().view(count, channel.width, values)
-    units = torch.eye(values, dtype=torch.float64)
-    columns = [
-        channel.push(prior.from_coefficients(unit[None]).expand(count, *prior.shape))
-        for unit in units
-    ]
-    return torch.stack([column.detach().cpu().double() for column in columns], 2)
 
 
 def solve_exactly(channel: LocalChannel, prior: ImagePrior) -> ChannelNumbers:
@@ -120,7 +90,7 @@ def solve_exactly(channel: LocalChannel, prior: ImagePrior) -> ChannelNumbers:
 
     With G = V diag(nodes) V^T, the weight of a node in the error is v^T C v.
     """
-    jacobians = compute_jacobians(channel, prior)
+    jacobians = channel.jacobians(prior)
     root = prior.variances.sqrt()
     scaled = jacobians * root
     is_wide = scaled.shape[1] <= scaled.shape[2]
@@ -145,26 +115,6 @@ def solve_exactly(channel: LocalChannel, prior: ImagePrior) -> ChannelNumbers:
     )
 
 
-def factor_gram(
-    scaled: Float[Tensor, "B F d"],
-) -> tuple[Float[Tensor, "B s s"], Float[Tensor, " B"]]:
-    """Return the Cholesky factor of I + M M^T, or of I + M^T M if d < F, and 1/2 log det of it."""
-    gram = scaled @ scaled.mT if scaled.shape[1] <= scaled.shape[2] else scaled.mT @ scaled
-    factor = torch.linalg.cholesky(gram + torch.eye(gram.shape[-1], dtype=gram.dtype))
-    return factor, factor.diagonal(dim1=1, dim2=2).log().sum(1)
-
-
-def trace_posterior(
-    factor: Float[Tensor, "B d d"], root: Float[Tensor, " d"]
-) -> Float[Tensor, " B"]:
-    """Return tr(P^(1/2) (I + G)^-1 P^(1/2)) by the Cholesky factor of I + G."""
-    whitened = torch.linalg.solve_triangular(
-        factor, torch.diag(root).expand_as(factor), upper=False
-    )
-    traces: Tensor = whitened.square().sum((1, 2))
-    return traces
-
-
 def van_trees_bound(
     fisher: Float[Tensor, "*d d"], variances: Float[Tensor, " d"]
 ) -> Float[Tensor, ""]:
@@ -185,7 +135,8 @@ def van_trees_bound(
     root = variances.sqrt()
     gram = root[:, None] * fisher * root
     factor = torch.linalg.cholesky(gram + torch.eye(len(gram), dtype=gram.dtype))
-    return trace_posterior(factor[None], root)[0] / len(root)
+    whitened = torch.linalg.solve_triangular(factor, torch.diag(root), upper=False)
+    return whitened.square().sum() / len(root)
 
 
 def estimate_numbers(

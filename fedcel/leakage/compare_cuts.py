@@ -1,7 +1,7 @@
 """Compare the layers at which a model can be cut: cost on the device, noise, leak."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import ceil, inf, isfinite, log2
@@ -21,7 +21,6 @@ from fedcel.leakage.leakage import Leakage
 from fedcel.leakage.linearised import LinearisedChannels, LinearisedLeak, linearise
 from fedcel.leakage.measure_leakage import measure_leakage
 from fedcel.leakage.measured_cuts import ANSWER, CutComparison, CutLimits, MeasuredCut
-from fedcel.leakage.noise_search import SEARCH_STEPS, bracket_noise
 from fedcel.leakage.noisy_head import ROUNDING, NoisyHead, choose_targets
 from fedcel.metrics import NORMAL_QUANTILE
 from fedcel.nets import (
@@ -44,6 +43,10 @@ MIN_IMAGES = 20
 """Images below which accuracies say nothing."""
 FEATURE_BYTES = 1_000_000_000
 """Features in memory at once, unless those of one cut are more."""
+LEAST_NOISE, MOST_NOISE = 2.0**-12, 2.0**6
+"""Range of the search for noise, in units of the features' root mean square."""
+SEARCH_STEPS = 8
+"""Evaluations of a search: neighbours of its 255 levels differ by 5 %."""
 TIMED_PASSES = 5
 LEAST_SHARE = 0.01
 """Passes through the model that a part of the work takes at least, for an image."""
@@ -280,8 +283,7 @@ class CutBench:
             self.advance(self.scoring_passes(cut))
             return wrong <= most_wrong + ROUNDING
 
-        level, _ = bracket_noise(is_accurate)
-        noise = level * rms
+        noise = find_most_noise(is_accurate) * rms
         right = scorer.score(noise)
         self.advance(self.scoring_passes(cut))
         leak = self.measure_exact(features, noise)
@@ -369,6 +371,33 @@ class CutBench:
         target = LeakTarget(bits=self.limits.max_bits, mse=self.limits.min_mse)
         fit = fit_noise(linearise_at, target, noise or rms)
         return leak, fit.unit * fit.scale if isfinite(fit.scale) else None
+
+
+def find_most_noise(is_little: Callable[[float], bool]) -> float:
+    """Find the level of noise at which a claim that holds of little noise ceases to hold.
+
+    Levels are evenly spaced in their logarithms. A claim that implies another holds of no more
+    noise than that other, whether or not the claims are monotone in the noise.
+
+    Args:
+        is_little: Whether a standard deviation, in units of the features' root mean square, is
+            little enough. It must give the same answer each time.
+
+    Returns:
+        The most noise of which it holds, and of the next level it does not; 0 where it holds of
+        none.
+    """
+    low, high = 0, 2**SEARCH_STEPS  # outside of the levels
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if is_little(noise_level(middle)) else (low, middle)
+    return noise_level(low) if low else 0.0
+
+
+def noise_level(number: int) -> float:
+    """Return the level of a number, from 1 on."""
+    levels = 2**SEARCH_STEPS - 1
+    return float(LEAST_NOISE * (MOST_NOISE / LEAST_NOISE) ** ((number - 1) / (levels - 1)))
 
 
 def count_parameters(module: nn.Module) -> int:

@@ -75,14 +75,6 @@ class ImagePrior:
         planes = torch.from_numpy(stack).flatten(2)
         return (self.channels.to(planes) @ planes).reshape(-1, *self.shape)
 
-    def apply_covariance(self, images: Float[Tensor, "N *shape"]) -> Float[Tensor, "N *shape"]:
-        """Compute C x."""
-        return self.from_coefficients(self.to_coefficients(images) * self.variances)
-
-    def apply_root(self, images: Float[Tensor, "N *shape"]) -> Float[Tensor, "N *shape"]:
-        """Compute C^(1/2) x, with the symmetric root."""
-        return self.from_coefficients(self.to_coefficients(images) * self.variances.sqrt())
-
     def pixel_variances(self) -> Float[Tensor, "*shape"]:
         """Compute the diagonal of C as an image."""
         if self.rotation is not None:

@@ -1,4 +1,4 @@
-"""Leak of each pixel, and the picture that a message's linear channel gives back."""
+"""Leak of each pixel by a message, its encoder taken as linear."""
 
 from math import log
 from typing import NamedTuple
@@ -7,37 +7,30 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.errors import NetError
 from fedcel.leakage.channel_numbers import (
     compute_errors,
-    compute_jacobians,
     compute_nats,
     draw_signs,
-    factor_gram,
-    is_computable,
     solve_exactly,
 )
 from fedcel.leakage.gaussian_noise import Noise
 from fedcel.leakage.image_prior import ImagePrior, read_pixels
-from fedcel.leakage.local_channel import LocalChannel, ready_encoder
+from fedcel.leakage.local_channel import (
+    LocalChannel,
+    factor_gram,
+    is_computable,
+    ready_encoder,
+)
 from fedcel.nets import Encoder
 from fedcel.seeding import make_generator
 from fedcel.short_repr import show_shapes
-from fedcel.tensors import ArrayLike, to_tensor
+from fedcel.tensors import ArrayLike
 from fedcel.torch_state import usual_torch_state
 
 MAP_PROBES = 64
 """Random vectors that a diagonal is estimated with."""
 MAP_DIRECTIONS = 256
 """The prior's strongest directions, in which large images are taken to leak."""
-VALUES_AT_ONCE = 2**22
-"""Values of Jacobians, or of images, in memory."""
-MAX_ITERATIONS = 400
-"""Steps of conjugate gradients."""
-TOLERANCE = 1e-6
-"""Residual, as a share of the right side, at which they end."""
-TINY = torch.finfo(torch.float64).tiny
-"""Divisor in the place of 0."""
 
 
 @show_shapes
@@ -66,8 +59,6 @@ def map_leak(
     *,
     noise: Noise,
     prior: ImagePrior,
-    messages: int = 1,
-    differences: bool = False,
     seed: int = 0,
 ) -> LeakMaps:
     """Compute which pixels a message exposes, and what stays unknown.
@@ -77,12 +68,10 @@ def map_leak(
         >>> maps.information[0], maps.deviation[0]
 
     Args:
-        encoder: As of `measure_linearised`, and so are `noise`, `messages` and `differences`.
+        encoder: As of `measure_linearised`.
         images: (n, ...), those whose maps are drawn.
         noise: Standard deviation of the noise.
         prior: Law of the images.
-        messages: Messages of each image.
-        differences: Whether derivatives may be finite differences.
         seed: Draws random vectors, where they are needed.
 
     Returns:
@@ -93,17 +82,16 @@ def map_leak(
         NetError: The encoder has no gradient.
     """
     stack = read_pixels(images)
-    function, dtype = ready_encoder(encoder, stack, differences=differences)
+    function, dtype = ready_encoder(encoder, stack)
     generator = make_generator(seed, "leak-maps")
     prior_variances = prior.pixel_variances()
     pictures = []
     is_exact = True
     for image in torch.split(stack.to(dtype), 1):
-        channel = LocalChannel(
-            function, image, noise=noise, messages=messages, has_gradient=not differences
-        )
-        if is_computable(channel.width, image.numel()) or differences:
-            pictures.append(map_exactly(channel, prior, prior_variances))
+        channel = LocalChannel(function, image, noise=noise)
+        if is_computable(channel.width, image.numel()):
+            jacobian = channel.jacobians(prior)[0]
+            pictures.append(map_exactly(jacobian, prior, prior_variances))
         else:
             is_exact = False
             pictures.append(map_roughly(channel, prior, prior_variances, generator))
@@ -137,11 +125,11 @@ def image_picture(
     """Estimate how much of one picture its messages tell, from the encoder's Jacobian.
 
     Args:
-        encoder: As of `measure_linearised`, and so are `noise` and `messages`.
+        encoder: As of `measure_linearised`, and so is `noise`.
         image: One image.
         noise: Standard deviation of the noise.
         prior: Law of the images.
-        messages: Messages of the image.
+        messages: Messages of the image, each with fresh noise.
 
     Returns:
         Bits, error and maps.
@@ -152,13 +140,15 @@ def image_picture(
     """
     stack = read_pixels(image[None])
     function, dtype = ready_encoder(encoder, stack)
-    channel = LocalChannel(function, stack.to(dtype), noise=noise, messages=messages)
-    numbers = solve_exactly(channel, prior)
+    numbers = solve_exactly(LocalChannel(function, stack.to(dtype), noise=noise), prior)
+    assert numbers.jacobians is not None
+    gain = float(messages)
+    jacobian = gain**0.5 * numbers.jacobians[0]
     prior_variances = prior.pixel_variances()
-    information, variances = map_exactly(channel, prior, prior_variances)
+    information, variances = map_exactly(jacobian, prior, prior_variances)
     return ImagePicture(
-        float(compute_nats(numbers.information)) / log(2),
-        float(compute_errors(numbers.errors)) / image.numel(),
+        float(compute_nats(numbers.information, gain)) / log(2),
+        float(compute_errors(numbers.errors, gain)) / image.numel(),
         LeakMaps(
             information[None],
             variances[None].clamp_min(0).sqrt(),
@@ -169,18 +159,17 @@ def image_picture(
 
 
 def map_exactly(
-    channel: LocalChannel, prior: ImagePrior, prior_variances: Float[Tensor, "*shape"]
+    jacobian: Float[Tensor, "F d"], prior: ImagePrior, prior_variances: Float[Tensor, "*shape"]
 ) -> tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape"]]:
     """Return the diagonals of I(x) and of the posterior covariance, from the Jacobian."""
-    jacobian = compute_jacobians(channel, prior)
-    information = prior.from_coefficients(jacobian[0]).square().sum(0)
+    information = prior.from_coefficients(jacobian).square().sum(0)
     root = prior.variances.sqrt()
     scaled = jacobian * root
-    factor, _ = factor_gram(scaled)
-    if scaled.shape[1] <= scaled.shape[2]:
-        recovered = torch.linalg.solve_triangular(factor[0], scaled[0] * root, upper=False)
+    factor = factor_gram(scaled[None])[0]
+    if len(scaled) <= len(root):
+        recovered = torch.linalg.solve_triangular(factor, scaled * root, upper=False)
         return information, prior_variances - prior.from_coefficients(recovered).square().sum(0)
-    remainder = torch.linalg.solve_triangular(factor[0], torch.diag(root), upper=False)
+    remainder = torch.linalg.solve_triangular(factor, torch.diag(root), upper=False)
     return information, prior.from_coefficients(remainder).square().sum(0)
 
 
@@ -205,123 +194,3 @@ def map_roughly(
     remainder = torch.linalg.solve_triangular(factor, directions.flatten(1), upper=False)
     gain = directions.square().sum(0) - remainder.square().sum(0).view(prior.shape)
     return information, prior_variances - gain
-
-
-@usual_torch_state()
-def posterior_mean(
-    encoder: Encoder,
-    observed: ArrayLike,
-    means: ArrayLike,
-    *,
-    noise: Noise,
-    prior: ImagePrior,
-    around: ArrayLike | None = None,
-    messages: int = 1,
-    differences: bool = False,
-) -> Float[Tensor, "n *shape"]:
-    """Compute the mean of images given their messages, the encoder taken as linear.
-
-    m + C A^T (I + A C A^T)^-1 (S^(-1/2) (message - f(x)) + A (x - m)), with A at x.
-
-    Args:
-        encoder: As of `measure_linearised`, and so are `noise` and `differences`.
-        observed: Messages, (n, D), or the mean of several of each image.
-        means: Mean image of each one's class, (n, ...): `prior.class_means(labels, n)`.
-        noise: Standard deviation of the noise of one message.
-        prior: Law of the images.
-        around: Images x at which the encoder is linearised, (n, ...); None: the means.
-        messages: Messages behind each row of `observed`.
-        differences: Whether derivatives may be finite differences.
-
-    Returns:
-        Images (n, ...), in float64, not clamped.
-
-    Raises:
-        ValueError: A shape or a number is not allowed.
-        NetError: The encoder has no gradient, or no solution is found.
-
-    References:
-        Kay, Fundamentals of Statistical Signal Processing: Estimation Theory, 1993, theorem 10.3.
-    """
-    centre = read_pixels(means).double()
-    point = centre if around is None else read_pixels(around).double()
-    function, dtype = ready_encoder(
-        encoder, point.to(to_tensor(means, "means")), differences=differences
-    )
-    sent = to_tensor(observed, "observed")
-    if sent.dim() != 2 or len(sent) != len(point):
-        raise ValueError(
-            f"observed are of shape {tuple(sent.shape)}, must be ({len(point)}, D): one message of "
-            "each image"
-        )
-    is_dense = is_computable(sent.shape[1], point[0].numel()) or differences
-    at_once = max(1, VALUES_AT_ONCE // (point[0].numel() * (sent.shape[1] if is_dense else 1)))
-    solutions = []
-    parts = (torch.split(part, at_once) for part in (point, point - centre, sent))
-    for images, offset, messages_part in zip(*parts, strict=True):
-        channel = LocalChannel(
-            function,
-            images.to(dtype),
-            noise=noise,
-            messages=messages,
-            has_gradient=not differences,
-        )
-        if channel.features.shape != messages_part.shape:
-            raise ValueError(
-                f"observed have {sent.shape[1]} values, the encoder's features "
-                f"{channel.features.shape[1]}; must be as many"
-            )
-        residual = channel.residual(messages_part.to(channel.features))
-        solve = solve_directly if is_dense else solve_iteratively
-        solutions.append(solve(channel, prior, residual, offset))
-    changes = prior.from_coefficients(torch.cat(solutions) * prior.variances.sqrt())
-    return centre.cpu() + changes
-
-
-def solve_directly(
-    channel: LocalChannel,
-    prior: ImagePrior,
-    residual: Float[Tensor, "B F"],
-    offset: Float[Tensor, "B *shape"],
-) -> Float[Tensor, "B d"]:
-    """Solve (I + M^T M) c = M^T (r + A (x - m)) of each image, with Jacobians."""
-    jacobians = compute_jacobians(channel, prior)
-    outputs = residual.cpu().double()[:, :, None]
-    outputs = outputs + jacobians @ prior.to_coefficients(offset)[:, :, None]
-    scaled = jacobians * prior.variances.sqrt()
-    factor, _ = factor_gram(scaled)
-    if scaled.shape[1] <= scaled.shape[2]:
-        return (scaled.mT @ torch.cholesky_solve(outputs, factor))[:, :, 0]
-    return torch.cholesky_solve(scaled.mT @ outputs, factor)[:, :, 0]
-
-
-def solve_iteratively(
-    channel: LocalChannel,
-    prior: ImagePrior,
-    residual: Float[Tensor, "B F"],
-    offset: Float[Tensor, "B *shape"],
-) -> Float[Tensor, "B d"]:
-    """Solve the same by conjugate gradients; NetError where they do not end."""
-    root = prior.variances.sqrt()
-
-    def pull(outputs: Float[Tensor, "B F"]) -> Float[Tensor, "B d"]:
-        return root * prior.to_coefficients(channel.pull(outputs)).double()
-
-    solution = torch.zeros(len(offset), len(root), dtype=torch.float64)
-    remainder = pull(residual + channel.push(offset).detach())
-    direction, size = remainder, remainder.square().sum(1, keepdim=True)
-    goal = TOLERANCE**2 * size
-    for _ in range(MAX_ITERATIONS):
-        if bool((size <= goal).all()):
-            return solution
-        pushed = channel.push(prior.from_coefficients(root * direction)).detach()
-        product = direction + pull(pushed)
-        step = size / (direction * product).sum(1, keepdim=True).clamp_min(TINY)
-        solution = solution + step * direction
-        remainder = remainder - step * product
-        before, size = size, remainder.square().sum(1, keepdim=True)
-        direction = remainder + size / before.clamp_min(TINY) * direction
-    raise NetError(
-        f"{MAX_ITERATIONS} steps of conjugate gradients found no image: the noise is very small "
-        "beside the features; add noise"
-    )

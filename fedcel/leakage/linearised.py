@@ -10,22 +10,19 @@ from torch import Tensor
 
 from fedcel.errors import NetError
 from fedcel.leakage.channel_numbers import (
-    MAX_VALUES,
-    SMALL_IMAGE,
     ChannelNumbers,
     QuadratureRule,
     compute_errors,
     compute_nats,
     count_passes,
     estimate_numbers,
-    is_computable,
     join_rules,
     solve_exactly,
     van_trees_bound,
 )
 from fedcel.leakage.gaussian_noise import Noise
 from fedcel.leakage.image_prior import ImagePrior, fit_image_prior, read_pixels
-from fedcel.leakage.local_channel import LocalChannel, ready_encoder
+from fedcel.leakage.local_channel import LocalChannel, is_computable, ready_encoder
 from fedcel.metrics import mean_half_width
 from fedcel.nets import Encoder, count_operations, encode_images
 from fedcel.progress import tell_progress
@@ -43,8 +40,6 @@ MOST_OPERATIONS = 2e11
 """Operations of an encoder that a measurement by default takes at most: some seconds."""
 LEAST_IMAGES, MOST_IMAGES = 8, 200
 """Images that are measured by default."""
-DIFFERENCED_IMAGES = 30
-"""Images that are measured by central differences."""
 SEQUENCES = (1, 4, 16, 64, 256)
 """Messages of one image, whose leak together is told."""
 
@@ -123,8 +118,6 @@ class LinearisedLeak:
     """Whether the prior knows labels: else the bits are about the image, its class included."""
     images: int
     """Number of images that are measured."""
-    messages: int
-    """Messages of each image that the attacker has."""
     prior: str
     """Estimate of the images' covariance, in words."""
     estimator: str
@@ -202,14 +195,12 @@ class LinearisedLeak:
 
     def __str__(self) -> str:
         """Describe information, error and the other measures, a line each."""
-        is_one = self.messages == 1
-        subject = "One message tells" if is_one else f"{self.messages} messages tell"
         of_image = "beyond its label" if self.is_beyond_label else "its label included"
         baseline = "its label" if self.is_beyond_label else "the mean image"
         return "\n".join(
             [
-                f"{subject} about {self.bits:.1f} ± {round_up(self.bits_uncertainty, 1)} bits of "
-                f"the picture, {of_image}, and leave{'s' * is_one} a mean squared error of "
+                f"One message tells about {self.bits:.1f} ± {round_up(self.bits_uncertainty, 1)} "
+                f"bits of the picture, {of_image}, and leaves a mean squared error of "
                 f"{self.mmse:.4f} ± {round_up(self.mmse_uncertainty, 4)} a pixel (PSNR "
                 f"{self.psnr:.1f} dB), where {baseline} alone leaves {self.prior_variance:.4f}. "
                 f"This is {ESTIMATE_WORDS}.",
@@ -230,9 +221,7 @@ def measure_linearised(
     noise: Noise,
     prior: ImagePrior | None = None,
     count: int = 30,
-    messages: int = 1,
     dense: bool | None = None,
-    differences: bool = False,
     seed: int = 0,
 ) -> LinearisedLeak:
     """Estimate how much of the picture a message gives away, without an attacker or training.
@@ -257,15 +246,12 @@ def measure_linearised(
         prior: Law of the images; None: fitted to these images. Other images of the same kind make
             a better one: `fit_image_prior(reference_images, reference_labels)`.
         count: The most images that are measured, drawn from the M; 30 give a useful interval.
-        messages: Messages of each image with fresh noise, 1 or more: their information adds up.
         dense: Whether Jacobians are computed, which is exact, or traces are estimated by
             Lanczos' method. None: computed where that takes few passes through the encoder. An
             estimate ends when the bounds on an image's traces are within 5 % of their middle, or
             after 160 passes, forwards or backwards; `bits_error` and `mmse_error` say how far apart
             the bounds are then. Random vectors are drawn for each image, so that their chance is
             part of the interval over images.
-        differences: Whether derivatives may be central differences, for encoders without a
-            gradient, of at most 4 096 values an image. Each image is encoded twice for each value.
         seed: Draws images and probes.
 
     Returns:
@@ -281,19 +267,9 @@ def measure_linearised(
         Gill and Levit, Bernoulli 1995, theorem 1: van Trees' inequality. Golub and
         Meurant, Matrices, Moments and Quadrature, 2010, chapter 6: bounds by Lanczos' method.
     """
-    check_whole("messages", messages, 1)
-    channels = linearise(
-        encoder,
-        images,
-        labels,
-        noise=noise,
-        prior=prior,
-        count=count,
-        dense=dense,
-        differences=differences,
-        seed=seed,
-    )
-    return channels.measure(messages=messages)
+    return linearise(
+        encoder, images, labels, noise=noise, prior=prior, count=count, dense=dense, seed=seed
+    ).measure()
 
 
 @usual_torch_state()
@@ -306,8 +282,6 @@ def linearise(
     prior: ImagePrior | None = None,
     count: int = 30,
     dense: bool | None = None,
-    differences: bool = False,
-    has_jacobians: bool = False,
     seed: int = 0,
 ) -> "LinearisedChannels":
     """Linearise an encoder around images once, to read its leak at any noise.
@@ -317,16 +291,13 @@ def linearise(
         >>> [channels.measure(noise_scale=sigma).bits for sigma in (0.1, 0.3, 1.0)]
 
     Args:
-        encoder: As of `measure_linearised`, and so are `noise`, `prior`, `count`, `dense`,
-            `differences` and `seed`.
+        encoder: As of `measure_linearised`, and so are `prior`, `count`, `dense` and `seed`.
         images: (M, ...).
         labels: Integers from 0, (M,); not beside `prior`.
         noise: Standard deviation that is the unit of `noise_scale`.
         prior: Law of the images; None: fitted to these images.
         count: The most images that are measured.
         dense: Whether Jacobians are computed.
-        differences: Whether derivatives may be central differences.
-        has_jacobians: Whether Jacobians are kept, where they are computed.
         seed: Draws images and probes.
 
     Returns:
@@ -354,18 +325,15 @@ def linearise(
     chosen = stack[places.to(stack.device)]
     table = encode_images(encoder, chosen)
     check_features(table)
-    function, dtype = ready_encoder(encoder, chosen, differences=differences)
+    function, dtype = ready_encoder(encoder, chosen)
     width = table.shape[1] * (2 if callable(noise) else 1)
     is_dense = is_computable(width, chosen[0].numel()) if dense is None else dense
-    if differences:
-        check_differences(width, chosen[0].numel())
-        is_dense = True
     generator = make_generator(seed, "linearised-probes")
     totals = FisherTotals(prior, len(chosen))
-    information, errors, dfil, jacobians = [], [], [], []
+    information, errors, dfil = [], [], []
     at_once = max(1, VALUES_AT_ONCE // (width * chosen[0].numel())) if is_dense else 1
     for batch in torch.split(chosen.to(dtype), at_once):
-        channel = LocalChannel(function, batch, noise=noise, has_gradient=not differences)
+        channel = LocalChannel(function, batch, noise=noise)
         if is_dense:
             part = solve_exactly(channel, prior)
         else:
@@ -374,8 +342,6 @@ def linearise(
         information.append(part.information)
         errors.append(part.errors)
         dfil.append(part.fisher.mean(1))
-        if has_jacobians and part.jacobians is not None:
-            jacobians.append(part.jacobians)
         tell_progress(totals.count, len(chosen))
     return LinearisedChannels(
         information=join_rules(information),
@@ -386,7 +352,6 @@ def linearise(
         places=places,
         is_exact=is_dense,
         is_scalable=not callable(noise),
-        jacobians=torch.cat(jacobians) if jacobians else None,
     )
 
 
@@ -410,23 +375,20 @@ class LinearisedChannels:
     """Whether Jacobians were computed; else traces are estimated."""
     is_scalable: bool
     """Whether all noise may be scaled by a common factor: not where it is a function."""
-    jacobians: Float[Tensor, "n F d"] | None = None
-    """A in the prior's directions, where it was to be kept."""
 
     def mean_bits(self, gain: float) -> float:
-        """Compute the mean bits over images; `gain` is messages / noise_scale^2."""
+        """Compute the mean bits over images; `gain` is 1 / noise_scale^2, times messages."""
         return float(compute_nats(self.information, gain).mean()) / log(2)
 
     def mean_mmse(self, gain: float) -> float:
         """Compute the mean squared error of a pixel, mean over images."""
         return float(compute_errors(self.errors, gain).mean()) / self.prior.variances.numel()
 
-    def measure(self, *, noise_scale: float = 1.0, messages: int = 1) -> LinearisedLeak:
+    def measure(self, *, noise_scale: float = 1.0) -> LinearisedLeak:
         """Compute the leak at a multiple of the noise that the channels were made with.
 
         Args:
             noise_scale: Factor of all noise, above 0; 1 where the noise is a function.
-            messages: Messages of each image.
 
         Returns:
             Bits, errors and their intervals.
@@ -440,7 +402,7 @@ class LinearisedChannels:
                 f"noise_scale is {noise_scale}, must be 1: noise that is a function of the "
                 "features is not scaled; linearise with the scaled function"
             )
-        gain = messages / noise_scale**2
+        gain = 1 / noise_scale**2
         ends = torch.stack(
             [compute_nats(self.information, gain), compute_errors(self.errors, gain)]
         )  # number, end, image
@@ -469,7 +431,6 @@ class LinearisedChannels:
             prior_variance=self.prior.variance,
             is_beyond_label=self.prior.is_within_class,
             images=count,
-            messages=messages,
             prior=self.prior.estimator,
             estimator="exact" if self.is_exact else "lanczos",
             bits_error=float(slack[0]) / log(2),
@@ -480,8 +441,8 @@ class LinearisedChannels:
             sequences=tuple(
                 SequenceLeak(
                     number,
-                    self.mean_bits(number / noise_scale**2),
-                    self.mean_mmse(number / noise_scale**2),
+                    self.mean_bits(number * gain),
+                    self.mean_mmse(number * gain),
                 )
                 for number in SEQUENCES
             ),
@@ -495,7 +456,6 @@ def count_affordable(
     *,
     noise: Noise,
     most_operations: float = MOST_OPERATIONS,
-    differences: bool = False,
 ) -> int:
     """Count the images that can be linearised in seconds, up to 200.
 
@@ -505,35 +465,18 @@ def count_affordable(
         features: Number D of the encoder's features.
         noise: Standard deviation of the noise.
         most_operations: Operations of the encoder that it takes at most.
-        differences: Whether derivatives are central differences: of 30 images, whatever it takes.
 
     Returns:
         The number, 0 where it is below 8.
 
     Raises:
-        NetError: The encoder has no gradient, or too many values for differences.
+        NetError: The encoder has no gradient.
     """
-    function, dtype = ready_encoder(encoder, images, differences=differences)
-    width = features * (2 if callable(noise) else 1)
-    values = images[0].numel()
-    if differences:
-        check_differences(width, values)
-        count = min(DIFFERENCED_IMAGES, len(images))
-        return count if count >= LEAST_IMAGES else 0
-    passes = count_passes(width, values)
+    function, dtype = ready_encoder(encoder, images)
+    passes = count_passes(features * (2 if callable(noise) else 1), images[0].numel())
     once = count_operations(lambda: function(images[:1].to(dtype)))
     count = min(MOST_IMAGES, len(images), int(most_operations / max(1, 3 * passes * once)))
     return count if count >= LEAST_IMAGES else 0
-
-
-def check_differences(width: int, values: int) -> None:
-    """Refuse an encoder of too many values for central differences: NetError."""
-    if not is_computable(width, values) or values > SMALL_IMAGE:
-        raise NetError(
-            f"images have {values} values and messages {width}, too many for finite differences, "
-            f"which take {SMALL_IMAGE} values an image and {MAX_VALUES} times values of messages "
-            "at most; give an encoder with a gradient"
-        )
 
 
 @usual_torch_state()

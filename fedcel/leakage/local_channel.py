@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fedcel.errors import NetError, RefusedImagesError
 from fedcel.leakage.gaussian_noise import Noise, read_noise
+from fedcel.leakage.image_prior import ImagePrior
 from fedcel.leakage.linear_layers import LinearLayers
 from fedcel.nets import (
     Encoder,
@@ -20,6 +21,14 @@ from fedcel.nets import (
     switch_to_evaluation,
 )
 
+MAX_VALUES = 2**25
+"""Values of one image's Jacobian up to which it is computed."""
+MAX_PASSES = 1024
+"""Passes through an encoder of small images that computing its Jacobian may take."""
+MAX_PASSES_LARGE = 128
+"""The same of large images, where an estimate takes about as many whatever the features."""
+SMALL_IMAGE = 4096
+"""Values of an image that is small."""
 STEP = 1e-2
 """Length of a step of finite differences, in units of a pixel: large beside float32's rounding."""
 MAX_FLOAT64 = 1024
@@ -32,14 +41,12 @@ class LocalChannel:
 
     The Fisher information of a message about image x is I(x) = A^T A. If the noise depends on the
     image, A has a second half, sqrt(2) d log s/dx, so that I(x) = sum_i grad f_i grad f_i^T / v_i
-    + 1/2 grad v_i grad v_i^T / v_i^2 with v = s^2. Of n messages, A is sqrt(n) times that of one.
+    + 1/2 grad v_i grad v_i^T / v_i^2 with v = s^2.
 
     Args:
         encoder: As `ready_encoder` gives it.
         images: (B, ...), each encoded by itself, in the encoder's floating type.
         noise: Standard deviation of the noise, above 0; see `measure_linearised`.
-        messages: Messages of each image, with fresh noise, 1 or more.
-        has_gradient: Whether the encoder has one; else products are finite differences.
 
     Raises:
         ValueError: The noise is not above 0, or is given image by image and not as a function.
@@ -47,17 +54,10 @@ class LocalChannel:
     """
 
     def __init__(
-        self,
-        encoder: Encoder,
-        images: Float[Tensor, "B *shape"],
-        *,
-        noise: Noise,
-        messages: int = 1,
-        has_gradient: bool = True,
+        self, encoder: Encoder, images: Float[Tensor, "B *shape"], *, noise: Noise
     ) -> None:
-        self._encoder, self._noise, self._root = encoder, noise, sqrt(messages)
-        self.has_gradient, self._is_twice_differentiable = has_gradient, True
-        self.images = images.detach().clone().requires_grad_(has_gradient)
+        self._encoder, self._noise, self._is_twice_differentiable = encoder, noise, True
+        self.images = images.detach().clone().requires_grad_()
         with LinearLayers():
             self.features, self.deviations = self._send(self.images)
         self._sent = self._whiten(self.features, self.deviations)
@@ -75,28 +75,19 @@ class LocalChannel:
         parts = [features / self.deviations.detach()]
         if callable(self._noise):
             parts.append(ROOT_TWO * deviations.log())
-        return self._root * torch.cat(parts, 1)
-
-    def residual(self, observed: Float[Tensor, "B D"]) -> Float[Tensor, "B F"]:
-        """Compute S^(-1/2) (message - f(x)), 0 in the half of the noise.
-
-        Args:
-            observed: The mean of all messages of each image.
-        """
-        gap = self._root * (observed - self.features.detach()) / self.deviations.detach()
-        return nn.functional.pad(gap, (0, self.width - gap.shape[1]))
+        return torch.cat(parts, 1)
 
     def pull(self, outputs: Float[Tensor, "B F"]) -> Float[Tensor, "B *shape"]:
         """Compute A^T v, a backward pass."""
         return self._differentiate(self._sent, self.images, outputs.to(self._sent))
 
     def push(self, inputs: Float[Tensor, "B *shape"]) -> Float[Tensor, "B F"]:
-        """Compute A u: a backward pass through a backward pass, or central differences.
+        """Compute A u: a backward pass through a backward pass.
 
-        Differences too where the gradient of a layer, such as Hardsigmoid, has no gradient itself.
+        Central differences where the gradient of a layer, such as Hardsigmoid, has none itself.
         """
         inputs = inputs.to(self.images)
-        if self.has_gradient and self._is_twice_differentiable:
+        if self._is_twice_differentiable:
             try:
                 start, pulled = self._transposed
                 return self._differentiate(pulled, start, inputs)
@@ -105,6 +96,66 @@ class LocalChannel:
                     raise
                 self._is_twice_differentiable = False
         return self._push_by_differences(inputs)
+
+    def jacobians(self, prior: ImagePrior) -> Float[Tensor, "B F d"]:
+        """Compute A Q in the prior's directions, by rows where features are fewer than pixels."""
+        count, values = len(self.images), prior.variances.numel()
+        if self.width <= values:
+            units = torch.eye(self.width, dtype=self.images.dtype)
+            rows = [self.pull(unit.expand(count, -1)).cpu() for unit in units]
+            pixels = torch.stack(rows, 1).flatten(0, 1)
+            return prior.to_coefficients(pixels).double().view(count, self.width, values)
+        units = torch.eye(values, dtype=torch.float64)
+        columns = [
+            self.push(prior.from_coefficients(unit[None]).expand(count, *prior.shape))
+            for unit in units
+        ]
+        return torch.stack([column.detach().cpu().double() for column in columns], 2)
+
+    def solve(
+        self,
+        observed: Float[Tensor, "B D"],
+        offsets: Float[Tensor, "B *shape"],
+        prior: ImagePrior,
+    ) -> Float[Tensor, "B d"]:
+        """Compute the posterior mean of images given a message of each.
+
+        m + C A^T (I + A C A^T)^-1 (S^(-1/2) (message - f(x)) + A (x - m)), with A at x.
+
+        Args:
+            observed: Messages.
+            offsets: x - m, by which the images are off their prior means m.
+            prior: Law of the images.
+
+        Returns:
+            Coefficients of what the posterior mean adds to m, in the prior's directions, in
+            float64.
+
+        Raises:
+            NetError: Messages and images have too many values for Jacobians.
+
+        References:
+            Kay, Fundamentals of Statistical Signal Processing: Estimation Theory, 1993, theorem
+            10.3.
+        """
+        root = prior.variances.sqrt()
+        if not is_computable(self.width, len(root)):
+            raise NetError(
+                f"messages have {self.width} values and images {len(root)}, too many for Jacobians "
+                "of each; cut at a layer of fewer values, or take another attack"
+            )
+        gap = (observed.to(self.features) - self.features.detach()) / self.deviations.detach()
+        residuals = nn.functional.pad(gap, (0, self.width - gap.shape[1]))  # 0 in that of the noise
+        jacobians = self.jacobians(prior)
+        outputs = residuals.cpu().double()[:, :, None]
+        outputs = outputs + jacobians @ prior.to_coefficients(offsets)[:, :, None]
+        scaled = jacobians * root
+        factor = factor_gram(scaled)
+        if scaled.shape[1] <= scaled.shape[2]:
+            solutions = scaled.mT @ torch.cholesky_solve(outputs, factor)
+        else:
+            solutions = torch.cholesky_solve(scaled.mT @ outputs, factor)
+        return solutions[:, :, 0] * root
 
     @torch.no_grad()
     def _push_by_differences(self, inputs: Float[Tensor, "B *shape"]) -> Float[Tensor, "B F"]:
@@ -130,9 +181,22 @@ class LocalChannel:
         if not gradient.isfinite().all():
             raise NetError(
                 "the encoder's gradient holds NaN or infinity, must be finite: check layers such "
-                "as sqrt or norm at 0, or ask for differences=True"
+                "as sqrt or norm at 0"
             )
         return gradient
+
+
+def is_computable(width: int, values: int) -> bool:
+    """Whether the Jacobian of `width` outputs by image values takes little time and memory."""
+    passes = MAX_PASSES if values <= SMALL_IMAGE else MAX_PASSES_LARGE
+    return min(width, values) <= passes and width * values <= MAX_VALUES
+
+
+def factor_gram(scaled: Float[Tensor, "B F d"]) -> Float[Tensor, "B s s"]:
+    """Return the Cholesky factor of I + M M^T, or of I + M^T M if d < F."""
+    gram = scaled @ scaled.mT if scaled.shape[1] <= scaled.shape[2] else scaled.mT @ scaled
+    factor: Tensor = torch.linalg.cholesky(gram + torch.eye(gram.shape[-1], dtype=gram.dtype))
+    return factor
 
 
 def read_deviations(noise: Noise, features: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
@@ -166,14 +230,13 @@ def read_deviations(noise: Noise, features: Float[Tensor, "B D"]) -> Float[Tenso
 
 
 def ready_encoder(
-    encoder: Encoder, images: Float[Tensor, "N *shape"], *, differences: bool = False
+    encoder: Encoder, images: Float[Tensor, "N *shape"]
 ) -> tuple[Callable[[Tensor], object], torch.dtype]:
     """Prepare an encoder for derivatives: a copy in evaluation mode, in float64 of small images.
 
     Args:
         encoder: A PyTorch module, a method of one, or any function.
         images: One or more that it takes.
-        differences: Whether a gradient is not needed.
 
     Returns:
         The copy, or the function itself, and the floating type that images must have.
@@ -200,10 +263,9 @@ def ready_encoder(
         except RefusedImagesError:  # a program whose type is part of it
             if place == len(types) - 1:
                 raise
-    if not features.requires_grad and not differences:
+    if not features.requires_grad:
         raise NetError(
             "the encoder gives features without a gradient, so the channel cannot be linearised; "
-            "give a PyTorch module or a .pt2 file, or ask for differences=True, which encodes each "
-            "image twice for each of its values"
+            "give a PyTorch module or a .pt2 file"
         )
     return candidate, dtype

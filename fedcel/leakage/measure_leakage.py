@@ -77,8 +77,8 @@ def measure_leakage(
         images: (M, ...), M 2 or more, in the form that the encoder takes.
         labels: Integers from 0, (M,). Without them there are no bits beyond the label.
         noise: Standard deviation of the Gaussian noise, 0 or more, in units of the features: one
-            number, or one for each of D features. If it differs from image to image: (M, D), above
-            0, or a function of the features.
+            number, or one above 0 for each of D features. If it differs from image to image:
+            (M, D), above 0, or a function of the features.
         dropout: Probability that a feature is set to 0, before the noise, in [0, 1).
         log_prob: Your own distribution instead of noise and dropout: (messages (Q, F), features
             (M, D)) to log p(message_q | features_j), (Q, M) in nats, up to one constant. Needs

@@ -71,19 +71,15 @@ def disturb_features(
     """Make messages by dropping values and adding Gaussian noise, of features in float64.
 
     Values are independent given the features: each is kept with chance 1 - dropout, then noise of
-    its own standard deviation is added. A value without noise tells exactly what it is. Noise that
-    differs from image to image, (M, D), is above 0, and nothing is dropped then.
+    its own standard deviation is added, above 0 for all values or 0 for all. Where it differs from
+    image to image, (M, D), it is above 0, and nothing is dropped.
     """
     if noise.dim() == 2:
         return _disturb_by(Cut(1.0), features, noise)
-    is_noisy = noise > 0
-    scaled, exact = features[:, is_noisy] / noise[is_noisy], features[:, ~is_noisy]
-    parts = []
-    if scaled.shape[1]:
-        parts.append(_disturb_by(Cut(1.0, dropout), scaled) if dropout else _add_noise(scaled))
-    if exact.shape[1]:
-        parts.append(_disturb_by(Cut(0.0, dropout), exact) if dropout else _send_exactly(exact))
-    return parts[0] if len(parts) == 1 else _join_messages(parts)
+    if not noise.any():
+        return _disturb_by(Cut(0.0, dropout), features) if dropout else _send_exactly(features)
+    scaled = features / noise
+    return _disturb_by(Cut(1.0, dropout), scaled) if dropout else _add_noise(scaled)
 
 
 def _disturb_by(
@@ -157,24 +153,6 @@ def _send_exactly(features: Float[Tensor, "M D"]) -> Messages:
         return torch.eq(observed, group).to(features.dtype).log()
 
     return Messages(lambda senders, _: group[senders, None], law, is_random=False)
-
-
-def _join_messages(parts: list[Messages]) -> Messages:
-    """Return messages of independent parts side by side."""
-    first_senders = torch.zeros(1, dtype=torch.long)
-    widths = [part.sample(first_senders, torch.Generator()).shape[1] for part in parts]
-
-    def sample(senders: Int[Tensor, " Q"], generator: torch.Generator) -> Float[Tensor, "Q F"]:
-        return torch.cat([part.sample(senders, generator) for part in parts], 1)
-
-    def law(observed: Float[Tensor, "Q F"]) -> Float[Tensor, "Q M"]:
-        pieces = torch.split(observed, widths, 1)
-        first, *others = (
-            part.law(piece.contiguous()) for part, piece in zip(parts, pieces, strict=True)
-        )
-        return sum(others, start=first)
-
-    return Messages(sample, law, any(part.is_random for part in parts))
 
 
 def send_by_law(features: Float[Tensor, "M D"], log_prob: LogProb, sampler: Sampler) -> Messages:

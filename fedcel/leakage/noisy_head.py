@@ -11,12 +11,9 @@ from fedcel.metrics import chance_accuracy, is_at_chance
 from fedcel.nets import choose_batch_size, evaluation_mode, place_images
 from fedcel.seeding import make_generator
 from fedcel.tensors import check_features
-from fedcel.torch_state import usual_torch_state
 
 MESSAGES = 400
 """Messages whose answers are counted at each noise, or one an image where these are more."""
-ANSWERS = 16
-"""Answers that are drawn of each image for the sensitivity of answers."""
 ROUNDING = 1e-9
 
 
@@ -105,47 +102,3 @@ class NoisyHead:
         """Compute the logits of messages."""
         logits: Tensor = self.head(place_images(smashed.reshape(-1, *self.shape), self.head))
         return logits
-
-
-@usual_torch_state()
-def measure_sensitivity(
-    head: nn.Module,
-    features: Float[Tensor, "N D"],
-    *,
-    shape: tuple[int, ...],
-    sigma: float = 0.0,
-    seed: int = 0,
-) -> Float[Tensor, " D"]:
-    """Measure how much noise on each feature changes the answers, per variance of the noise.
-
-    Diagonal of the mean Fisher information F of a drawn answer about the features. Noise of
-    variances v changes the answers by a KL divergence of sum_i v_i F_ii / 2, to second order.
-
-    Args:
-        head: From features in their own shape to logits; it needs a gradient.
-        features: (N, D), of images.
-        shape: That of one image's features.
-        sigma: Noise that is on all features already: F is that of noisy features.
-        seed: Draws noise and answers.
-
-    Returns:
-        F_ii, (D,), in nats over the features' unit squared.
-
-    References:
-        Amari, Natural Gradient Works Efficiently in Learning, 1998: the Fisher metric.
-    """
-    generator = make_generator(seed, "answer-sensitivity")
-    total = torch.zeros(features.shape[1], dtype=torch.float64)
-    with evaluation_mode(head):
-        for rows in torch.split(features, choose_batch_size(features)):
-            noisy = rows + sigma * torch.randn(rows.shape, generator=generator)
-            smashed = place_images(noisy.reshape(-1, *shape), head).detach().requires_grad_()
-            log_chances = head(smashed).log_softmax(1)
-            answers = (
-                log_chances.detach().exp().cpu().multinomial(ANSWERS, True, generator=generator)
-            )
-            for column in answers.to(log_chances.device).unbind(1):
-                chosen = log_chances.gather(1, column[:, None]).sum()
-                (slopes,) = torch.autograd.grad(chosen, smashed, retain_graph=True)
-                total += slopes.flatten(1).cpu().double().square().sum(0)
-    return total / (len(features) * ANSWERS)

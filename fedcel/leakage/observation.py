@@ -171,20 +171,6 @@ class ObservationFirstLayer(ObservationUpdate, Protocol):
         """Pick the first layer's part of one upload: of W (units, pixels) and of b, in any unit."""
 
 
-def make_refusal(observation: Observation, grant: str) -> ValueError:
-    """Make the error of an attack on an observation that does not grant what it needs.
-
-    Args:
-        observation: What was to be attacked.
-        grant: What is missing.
-
-    Returns:
-        The error, to be raised.
-    """
-    granted = ", ".join(sorted(observation.grants)) or "nothing"
-    return ValueError(f"{observation.name!r} must grant {grant!r}, grants {granted}")
-
-
 def find_law(observation: Observation, images: Float[Tensor, "M C H W"]) -> Law:
     """Bind the law of an observation to the images that may be behind it.
 

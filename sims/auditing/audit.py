@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedcel.attacks import Inversion, copy_differentiable, invert, parse_attacks
@@ -34,7 +34,6 @@ from fedcel.leakage import (
     calibrate_noise,
     choose_targets,
     count_affordable,
-    find_feature_shape,
     fit_to_some,
     map_leak,
     measure_leakage,
@@ -46,7 +45,6 @@ from fedcel.runs import list_versions
 from sims.auditing.find_images import draw_images, find_source
 from sims.auditing.load_encoder import (
     AdaptedEncoder,
-    FileEncoder,
     LoadedEncoder,
     Normalisation,
     load_encoder,
@@ -61,10 +59,6 @@ MOST_OPERATIONS = 1e13
 """Operations of the encoder for how much of the picture a message tells: some minutes."""
 MAPPED = 5  # images whose leak is drawn pixel by pixel
 NOT_ESTIMATED = "How much of the picture a message tells is not estimated"
-NO_GRADIENT = (
-    "the encoder gives features without a gradient; --differences measures it by central "
-    "differences, which encode an image twice for each of its values"
-)
 LEAST_CLASSES = 2
 MIN_IMAGES = 4  # two targets, and as many images of the attacker's own
 
@@ -108,9 +102,6 @@ class AuditPlan(ModelPlan):
         noise: Standard deviation of the Gaussian noise at the cut, in units of the features; None:
             what the encoder's file states.
         target: Leak that a message may have, for which the noise is chosen instead; None: no.
-        messages: Messages of one image, each with fresh noise, that meet the target together.
-        is_noise_per_feature: Whether each feature gets noise of its own for the target.
-        has_differences: Whether central differences replace a gradient that is missing.
         is_noise_relative: Whether `noise` is in units of the features' standard deviation.
         dropout: Chance that a feature is sent as 0; None: what the file states, else 0.
         attacks: Names of the attacks that rebuild images; none: only the exact attacker.
@@ -123,9 +114,6 @@ class AuditPlan(ModelPlan):
     noise: float | None = None
     is_noise_relative: bool = False
     target: LeakTarget | None = None
-    messages: int = 1
-    is_noise_per_feature: bool = False
-    has_differences: bool = False
     dropout: float | None = None
     attacks: Sequence[str] = ("decoder", "kernel-ridge")
     targets: int = 100
@@ -166,13 +154,11 @@ class Audit:
     note: str
     """Images that were measured and their changes, and what the encoder gives attackers."""
     noise: float
-    """Standard deviation; root mean square over the features, where each has its own."""
+    """Standard deviation."""
     spread: float
     """Standard deviation of the features over the images."""
     dropout: float
     leak: Leakage
-    feature_noise: Float[Tensor, " D"] | None = None
-    """Standard deviation of each feature's noise, where it was chosen so."""
     accuracy: HeadAccuracy | None = None
     """Answers of the rest of the model, where that is known."""
     inversion: Inversion | None
@@ -193,13 +179,7 @@ class Audit:
     def describe_noise(self) -> str:
         """Describe the noise, and how much it is beside the features."""
         share = f"{self.noise / self.spread:.3g} times that of the features" if self.spread else ""
-        if self.feature_noise is None:
-            return f"Gaussian noise of standard deviation {self.noise:.4g} ({share})"
-        low, high = (float(value) for value in self.feature_noise.aminmax())
-        return (
-            f"Gaussian noise of a standard deviation of its own for each feature, {low:.4g} to "
-            f"{high:.4g}, root mean square {self.noise:.4g} ({share})"
-        )
+        return f"Gaussian noise of standard deviation {self.noise:.4g} ({share})"
 
     def __str__(self) -> str:
         """Describe the leak, below the noise that was found, and the accuracy that is left."""
@@ -211,8 +191,6 @@ class Audit:
                 if target.bits is None
                 else f"at most {target.bits:g} bits of the picture"
             )
-            if self.plan.messages > 1:
-                limit += f" in {self.plan.messages} messages of one image"
             lines.append(
                 f"The least noise that leaves {limit}: {self.describe_noise()}, which leaves "
                 f"{picture.bits:.4g} bits and an MSE of {picture.mmse:.4g}."
@@ -223,7 +201,7 @@ class Audit:
 
     def to_json(self) -> dict[str, object]:
         """Make the object that is written."""
-        feature_noise, picture = self.feature_noise, self.leak.linearised
+        target, picture = self.plan.target, self.leak.linearised
         return {
             "model": self.plan.model,
             **({"at": self.plan.at} if self.plan.at else {}),
@@ -233,13 +211,8 @@ class Audit:
             "images": self.note,
             "noise": self.noise,
             "noise-in-sd": self.noise / self.spread if self.spread else None,
-            **({} if feature_noise is None else {"noise-per-feature": feature_noise.tolist()}),
             "noise-learned": self.is_noise_learned,
-            **(
-                {}
-                if self.plan.target is None
-                else {"target": vars(self.plan.target), "messages": self.plan.messages}
-            ),
+            **({} if target is None else {"target": vars(target)}),
             **({} if self.accuracy is None else {"accuracy": self.accuracy._asdict()}),
             "dropout": self.dropout,
             "seed": self.plan.seed,
@@ -253,6 +226,25 @@ class Audit:
         }
 
 
+@dataclass(frozen=True, kw_only=True)
+class AuditSubject:
+    """An encoder, images, and what is known of both before anything leaks."""
+
+    plan: AuditPlan
+    encoder: LoadedEncoder
+    encode: AdaptedEncoder
+    """The encoder behind its normalisation."""
+    images: Images
+    features: Float[Tensor, "M D"]
+    dropout: float
+    has_gradient: bool
+
+    @property
+    def has_stated_noise(self) -> bool:
+        """Whether the noise is that of the encoder's file, which states the accuracy with it."""
+        return self.plan.noise is None and self.plan.target is None
+
+
 def audit_encoder(plan: AuditPlan, keep: Callable[[Audit], None] = lambda _: None) -> Audit:
     """Measure what an encoder leaks, and attack it.
 
@@ -264,7 +256,6 @@ def audit_encoder(plan: AuditPlan, keep: Callable[[Audit], None] = lambda _: Non
         encoder = load_encoder(plan.model, plan.at, plan.weights)
     refuse_batch_layers(encoder)
     stated = choose_noise(plan, encoder)
-    dropout = encoder.dropout if plan.dropout is None else plan.dropout
     normalisation = parse_normalisation(plan) or encoder.normalisation
     encode = AdaptedEncoder(encoder.encode, normalisation, plan.outputs)
     with explain_options():
@@ -272,28 +263,23 @@ def audit_encoder(plan: AuditPlan, keep: Callable[[Audit], None] = lambda _: Non
         with reading, check_first_images(partial(try_encoder, encode)):
             images, note, class_names = read_images(plan, encoder)
         features = encode_with_progress(encode, images)
-        spread = float(features.double().var(0).mean().sqrt())
-        law: float | Tensor | NoiseFunction = stated * (spread if plan.is_noise_relative else 1.0)
-        if plan.noise is None and plan.target is None and encoder.learned_noise is not None:
-            law = encoder.learned_noise
-        head = find_head(plan, encoder, encode, images)
-        has_gradient = copy_differentiable(encode, images.x[:2]) is not None
-        measured = find_picture(
-            plan,
-            encoder,
-            encode,
-            images,
+        subject = AuditSubject(
+            plan=plan,
+            encoder=encoder,
+            encode=encode,
+            images=images,
             features=features,
-            head=head,
-            law=law,
-            dropout=dropout,
-            has_gradient=has_gradient,
+            dropout=encoder.dropout if plan.dropout is None else plan.dropout,
+            has_gradient=copy_differentiable(encode, images.x[:2]) is not None,
         )
-        law, linearised, maps = measured.law, measured.linearised, measured.maps
-        accuracy = measure_accuracy(
-            plan, encoder, encode, images, features=features, head=head, law=law, dropout=dropout
-        )
-        share_right = choose_accuracy(plan, encoder, accuracy, images.y)
+        spread = float(features.double().var(0).mean().sqrt())
+        noise: float | NoiseFunction = stated * (spread if plan.is_noise_relative else 1.0)
+        if subject.has_stated_noise and encoder.learned_noise is not None:
+            noise = encoder.learned_noise
+        measured = measure_picture(subject, noise)
+        noise = measured.noise
+        accuracy = measure_accuracy(subject, noise)
+        share_right = choose_accuracy(subject, accuracy)
         with show_parts(
             f"measuring the bits of {len(images.y)} images, {features.shape[1]} features each",
             "messages",
@@ -301,43 +287,34 @@ def audit_encoder(plan: AuditPlan, keep: Callable[[Audit], None] = lambda _: Non
             leak = measure_leakage(
                 features=features,
                 labels=images.y,
-                noise=law,
-                dropout=dropout,
+                noise=noise,
+                dropout=subject.dropout,
                 accuracy=None if share_right is None else share_right[0],
                 accuracy_count=None if share_right is None else share_right[1],
                 seed=plan.seed,
             )
-        is_fully_attacked = not plan.attacks or has_gradient
-        feature_noise = law if isinstance(law, Tensor) else None
-        noise = stated
-        if feature_noise is not None:
-            noise = float(feature_noise.square().mean().sqrt())
-        elif not callable(law):
-            noise = float(law)
+        is_fully_attacked = not plan.attacks or subject.has_gradient
+        sentences = [
+            note,
+            describe_encoder(features.shape[1], spread, normalisation, is_fully_attacked),
+            *([measured.obstacle] if measured.obstacle else []),
+        ]
         audit = Audit(
             plan=plan,
             description=encoder.description,
-            note=" ".join(
-                [
-                    note,
-                    describe_encoder(features.shape[1], spread, normalisation, is_fully_attacked),
-                    *([measured.obstacle] if measured.obstacle else []),
-                ]
-            ),
-            noise=noise,
+            note=" ".join(sentences),
+            noise=stated if callable(noise) else noise,
             spread=spread,
-            feature_noise=feature_noise,
             accuracy=accuracy,
-            is_noise_learned=callable(law),
-            dropout=dropout,
-            leak=replace(leak, linearised=linearised),
+            is_noise_learned=callable(noise),
+            dropout=subject.dropout,
+            leak=replace(leak, linearised=measured.leak),
             inversion=None,
-            maps=maps,
+            maps=measured.maps,
             target_names=[class_names[y] for y in images.y[: plan.targets]] if class_names else (),
         )
         keep(audit)
-        attacks = attack_encoder(plan, encode, images, features, noise=law, dropout=dropout)
-        for number, inversion in enumerate(attacks, 1):
+        for number, inversion in enumerate(attack_encoder(subject, noise), 1):
             audit = replace(audit, inversion=inversion, ended_attacks=number)
             keep(audit)
     return audit
@@ -347,107 +324,70 @@ class MeasuredPicture(NamedTuple):
     """Linearised leak of messages, and the noise that it was measured with.
 
     Attributes:
-        law: Noise as it was given, or as the target needs it.
-        linearised: None where it is not estimated.
+        noise: As it was given, or as the target needs it.
+        leak: None where it is not estimated.
         maps: Leak of the first images pixel by pixel; None too then.
         obstacle: Why it is not estimated, in a sentence; empty where it is.
     """
 
-    law: float | Tensor | NoiseFunction
-    linearised: LinearisedLeak | None
-    maps: LeakMaps | None
-    obstacle: str
+    noise: float | NoiseFunction
+    leak: LinearisedLeak | None = None
+    maps: LeakMaps | None = None
+    obstacle: str = ""
 
 
-def find_picture(
-    plan: AuditPlan,
-    encoder: LoadedEncoder,
-    encode: AdaptedEncoder,
-    images: Images,
-    *,
-    features: Float[Tensor, "M D"],
-    head: nn.Module | None,
-    law: float | Tensor | NoiseFunction,
-    dropout: float,
-    has_gradient: bool,
-) -> MeasuredPicture:
-    """Estimate how much of the picture goes out, with the noise of the plan or for its target.
+def measure_picture(subject: AuditSubject, noise: float | NoiseFunction) -> MeasuredPicture:
+    """Estimate how much of the picture goes out, with this noise or with that for the target.
 
     SettingsError where there is a target and no estimate.
     """
-    prior = fit_to_some(images.x, images.y, 0) or fit_to_some(images.x, None, 0)
-    reason = ""
-    if dropout:
+    target, seed, x = subject.plan.target, subject.plan.seed, subject.images.x
+    prior = fit_to_some(x, subject.images.y, 0) or fit_to_some(x, None, 0)
+    count, reason = 0, ""
+    if subject.dropout:
         reason = "features are dropped at random"
-    elif plan.target is None and not (callable(law) or law > 0):
+    elif target is None and not (callable(noise) or noise > 0):
         reason = "there is no noise"
     elif prior is None:
         reason = "the images are too few, or all alike"
-    if not reason and not has_gradient:
-        if not plan.has_differences:
-            reason = NO_GRADIENT
-        elif takes_coarse_images(encoder):
-            reason = "the encoder takes images of a type too coarse for differences"
-    count = 0
-    if not reason:
+    elif not subject.has_gradient:
+        reason = "the encoder gives features without a gradient; a module or a .pt2 file has one"
+    else:
         try:
             count = count_affordable(
-                encode,
-                images.x,
-                features.shape[1],
-                noise=law,
+                subject.encode,
+                x,
+                subject.features.shape[1],
+                noise=noise,
                 most_operations=MOST_OPERATIONS,
-                differences=not has_gradient,
             )
             reason = "" if count else "there are fewer than 8 images, or it would take hours"
         except NetError as error:
             reason = str(error)
     if reason or prior is None:
-        if plan.target is not None:
+        if target is not None:
             raise SettingsError(
-                f"{name_target(plan.target)} needs the estimate of how much of the picture a "
-                f"message tells, which there is not: {reason}; give --noise in its place"
+                f"{name_target(target)} needs the estimate of how much of the picture a message "
+                f"tells, which there is not: {reason}; give --noise in its place"
             )
-        return MeasuredPicture(law, None, None, f"{NOT_ESTIMATED}: {reason}.")
+        return MeasuredPicture(noise, obstacle=f"{NOT_ESTIMATED}: {reason}.")
     with show_parts("estimating how much of the picture goes out", "images"):
-        if plan.target is None:
-            linearised = measure_linearised(
-                encode,
-                images.x,
-                noise=law,
-                prior=prior,
-                count=count,
-                differences=not has_gradient,
-                seed=plan.seed,
+        if target is None:
+            leak = measure_linearised(
+                subject.encode, x, noise=noise, prior=prior, count=count, seed=seed
             )
         else:
-            law, linearised = calibrate_noise(
-                encode,
-                images.x,
-                target_bits=plan.target.bits,
-                target_mse=plan.target.mse,
-                per_feature=plan.is_noise_per_feature,
-                head=head if plan.is_noise_per_feature else None,
+            noise, leak = calibrate_noise(
+                subject.encode,
+                x,
+                target_bits=target.bits,
+                target_mse=target.mse,
                 prior=prior,
                 count=count,
-                messages=plan.messages,
-                differences=not has_gradient,
-                seed=plan.seed,
+                seed=seed,
             )
-        maps = map_leak(
-            encode,
-            images.x[:MAPPED],
-            noise=law,
-            prior=prior,
-            differences=not has_gradient,
-        )
-    return MeasuredPicture(law, linearised, maps, "")
-
-
-def takes_coarse_images(encoder: LoadedEncoder) -> bool:
-    """Whether an encoder takes bytes, or floating numbers of 16 bits."""
-    form = encoder.encode.form if isinstance(encoder.encode, FileEncoder) else None
-    return form is not None and form.dtype not in (torch.float32, torch.float64)
+        maps = map_leak(subject.encode, x[:MAPPED], noise=noise, prior=prior)
+    return MeasuredPicture(noise, leak, maps)
 
 
 def name_target(target: LeakTarget) -> str:
@@ -457,69 +397,49 @@ def name_target(target: LeakTarget) -> str:
     )
 
 
-def find_head(
-    plan: AuditPlan, encoder: LoadedEncoder, encode: AdaptedEncoder, images: Images
-) -> nn.Module | None:
-    """Find the rest of the model; None where it is unknown, lacks outputs, or gives no logits."""
-    head = encoder.head
-    if head is None or plan.outputs:
-        return None
-    with evaluation_mode(encode), evaluation_mode(head), torch.no_grad():
-        logits = head(encode(place_images(images.x[:1], encode)))
-    has_classes = isinstance(logits, Tensor) and logits.dim() == 2
-    return head if has_classes and logits.shape[1] >= LEAST_CLASSES else None
-
-
-def measure_accuracy(
-    plan: AuditPlan,
-    encoder: LoadedEncoder,
-    encode: AdaptedEncoder,
-    images: Images,
-    *,
-    features: Float[Tensor, "M D"],
-    head: nn.Module | None,
-    law: float | Tensor | NoiseFunction,
-    dropout: float,
-) -> HeadAccuracy | None:
+def measure_accuracy(subject: AuditSubject, noise: float | NoiseFunction) -> HeadAccuracy | None:
     """Measure the answers of the rest of the model to messages.
 
-    None where it is no classifier, or where the encoder's file states the accuracy.
+    None where the rest is unknown, lacks outputs or is no classifier, and where the encoder's file
+    states the accuracy.
     """
-    is_stated = has_stated_noise(plan) and encoder.accuracy is not None
-    if head is None or is_stated or dropout or callable(law):
+    plan, encode, images, head = subject.plan, subject.encode, subject.images, subject.encoder.head
+    is_stated = subject.has_stated_noise and subject.encoder.accuracy is not None
+    if head is None or plan.outputs or is_stated or subject.dropout or callable(noise):
         return None
-    shape = find_feature_shape(encode, images.x)
-    logits = encode_images(nn.Sequential(nn.Unflatten(1, shape), head), features).cpu()
+    with evaluation_mode(encode), evaluation_mode(head), torch.no_grad():
+        first = encode(place_images(images.x[:1], encode))
+        answer = head(first)
+    has_classes = isinstance(answer, Tensor) and answer.dim() == 2
+    if not has_classes or answer.shape[1] < LEAST_CLASSES:
+        return None
+    shape = tuple(first.shape[1:])
+    logits = encode_images(nn.Sequential(nn.Unflatten(1, shape), head), subject.features).cpu()
     right = choose_targets(logits, images.y)
-    scorer = NoisyHead(head, features, shape=shape, targets=right, seed=plan.seed, layer=plan.at)
+    scorer = NoisyHead(
+        head, subject.features, shape=shape, targets=right, seed=plan.seed, layer=plan.at
+    )
     return HeadAccuracy(
-        noisy=float(scorer.score(law).mean()),
+        noisy=float(scorer.score(noise).mean()),
         clean=float((logits.argmax(1) == right).double().mean()),
         is_of_labels=right is images.y,
     )
 
 
 def choose_accuracy(
-    plan: AuditPlan,
-    encoder: LoadedEncoder,
-    accuracy: HeadAccuracy | None,
-    labels: Int[Tensor, " M"],
+    subject: AuditSubject, accuracy: HeadAccuracy | None
 ) -> tuple[float, int] | None:
     """Return right answers with this noise and of how many images; None where they are unknown.
 
     A file's accuracy is that with its own noise; if it is a guesser's, other noise changes nothing.
     """
+    labels, stated = subject.images.y, subject.encoder.accuracy
     if accuracy is not None and accuracy.is_of_labels:
         return accuracy.noisy, len(labels)
-    if encoder.accuracy is None:
+    if stated is None:
         return None
-    is_guess = is_at_chance(*encoder.accuracy, chance_accuracy(labels))
-    return encoder.accuracy if has_stated_noise(plan) or is_guess else None
-
-
-def has_stated_noise(plan: AuditPlan) -> bool:
-    """Whether the noise is that of the encoder's file, which states the accuracy with it, too."""
-    return plan.noise is None and plan.target is None
+    is_guess = is_at_chance(*stated, chance_accuracy(labels))
+    return stated if subject.has_stated_noise or is_guess else None
 
 
 def check_plan(plan: AuditPlan) -> None:
@@ -530,17 +450,6 @@ def check_plan(plan: AuditPlan) -> None:
         raise SettingsError(
             f"{name_target(plan.target)} is given beside --noise {plan.noise:g}, and is what the "
             "noise is chosen by; leave one of them out"
-        )
-    if plan.messages != 1 and plan.target is None:
-        raise SettingsError(
-            f"--messages is {plan.messages}, and there is no target that they meet; give "
-            "--target-bits or --target-mse, or leave it out: what several messages tell is told "
-            "anyway"
-        )
-    if plan.is_noise_per_feature and plan.target is None:
-        raise SettingsError(
-            "--per-feature is given without a target by which noise is chosen; give --target-bits "
-            "or --target-mse, or leave it out"
         )
     if plan.dropout is not None and not 0 <= plan.dropout < 1:
         raise SettingsError(f"--dropout is {plan.dropout:g}, must be at least 0 and below 1")
@@ -696,23 +605,16 @@ def read_images(plan: ModelPlan, encoder: LoadedEncoder) -> tuple[Images, str, t
     return images, note, class_names
 
 
-def attack_encoder(
-    plan: AuditPlan,
-    encode: AdaptedEncoder,
-    images: Images,
-    features: Float[Tensor, "M D"],
-    *,
-    noise: float | Tensor | NoiseFunction,
-    dropout: float,
-) -> Iterator[Inversion]:
+def attack_encoder(subject: AuditSubject, noise: float | NoiseFunction) -> Iterator[Inversion]:
     """Rebuild the first images; the attacker owns the others, but no copy of a target.
 
     Yields after each attack what it and those before it found.
     """
+    plan, (x, y), features = subject.plan, subject.images, subject.features
     if not plan.attacks:
         return
-    count = min(plan.targets, len(images.y) // 2)
-    is_other = ~match_pixels(images.x, images.x[:count])
+    count = min(plan.targets, len(y) // 2)
+    is_other = ~match_pixels(x, x[:count])
     if not is_other.any():
         raise NetError("all images are equal to a target; give an attacker other images")
     inversion = None
@@ -720,13 +622,13 @@ def attack_encoder(
         for number, name in enumerate(plan.attacks):
             listener.begin_seed(number, len(plan.attacks), name)
             latest = invert(
-                encode,
-                images.x[:count],
-                images.y[:count],
-                auxiliary=images.x[is_other],
-                auxiliary_labels=images.y[is_other],
+                subject.encode,
+                x[:count],
+                y[:count],
+                auxiliary=x[is_other],
+                auxiliary_labels=y[is_other],
                 noise=noise,
-                dropout=dropout,
+                dropout=subject.dropout,
                 attacks=[name],
                 budget=plan.budget,
                 seed=plan.seed,

@@ -33,7 +33,7 @@ RELATIVE = "sd"
 EXAMPLES = (
     "fedcel audit mypackage.nets:encoder --data photos --noise 0.3",
     "fedcel audit mypackage.nets:model --at layer2 --data photos --target-bits 25",
-    "fedcel audit encoder.onnx --data digits --noise 0.3 --differences --attacks none",
+    "fedcel audit encoder.onnx --data digits --noise 0.3 --attacks none",
     "fedcel audit torchvision:resnet18 --at layer2 --weights FILE --data photos --noise 0.5sd",
     "fedcel audit runs/mine --data digits --out runs/mine-audit",
 )
@@ -81,28 +81,6 @@ def audit_command(
             help="The same for the squared error a pixel that the best reconstruction must have.",
         ),
     ] = None,
-    messages: Annotated[
-        int,
-        option(
-            min=1,
-            metavar="N",
-            help="Messages of one image, each with fresh noise, that meet the target together.",
-        ),
-    ] = 1,
-    per_feature: Annotated[
-        bool,
-        typer.Option(
-            "--per-feature",
-            help="Choose noise of its own for each feature: that which harms the answer least.",
-        ),
-    ] = False,
-    differences: Annotated[
-        bool,
-        typer.Option(
-            "--differences",
-            help="Use central differences where the encoder has no gradient, such as an ONNX file.",
-        ),
-    ] = False,
     dropout: Annotated[
         float | None,
         option(
@@ -156,9 +134,6 @@ def audit_command(
         noise=parse_noise(noise),
         is_noise_relative=noise.endswith(RELATIVE),
         target=parse_target(target_bits, target_mse),
-        messages=messages,
-        is_noise_per_feature=per_feature,
-        has_differences=differences,
         dropout=dropout,
         attacks=() if attacks == "none" else tuple(name.strip() for name in attacks.split(",")),
         images=images,

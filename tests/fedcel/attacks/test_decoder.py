@@ -9,7 +9,6 @@ from torch import nn
 from fedcel.attacks.attack import Attacker
 from fedcel.attacks.decoder import (
     CONVOLUTION_PACE,
-    FLAT_PACE,
     LARGE_DECODER,
     SMALL_DECODER,
     Decoder,
@@ -19,10 +18,7 @@ from fedcel.attacks.decoder import (
     ResidualBlock,
     Standardisation,
     build_decoder_network,
-    centre_logits,
-    choose_pace,
     find_map,
-    is_flat,
     make_observer,
 )
 from fedcel.attacks.registry import ATTACKS
@@ -102,13 +98,6 @@ def test_kept_answers_are_those_given() -> None:
     assert equal.any(0).all()
 
 
-def test_epochs_follow_images_and_budget() -> None:
-    """Small images take the plain network; the budget multiplies, and one epoch is the least."""
-    assert choose_pace((1, 8, 8), 1.0) == FLAT_PACE
-    assert choose_pace((3, 32, 32), 2.0) == CONVOLUTION_PACE._replace(epochs=100)
-    assert choose_pace((1, 8, 8), 1e-9).epochs == 1
-
-
 def test_batches_follow_the_number_of_images() -> None:
     """A quarter of few images, 32 at least; no more than the pace allows."""
     assert [Pace(1, 0.1, 256).batch_size(n) for n in (8, 400, 8000)] == [32, 100, 256]
@@ -157,13 +146,6 @@ def test_a_map_is_found_by_its_positions() -> None:
     net = SplitNet(encoder, nn.Identity(), Cut(0.1), 96, positions=32)
     assert find_map(SmashedData(net), (1, 8, 16)) == (3, 4, 8)
     assert find_map(LinearObservation("linear"), (1, 8, 8)) is None
-
-
-def test_which_images_are_small() -> None:
-    """Convolutions from 20 pixels on, where both sides divide by 4."""
-    assert is_flat((1, 8, 8))
-    assert is_flat((3, 30, 30))
-    assert not is_flat((1, 28, 28))
 
 
 def test_the_larger_network() -> None:
@@ -291,8 +273,3 @@ def test_what_means_nothing_is_ignored() -> None:
         for shift in (0, 3)
     )
     torch.testing.assert_close(first, second, rtol=0, atol=1e-5)
-
-
-def test_centred_by_hand() -> None:
-    """The mean is taken away."""
-    assert centre_logits(torch.tensor([[1.0, 2.0, 6.0]])).tolist() == [[-2, -1, 3]]

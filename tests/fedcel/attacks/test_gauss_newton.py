@@ -13,12 +13,13 @@ from fedcel.attacks.gauss_newton import GaussNewton, measure_noise, relinearise
 from fedcel.attacks.kernel_ridge import KernelRidge
 from fedcel.attacks.score_card import class_means, mse
 from fedcel.data import Images
-from fedcel.errors import DataError
-from fedcel.leakage import ImagePrior, SmashedData, fit_image_prior, leak_maps
+from fedcel.errors import DataError, NetError
+from fedcel.leakage import ImagePrior, SmashedData, fit_image_prior
 from fedcel.nets import Cut, SplitNet
 from fedcel.testing.attacks import check_attack, load_digit_targets
 from fedcel.testing.attacks import make_stream as stream
 from tests.fedcel.attacks.undefended import train_undefended
+from tests.fedcel.leakage.test_linearised import covariance_of
 
 SHAPE, VALUES, FEATURES, SIGMA = (1, 4, 4), 16, 6, 0.3
 
@@ -56,8 +57,7 @@ def case(is_bent: bool = False) -> tuple[nn.Sequential, Tensor, Tensor, ImagePri
 def test_linear_encoder_of_gaussian_classes() -> None:
     """The posterior mean of a mixture of Gaussians by matrices, after one step and more."""
     encoder, observed, means, prior, noise = case()
-    units = torch.eye(VALUES, dtype=torch.float64).view(-1, *SHAPE)
-    covariance, weight = prior.apply_covariance(units).flatten(1), encoder[1].weight.detach()
+    covariance, weight = covariance_of(prior), encoder[1].weight.detach()
     gram = weight @ covariance @ weight.T + SIGMA**2 * torch.eye(FEATURES).double()
     with torch.no_grad():
         gaps = observed[:, None] - encoder(prior.means)
@@ -79,8 +79,7 @@ def test_nats_are_minus_log_densities() -> None:
     encoder, observed, means, prior, noise = case(is_bent=True)
     *_, estimate = relinearise(encoder, observed, means, prior=prior, noise=noise, steps=2)
     image, nats = estimate.images[1, 2], estimate.nats[1, 2]
-    units = torch.eye(VALUES, dtype=torch.float64).view(-1, *SHAPE)
-    covariance = prior.apply_covariance(units).flatten(1)
+    covariance = covariance_of(prior)
     law = MultivariateNormal(prior.means[2].flatten(), covariance)
     with torch.no_grad():
         gap = observed[1] - encoder(image[None])[0]
@@ -90,11 +89,8 @@ def test_nats_are_minus_log_densities() -> None:
     torch.testing.assert_close(nats, wanted - constant)
 
 
-@pytest.mark.parametrize("is_iterative", [False, True])
-def test_steps_never_lose_likelihood(monkeypatch: pytest.MonkeyPatch, is_iterative: bool) -> None:
+def test_steps_never_lose_likelihood() -> None:
     """On an encoder with bends, whose full steps may overshoot; the gradient ends near 0."""
-    if is_iterative:
-        monkeypatch.setattr(leak_maps, "is_computable", lambda width, values: False)
     encoder, observed, means, prior, noise = case(is_bent=True)
     path = [
         estimate.nats
@@ -178,3 +174,12 @@ def test_images_that_are_all_alike_are_refused() -> None:
     same = Images(torch.full((9, 1, 8, 8), 0.5), torch.zeros(9, dtype=torch.long))
     with pytest.raises(DataError, match="raise data.auxiliary"):
         GaussNewton().reconstruct(seen, same, seen.sample(same.x, stream()), 1.0, stream())
+
+
+def test_large_messages_of_large_images_are_refused() -> None:
+    """Jacobians of more values than memory has room for: what is too much, and the remedy."""
+    images = torch.rand(9, 1, 80, 80, generator=stream())
+    seen = SmashedData(SplitNet(nn.Flatten(), nn.Identity(), Cut(0.1), 6400))
+    known, observed = Images(images, torch.zeros(9, dtype=torch.long)), images.flatten(1)
+    with pytest.raises(NetError, match="6400 values and images 6400, too many for Jacobians"):
+        GaussNewton().reconstruct(seen, known, observed, 1.0, stream())

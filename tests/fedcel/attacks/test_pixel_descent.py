@@ -63,12 +63,6 @@ def test_total_variation_by_hand(a: float, b: float) -> None:
     torch.testing.assert_close(total_variation(image), torch.tensor([wanted]), atol=1e-6, rtol=0)
 
 
-def test_budget_multiplies_steps() -> None:
-    """At least one is left."""
-    assert DescentSteps(100, 0.1).scaled(2.5) == DescentSteps(250, 0.1)
-    assert DescentSteps(100, 0.1).scaled(1e-9).number == 1
-
-
 def test_rmle_holds_the_contract() -> None:
     """A prior of smooth images alone gets no nearer."""
     check_attack(RMLE, budget=0.1, share=0.4)

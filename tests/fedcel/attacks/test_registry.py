@@ -1,12 +1,10 @@
 """Attacks by name."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fedcel.attacks.attack import Attack
 from fedcel.attacks.averaging import Averaging
-from fedcel.attacks.registry import ATTACKS, parse_attacks, parse_entry
+from fedcel.attacks.registry import ATTACKS, parse_attacks
 from fedcel.errors import SettingsError
 from fedcel.settings import AttackSettings
 
@@ -41,14 +39,6 @@ def test_an_empty_name_is_no_misspelt_one(names: str) -> None:
     """A comma too many asks for nothing."""
     with pytest.raises(SettingsError, match="has an empty name"):
         parse_attacks(names)
-
-
-@settings(deadline=None)
-@given(st.integers(2, 10**6))
-def test_split_is_undone_by_joining(repeats: int) -> None:
-    """NAME*M."""
-    named = parse_entry(f"decoder*{repeats}")
-    assert (named.name, named.repeats) == (f"decoder*{repeats}", repeats)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """The score card against values known by hand or from another library."""
 
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from math import isfinite, log10
 
 import pytest
@@ -8,9 +8,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from fedcel.attacks.attack import OtherClasses
-from fedcel.attacks.attack_row import AttackRow
 from fedcel.attacks.score_card import (
-    ReconstructionScores,
     class_means,
     identification_chances,
     label_accuracy,
@@ -136,11 +134,6 @@ def test_no_label_is_read_of_classes_that_the_attacker_lacks() -> None:
     assert score_reconstructions(targets.x, targets, known, 4).label_accuracy is None
     overlap = Images(images, torch.arange(12) % 6)
     assert score_reconstructions(targets.x, targets, overlap, 4).label_accuracy is not None
-
-
-def test_scores_are_fields_of_a_row() -> None:
-    """Under the same names."""
-    assert {field.name for field in fields(ReconstructionScores)} < set(AttackRow.model_fields)
 
 
 def test_other_classes_teach_no_labels() -> None:

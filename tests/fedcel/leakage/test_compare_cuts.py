@@ -6,12 +6,22 @@ from math import log2
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import fedcel
 from fedcel.errors import NetError, SettingsError
+from fedcel.leakage.compare_cuts import (
+    LEAST_NOISE,
+    MOST_NOISE,
+    SEARCH_STEPS,
+    find_most_noise,
+    noise_level,
+)
 from fedcel.leakage.image_prior import fit_image_prior
 from fedcel.nets import TracedModel
+from tests.fedcel.leakage.test_linearised import apply_covariance
 
 SIDE = 4
 
@@ -66,7 +76,7 @@ def test_costs_and_leak_of_each_cut(funnel: fedcel.CutComparison) -> None:
     images, labels = make_images()
     prior = fit_image_prior(images, labels)
     weight = torch.full((1, 1, SIDE, SIDE), 0.25, dtype=torch.float64)
-    variance = float((weight * prior.apply_covariance(weight)).sum())
+    variance = float((weight * apply_covariance(prior, weight)).sum())
     gist, copies = funnel.cuts[2:]
     assert gist.leak_bits == pytest.approx(log2(1 + variance / gist.noise**2) / 2)
     assert copies.leak_bits == pytest.approx(log2(1 + 32 * variance / copies.noise**2) / 2)
@@ -240,3 +250,34 @@ def test_too_few_images_and_limits_that_say_nothing() -> None:
         fedcel.CutLimits(max_loss=-1)
     with pytest.raises(SettingsError, match="max-macs is 0"):
         fedcel.CutLimits(max_macs=0)
+
+
+@given(st.floats(LEAST_NOISE, 0.9 * MOST_NOISE))
+def test_a_threshold_is_found(threshold: float) -> None:
+    """By neighbouring levels, with as many questions as there are steps."""
+    asked = []
+
+    def is_little(noise: float) -> bool:
+        asked.append(noise)
+        return noise <= threshold
+
+    most = find_most_noise(is_little)
+    step = (MOST_NOISE / LEAST_NOISE) ** (1 / (2**SEARCH_STEPS - 2))
+    assert most <= threshold < step * most * (1 + 1e-9) and len(asked) == SEARCH_STEPS
+
+
+def test_ends_of_the_search() -> None:
+    """No noise is little enough, or all is."""
+    assert find_most_noise(lambda _: False) == 0
+    assert find_most_noise(lambda _: True) == pytest.approx(MOST_NOISE)
+    assert noise_level(1) == LEAST_NOISE
+
+
+@given(st.lists(st.integers(0, 9), min_size=255, max_size=255), st.integers(0, 9))
+def test_a_looser_limit_allows_no_less(losses: list[int], limit: int) -> None:
+    """Whatever the losses at each level, not only where they rise with the noise."""
+    at = {noise_level(number): loss for number, loss in enumerate(losses, 1)}
+    tight, loose = (
+        find_most_noise(lambda noise, most=most: at[noise] <= most) for most in (limit, limit + 1)
+    )
+    assert tight <= loose

@@ -14,10 +14,10 @@ from fedcel.leakage import (
     ImagePrior,
     LocalChannel,
     fit_image_prior,
+    image_picture,
     map_leak,
     measure_leakage,
     measure_linearised,
-    posterior_mean,
 )
 from fedcel.leakage.channel_numbers import (
     compute_errors,
@@ -57,25 +57,32 @@ def bent_net(seed: int, features: int = FEATURES) -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), first, nn.Tanh(), last, nn.Sigmoid())
 
 
+def apply_covariance(prior: ImagePrior, images: Tensor, power: float = 1.0) -> Tensor:
+    """C x, or a power of C."""
+    return prior.from_coefficients(prior.to_coefficients(images) * prior.variances**power)
+
+
 def covariance_of(prior: ImagePrior) -> Float[Tensor, "d d"]:
     """C as a matrix."""
     values = prior.variances.numel()
     units = torch.eye(values, dtype=torch.float64).view(-1, *prior.shape)
-    return prior.apply_covariance(units).view(values, values)
+    return apply_covariance(prior, units).view(values, values)
 
 
-@pytest.mark.parametrize("messages", [1, 7])
+@pytest.mark.parametrize("messages", [1, 4])
 @pytest.mark.parametrize("features", [FEATURES, 2 * VALUES])
 def test_linear_encoder_of_gaussian_images(messages: int, features: int) -> None:
     """Bits, errors, bound and Fisher information by matrices; maps are the diagonals."""
     images, net = draw_images(400), linear_net(features=features)
     prior = fit_image_prior(images)
-    weight = net[1].weight.detach() * messages**0.5 / SIGMA
+    weight = net[1].weight.detach() * messages**0.5 / SIGMA  # of all messages together
     covariance = covariance_of(prior)
     gram = torch.eye(features).double() + weight @ covariance @ weight.T
     posterior = covariance - covariance @ weight.T @ torch.linalg.solve(gram, weight @ covariance)
     information = weight.T @ weight
-    leak = measure_linearised(net, images, noise=SIGMA, prior=prior, messages=messages)
+    leak = measure_linearised(net, images, noise=SIGMA / messages**0.5, prior=prior)
+    together = measure_linearised(net, images, noise=SIGMA, prior=prior).sequences[messages // 4]
+    assert together == pytest.approx((messages, leak.bits, leak.mmse))
     assert leak.bits == pytest.approx(float(gram.logdet()) / 2 / log(2), abs=1e-10)
     assert leak.mmse == pytest.approx(float(posterior.trace()) / VALUES, abs=1e-10)
     assert leak.bound == pytest.approx(leak.mmse, abs=1e-10)
@@ -87,42 +94,47 @@ def test_linear_encoder_of_gaussian_images(messages: int, features: int) -> None
     assert leak.prior_variance == pytest.approx(float(covariance.trace()) / VALUES)
     assert leak.estimator == "exact"
     assert leak.bits_error == leak.mmse_error == 0
-    maps = map_leak(net, images[:2], noise=SIGMA, prior=prior, messages=messages)
+    maps = map_leak(net, images[:2], noise=SIGMA / messages**0.5, prior=prior)
+    picture = image_picture(net, images[0], noise=SIGMA, prior=prior, messages=messages)
+    assert (picture.bits, picture.mmse) == pytest.approx((leak.bits, leak.mmse))
+    torch.testing.assert_close(picture.maps.information[0], maps.information[0])
+    torch.testing.assert_close(picture.maps.deviation[0], maps.deviation[0])
     for place in range(2):
         torch.testing.assert_close(maps.information[place].flatten(), information.diagonal())
         torch.testing.assert_close(maps.deviation[place].flatten() ** 2, posterior.diagonal())
     torch.testing.assert_close(maps.prior_deviation.flatten() ** 2, covariance.diagonal())
 
 
-@pytest.mark.parametrize("is_iterative", [False, True])
-def test_posterior_mean_in_draws(monkeypatch: pytest.MonkeyPatch, is_iterative: bool) -> None:
+def test_posterior_mean_in_draws() -> None:
     """The mean of images given messages has the error that the channel says, in 1e5 draws."""
-    if is_iterative:
-        monkeypatch.setattr("fedcel.leakage.leak_maps.is_computable", lambda *_: False)
-        monkeypatch.setattr("fedcel.leakage.leak_maps.TOLERANCE", 1e-13)
     images, net = draw_images(300), linear_net()
     prior = fit_image_prior(images)
     generator = torch.Generator().manual_seed(3)
-    count = 1000 if is_iterative else 100_000
+    count = 100_000
     mean = prior.class_means(None, count)
     drawn = torch.randn(count, VALUES, generator=generator).double().view(-1, *SHAPE)
-    sent_images = mean + prior.apply_root(drawn)
+    sent_images = mean + apply_covariance(prior, drawn, 0.5)
     noise = SIGMA * torch.randn(count, FEATURES, generator=generator).double()
     with torch.no_grad():
         observed = net(sent_images) + noise
         gap = observed - net(mean)
-    guesses = posterior_mean(net, observed, mean, noise=SIGMA, prior=prior)
+
+    def find_means(around: Tensor, rows: slice) -> Tensor:
+        channel = LocalChannel(net, around[rows], noise=SIGMA)
+        changes = channel.solve(observed[rows], around[rows] - mean[rows], prior)
+        return mean[rows] + prior.from_coefficients(changes)
+
+    guesses = find_means(mean, slice(None))
     weight, covariance = net[1].weight.detach(), covariance_of(prior)
     gram = SIGMA**2 * torch.eye(FEATURES).double() + weight @ covariance @ weight.T
     closed = mean.flatten(1) + gap @ torch.linalg.solve(gram, weight @ covariance)
     torch.testing.assert_close(guesses.flatten(1), closed, rtol=0, atol=1e-10)
-    few, inputs = slice(100), (net, observed[:100], mean[:100])
-    around = posterior_mean(*inputs, noise=SIGMA, prior=prior, around=sent_images[few])
+    few = slice(100)
+    around = find_means(sent_images, few)
     torch.testing.assert_close(around, guesses[few], rtol=0, atol=1e-10)  # linear anywhere
-    if not is_iterative:
-        leak = measure_linearised(net, images, noise=SIGMA, prior=prior)
-        error = float((guesses - sent_images).square().mean())
-        assert error == pytest.approx(leak.mmse, rel=0.01)
+    leak = measure_linearised(net, images, noise=SIGMA, prior=prior)
+    error = float((guesses - sent_images).square().mean())
+    assert error == pytest.approx(leak.mmse, rel=0.01)
 
 
 def test_estimates_agree_with_jacobians() -> None:
@@ -244,15 +256,13 @@ def test_large_images_have_a_stationary_prior() -> None:
     assert prior.rotation is None
     back = prior.from_coefficients(prior.to_coefficients(images))
     torch.testing.assert_close(back, images)
-    twice = prior.apply_root(prior.apply_root(images))
-    torch.testing.assert_close(twice, prior.apply_covariance(images))
     means = prior.class_means(torch.arange(12) % 3, 12)
     power = float((images - means).square().sum()) / 9  # 12 images, 3 means
     assert float(prior.variances.sum()) == pytest.approx(power)
     assert float(prior.pixel_variances().sum()) == pytest.approx(power)
     unit = torch.zeros(1, *shape).double()
     unit[0, 1, 3, 5] = 1
-    own = float((prior.apply_covariance(unit) * unit).sum())
+    own = float((apply_covariance(prior, unit) * unit).sum())
     assert float(prior.pixel_variances()[1, 3, 5]) == pytest.approx(own)
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -276,17 +286,16 @@ def test_small_sets_are_shrunk() -> None:
 
 
 def test_information_falls_with_noise_and_processing() -> None:
-    """More noise and what is computed from features tell less; more messages tell more."""
+    """More noise and what is computed from features tell less."""
     images, net = draw_images(100), bent_net(4)
     prior = fit_image_prior(images)
 
-    def measure(encoder: nn.Module, noise: float, messages: int = 1) -> tuple[float, float]:
-        leak = measure_linearised(encoder, images, noise=noise, prior=prior, messages=messages)
+    def measure(encoder: nn.Module, noise: float) -> tuple[float, float]:
+        leak = measure_linearised(encoder, images, noise=noise, prior=prior)
         return leak.bits, -leak.mmse
 
     bits = [measure(net, sigma) for sigma in (0.01, 0.1, 0.4)]
     assert bits == sorted(bits, reverse=True)
-    assert measure(net, 0.4, 16) == pytest.approx(measure(net, 0.1))
     with torch.random.fork_rng():
         torch.manual_seed(0)
         mixing = nn.Linear(FEATURES, FEATURES)
@@ -320,23 +329,6 @@ def test_noise_that_depends_on_the_image() -> None:
         torch.testing.assert_close(rows[place].T @ rows[place], truth, rtol=1e-5, atol=1e-5)
     push = channel.push(images)
     torch.testing.assert_close(push.double(), torch.einsum("bfd,bd->bf", rows, images.flatten(1)))
-
-
-def test_finite_differences_replace_a_gradient() -> None:
-    """An encoder without a gradient is refused, and measured by differences on request."""
-    net, images = bent_net(6), draw_images(60)
-
-    def black_box(x: Tensor) -> Tensor:
-        with torch.no_grad():
-            return net(x.float())
-
-    prior = fit_image_prior(images)
-    with pytest.raises(NetError, match=r"without a gradient.*differences=True"):
-        measure_linearised(black_box, images, noise=0.1, prior=prior)
-    truth = measure_linearised(net, images, noise=0.1, prior=prior)
-    stepped = measure_linearised(black_box, images, noise=0.1, prior=prior, differences=True)
-    assert stepped.bits == pytest.approx(truth.bits, rel=1e-3)
-    assert stepped.mmse == pytest.approx(truth.mmse, rel=1e-3)
 
 
 def test_a_gradient_without_a_gradient() -> None:
@@ -382,21 +374,36 @@ def test_bound_lies_below_the_bayes_error_of_a_mixture() -> None:
                 assert float(bound) < bayes
 
 
-@pytest.mark.parametrize("seed", range(10))
+def train_decoders(sent: Tensor, images: Tensor, generator: torch.Generator) -> float:
+    """Train a linear decoder, and one with a hidden layer of random units, on half of the messages.
+
+    Both are least-squares solutions, where any training by gradient ends. Returns the lower error
+    on the other images, as a share of their variance.
+    """
+    standard = (sent - sent.mean(0)) / sent.std(0)
+    weights = torch.randn(sent.shape[1], 48, generator=generator).double()
+    hidden = torch.tanh(standard @ weights + torch.randn(48, generator=generator).double())
+    half, errors = len(images) // 2, []
+    for units in (standard, torch.cat([standard, hidden], 1)):
+        inputs = nn.functional.pad(units, (0, 1), value=1.0)
+        learned = torch.linalg.lstsq(inputs[:half], images[:half]).solution
+        errors.append(float((inputs[half:] @ learned - images[half:]).square().mean()))
+    return min(errors) / float((images[half:] - images.mean(0)).square().mean())
+
+
+@pytest.mark.parametrize("seed", range(30))
 def test_no_attacker_passes_the_bound(seed: int) -> None:
-    """The best linear decoder of 20 000 messages stays above it; trained nets would too."""
-    net = bent_net(seed)
-    images = draw_images(20_000, seed)
+    """The best of the decoders that 1 500 messages train stays above it, on 1 500 others."""
+    net, generator = bent_net(seed), torch.Generator().manual_seed(seed)
+    images = draw_images(3000, seed)
     prior = fit_image_prior(images)
     sigma = (0.02, 0.1, 0.4)[seed % 3]
-    leak = measure_linearised(net, images, noise=sigma, prior=prior, count=60, seed=seed)
+    leak = measure_linearised(net, images, noise=sigma, prior=prior, count=40, seed=seed)
     with torch.no_grad():
         sent = net(images.float()).double()
-    sent = sent + sigma * torch.randn(sent.shape, generator=torch.Generator().manual_seed(seed))
-    inputs = nn.functional.pad(sent, (0, 1), value=1.0)
-    solution = torch.linalg.lstsq(inputs, images.flatten(1)).solution
-    error = float((inputs @ solution - images.flatten(1)).square().mean())
-    assert leak.bound - leak.bound_half_width < error
+    sent = sent + sigma * torch.randn(sent.shape, generator=generator)
+    error = train_decoders(sent, images.flatten(1), generator)
+    assert (leak.bound - leak.bound_half_width) / leak.prior_variance < error < 1
     assert leak.bound <= leak.mmse + leak.bound_half_width
     assert leak.bound > 0.2 * leak.prior_variance
 
@@ -444,7 +451,6 @@ def test_words_and_numbers() -> None:
         ({"noise": [0.1] * 5 + [0.0]}, "above 0"),
         ({"noise": 0.1 + torch.rand(50, FEATURES)}, r"give a function|must be one number"),
         ({"count": 1}, "count is 1"),
-        ({"messages": 0}, "messages is 0"),
         ({"labels": torch.arange(50)}, "beyond the first of each class"),
         ({"prior": fit_image_prior(draw_images(9, shape=(1, 3, 3)))}, "of the same size"),
         (
@@ -467,6 +473,8 @@ def test_features_and_gradients_must_be_finite() -> None:
         measure_linearised(lambda x: x.flatten(1).log() * torch.nan, images, noise=0.1)
     with pytest.raises(NetError, match="gradient holds NaN"):
         measure_linearised(lambda x: (x.flatten(1) * 0).sqrt(), images, noise=0.1)
+    with pytest.raises(NetError, match=r"without a gradient.*give a PyTorch module"):
+        measure_linearised(lambda x: x.flatten(1).detach(), images, noise=0.1)
     with pytest.raises(ValueError, match="divide bytes by 255"):
         measure_linearised(linear_net(), (images * 255).byte(), noise=0.1)
     with pytest.raises(ValueError, match="nothing to leak"):

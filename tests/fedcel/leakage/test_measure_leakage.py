@@ -264,17 +264,6 @@ def test_a_small_noise_far_from_zero_is_exact() -> None:
     assert near.information_bits == pytest.approx(far.information_bits, abs=0.02)
 
 
-def test_a_feature_without_noise_tells_all_that_it_is() -> None:
-    """Two values of one noiseless feature: 1 bit beside what the noisy one tells."""
-    z = torch.tensor([[0.0, 0.0], [0.0, 9.0], [1.0, 0.0], [1.0, 9.0]])
-    y = torch.zeros(4, dtype=torch.long)
-    leak = measure_leakage(features=z, labels=y, noise=[0.0, 1e4])
-    assert leak.information_bits == pytest.approx(1, abs=1e-3)
-    assert leak.certificate_bits == 2  # all there is: nothing is certified without noise
-    dropped = measure_leakage(features=z + 1, labels=y, noise=[0.0, 1e4], dropout=0.3)
-    assert dropped.information_bits == pytest.approx(0.7, abs=0.05)
-
-
 def test_a_law_of_the_users_own() -> None:
     """Gaussian noise written by hand gives what `noise` gives; nothing is certified of it."""
     z, y = points()
@@ -447,6 +436,7 @@ REFUSALS = [
     ({"noise": None}, "noise is missing"),
     ({"noise": -0.1}, "noise is -0.1.*must be finite and at least 0"),
     ({"noise": float("nan")}, "noise is nan, must be finite"),
+    ({"noise": [0.1, 0.2, 0.0, 0.1, 0.1]}, "noise is 0 for some features only; must be above 0"),
     ({"noise": [0.1, 0.2]}, r"noise is of shape \(2,\), must be one number or \(5,\)"),
     ({"dropout": 1.0}, "dropout is 1.0, must be at least 0 and below 1"),
     ({"candidates": 1}, "candidates is 1, must be 2 or more"),
@@ -467,9 +457,7 @@ REFUSALS = [
     ({"dropout": "0.3"}, "dropout is '0.3', must be a float, at least 0 and below 1"),
     ({"accuracy": "0.9"}, "accuracy is '0.9', must be a float"),
     ({"accuracy": 0.9, "accuracy_count": 2.5}, "accuracy_count is 2.5, must be 1 or more, a whole"),
-    ({"draws": "9"}, "draws is '9', must be 2 or more, a whole number"),
     ({"draws": 2.5}, "draws is 2.5, must be 2 or more, a whole number"),
-    ({"candidates": "5"}, "candidates is '5', must be 2 or more, a whole number"),
     ({"candidates": 2.5}, "candidates is 2.5, must be 2 or more, a whole number"),
     ({"batch_size": "8"}, "batch_size is '8', must be 1 or more, a whole number"),
     ({"seed": "1"}, "seed is '1', must be a whole number"),

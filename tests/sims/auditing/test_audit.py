@@ -82,7 +82,6 @@ TARGET = ["audit", f"{__name__}:build_classifier", "--data", "digits", "--images
     ("words", "target"),
     [
         (["--target-bits", "6"], {"bits": 6.0, "mse": None}),
-        (["--target-bits", "6", "--per-feature"], {"bits": 6.0, "mse": None}),
         (["--target-mse", "0.03"], {"bits": None, "mse": 0.03}),
     ],
 )
@@ -108,30 +107,9 @@ def test_noise_for_a_target(
     assert record["sequences"][0]["bits"] == pytest.approx(picture["bits"])
     page = (tmp_path / "report.html").read_text()
     assert "Several messages of one image" in page and first in unescape(page)
-    if "--per-feature" in words:
-        deviations = np.array(record["noise-per-feature"])
-        assert deviations.min() < noise < deviations.max() and len(deviations) == 32
-        assert np.sqrt(np.mean(deviations**2)) == pytest.approx(noise)
-        return
     assert main([*TARGET, "--at", "0", "--noise", repr(noise)]) == 0
     again = capsys.readouterr().out.splitlines()
     assert second in again and [line for line in again if line != second] == lines[:-1]
-
-
-def test_messages_meet_a_target_together(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Four of one image tell what was allowed, by as much noise again as one."""
-    words = ["--at", "0", "--target-bits", "6", "--out", str(tmp_path)]
-    assert main([*TARGET, *words]) == 0
-    alone = json.loads((tmp_path / "audit.json").read_text())
-    assert main([*TARGET, *words, "--messages", "4"]) == 0
-    assert "at most 6 bits of the picture in 4 messages of one image" in capsys.readouterr().out
-    record = json.loads((tmp_path / "audit.json").read_text())
-    assert record["noise"] == pytest.approx(2 * alone["noise"])
-    assert (alone["messages"], record["messages"]) == (1, 4)
-    assert [part["messages"] for part in record["sequences"]][1] == 4
-    assert record["sequences"][1]["bits"] == pytest.approx(6)
 
 
 def build_backbone() -> nn.Module:
@@ -142,11 +120,25 @@ def build_backbone() -> nn.Module:
 
 
 def test_a_model_without_classes_has_no_accuracy(capsys: pytest.CaptureFixture[str]) -> None:
-    """Its rest is no head; noise of each feature is then found without one."""
-    words = ["--at", "0", "--target-bits", "6", "--per-feature", "--images", "60", *BITS]
+    """Its rest is no head."""
+    words = ["--at", "0", "--target-bits", "6", "--images", "60", *BITS]
     assert main(["audit", f"{__name__}:build_backbone", "--data", "digits", *words]) == 0
     output = capsys.readouterr().out
-    assert "of its own for each feature" in output and "With this noise" not in output
+    assert "which leaves 6 bits" in output and "With this noise" not in output
+
+
+def test_an_encoder_without_a_gradient_is_told_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of an ONNX file the picture is not estimated, and no noise is found for a target."""
+    path = tmp_path / "encoder.onnx"
+    model = convert_encoder(test_load_encoder.ENCODER, (1, 8, 8))
+    path.write_bytes(model.SerializeToString())
+    words = ["audit", str(path), "--data", "digits", "--images", "30", *BITS]
+    assert main([*words, "--noise", "0.1"]) == 0
+    assert "without a gradient; a module or a .pt2 file has one" in capsys.readouterr().out
+    assert main([*words, "--target-bits", "3"]) == 2
+    assert "--target-bits 3 needs the estimate" in capsys.readouterr().err
 
 
 def test_targets_that_no_noise_is_found_for(capsys: pytest.CaptureFixture[str]) -> None:
@@ -158,42 +150,9 @@ def test_targets_that_no_noise_is_found_for(capsys: pytest.CaptureFixture[str]) 
         (["--target-bits", "6", "--noise", "1"], "leave one of them out"),
         (["--target-bits", "6", "--target-mse", "1"], "both limit the leak"),
         (["--target-bits", "-6"], "--target-bits is -6"),
-        (["--noise", "1", "--per-feature"], "give --target-bits or --target-mse"),
-        (["--noise", "1", "--messages", "4"], "there is no target that they meet"),
     ):
         assert main([*TARGET, *words]) == 2
         assert reason in capsys.readouterr().err
-
-
-def test_differences_replace_a_gradient(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of an ONNX file on request, nearly as by the gradient; else the reason is told."""
-    path = tmp_path / "encoder.onnx"
-    model = convert_encoder(test_load_encoder.ENCODER, (1, 8, 8))
-    path.write_bytes(model.SerializeToString())
-    words = ["--data", "digits", "--images", "30", *BITS]
-    noisy = [*words, "--noise", "0.1"]
-    assert main(["audit", str(path), *noisy]) == 0
-    assert "without a gradient; --differences measures it" in capsys.readouterr().out
-    assert main(["audit", str(path), *words, "--target-bits", "3"]) == 2
-    assert "--target-bits 3 needs the estimate" in capsys.readouterr().err
-    pictures = []
-    for reference in (str(path), ENCODER):
-        options = [*noisy, "--differences", "--out", str(tmp_path / "out")]
-        assert main(["audit", reference, *options]) == 0
-        record = json.loads((tmp_path / "out" / "audit.json").read_text())
-        pictures.append(record["leak"]["linearised"])
-    for key in ("bits", "mmse", "dfil", "bound"):
-        assert pictures[0][key] == pytest.approx(pictures[1][key], rel=2e-3)
-    assert main(["audit", str(path), *words, "--differences", "--target-bits", "3"]) == 0
-    assert "3 bits of the picture" in capsys.readouterr().out
-
-
-def test_bytes_have_no_differences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A step between two neighbouring bytes is too long, and the reason is told."""
-    path = test_load_encoder.write_onnx(tmp_path / "bytes.onnx", "UINT8", ["N", 1, 8, 8])
-    words = ["--data", "digits", "--images", "30", "--noise", "0.1", "--differences", *BITS]
-    assert main(["audit", str(path), *words]) == 0
-    assert "a type too coarse for differences" in capsys.readouterr().out
 
 
 def test_attacks_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
