@@ -221,7 +221,6 @@ def measure_linearised(
     noise: Noise,
     prior: ImagePrior | None = None,
     count: int = 30,
-    dense: bool | None = None,
     seed: int = 0,
 ) -> LinearisedLeak:
     """Estimate how much of the picture a message gives away, without an attacker or training.
@@ -230,6 +229,12 @@ def measure_linearised(
     of covariance C within their class. Then the message has 1/2 log2 det(I + A C A^T) bits about
     the image, and the best reconstruction the error tr(C - C A^T (I + A C A^T)^-1 A C) / d. Both
     are exact for a linear encoder and Gaussian images, and estimates otherwise.
+
+    Where Jacobians take too many passes through the encoder, both are estimated by Lanczos' method.
+    It ends when the bounds on an image's traces are within 5 % of their middle, or after 160
+    passes, forwards or backwards; `bits_error` and `mmse_error` say how far apart the bounds are
+    then. Random vectors are drawn for each image, so that their chance is part of the interval over
+    images.
 
     Example:
         >>> leak = fedcel.measure_linearised(encoder, images, labels, noise=0.3)
@@ -246,12 +251,6 @@ def measure_linearised(
         prior: Law of the images; None: fitted to these images. Other images of the same kind make
             a better one: `fit_image_prior(reference_images, reference_labels)`.
         count: The most images that are measured, drawn from the M; 30 give a useful interval.
-        dense: Whether Jacobians are computed, which is exact, or traces are estimated by
-            Lanczos' method. None: computed where that takes few passes through the encoder. An
-            estimate ends when the bounds on an image's traces are within 5 % of their middle, or
-            after 160 passes, forwards or backwards; `bits_error` and `mmse_error` say how far apart
-            the bounds are then. Random vectors are drawn for each image, so that their chance is
-            part of the interval over images.
         seed: Draws images and probes.
 
     Returns:
@@ -268,7 +267,7 @@ def measure_linearised(
         Meurant, Matrices, Moments and Quadrature, 2010, chapter 6: bounds by Lanczos' method.
     """
     return linearise(
-        encoder, images, labels, noise=noise, prior=prior, count=count, dense=dense, seed=seed
+        encoder, images, labels, noise=noise, prior=prior, count=count, seed=seed
     ).measure()
 
 
@@ -291,13 +290,13 @@ def linearise(
         >>> [channels.measure(noise_scale=sigma).bits for sigma in (0.1, 0.3, 1.0)]
 
     Args:
-        encoder: As of `measure_linearised`, and so are `prior`, `count`, `dense` and `seed`.
+        encoder: As of `measure_linearised`, and so are `prior`, `count` and `seed`.
         images: (M, ...).
         labels: Integers from 0, (M,); not beside `prior`.
         noise: Standard deviation that is the unit of `noise_scale`.
         prior: Law of the images; None: fitted to these images.
         count: The most images that are measured.
-        dense: Whether Jacobians are computed.
+        dense: Whether Jacobians are computed, or else traces estimated; None: as is faster.
         seed: Draws images and probes.
 
     Returns:

@@ -57,7 +57,6 @@ def measure_leakage(
     feature_range: tuple[float, float] | None = None,
     candidates: int = 100,
     draws: int | None = None,
-    batch_size: int | None = None,
     seed: int = 0,
 ) -> Leakage:
     """Measure what one noisy message of an encoder tells about an image, exactly.
@@ -101,7 +100,6 @@ def measure_leakage(
         candidates: Number of images among which the right one is picked, 2 or more, at most M.
         draws: Messages per image, 2 or more; None: 3 200 for all images together, 2 or more for
             each. Noiseless features need one.
-        batch_size: Number of images that are encoded at once; None: 256, fewer of large ones.
         seed: Seed of the noise.
 
     Returns:
@@ -116,7 +114,7 @@ def measure_leakage(
         Cover and Thomas, Elements of Information Theory, 2006, equation 2.28, for a uniform input.
     """
     has_labels = labels is not None
-    table, groups = read_images(encoder, images, features, labels, batch_size=batch_size)
+    table, groups = read_images(encoder, images, features, labels)
     check_whole("candidates", candidates, 2, "; leave it out for 100")
     check_numbers(draws, seed)
     messages, sigma = choose_messages(table, noise, dropout, log_prob=log_prob, sampler=sampler)
@@ -137,7 +135,6 @@ def measure_leakage(
         features=reference_features,
         labels=reference_labels,
         has_labels=has_labels,
-        batch_size=batch_size,
     )
     check_strangers(images, reference_images)
     reference_sigma = sigma
@@ -206,7 +203,6 @@ def measure_attribute_leakage(
     sampler: Sampler | None = None,
     features: ArrayLike | None = None,
     draws: int | None = None,
-    batch_size: int | None = None,
     seed: int = 0,
 ) -> AttributeLeak:
     """Measure what one noisy message tells about a sensitive attribute that is not the task.
@@ -230,7 +226,6 @@ def measure_attribute_leakage(
         sampler: Samples messages of that distribution.
         features: (M, D) instead of encoder and images.
         draws: Messages drawn of each image, 2 or more; None: 3 200 of all images together.
-        batch_size: Images that are encoded at once; None: 256, fewer of large ones.
         seed: Decides the noise that is drawn.
 
     Returns:
@@ -239,7 +234,7 @@ def measure_attribute_leakage(
     Raises:
         ValueError: A shape, a number or a combination is not allowed, or features are not finite.
     """
-    table, groups = read_images(encoder, images, features, labels, batch_size=batch_size)
+    table, groups = read_images(encoder, images, features, labels)
     if attributes is None:
         raise ValueError("attributes are missing: a whole number from 0 for each image")
     values = to_labels(attributes, len(table), "attributes")
@@ -297,7 +292,6 @@ def read_images(
     features: ArrayLike | None,
     labels: ArrayLike | None,
     *,
-    batch_size: int | None,
     name: str = "labels",
 ) -> tuple[Float[Tensor, "M D"], Int[Tensor, " M"]]:
     """Return features in float64, given or computed, and classes, 0 where there are no labels."""
@@ -309,8 +303,6 @@ def read_images(
             f"give an encoder and images, or features in their place: encoder is {encoder_is}, "
             f"images are {images_are}, features are {features_are}"
         )
-    if batch_size is not None:
-        check_whole("batch_size", batch_size, 1, "; leave it out to have it chosen")
     if features is not None:
         table = to_tensor(features, "features")
     elif encoder is not None:
@@ -319,7 +311,7 @@ def read_images(
             raise ValueError(
                 f"images are of shape {tuple(stack.shape)}, must be (M, ...), one row each"
             )
-        table = encode_images(encoder, stack, batch_size=batch_size)
+        table = encode_images(encoder, stack)
     check_features(table)
     if len(table) < 2:
         raise ValueError("there is 1 image, must be 2 or more: one alone cannot be told apart")
@@ -428,7 +420,6 @@ def read_reference(
     features: ArrayLike | None,
     labels: ArrayLike | None,
     has_labels: bool,
-    batch_size: int | None,
 ) -> tuple[Float[Tensor, "n D"], Int[Tensor, " n"]] | None:
     """Return features and classes of the reference images, or None; ValueError on nonsense."""
     if images is None and features is None:
@@ -446,9 +437,7 @@ def read_reference(
             "image alone"
         )
     encoder = encoder if features is None else None
-    return read_images(
-        encoder, images, features, labels, batch_size=batch_size, name="reference_labels"
-    )
+    return read_images(encoder, images, features, labels, name="reference_labels")
 
 
 def check_strangers(images: ArrayLike | None, reference_images: ArrayLike | None) -> None:

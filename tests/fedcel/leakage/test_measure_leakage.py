@@ -328,7 +328,7 @@ def test_a_module_is_left_as_it_was() -> None:
     encoder, (z, y) = Unsteady(), points()
     before = {name: value.clone() for name, value in encoder.state_dict().items()}
     images = z[:, None].double().numpy()  # another type than the parameters'
-    leak = measure_leakage(encoder, images, y.numpy(), noise=0.3, batch_size=7)
+    leak = measure_leakage(encoder, images, y.numpy(), noise=0.3)
     assert leak.bits_beyond_label is not None
     assert encoder.training
     assert encoder.layers[2].training
@@ -347,7 +347,7 @@ def test_any_function_is_an_encoder() -> None:
     def encode(batch: Tensor) -> NDArray[np.float32]:
         return np.eye(12, dtype=np.float32)[batch.numpy()]  # (B, 2, 12)
 
-    leak = measure_leakage(encode, words, noise=1e-3, batch_size=4)
+    leak = measure_leakage(encode, words, noise=1e-3)
     assert leak.information_bits == pytest.approx(log2(6))
 
 
@@ -441,7 +441,6 @@ REFUSALS = [
     ({"dropout": 1.0}, "dropout is 1.0, must be at least 0 and below 1"),
     ({"candidates": 1}, "candidates is 1, must be 2 or more"),
     ({"draws": 1}, "draws is 1, must be 2 or more"),
-    ({"batch_size": 0}, "batch_size is 0, must be 1 or more"),
     (LAW, "log_prob is given beside noise"),
     ({"noise": None, "sampler": LAW["sampler"]}, "log_prob is missing"),
     ({"accuracy": 96.0}, "accuracy is 96.0, must be in"),
@@ -459,7 +458,6 @@ REFUSALS = [
     ({"accuracy": 0.9, "accuracy_count": 2.5}, "accuracy_count is 2.5, must be 1 or more, a whole"),
     ({"draws": 2.5}, "draws is 2.5, must be 2 or more, a whole number"),
     ({"candidates": 2.5}, "candidates is 2.5, must be 2 or more, a whole number"),
-    ({"batch_size": "8"}, "batch_size is '8', must be 1 or more, a whole number"),
     ({"seed": "1"}, "seed is '1', must be a whole number"),
     ({"feature_range": "0,1"}, "feature_range are str, must be a tensor or an array of numbers"),
     ({"feature_range": (0, 1, 2)}, r"feature_range is \(0, 1, 2\), must be two finite numbers"),
