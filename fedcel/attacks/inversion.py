@@ -351,8 +351,6 @@ def observe_encoder(
         scale = LearnedNoiseLayer(noise)
     else:
         sigma = read_noise(noise, dropout, features.double())
-        if sigma.dim() == 2:
-            raise ValueError("noise differs from image to image; give a function of the features")
         if (sigma == sigma[0]).all():
             cut = replace(cut, sigma=float(sigma[0]))
         else:

@@ -52,12 +52,11 @@ def attribute_leak(
     attributes: Int[Tensor, " M"],
     *,
     generator: torch.Generator,
-    draws: int | None = None,
 ) -> AttributeLeak:
     """Measure what the best possible attacker learns of an attribute beyond the label.
 
     p(a | message, y) is the sum of Bayes' posterior over the candidates of label y with attribute
-    a. Exact but for Monte Carlo over noise draws.
+    a. Exact but for Monte Carlo over 3200 noise draws of all images together, 8 or more of each.
 
     Args:
         observation: What is seen of an image, and its law.
@@ -65,7 +64,6 @@ def attribute_leak(
         labels: The task's labels, (M,), which the attacker knows.
         attributes: What the attacker wants to know, whole numbers from 0, (M,).
         generator: Draws the noise.
-        draws: Noise draws of each image; None: 3200 of all images together, 8 or more of each.
 
     Returns:
         Bits and accuracies.
@@ -75,7 +73,7 @@ def attribute_leak(
         NetError: A likelihood is not finite.
     """
     messages = observe_images(observation, images)
-    return measure_attribute(messages, labels, attributes, draws=draws, generator=generator)
+    return measure_attribute(messages, labels, attributes, draws=None, generator=generator)
 
 
 def measure_attribute(

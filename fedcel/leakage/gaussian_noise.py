@@ -15,7 +15,7 @@ from fedcel.tensors import to_tensor
 NoiseFunction = Callable[[Tensor], Tensor]
 """Features (N, D) to the standard deviation of each one's noise, (N, D)."""
 Noise = float | Sequence[float] | NDArray[np.generic] | Tensor | NoiseFunction
-"""Standard deviation of Gaussian noise: one for all features, one a feature, or of each image."""
+"""Standard deviation of Gaussian noise: one for all features, one a feature, or by the features."""
 
 
 def read_noise(
@@ -24,7 +24,7 @@ def read_noise(
     """Check noise and dropout, and spell the noise out for each feature.
 
     Args:
-        noise: One standard deviation for all features, one for each, or of each image.
+        noise: One standard deviation for all features, one for each, or a function of them.
         dropout: Chance that a feature is sent as 0.
         table: Features (M, D), whose type and device the noise takes.
 
@@ -40,15 +40,18 @@ def read_noise(
             "features, 0.0 for none; or give log_prob and sampler of a law of your own"
         )
     CHANCE.check("dropout", dropout)
+    width = table.shape[1]
+    shapes: list[tuple[int, ...]] = [(), (1,), (width,)]
     if callable(noise):
         with torch.no_grad():
             noise = noise(table.float())
+        shapes.append(tuple(table.shape))
     sigma = to_tensor(noise, "noise").to(table)
-    width = table.shape[1]
-    if tuple(sigma.shape) not in ((), (1,), (width,), tuple(table.shape)):
+    if tuple(sigma.shape) not in shapes:
         raise ValueError(
             f"noise is of shape {tuple(sigma.shape)}, must be one number or ({width},): one for "
-            f"each feature, or {tuple(table.shape)}: of each image"
+            f"each feature; where it differs from image to image, give a function of the features "
+            f"{tuple(table.shape)} to as many"
         )
     if (is_wrong := ~((sigma >= 0) & (sigma < inf))).any():
         wrong = float(sigma[is_wrong].flatten()[0])

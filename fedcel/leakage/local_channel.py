@@ -49,7 +49,7 @@ class LocalChannel:
         noise: Standard deviation of the noise, above 0; see `measure_linearised`.
 
     Raises:
-        ValueError: The noise is not above 0, or is given image by image and not as a function.
+        ValueError: The noise is not above 0, or of a shape that is not allowed.
         NetError: Features or their gradient are not finite.
     """
 
@@ -216,11 +216,6 @@ def read_deviations(noise: Noise, features: Float[Tensor, "B D"]) -> Float[Tenso
         sigma = sigma.to(features)
     else:
         sigma = read_noise(noise, 0.0, features.detach())
-        if sigma.dim() == 2:
-            raise ValueError(
-                "noise is given image by image; how it depends on the image is not known from "
-                "that: give a function of the features"
-            )
     if not (sigma > 0).all() or not sigma.isfinite().all():
         raise ValueError(
             f"noise is {float(sigma.detach().min()):g} at least, must be finite and above 0: "

@@ -76,8 +76,8 @@ def measure_leakage(
         images: (M, ...), M 2 or more, in the form that the encoder takes.
         labels: Integers from 0, (M,). Without them there are no bits beyond the label.
         noise: Standard deviation of the Gaussian noise, 0 or more, in units of the features: one
-            number, or one above 0 for each of D features. If it differs from image to image:
-            (M, D), above 0, or a function of the features.
+            number, or one above 0 for each of D features. If it differs from image to image: a
+            function of the features, (n, D) to (n, D), above 0.
         dropout: Probability that a feature is set to 0, before the noise, in [0, 1).
         log_prob: Your own distribution instead of noise and dropout: (messages (Q, F), features
             (M, D)) to log p(message_q | features_j), (Q, M) in nats, up to one constant. Needs
@@ -138,12 +138,7 @@ def measure_leakage(
     )
     check_strangers(images, reference_images)
     reference_sigma = sigma
-    if reference is not None and sigma is not None and sigma.dim() == 2:
-        if not callable(noise):
-            raise ValueError(
-                "noise is given for each of the images and not for the reference images; give a "
-                "function of the features, or leave the reference out"
-            )
+    if reference is not None and callable(noise):
         reference_sigma = read_noise(noise, dropout, reference[0])
     unseen = bound_unseen(
         describe_messages(table, groups, sigma),
@@ -199,8 +194,6 @@ def measure_attribute_leakage(
     *,
     noise: Noise | None = None,
     dropout: float = 0.0,
-    log_prob: LogProb | None = None,
-    sampler: Sampler | None = None,
     features: ArrayLike | None = None,
     draws: int | None = None,
     seed: int = 0,
@@ -220,10 +213,8 @@ def measure_attribute_leakage(
         labels: The task's labels, integers from 0, (M,), which the attacker knows. Without them
             the attacker knows only the message.
         attributes: The attributes that the attacker wants to know: integers from 0, (M,).
-        noise: As of `measure_leakage`, and so are `dropout`, `log_prob`, `sampler` and `features`.
+        noise: As of `measure_leakage`, and so are `dropout` and `features`.
         dropout: Chance that a feature is sent as 0.
-        log_prob: Your own noise distribution.
-        sampler: Samples messages of that distribution.
         features: (M, D) instead of encoder and images.
         draws: Messages drawn of each image, 2 or more; None: 3 200 of all images together.
         seed: Decides the noise that is drawn.
@@ -239,9 +230,8 @@ def measure_attribute_leakage(
         raise ValueError("attributes are missing: a whole number from 0 for each image")
     values = to_labels(attributes, len(table), "attributes")
     check_numbers(draws, seed)
-    messages, _ = choose_messages(table, noise, dropout, log_prob=log_prob, sampler=sampler)
     return measure_attribute(
-        messages,
+        disturb_features(table, read_noise(noise, dropout, table), dropout),
         groups,
         values,
         draws=draws,
@@ -261,13 +251,7 @@ def estimate_picture(
     seed: int,
 ) -> LinearisedLeak | None:
     """Return how much of the picture a message tells; None where the law or a second is lacking."""
-    if (
-        encoder is None
-        or images is None
-        or noise is None
-        or sigma is None
-        or (sigma.dim() == 2 and not callable(noise))
-    ):
+    if encoder is None or images is None or noise is None or sigma is None:
         return None
     stack = to_tensor(images, "images")
     if as_module(encoder) is None or not stack.is_floating_point() or not (sigma > 0).all():

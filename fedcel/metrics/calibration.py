@@ -53,9 +53,7 @@ def nll(probabilities: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> float
     return float(-p.clamp_min(torch.finfo(probabilities.dtype).tiny).log().mean())
 
 
-def ece(
-    probabilities: Float[Tensor, "N C"], labels: Int[Tensor, " N"], bins: int = CALIBRATION_BINS
-) -> float:
+def ece(probabilities: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> float:
     """Measure the expected calibration error of the most probable class.
 
     From the bins of `reliability`, which a library that returns only the error does not show.
@@ -63,7 +61,6 @@ def ece(
     Args:
         probabilities: (N, C), each row a distribution over classes.
         labels: (N,).
-        bins: Number M of equal bins of confidence, 1 or more.
 
     Returns:
         The mean over images of |confidence - accuracy| of their bin, in [0, 1].
@@ -71,7 +68,7 @@ def ece(
     References:
         Guo et al., ICML 2017, equation 3.
     """
-    count, confidence, right = _bin_sums(probabilities, labels, bins)
+    count, confidence, right = _bin_sums(probabilities, labels, CALIBRATION_BINS)
     return float((confidence - right).abs().sum() / count.sum())
 
 
