@@ -19,6 +19,7 @@ from fedcel.leakage import (
     ImagePrior,
     LocalChannel,
     ObservationMean,
+    check_jacobian_size,
     fit_to_some,
     ready_encoder,
 )
@@ -236,6 +237,7 @@ class GaussNewton(BaseAttack):
         observation, auxiliary = attacker.observation, attacker.auxiliary
         assert isinstance(observation, ObservationMean)
         x, generator = auxiliary.x, attacker.generator
+        check_jacobian_size(observed.shape[1], x[0].numel())
         noise = measure_noise(observation, x, generator)
         silent = replace(attacker, progress=None)
         training, held_out = split_held_out(torch.arange(len(x)), generator)

@@ -40,6 +40,7 @@ from fedcel.leakage.linearised import linearise as linearise
 from fedcel.leakage.linearised import measure_if_cheap as measure_if_cheap
 from fedcel.leakage.linearised import measure_linearised as measure_linearised
 from fedcel.leakage.local_channel import LocalChannel as LocalChannel
+from fedcel.leakage.local_channel import check_jacobian_size as check_jacobian_size
 from fedcel.leakage.local_channel import ready_encoder as ready_encoder
 from fedcel.leakage.measure_leakage import measure_attribute_leakage as measure_attribute_leakage
 from fedcel.leakage.measure_leakage import measure_leakage as measure_leakage

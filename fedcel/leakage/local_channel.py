@@ -131,19 +131,11 @@ class LocalChannel:
             Coefficients of what the posterior mean adds to m, in the prior's directions, in
             float64.
 
-        Raises:
-            NetError: Messages and images have too many values for Jacobians.
-
         References:
             Kay, Fundamentals of Statistical Signal Processing: Estimation Theory, 1993, theorem
             10.3.
         """
         root = prior.variances.sqrt()
-        if not is_computable(self.width, len(root)):
-            raise NetError(
-                f"messages have {self.width} values and images {len(root)}, too many for Jacobians "
-                "of each; cut at a layer of fewer values, or take another attack"
-            )
         gap = (observed.to(self.features) - self.features.detach()) / self.deviations.detach()
         residuals = nn.functional.pad(gap, (0, self.width - gap.shape[1]))  # 0 in that of the noise
         jacobians = self.jacobians(prior)
@@ -190,6 +182,23 @@ def is_computable(width: int, values: int) -> bool:
     """Whether the Jacobian of `width` outputs by image values takes little time and memory."""
     passes = MAX_PASSES if values <= SMALL_IMAGE else MAX_PASSES_LARGE
     return min(width, values) <= passes and width * values <= MAX_VALUES
+
+
+def check_jacobian_size(width: int, values: int) -> None:
+    """Refuse messages and images whose Jacobian takes too much time and memory.
+
+    Args:
+        width: Values of a message.
+        values: Values of an image.
+
+    Raises:
+        NetError: There are too many.
+    """
+    if not is_computable(width, values):
+        raise NetError(
+            f"messages have {width} values and images {values}, too many for a Jacobian of each; "
+            "cut at a layer of fewer values, or take another attack"
+        )
 
 
 def factor_gram(scaled: Float[Tensor, "B F d"]) -> Float[Tensor, "B s s"]:

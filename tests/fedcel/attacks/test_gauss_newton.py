@@ -181,5 +181,5 @@ def test_large_messages_of_large_images_are_refused() -> None:
     images = torch.rand(9, 1, 80, 80, generator=stream())
     seen = SmashedData(SplitNet(nn.Flatten(), nn.Identity(), Cut(0.1), 6400))
     known, observed = Images(images, torch.zeros(9, dtype=torch.long)), images.flatten(1)
-    with pytest.raises(NetError, match="6400 values and images 6400, too many for Jacobians"):
+    with pytest.raises(NetError, match="6400 values and images 6400, too many for a Jacobian"):
         GaussNewton().reconstruct(seen, known, observed, 1.0, stream())
