@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import fedcel
 from fedcel.errors import FailedError
+from fedcel.leakage import linearise
 from sims.commands.main import main
 from sims.report.cuts_page import draw_cuts
 from sims.report.cuts_table import format_error
@@ -70,8 +71,7 @@ def test_an_estimated_error_has_its_interval() -> None:
     images = torch.rand(8, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     encoder, _ = fedcel.split(build_net(), "0")
     exact, free = (
-        fedcel.measure_linearised(encoder, images, noise=0.1, dense=dense)
-        for dense in (True, False)
+        linearise(encoder, images, noise=0.1, dense=dense).measure() for dense in (True, False)
     )
     assert format_error(exact) == f"{exact.mmse:.4f}"
     interval = free.mmse_half_width + free.mmse_error
