@@ -50,8 +50,8 @@ def read_noise(
     if tuple(sigma.shape) not in shapes:
         raise ValueError(
             f"noise is of shape {tuple(sigma.shape)}, must be one number or ({width},): one for "
-            f"each feature; where it differs from image to image, give a function of the features "
-            f"{tuple(table.shape)} to as many"
+            "each feature; if it differs from image to image, give a function of the features, "
+            f"which gives {tuple(table.shape)} here"
         )
     if (is_wrong := ~((sigma >= 0) & (sigma < inf))).any():
         wrong = float(sigma[is_wrong].flatten()[0])

@@ -543,7 +543,7 @@ def test_noise_as_a_function_of_the_features() -> None:
         (torch.rand(60, 5) - 1.0, 0.0, "must be finite and at least 0"),
         (torch.eye(60, 5), 0.0, "noise must be above 0 for all"),
         (torch.rand(60, 5) + 0.1, 0.5, "noise must be above 0 for all, dropout 0"),
-        (torch.ones(5, 60), 0.0, r"a function of the features \(60, 5\) to as many"),
+        (torch.ones(5, 60), 0.0, r"a function of the features, which gives \(60, 5\)"),
         (torch.ones(1, 1), 0.0, r"noise is of shape \(1, 1\)"),
     ],
 )
