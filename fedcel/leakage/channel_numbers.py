@@ -136,7 +136,8 @@ def van_trees_bound(
     gram = root[:, None] * fisher * root
     factor = torch.linalg.cholesky(gram + torch.eye(len(gram), dtype=gram.dtype))
     whitened = torch.linalg.solve_triangular(factor, torch.diag(root), upper=False)
-    return whitened.square().sum() / len(root)
+    bound: Tensor = whitened.square().sum() / len(root)
+    return bound
 
 
 def estimate_numbers(
