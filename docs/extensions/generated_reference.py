@@ -40,7 +40,7 @@ def list_settings() -> Iterator[str]:
             yield f"\n## {group}\n\n| setting | default | takes | what it does |\n|---|---|---|---|"
         value = str(default).lower() if isinstance(default, bool) else str(default)
         shown = f"`{value}`" if value else MISSING
-        of_kinds = f" Of {', '.join(map(describe_kind, kinds))}." if kinds else ""
+        of_kinds = f" Only of {', '.join(map(describe_kind, kinds))}." if kinds else ""
         sentence = escape_cell(f"{description}{of_kinds}")
         yield f"| `{key}` | {shown} | {escape_cell(words)} | {sentence} |"
 

@@ -111,7 +111,10 @@ class DecayingStepSize(_FallingStepSize):
 class Prior(Kind, table="prior", selector="mode"):
     """Prior at the received model, beside one at 0."""
 
-    mode: str = Field("consistent", description="Width of the prior at the received model.")
+    mode: str = Field(
+        "consistent",
+        description="Prior at the received model: none, of fixed width, or set by its pull.",
+    )
     scale: Positive | Off = Field(
         "none", description="Standard deviation s0 of the prior at 0 (weight decay 1/(N s0^2))."
     )
@@ -206,7 +209,7 @@ class LocalSettings(Options):
     )
     precision: Literal["auto", "float32", "bfloat16"] = Field(
         "float32",
-        description="Of encoder and head; auto: bfloat16 for convolutions where there are units.",
+        description="Number format of the net; auto: bfloat16 for convolutions if the CPU has it.",
     )
     clip: Positive | Off = Field(
         "none", description="Largest L2 norm of a step's gradient; clipping changes the target."

@@ -21,7 +21,7 @@ class Setting(NamedTuple):
         default: Its default.
         description: One sentence of what it does.
         type: Type and range in words.
-        kinds: Names of the kinds that have it, ":" for an import string; empty: it is of no kind.
+        kinds: Names of the kinds that have it, ":" for an import string; empty: all have it.
     """
 
     key: str
@@ -69,7 +69,8 @@ def _describe_kinds(family: type[Kind]) -> Iterator[Setting]:
             imported = ", or package.module:object" if ":" in family.kinds else ""
             yield setting._replace(type=", ".join(names) + imported)
         else:
-            yield setting._replace(kinds=tuple(kinds_of[key]))
+            is_common = len(kinds_of[key]) == len(family.kinds)
+            yield setting._replace(kinds=() if is_common else tuple(kinds_of[key]))
 
 
 def _describe_field(key: str, field: FieldInfo) -> Setting:

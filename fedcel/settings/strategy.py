@@ -60,8 +60,10 @@ class StrategySettings(Options):
     upload: Literal["delta", "weights"] = Field(
         "delta", description="Content of a client's reply; Flower's strategies average weights."
     )
-    momentum: float = Field(0.0, ge=0, lt=1, description="Beta of the sliding average of deltas.")
-    gain: Positive = Field(1.0, description="Gamma, the server's step along that average.")
+    momentum: float = Field(
+        0.0, ge=0, lt=1, description="Momentum beta of the server, a sliding average of deltas."
+    )
+    gain: Positive = Field(1.0, description="Step size of the server along that average.")
     timeout: Positive = Field(
         3600.0, description="Seconds that a round waits for replies; later ones are left out."
     )

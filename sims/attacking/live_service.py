@@ -172,19 +172,25 @@ def split_budget(
     """Return the targets, and the attacker's own images.
 
     At most half of what can be paid goes to targets. The rest goes to own images, and no attack has
-    more of them. SettingsError when too few answers are left.
+    more of them. SettingsError when too few answers are left, or no named attack is on answers.
     """
     if affordable < MIN_ANSWERS:
         raise SettingsError(
             f"the client can pay {affordable} answers, an attack needs {MIN_ANSWERS} or more: "
             "`fedcel ledger top-up`"
         )
-    for named in parse_attacks(attack_settings.names):
+    named_attacks = parse_attacks(attack_settings.names)
+    for named in named_attacks:
         if named.attack and named.repeats > 1:
             raise SettingsError(
                 f"attack.names has {named.name}: a service answers a repeated question from "
                 f"memory; name {named.name.partition(REPEAT_MARK)[0]}"
             )
+    if not any(named.attack and named.attack.observes == PRIVATE_LOGITS for named in named_attacks):
+        raise SettingsError(
+            f"attack.names is {attack_settings.names}: none of them attacks answers; "
+            "add logit-inversion"
+        )
     test = run.splits.test
     count = min(attack_settings.targets or len(test.y), affordable // 2, len(test.y))
     auxiliary = select_auxiliary(run, attack_settings)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     "fedcel attack RUN --set attack.names=decoder --set attack.budget=4",
-    "FEDCEL_KEY=... fedcel attack RUN --url https://answers.example:8443",
+    "FEDCEL_KEY=... fedcel attack RUN --url URL --set attack.names=logit-inversion",
 )
 
 

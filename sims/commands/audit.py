@@ -70,15 +70,15 @@ def audit_command(
         float | None,
         option(
             metavar="BITS",
-            help="Choose the least noise with which one message tells at most so many bits of the "
-            "picture, by the linearised channel; instead of --noise.",
+            help="Choose the least noise at which one message tells at most this many bits of the "
+            "picture, by the linearised estimate; instead of --noise.",
         ),
     ] = None,
     target_mse: Annotated[
         float | None,
         option(
             metavar="ERROR",
-            help="The same for the squared error a pixel that the best reconstruction must have.",
+            help="The same for the least squared error per pixel of the best reconstruction.",
         ),
     ] = None,
     dropout: Annotated[

@@ -51,19 +51,20 @@ def cuts_command(
         bool, typer.Option("--all", help="Compare all layers at which the model can be cut.")
     ] = False,
     max_loss: Annotated[
-        float, typer.Option(metavar="POINTS", help="Accuracy that the noise may cost.")
+        float, typer.Option(metavar="POINTS", help="Points of accuracy that the noise may cost.")
     ] = 1.0,
     max_bits: Annotated[
         float | None,
         option(
-            metavar="BITS", help="Most that one message may tell about the image, beyond its label."
+            metavar="BITS",
+            help="Most bits that one message may tell about the image, beyond its label.",
         ),
     ] = None,
     min_mse: Annotated[
         float | None,
         option(
             metavar="ERROR",
-            help="Least squared error a pixel of the best reconstruction; instead of --max-bits.",
+            help="Least squared error per pixel of the best reconstruction; instead of --max-bits.",
         ),
     ] = None,
     max_macs: Annotated[
@@ -94,7 +95,7 @@ def cuts_command(
         option(help="Folder for cuts.json and report.html."),
     ] = None,
 ) -> None:
-    """Compare the layers at which a model can be cut: cost, noise, leak; and recommend one."""
+    """Compare the layers at which a model can be cut by cost, noise and leak; recommend one."""
     if attack != "none":
         require_extra("attacks")
     if out is not None:

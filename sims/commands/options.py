@@ -65,7 +65,7 @@ OpenToOthers = Annotated[
 ]
 Live = Annotated[
     bool,
-    typer.Option("--live", help="Serve a local page that follows it until it ends."),
+    typer.Option("--live", help="Serve a local page that shows the training until it ends."),
 ]
 Jobs = Annotated[
     int, typer.Option(min=1, help="Number of processes that train or attack in parallel.")

@@ -33,7 +33,7 @@ def privacy_command(
         str, typer.Option(metavar="NUMBERS", help="Sizes of the clips `l1` and `clamp`.")
     ] = "1,8",
 ) -> None:
-    """Compare private mechanisms: accuracy, calibration, time, and the cheapest within a loss.
+    """Compare private mechanisms: accuracy, calibration, time; name the cheapest within a loss.
 
     Options are chosen on the run's validation images and reported on its test images.
     """

@@ -29,13 +29,9 @@ def settings_command(
     if as_json:
         print(json.dumps([row._asdict() for row in rows], indent=1))
         return
-    kinds: tuple[str, ...] = ()
     for row in rows:
-        if row.kinds != kinds and row.kinds:
-            kinds_in_words = ", ".join(
-                "import strings" if kind == ":" else kind for kind in row.kinds
-            )
-            print(f"\nOf {kinds_in_words}:")
-        kinds = row.kinds
         value = str(row.default).lower() if isinstance(row.default, bool) else row.default
         print(f"{row.key} = {value}\n    {row.description}\n    Takes: {row.type}.")
+        if row.kinds:
+            names = ("import strings" if kind == ":" else kind for kind in row.kinds)
+            print(f"    Only of: {', '.join(names)}.")

@@ -45,7 +45,7 @@ def simulate_command(
         option(
             "--track",
             metavar="NAME",
-            help="Log it to tensorboard, mlflow, wandb, or your own 'package.module:object'; "
+            help="Log the run to tensorboard, mlflow, wandb, or your own 'package.module:object'; "
             "repeat for more.",
         ),
     ] = None,

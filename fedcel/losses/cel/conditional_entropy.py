@@ -93,7 +93,10 @@ class CEL(LossOptions, table="cel"):
 
     kind: str = Field("none", description="Conditional entropy loss; none: no loss.")
     weight: float = Field(
-        0.3, ge=0, allow_inf_nan=False, description="Lambda, multiplied by gamma."
+        0.3,
+        ge=0,
+        allow_inf_nan=False,
+        description="Weight lambda of the loss, multiplied by gamma.",
     )
     warm_up: int = Field(5, ge=0, description="Rounds before the loss starts.")
     schedule: Literal["ramp", "constant", "rate", "target"] = Field(
@@ -105,7 +108,7 @@ class CEL(LossOptions, table="cel"):
     )
     target: Literal["none", "spread", "accuracy"] = Field(
         "none",
-        description="Quantity that steers tau, or gamma (`cel.schedule`), to `cel.goal`.",
+        description="Quantity that tau, or gamma with `cel.schedule=target`, steers to `cel.goal`.",
     )
     goal: Positive = Field(
         0.95,
@@ -117,11 +120,11 @@ class CEL(LossOptions, table="cel"):
     )
     share: ClassShare = Field(
         "batch-share",
-        description="Beta of a class of 2 or more in a batch of n such: n_c/n, 1/classes, or 1.",
+        description="Beta of a class, n_c of n images in the batch: n_c/n, 1/classes, or 1.",
     )
     clip: Positive | Literal["task"] | Off = Field(
         "none",
-        description="Largest norm of the loss's gradient at an image's features; task: the task's.",
+        description="Norm limit of the loss's gradient at an image's features; task: the task's.",
     )
     momentum: Annotated[float, Field(ge=0, lt=1)] | Off = Field(
         "none",

@@ -101,6 +101,16 @@ def test_a_repeated_question_is_refused_before_anything_is_paid(
         assert spent(service) == 0
 
 
+def test_attacks_on_messages_alone_are_refused_before_anything_is_paid(
+    up: Running, folder: Path
+) -> None:
+    """Those of the default: none of them learns from answers."""
+    before = spent(up)
+    with pytest.raises(SettingsError, match="kernel-ridge: none of them attacks answers; add"):
+        attack_service(folder, ServiceAddress(up.url, up.key), AttackSettings())
+    assert spent(up) == before
+
+
 def test_damage_is_named_before_anything_is_paid(up: Running, folder: Path) -> None:
     """Rows that could not be kept would have cost the budget all the same."""
     before = (folder / "live.json").read_text()

@@ -4,6 +4,7 @@ import errno
 import importlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -231,7 +232,11 @@ def test_settings_lists_every_key(capsys: pytest.CaptureFixture[str]) -> None:
     rows = json.loads(capsys.readouterr().out)
     assert {row["key"] for row in rows} >= {"seed", "cel.warm-up", "privacy.clip-kind"}
     assert main(["settings"]) == 0
-    assert "cel.warm-up" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "cel.warm-up" in shown
+    text_of = dict(re.findall(r"^(\S+) = .*\n((?:    .*\n)+)", shown, re.MULTILINE))
+    assert "Only of: dirichlet." in text_of["data.alpha"]
+    assert not any("Only of" in text_of[key] for key in ("data.labels", "cel.weight", "seed"))
 
 
 def test_settings_speaks_plain_words(capsys: pytest.CaptureFixture[str]) -> None:
