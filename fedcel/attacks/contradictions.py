@@ -9,7 +9,6 @@ from fedcel.json_records import Number, Record
 from fedcel.leakage import fano_bound
 from fedcel.metrics import NORMAL_QUANTILE
 
-RULE_OF_THREE = 3.0
 CERTIFICATE_MARGIN = 2.0  # half widths above a bound: by chance one time in 20 000
 ROUNDING_BITS = 1e-6  # that double precision leaves of nothing
 
@@ -17,7 +16,6 @@ OPTIMAL_FIELDS = (
     "identification_optimal",
     "identification_half_width",
     "identification_candidates",
-    "candidates",
     "information_bits",
 )
 """Fields that a row of the optimal attacker must have to be checked."""
@@ -86,10 +84,7 @@ def mean_of(rows: Iterable[AttackRow], field: str) -> float:
 def check_fano(best: Sequence[AttackRow]) -> list[str]:
     """Find identification above the limit that the information sets."""
     rate = mean_of(best, "identification_optimal")
-    # Older versions gave M successes no width; by the rule of three 3 / M may still fail.
-    half_width = max(
-        mean_of(best, "identification_half_width"), RULE_OF_THREE / mean_of(best, "candidates")
-    )
+    half_width = mean_of(best, "identification_half_width")
     nats = max(0.0, mean_of(best, "information_bits") * log(2))
     limit = fano_bound(nats, round(mean_of(best, "identification_candidates")))
     if rate - half_width <= limit:
