@@ -22,7 +22,7 @@ OPTIMAL_FIELDS = (
 
 
 class MeasuredLeak(Record):
-    """Leak of a message in result.json: bits, their error and bounds; None in older versions."""
+    """Leak of a message in result.json: bits, their error and bounds; None if not measured."""
 
     information_bits: Number = None
     information_half_width: Number = None
