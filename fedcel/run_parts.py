@@ -41,9 +41,9 @@ from fedcel.nets import (
     fastest_device,
 )
 from fedcel.own_parts import blame_own_parts, list_own_parts
-from fedcel.posterior import RoundSchedule, list_trained_parameters
+from fedcel.posterior import RoundSchedule
 from fedcel.seeding import make_generator
-from fedcel.settings import OWN_STRATEGY, Settings, burn_in_rounds
+from fedcel.settings import OWN_STRATEGY, Settings
 from fedcel.torch_state import usual_torch_state
 
 PARAMETERS_AT_ONCE = 2**20
@@ -75,7 +75,7 @@ def build_client_parts(settings: Settings) -> ClientParts:
 def build_server_parts(settings: Settings, classes: int | None = None) -> ServerParts:
     """Build what the server computes rounds with; None: the number of classes is not known."""
     rule = settings.strategy
-    is_mean = (rule.name, rule.aggregation, rule.max_norm) == (OWN_STRATEGY, "mean", "none")
+    is_mean = (rule.name, rule.aggregation) == (OWN_STRATEGY, "mean")
     return ServerParts(
         schedule=build_schedule(settings),
         select=partial(select_clients, settings.seed, settings.clients, settings.clients_per_round),
@@ -108,7 +108,7 @@ def init_run_state(settings: Settings, flat: FlatNet) -> ServerState:
     cut = describe_cut(flat.net, 0)
     return init_server_state(flat.vector)._replace(
         control=init_control(settings.cel, cut),
-        trained=list_trained_parameters(flat.net),
+        trained=flat.trained,
     )
 
 
@@ -180,32 +180,23 @@ def select_client_images(settings: Settings, client: int) -> Images:
 
 
 @lru_cache(maxsize=4)
-def build_terms(settings: Settings, threshold: float | None = None) -> tuple[WeightedTerm, ...]:
+def build_terms(settings: Settings) -> tuple[WeightedTerm, ...]:
     """Build the conditional entropy loss and the defence, where there are such.
-
-    `threshold` replaces `cel.threshold`; None: the setting.
 
     Raises:
         SettingsError: The options of a loss do not fit together.
         PluginError: A user's loss cannot be built, or has a metric of the other loss's.
     """
     splits = load_splits(settings.data, settings.clients, settings.seed)
-    return bind_terms(settings, build_workspace_net(settings).net, splits, threshold)
+    return bind_terms(settings, build_workspace_net(settings).net, splits)
 
 
-def bind_terms(
-    settings: Settings, net: SplitNet, splits: Splits, threshold: float | None = None
-) -> tuple[WeightedTerm, ...]:
+def bind_terms(settings: Settings, net: SplitNet, splits: Splits) -> tuple[WeightedTerm, ...]:
     """Bind the losses to a net; see `build_terms`."""
     cut = describe_cut(net, splits.classes, splits.shape)
     cel, defence = settings.cel, settings.defence
-    if threshold is not None:
-        cel = cel.model_copy(update={"threshold": threshold})
-    entropy, rival = cel.make_term(cut, settings), defence.make_term(cut, settings)
-    if rival is not None:
-        words = f"defence.name is {defence.name!r}"
-        cel.check_rounds(settings.rounds, burn_in_rounds(settings), loss=words)
-    terms = tuple(term for term in (entropy, rival) if term is not None)
+    built = cel.make_term(cut, settings), defence.make_term(cut, settings)
+    terms = tuple(term for term in built if term is not None)
     names = [name for term in terms for name in term.term.metric_names]
     if shared := sorted({name for name in names if names.count(name) > 1}):
         raise PluginError(

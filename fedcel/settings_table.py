@@ -46,25 +46,6 @@ def within(limits: Range) -> AfterValidator:
     return AfterValidator(check)
 
 
-def part_name(names: tuple[str, ...]) -> AfterValidator:
-    """Return a validator that takes these names or an import string."""
-
-    def check(name: str) -> str:
-        if name in names or ":" in name:
-            return name
-        near = get_close_matches(name, names, 1, cutoff=0)[0]
-        raise ValueError(
-            f"must be one of {', '.join(names)} or 'package.module:object'; nearest: {near!r}"
-        )
-
-    return AfterValidator(check)
-
-
-def part_words(names: tuple[str, ...]) -> Words:
-    """Return in plain words what `part_name` takes."""
-    return Words(f"{', '.join(names)}, or package.module:object")
-
-
 Positive = Annotated[float, within(POSITIVE), Words("number > 0")]
 Fraction = Annotated[float, within(FRACTION), Words("number > 0 and < 1")]
 
@@ -110,7 +91,6 @@ class Options(BaseModel):
 
     @model_validator(mode="after")
     def _check_rules(self) -> "Options":
-        """Hold the fields to the rules between them."""
         self.check_rules()
         return self
 

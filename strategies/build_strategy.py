@@ -132,7 +132,6 @@ def _list_decided(settings: Settings) -> dict[str, Any]:
 
 
 def _parse_argument(key: str, text: str, parameter: Parameter | None) -> object:
-    """Convert a text to the type that its parameter is annotated with."""
     kind: Any = _NUMBER_OR_TEXT
     if parameter is not None and parameter.annotation is not Parameter.empty:
         kind = parameter.annotation

@@ -74,7 +74,6 @@ def conclude_log() -> None:
 
 
 def _correct_text(record: logging.LogRecord, correct: Callable[[str], str]) -> None:
-    """Correct a record's text and traceback."""
     text = record.getMessage()
     if (corrected := correct(text)) != text:  # another filter may have to know what Flower says
         record.msg, record.args = corrected, None

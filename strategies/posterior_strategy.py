@@ -27,13 +27,10 @@ from fedcel.federation import (
     add_mean_gradient,
     advance_model,
     begin_round,
-    declare_scores,
     finish_round,
     record_names,
-    summarise_metrics,
 )
 from fedcel.nets import to_arrays, to_vector
-from fedcel.posterior import NO_PLAN
 from fedcel.run_parts import build_server_parts
 from fedcel.settings import Settings
 from strategies.flower_log import log
@@ -52,11 +49,9 @@ from strategies.validate_reply import (
     describe_failure,
     find_gradient_fault,
     find_reply_fault,
-    find_scores_fault,
     find_sender,
     is_node_lost,
     read_gradient,
-    read_numbers,
     read_update,
     to_printable,
 )
@@ -89,18 +84,17 @@ class PosteriorStrategy(FedAvg):
             shapes: The shapes of the model's arrays.
             device_size: Number of parameters of the device's half, which come first.
         """
-        # Scoring happens on the server's validation set; nodes are asked to evaluate by request.
         super().__init__(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
         self.settings = settings
         self.state = state
         self.shapes = shapes
         self.device_size = device_size
-        self.first_round = state.round
+        self.first_round = state.round  # Flower's numbers begin after it
         self.recount = False  # whether nodes of a resumed run may hold other numbers of images
         self.registry = NodeRegistry({}, {}, state.has_node_data)
         self.request: RoundRequest | None = None
         self.rejected: list[Rejection] = []
-        self.report = RoundReport([], [], {}, NO_PLAN)
+        self.report = RoundReport()
         self._incarnations = NodeIncarnations()
         self._shared_keys: dict[int, SharedKey] = {}
         self.parts = build_server_parts(settings)  # classes are as the ServerApp's config says
@@ -244,41 +238,8 @@ class PosteriorStrategy(FedAvg):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Ask the nodes to score the last model, once; every round has the server's own scores.
-
-        Nobody where updates have noise, which scores on images lack. Only those whose update is in
-        the last round: a dead node would be waited for again, others have no business with it.
-        """
-        if server_round + self.first_round < self.settings.rounds or self.settings.update.noise:
-            return []
-        messages = super().configure_evaluate(server_round, arrays, config, grid)
-        return [
-            message
-            for message in messages
-            if self.registry.partitions.get(message.metadata.dst_node_id) in self.report.clients
-        ]
-
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
-        """Average the nodes' scores by their images; a reply that has none is left out."""
-
-        def find_fault(reply: Message) -> str | None:
-            partition = find_sender(reply, self.registry.partitions, [])
-            return find_scores_fault(reply, self.registry.examples.get(partition, 0))
-
-        valid, rejected = self._sort_replies(replies, find_fault, self.report.clients, [])
-        clients = sorted(valid)
-        summary = summarise_metrics(
-            [read_numbers(valid[k].metric_records[record_names.METRICS]) for k in clients],
-            [float(self.registry.examples[k]) for k in clients],
-            declare_scores(self.parts.classes),
-            self.parts.classes,
-        )
-        rejected += [Rejection(clients[k], reason) for k, reason in summary.left_out.items()]
-        for client, reason in rejected:
-            log(WARNING, "Left out scores of client %s: %s", client, reason)
-        return MetricRecord(dict(summary.means)) if valid else None
+        """Ask nobody: the server scores each round on its validation images."""
+        return []
 
     def _update_registry(self, grid: Grid, requirements: ConfigRecord) -> None:
         """Learn who holds what; in rounds after the first, who is new or back."""
@@ -441,13 +402,11 @@ class PosteriorStrategy(FedAvg):
         return self.state._replace(round=state.round + 1, model=vector)
 
     def _current_request(self) -> RoundRequest:
-        """Return what was asked in this round."""
         if self.request is None:
             raise RoundError("no round has begun: `configure_train` comes first")
         return self.request
 
     def _expected_reply(self, request: RoundRequest, partition: int) -> Expectation:
-        """Return the requirements of a valid reply of a partition."""
         examples = self.registry.examples.get(partition, 0)
         plan = self.parts.schedule.plan_client(request.plan, examples)
         return Expectation(
@@ -455,7 +414,6 @@ class PosteriorStrategy(FedAvg):
             partition=partition,
             shapes=self.shapes,
             model=self.state.model,
-            max_norm=self.settings.strategy.max_norm,
             examples=examples,
             gradient_scale=plan.rate * plan.steps,
             trained=self.state.trained,
@@ -463,7 +421,6 @@ class PosteriorStrategy(FedAvg):
 
 
 def _describe_request(request: RoundRequest, client: int) -> dict[str, float]:
-    """Return the numbers that one client of a round is sent."""
     order = request.plan.order
     numbers = {
         record_names.ROUND: order.number,

@@ -114,7 +114,6 @@ def train_over_grid(
             num_rounds=settings.rounds - run.state.round,
             timeout=settings.strategy.timeout,
             train_config=requirements,
-            evaluate_config=requirements,
             evaluate_fn=RoundObserver(strategy, run).conclude_round,
         )
     run.close()

@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import Strategy
 from fedcel.errors import RoundError, SettingsError
 from fedcel.federation import Rejection, RoundReport, ServerState, record_names
 from fedcel.nets import to_arrays
-from fedcel.posterior import NO_PLAN, RoundOrder
+from fedcel.posterior import RoundOrder
 from fedcel.run_parts import build_server_parts
 from fedcel.settings import Settings
 from strategies.flower_log import log
@@ -73,7 +73,7 @@ class StockStrategy(Strategy):
     ) -> None:
         self.strategy, self.settings, self.state, self.shapes = strategy, settings, state, shapes
         self.registry = NodeRegistry({}, {})
-        self.report = RoundReport([], [], {}, NO_PLAN)
+        self.report = RoundReport()
         self.unrepeatable: str | None = None
         """Reason why the same seed may give another model; None where none is known."""
         self._sent: list[tuple[Metadata, int]] = []

@@ -49,8 +49,6 @@ class Expectation(NamedTuple):
     shapes: list[tuple[int, ...]]
     """The shapes of the model's arrays."""
     model: Float[Tensor, " P"]
-    max_norm: float | str
-    """The largest norm of an update; "none": far beyond the model's own."""
     examples: int
     """That the client told before round 1."""
     gradient_scale: float
@@ -167,16 +165,6 @@ def find_reply_fault(reply: Message, expected: Expectation) -> str | None:
     return _find_excess(delta, expected, "its norm is")
 
 
-def find_scores_fault(reply: Message, examples: int) -> str | None:
-    """Describe why to leave out a client's scores of the model; it holds so many `examples`."""
-    if reason := find_record_fault(reply.content, {record_names.METRICS: MetricRecord}):
-        return reason
-    claimed = reply.content.metric_records[record_names.METRICS].get(record_names.EXAMPLES)
-    if type(claimed) is not int or claimed != examples:
-        return f"it claims {_describe(claimed)} examples and held {examples} before round 1"
-    return None
-
-
 def find_gradient_fault(reply: Message, expected: Expectation) -> str | None:
     """Describe why to leave out a client's mean gradient; None when it is valid."""
     if reason := find_record_fault(reply.content, {record_names.GRADIENT: ArrayRecord}):
@@ -213,9 +201,7 @@ def _find_false_claim(metrics: MetricRecord, expected: Expectation) -> str | Non
 def _find_excess(move: Float[Tensor, " P"], expected: Expectation, description: str) -> str | None:
     """Describe a move of the model that is longer than is accepted."""
     norm = float(torch.linalg.vector_norm(move.double()))
-    limit = expected.max_norm
-    if isinstance(limit, str):
-        limit = _MAX_GROWTH * (1 + float(torch.linalg.vector_norm(expected.model.double())))
+    limit = _MAX_GROWTH * (1 + float(torch.linalg.vector_norm(expected.model.double())))
     return f"{description} {norm:.4g}, at most {limit:.4g} is accepted" if norm > limit else None
 
 

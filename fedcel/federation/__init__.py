@@ -6,7 +6,6 @@ from fedcel.federation.aggregation import weigh_clients as weigh_clients
 from fedcel.federation.aggregation import weighted_sum as weighted_sum
 from fedcel.federation.client_metrics import MetricSummary as MetricSummary
 from fedcel.federation.client_metrics import declare_nll as declare_nll
-from fedcel.federation.client_metrics import declare_scores as declare_scores
 from fedcel.federation.client_metrics import summarise_metrics as summarise_metrics
 from fedcel.federation.code_digest import digest_code as digest_code
 from fedcel.federation.local_steps import ClientUpdate as ClientUpdate
@@ -25,16 +24,16 @@ from fedcel.federation.server_round import ClientTrainer as ClientTrainer
 from fedcel.federation.server_round import Rejection as Rejection
 from fedcel.federation.server_round import RoundReport as RoundReport
 from fedcel.federation.server_round import ServerParts as ServerParts
+from fedcel.federation.server_round import ServerState as ServerState
 from fedcel.federation.server_round import add_mean_gradient as add_mean_gradient
 from fedcel.federation.server_round import advance_model as advance_model
 from fedcel.federation.server_round import begin_round as begin_round
 from fedcel.federation.server_round import check_kept_share as check_kept_share
 from fedcel.federation.server_round import finish_round as finish_round
 from fedcel.federation.server_round import follow_goal as follow_goal
+from fedcel.federation.server_round import init_server_state as init_server_state
 from fedcel.federation.server_round import measure_kept_share as measure_kept_share
 from fedcel.federation.server_round import play_round as play_round
-from fedcel.federation.server_state import ServerState as ServerState
-from fedcel.federation.server_state import init_server_state as init_server_state
 from fedcel.federation.step_inputs import ClientRound as ClientRound
 from fedcel.lazy import list_names as _list_names
 

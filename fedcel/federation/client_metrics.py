@@ -11,7 +11,7 @@ from math import inf, isfinite, log
 from typing import NamedTuple
 
 from fedcel.federation import record_names
-from fedcel.losses import SHARE, MetricRange
+from fedcel.losses import MetricRange
 
 LEAD = 100.0
 """A number without a largest possible value is at most so many times the usual or middle one."""
@@ -36,17 +36,6 @@ class MetricSummary(NamedTuple):
     """The mean `spread` that a threshold follows: each client's held near the middle one."""
 
 
-_SHARES = (
-    "accuracy",
-    "ece",
-    "private-accuracy",
-    "private-ece",
-    "private-top1-kept",
-    "private-ceiling",
-)
-_CONFIDENCES = ("private-confidence-before", "private-confidence-after")
-
-
 def declare_nll(classes: int | None) -> MetricRange:
     """Declare a negative log-likelihood: usual is that of a guess.
 
@@ -57,22 +46,6 @@ def declare_nll(classes: int | None) -> MetricRange:
         Its range.
     """
     return MetricRange(0.0, inf, log(max(2, classes)) if classes else _USUAL_NLL)
-
-
-def declare_scores(classes: int | None = None) -> dict[str, MetricRange]:
-    """Declare what clients report of a model that they score on their images.
-
-    Args:
-        classes: The run's number of classes, None where nobody knows.
-
-    Returns:
-        The range of each score, by name.
-    """
-    return {
-        "nll": declare_nll(classes),
-        "brier": MetricRange(0.0, 2.0),
-        **dict.fromkeys((*_SHARES, *_CONFIDENCES), SHARE),
-    }
 
 
 def summarise_metrics(
@@ -202,7 +175,6 @@ def _find_beyond(row: Mapping[str, float], limits: Mapping[str, float]) -> str |
 
 
 def _mean(pairs: Sequence[tuple[float, float]]) -> float:
-    """Return the mean of (weight, value)."""
     return sum(w * v for w, v in pairs) / sum(w for w, _ in pairs)
 
 

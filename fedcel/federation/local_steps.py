@@ -19,10 +19,10 @@ from fedcel.losses import (
     Batch,
     States,
     WeightedTerm,
+    join_states,
     part_states,
     refresh_terms,
     refuse_undefined_terms,
-    start_terms,
 )
 from fedcel.named_tensors import State
 from fedcel.nets import CPU, FlatNet
@@ -32,7 +32,6 @@ from fedcel.posterior import (
     StepNoise,
     build_sampler,
     langevin_step,
-    moving_parameters,
 )
 from fedcel.short_repr import show_shapes
 from fedcel.torch_state import use_full_precision
@@ -142,8 +141,8 @@ def _take_steps(
     features = FeatureReading(nets, [client.images for client in clients])
     context = _start_chains(nets, clients, plan)
     steps_per_epoch, steps = draw_steps(nets, clients, features, plan)
-    states = start_terms(terms, stored, features.read, streams, device=device)
-    state = StepState(states, context.sampler.start(nets.vectors[:, context.moving], plan))
+    sampler = context.sampler.start(nets.vectors[:, context.moving], plan)
+    state = StepState(join_states(terms, stored), sampler)
     refresh = partial(
         refresh_terms,
         terms,
@@ -204,7 +203,10 @@ def client_step(
     gradients, means, metrics = sum_gradients(
         nets, batch, potential, state, terms=terms, measure=measure
     )
-    sampler, measures = langevin_step(nets, gradients, context, state.sampler)
+    w, slopes = nets.vectors[:, context.moving], gradients[:, context.moving]
+    sampler, measures = langevin_step(w, slopes, context, state.sampler)
+    if isinstance(context.moving, Tensor):  # w is a copy, no view
+        nets.vectors[:, context.moving] = w
     after = {w.name: w.term.update(state.states[w.name]) for w in terms}
     return StepState(after, sampler, means), metrics | measures | {"loss": potential.detach()}
 
@@ -261,7 +263,7 @@ def _start_chains(
     nets: FlatNet, clients: Sequence[ClientRound], plan: RoundPlan
 ) -> LangevinContext:
     """Gather what the Langevin steps of a round share, of the parameters that move."""
-    moving = moving_parameters(nets, plan.is_encoder_frozen)
+    moving = nets.select_moving(is_encoder_frozen=plan.is_encoder_frozen)
     received = nets.vectors[0, moving].clone()
     variates = [client.control_variate for client in clients if client.control_variate is not None]
     return LangevinContext(

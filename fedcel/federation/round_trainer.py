@@ -17,7 +17,7 @@ from fedcel.federation.step_inputs import IMAGES_AT_ONCE, ClientRound, count_bat
 from fedcel.losses import Streams, select_state
 from fedcel.named_tensors import State
 from fedcel.nets import FlatNet
-from fedcel.posterior import RoundPlan, RoundSchedule, list_trained_parameters, moving_parameters
+from fedcel.posterior import RoundPlan, RoundSchedule
 from fedcel.privacy import UpdateSettings, add_update_noise, clip_update
 from fedcel.seeding import make_generator
 from fedcel.short_repr import show_shapes
@@ -35,15 +35,14 @@ class RoundRequest(NamedTuple):
         plan: The round.
         model: The global parameters (P,).
         weights: w_k of every client that takes part, by partition, ascending.
-        state_rounds: The round whose state each client starts from, 0: none; None, or lacking: not
-            known.
+        state_rounds: The round whose state each client starts from, 0: none; lacking: not known.
         gradient: Mean gradient (P,) of the clients at this model, of a control variate.
     """
 
     plan: RoundPlan
     model: Float[Tensor, " P"]
     weights: Mapping[int, float]
-    state_rounds: Mapping[int, int | None] = {}
+    state_rounds: Mapping[int, int] = {}
     gradient: Float[Tensor, " P"] | None = None
 
 
@@ -105,7 +104,7 @@ class RoundTrainer:
             FedcelError: The settings are wrong.
         """
         self.parts, self.request, self.at_once = parts, request, at_once
-        self._trained = list_trained_parameters(parts.workspace().net)
+        self._trained = parts.workspace().trained
         self._read_state, self._report_obstacle = read_state, report_obstacle
         self._gradients = gradients
 
@@ -239,7 +238,8 @@ def compute_client_gradient(
     nets.load(model)
     net, noise = nets.net, parts.streams(client, number)("control")
     gradient = torch.zeros_like(nets.vector)
-    moving = moving_parameters(nets, parts.schedule.freezes_encoder(number))
+    is_frozen = parts.schedule.freezes_encoder(number)
+    moving = nets.select_moving(is_encoder_frozen=is_frozen)
     images = parts.images(client)
     pieces = (torch.split(part, IMAGES_AT_ONCE) for part in images)
     for x, y in zip(*pieces, strict=True):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedcel.errors import RoundError
@@ -22,10 +22,10 @@ from fedcel.federation.aggregation import (
 from fedcel.federation.client_metrics import summarise_metrics
 from fedcel.federation.local_steps import ClientUpdate
 from fedcel.federation.round_trainer import RoundRequest
-from fedcel.federation.server_state import ServerState
 from fedcel.losses import MetricRange
 from fedcel.losses.cel import GoalControl
 from fedcel.posterior import RoundOrder, RoundPlan, RoundSchedule
+from fedcel.short_repr import show_shapes
 
 HEAVIEST = "heaviest-update"
 """Metric: the largest weight of a round's mean over the root of the sum of all weights' squares."""
@@ -34,6 +34,50 @@ KEPT_SHARE = "kept-share"
 CLIENT_DRIFT = "client-drift"
 """Metric: the root of the clients' mean squared distance from their mean update, weighted."""
 _SHOWN_REASONS = 3
+
+
+@show_shapes
+class ServerState(NamedTuple):
+    """All that the next round needs of the server."""
+
+    round: int
+    model: Float[Tensor, " P"]
+    average: Float[Tensor, " P"]
+    """m, the sliding average of deltas."""
+    control: GoalControl | None = None
+    """The threshold or weight of a loss that follows a goal."""
+    examples: Mapping[int, int] | None = None
+    """Partition -> N_k, once nodes have told."""
+    has_node_data: bool = False
+    """Whether a node trained on images that are not the server's to deal."""
+    trained: Int[Tensor, " M"] | None = None
+    """Positions of the parameters that are trained; None: all are."""
+    state_rounds: Mapping[int, int] = {}
+    """Partition -> the round whose state it starts from, if it keeps one."""
+
+    @property
+    def threshold(self) -> float | None:
+        """Threshold of the next round; None where it follows no goal."""
+        control = self.control
+        return control.value if control and control.steered == "threshold" else None
+
+    @property
+    def gamma(self) -> float | None:
+        """Largest gamma of the next round; None where only the schedule limits it."""
+        control = self.control
+        return control.value if control and control.steered == "weight" else None
+
+
+def init_server_state(model: Float[Tensor, " P"]) -> ServerState:
+    """Make the state before round 1, where nothing follows a goal.
+
+    Args:
+        model: The first parameters, (P,).
+
+    Returns:
+        The state.
+    """
+    return ServerState(0, model.clone(), torch.zeros_like(model))
 
 
 class ServerParts(NamedTuple):
@@ -75,10 +119,10 @@ class Rejection(NamedTuple):
 class RoundReport(NamedTuple):
     """Participants of a round, and the clients' mean metrics."""
 
-    clients: list[int]
-    rejected: list[Rejection]
-    metrics: dict[str, float]
-    plan: RoundPlan
+    clients: Sequence[int] = ()
+    rejected: Sequence[Rejection] = ()
+    metrics: Mapping[str, float] = {}
+    plan: RoundPlan = RoundPlan()
     unused_metrics: Sequence[Rejection] = ()
     """Clients whose update is used and some of whose metrics are not, and why."""
     spread: float | None = None
@@ -150,7 +194,7 @@ def begin_round(
     number = state.round + 1
     weights = weigh_clients(examples, parts.select(number))
     order = RoundOrder(number, sum(examples.values()), state.threshold, state.gamma)
-    state_rounds = {client: state.find_state_round(client) for client in weights}
+    state_rounds = {client: state.state_rounds.get(client, 0) for client in weights}
     return RoundRequest(parts.schedule.plan(order), state.model, weights, state_rounds)
 
 
@@ -201,10 +245,9 @@ def finish_round(
         )
     else:
         state = advance(state, delta)
-    if state.state_rounds is not None:
-        written = dict(zip(used, collector.state_rounds, strict=True))
-        state_rounds = {k: n for k, n in {**state.state_rounds, **written}.items() if n}
-        state = state._replace(state_rounds=state_rounds)
+    written = dict(zip(used, collector.state_rounds, strict=True))
+    state_rounds = {k: n for k, n in {**state.state_rounds, **written}.items() if n}
+    state = state._replace(state_rounds=state_rounds)
     report = make_report(parts, request, collector, used=used, rejected=rejected)
     return state, report
 
@@ -300,7 +343,7 @@ def follow_goal(
     Returns:
         The state that the next round begins with.
     """
-    if state.control is None or "cel" not in plan.weights or plan.clock.is_sampling:
+    if state.control is None or "cel" not in plan.weights or plan.is_sampling:
         return state
     return state._replace(control=parts.move_control(state.control, measured, plan.number))
 

@@ -1,11 +1,12 @@
 """Terms added to the task's loss: conditional entropy losses, and rival defences."""
 
 from fedcel.lazy import list_names as _list_names
+from fedcel.losses.client_loss import ClientLossTerm as ClientLossTerm
+from fedcel.losses.client_loss import TermLoss as TermLoss
 from fedcel.losses.contract import CEL_TESTS as CEL_TESTS
 from fedcel.losses.contract import DEFENCE_TESTS as DEFENCE_TESTS
 from fedcel.losses.contract import SERVER_METRICS as SERVER_METRICS
 from fedcel.losses.contract import LossCase as LossCase
-from fedcel.losses.imported import ClientLossTerm as ClientLossTerm
 from fedcel.losses.imported import ImportedCEL as ImportedCEL
 from fedcel.losses.imported import ImportedDefence as ImportedDefence
 from fedcel.losses.protocol import SHARE as SHARE
@@ -19,10 +20,10 @@ from fedcel.losses.terms import LossTerm as LossTerm
 from fedcel.losses.terms import States as States
 from fedcel.losses.terms import Streams as Streams
 from fedcel.losses.terms import WeightedTerm as WeightedTerm
+from fedcel.losses.terms import join_states as join_states
 from fedcel.losses.terms import part_states as part_states
 from fedcel.losses.terms import refresh_terms as refresh_terms
 from fedcel.losses.terms import refuse_undefined_terms as refuse_undefined_terms
 from fedcel.losses.terms import select_state as select_state
-from fedcel.losses.terms import start_terms as start_terms
 
 __all__ = _list_names(globals())

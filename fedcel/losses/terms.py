@@ -55,6 +55,10 @@ class LossTerm:
         """Return a batch as the loss sees it; here as it passes the cut."""
         return batch
 
+    def set_threshold(self, threshold: float) -> "LossTerm":
+        """Return the loss with another threshold of its penalty, where it has one."""
+        return self
+
     def average_positions(self, z: Float[Tensor, "*k D"]) -> Float[Tensor, "*k C"]:
         """Average each channel of features over its positions, where the loss sees means only."""
         return z
@@ -147,11 +151,21 @@ class WeightedTerm(NamedTuple):
     gamma: Gamma = lambda number, rounds, rate_share, limit: 1.0
 
     def weigh(
-        self, number: int, rounds: int, rate_share: float, limit: float | None = None
+        self,
+        number: int,
+        rounds: int,
+        rate_share: float,
+        *,
+        gamma: float | None = None,
+        threshold: float | None = None,
     ) -> "WeightedTerm":
-        """Return the term with its weight in a round; see `Gamma`."""
-        weight = self.weight * self.gamma(number, rounds, rate_share, limit)
-        return self._replace(weight=weight)
+        """Return the term with its weight in a round; see `Gamma`.
+
+        `gamma` and `threshold` are those that the server sends, None where it sends none.
+        """
+        weight = self.weight * self.gamma(number, rounds, rate_share, gamma)
+        term = self.term if threshold is None else self.term.set_threshold(threshold)
+        return self._replace(term=term, weight=weight)
 
     def refresh(
         self,
@@ -206,33 +220,21 @@ States = dict[str, State]
 """The state of each term that acts, of all clients, by the term's name."""
 
 
-def start_terms(
-    terms: Sequence[WeightedTerm],
-    stored: Sequence[State | None],
-    read_features: FeatureReader,
-    streams: Sequence[Streams],
-    *,
-    device: torch.device = CPU,
-) -> States:
-    """Make the states that a round begins with. Statistics are computed on the CPU.
+def join_states(terms: Sequence[WeightedTerm], stored: Sequence[State | None]) -> States:
+    """Join the states that clients kept, those of the terms that act; see `part_states`.
 
     Args:
-        terms: Those that act in the round.
+        terms: Those that act in the round; of each, all clients have a state or none has.
         stored: What each client kept of its last round, None before its first.
-        read_features: Reads all features of all clients.
-        streams: Random streams of each client.
-        device: Device of the steps.
 
     Returns:
-        The state of each term.
+        The state of each term that there is one of.
     """
     states: States = {}
     for weighted in terms:
         rows = [select_state(state, weighted.name) for state in stored]
-        present = [row for row in rows if row is not None]  # of all or none
-        joined = stack_states(present) if present else None
-        state = weighted.refresh(joined, read_features, streams)
-        states[weighted.name] = _place_state(state, device)
+        if present := [row for row in rows if row is not None]:
+            states[weighted.name] = stack_states(present)
     return states
 
 
@@ -242,18 +244,20 @@ def refresh_terms(
     read_features: FeatureReader,
     streams: Sequence[Streams],
     *,
-    step: int,
-    epochs: Sequence[int],
+    step: int = 0,
+    epochs: Sequence[int] = (),
     device: torch.device = CPU,
 ) -> States:
-    """Compute statistics again, on the CPU, of the terms and the clients that are due.
+    """Make the states that a round begins with, and compute statistics again when they are due.
+
+    Statistics are computed on the CPU.
 
     Args:
         terms: Those that act in the round.
-        states: The state of each term.
+        states: The state of each term; at step 0 a term may have none.
         read_features: Reads all features of all clients.
         streams: Random streams of each client.
-        step: Steps taken so far; at 0 nothing is due.
+        step: Steps taken so far; at 0 all is due.
         epochs: Steps of each client's local epoch.
         device: Device of the steps.
 
@@ -262,12 +266,13 @@ def refresh_terms(
     """
     after = dict(states)
     for weighted in terms:
-        is_due = [step > 0 and weighted.term.is_refresh_due(step, epoch) for epoch in epochs]
-        if not any(is_due):
+        is_due = [step == 0 or weighted.term.is_refresh_due(step, epoch) for epoch in epochs]
+        if step and not any(is_due):
             continue
-        old = _place_state(states[weighted.name], CPU)
+        old = states.get(weighted.name)
+        old = None if old is None else _place_state(old, CPU)
         new = weighted.refresh(old, read_features, streams, step)
-        if not all(is_due):
+        if old is not None and not all(is_due):
             new = _select_rows(torch.tensor(is_due), new, old)
         after[weighted.name] = _place_state(new, device)
     return after

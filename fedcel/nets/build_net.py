@@ -81,7 +81,6 @@ def _name_faults(part: plugins.PartName, faults: list[str]) -> NetError:
 
 @lru_cache(maxsize=16)
 def _check_own_net(net: ImportedNet, shape: tuple[int, ...], classes: int) -> None:
-    """Hold a user's net to its contract."""
 
     def build(seed: int) -> SplitNet:
         return _assemble_net(net, shape, classes, torch.Generator().manual_seed(seed))

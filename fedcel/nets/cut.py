@@ -108,7 +108,6 @@ class Cut:
         z: Float[Tensor, "M D"],
         deviation: Float[Tensor, "M D"],
     ) -> Float[Tensor, "Q M"]:
-        """Return the log-likelihood where each value has noise of its own deviation."""
         if self.dropout > 0 or self.sigma == 0:
             raise ValueError(
                 f"dropout is {self.dropout}, sigma {self.sigma}: noise of a learned scale needs "
@@ -137,7 +136,6 @@ class Cut:
     def _dropout_log_prob(
         self, sent: Float[Tensor, "#Q #M"], value: Float[Tensor, "#Q #M"]
     ) -> Float[Tensor, "Q M"]:
-        """Return the log-likelihood of values under dropout."""
         log_keep, log_drop = log(1 - self.dropout), log(self.dropout)
         if self.sigma == 0:
             impossible = -torch.inf

@@ -104,6 +104,24 @@ class FlatNet:
         """K, the number of copies."""
         return len(self.vectors)
 
+    @property
+    def trained(self) -> Int[Tensor, " M"] | None:
+        """Positions in a row of all parameters whose `requires_grad` is set; None: all are."""
+        parameters = list(self.net.parameters())
+        if all(parameter.requires_grad for parameter in parameters):
+            return None
+        marks = [torch.full((p.numel(),), p.requires_grad) for p in parameters]
+        return torch.cat(marks).nonzero()[:, 0]
+
+    def select_moving(self, *, is_encoder_frozen: bool) -> slice | Int[Tensor, " M"]:
+        """Select the part of a row that moves: of the head only once the encoder is frozen.
+
+        Whatever has `requires_grad=False` never moves; the part is positions where there is such.
+        """
+        first = self.device_size if is_encoder_frozen else 0
+        trained = self.trained
+        return slice(first, None) if trained is None else trained[trained >= first]
+
     def copy_to(self, device: torch.device, count: int = 1) -> "FlatNet":
         """Copy the net to a device, with memory of its own, in `count` copies."""
         return FlatNet(copy_module(self.net).to(device), count, self.precision)

@@ -71,7 +71,6 @@ class ImportedNet(CutNet, WideNet, is_imported=True):
         return model, Normalise(*stated) if stated else nn.Identity()
 
     def _load(self) -> Callable[..., Any]:
-        """Load the builder or factory."""
         loaded = plugins.load_object(self.name)
         if not callable(loaded) or isinstance(loaded, nn.Module):
             raise NetError(f"net.name {self.name!r} is no builder: it cannot be called")

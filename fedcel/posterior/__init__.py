@@ -16,9 +16,7 @@ from fedcel.posterior.langevin_step import StackedSampler as StackedSampler
 from fedcel.posterior.langevin_step import StepNoise as StepNoise
 from fedcel.posterior.langevin_step import build_sampler as build_sampler
 from fedcel.posterior.langevin_step import langevin_step as langevin_step
-from fedcel.posterior.langevin_step import list_trained_parameters as list_trained_parameters
 from fedcel.posterior.langevin_step import make_client_sampler as make_client_sampler
-from fedcel.posterior.langevin_step import moving_parameters as moving_parameters
 from fedcel.posterior.langevin_step import step_information as step_information
 from fedcel.posterior.predict import Prediction as Prediction
 from fedcel.posterior.predict import apply_heads as apply_heads
@@ -29,14 +27,10 @@ from fedcel.posterior.sampler import NoiseAdder as NoiseAdder
 from fedcel.posterior.sampler import Sampler as Sampler
 from fedcel.posterior.sampler_contract import SAMPLER_CHECKS as SAMPLER_CHECKS
 from fedcel.posterior.sampler_contract import SamplerCase as SamplerCase
-from fedcel.posterior.schedule import NO_PLAN as NO_PLAN
-from fedcel.posterior.schedule import SAMPLERS as SAMPLERS
 from fedcel.posterior.schedule import ChainSettings as ChainSettings
-from fedcel.posterior.schedule import Clock as Clock
 from fedcel.posterior.schedule import ConsistentPrior as ConsistentPrior
 from fedcel.posterior.schedule import ConstantStepSize as ConstantStepSize
 from fedcel.posterior.schedule import CosineStepSize as CosineStepSize
-from fedcel.posterior.schedule import DecayingStepSize as DecayingStepSize
 from fedcel.posterior.schedule import FixedPrior as FixedPrior
 from fedcel.posterior.schedule import LocalSettings as LocalSettings
 from fedcel.posterior.schedule import NoPrior as NoPrior

@@ -7,15 +7,14 @@ from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedcel import plugins
 from fedcel.errors import PluginError
 from fedcel.named_tensors import State, require_state
-from fedcel.nets import FlatNet
 from fedcel.posterior.sampler import NoiseAdder, Sampler
 from fedcel.posterior.sampler_contract import SAMPLER_CHECKS, SamplerCase
-from fedcel.posterior.schedule import SAMPLERS, LocalSettings, RoundPlan
+from fedcel.posterior.schedule import LANGEVIN, LocalSettings, RoundPlan
 from fedcel.short_repr import show_shapes
 
 
@@ -117,7 +116,7 @@ def build_sampler(local: LocalSettings) -> StackedSampler:
         PluginError: The import string does not lead to a sampler, or to one that breaks its
             contract.
     """
-    if local.sampler in SAMPLERS:
+    if local.sampler == LANGEVIN:
         return Langevin()
     part = plugins.PartName("local.sampler", local.sampler, "check_sampler")
     _check_own_sampler(part, local)
@@ -137,7 +136,7 @@ def make_client_sampler(local: LocalSettings) -> Sampler:
     Raises:
         PluginError: The import string does not lead to a sampler.
     """
-    if local.sampler in SAMPLERS:
+    if local.sampler == LANGEVIN:
         return Langevin()
     sampler = plugins.make_part("local.sampler", local.sampler, local)
     if not isinstance(sampler, Sampler):
@@ -149,7 +148,6 @@ def make_client_sampler(local: LocalSettings) -> Sampler:
 
 @lru_cache(maxsize=16)
 def _check_own_sampler(part: plugins.PartName, local: LocalSettings) -> None:
-    """Hold a user's sampler to its contract."""
     case = SamplerCase(partial(make_client_sampler, local), local.count_steps(local.batch_size))
     plugins.check_contract(part, SAMPLER_CHECKS, case)
 
@@ -185,49 +183,16 @@ class LangevinContext(NamedTuple):
         return is_plain and min(self.noise.deviations) > 0
 
 
-def list_trained_parameters(net: nn.Module) -> Int[Tensor, " M"] | None:
-    """List the positions of all parameters whose `requires_grad` is set, in the net's vector.
-
-    Args:
-        net: The net.
-
-    Returns:
-        The positions, ascending; None where all parameters are trained.
-    """
-    parameters = list(net.parameters())
-    if all(parameter.requires_grad for parameter in parameters):
-        return None
-    marks = [torch.full((p.numel(),), p.requires_grad) for p in parameters]
-    return torch.cat(marks).nonzero()[:, 0]
-
-
-def moving_parameters(nets: FlatNet, is_encoder_frozen: bool) -> slice | Int[Tensor, " M"]:
-    """Select the parameters that move: those of the head only once the encoder is frozen.
-
-    Whatever has `requires_grad=False` never moves.
-
-    Args:
-        nets: The net.
-        is_encoder_frozen: Whether the encoder is frozen.
-
-    Returns:
-        Their part of the net's vector; positions, where single parameters are frozen.
-    """
-    first = nets.device_size if is_encoder_frozen else 0
-    trained = list_trained_parameters(nets.net)
-    return slice(first, None) if trained is None else trained[trained >= first]
-
-
 def langevin_step(
-    nets: FlatNet, gradients: Float[Tensor, "K P"], context: LangevinContext, state: Any
+    w: Float[Tensor, "K M"], gradients: Float[Tensor, "K M"], context: LangevinContext, state: Any
 ) -> tuple[Any, dict[str, Float[Tensor, " K"]]]:
     """Move K clients: w <- w - eta (g + decay w + kappa (w - received) + variate) + noise.
 
     A user's sampler gets the sum in brackets as its gradient, and the noise as `add_noise`.
 
     Args:
-        nets: Hold the parameters, which move.
-        gradients: g of the losses (K, P), which is overwritten.
+        w: The parameters that move (K, M), in place.
+        gradients: g of the losses at them (K, M), which is overwritten.
         context: The round's chains.
         state: The sampler's state.
 
@@ -236,7 +201,6 @@ def langevin_step(
         clipped) and `update-information` (nats, see `step_information`), where they apply.
     """
     plan, measures = context.plan, {}
-    vectors, gradients = nets.vectors[:, context.moving], gradients[:, context.moving]
     if plan.clip:
         measures["clipped"] = clip_gradient(gradients, plan.clip)
     if context.bounds_information:
@@ -244,15 +208,12 @@ def langevin_step(
             gradients, plan.rate, context.noise.deviations
         )
     if plan.decay or plan.pull:
-        gradients.add_(vectors, alpha=plan.decay + plan.pull)
+        gradients.add_(w, alpha=plan.decay + plan.pull)
     if plan.pull:
         gradients.add_(context.received, alpha=-plan.pull)
     if context.control_variate is not None:
         gradients.add_(context.control_variate)
-    next_state = context.sampler.step(state, vectors, gradients, context.noise, plan)
-    if isinstance(context.moving, Tensor):  # the vectors above are a copy, no view
-        nets.vectors[:, context.moving] = vectors
-    return next_state, measures
+    return context.sampler.step(state, w, gradients, context.noise, plan), measures
 
 
 def clip_gradient(gradients: Float[Tensor, "K M"], limit: float) -> Float[Tensor, " K"]:

@@ -106,7 +106,6 @@ def _encode_noisily(
     *,
     draws: int,
 ) -> Float[Tensor, "M D"]:
-    """Return the noisy smashed data that a device with these parameters sends."""
     flat.load(vector)
     with torch.no_grad():
         return flat.net.add_noise(flat.net.encode_all(x).repeat(draws, 1), generator)

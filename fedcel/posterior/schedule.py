@@ -21,41 +21,19 @@ from fedcel.settings_table import (
     Options,
     Positive,
     Words,
-    part_name,
-    part_words,
 )
-
-
-class Clock(NamedTuple):
-    """Round of a run.
-
-    Attributes:
-        number: Counted from 1.
-        rounds: Rounds of the run.
-        burn_in: Last round of burn-in, 0: there is none.
-    """
-
-    number: int
-    rounds: int
-    burn_in: int
-
-    @property
-    def is_sampling(self) -> bool:
-        """Whether the round is of the chain: after burn-in."""
-        return self.number > self.burn_in
 
 
 class StepSize(Kind, table="local", selector="schedule", shares_table=True):
     """Step size eta of a client, constant in a round."""
 
     schedule: str = Field(
-        "cosine",
-        description="eta: cosine or power law (decay) until burn-in ends, or constant.",
+        "cosine", description="eta: falls by a cosine until burn-in ends, or constant."
     )
     rate: Positive = Field(1.0, description="Step size eta at the start.")
 
-    def __call__(self, clock: Clock) -> float:
-        """Compute eta of a round."""
+    def __call__(self, number: int, burn_in: int) -> float:
+        """Compute eta of round `number`, from 1; `burn_in` is the last of burn-in, 0: no such."""
         return self.rate
 
 
@@ -65,47 +43,22 @@ class ConstantStepSize(StepSize):
     schedule: Literal["constant"] = "constant"
 
 
-class _FallingStepSize(StepSize):
-    """Step size that falls until burn-in ends, and stays there."""
+class CosineStepSize(StepSize):
+    """Half a cosine until burn-in ends, constant from there on."""
+
+    schedule: Literal["cosine"] = "cosine"
 
     rate_end: float = Field(
         0.05, gt=0, le=1, description="Eta at the end of burn-in, as a share of local.rate."
     )
 
-    def __call__(self, clock: Clock) -> float:
-        """Compute eta of a round."""
-        if clock.is_sampling and clock.burn_in < 2:  # burn-in is too short to fall in
+    def __call__(self, number: int, burn_in: int) -> float:
+        """Compute eta of a round; see `StepSize`."""
+        if number > burn_in and burn_in < 2:  # burn-in is too short to fall in
             return self.rate * self.rate_end
-        return self.rate * self._share(clock)
-
-    def _share(self, clock: Clock) -> float:
-        """Compute the share of the first step size."""
-        raise NotImplementedError
-
-
-class CosineStepSize(_FallingStepSize):
-    """Half a cosine."""
-
-    schedule: Literal["cosine"] = "cosine"
-
-    def _share(self, clock: Clock) -> float:
-        progress = min(1.0, (clock.number - 1) / max(1, clock.burn_in - 1))
+        progress = min(1.0, (number - 1) / max(1, burn_in - 1))
         cosine = (1 + math.cos(math.pi * progress)) / 2
-        return self.rate_end + (1 - self.rate_end) * cosine
-
-
-class DecayingStepSize(_FallingStepSize):
-    """Power law eta_1 t^-c.
-
-    References:
-        Welling and Teh, ICML 2011, section 4.
-    """
-
-    schedule: Literal["decay"] = "decay"
-
-    def _share(self, clock: Clock) -> float:
-        power = -math.log(self.rate_end) / math.log(max(2, clock.burn_in))
-        return float(min(clock.number, clock.burn_in) ** -power)
+        return self.rate * (self.rate_end + (1 - self.rate_end) * cosine)
 
 
 class Prior(Kind, table="prior", selector="mode"):
@@ -171,17 +124,24 @@ class ConsistentPrior(Prior):
         return (1 - float((1 - self.share) ** (1 / steps))) / rate
 
 
-SAMPLERS = ("langevin",)
+LANGEVIN = "langevin"
 
 
+def _check_sampler(name: str) -> str:
+    if name != LANGEVIN and ":" not in name:
+        raise ValueError(f"must be {LANGEVIN!r} or 'package.module:object'")
+    return name
+
+
+_SAMPLER_WORDS = Words(f"{LANGEVIN}, or package.module:object")
 _AUGMENTATION_WORDS = Words(f"none, or some of {', '.join(AUGMENTATIONS)}")
 
 
 class LocalSettings(Options):
     """Local steps of a client in a round."""
 
-    sampler: Annotated[str, part_name(SAMPLERS), part_words(SAMPLERS)] = Field(
-        "langevin", description="Sampler of a client's steps: langevin, or an import string."
+    sampler: Annotated[str, AfterValidator(_check_sampler), _SAMPLER_WORDS] = Field(
+        LANGEVIN, description="Sampler of a client's steps: langevin, or an import string."
     )
     steps: int = Field(
         20, ge=0, description="Steps a client takes in a round; 0: local.epochs says how many."
@@ -317,8 +277,8 @@ class RoundOrder(NamedTuple):
             MLSys 2020, eq. 2).
     """
 
-    number: int
-    total: int
+    number: int = 1
+    total: int = 1
     threshold: float | None = None
     gamma: float | None = None
     proximal: float = 0.0
@@ -336,22 +296,22 @@ class RoundPlan(NamedTuple):
         noise_variance: Variance of the Langevin noise per step of a client that holds everything.
         is_encoder_frozen: Whether only the head moves.
         temperature: T.
-        clock: The round's place in the run.
+        is_sampling: Whether the round is of the chain: after burn-in.
         local: Steps, batches, augmentation, clip, control variate and sampler of this round.
         terms: Losses that act, with their weights.
         order: The server's numbers.
     """
 
-    rate: float
-    pull: float
-    decay: float
-    noise_variance: float
-    is_encoder_frozen: bool
-    temperature: float
-    clock: Clock = Clock(1, 1, 1)
+    rate: float = 0.0
+    pull: float = 0.0
+    decay: float = 0.0
+    noise_variance: float = 0.0
+    is_encoder_frozen: bool = False
+    temperature: float = 0.0
+    is_sampling: bool = False
     local: LocalSettings = LocalSettings()
     terms: tuple[WeightedTerm, ...] = ()
-    order: RoundOrder = RoundOrder(1, 1)
+    order: RoundOrder = RoundOrder()
 
     @property
     def number(self) -> int:
@@ -379,10 +339,6 @@ class RoundPlan(NamedTuple):
         Deltas are averaged by w_k, so each client adds 1/w_k times the variance.
         """
         return math.sqrt(self.noise_variance / weight)
-
-
-NO_PLAN = RoundPlan(0.0, 0.0, 0.0, 0.0, False, 0.0)
-"""Before a run's first round."""
 
 
 def temperature_ratio(rate: float, kappa: float, steps: int) -> float:
@@ -432,7 +388,7 @@ class RoundSchedule(NamedTuple):
         chain: Burn-in, and what is sampled.
         temperature: T after burn-in.
         gain: Factor of the mean delta on the server.
-        terms: Losses besides the task's, by the threshold that the server sends.
+        terms: Makes the losses besides the task's, at their full weight.
     """
 
     rounds: int
@@ -441,19 +397,20 @@ class RoundSchedule(NamedTuple):
     chain: ChainSettings
     temperature: float
     gain: float = 1.0
-    terms: Callable[[float | None], Sequence[WeightedTerm]] = lambda threshold: ()
+    terms: Callable[[], Sequence[WeightedTerm]] = tuple
 
-    def clock(self, number: int) -> Clock:
-        """Make the clock of round `number`, from 1."""
-        return Clock(number, self.rounds, self.chain.burn_in_rounds(self.rounds))
+    @property
+    def burn_in(self) -> int:
+        """Last round of burn-in, 0: there is none."""
+        return self.chain.burn_in_rounds(self.rounds)
 
     def freezes_encoder(self, number: int) -> bool:
-        """Whether the encoder stands still in a round."""
-        return self.chain.scope == "head" and self.clock(number).is_sampling
+        """Whether the encoder stands still in a round, from 1."""
+        return self.chain.scope == "head" and number > self.burn_in
 
     def gives_sample(self, number: int) -> bool:
         """Whether the model after a round may be a posterior sample; without noise none is."""
-        return self.temperature > 0 and self.clock(number).is_sampling
+        return self.temperature > 0 and number > self.burn_in
 
     def plan(self, order: RoundOrder, images: int = 0) -> RoundPlan:
         """Decide all of a round.
@@ -470,14 +427,14 @@ class RoundSchedule(NamedTuple):
             SettingsError: Step size and priors together would make every step overshoot.
         """
         number, total, threshold, gamma, proximal = order
-        clock, is_encoder_frozen = self.clock(number), self.freezes_encoder(number)
+        is_sampling, is_encoder_frozen = number > self.burn_in, self.freezes_encoder(number)
         steps = self.local.count_steps(images or self.local.batch_size)
         changes: dict[str, object] = {"steps": steps, "epochs": 0.0}
-        if not clock.is_sampling:
+        if not is_sampling:
             changes["control"] = "none"
         if is_encoder_frozen:
             changes |= {"balance": False, "augment": "none"}
-        rate = self.local.step_size(clock)
+        rate = self.local.step_size(number, self.burn_in)
         kappa, decay = self.prior.pull(rate, steps, total), self.prior.decay(total)
         if rate * (kappa + decay + proximal) >= 1:
             raise SettingsError(
@@ -485,11 +442,14 @@ class RoundSchedule(NamedTuple):
                 f"and FedProx's pull {proximal:g} is 1 or more: every step would "
                 "overshoot; lower local.rate, or raise prior.scale"
             )
-        temperature = self.temperature * (1.0 if clock.is_sampling else self.chain.heat)
+        temperature = self.temperature * (1.0 if is_sampling else self.chain.heat)
         terms: list[WeightedTerm] = []
         if not is_encoder_frozen:
             share = rate / self.local.step_size.rate
-            terms = [t.weigh(number, self.rounds, share, gamma) for t in self.terms(threshold)]
+            terms = [
+                term.weigh(number, self.rounds, share, gamma=gamma, threshold=threshold)
+                for term in self.terms()
+            ]
         return RoundPlan(
             rate=rate,
             pull=kappa + proximal,
@@ -499,7 +459,7 @@ class RoundSchedule(NamedTuple):
             ),
             is_encoder_frozen=is_encoder_frozen,
             temperature=temperature,
-            clock=clock,
+            is_sampling=is_sampling,
             local=self.local.model_copy(update=changes),
             terms=tuple(term for term in terms if term.weight > 0),
             order=order,

@@ -105,7 +105,7 @@ class ClientStateFolder:
             return None
         state, metadata = read_tensors(path)
         for key, value in self._describe(number).items():
-            if (stated := metadata.get(key, value)) != value:  # version 0.2 states neither
+            if (stated := metadata.get(key)) != value:
                 raise RunError(
                     f"{path} is of {key} {stated}, must be of {key} {value}: another file is in "
                     "its place; put the right one back, or start the run anew"

@@ -328,17 +328,16 @@ def check_vector(vector: Tensor | None, flat: FlatNet, path: Path) -> Float[Tens
 def write_state(folder: Path, state: ServerState) -> None:
     """Write all that the server needs to go on after this round."""
     tensors = {"model": state.model, "average": state.average}
-    metadata = {"round": str(state.round)}
+    metadata = {
+        "round": str(state.round),
+        "own": str(int(state.has_node_data)),
+        "state-rounds": json.dumps(state.state_rounds),
+    }
     if state.control:
         value_key, error_key = _CONTROL_KEYS[state.control.steered]
         metadata |= {value_key: repr(state.control.value), error_key: repr(state.control.error)}
     if state.examples is not None:
-        metadata |= {
-            "examples": json.dumps(state.examples),
-            "own": str(int(state.has_node_data)),
-        }
-    if state.state_rounds is not None:
-        metadata["state-rounds"] = json.dumps(state.state_rounds)
+        metadata["examples"] = json.dumps(state.examples)
     write_tensors(folder / "state" / "server.safetensors", tensors, metadata)
 
 
@@ -351,16 +350,15 @@ def read_state(folder: Path, initial: ServerState) -> ServerState:
     path = folder / "state" / "server.safetensors"
     tensors, metadata = read_tensors(path)
     try:
-        examples = json.loads(metadata.get("examples", "{}"))
         return ServerState(
             int(metadata["round"]),
             tensors["model"],
             tensors["average"],
             initial.control and _read_control(metadata, initial.control),
-            {int(client): int(count) for client, count in examples.items()} or None,
-            bool(int(metadata.get("own", "0"))),  # an earlier version did not write it
+            _read_counts(metadata.get("examples", "{}")) or None,
+            bool(int(metadata["own"])),
             initial.trained,
-            _read_state_rounds(metadata),
+            _read_counts(metadata["state-rounds"]),
         )
     except KeyError as error:
         raise RunError(f"{path} is damaged: it holds no {error}; start the run anew") from None
@@ -374,8 +372,5 @@ def _read_control(metadata: Mapping[str, str], initial: GoalControl) -> GoalCont
     return initial._replace(value=value, error=error)
 
 
-def _read_state_rounds(metadata: Mapping[str, str]) -> dict[int, int] | None:
-    """Return whose state each client starts from; None: an earlier version did not write it."""
-    if (text := metadata.get("state-rounds")) is None:
-        return None
+def _read_counts(text: str) -> dict[int, int]:
     return {int(client): int(number) for client, number in json.loads(text).items()}

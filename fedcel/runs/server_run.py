@@ -176,7 +176,7 @@ def score_model(
     if not logits.isfinite().all():
         raise DivergedError(
             f"the model's answers are not finite after round {state.round}; lower local.rate "
-            f"({settings.local.step_size.rate}), or set strategy.max-norm"
+            f"({settings.local.step_size.rate}), or set local.clip=1"
         )
     metrics = calibration.score_probabilities(logits.softmax(1), y)
     metrics["within-class-spread"] = float(within_class_spread(z, y))

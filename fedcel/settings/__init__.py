@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from fedcel.nets import NetSettings as NetSettings
     from fedcel.posterior import MIN_ESS as MIN_ESS
     from fedcel.posterior import MIN_SAMPLED_ROUNDS as MIN_SAMPLED_ROUNDS
-    from fedcel.posterior import SAMPLERS as SAMPLERS
     from fedcel.posterior import ChainSettings as ChainSettings
     from fedcel.posterior import ConsistentPrior as ConsistentPrior
     from fedcel.posterior import FixedPrior as FixedPrior

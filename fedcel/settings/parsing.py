@@ -96,7 +96,6 @@ def parse_settings(*layers: Mapping[str, object]) -> Settings:
 
 
 def _rename_engine(flat: dict[str, Scalar]) -> dict[str, Scalar]:
-    """Replace a former name of the engine `local`, with a warning."""
     name = flat.get("engine")
     if name not in FORMER_ENGINES:
         return flat

@@ -9,7 +9,6 @@ from warnings import warn
 from fedcel.errors import SettingsError
 from fedcel.nets import OwnNet
 from fedcel.settings.run_settings import Settings, burn_in_rounds
-from fedcel.settings.strategy import OWN_STRATEGY
 
 
 def check_settings(settings: Settings) -> None:
@@ -71,7 +70,6 @@ def _list_requirements(settings: Settings) -> Iterator[Requirement]:
         )
         yield ask("strategy.momentum", (0,), arguments)
         yield ask("strategy.gain", (1,), arguments)
-        yield ask("strategy.max-norm", ("none",), arguments)
         yield ask("strategy.aggregation", ("mean",), arguments)
         yield ask("cel.target", ("none",), "the server then sends no threshold and no weight")
     if strategy.aggregation != "mean":
@@ -107,7 +105,6 @@ def _list_requirements(settings: Settings) -> Iterator[Requirement]:
 
 
 def _find_requirement_conflicts(settings: Settings) -> Iterator[str]:
-    """Find values that a requirement does not allow."""
     for asking, key, allowed, reason, remedy in _list_requirements(settings):
         value = attrgetter(key.replace("-", "_"))(settings)
         if value not in allowed:
@@ -134,12 +131,6 @@ def _find_round_conflicts(settings: Settings) -> Iterator[str]:
         yield (
             f"strategy.aggregation is {strategy.aggregation!r} and {clients} clients train in a "
             "round, must be 3 or more; raise clients or clients-per-round"
-        )
-    is_own = strategy.name == OWN_STRATEGY
-    if settings.engine == "local" and is_own and strategy.max_norm != "none":
-        yield (
-            f"strategy.max-norm is {strategy.max_norm:g} and engine 'local', whose "
-            f"{OWN_STRATEGY!r} does not check norms; set engine to 'ray'"
         )
     if settings.local.balance and settings.samples_whole_net:
         yield (

@@ -79,7 +79,6 @@ def _describe_field(key: str, field: FieldInfo) -> Setting:
 
 
 def _list_selectors(model: type[Options] | type[Settings] = Settings) -> dict[str, type[Kind]]:
-    """List the parts that come in kinds, by the key that selects the kind."""
     selectors: dict[str, type[Kind]] = {}
     for field in model.model_fields.values():
         table = field.annotation

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from fedcel.errors import SettingsError
-from fedcel.settings_table import Off, Options, Positive, Words
+from fedcel.settings_table import Options, Positive, Words
 
 OWN_STRATEGY = "posterior"
 
@@ -72,11 +72,6 @@ class StrategySettings(Options):
         ge=0,
         le=1,
         description="Least share of a round's weight; below it a round waits, then the run ends.",
-    )
-    max_norm: Positive | Off = Field(
-        "none",
-        description="Largest L2 norm of a delta that the server accepts; none: a thousand times "
-        "the model's own, plus 1.",
     )
     aggregation: Literal["mean", "geometric-median"] = Field(
         "mean", description="Aggregation of deltas; geometric-median needs temperature 0."

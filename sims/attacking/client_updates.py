@@ -15,7 +15,7 @@ from fedcel.errors import DataError
 from fedcel.federation import ClientRound, protect_update, train_clients
 from fedcel.leakage import FIRST_LAYER, UPDATE
 from fedcel.nets import FlatNet, SplitNet
-from fedcel.posterior import RoundPlan, list_trained_parameters
+from fedcel.posterior import RoundPlan
 from fedcel.seeding import make_generator as stream
 from fedcel.settings import UpdateSettings
 
@@ -94,7 +94,7 @@ class Uploads:
         plan = self.plan._replace(local=local)
         labels = self.labels_of(images)
         rows = []
-        trained = list_trained_parameters(self.flat.net)
+        trained = self.flat.trained
         batches = zip(torch.split(images, self.batch), torch.split(labels, self.batch), strict=True)
         for x, y in batches:
             seed = int(torch.randint(2**62, (), generator=generator))

@@ -9,7 +9,7 @@ from fedcel.run_parts import (
     count_clients_at_once,
     select_client_images,
 )
-from fedcel.settings import OWN_STRATEGY, Settings
+from fedcel.settings import Settings
 
 FEWEST_CLIENTS = 4
 """Clients of a round below which one at a time is as fast."""
@@ -29,12 +29,9 @@ class EngineChoice(NamedTuple):
 
 
 def choose_engine(settings: Settings) -> EngineChoice:
-    """Choose the engine; for `auto` Ray where a cluster or `strategy.max-norm` asks for it."""
+    """Choose the engine; for `auto` Ray where there is a cluster."""
     if settings.engine != "auto":
         return EngineChoice(settings.engine, f"engine is {settings.engine!r}")
-    strategy = settings.strategy
-    if strategy.name == OWN_STRATEGY and strategy.max_norm != "none":
-        return EngineChoice("ray", "strategy.max-norm clips by Flower's wrapper")
     if os.environ.get("RAY_ADDRESS"):
         return EngineChoice("ray", "RAY_ADDRESS names a cluster")
     return EngineChoice("local", "one process; --engine ray takes all cores")

@@ -96,7 +96,7 @@ class LocalTrainer:
         self._parts, self._states = parts, ClientStates(folder)
         self._report_obstacle, self.at_once = report_obstacle, at_once
         self._gradients: tuple[int, dict[int, torch.Tensor]] = 0, {}
-        if at_once > 1 and (reason := name_obstacle(parts.schedule.terms(None))):
+        if at_once > 1 and (reason := name_obstacle(parts.schedule.terms())):
             self._train_one_by_one(reason)
 
     def compute_gradients(self, request: RoundRequest) -> Iterator[tuple[int, torch.Tensor]]:

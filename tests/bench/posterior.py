@@ -79,7 +79,7 @@ def ours() -> Callable[[], None]:
         for _ in range(STEPS):
             pairs = zip(flat.net.parameters(), slopes, strict=True)
             loss = torch.stack([(p * slope).sum() for p, slope in pairs]).sum()
-            langevin_step(flat, flat.gradient(loss.unsqueeze(0)), context, {})
+            langevin_step(flat.vectors, flat.gradient(loss.unsqueeze(0)), context, {})
 
     return work
 

@@ -14,13 +14,7 @@ from fedcel.runs import run_folder
 from fedcel.settings import parse_settings
 from strategies.server_app import train_over_grid
 
-STOCK: dict[str, Any] = {
-    "engine": "local",
-    "clients": 8,
-    "rounds": 2,
-    "local.steps": 4,
-    "net.width": 16,
-    "net.features": 8,
+FEDAVG: dict[str, Any] = {
     "temperature": 0.0,
     "prior.mode": "none",
     "strategy.momentum": 0.0,
@@ -28,7 +22,17 @@ STOCK: dict[str, Any] = {
     "strategy.name": "flwr.serverapp.strategy:FedAvg",
     "chain.scope": "full",
 }
-"""A small run under federated averaging."""
+"""Federated averaging of weights."""
+STOCK: dict[str, Any] = {
+    "engine": "local",
+    "clients": 8,
+    "rounds": 2,
+    "local.steps": 4,
+    "net.width": 16,
+    "net.features": 8,
+    **FEDAVG,
+}
+"""A small run of it."""
 ARGUMENTS = {
     "DifferentialPrivacyClientSideAdaptiveClipping": "noise_multiplier=0.01",
     "DifferentialPrivacyClientSideFixedClipping": "noise_multiplier=0.01,clipping_norm=1",

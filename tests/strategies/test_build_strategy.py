@@ -250,7 +250,7 @@ def test_the_page_says_what_each_strategy_takes(name: str) -> None:
 
 def other_value(key: str) -> Any:
     """Return a value of a setting of the group `strategy` that is not its default."""
-    values = {"max_norm": 3.0, "aggregation": "geometric-median"}
+    values = {"aggregation": "geometric-median"}
     default = getattr(StrategySettings(), key)
     return values.get(key, 0.125 if isinstance(default, float | str) else default + 1)
 

@@ -5,17 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import Context, Message
-from flwr.clientapp import ClientApp
 
-from clients import make_client_app
 from fedcel.errors import RoundError
-from fedcel.federation import record_names
-from fedcel.runs import create_run, has_begun
+from fedcel.runs import has_begun
 from fedcel.settings import Settings, parse_settings
-from fedcel.testing.message_identity import allow_messages
 from sims.engines.simulated_grid import InMemoryGrid
-from strategies.server_app import train_over_grid
+from tests.strategies.federation import Events, fail_at, train_nodes
+from tests.strategies.stock_matrix import FEDAVG
 
 SMALL: dict[str, Any] = {
     "engine": "local",
@@ -27,45 +23,17 @@ SMALL: dict[str, Any] = {
     "temperature": 0.0,
     "data.test": 100,
 }
-STOCK: dict[str, Any] = {
-    "prior.mode": "none",
-    "strategy.momentum": 0.0,
-    "strategy.upload": "weights",
-    "strategy.name": "flwr.serverapp.strategy:FedAvg",
-    "chain.scope": "full",
-}
 
 
-def make_failing_app(settings: Settings, folder: Path, bad: set[int]) -> ClientApp:
-    """Return our ClientApp, which some nodes cannot run in round 2."""
-    inner, outer = make_client_app(settings), ClientApp()
-
-    @outer.train()
-    def train(message: Message, context: Context) -> Message:
-        number = message.content.config_records[record_names.CONFIG][record_names.ROUND]
-        if number == 2 and context.node_config["partition-id"] in bad:
-            raise RuntimeError("no images")
-        return inner(message, context)
-
-    outer.query(record_names.COUNT_QUERY)(inner)
-    outer.evaluate()(inner)
-    return outer
-
-
-def train(folder: Path, settings: Settings, bad: set[int]) -> list[dict[str, Any]]:
-    """Train, or go on with what is there; return the rounds."""
+def train(folder: Path, settings: Settings, bad: set[int]) -> Events:
+    """Train, or go on with what is there; some nodes fail in round 2. Return the rounds."""
     resume = folder.exists()
-    if resume:
-        assert has_begun(settings, folder)
-    else:
-        create_run(folder, settings)
-    with allow_messages():
-        grid = InMemoryGrid(make_failing_app(settings, folder, bad), settings.clients)
-        train_over_grid(grid, settings, folder, lambda event: None, resume=resume)
-    return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    assert not resume or has_begun(settings, folder)
+    grid = InMemoryGrid(fail_at(settings, bad, 2), settings.clients)
+    return train_nodes(folder, settings, grid, resume=resume, measure=True)[1]
 
 
-@pytest.mark.parametrize("change", [{}, STOCK], ids=["ours", "stock"])
+@pytest.mark.parametrize("change", [{}, FEDAVG], ids=["ours", "stock"])
 def test_a_round_of_a_few_clients_ends_the_run_with_share_reasons_and_remedy(
     tmp_path: Path, change: dict[str, Any]
 ) -> None:
@@ -97,11 +65,10 @@ def test_a_resumed_run_takes_the_lost_for_left_out(tmp_path: Path) -> None:
     settings = parse_settings(SMALL | {"strategy.timeout": 0.5})
     with pytest.raises(RoundError):
         train(folder, settings, {0, 1, 2, 3})
-    with allow_messages():
-        grid = InMemoryGrid(make_failing_app(settings, folder, set()), settings.clients)
-        for node in (2, 3, 4):
-            del grid.contexts[node]
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("strategies.node_registry.WAIT_SECONDS", 0.0)
-            with pytest.raises(RoundError, match="client 0: no node holds it any more"):
-                train_over_grid(grid, settings, folder, lambda event: None, resume=True)
+    grid = InMemoryGrid(fail_at(settings, set()), settings.clients)
+    for node in (2, 3, 4):
+        del grid.contexts[node]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("strategies.node_registry.WAIT_SECONDS", 0.0)
+        with pytest.raises(RoundError, match="client 0: no node holds it any more"):
+            train_nodes(folder, settings, grid, resume=True)

@@ -1,6 +1,5 @@
 """A round waits for lost nodes that it cannot do without, and goes on by itself."""
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,11 @@ from flwr.common.constant import ErrorCode
 from clients import make_client_app
 from fedcel.errors import RoundError
 from fedcel.federation import record_names
-from fedcel.files import read_tensors
-from fedcel.runs import Event, create_run
+from fedcel.runs import Event
 from fedcel.settings import parse_settings
-from fedcel.testing.message_identity import allow_messages
 from sims.engines.simulated_grid import InMemoryGrid
 from strategies import node_registry, posterior_strategy
-from strategies.server_app import train_over_grid
+from tests.strategies.federation import Events, train_nodes
 
 GATED: dict[str, Any] = {
     "engine": "local",
@@ -33,6 +30,14 @@ GATED: dict[str, Any] = {
     "cel.ramp": 0.01,
     "data.test": 100,
 }
+
+
+def train(
+    folder: Path, grid: type[InMemoryGrid] = InMemoryGrid, **change: Any
+) -> tuple[torch.Tensor, Events]:
+    """Return model and rounds of a federation of nodes."""
+    settings = parse_settings(GATED | change)
+    return train_nodes(folder, settings, grid(make_client_app(settings), settings.clients))
 
 
 class CutGrid(InMemoryGrid):
@@ -68,24 +73,6 @@ class CutGrid(InMemoryGrid):
         replies = super().send_and_receive(messages, timeout=timeout)
         self._was_cut = self._is_cut
         return replies
-
-
-def train(
-    folder: Path, grid: type[InMemoryGrid] = InMemoryGrid, **change: Any
-) -> tuple[torch.Tensor, list[dict[str, Any]]]:
-    """Return model and rounds of a federation of nodes."""
-    settings = parse_settings(GATED | change)
-    create_run(folder, settings)
-    with allow_messages():
-        nodes = grid(make_client_app(settings), settings.clients)
-        train_over_grid(nodes, settings, folder, lambda event: None, measure=False)
-    return read_result(folder)
-
-
-def read_result(folder: Path) -> tuple[torch.Tensor, list[dict[str, Any]]]:
-    lines = (folder / "events.jsonl").read_text().splitlines()
-    model = read_tensors(folder / "model.safetensors")[0]["model"]
-    return model, [json.loads(line) for line in lines]
 
 
 def test_nodes_that_come_back_change_no_bit(
@@ -153,13 +140,10 @@ def test_a_run_that_is_resumed_before_its_nodes_are_back_waits_for_them(
     def end_after_a_round(event: Event) -> None:
         raise KeyboardInterrupt
 
-    create_run(folder, settings)
-    with allow_messages():
-        grid = DarkGrid(make_client_app(settings), settings.clients)
-        with pytest.raises(KeyboardInterrupt):
-            train_over_grid(grid, settings, folder, end_after_a_round, measure=False)
-        grid.dark = frozenset({2, 4})
-        train_over_grid(grid, settings, folder, lambda event: None, resume=True, measure=False)
+    grid = DarkGrid(make_client_app(settings), settings.clients)
+    with pytest.raises(KeyboardInterrupt):
+        train_nodes(folder, settings, grid, show_round=end_after_a_round)
+    grid.dark = frozenset({2, 4})
+    model, _ = train_nodes(folder, settings, grid, resume=True)
     assert "Round 2 waits for the nodes of clients 0, 2, which are lost" in caplog.text
-    model, _ = read_result(folder)
     assert torch.equal(model, train(tmp_path / "calm")[0])

@@ -1,6 +1,5 @@
 """A client starts from the state of its last round, or it is told that it could not."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,18 +7,16 @@ from typing import Any
 import pytest
 import torch
 from flwr.app import Context, Error, Message
-from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
-from clients import make_client_app
 from fedcel.errors import RoundError
 from fedcel.federation import record_names
-from fedcel.files import read_json, read_tensors
-from fedcel.runs import Event, EventCallback, create_run, partition_folder
-from fedcel.settings import Settings, parse_settings
-from fedcel.testing.message_identity import allow_messages
+from fedcel.files import read_json
+from fedcel.runs import Event, partition_folder
+from fedcel.settings import parse_settings
 from sims.engines.simulated_grid import InMemoryGrid
-from strategies.server_app import train_over_grid
+from tests.strategies.federation import Events, make_app, train_nodes
+from tests.strategies.stock_matrix import FEDAVG
 
 GATED: dict[str, Any] = {
     "engine": "local",
@@ -34,16 +31,31 @@ GATED: dict[str, Any] = {
     "cel.ramp": 0.01,
     "data.test": 100,
 }
-STOCK: dict[str, Any] = {
-    "prior.mode": "none",
-    "strategy.momentum": 0.0,
-    "strategy.upload": "weights",
-    "strategy.name": "flwr.serverapp.strategy:FedAvg",
-    "chain.scope": "full",
-}
+
+
 MOVED = 1
 """The client whose node is another from round 3 on."""
 Move = Callable[[Context], None]
+
+
+def train(
+    folder: Path,
+    moves: dict[int, Move] | None = None,
+    *,
+    states: Path | None = None,
+    grid: type[InMemoryGrid] = InMemoryGrid,
+    more: dict[str, Any] | None = None,
+    **change: Any,
+) -> tuple[torch.Tensor, Events]:
+    """Return model and rounds of a federation; before some rounds a node is moved."""
+    settings = parse_settings(GATED | change)
+
+    def befall(context: Context, number: int) -> None:
+        if context.node_config["partition-id"] == MOVED and moves and number in moves:
+            moves[number](context)
+
+    nodes = grid(make_app(settings, befall), settings.clients, states)
+    return train_nodes(folder, settings, nodes, **(more or {}))
 
 
 def forget(context: Context) -> None:
@@ -51,44 +63,7 @@ def forget(context: Context) -> None:
     context.state.clear()
 
 
-def make_app(settings: Settings, moves: dict[int, Move]) -> ClientApp:
-    """Return our ClientApp; before some rounds something befalls the node of a client."""
-    inner, outer = make_client_app(settings), ClientApp()
-    outer.query(record_names.COUNT_QUERY)(inner)
-    outer.evaluate()(inner)
-
-    @outer.train()
-    def train(message: Message, context: Context) -> Message:
-        number = int(message.content["config"][record_names.ROUND])
-        if context.node_config["partition-id"] == MOVED and number in moves:
-            moves[number](context)
-        return inner(message, context)
-
-    return outer
-
-
-def train(
-    folder: Path,
-    moves: dict[int, Move] | None = None,
-    *,
-    measure: bool = False,
-    show_round: EventCallback = lambda event: None,
-    states: Path | None = None,
-    grid: type[InMemoryGrid] = InMemoryGrid,
-    **change: Any,
-) -> tuple[torch.Tensor, list[dict[str, Any]]]:
-    """Return model and rounds of a federation of nodes."""
-    settings = parse_settings(GATED | change)
-    create_run(folder, settings)
-    with allow_messages():
-        nodes = grid(make_app(settings, moves or {}), settings.clients, states)
-        train_over_grid(nodes, settings, folder, show_round, measure=measure)
-    lines = (folder / "events.jsonl").read_text().splitlines()
-    model = read_tensors(folder / "model.safetensors")[0]["model"]
-    return model, [json.loads(line) for line in lines]
-
-
-@pytest.mark.parametrize("change", [{}, STOCK], ids=["ours", "stock"])
+@pytest.mark.parametrize("change", [{}, FEDAVG], ids=["ours", "stock"])
 def test_a_node_that_moved_without_its_state_is_told(
     tmp_path: Path, change: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -96,7 +71,7 @@ def test_a_node_that_moved_without_its_state_is_told(
     undisturbed, rounds = train(tmp_path / "whole", **change)
     assert not any("lost-states" in event for event in rounds)
     assert "began afresh" not in caplog.text
-    model, rounds = train(tmp_path / "moved", {3: forget}, measure=True, **change)
+    model, rounds = train(tmp_path / "moved", {3: forget}, more={"measure": True}, **change)
     assert not torch.equal(model, undisturbed)
     assert [event.get("lost-states") for event in rounds] == [None, None, [MOVED], None]
     assert caplog.text.count("Client 1 began afresh: its node has not the losses' state") == 1
@@ -148,7 +123,7 @@ def test_a_client_that_was_left_out_starts_from_the_state_before(tmp_path: Path)
     assert torch.equal(failed, late)
 
 
-@pytest.mark.parametrize("change", [{}, STOCK], ids=["ours", "stock"])
+@pytest.mark.parametrize("change", [{}, FEDAVG], ids=["ours", "stock"])
 def test_in_a_simulation_a_lost_state_is_an_error_with_its_remedy(
     tmp_path: Path, change: dict[str, Any]
 ) -> None:
@@ -163,8 +138,9 @@ def test_in_a_simulation_a_lost_state_is_an_error_with_its_remedy(
             if event["round"] == 2:
                 spoil(*paths)
 
+        more = {"show_round": spoil_after_round_2}
         with pytest.raises(RoundError, match=reason):
-            train(tmp_path / name, show_round=spoil_after_round_2, states=states, **change)
+            train(tmp_path / name, states=states, more=more, **change)
 
     train_and_spoil(
         "lost", lambda older, newer: newer.unlink(), r"000002.safetensors is missing: .*put back"
@@ -174,7 +150,7 @@ def test_in_a_simulation_a_lost_state_is_an_error_with_its_remedy(
     )
 
 
-@pytest.mark.parametrize("change", [{}, STOCK], ids=["ours", "stock"])
+@pytest.mark.parametrize("change", [{}, FEDAVG], ids=["ours", "stock"])
 def test_of_two_nodes_with_one_key_one_is_kept(
     tmp_path: Path, change: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -190,7 +166,7 @@ def test_of_two_nodes_with_one_key_one_is_kept(
 
     moves = {2: leave, 3: come_back}
     change = {**change, "strategy.least-share": 0.1}
-    _, rounds = train(tmp_path / "two", moves, measure=True, **change)
+    _, rounds = train(tmp_path / "two", moves, more={"measure": True}, **change)
     number = first[record_names.INCARNATION][record_names.INCARNATION]
     left_out = record_names.name_incarnation(number)
     assert [[r["client"] for r in event["rejected"]] for event in rounds] == [

@@ -206,7 +206,7 @@ def test_a_gradient_that_would_throw_everyone_off_is_left_out(
     bad: ArrayRecord | None, reason: str
 ) -> None:
     """The norm limit holds for it too; the mean is that of the others, who alone are asked."""
-    s = strategy(**{"strategy.max-norm": 1e3, "local.control": "fresh", "chain.burn-in": 0.01})
+    s = strategy(**{"local.control": "fresh", "chain.burn-in": 0.01})
     s.state = s.state._replace(round=50)
     grid: Any = GradientGrid({100: flat(0.25), 101: bad, 102: flat(0.75)})
     model = ArrayRecord([np.zeros(shape, np.float32) for shape in SHAPES])
@@ -216,33 +216,6 @@ def test_a_gradient_that_would_throw_everyone_off_is_left_out(
     assert client == 1 and re.search(reason, str(said), re.DOTALL)
     assert s.request is not None and s.request.gradient is not None
     torch.testing.assert_close(s.request.gradient, torch.full((9,), (10 * 0.25 + 60 * 0.75) / 70))
-
-
-def test_scores_of_nodes_are_averaged_and_bad_ones_left_out() -> None:
-    """A key of one alone, a failure and a stranger change nothing: (10 * 1 + 60 * 3)/70."""
-    s = strategy()
-    replies = [reply(0), failed(1), reply(2), reply(7)]
-    for answer, nll in ((replies[0], 1.0), (replies[2], 3.0), (replies[3], 9.0)):
-        answer.content["metrics"]["nll"] = nll
-        del answer.content["delta"]
-    replies[0].content["metrics"]["own"] = 5.0
-    s.report = s.report._replace(clients=[*EXAMPLES])
-    scores = s.aggregate_evaluate(1, replies)
-    assert scores is not None
-    assert scores["nll"] == pytest.approx(190 / 70)
-    assert "own" not in scores
-    assert s.aggregate_evaluate(1, [failed(0)]) is None
-
-
-def test_only_who_took_part_in_the_last_round_scores_the_model() -> None:
-    """Not a stranger, nor who was not drawn, was left out or said nothing."""
-    s = strategy(rounds=1, **{"chain.burn-in": 1.0})
-    drop_from_round(s, 0)
-    s.aggregate_train(1, [failed(1), reply(2)])
-    model = ArrayRecord([np.zeros(shape, np.float32) for shape in SHAPES])
-    grid: Any = FakeGrid([{}] * 4)
-    messages = s.configure_evaluate(1, model, ConfigRecord(), grid)
-    assert [message.metadata.dst_node_id for message in messages] == [102]
 
 
 def test_an_update_of_frozen_parameters_is_left_out() -> None:
@@ -259,13 +232,13 @@ def test_an_update_of_frozen_parameters_is_left_out() -> None:
 
 @pytest.mark.parametrize("rule", ["mean", "geometric-median"])
 def test_sound_looking_deltas_of_three_in_ten_move_the_mean_alone(rule: str) -> None:
-    """1e6 in each value, no real limit on the norm: honest values are below .1, norms below .3."""
+    """100 in each value, within the limit on the norm: honest values are below .1."""
     chance = np.random.default_rng(0)
-    change = {"strategy.max-norm": 1e9, "strategy.aggregation": rule, "temperature": 0.0}
+    change = {"strategy.aggregation": rule, "temperature": 0.0}
     s = strategy(examples=dict.fromkeys(range(10), 5), **change)
-    values = [chance.uniform(-0.1, 0.1, 9) if k < 7 else np.full(9, 1e6) for k in range(10)]
+    values = [chance.uniform(-0.1, 0.1, 9) if k < 7 else np.full(9, 1e2) for k in range(10)]
     deltas = [[v[:6].reshape(2, 3).astype("f4"), v[6:].astype("f4")] for v in values]
     s.aggregate_train(1, [reply(k, arrays=deltas[k], examples=5) for k in range(10)])
     assert s.rejected == []
-    assert (s.state.model.abs().max() > 1e5) == (rule == "mean")
+    assert (s.state.model.abs().max() > 10) == (rule == "mean")
     assert rule == "mean" or s.state.model.norm() < 0.3

@@ -49,7 +49,6 @@ RAW: dict[str, Any] = {
     "cel.penalty": "log",
     "cel.target": "spread",
     "cel.goal": 1.0,
-    "strategy.max-norm": 50.0,
 }
 Change = Callable[[Message], Message | None]
 Content = Callable[[RecordDict], None]
@@ -184,8 +183,8 @@ MALFORMED: dict[str, tuple[Change, str]] = {
     "inf": (value(math.inf), "NaN or infinity"),
     "minus-inf": (value(-math.inf), "NaN or infinity"),
     "largest-float": (value(3e38), "its norm is"),
-    "long": (delta(lambda a: [100 * np.ones_like(x) for x in a]), "its norm is"),
-    "just-too-long": (value(50.5), "its norm is 5"),
+    "long": (delta(lambda a: [1e4 * np.ones_like(x) for x in a]), "its norm is"),
+    "too-long-in-one-value": (value(5e4), "its norm is 5e"),
     "float64": (delta(lambda a: [x.astype("f8") for x in a]), "dtypes"),
     "float16": (delta(lambda a: [x.astype("f2") for x in a]), "dtypes"),
     "int8": (delta(lambda a: [x.astype("i1") for x in a]), "dtypes"),
@@ -346,17 +345,6 @@ ANSWERS: dict[str, tuple[Change, str]] = {
     "raises": (fail(TEXT), "the client failed: .*RuntimeError"),
 }
 
-SCORES: dict[str, tuple[Change, str]] = {
-    "accuracy": (tell(accuracy=2.0), r"'accuracy' is 2, must be in \[0, 1\]"),
-    "nll": (tell(nll=1e30), "'nll' is 1e"),
-    "nan": (tell(ece=math.nan), "'ece' is nan"),
-    "of-a-class": (tell_all({"nll-0": 1e30}), "most clients report no 'nll-0'"),
-    "examples": (tell(num_examples=10**9), "it claims 1000000000 examples"),
-    "records": (put("x", lambda: ArrayRecord(ONES)), "records"),
-    "no-metrics": (replace(drop("metrics")), "records"),
-    "fails": (fail(TEXT), "the client failed"),
-}
-
 
 class SabotagedGrid(InMemoryGrid):
     """Nodes in memory; replies to messages of one kind are changed.
@@ -458,7 +446,7 @@ def test_false_metrics_beside_a_sound_update_cost_themselves(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """All four clients' updates count; the log has the honest clients' names, and their sizes."""
-    assert [len(table) for table in (METRICS, ANSWERS, SCORES)] == [15, 19, 8]  # as robust.md says
+    assert [len(table) for table in (METRICS, ANSWERS)] == [15, 19]
     rounds, saboteur = len(METRICS), FIRST_NODE + SABOTEUR
     _, honest = train(tmp_path / "honest", rounds)
     changes = [change for change, _ in METRICS.values()]
@@ -488,15 +476,3 @@ def test_nodes_that_lie_before_round_one_are_not_let_in(
     messages = list_messages(caplog, "A node cannot take part")
     for (name, (_, reason)), message in zip(ANSWERS.items(), messages, strict=True):
         assert re.search(reason, message) and len(message) < 400, (name, message)
-
-
-def test_false_scores_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Of the last model, which is that of all four."""
-    honest, _ = train(tmp_path / "honest", 1)
-    for name, (change, reason) in SCORES.items():
-        caplog.clear()
-        changes = {FIRST_NODE + SABOTEUR: [change]}
-        model, _ = train(tmp_path / name, 1, "evaluate", changes)
-        assert torch.equal(model, honest), name
-        (message,) = list_messages(caplog, "Left out scores")
-        assert re.search(f"of client 3: .*{reason}", message), (name, message)

@@ -5,7 +5,6 @@ All but one without Ray, by the same code of ServerApp and ClientApp; see
 """
 
 import gc
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import Context, Message
+from flwr.app import Context
 from flwr.client import Client
 from flwr.clientapp import ClientApp
 from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
@@ -21,7 +20,7 @@ from flwr.server import ServerApp, ServerAppComponents, ServerConfig
 from flwr.server.strategy import FedAvg as LegacyFedAvg
 from flwr.serverapp import strategy
 
-from clients import PosteriorClient, make_client_app
+from clients import PosteriorClient
 from fedcel.data import load_splits
 from fedcel.errors import RoundError, SettingsError
 from fedcel.federation import record_names
@@ -34,10 +33,9 @@ from fedcel.run_parts import (
 )
 from fedcel.runs import run_folder
 from fedcel.settings import Settings, parse_settings
-from fedcel.testing.message_identity import allow_messages
 from sims.engines import local
 from sims.engines.simulated_grid import InMemoryGrid
-from strategies.server_app import train_over_grid
+from tests.strategies.federation import Events, fail_at, train_nodes
 from tests.strategies.stock_matrix import REFUSED, STOCK, is_repeatable, settings_of
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own-parts"
@@ -83,41 +81,22 @@ def test_every_strategy_of_flower_trains_our_clients_twice_alike_or_is_refused(
     assert len((tmp_path / "first" / "events.jsonl").read_text().splitlines()) == 2
 
 
-def failing(settings: Settings, bad: set[int]) -> ClientApp:
-    """Return our app with nodes that fail in training."""
-    inner, outer = make_client_app(settings), ClientApp()
-    outer.query(record_names.COUNT_QUERY)(inner)
-
-    @outer.train()
-    def train(message: Message, context: Context) -> Message:
-        if context.node_config["partition-id"] in bad:
-            raise RuntimeError("no images")
-        return inner(message, context)
-
-    return outer
-
-
-def served_by(app: ClientApp, settings: Settings, folder: Path) -> list[dict[str, Any]]:
-    """Return the rounds of a run whose nodes run this app."""
-    run_folder.create_run(folder, settings)
-    with allow_messages():
-        train_over_grid(
-            InMemoryGrid(app, NODES), settings, folder, lambda event: None, measure=False
-        )
-    return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
-
-
 def test_a_stock_strategys_round_counts_who_trained_and_names_who_did_not(tmp_path: Path) -> None:
     """Flower leaves errors out in silence; a round in which nobody trained is none."""
     settings = parse_settings(SHORT)
-    for event in served_by(failing(settings, {1, 2}), settings, tmp_path / "some"):
+
+    def train_some(folder: str, failing: set[int]) -> Events:
+        grid = InMemoryGrid(fail_at(settings, failing), NODES)
+        return train_nodes(tmp_path / folder, settings, grid)[1]
+
+    for event in train_some("some", {1, 2}):
         assert event["clients"] == 2
         assert len(event["rejected"]) == 2
         assert all("no images" in rejection["reason"] for rejection in event["rejected"])
         assert [rejection["client"] for rejection in event["rejected"]] == [1, 2]
-    assert served_by(failing(settings, set()), settings, tmp_path / "all")[1]["rejected"] == []
+    assert train_some("all", set())[1]["rejected"] == []
     with pytest.raises(RoundError, match="no node trained in round 1; .*no images"):
-        served_by(failing(settings, {0, 1, 2, 3}), settings, tmp_path / "none")
+        train_some("none", {0, 1, 2, 3})
 
 
 @pytest.fixture
@@ -153,16 +132,13 @@ def test_our_strategy_trains_plain_numpy_clients(tmp_path: Path, plain: Any) -> 
     "clients": NODES,
                       "rounds": 1, "chain.burn-in": 1.0, "engine": "local"})  # fmt: skip
     folder, first = tmp_path / "run", begun(settings)
-    run_folder.create_run(folder, settings)
-    with allow_messages():
-        grid = InMemoryGrid(flower.make_client_app(client_fn), NODES)
-        train_over_grid(grid, settings, folder, lambda event: None, measure=False)
+    grid = InMemoryGrid(flower.make_client_app(client_fn), NODES)
+    trained, events = train_nodes(folder, settings, grid)
     shapes = build_workspace_net(settings).shapes
     want = averaged(client_fn, to_arrays(first, shapes))
-    trained = read_tensors(folder / "model.safetensors")[0]["model"]
     torch.testing.assert_close(trained, want, rtol=0, atol=1e-6)
     assert (trained - first).abs().max() > 1e-3
-    assert '"rejected": []' in (folder / "events.jsonl").read_text()
+    assert events[0]["rejected"] == []
 
 
 @pytest.mark.long

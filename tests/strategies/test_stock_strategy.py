@@ -1,6 +1,5 @@
 """The rounds of stock strategies: repeatable on every grid, and nothing skipped in silence."""
 
-import json
 import random
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import (
@@ -24,15 +23,13 @@ from clients import make_client_app
 from fedcel.data import load_splits
 from fedcel.errors import RoundError, SettingsError
 from fedcel.federation import record_names
-from fedcel.files import read_json, read_tensors
+from fedcel.files import read_json
 from fedcel.run_parts import build_server_parts, init_net
-from fedcel.runs import run_folder
 from fedcel.settings import Settings, parse_settings
-from fedcel.testing.message_identity import allow_messages
 from sims.engines.simulate import simulate
 from sims.engines.simulated_grid import InMemoryGrid
-from strategies.server_app import train_over_grid
 from tests.fedcel.federation import test_frozen_parameters
+from tests.strategies.federation import fail_at, read_events, train_nodes
 from tests.strategies.stock_matrix import STOCK
 
 DRAWN = {"clients-per-round": 3}
@@ -138,35 +135,13 @@ class LosingGrid(InMemoryGrid):
         return list(self.contexts)[: None if self._sent <= len(self.contexts) else -1]
 
 
-def fail_at(settings: Settings, partition: int, number: int) -> ClientApp:
-    """Return our app, with a node that fails in a round."""
-    inner, outer = make_client_app(settings), ClientApp()
-    outer.query(record_names.COUNT_QUERY)(inner)
-
-    @outer.train()
-    def train(message: Message, context: Context) -> Message:
-        is_round = message.content["config"][record_names.ROUND] == number
-        if is_round and context.node_config["partition-id"] == partition:
-            raise RuntimeError("no images")
-        return inner(message, context)
-
-    return outer
-
-
 def train(
     folder: Path, app: ClientApp | None = None, grid: type[InMemoryGrid] = InMemoryGrid, **raw: Any
 ) -> torch.Tensor:
     """Return the model after a small run over a grid, not measured."""
     settings = parse_settings(STOCK | raw)
-    run_folder.create_run(folder, settings)
-    with allow_messages():
-        nodes = grid(app or make_client_app(settings), settings.clients)
-        train_over_grid(nodes, settings, folder, lambda event: None, measure=False)
-    return read_tensors(folder / "model.safetensors")[0]["model"]
-
-
-def read_events(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    nodes = grid(app or make_client_app(settings), settings.clients)
+    return train_nodes(folder, settings, nodes)[0]
 
 
 def record_draws(folder: Path, **raw: Any) -> list[list[int]]:
@@ -265,7 +240,7 @@ def test_a_round_that_a_strategy_leaves_out_whole_is_recorded(tmp_path: Path) ->
         "rounds": 3,
         "strategy.least-share": 0.0,
     }
-    app = fail_at(parse_settings(STOCK | raw), partition=2, number=2)
+    app = fail_at(parse_settings(STOCK | raw), {2}, 2)
     train(tmp_path / "run", app, **raw)
     first, second, third = read_events(tmp_path / "run")
     assert (first["clients"], second["clients"], third["clients"]) == (8, 0, 8)

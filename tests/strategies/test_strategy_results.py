@@ -85,7 +85,7 @@ def test_a_step_that_gives_no_model_is_an_error(answer: Any, words: str) -> None
     strategy.answer = answer
     with pytest.raises(RoundError, match=f"Stepping.step .*{words}"):
         strategy.aggregate_train(1, [reply(k) for k in range(3)])
-    assert strategy.report.clients == []
+    assert not strategy.report.clients
 
 
 @pytest.mark.parametrize("judgement", [True, False, "", 3])

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from fedcel.errors import FedcelError, SettingsError
 from fedcel.losses.cel.conditional_entropy import CEL, RefreshedCEL
-from fedcel.losses.protocol import Batch, CutShape, FeatureReader, StackedFeatures, State, Term
-from fedcel.named_tensors import select_row, stack_states
+from fedcel.losses.client_loss import TermLoss
+from fedcel.losses.protocol import Batch, CutShape, FeatureBatches, State, Term
 from fedcel.seeding import make_generator
 from fedcel.settings_table import describe_problems
 from fedcel.tensors import ArrayLike, to_labels, to_tensor
@@ -85,7 +85,7 @@ class CELModule(nn.Module):
             raise ValueError(f"classes is {classes!r}, must be a whole number, 1 or more")
         self.classes, self.noise, self.seed = classes, float(noise), seed
         self._options = read_options(self.options, self.noise, options)
-        self._loss: CEL | None = None
+        self._loss: TermLoss | None = None
         self._width = 0
         self._state_names: tuple[str, ...] | None = None
         self.register_buffer("feature_count", torch.zeros((), dtype=torch.long))
@@ -159,11 +159,11 @@ class CELModule(nn.Module):
         """
         self.update()
         batches = self._read_batches(features, labels)
-        first = next(batches(), None)
+        first, _ = next(batches(), (None, None))
         if first is None:
             raise ValueError("there are 0 examples, must be 1 or more")
         device = self.feature_count.device
-        self._refresh(first.z.shape[1], batches, generator)
+        self._refresh(first.shape[1], batches, generator)
         self.to(device)
 
     @usual_torch_state()
@@ -176,12 +176,10 @@ class CELModule(nn.Module):
         state = self._state()
         if self._loss is None or all(tensor.grad is None for tensor in state.values()):
             return
-        stacked = stack_states([state])
-        for name, tensor in state.items():
-            gradient, tensor.grad = tensor.grad, None
-            if gradient is not None and gradient.isfinite().all():
-                stacked[name].grad = gradient.unsqueeze(0)
-        self._keep(select_row(self._loss.update(stacked), 0))
+        for tensor in state.values():
+            if tensor.grad is not None and not tensor.grad.isfinite().all():
+                tensor.grad = None
+        self._keep(self._loss.update(state))
 
     def _evaluate(self, z: Shaped[Tensor, "B ..."], y: ArrayLike, *, measure: bool) -> Term:
         """Return the loss and its metrics, after the steps that are due."""
@@ -198,28 +196,25 @@ class CELModule(nn.Module):
             self._refresh(table.shape[1], self._read_batches(table, labels), None)
         if self.feature_count.device != table.device:
             self.to(table.device)
-        state = {name: tensor.unsqueeze(0) for name, tensor in self._state().items()}
+        state = self._state()
         dtype = next((t.dtype for t in state.values() if t.is_floating_point()), table.dtype)
-        batch = Batch.of_features(table.to(dtype).unsqueeze(0), labels.unsqueeze(0))
         with without_autocast(table.device.type), in_library_terms():
-            value, metrics = loss.loss(state, batch, measure)
-        return Term(value[0], {n: m[0] for n, m in metrics.items() if not m.isnan()})
+            return loss.loss(state, Batch.of_features(table.to(dtype), labels), measure)
 
     @usual_torch_state()
     def _refresh(
-        self, width: int, read_features: FeatureReader, generator: torch.Generator | None
+        self, width: int, batches: FeatureBatches, generator: torch.Generator | None
     ) -> None:
-        """Have the loss compute its state on the processor."""
         loss = self._build(width)
         if generator is None:
             generator = make_generator(self.seed, "cel-module", int(self.refresh_count))
         self.to("cpu")
-        before = None if self._state_names is None else stack_states([self._state()])
+        before = None if self._state_names is None else self._state()
         with in_library_terms():
-            self._keep(select_row(loss.refresh(before, read_features, [generator]), 0))
+            self._keep(loss.refresh(before, batches, generator))
         self.refresh_count += 1
 
-    def _build(self, width: int) -> CEL:
+    def _build(self, width: int) -> TermLoss:
         """Return the loss of so many features; ValueError where they were others before."""
         known_width = int(self.feature_count) if self._loss is None else self._width
         if known_width not in (0, width):
@@ -233,10 +228,10 @@ class CELModule(nn.Module):
             self.feature_count.fill_(width)
         return self._loss
 
-    def _fix_width(self, width: int) -> CEL:
+    def _fix_width(self, width: int) -> TermLoss:
         """Return the loss of so many features, pooled already."""
         options = self._options.model_copy(update={"pool": "flatten"})
-        return options.bind(CutShape(self.classes, width, self.noise))
+        return TermLoss(options.bind(CutShape(self.classes, width, self.noise)))
 
     def _flatten(self, z: object) -> Float[Tensor, "B D"]:
         """Return one vector an image, of float32 or float64, the gradient kept."""
@@ -252,7 +247,7 @@ class CELModule(nn.Module):
 
     def _read_batches(
         self, features: ArrayLike | Batches, labels: ArrayLike | None
-    ) -> FeatureReader:
+    ) -> FeatureBatches:
         """Return what reads features and labels on the processor, from the start at each call."""
         if labels is not None:
             source: Batches = [(features, labels)]  # type: ignore[list-item]
@@ -263,11 +258,10 @@ class CELModule(nn.Module):
         else:
             source = features  # type: ignore[assignment]
 
-        def read() -> Iterator[StackedFeatures]:
+        def read() -> Iterator[tuple[Tensor, Tensor]]:
             for z, y in source:
                 table = self._flatten(z).detach().cpu()
-                own_labels = to_labels(y, len(table)).cpu()
-                yield StackedFeatures(table, own_labels, torch.zeros_like(own_labels))
+                yield table, to_labels(y, len(table)).cpu()
 
         return read
 
@@ -278,8 +272,7 @@ class CELModule(nn.Module):
     def _make_blank_state(self, width: int) -> State:
         """Return a state of the loss's names and shapes, of an image of each class."""
         read = self._read_batches(torch.zeros(self.classes, width), torch.arange(self.classes))
-        state = self._fix_width(width).refresh(None, read, [torch.Generator()])
-        return select_row(state, 0)
+        return self._fix_width(width).refresh(None, read, torch.Generator())
 
     def _keep(self, state: State | None) -> None:
         """Hold the tensors of a state as buffers; None: there is none yet."""
@@ -304,7 +297,6 @@ class CELModule(nn.Module):
     def _save_to_state_dict(
         self, destination: dict[str, Any], prefix: str, keep_vars: bool
     ) -> None:
-        """Save the state after the steps that are due."""
         self.update()
         super()._save_to_state_dict(destination, prefix, keep_vars)
 

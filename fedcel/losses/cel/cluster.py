@@ -26,12 +26,7 @@ from fedcel.losses.cel.class_spread import (
     weighted_spread,
 )
 from fedcel.losses.cel.conditional_entropy import RefreshedCEL, SpreadCEL
-from fedcel.losses.cel.kmeans import (
-    ClusteringProblem,
-    KMeans,
-    LastClusters,
-    measure_clusters,
-)
+from fedcel.losses.cel.kmeans import ClusteringProblem, KMeans, measure_clusters
 from fedcel.losses.cel.mixture import GaussianMixtures
 from fedcel.losses.protocol import (
     SHARE,
@@ -54,8 +49,8 @@ class Cluster(SpreadCEL, RefreshedCEL):
     sum_c beta_c R(v_c), v_c = sum_s pi_cs v_cs, v_cs = mean |z_i - mu_cs|^2 over the members of
     cluster s of class c in the batch. Each example belongs to one cluster of its class: the
     nearest, or for Gaussian mixtures that of the largest posterior. Centres are constants. The
-    weights pi are over the clusters in the batch, or with `form` "original" over all of them: one
-    that is absent counts as a spread of 0, which biases v_c down.
+    weights pi are over the clusters in the batch: with those over all clusters, as in the paper,
+    one that is absent would count as a spread of 0, which biases v_c down.
 
     Truncated clusters ignore far members, those whose squared distance to the centre exceeds
     `OUTLIER_FACTOR` times the cluster's median, in centre, spread and loss: these leak on.
@@ -66,7 +61,7 @@ class Cluster(SpreadCEL, RefreshedCEL):
     units of z squared, 0 where a cluster has none. Unused clusters and absent classes weigh 0.
 
     References:
-        Xia et al., CVPR 2025: the form `original` with the logarithmic penalty.
+        Xia et al., CVPR 2025, with the logarithmic penalty.
     """
 
     kind: Literal["cluster"] = "cluster"
@@ -82,10 +77,6 @@ class Cluster(SpreadCEL, RefreshedCEL):
             "k-means",
             description="K-means, also with outliers reseeded or truncated, or Gaussian mixtures.",
         )
-    )
-    form: Literal["renormalised", "original"] = Field(
-        "renormalised",
-        description="renormalised: over clusters in the batch; original: absent ones count as 0.",
     )
 
     metric_ranges: ClassVar[MetricRanges] = {
@@ -154,9 +145,8 @@ class Cluster(SpreadCEL, RefreshedCEL):
                     f"a client's stored centres are {shape}, must be {expected}: cel.clusters, "
                     "net.features or the data changed; start from an empty state"
                 )
-            stored = {name: tensor.flatten(0, 1) for name, tensor in state.items()}
-            centres = stored["centres"].to(z.dtype) - means[:, None]
-            last = LastClusters(centres, (stored["weights"] > 0) & active, stored)
+            last = {name: tensor.flatten(0, 1) for name, tensor in state.items()}
+            last["centres"] = last["centres"].to(z.dtype) - means[:, None]
         problem = ClusteringProblem(z - means.index_select(0, y), y, active, generators)
         clusters, weights, extras = self.find_clustering().fit(problem, last)
         fitted = {
@@ -206,9 +196,8 @@ class Cluster(SpreadCEL, RefreshedCEL):
         if self.is_truncated:
             slot_members = _leave_out_far(slot_members, z, centre, slots, limits=state["limits"])
         parts = pi * (slot_members.counts.view_as(pi) > 0)
-        if self.form == "renormalised":
-            total_weight = parts.sum(-1, keepdim=True)
-            parts = parts / torch.where(total_weight > 0, total_weight, 1.0)
+        total_weight = parts.sum(-1, keepdim=True)
+        parts = parts / torch.where(total_weight > 0, total_weight, 1.0)
         v = weighted_spread(z, centre, uniform_weights(slot_members)).view_as(pi)
         if not v.isfinite().all():
             check_finite(z, y)
@@ -243,7 +232,6 @@ class ClusterCEL(CELModule, options=Cluster):
 def _find_slot_members(
     slots: Int[Tensor, "*k B"], count: int, like: Float[Tensor, "*k B D"]
 ) -> Members:
-    """Return the members of each slot."""
     # Compared, not looked up: an identity matrix of all slots could be large.
     one_hot = slots[..., None].eq(torch.arange(count, device=slots.device)).to(like.dtype)
     return Members(one_hot, one_hot.sum(-2))

@@ -259,7 +259,6 @@ class CEL(LossOptions, table="cel"):
         return cut._replace(features=cut.features // cut.positions)
 
     def _name_penalty(self) -> str:
-        """Return how messages name the penalty, nothing for a loss without one."""
         return ""
 
 
@@ -321,6 +320,10 @@ class SpreadCEL(CEL):
         """Whether a spread below a threshold costs nothing."""
         return self.penalty == "log"
 
+    def set_threshold(self: AnyCEL, threshold: float) -> AnyCEL:
+        """Return the loss with another tau."""
+        return self.model_copy(update={"threshold": threshold})
+
     def find_threshold(self, cut: CutShape) -> float:
         """Return tau of the log penalty as set, or tied to the noise on the features seen."""
         if self.threshold != "none":
@@ -341,7 +344,6 @@ class SpreadCEL(CEL):
         return log_penalty(v, self.find_threshold(self._cut))
 
     def _name_penalty(self) -> str:
-        """Return how messages name the penalty."""
         return f"cel.penalty {self.penalty!r}, "
 
 

@@ -32,6 +32,9 @@ CHUNK_VALUES = 2**18
 MAX_ITERATIONS = 50
 """Lloyd iterations at most; it stops earlier when no example changes its cluster."""
 
+OUTLIER_FACTOR = 3.0
+"""Multiple of a class's median spread above which a cluster is too wide."""
+
 COLD_STARTS = 4
 """Cold starts; each class keeps its best one. A warm start runs once."""
 
@@ -73,30 +76,8 @@ class ClassClusters(NamedTuple):
     distances: Float[Tensor, " N"]
 
 
-class LastClusters(NamedTuple):
-    """Clusters of the last refresh.
-
-    Attributes:
-        centres: Less the means of the classes (C, S, D).
-        is_retained: Those that held examples, and are active (C, S).
-        state: All that is stored of them.
-    """
-
-    centres: Float[Tensor, "C S D"]
-    is_retained: Bool[Tensor, "C S"]
-    state: State
-
-
-OUTLIER_FACTOR = 3.0
-"""Multiple of a class's median spread above which a cluster is too wide."""
-
-
-class FittedClusters(NamedTuple):
-    """Result of a clustering: clusters, their weights (C, S) in the class, other state."""
-
-    clusters: ClassClusters
-    weights: Float[Tensor, "C S"]
-    extras: State
+FittedClusters = tuple[ClassClusters, Float[Tensor, "C S"], State]
+"""Result of a clustering: clusters, their weights (C, S) in the class, other state."""
 
 
 class KMeans(NamedTuple):
@@ -110,16 +91,16 @@ class KMeans(NamedTuple):
     is_reseeded: bool = False
     is_truncated: bool = False
 
-    def fit(self, problem: ClusteringProblem, last: LastClusters | None) -> FittedClusters:
-        """Find the clusters, from the last centres where there are any."""
+    def fit(self, problem: ClusteringProblem, last: State | None) -> FittedClusters:
+        """Find the clusters, from the last state where there is one; its centres are centred."""
         clusters = find_clusters(problem, last, OUTLIER_FACTOR if self.is_reseeded else None)
         sizes, _ = measure_clusters(clusters)
         weights = sizes.to(problem.z.dtype) / problem.class_sizes.clamp_min(1)[:, None]
         if not self.is_truncated:
-            return FittedClusters(clusters, weights, {})
+            return clusters, weights, {}
         centres, limits, spreads = truncate_clusters(problem.z, clusters, OUTLIER_FACTOR)
         extras = {"limits": limits, "spreads": spreads}
-        return FittedClusters(clusters._replace(centres=centres), weights, extras)
+        return clusters._replace(centres=centres), weights, extras
 
     def assign(
         self, state: State, z: Float[Tensor, "K B D"], y: Int[Tensor, "K B"]
@@ -168,7 +149,7 @@ def make_clusters(
 
 
 def find_clusters(
-    problem: ClusteringProblem, last: LastClusters | None, outlier: float | None
+    problem: ClusteringProblem, last: State | None, outlier: float | None
 ) -> ClassClusters:
     """Return clusters in the active slots, fitted from the last ones or cold.
 
@@ -181,7 +162,8 @@ def find_clusters(
     if last is None:
         clusters = _fit_cold(problem)
     else:
-        clusters = run_lloyd(problem, seed_centres(problem, last.centres, last.is_retained))
+        is_retained = (last["weights"] > 0) & problem.active
+        clusters = run_lloyd(problem, seed_centres(problem, last["centres"], is_retained))
     if outlier is None:
         return clusters
     sizes, spreads = measure_clusters(clusters)
@@ -292,7 +274,6 @@ def run_lloyd(problem: ClusteringProblem, centres: Float[Tensor, "C S D"]) -> Cl
 def _nearest_slots(
     problem: ClusteringProblem, centres: Float[Tensor, "C S D"]
 ) -> Int[Tensor, " N"]:
-    """Return the slot of the nearest active centre."""
     z, y, active, _ = problem
     if centres.shape[1] == 1:
         return y

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedcel.errors import SettingsError
 from fedcel.losses.cel import kmeans
-from fedcel.losses.cel.kmeans import ClusteringProblem, FittedClusters, LastClusters
+from fedcel.losses.cel.kmeans import ClusteringProblem, FittedClusters
 from fedcel.losses.protocol import State
 from fedcel.short_repr import show_shapes
 
@@ -164,7 +164,7 @@ class GaussianMixtures(NamedTuple):
         """Name of the covariances in the state."""
         return {"diagonal": "variances", "full": "whitenings"}[self.covariance]
 
-    def fit(self, problem: ClusteringProblem, last: LastClusters | None) -> FittedClusters:
+    def fit(self, problem: ClusteringProblem, last: State | None) -> FittedClusters:
         """Fit all mixtures; SettingsError where full covariances are too large."""
         z, y, active, _ = problem
         size = active.numel() * z.shape[1] ** 2 // len(problem.generators)
@@ -180,7 +180,7 @@ class GaussianMixtures(NamedTuple):
             torch.stack([part.to(z.dtype) for part in parts]) for parts in zip(*fits, strict=True)
         )
         clusters = kmeans.make_clusters(z, assign_components(z, y, fits), centres)
-        return FittedClusters(clusters, weights, {self.scale_name: scales.contiguous()})
+        return clusters, weights, {self.scale_name: scales.contiguous()}
 
     def assign(
         self, state: State, z: Float[Tensor, "K B D"], y: Int[Tensor, "K B"]
@@ -193,17 +193,15 @@ class GaussianMixtures(NamedTuple):
         slots = assign_components(z.flatten(0, 1), (y + first).flatten(), mixtures)
         return slots.view(y.shape) - first * per_class
 
-    def _choose_starts(
-        self, problem: ClusteringProblem, last: LastClusters | None
-    ) -> list[Mixture]:
+    def _choose_starts(self, problem: ClusteringProblem, last: State | None) -> list[Mixture]:
         """Return where EM starts in each class: the stored mixture if complete, else K-means."""
         z, y, active, _ = problem
         stored: list[Mixture] = []
         is_complete = active.new_zeros(len(active))
-        if last is not None and self.scale_name in last.state:
-            scales = last.state[self.scale_name]
-            stored = _unstack_mixtures(last.state["weights"], last.centres, scales)
-            is_complete = last.is_retained.eq(active).all(1)
+        if last is not None and self.scale_name in last:
+            names = "weights", "centres", self.scale_name
+            stored = _unstack_mixtures(*(last[name] for name in names))
+            is_complete = torch.eq((last["weights"] > 0) & active, active).all(1)
         if is_complete.all():
             return stored
         slots = kmeans.find_clusters(problem, last, None).slots
@@ -219,5 +217,4 @@ class GaussianMixtures(NamedTuple):
 def _unstack_mixtures(
     weights: Float[Tensor, "C S"], centres: Float[Tensor, "C S D"], scales: Float[Tensor, "C S ..."]
 ) -> list[Mixture]:
-    """Return the mixture of each class."""
     return [Mixture(*parts) for parts in zip(weights, centres, scales, strict=True)]

@@ -6,8 +6,8 @@ from fedcel.losses.defences.bottleneck import CEB as CEB
 from fedcel.losses.defences.bottleneck import VIB as VIB
 from fedcel.losses.defences.bottleneck import InformationBottleneck as InformationBottleneck
 from fedcel.losses.defences.bottleneck import gaussian_divergence as gaussian_divergence
-from fedcel.losses.defences.fisher_noise import FisherNoise as FisherNoise
-from fedcel.losses.defences.learned_noise import LearnedNoise as LearnedNoise
+from fedcel.losses.defences.feature_noise import FisherNoise as FisherNoise
+from fedcel.losses.defences.feature_noise import LearnedNoise as LearnedNoise
 from fedcel.losses.defences.nopeek import NoPeek as NoPeek
 from fedcel.losses.defences.rival import Bottleneck as Bottleneck
 from fedcel.losses.defences.rival import Dropout as Dropout

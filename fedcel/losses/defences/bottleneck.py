@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.errors import NetError
-from fedcel.losses.defences.learned_noise import NOISE_SCALE, measure_scale
+from fedcel.losses.defences.feature_noise import NOISE_SCALE, measure_scale
 from fedcel.losses.defences.rival import LossRival
 from fedcel.losses.protocol import Batch, MetricRange, MetricRanges, State, Term
 

@@ -1,7 +1,7 @@
 """Rival defences: the options that all of them share, and those that only change the cut."""
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -10,21 +10,10 @@ from torch import Tensor
 
 from fedcel.errors import SettingsError
 from fedcel.losses import adam
-from fedcel.losses.cel.conditional_entropy import CEL
 from fedcel.losses.loss_options import LossOptions
 from fedcel.losses.protocol import CutShape, FeatureReader, State
 from fedcel.losses.terms import LossTerm, WeightedTerm
 from fedcel.nets import Cut, NetSettings, SplitNet
-
-
-@runtime_checkable
-class RunOptions(Protocol):
-    """Part of a run's settings that a defence reads."""
-
-    @property
-    def cel(self) -> CEL:
-        """The schedule of its weight."""
-        ...
 
 
 class Rival(LossOptions, table="defence", selector="name"):
@@ -109,11 +98,12 @@ class Rival(LossOptions, table="defence", selector="name"):
         """
         return net
 
-    def weigh(self, bound: LossTerm, run: RunOptions) -> WeightedTerm:
+    def weigh(self, bound: LossTerm, run: Any) -> WeightedTerm:
         """Return the defence's loss with its weight, which no goal of `run.cel` limits."""
 
         def find_gamma(number: int, rounds: int, rate_share: float, limit: float | None) -> float:
-            return run.cel.find_gamma(number, rounds, rate_share)
+            gamma: float = run.cel.find_gamma(number, rounds, rate_share)
+            return gamma
 
         return WeightedTerm("defence", bound, self.weight, gamma=find_gamma)
 
@@ -136,7 +126,7 @@ class LossRival(Rival):
         """Make the theta that a client's first round begins with."""
         raise NotImplementedError
 
-    def make_term(self, cut: CutShape, run: RunOptions) -> WeightedTerm:
+    def make_term(self, cut: CutShape, run: Any) -> WeightedTerm:
         """Return the loss with the schedule of `run.cel`; see `LossOptions.make_term`."""
         return self.weigh(self.bind(cut), run)
 

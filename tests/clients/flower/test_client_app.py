@@ -12,12 +12,11 @@ from clients.flower.posterior_client import select_metrics
 from fedcel.errors import SettingsError
 from fedcel.federation import (
     ClientUpdate,
-    digest_code,
     record_names,
 )
 from fedcel.nets.flat_net import to_arrays
 from fedcel.run_parts import build_workspace_net, select_client_images
-from fedcel.settings import Settings, dump_settings, flatten_settings, parse_settings
+from fedcel.settings import Settings, parse_settings
 
 RAW = {"clients": 4, "local.steps": 3, "cel.kind": "cluster", "cel.warm-up": 0, "rounds": 10}
 S = parse_settings(RAW)
@@ -110,43 +109,12 @@ def test_a_loss_without_statistics_writes_no_state(tmp_path: object) -> None:
     assert not list(Path(str(tmp_path)).iterdir())
 
 
-def test_settings_come_from_the_run_config() -> None:
-    """Without bound settings the same delta comes from the context's flat keys."""
-    at = context()
-    at.run_config = {**flatten_settings(dump_settings(S)), "out": "none"}
-    arrays = (
-        ask("train", round_content(5), at, None).content[record_names.DELTA].to_numpy_ndarrays()
-    )
-    bound = (
-        ask("train", round_content(5), context()).content[record_names.DELTA].to_numpy_ndarrays()
-    )
-    assert all(np.array_equal(a, b) for a, b in zip(arrays, bound, strict=True))
-
-
-def test_count_tells_examples_and_partition() -> None:
-    """What the server needs for its weights."""
-    metrics = ask("query.count", RecordDict(), context(2)).content[record_names.METRICS]
-    examples = len(select_client_images(S, 2).y)
-    assert metrics == {
-        record_names.EXAMPLES: examples,
-        record_names.PARTITION: 2,
-        record_names.HAS_NODE_DATA: 0,
-        record_names.CODE: digest_code(),
-    }
-
-
 def test_evaluate_scores_the_model_and_its_private_answers() -> None:
     """NLL of a nearly constant model is near log 10."""
     metrics = ask("evaluate", round_content(3), context()).content[record_names.METRICS]
     assert metrics["nll"] == pytest.approx(np.log(10), abs=0.3)
     assert 0 <= metrics["private-top1-kept"] <= 1
     assert metrics[record_names.EXAMPLES] == len(select_client_images(S, 1).y)
-
-
-def test_a_node_beyond_the_clients_is_refused() -> None:
-    """The error says how to fix it."""
-    with pytest.raises(Exception, match=r"partition-id is 9, must be in 0\.\.3"):
-        ask("query.count", RecordDict(), context(9))
 
 
 def test_a_stock_strategy_gets_no_metrics_of_single_classes() -> None:

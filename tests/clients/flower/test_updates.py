@@ -124,11 +124,8 @@ def test_weights_are_accounted_by_the_heaviest() -> None:
     assert build_server_parts(s).has_noisy_updates
     assert build_server_parts(s).takes_mean
     assert not build_server_parts(parse_settings(QUIET | {"update.noise": 0.0})).has_noisy_updates
-    for change in (
-        {"strategy.aggregation": "geometric-median"},
-        {"strategy.max-norm": 1.0, "engine": "ray"},
-    ):
-        assert not build_server_parts(parse_settings(QUIET | change)).takes_mean
+    robust = parse_settings(QUIET | {"strategy.aggregation": "geometric-median"})
+    assert not build_server_parts(robust).takes_mean
 
 
 def test_without_noise_nothing_is_claimed(tmp_path: Path) -> None:

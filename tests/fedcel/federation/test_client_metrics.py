@@ -4,16 +4,13 @@ import math
 import re
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcel.federation import declare_scores, summarise_metrics
+from fedcel.federation import summarise_metrics
 from fedcel.federation.client_metrics import HELD, LEAD
 from fedcel.losses import MetricRange
 from fedcel.losses.cel import CEL, GoalControl, move_control
-from fedcel.metrics import calibration
-from fedcel.privacy import LabelledLogits, LaplaceAnswers, measure_utility
 from fedcel.run_parts import declare_metrics
 from fedcel.settings import parse_settings
 from tests.fedcel.train_one import update_one
@@ -41,17 +38,6 @@ def test_what_built_in_losses_report_is_declared_and_in_range(kind: str, defence
     assert kind == "none" or "spread" in metrics
     summary = summarise_metrics([metrics], [1.0], declared, 10)
     assert summary.left_out == {} and summary.means == pytest.approx(metrics)
-
-
-def test_what_an_evaluation_reports_is_declared_and_in_range() -> None:
-    """Scores of probabilities and the use of private answers, under the names they travel by."""
-    logits, labels = torch.randn(40, 10), torch.arange(40) % 10
-    scores = calibration.score_probabilities(logits.softmax(1), labels)
-    utility = measure_utility(LabelledLogits(logits, labels), LaplaceAnswers())
-    row = scores | {f"private-{key}": value for key, value in utility.items()}
-    declared = declare_scores(10)
-    assert row.keys() == declared.keys()
-    assert summarise_metrics([row], [1.0], declared, 10).left_out == {}
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,15 @@ from fedcel.federation import (
     Rejection,
     RoundReport,
     RoundRequest,
+    advance_model,
     begin_round,
     finish_round,
     init_server_state,
     measure_kept_share,
     play_round,
+    weighted_sum,
 )
-from fedcel.posterior import NO_PLAN, RoundOrder
+from fedcel.posterior import RoundOrder
 from fedcel.run_parts import build_server_parts
 from fedcel.settings import Settings, parse_settings
 
@@ -148,8 +150,23 @@ def test_a_round_without_an_update_ends_the_run_in_words() -> None:
 def test_the_share_that_is_kept_is_the_server_s_alone() -> None:
     """Whatever clients report under its name, and whoever was not asked."""
     metrics = {"kept-share": 0.1}
-    assert measure_kept_share(RoundReport([0, 1], [], metrics, NO_PLAN, kept_share=1.0)) == 1.0
+    assert measure_kept_share(RoundReport([0, 1], [], metrics, kept_share=1.0)) == 1.0
     strangers = [Rejection(-1, "it is from a node that was not asked")] * 5
-    assert measure_kept_share(RoundReport([0, 1], strangers, {}, NO_PLAN, kept_share=1.0)) == 1.0
+    assert measure_kept_share(RoundReport([0, 1], strangers, kept_share=1.0)) == 1.0
     lost = [Rejection(2, "no reply"), Rejection(3, "no reply")]
-    assert measure_kept_share(RoundReport([0, 1], lost, {}, NO_PLAN)) == 0.5
+    assert measure_kept_share(RoundReport([0, 1], lost)) == 0.5
+
+
+def test_no_momentum_is_federated_averaging_to_the_bit() -> None:
+    """Beta 0, gamma 1: w + sum w_k delta_k, summed in order."""
+    stream = torch.Generator().manual_seed(0)
+    model = torch.randn(50, generator=stream)
+    deltas = [torch.randn(50, generator=stream) for _ in range(3)]
+    weights = [0.2, 0.5, 0.3]
+    by_hand = torch.zeros(50)
+    for delta, weight in zip(deltas, weights, strict=True):
+        by_hand = torch.add(by_hand, delta, alpha=weight)
+    delta = weighted_sum(deltas, weights)
+    after = advance_model(build_server_parts(settings()), init_server_state(model), delta)
+    assert torch.equal(after.model, model + by_hand)
+    assert after.round == 1

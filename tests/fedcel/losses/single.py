@@ -1,51 +1,23 @@
 """Terms of several clients as losses of one client, made of their options."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedcel.losses import Batch, ClientLoss, ClientLossTerm, LossTerm
-from fedcel.losses.cel import CEL, CutShape, FeatureBatches, StackedFeatures, State, Term
+from fedcel.losses import Batch, ClientLossTerm, LossTerm, TermLoss
+from fedcel.losses.cel import CEL, CutShape, FeatureBatches, State, Term
 from fedcel.losses.defences import Rival
-from fedcel.named_tensors import select_row, stack_states
 
 
-class TermLoss(ClientLoss):
+class OneClient(TermLoss):
     """A term as a loss of one client, which also has what the term has."""
-
-    def __init__(self, term: LossTerm) -> None:
-        self.term = term
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.term, name)
 
-    def refresh(
-        self, state: State | None, batches: FeatureBatches, generator: torch.Generator
-    ) -> State:
-        def read() -> Iterator[StackedFeatures]:
-            return (StackedFeatures(z, y, torch.zeros_like(y)) for z, y in batches())
 
-        before = None if state is None else stack_states([state])
-        return select_row(self.term.refresh(before, read, [generator]), 0)
-
-    def loss(self, state: State, batch: Batch, measure: bool = True) -> Term:
-        rows = {name: tensor.unsqueeze(0) for name, tensor in state.items()}
-        parts = Batch._make(None if part is None else part.unsqueeze(0) for part in batch)
-        loss, metrics = self.term.loss(rows, parts, measure)
-        return Term(loss[0], {n: value[0] for n, value in metrics.items() if not value.isnan()})
-
-    def update(self, state: State) -> State:
-        """Move what the loss learns itself."""
-        stacked = stack_states([state])
-        for name, tensor in state.items():
-            gradient, tensor.grad = tensor.grad, None
-            stacked[name].grad = None if gradient is None else gradient.unsqueeze(0)
-        return select_row(self.term.update(stacked), 0)
-
-
-class Single(TermLoss):
+class Single(OneClient):
     """A conditional entropy of one client, of features and labels."""
 
     def loss(  # type: ignore[override]
@@ -54,7 +26,7 @@ class Single(TermLoss):
         return super().loss(state, Batch.of_features(z, y), measure)
 
 
-class SingleRival(TermLoss):
+class SingleRival(OneClient):
     """A defence of one client, of what it reads of a batch."""
 
     def refresh(self, state: State | None, generator: torch.Generator) -> State:  # type: ignore[override]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from fedcel.losses import TermLoss
 from fedcel.losses.cel import (
     CEL,
     Cluster,
@@ -14,7 +15,7 @@ from fedcel.losses.cel import (
 from fedcel.losses.defences import Adversarial, NoPeek
 from fedcel.testing import check_cel, check_defence
 from tests.fedcel.losses.cel.gates import MODES
-from tests.fedcel.losses.single import TermLoss, bind_rival, options
+from tests.fedcel.losses.single import bind_rival, options
 
 CASES: dict[str, CEL] = {
     **{kind: options(kind=kind) for kind in CEL.list_names() if kind != "none"},

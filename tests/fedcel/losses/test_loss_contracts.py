@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from fedcel.errors import ContractError, FedcelError
-from fedcel.losses import CEL_TESTS, DEFENCE_TESTS, Batch, ClientLoss, LossCase
+from fedcel.losses import CEL_TESTS, DEFENCE_TESTS, Batch, ClientLoss, LossCase, TermLoss
 from fedcel.losses.cel import FeatureBatches, Plain, State, Term
 from fedcel.losses.defences import TRANSFORM_TESTS, TransformCase
-from tests.fedcel.losses.single import TermLoss, single
+from tests.fedcel.losses.single import single
 
 PLAIN = single(Plain(penalty="linear"), 3)
 

@@ -1,6 +1,7 @@
 """A user's loss or defence that breaks its contract is refused before a run, or named in it."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,15 @@ from fedcel.federation import KEPT_SHARE, record_names
 from fedcel.federation.local_steps import _SUMMARIES
 from fedcel.federation.server_round import CLIENT_DRIFT, HEAVIEST
 from fedcel.losses import Batch, ClientLoss
-from fedcel.losses.cel import CEL, CutShape, FeatureBatches, Plain, State, Term
+from fedcel.losses.cel import (
+    CEL,
+    CutShape,
+    FeatureBatches,
+    Plain,
+    State,
+    Term,
+    log_penalty,
+)
 from fedcel.losses.contract import RESERVED_METRICS, SERVER_METRICS
 from fedcel.losses.defences.rival import Rival
 from fedcel.settings import Settings, parse_settings
@@ -210,14 +219,14 @@ def test_a_loss_that_fails_later_is_named(size: float, words: str) -> None:
 
 def test_a_moving_threshold_does_not_repeat_the_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client whose server moves the threshold builds its loss anew each round."""
-    made: list[object] = []
+    bound = options(kind=f"{__name__}:Spread", penalty="log").bind(CutShape(3, 5, 0.3))
+    made: list[tuple[Any, ...]] = []
     monkeypatch.setattr(Spread, "__init__", lambda self, *arguments: made.append(arguments))
-    monkeypatch.setattr(Spread, "loss", lambda _, s, batch, m=True: Term(batch.z.var(), {}))
-    kind = f"{__name__}:Spread"
     for threshold in (0.5, 0.25):
-        made.clear()
-        single(options(kind=kind, penalty="log", threshold=threshold), 3, 5, 0.3)
-    assert len(made) == 1
+        bound.set_threshold(threshold)
+    spreads = torch.ones(3)
+    for (_, penalty, *_), threshold in zip(made, (0.5, 0.25), strict=True):
+        assert torch.equal(penalty(spreads), log_penalty(spreads, threshold))
 
 
 class Squares(ClientLoss):

@@ -17,10 +17,11 @@ from fedcel.losses import (
     GradientRule,
     States,
     WeightedTerm,
+    join_states,
     part_states,
+    refresh_terms,
     refuse_undefined_terms,
     select_state,
-    start_terms,
 )
 from fedcel.losses.cel import Gated, Plain
 from fedcel.losses.defences import CEB, Adversarial, LearnedNoise, NoPeek
@@ -91,7 +92,7 @@ BOTH = [of_cel(GATED, 0.5), of_defence(ADVERSARY, 2.0)]
 
 def start(terms: Sequence[WeightedTerm], stored: State | None = None) -> States:
     """Return the states that one client's round begins with."""
-    return start_terms(terms, [stored], make_reader(), [streams])
+    return refresh_terms(terms, join_states(terms, [stored]), make_reader(), [streams])
 
 
 def store(terms: Sequence[WeightedTerm], states: States, stored: State | None = None) -> State:
@@ -112,14 +113,6 @@ def slope(terms: Sequence[WeightedTerm], states: States, own: Batch) -> Tensor:
     torch.autograd.backward(add(terms, states, own).loss.sum())
     assert own.z.grad is not None
     return own.z.grad
-
-
-def test_nothing_acts() -> None:
-    """No state; what a client has of terms that do not act stays."""
-    assert start([]) == {}
-    assert store([], {}) == {}
-    kept = {"cel.theta": torch.ones(2)}
-    assert store([], {}, kept) == kept
 
 
 def test_parts_share_a_state_by_prefix() -> None:
@@ -255,41 +248,12 @@ def test_a_step_holds_a_loss_to_the_tasks_gradient() -> None:
     assert held <= 2 * task * (1 + 1e-5) and free > 100 * task
 
 
-def test_clip_is_of_the_weighted_loss() -> None:
-    """A weight so small that no row reaches the bound leaves all as they are."""
-    free, bound = [of_cel(PLAIN, 1e-3)], [of_cel(PLAIN, 1e-3, GradientRule(0.2))]
-    torch.testing.assert_close(
-        slope(bound, {"cel": {}}, batch()), slope(free, {"cel": {}}, batch())
-    )
-
-
 def test_clip_without_a_signal() -> None:
     """No class with 2 members: exactly 0, and a gradient of 0 wherever there is one."""
     own = Batch(*(part[:, :3] for part in batch()[:4]))
     term = add([of_cel(PLAIN, 1.0, GradientRule(0.1))], {"cel": {}}, own, measure=True)
     torch.autograd.backward(term.loss.sum() + 0 * own.z.sum())
     assert term.loss == 0
-
-
-def test_one_backward_moves_both_parts() -> None:
-    """The cross-entropy's gradient adds up with the parts'; both thetas step, once."""
-    own, states = batch(), start(BOTH)
-    added = add(BOTH, states, own)
-    (alone,) = torch.autograd.grad(added.loss.sum(), own.z, retain_graph=True)
-    for part in states.values():
-        part["theta"].grad = None
-    head = torch.randn(4, 3, generator=torch.Generator().manual_seed(4))
-    loss = cross_entropy((own.smashed @ head)[0], own.y[0])
-    (base,) = torch.autograd.grad(loss, own.z, retain_graph=True)
-    torch.autograd.backward(loss + added.loss.sum())
-    torch.testing.assert_close(own.z.grad, alone + base)
-    for weighted in BOTH:
-        before = states[weighted.name]
-        after = weighted.term.update(before)
-        assert after.keys() == before.keys()
-        assert not torch.equal(after["theta"], before["theta"])
-        assert after["theta"].grad is None
-        assert after["t"].tolist() == [1]
 
 
 def test_a_part_that_does_not_act_keeps_its_state() -> None:
@@ -417,45 +381,6 @@ def test_a_loss_of_one_client_sees_no_row_of_clients(make: Callable[..., Weighte
     assert add([weighted], states, own).metrics == {}
     shown = (9, 1, 4, 4), (9, 4), (9, 4), (9,)
     assert watching.seen == [((16, 4), 16), ((8, 4), 8), (*shown, True), (*shown, False)]
-
-
-@pytest.mark.parametrize("clip", [None, 0.05])
-def test_several_clients_are_each_of_them(clip: float | None) -> None:
-    """Value, metrics, gradients and next states of a stack are those of each client alone."""
-    terms = [of_cel(GATED, 0.5, GradientRule(clip)), of_defence(ADVERSARY, 2.0)]
-    own, reader = batch(clients=3), make_reader(3)
-
-    def stream_of(client: int) -> object:
-        return lambda purpose: streams(f"{purpose} {client}")
-
-    states = start_terms(terms, [None] * 3, reader, [stream_of(k) for k in range(3)])  # type: ignore[misc]
-    together = add(terms, states, own, measure=True)
-    torch.autograd.backward(together.loss.sum())
-    after = {w.name: w.term.update(states[w.name]) for w in terms}
-    kept = part_states(terms, after, [None] * 3)
-    for k in range(3):
-
-        def read_own(*_: object, k: int = k) -> Iterator[StackedFeatures]:
-            for z, y, client in reader():
-                mine = client == k
-                yield StackedFeatures(z[mine], y[mine], torch.zeros_like(client[mine]))
-
-        parts = (part[k : k + 1].detach() for part in own[:3])
-        x, z, smashed = parts
-        leaf = z.clone().requires_grad_()
-        alone = Batch(x, leaf, leaf + (smashed - z), own.y[k : k + 1])
-        mine = start_terms(terms, [None], read_own, [stream_of(k)])  # type: ignore[list-item]
-        term = add(terms, mine, alone, measure=True)
-        torch.autograd.backward(term.loss.sum())
-        torch.testing.assert_close(together.loss[k], term.loss[0])
-        for name, value in term.metrics.items():
-            torch.testing.assert_close(together.metrics[name][k], value[0])
-        assert own.z.grad is not None
-        torch.testing.assert_close(own.z.grad[k], leaf.grad[0])  # type: ignore[index]
-        own_after = {w.name: w.term.update(mine[w.name]) for w in terms}
-        for name, tensor in store(terms, own_after).items():
-            torch.testing.assert_close(kept[k][name], tensor)
-    assert not torch.equal(kept[0]["cel.theta"], kept[1]["cel.theta"])
 
 
 RULES = {

@@ -28,7 +28,6 @@ PLAN = RoundPlan(0.1, 0.1, 0.1, 0.01**2, False, 1.0)
 LOSSES = {
     "plain": {},
     "cluster": {"clusters": 2},
-    "cluster original": {"form": "original", "clusters": 2},
     "gated": {},
     "hybrid": {"clusters": 2},
     "mutual-information": {},

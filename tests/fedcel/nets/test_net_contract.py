@@ -99,11 +99,6 @@ def seedless(shape: tuple[int, ...], classes: int, net: NetSettings) -> Halves:
     return sound(shape, classes, net, scale)
 
 
-def buffered(shape: tuple[int, ...], classes: int, net: NetSettings) -> Halves:
-    """Return an encoder with batch statistics."""
-    return sound(shape, classes, net, nn.BatchNorm1d(net.features))
-
-
 def restless(shape: tuple[int, ...], classes: int, net: NetSettings) -> Halves:
     """Return an encoder of whole batches, and a head that works in place."""
     encoder, head = sound(shape, classes, net, Centred())
@@ -124,7 +119,6 @@ BROKEN: dict[str, tuple[type[FedcelError], str]] = {
         PluginError,
         "head must leave what it is given .*; the encoder must encode each image by",
     ),
-    "buffered": (NetError, "layer 'encoder.2' .BatchNorm1d.: statistics mix"),
     "crashing": (NetError, r"failed: KeyError: 'layer seven' \(.*test_net_contract.py, line"),
     "failing": (NetError, r"failed: IndexError: no such width \(.*test_net_contract.py, line"),
 }

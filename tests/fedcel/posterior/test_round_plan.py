@@ -29,13 +29,7 @@ S = parse_settings(
 
 
 def step_size(settings: Settings, number: int) -> float:
-    return settings.local.step_size(build_schedule(settings).clock(number))
-
-
-def test_gamma_is_zero_then_linear_then_one() -> None:
-    """Warm-up to round 10, full at round 60."""
-    ramp = [S.cel.find_gamma(number, 100, 1.0) for number in (1, 10, 35, 60, 100)]
-    assert ramp == [0, 0, 0.5, 1, 1]
+    return settings.local.step_size(number, build_schedule(settings).burn_in)
 
 
 def test_rate_falls_by_a_cosine_until_burn_in_ends() -> None:
@@ -61,27 +55,14 @@ def test_heat_and_freeze_begin_with_sampling() -> None:
     assert burn_in_rounds(parse_settings({"rounds": 100, "chain.burn-in": 0.55})) == 55
 
 
-def test_decay_is_a_power_law_that_meets_its_end() -> None:
-    """Eta t^-c: the first value at round 1, the stated share at the end of burn-in and later."""
-    s = parse_settings({"rounds": 100, "local.schedule": "decay", "local.rate-end": 0.1})
-    assert step_size(s, 1) == 1.0
-    assert step_size(s, 80) == pytest.approx(0.1)
-    assert step_size(s, 100) == pytest.approx(0.1)
-    assert step_size(s, 9) == pytest.approx(step_size(s, 3) ** 2)  # 9 = 3 squared
-
-
-@pytest.mark.parametrize("schedule", ["decay", "cosine"])
 @pytest.mark.parametrize("burn_in", [0, 1])
-def test_a_burn_in_too_short_to_fall_in_samples_at_the_last_rate(
-    schedule: str, burn_in: int
-) -> None:
+def test_a_burn_in_too_short_to_fall_in_samples_at_the_last_rate(burn_in: int) -> None:
     """Ten rounds: whatever comes after burn-in has `rate-end` of the first step size."""
     s = parse_settings(
         {
             "rounds": 10,
             "chain.burn-in": burn_in / 10,
             "chain.scope": "full",
-            "local.schedule": schedule,
             "local.rate": 1.0,
             "local.rate-end": 0.05,
         }

@@ -140,7 +140,7 @@ def client_parts(federation: Federation) -> ClientParts:
         images=lambda client: Images(*federation.parts[client]),
         workspace=lambda: federation.flat,
         nets=lambda count: federation.flat,
-        schedule=parts.schedule._replace(terms=lambda threshold: ()),
+        schedule=parts.schedule._replace(terms=lambda: ()),
     )
 
 

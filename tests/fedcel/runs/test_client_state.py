@@ -33,7 +33,7 @@ def test_the_state_of_the_round_that_is_expected_is_read(tmp_path: Path) -> None
 
 
 def test_without_an_expectation_it_is_the_newest(tmp_path: Path) -> None:
-    """In a run that an earlier version began; a repeated round does not read its own."""
+    """Of a server that is not ours; a repeated round does not read its own."""
     folder = ClientStateFolder(tmp_path)
     folder.write_state(3, make_state(3.0), 0)
     folder.write_state(5, make_state(5.0), 3)

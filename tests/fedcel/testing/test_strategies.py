@@ -54,10 +54,10 @@ class Restless(PosteriorStrategy):
     "extra_settings",
     [
         {},
-        {"strategy.momentum": 0.9, "strategy.gain": 0.5, "strategy.max-norm": 10.0},
+        {"strategy.momentum": 0.9, "strategy.gain": 0.5},
         {"strategy.aggregation": "geometric-median"},
     ],
-    ids=["mean", "long memory and limit on norms", "geometric median"],
+    ids=["mean", "long memory", "geometric median"],
 )
 def test_the_strategy_holds_its_contract(extra_settings: dict[str, Scalar]) -> None:
     """By default, and with each option of the mean."""

@@ -80,7 +80,6 @@ def test_an_own_strategy_decides(tmp_path: Path) -> None:
         ({"strategy.name": "builtins:repr"}, "cannot be made"),
         ({"strategy.name": FEDAVG, "strategy.momentum": 0.9}, "momentum is 0.9 and .*arguments"),
         ({"strategy.name": FEDAVG, "strategy.gain": 2.0}, "gain is 2 and .* strategy.gain to 1"),
-        ({"strategy.name": FEDAVG, "strategy.max-norm": 3.0}, "max-norm is 3 and"),
         ({"local.sampler": "math:pi"}, "cannot be called"),
         (
             {"defence.name": "math:sqrt", "defence.strength": 1},

@@ -67,7 +67,6 @@ def fresh_data() -> Iterator[None]:
         ("clients = 3", "clients = 3\ntune = { cel = { clusters = '1..4' } }", "clusters"),
         ("clients = 3", "clients = 3\ncel = { kind = 'plain', warm-up = 0 }", "add one without"),
         (TEXT[TEXT.index("[[variant]]") :], "", r"no \[\[variant\]\]"),
-        ("clients = 3", "clients = 3\nstrategy = { max-norm = 1.0 }", "max-norm is 1 and engine"),
         (
             "clients = 3",
             "clients = 3\ndata = { validation = 3 }",

@@ -1,7 +1,5 @@
 """The loss of clusters on points whose centres are known."""
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
@@ -19,10 +17,9 @@ POINTS = torch.tensor(
 LABELS = torch.arange(12) // 4
 
 
-def cluster(clusters: int, classes: int = 3, original: bool = False) -> ClientLoss:
+def cluster(clusters: int, classes: int = 3) -> ClientLoss:
     """Return the linear loss; its value is the share-weighted spread itself."""
-    form: Literal["original", "renormalised"] = "original" if original else "renormalised"
-    return single(Cluster(penalty="linear", clusters=clusters, form=form), classes)
+    return single(Cluster(penalty="linear", clusters=clusters), classes)
 
 
 def fresh(seed: int = 0) -> torch.Generator:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedcel.errors import DivergedError, SettingsError
+from fedcel.errors import DivergedError
 from fedcel.losses import Batch, WeightedTerm
 from fedcel.losses.cel import (
     CEL,
@@ -94,7 +94,7 @@ def test_defaults_are_those_of_settings(kind: type[CELModule], name: str) -> Non
     assert parameters["noise"].default == Settings().net.noise
     built = kind(classes=3)
     built.refresh(*points())
-    assert repr(built._loss) == repr(single(settings, 3, 6, 0.3).term)
+    assert repr(built._build(6).term) == repr(single(settings, 3, 6, 0.3).term)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -293,12 +293,6 @@ def test_another_encoder_needs_another_module() -> None:
         cel(Z[:, :5], Y)
 
 
-def test_errors_of_options_are_those_of_settings() -> None:
-    """One class of error for what a setting may not be."""
-    with pytest.raises(SettingsError):
-        ClusterCEL(classes=3, clusters=-1)
-
-
 EMPTY = [
     (PlainCEL, {}),
     (ClusterCEL, {}),
@@ -329,7 +323,7 @@ def test_a_batch_without_a_pair_has_a_finite_loss_with_a_gradient(
     assert z.grad is not None and z.grad.isfinite().all()
     assert count or loss.item() == 0
     assert all(math.isfinite(value) for value in cel.measure(z, labels[:count]).values())
-    function, state = Single(cel._build(8)), cel._state()
+    function, state = Single(cel._build(8).term), cel._state()
     for measure in (False, True):
         assert torch.equal(function.loss(state, z, labels[:count], measure).loss, loss)
 

@@ -3,13 +3,11 @@
 from typing import Any
 
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fedcel.losses.cel.class_spread import class_members
 from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.cel.gated import attention_scores, attention_weights
-from fedcel.losses.cel.hybrid import Hybrid, first_of_each_class
+from fedcel.losses.cel.hybrid import Hybrid
 from fedcel.named_tensors import add_prefix, select_prefix
 from tests.fedcel.losses.cel.gates import gated
 from tests.fedcel.losses.cel.readers import read_clients
@@ -97,35 +95,3 @@ def test_the_draws_decide_which_optimum() -> None:
             assert torch.equal(centres.diff(dim=0)[0] != 0, apart)
             splits.add(apart.tolist().index(True))
     assert splits == {0, 1}
-
-
-def test_states_keep_their_names() -> None:
-    """All tensors come back under their prefix, also after a step; the attention moves."""
-    z, y = torch.randn(18, 4, generator=fresh(13)), torch.arange(18) % 3
-    mine = hybrid(2)
-    state = mine.refresh(None, split_features(z, y), fresh(14))
-    torch.autograd.backward(mine.loss(state, z, y).loss)
-    after = mine.update(state)
-    assert after.keys() == state.keys()
-    assert not torch.equal(after["gated.theta"], state["gated.theta"])
-    assert torch.equal(after["cluster.centres"], state["cluster.centres"])
-    assert (
-        select_prefix(add_prefix("a.", after) | add_prefix("b.", state), "a.").keys()
-        == after.keys()
-    )
-
-
-@settings(deadline=None, max_examples=50)
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 99)), max_size=30), st.integers(1, 4))
-def test_first_of_each_class(pairs: list[tuple[int, int]], most: int) -> None:
-    """Against sorting by hand."""
-    y = torch.tensor([c for c, _ in pairs], dtype=torch.long)
-    time = torch.tensor([float(t) for _, t in pairs])
-    hand = [
-        i
-        for c in range(4)
-        for i in sorted((i for i in range(len(y)) if y[i] == c), key=lambda i: float(time[i]))[
-            :most
-        ]
-    ]
-    assert first_of_each_class(time, y, most).tolist() == hand

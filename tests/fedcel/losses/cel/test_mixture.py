@@ -7,9 +7,7 @@ import torch
 from torch import Tensor
 
 from fedcel.losses.cel import mixture
-from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.cel.mixture import Mixture, fit_mixture, log_joint, mixture_of_members
-from tests.fedcel.losses.single import single, split_features
 
 KINDS = pytest.mark.parametrize("full", [False, True])
 
@@ -93,20 +91,6 @@ def test_a_fit_that_has_not_converged_warns_nobody(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fit_mixture(z, mixture_of_members(z, slot, 3, full))
-
-
-@pytest.mark.parametrize("clustering", ["diagonal", "full"])
-def test_the_same_generator_gives_the_same_mixtures(clustering: str) -> None:
-    """To the bit, cold and from the last ones, in single precision."""
-    z, y = torch.randn(60, 5, generator=fresh(3)), torch.arange(60) % 3
-    mine = single(Cluster(penalty="linear", share="none", clusters=2, clustering=clustering), 3)
-    cold, warm = [], []
-    for _ in range(2):
-        cold.append(mine.refresh(None, split_features(z, y), fresh(7)))
-        warm.append(mine.refresh(cold[-1], split_features(z + 0.1, y), fresh(8)))
-    for one, other in (cold, warm):
-        assert all(torch.equal(one[name], other[name]) for name in one)
-    assert not torch.equal(cold[0]["centres"], warm[0]["centres"])
 
 
 @KINDS

@@ -15,7 +15,7 @@ from fedcel.losses.cel.mutual_information import (
     MutualInformation,
     squared_distances,
 )
-from tests.fedcel.losses.single import single, split_features
+from tests.fedcel.losses.single import single
 
 
 def information(
@@ -153,10 +153,3 @@ def test_bad_features_and_labels() -> None:
         assert information().loss({}, z, torch.tensor(labels)).loss.isnan()
     with pytest.raises(DataError, match=r"labels are in 0\.\.3, must be in 0\.\.2"):
         information().loss({}, z, torch.tensor([0, 1, 2, 3]))
-
-
-def test_keeps_no_state() -> None:
-    """Nothing to store, nothing to learn."""
-    z, y = torch.zeros(2, 1), torch.zeros(2, dtype=torch.long)
-    assert information().refresh(None, split_features(z, y), fresh(0)) == {}
-    assert information().update({}) == {}

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fedcel.losses.cel.conditional_entropy import channel_penalty
 from fedcel.losses.cel.plain import Plain
-from tests.fedcel.losses.single import single, split_features
+from tests.fedcel.losses.single import single
 
 PLAIN = single(Plain(penalty="linear"), 3)
 
@@ -56,10 +56,3 @@ def test_no_cancellation_far_from_zero() -> None:
     y = torch.zeros(32, dtype=torch.long)
     exact = PLAIN.loss({}, z.double(), y).loss
     torch.testing.assert_close(PLAIN.loss({}, z, y).loss.double(), exact, rtol=1e-4, atol=0)
-
-
-def test_keeps_no_state() -> None:
-    """Nothing to store, nothing to learn."""
-    z, y = torch.zeros(2, 1), torch.zeros(2, dtype=torch.long)
-    assert PLAIN.refresh(None, split_features(z, y), torch.Generator()) == {}
-    assert PLAIN.update({}) == {}

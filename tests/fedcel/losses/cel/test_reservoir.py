@@ -17,17 +17,6 @@ def fresh(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def test_small_classes_are_whole_and_draw_nothing() -> None:
-    """Sorted by class, in their order; the generator is where it was."""
-    y, stream = torch.tensor([2, 0, 2, 0, 2]), fresh()
-    z = torch.arange(5.0)[:, None]
-    reservoir = sample_reservoir(read_clients((z, y), size=2), 4, 3, [stream])
-    assert reservoir.z[:, 0].tolist() == [1, 3, 0, 2, 4]
-    assert reservoir.y.tolist() == [0, 0, 2, 2, 2]
-    assert reservoir.counts.tolist() == [2, 0, 3, 0]
-    assert torch.equal(stream.get_state(), fresh().get_state())
-
-
 @settings(deadline=None, max_examples=50)
 @given(
     st.integers(0, 2**32 - 1),
@@ -75,30 +64,3 @@ def test_refusals() -> None:
         z[2, 1] = value
         with pytest.raises(DivergedError, match=r"class 2: .* 1 of 4 .*lower local.rate"):
             sample_reservoir(read_clients((z, y)), 4, 2, [fresh()])
-
-
-@settings(deadline=None, max_examples=50)
-@given(
-    st.integers(0, 2**31),
-    st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=40), min_size=1, max_size=4),
-    st.integers(1, 9),
-    st.integers(1, 45),
-)
-def test_clients_at_once_have_the_sample_of_each_alone(
-    seed: int, labels: list[list[int]], size: int, piece: int
-) -> None:
-    """To the bit, and their generators end where they would; class c of client k is 3 k + c."""
-    clients = [
-        (torch.randn(len(own), 2, generator=fresh(seed + k)), torch.tensor(own))
-        for k, own in enumerate(labels)
-    ]
-    together = [fresh(seed + k) for k in range(len(clients))]
-    joint = sample_reservoir(read_clients(*clients, size=piece), 3, size, together)
-    for k, client in enumerate(clients):
-        stream = fresh(seed + k)
-        alone = sample_reservoir(read_clients(client), 3, size, [stream])
-        is_own = torch.div(joint.y, 3, rounding_mode="floor") == k
-        assert torch.equal(joint.z[is_own], alone.z)
-        assert torch.equal(joint.y[is_own] - 3 * k, alone.y)
-        assert torch.equal(joint.counts[3 * k : 3 * k + 3], alone.counts)
-        assert torch.equal(together[k].get_state(), stream.get_state())

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedcel.losses import ClientLoss
+from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.cel.hybrid import Hybrid
 from fedcel.losses.cel.mutual_information import MutualInformation
 from fedcel.losses.cel.plain import Plain
@@ -32,6 +33,12 @@ def drawn(seed: int) -> tuple[Tensor, Tensor]:
 SPREADS = {
     "plain": single(Plain(penalty="linear"), 3),
     **{f"gated, {mode}": gated(mode) for mode in MODES},
+    **{
+        f"cluster, {clustering}": single(
+            Cluster(penalty="linear", clusters=2, clustering=clustering)
+        )
+        for clustering in ("k-means", "diagonal", "full")
+    },
     "hybrid": single(Hybrid(penalty="linear", clusters=2)),
 }
 

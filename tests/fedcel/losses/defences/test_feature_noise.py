@@ -1,4 +1,4 @@
-"""Noise of a wanted leak, in closed form."""
+"""Noise of each feature: of a wanted leak, in closed form, and the reward of noise."""
 
 import math
 
@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from fedcel.errors import SettingsError
 from fedcel.leakage import fit_image_prior, measure_linearised
-from fedcel.losses.defences import FisherNoise
-from fedcel.losses.defences.fisher_noise import signal_to_noise, variance_within_classes
+from fedcel.losses.defences import FisherNoise, LearnedNoise
+from fedcel.losses.defences.feature_noise import signal_to_noise, variance_within_classes
 from fedcel.nets import NOISE_LIMIT
 from fedcel.settings import parse_settings
 from tests.fedcel.losses.single import bind_rival
@@ -107,3 +107,29 @@ def test_noise_that_depends_on_the_image_is_refused() -> None:
         parse_settings({"defence.name": "fisher-noise", "net.noise-shape": "image"})
     with pytest.raises(SettingsError, match=r"noise-shape is 'one'.*to 'feature'$"):
         parse_settings({"defence.name": "fisher-noise", "net.noise-shape": "one"})
+
+
+def test_the_reward_of_noise_by_hand() -> None:
+    """Scales 1, 2 and 1/2, 4: minus the mean of log 2 and log 2; the geometric mean is sqrt 2."""
+    scale = torch.tensor([[1.0, 2.0], [0.5, 4.0]], requires_grad=True)
+    term = bind_rival(LearnedNoise()).law_loss(
+        {}, torch.zeros(2, 2), scale, y=torch.zeros(2, dtype=torch.long)
+    )
+    torch.testing.assert_close(term.loss, torch.tensor(-math.log(2)))
+    torch.testing.assert_close(term.metrics["noise-scale"], torch.tensor(2**0.5))
+    (gradient,) = torch.autograd.grad(term.loss, scale)
+    torch.testing.assert_close(gradient, -1 / (2 * scale.detach()))
+
+
+def test_rewards_of_several_clients_at_once() -> None:
+    """A loss each; nothing is kept, nothing measured that is not asked for."""
+    scale = torch.rand(3, 4, 2, generator=torch.Generator().manual_seed(1)) + 0.1
+    labels = torch.zeros(3, 4, dtype=torch.long)
+    mine = bind_rival(LearnedNoise())
+    together = mine.law_loss({}, torch.zeros(3, 4, 2), scale, y=labels, measure=False)
+    alone = [
+        mine.law_loss({}, torch.zeros(4, 2), row, y=labels[0], measure=False).loss for row in scale
+    ]
+    torch.testing.assert_close(together.loss, torch.stack(alone))
+    assert together.metrics == {}
+    assert mine.update(mine.refresh(None, torch.Generator())) == {}
