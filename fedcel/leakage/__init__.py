@@ -7,6 +7,7 @@ from fedcel.leakage.attribute_leak import attribute_leak as attribute_leak
 from fedcel.leakage.calibrate_noise import CalibratedNoise as CalibratedNoise
 from fedcel.leakage.calibrate_noise import LeakTarget as LeakTarget
 from fedcel.leakage.calibrate_noise import calibrate_noise as calibrate_noise
+from fedcel.leakage.calibrate_noise import find_feature_shape as find_feature_shape
 from fedcel.leakage.certificate import Certificate as Certificate
 from fedcel.leakage.certificate import certificate as certificate
 from fedcel.leakage.certificate import fano_bound as fano_bound

@@ -2,13 +2,21 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf, sqrt
+from math import inf, log, sqrt
 from typing import NamedTuple
 
-from fedcel.leakage.image_prior import ImagePrior
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from fedcel.errors import NetError
+from fedcel.leakage.feature_noise import measure_sensitivity, spread_noise
+from fedcel.leakage.image_prior import ImagePrior, read_pixels
 from fedcel.leakage.linearised import LinearisedChannels, LinearisedLeak, linearise
-from fedcel.nets import Encoder
+from fedcel.leakage.local_channel import LocalChannel, is_computable, ready_encoder
+from fedcel.nets import Encoder, as_module, encode_images, evaluation_mode, place_images
 from fedcel.ranges import POSITIVE
+from fedcel.short_repr import show_shapes
 from fedcel.tensors import ArrayLike
 from fedcel.torch_state import usual_torch_state
 
@@ -19,6 +27,10 @@ PRECISION = 1e-12
 MAX_FITS, NEAR = 4, 1.5
 """Linearisations to find noise where traces are estimated, and the factor by which it hardly
 changes."""
+KEPT_VALUES = 2**27
+"""Values of the Jacobians of all images, which noise of each feature is found with."""
+LEAST_IMAGES = 8
+"""Images that these Jacobians are of, at least."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,15 +62,16 @@ class LeakTarget:
         return self.mse is None or channels.mean_mmse(gain) >= self.mse
 
 
+@show_shapes
 class CalibratedNoise(NamedTuple):
     """Noise that meets a target, and the leak that is left.
 
     Attributes:
-        noise: Standard deviation, in units of the features.
+        noise: Standard deviation, in units of the features; (D,) where each feature has its own.
         leak: Leak with this noise.
     """
 
-    noise: float
+    noise: float | Float[Tensor, " D"]
     leak: LinearisedLeak
 
 
@@ -70,6 +83,8 @@ def calibrate_noise(
     *,
     target_bits: float | int | None = None,
     target_mse: float | int | None = None,
+    per_feature: bool = False,
+    head: nn.Module | None = None,
     prior: ImagePrior | None = None,
     count: int = 30,
     seed: int = 0,
@@ -78,9 +93,14 @@ def calibrate_noise(
 
     Where Jacobians are computed, the encoder is linearised once: singular values of J C^(1/2) do
     not depend on the noise. Where traces are estimated, it is linearised again with the noise that
-    was found. Bits fall and errors rise with the noise, which is the same for all features, so the
-    least that meets the target is found by bisection. n messages of one image, each with fresh
-    noise, meet the same target together with sqrt(n) times the noise.
+    was found. Bits fall and errors rise with one noise for all features, so the least that meets
+    the target is found by bisection. n messages of one image, each with fresh noise, meet the same
+    target together with sqrt(n) times the noise.
+
+    With noise of each feature, the variances v minimise sum_i w_i v_i, the harm to the answer,
+    subject to the target. w_i is the Fisher information of the head's answer about feature i, with
+    the noise that is right for all: the sum is then twice the KL divergence by which noise changes
+    the answers, to second order. Without a head w_i is 1, and the sum the power of the noise.
 
     Example:
         >>> noise, leak = fedcel.calibrate_noise(encoder, images, labels, target_bits=25)
@@ -92,6 +112,8 @@ def calibrate_noise(
         labels: Integers from 0, (M,), for the prior within classes; not beside `prior`.
         target_bits: Linearised bits that a message may tell, above 0.
         target_mse: Squared error a pixel that the best reconstruction must have, instead of bits.
+        per_feature: Whether each feature has noise of its own.
+        head: Classifier of features in the encoder's own shape, for `per_feature`.
         prior: Law of the images; None: fitted to these images.
         count: The most images that are measured: the target is met in the mean over these.
         seed: Draws images and probes.
@@ -104,13 +126,79 @@ def calibrate_noise(
         NetError: The encoder has no gradient, or one that is not finite.
     """
     target = LeakTarget(bits=target_bits, mse=target_mse)
+    if head is not None and not per_feature:
+        raise ValueError("a head is given, and one noise for all features needs none; leave it out")
+    if per_feature:
+        shape = find_feature_shape(encoder, read_pixels(images))
+        count = limit_count(count, shape.numel(), read_pixels(images)[0].numel())
 
-    def linearise_at(noise: float) -> LinearisedChannels:
+    def linearise_at(noise: float | Tensor) -> LinearisedChannels:
         return linearise(encoder, images, labels, noise=noise, prior=prior, count=count, seed=seed)
 
     fit = fit_noise(linearise_at, target, 1.0)
     refuse_unreachable(fit.channels, target, fit.scale)
-    return CalibratedNoise(fit.unit * fit.scale, fit.channels.measure(noise_scale=fit.scale))
+    sigma = fit.unit * fit.scale
+    if not per_feature:
+        return CalibratedNoise(sigma, fit.channels.measure(noise_scale=fit.scale))
+    stack, prior, labels = read_pixels(images), fit.channels.prior, None
+    harms = torch.ones(shape.numel(), dtype=torch.float64)
+    if head is not None:
+        features = encode_images(encoder, stack).cpu()
+        harms = measure_sensitivity(head, features, shape=shape, sigma=sigma, seed=seed)
+    root = prior.variances.sqrt()
+    unknown = float(prior.variances.sum())
+    noise = spread_noise(
+        compute_jacobians(encoder, stack[fit.channels.places.to(stack.device)], prior) * root,
+        root,
+        harms,
+        sigma,
+        allowed=unknown - (target.mse or 0) * len(root)
+        if target.bits is None
+        else target.bits * log(2),
+        is_error=target.bits is None,
+    )
+    return CalibratedNoise(noise, linearise_at(noise).measure())
+
+
+def find_feature_shape(encoder: Encoder, images: Float[Tensor, "N *shape"]) -> torch.Size:
+    """Find the shape in which an encoder gives the features of one image.
+
+    Args:
+        encoder: As of `measure_linearised`.
+        images: (N, ...).
+
+    Returns:
+        The shape, without that of the batch.
+
+    Raises:
+        NetError: The encoder gives something else than one tensor.
+    """
+    module = as_module(encoder)
+    with evaluation_mode(module), torch.no_grad():
+        features = encoder(place_images(images[:1].clone(), module))
+    if not isinstance(features, Tensor):
+        raise NetError("the encoder gives no single tensor, which noise of each feature needs")
+    return features.shape[1:]
+
+
+def limit_count(count: int, features: int, values: int) -> int:
+    """Limit the images to as many as memory has room for the Jacobians of; ValueError if few."""
+    room = KEPT_VALUES // (features * values)
+    if room < LEAST_IMAGES or not is_computable(features, values):
+        raise ValueError(
+            f"messages have {features} values and images {values}, too many for noise of each "
+            "feature; give one noise for all, or cut at a layer of fewer values"
+        )
+    return min(count, room)
+
+
+def compute_jacobians(
+    encoder: Encoder, images: Float[Tensor, "n *shape"], prior: ImagePrior
+) -> Float[Tensor, "n D d"]:
+    """Compute the Jacobian of each image in the prior's directions."""
+    function, dtype = ready_encoder(encoder, images)
+    parts = torch.split(images.to(dtype), 1)
+    return torch.cat([LocalChannel(function, part, noise=1.0).jacobians(prior) for part in parts])
 
 
 class FittedNoise(NamedTuple):

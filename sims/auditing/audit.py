@@ -34,6 +34,7 @@ from fedcel.leakage import (
     calibrate_noise,
     choose_targets,
     count_affordable,
+    find_feature_shape,
     fit_to_some,
     map_leak,
     measure_leakage,
@@ -102,6 +103,7 @@ class AuditPlan(ModelPlan):
         noise: Standard deviation of the Gaussian noise at the cut, in units of the features; None:
             what the encoder's file states.
         target: Leak that a message may have, for which the noise is chosen instead; None: no.
+        is_noise_per_feature: Whether each feature gets noise of its own for the target.
         is_noise_relative: Whether `noise` is in units of the features' standard deviation.
         dropout: Chance that a feature is sent as 0; None: what the file states, else 0.
         attacks: Names of the attacks that rebuild images; none: only the exact attacker.
@@ -114,6 +116,7 @@ class AuditPlan(ModelPlan):
     noise: float | None = None
     is_noise_relative: bool = False
     target: LeakTarget | None = None
+    is_noise_per_feature: bool = False
     dropout: float | None = None
     attacks: Sequence[str] = ("decoder", "kernel-ridge")
     targets: int = 100
@@ -154,11 +157,13 @@ class Audit:
     note: str
     """Images that were measured and their changes, and what the encoder gives attackers."""
     noise: float
-    """Standard deviation."""
+    """Standard deviation; root mean square over the features, where each has its own."""
     spread: float
     """Standard deviation of the features over the images."""
     dropout: float
     leak: Leakage
+    feature_noise: Float[Tensor, " D"] | None = None
+    """Standard deviation of each feature's noise, where it was chosen so."""
     accuracy: HeadAccuracy | None = None
     """Answers of the rest of the model, where that is known."""
     inversion: Inversion | None
@@ -179,7 +184,13 @@ class Audit:
     def describe_noise(self) -> str:
         """Describe the noise, and how much it is beside the features."""
         share = f"{self.noise / self.spread:.3g} times that of the features" if self.spread else ""
-        return f"Gaussian noise of standard deviation {self.noise:.4g} ({share})"
+        if self.feature_noise is None:
+            return f"Gaussian noise of standard deviation {self.noise:.4g} ({share})"
+        low, high = (float(value) for value in self.feature_noise.aminmax())
+        return (
+            f"Gaussian noise of a standard deviation of its own for each feature, {low:.4g} to "
+            f"{high:.4g}, root mean square {self.noise:.4g} ({share})"
+        )
 
     def __str__(self) -> str:
         """Describe the leak, below the noise that was found, and the accuracy that is left."""
@@ -201,7 +212,7 @@ class Audit:
 
     def to_json(self) -> dict[str, object]:
         """Make the object that is written."""
-        target, picture = self.plan.target, self.leak.linearised
+        target, picture, deviations = self.plan.target, self.leak.linearised, self.feature_noise
         return {
             "model": self.plan.model,
             **({"at": self.plan.at} if self.plan.at else {}),
@@ -211,6 +222,7 @@ class Audit:
             "images": self.note,
             "noise": self.noise,
             "noise-in-sd": self.noise / self.spread if self.spread else None,
+            **({} if deviations is None else {"noise-per-feature": deviations.tolist()}),
             "noise-learned": self.is_noise_learned,
             **({} if target is None else {"target": vars(target)}),
             **({} if self.accuracy is None else {"accuracy": self.accuracy._asdict()}),
@@ -273,7 +285,7 @@ def audit_encoder(plan: AuditPlan, keep: Callable[[Audit], None] = lambda _: Non
             has_gradient=copy_differentiable(encode, images.x[:2]) is not None,
         )
         spread = float(features.double().var(0).mean().sqrt())
-        noise: float | NoiseFunction = stated * (spread if plan.is_noise_relative else 1.0)
+        noise: float | Tensor | NoiseFunction = stated * (spread if plan.is_noise_relative else 1.0)
         if subject.has_stated_noise and encoder.learned_noise is not None:
             noise = encoder.learned_noise
         measured = measure_picture(subject, noise)
@@ -303,8 +315,9 @@ def audit_encoder(plan: AuditPlan, keep: Callable[[Audit], None] = lambda _: Non
             plan=plan,
             description=encoder.description,
             note=" ".join(sentences),
-            noise=stated if callable(noise) else noise,
+            noise=summarise_noise(noise, stated),
             spread=spread,
+            feature_noise=noise if isinstance(noise, Tensor) else None,
             accuracy=accuracy,
             is_noise_learned=callable(noise),
             dropout=subject.dropout,
@@ -320,6 +333,13 @@ def audit_encoder(plan: AuditPlan, keep: Callable[[Audit], None] = lambda _: Non
     return audit
 
 
+def summarise_noise(noise: float | Tensor | NoiseFunction, stated: float) -> float:
+    """Return the root mean square of noise; what is stated where it is learned."""
+    if isinstance(noise, Tensor):
+        return float(noise.square().mean().sqrt())
+    return stated if callable(noise) else noise
+
+
 class MeasuredPicture(NamedTuple):
     """Linearised leak of messages, and the noise that it was measured with.
 
@@ -330,13 +350,15 @@ class MeasuredPicture(NamedTuple):
         obstacle: Why it is not estimated, in a sentence; empty where it is.
     """
 
-    noise: float | NoiseFunction
+    noise: float | Tensor | NoiseFunction
     leak: LinearisedLeak | None = None
     maps: LeakMaps | None = None
     obstacle: str = ""
 
 
-def measure_picture(subject: AuditSubject, noise: float | NoiseFunction) -> MeasuredPicture:
+def measure_picture(
+    subject: AuditSubject, noise: float | Tensor | NoiseFunction
+) -> MeasuredPicture:
     """Estimate how much of the picture goes out, with this noise or with that for the target.
 
     SettingsError where there is a target and no estimate.
@@ -382,6 +404,8 @@ def measure_picture(subject: AuditSubject, noise: float | NoiseFunction) -> Meas
                 x,
                 target_bits=target.bits,
                 target_mse=target.mse,
+                per_feature=subject.plan.is_noise_per_feature,
+                head=find_head(subject) if subject.plan.is_noise_per_feature else None,
                 prior=prior,
                 count=count,
                 seed=seed,
@@ -397,23 +421,29 @@ def name_target(target: LeakTarget) -> str:
     )
 
 
-def measure_accuracy(subject: AuditSubject, noise: float | NoiseFunction) -> HeadAccuracy | None:
-    """Measure the answers of the rest of the model to messages.
-
-    None where the rest is unknown, lacks outputs or is no classifier, and where the encoder's file
-    states the accuracy.
-    """
-    plan, encode, images, head = subject.plan, subject.encode, subject.images, subject.encoder.head
-    is_stated = subject.has_stated_noise and subject.encoder.accuracy is not None
-    if head is None or plan.outputs or is_stated or subject.dropout or callable(noise):
+def find_head(subject: AuditSubject) -> nn.Module | None:
+    """Find the rest of the model; None where it is unknown, lacks outputs, or gives no logits."""
+    head, encode = subject.encoder.head, subject.encode
+    if head is None or subject.plan.outputs:
         return None
     with evaluation_mode(encode), evaluation_mode(head), torch.no_grad():
-        first = encode(place_images(images.x[:1], encode))
-        answer = head(first)
-    has_classes = isinstance(answer, Tensor) and answer.dim() == 2
-    if not has_classes or answer.shape[1] < LEAST_CLASSES:
+        logits = head(encode(place_images(subject.images.x[:1], encode)))
+    has_classes = isinstance(logits, Tensor) and logits.dim() == 2
+    return head if has_classes and logits.shape[1] >= LEAST_CLASSES else None
+
+
+def measure_accuracy(
+    subject: AuditSubject, noise: float | Tensor | NoiseFunction
+) -> HeadAccuracy | None:
+    """Measure the answers of the rest of the model to messages.
+
+    None where it is no classifier, or where the encoder's file states the accuracy.
+    """
+    plan, encode, images, head = subject.plan, subject.encode, subject.images, find_head(subject)
+    is_stated = subject.has_stated_noise and subject.encoder.accuracy is not None
+    if head is None or is_stated or subject.dropout or callable(noise):
         return None
-    shape = tuple(first.shape[1:])
+    shape = find_feature_shape(encode, images.x)
     logits = encode_images(nn.Sequential(nn.Unflatten(1, shape), head), subject.features).cpu()
     right = choose_targets(logits, images.y)
     scorer = NoisyHead(
@@ -450,6 +480,11 @@ def check_plan(plan: AuditPlan) -> None:
         raise SettingsError(
             f"{name_target(plan.target)} is given beside --noise {plan.noise:g}, and is what the "
             "noise is chosen by; leave one of them out"
+        )
+    if plan.is_noise_per_feature and plan.target is None:
+        raise SettingsError(
+            "--per-feature is given without a target by which noise is chosen; give --target-bits "
+            "or --target-mse, or leave it out"
         )
     if plan.dropout is not None and not 0 <= plan.dropout < 1:
         raise SettingsError(f"--dropout is {plan.dropout:g}, must be at least 0 and below 1")
@@ -605,7 +640,9 @@ def read_images(plan: ModelPlan, encoder: LoadedEncoder) -> tuple[Images, str, t
     return images, note, class_names
 
 
-def attack_encoder(subject: AuditSubject, noise: float | NoiseFunction) -> Iterator[Inversion]:
+def attack_encoder(
+    subject: AuditSubject, noise: float | Tensor | NoiseFunction
+) -> Iterator[Inversion]:
     """Rebuild the first images; the attacker owns the others, but no copy of a target.
 
     Yields after each attack what it and those before it found.

@@ -81,6 +81,13 @@ def audit_command(
             help="The same for the least squared error per pixel of the best reconstruction.",
         ),
     ] = None,
+    per_feature: Annotated[
+        bool,
+        typer.Option(
+            "--per-feature",
+            help="Choose noise of its own for each feature: that which harms the answer least.",
+        ),
+    ] = False,
     dropout: Annotated[
         float | None,
         option(
@@ -134,6 +141,7 @@ def audit_command(
         noise=parse_noise(noise),
         is_noise_relative=noise.endswith(RELATIVE),
         target=parse_target(target_bits, target_mse),
+        is_noise_per_feature=per_feature,
         dropout=dropout,
         attacks=() if attacks == "none" else tuple(name.strip() for name in attacks.split(",")),
         images=images,

@@ -82,6 +82,7 @@ TARGET = ["audit", f"{__name__}:build_classifier", "--data", "digits", "--images
     ("words", "target"),
     [
         (["--target-bits", "6"], {"bits": 6.0, "mse": None}),
+        (["--target-bits", "6", "--per-feature"], {"bits": 6.0, "mse": None}),
         (["--target-mse", "0.03"], {"bits": None, "mse": 0.03}),
     ],
 )
@@ -107,6 +108,11 @@ def test_noise_for_a_target(
     assert record["sequences"][0]["bits"] == pytest.approx(picture["bits"])
     page = (tmp_path / "report.html").read_text()
     assert "Several messages of one image" in page and first in unescape(page)
+    if "--per-feature" in words:
+        deviations = np.array(record["noise-per-feature"])
+        assert deviations.min() < noise < deviations.max() and len(deviations) == 32
+        assert np.sqrt(np.mean(deviations**2)) == pytest.approx(noise)
+        return
     assert main([*TARGET, "--at", "0", "--noise", repr(noise)]) == 0
     again = capsys.readouterr().out.splitlines()
     assert second in again and [line for line in again if line != second] == lines[:-1]
@@ -230,6 +236,7 @@ def test_attacks_find_alone_what_they_find_together() -> None:
         (["--target-bits", "6", "--noise", "1"], "leave one of them out"),
         (["--target-bits", "6", "--target-mse", "1"], "both limit the leak"),
         (["--target-bits", "-6"], "--target-bits is -6"),
+        (["--noise", "1", "--per-feature"], "give --target-bits or --target-mse"),
         (["--noise", "nan"], "--noise is nan"),
         (["--noise", "inf"], "--noise is inf"),
         (["--noise", "1", "--dropout", "nan"], "--dropout is nan"),
