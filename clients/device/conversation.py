@@ -119,12 +119,10 @@ class ServiceClient:
         builder: DeviceBuilder,
         verify: str | Path | bool = True,
         *,
-        encoder_file: str | Path | None = None,
         renew_encoder: bool = False,
     ) -> None:
         self._key = key
         self._builder = builder
-        self._encoder_file = encoder_file
         self._renews_encoder = renew_encoder
         self._turns = asyncio.Lock()
         self._http = httpx.AsyncClient(
@@ -197,14 +195,11 @@ class ServiceClient:
             return self.device
 
     async def _measure_version(self, card: ModelCard, replaced: Device | None) -> Device:
-        """Return a device of a card's model; the encoder may be in a file."""
-        if self._encoder_file is not None:
-            data = Path(self._encoder_file).read_bytes()
-        else:
-            size = card.encoder.bytes
-            if size > MAX_ENCODER_BYTES:
-                raise ServiceError(f"the encoder has {size} bytes, at most {MAX_ENCODER_BYTES}")
-            data = (await self._fetch("/v1/encoder", size)).body
+        """Return a device of a card's model."""
+        size = card.encoder.bytes
+        if size > MAX_ENCODER_BYTES:
+            raise ServiceError(f"the encoder has {size} bytes, at most {MAX_ENCODER_BYTES}")
+        data = (await self._fetch("/v1/encoder", size)).body
         return await asyncio.to_thread(self._measure, card, data, replaced)
 
     def _measure(self, card: ModelCard, data: bytes, replaced: Device | None) -> Device:

@@ -35,8 +35,6 @@ class SplitClient(ServiceClient):
         builder: `ImageOwner`, or another builder of devices.
         verify: File of the authority that signed the service's certificate, or True for the
             system's own.
-        encoder_file: `encoder.safetensors` of `fedcel export --hub-folder`, in place of the
-            download; it has to be the encoder of the model that is served.
         renew_encoder: Whether to switch to the next model version once the service no longer
             answers this one. Its encoder is fetched and measured before use. A version that costs
             more, or has another image shape or other classes, is refused.
@@ -53,12 +51,9 @@ class SplitClient(ServiceClient):
         builder: DeviceBuilder,
         verify: str | Path | bool = True,
         *,
-        encoder_file: str | Path | None = None,
         renew_encoder: bool = False,
     ) -> None:
-        super().__init__(
-            url, key, builder, verify, encoder_file=encoder_file, renew_encoder=renew_encoder
-        )
+        super().__init__(url, key, builder, verify, renew_encoder=renew_encoder)
         self._process = os.getpid()
         self._lock = Lock()
         self._is_closed = False
@@ -162,13 +157,10 @@ class AsyncSplitClient(ServiceClient):
         builder: DeviceBuilder,
         verify: str | Path | bool = True,
         *,
-        encoder_file: str | Path | None = None,
         renew_encoder: bool = False,
     ) -> Self:
         """Fetch the model's encoder and measure it; arguments and errors as of `SplitClient`."""
-        client = cls(
-            url, key, builder, verify, encoder_file=encoder_file, renew_encoder=renew_encoder
-        )
+        client = cls(url, key, builder, verify, renew_encoder=renew_encoder)
         try:
             await client._connect()
         except BaseException:

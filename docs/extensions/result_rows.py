@@ -76,10 +76,9 @@ from sims.report.matched_table import (
 )
 from sims.report.table import format_estimate, format_markdown, make_table
 from sims.results.columns import BITS, MSE, Column, find_columns
-from sims.results.file_names import BENCH_FILE
 from sims.results.intervals import estimate
 from sims.results.matched_accuracy import Matches, match_curves
-from sims.results.records import BenchRow
+from sims.results.records import BENCH_FILE, BenchRow
 
 RESULTS = Path(__file__).parents[1] / "results"
 SCENARIOS = Path(__file__).parents[2] / "sims" / "scenarios"

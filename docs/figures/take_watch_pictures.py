@@ -1,6 +1,6 @@
 """Take the pictures of the watched run: python docs/figures/take_watch_pictures.py URL ROUND.
 
-URL is what `fedcel simulate ... --live` printed, ROUND the one from which on they are taken. Needs
+URL is what `fedcel watch RUN` printed, ROUND the one from which on they are taken. Needs
 playwright, Pillow and a Chromium on the path.
 """
 

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from fedcel.data.source import read_source as read_source
     from fedcel.data.splits import Attributes as Attributes
     from fedcel.data.splits import Splits as Splits
-    from fedcel.data.splits import describe_images as describe_images
     from fedcel.data.splits import load_attributes as load_attributes
     from fedcel.data.splits import load_splits as load_splits
 else:

@@ -1,7 +1,7 @@
 """All images of a run: each client's, the server's, the attacker's, the targets."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -67,30 +67,6 @@ class Splits:
     def training(self) -> Images:
         """The training images of all clients together, one client's after the other's."""
         return make_floats(self.clients.whole)
-
-
-def describe_images(shape: tuple[int, ...], classes: int) -> Splits:
-    """Return what a model has to know of its images, and none of them.
-
-    Args:
-        shape: An image's shape, (C, H, W).
-        classes: Number of classes of the net.
-
-    Returns:
-        Splits whose sets are empty.
-    """
-    none = Images(torch.empty(0, *shape), torch.empty(0, dtype=torch.long))
-    nowhere = torch.empty(0, dtype=torch.long)
-    return Splits(
-        shape=shape,
-        classes=classes,
-        clients=ClientSlices(none, nowhere),
-        validation=none,
-        auxiliary=none,
-        test=none,
-        indices=SplitPositions((), nowhere, nowhere, nowhere),
-        dropped=0,
-    )
 
 
 @lru_cache(maxsize=4)
@@ -237,8 +213,19 @@ def _load_node_splits(data: NodeDataSettings, clients: int) -> Splits:
     images, notes = load_node_images(data)
     sizes = torch.zeros(clients, dtype=torch.long)
     sizes[data.holder] = len(images.y)
-    empty = describe_images(data.shape, data.classes)
-    return replace(empty, clients=ClientSlices(images, sizes), notes=notes)
+    nowhere = torch.empty(0, dtype=torch.long)
+    none = Images(torch.empty(0, *data.shape), nowhere)
+    return Splits(
+        shape=data.shape,
+        classes=data.classes,
+        clients=ClientSlices(images, sizes),
+        validation=none,
+        auxiliary=none,
+        test=none,
+        indices=SplitPositions((), nowhere, nowhere, nowhere),
+        dropped=0,
+        notes=notes,
+    )
 
 
 def hold_out_classes(

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from fedcel.runs.run_folder import has_begun as has_begun
     from fedcel.runs.run_folder import open_run as open_run
     from fedcel.runs.run_folder import parse_run_settings as parse_run_settings
-    from fedcel.runs.run_folder import read_model as read_model
     from fedcel.runs.run_folder import read_run as read_run
     from fedcel.runs.run_folder import read_settings as read_settings
     from fedcel.runs.run_folder import refuse_occupied as refuse_occupied

@@ -44,15 +44,15 @@ class Posterior:
 
     @staticmethod
     def open(folder: str | Path) -> "Posterior":
-        """Open the posterior of a run folder, or of one for a model hub.
+        """Open the posterior of a run folder.
 
         Args:
-            folder: As `fedcel simulate` or `fedcel export --hub-folder` wrote it.
+            folder: As `fedcel simulate` wrote it.
 
         Raises:
-            RunError: The folder is neither, or incomplete.
+            RunError: The folder is not a run, or incomplete.
         """
-        return Posterior(run_folder.read_model(Path(folder)))
+        return Posterior(run_folder.read_run(folder))
 
     def __call__(self, images: ArrayLike) -> UncertainPrediction:
         """Predict images, one noisy message each.

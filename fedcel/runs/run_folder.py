@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxtyping import Float
-from pydantic import BaseModel, PositiveInt, ValidationError
 from torch import Tensor
 
-from fedcel.data import Splits, describe_images, load_splits
+from fedcel.data import Splits, load_splits
 from fedcel.errors import RunError
 from fedcel.federation import ServerState
 from fedcel.files import (
@@ -23,7 +22,7 @@ from fedcel.files import (
     write_toml,
 )
 from fedcel.losses.cel import GoalControl
-from fedcel.nets import CutNet, FlatNet, NetSettings, OwnNet
+from fedcel.nets import CutNet, FlatNet
 from fedcel.posterior import Chain, Trace
 from fedcel.run_parts import init_net
 from fedcel.runs.folder_lock import LOCK, hold_folder
@@ -33,18 +32,9 @@ from fedcel.short_repr import show_shapes
 FORMAT = 1
 MODEL = "model.safetensors"
 RESULT = "result.json"
-IMAGE_FORM = "images.json"
-"""In an exported model: what it has to know of its images, in their place."""
 UPLOADS = "uploads.json"
 """In a run folder: the rounds in which noisy updates were requested, once for each time."""
 _CONTROL_KEYS = {"threshold": ("threshold", "error"), "weight": ("gamma", "gamma-error")}
-
-
-class ImageForm(BaseModel, frozen=True, extra="forbid"):
-    """Shape and classes of the images of a model."""
-
-    shape: tuple[PositiveInt, PositiveInt, PositiveInt]
-    classes: PositiveInt
 
 
 @show_shapes
@@ -242,57 +232,8 @@ def read_run(folder: str | Path) -> Run:
         RunError: The folder is not a run, or incomplete.
     """
     folder = Path(folder)
-    if (folder / IMAGE_FORM).exists():
-        raise RunError(
-            f"{folder} holds a model without its images; open it with `fedcel.Posterior.open`, or "
-            "give the run that it was exported from"
-        )
     settings = read_settings(folder)
-    return _read_models(folder, load_splits(settings.data, settings.clients, settings.seed))
-
-
-def read_model(folder: str | Path) -> Run:
-    """Read a run, or what was exported of one for a model hub, which has no images.
-
-    Args:
-        folder: As `fedcel simulate` or `fedcel export --hub-folder` wrote it.
-
-    Returns:
-        The run; its splits are empty where there are no images.
-
-    Raises:
-        RunError: The folder is neither, or incomplete.
-    """
-    folder = Path(folder)
-    path = folder / IMAGE_FORM
-    if not path.exists():
-        return read_run(folder)
-    try:
-        form = ImageForm.model_validate(read_json(path))
-    except ValidationError as error:
-        raise RunError(f"{path} is damaged, export the run again: {error}") from None
-    if not isinstance(net := read_settings(folder).net, OwnNet):
-        raise RunError(
-            f"{folder} has the net {net.name!r}; parts of others are never loaded from an exported "
-            f"model, only {', '.join(NetSettings.list_names())}; open the run that it was exported "
-            "from"
-        )
-    return _read_models(folder, describe_images(form.shape, form.classes))
-
-
-def write_image_form(folder: Path, splits: Splits) -> None:
-    """Write what a model has to know of its images, in their place."""
-    write_json(folder / IMAGE_FORM, {"shape": list(splits.shape), "classes": splits.classes})
-
-
-def digest_weights(settings: Settings) -> dict[str, str]:
-    """Return the digest of the file of a net's weights by its key in result.json, if it has one."""
-    path = settings.net.weights if isinstance(settings.net, CutNet) else "none"
-    return {} if path == "none" else {"weights": digest_file(path)}
-
-
-def _read_models(folder: Path, splits: Splits) -> Run:
-    settings = read_settings(folder)
+    splits = load_splits(settings.data, settings.clients, settings.seed)
     path = folder / MODEL
     flat = init_net(settings, splits)
     result = read_json(folder / RESULT) if (folder / RESULT).exists() else None
@@ -307,6 +248,12 @@ def _read_models(folder: Path, splits: Splits) -> Run:
     vectors = chain.read_samples() if settings.temperature > 0 else []
     samples = [check_vector(vector, flat, chain.folder) for vector in vectors]
     return Run(folder, settings, splits, flat, model, samples)
+
+
+def digest_weights(settings: Settings) -> dict[str, str]:
+    """Return the digest of the file of a net's weights by its key in result.json, if it has one."""
+    path = settings.net.weights if isinstance(settings.net, CutNet) else "none"
+    return {} if path == "none" else {"weights": digest_file(path)}
 
 
 def write_model(folder: Path, state: ServerState) -> None:

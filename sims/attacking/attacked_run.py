@@ -17,9 +17,7 @@ from fedcel.settings import AttackSettings
 from sims.attacking.observed_surfaces import list_observations
 from sims.progress import print_line, show_attacks, show_waiting
 from sims.results.attack_results import lacking_settings, read_attack_rows, write_result
-from sims.results.file_names import RESULT_FILE
-from sims.results.record_files import read_record
-from sims.results.records import RunResult
+from sims.results.records import RESULT_FILE, RunResult, read_record
 
 
 def attack_run(

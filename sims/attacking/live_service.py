@@ -27,9 +27,7 @@ from fedcel.runs import run_folder
 from fedcel.settings import AttackSettings
 from sims.attacking.attacked_run import select_auxiliary
 from sims.progress import print_line, show_attacks, throttle_lines
-from sims.results.file_names import LIVE_FILE
-from sims.results.record_files import read_records
-from sims.results.records import LiveRow
+from sims.results.records import LIVE_FILE, LiveRow, read_records
 
 PRIVATE_LOGITS = "private-logits"
 MIN_ANSWERS = 20  # that an attack is worth trying with

@@ -39,9 +39,7 @@ from fedcel.nets import (
 )
 from fedcel.posterior import copy_heads
 from fedcel.runs import build_sent_net, posterior_samples, read_run
-from sims.results.file_names import RESULT_FILE
-from sims.results.record_files import read_record
-from sims.results.records import RunResult
+from sims.results.records import RESULT_FILE, RunResult, read_record
 
 ONNX_SUFFIX = ".onnx"
 EXPORT_SUFFIX = ".pt2"

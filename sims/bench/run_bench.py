@@ -5,22 +5,42 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
-from fedcel.errors import FedcelError, SettingsError
+from fedcel.errors import FedcelError, RunError, SettingsError
 from fedcel.files import lock_file, write_json, write_whole
-from fedcel.runs import hold_folder
+from fedcel.runs import hold_folder, run_folder
 from fedcel.settings import Settings
 from sims import report
-from sims.bench import resume_bench
-from sims.bench.finish_cells import finish_cells
-from sims.bench.run_cell import TrainingCost, describe_list, is_complete, is_finished
-from sims.bench.scenario import Cell, Scenario, is_anchored, refuse_fixed_sweeps
+from sims.bench.run_cell import (
+    TrainingCost,
+    describe_differences,
+    describe_list,
+    find_differences,
+    finish_cells,
+    is_complete,
+    is_finished,
+)
+from sims.bench.scenario import Cell, Scenario, is_anchored, list_points, refuse_fixed_sweeps
 from sims.engines.choose_engine import choose_engine
 from sims.engines.simulate import print_notes
 from sims.progress import estimate_left, print_line
 from sims.results.bench_rows import BENCH_LOCK, write_bench_rows
-from sims.results.file_names import COST_FILE, EVENTS_FILE, FAILED_FILE, PLAN_FILE, RESULT_FILE
-from sims.results.record_files import parse_events, parse_file, read_record
-from sims.results.records import BenchPlan, BenchRow, FailedCell, RunMeasures, RunResult
+from sims.results.records import (
+    BENCH_FILE,
+    COST_FILE,
+    EVENTS_FILE,
+    FAILED_FILE,
+    PLAN_FILE,
+    RESULT_FILE,
+    BenchPlan,
+    BenchRow,
+    FailedCell,
+    RunMeasures,
+    RunResult,
+    parse_events,
+    parse_file,
+    read_record,
+    read_records,
+)
 
 REMEDY = "remove the folder and bench it again"
 
@@ -37,7 +57,7 @@ def run_bench(scenario: Scenario, cells: list[Cell], folder: str | Path, jobs: i
         SettingsError: For several jobs on an engine that is parallel itself, and for a swept
             setting that is overridden.
         RunError: When a cell's folder holds a run of other settings, when cells of earlier calls
-            cannot stand beside these, see `resume_bench.refuse_foreign`, and when another process
+            cannot stand beside these, see `refuse_foreign`, and when another process
             writes into the folder.
     """
     folder = Path(folder)
@@ -47,7 +67,7 @@ def run_bench(scenario: Scenario, cells: list[Cell], folder: str | Path, jobs: i
             f"--jobs is {jobs}: engine 'ray' is parallel itself; add --engine local"
         )
     missing = [cell for cell in cells if not is_finished(folder / "runs" / cell.name, cell)]
-    resume_bench.refuse_foreign(scenario, cells, folder)
+    refuse_foreign(scenario, cells, folder)
     make_rows(cells, folder)  # damage is named before the work
     with hold_folder(folder):
         write_whole(folder / "scenario.toml", scenario.path.read_text())
@@ -82,7 +102,7 @@ def print_finished(cells: list[Cell], missing: list[Cell], folder: Path) -> None
     if again:
         which = "failed or are of an earlier version"
         print_line(f"{again} of {len(cells)} cells have attacks that {which}: run again")
-    stay = len(resume_bench.other_rows(cells, folder))
+    stay = len(other_rows(cells, folder))
     if stay:
         print_line(f"finished cells of earlier calls that stay in the table: {stay}")
 
@@ -116,9 +136,9 @@ def write_bench(
     What earlier calls left of cells that were not asked for stays, in the scenario's order.
     """
     with lock_file(folder / BENCH_LOCK):
-        rows = [*make_rows(cells, folder), *resume_bench.other_rows(cells, folder)]
-        rows = resume_bench.sort_rows(rows, scenario)
-        reasons = resume_bench.read_failures(scenario, folder)
+        rows = [*make_rows(cells, folder), *other_rows(cells, folder)]
+        rows = sort_rows(rows, scenario)
+        reasons = read_failures(scenario, folder)
         reasons |= {name: str(error) for name, error in failed.items()}
         for row in rows:
             reasons.pop(Path(row.run).name, None)  # as it says, it is in the table
@@ -178,3 +198,64 @@ def attention_share(path: Path) -> dict[str, float]:
     events = parse_file(path, parse_events, REMEDY) if path.exists() else ()
     shares = (event.attention_share for event in reversed(events))
     return next(({"attention-share": share} for share in shares if share is not None), {})
+
+
+def other_rows(cells: Sequence[Cell], folder: Path) -> list[BenchRow]:
+    """Return the rows of bench.json of finished cells that are not among `cells`.
+
+    A cell whose run was removed is finished no more. RunError when bench.json is damaged.
+    """
+    requested = {f"runs/{cell.name}" for cell in cells}
+    return [
+        row
+        for row in read_records(folder / BENCH_FILE, BenchRow, "remove it")
+        if row.run not in requested and (folder / row.run / RESULT_FILE).exists()
+    ]
+
+
+def refuse_foreign(scenario: Scenario, cells: Sequence[Cell], folder: Path) -> None:
+    """RunError when finished cells of earlier calls are no part of the table that is asked for.
+
+    The scenario has no such variant or strength, or other settings for it than those cells have.
+    """
+    rows = other_rows(cells, folder)
+    points = number_points(scenario)
+    strangers = [row.run for row in rows if row.point not in points]
+    if strangers:
+        raise RunError(
+            f"{folder} has finished cells that {scenario.path} has not: "
+            f"{describe_list(strangers)}; choose another --out, or remove their folders to "
+            "leave them out"
+        )
+    settings = {(cell.variant.name, cell.strength): cell.settings for cell in reversed(cells)}
+    for row in rows:
+        requested = settings.get(row.point)
+        place = folder / row.run
+        if requested is None:
+            continue
+        wrong = find_differences(run_folder.read_settings(place), requested)
+        wrong.pop("seed", None)  # one mean is of runs of several
+        if wrong:
+            raise RunError(
+                f"{place} of an earlier call, which stays in the table, was made with other "
+                f"settings: {describe_differences(wrong)}; choose another --out or remove it"
+            )
+
+
+def number_points(scenario: Scenario) -> dict[tuple[str, float | None], int]:
+    """Return the place of each variant's name and strength in the scenario."""
+    return {(variant.name, s): number for number, (variant, s) in enumerate(list_points(scenario))}
+
+
+def sort_rows(rows: Sequence[BenchRow], scenario: Scenario) -> list[BenchRow]:
+    """Return rows as the scenario has variants and strengths, then by seed, whoever made them."""
+    places = number_points(scenario)
+    return sorted(rows, key=lambda row: (places.get(row.point, len(places)), row.seed))
+
+
+def read_failures(scenario: Scenario, folder: Path) -> dict[str, str]:
+    """Return why cells of the scenario failed, by name; RunError when failed.json is damaged."""
+    names = (Cell(*point, Settings()).name for point in list_points(scenario))
+    cells = {name.rpartition("-")[0] for name in names}  # of any seed
+    failures = read_records(folder / FAILED_FILE, FailedCell, "remove it")
+    return {f.cell: f.reason for f in failures if f.cell.rpartition("-")[0] in cells}

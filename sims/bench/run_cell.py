@@ -1,23 +1,37 @@
-"""One cell of a bench: what it still needs, and why it failed where it did."""
+"""One cell of a bench: what it still needs, its training and attacks, and why it failed."""
 
 import shlex
-from collections.abc import Sequence
+import statistics
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from pydantic import FiniteFloat
 
+from fedcel.data import load_splits
 from fedcel.errors import FailedError, FedcelError, RunError, describe_origin, describe_unforeseen
+from fedcel.federation import RoundRequest, RoundTrainer
 from fedcel.files import write_json
 from fedcel.json_records import Record
+from fedcel.losses.cel import NoCEL
+from fedcel.losses.defences import NoDefence
+from fedcel.named_tensors import State
+from fedcel.nets import CPU, fastest_device
+from fedcel.posterior import RoundOrder
+from fedcel.run_parts import build_client_parts
 from fedcel.runs import run_folder
 from fedcel.settings import Scalar, Settings, dump_settings, flatten_settings
 from sims.attacking import catch_up
-from sims.bench.scenario import Cell
-from sims.bench.training_cost import measure_step_ratio
+from sims.bench.scenario import Cell, is_defended
+from sims.engines.choose_engine import choose_engine
 from sims.engines.simulate import simulate
+from sims.parallel_jobs import FEWER, KILLED, run_items
 from sims.results.attack_results import lacking_settings, requested_results
-from sims.results.file_names import COST_FILE, RESULT_FILE
+from sims.results.records import COST_FILE, RESULT_FILE
 
 MAX_NAMED = 3  # things that a sentence names
 Differences = dict[str, tuple[Scalar, Scalar]]
@@ -122,3 +136,105 @@ def wrap_error(error: Exception) -> FedcelError:
         kinds = (k for k in type(error).__mro__ if issubclass(k, FedcelError))
         return next(k for k in kinds if k.__module__ == FedcelError.__module__)(str(error))
     return FailedError(f"{describe_unforeseen(error)} ({describe_origin(error)})")
+
+
+REPETITIONS = range(3, 16)  # rounds of each, in turn, so that a drifting machine hits both alike
+PATIENCE = 3.0
+"""Seconds after which the fewest repeats are enough: long rounds scatter less."""
+
+
+def measure_step_ratio(settings: Settings) -> float:
+    """Return the median ratio of a round's time with the loss fully on to one without it.
+
+    Of processor time, as other work may share the cores; on a GPU of the time that passes.
+    """
+    if not is_defended(settings):
+        return 1.0
+    off = {"cel": NoCEL(), "defence": NoDefence()}
+    plain = settings.model_copy(update=off)
+    _, state = time_round(settings, None)  # from then on, statistics are warm as in a real run
+    ratios: list[float] = []
+    begin = time.perf_counter()
+    while len(ratios) < REPETITIONS.start or (
+        len(ratios) < REPETITIONS.stop - 1 and time.perf_counter() - begin < PATIENCE
+    ):
+        without, _ = time_round(plain, None)
+        with_loss, state = time_round(settings, state)
+        ratios.append(with_loss / without)
+    return statistics.median(ratios)
+
+
+def time_round(settings: Settings, state: State | None) -> tuple[float, State | None]:
+    """Return the time of one client's round after the ramp, and the loss's state after it."""
+    number = max(1, round(settings.rounds * max(settings.cel.ramp, 0.01)))
+    parts = load_splits(settings.data, settings.clients, settings.seed).clients
+    total = sum(len(part.y) for part in parts)
+    run_parts = build_client_parts(settings)
+    flat = run_parts.workspace()
+    plan = run_parts.schedule.plan(RoundOrder(number, total))
+    request = RoundRequest(plan, flat.vector.clone(), {0: len(parts[0].y) / total})
+    read_clock = time.process_time if fastest_device(flat.net) == CPU else time.perf_counter
+    begin = read_clock()
+    (update,) = RoundTrainer(run_parts, request, read_state=lambda client: state).train()
+    return read_clock() - begin, update.state
+
+
+ATTACK_PROCESSES = 2
+"""Of a bench on Ray: one is at work while the other is given the next trained cell."""
+
+
+class CellOutcome(NamedTuple):
+    """End of a cell; an error where it failed."""
+
+    cell: Cell
+    error: FedcelError | None = None
+
+
+def finish_cells(
+    cells: Sequence[Cell], folder: Path, jobs: int = 1
+) -> Generator[CellOutcome, None, None]:
+    """Train and attack unfinished cells; yield each one's outcome as it ends.
+
+    On Ray they are trained one after the other, in this process; each is attacked in another
+    process while the next is trained. Else `jobs` cells are trained at once.
+    """
+    is_overlapping = jobs == 1 and any(choose_engine(cell.settings).name == "ray" for cell in cells)
+    trained = train_cells(cells, folder) if is_overlapping else map(CellOutcome, cells)
+    processes = ATTACK_PROCESSES if is_overlapping else jobs
+    finish = partial(finish_cell, folder=folder)
+    with closing(run_items(finish, trained, processes, replace_lost)) as outcomes:
+        yield from outcomes
+
+
+def finish_cell(trained: CellOutcome, folder: Path) -> CellOutcome:
+    """Train and attack a cell, as far as it is not, unless its training failed."""
+    return trained if trained.error else _attempt(run_cell, trained.cell, folder)
+
+
+def replace_lost(trained: CellOutcome) -> CellOutcome:
+    """Make the outcome of a cell whose process was killed."""
+    return trained._replace(error=FailedError(f"{KILLED}; {FEWER}"))
+
+
+def train_cells(cells: Sequence[Cell], folder: Path) -> Iterator[CellOutcome]:
+    """Train each cell when it is asked for; those on Ray share one."""
+    with ExitStack() as stack:
+        if any(
+            choose_engine(cell.settings).name == "ray"
+            for cell in cells
+            if not (folder / "runs" / cell.name / RESULT_FILE).exists()
+        ):
+            from sims.engines.ray import keep_ray  # needs Flower, which other engines do not
+
+            stack.enter_context(keep_ray())
+        for cell in cells:
+            yield _attempt(train_cell, cell, folder)
+
+
+def _attempt(work: Callable[[Cell, Path], None], cell: Cell, folder: Path) -> CellOutcome:
+    """Do one cell's work."""
+    try:
+        work(cell, folder)
+    except Exception as error:  # a user's part may raise anything, and the others go on
+        return CellOutcome(cell, wrap_error(error))
+    return CellOutcome(cell)

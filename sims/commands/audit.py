@@ -130,8 +130,8 @@ def audit_command(
         require_extra("report")
         check_folder(out)
     from sims.auditing import Audit, AuditPlan, audit_encoder, write_audit, write_record
-    from sims.report.sequences_table import tabulate_sequences
     from sims.report.table import format_columns
+    from sims.report.tables import tabulate_sequences
 
     plan = AuditPlan(
         model=model,

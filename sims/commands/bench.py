@@ -10,7 +10,6 @@ from sims.commands.options import (
     Assignments,
     EngineChoice,
     Jobs,
-    Live,
     OutFolder,
     Scenario,
     choose_folder,
@@ -30,7 +29,6 @@ def bench_command(
     out: OutFolder = None,
     engine: EngineChoice = None,
     jobs: Jobs = 1,
-    live: Live = False,
 ) -> None:
     """Train and attack every variant, strength and seed of a scenario; repeat to resume.
 
@@ -41,19 +39,13 @@ def bench_command(
     from sims import report
     from sims.bench import scenario as scenarios
     from sims.bench.run_bench import run_bench
-    from sims.commands.live_page import measure_for_page, show_live_page
 
     plan, overrides = scenarios.override_seeds(
         scenarios.read_scenario(scenario), parse_overrides(assignments, engine)
     )
     cells = scenarios.list_cells(plan, overrides)
-    if live:
-        cells = [
-            cell._replace(settings=measure_for_page(cell.settings, overrides)) for cell in cells
-        ]
     hint = partial(explain_repeat, "finished cells and complete rounds", arguments)
-    with show_live_page(folder, is_shown=live):
-        with explain_interruption(hint):
-            page = run_bench(plan, cells, folder, jobs)
-        print(report.format_summary(folder))
-        print(f"report: {page}")
+    with explain_interruption(hint):
+        page = run_bench(plan, cells, folder, jobs)
+    print(report.format_summary(folder))
+    print(f"report: {page}")

@@ -1,38 +1,19 @@
-"""The command `export`: an encoder as ONNX, or a folder for a model hub."""
+"""The command `export`: an encoder as ONNX."""
 
 from pathlib import Path
 from typing import Annotated
 
+from fedcel.errors import SettingsError
 from fedcel.extras import require_extra
 from sims.commands.options import RunFolder, option
 
-EXAMPLES = (
-    "fedcel export RUN --out encoder.onnx",
-    "fedcel export RUN --hub-folder digits-private",
-)
+EXAMPLES = ("fedcel export RUN --out encoder.onnx",)
 
 
 def export_command(
-    run: RunFolder,
-    out: Annotated[Path | None, option(help="ONNX file to write.")] = None,
-    hub_folder: Annotated[
-        Path | None,
-        option(metavar="FOLDER", help="Folder for a model hub: encoder, samples and a model card."),
-    ] = None,
+    run: RunFolder, out: Annotated[Path, option(help="ONNX file to write.")]
 ) -> None:
-    """Write a run's encoder as ONNX, or a folder for a model hub."""
-    from fedcel.errors import SettingsError
-
-    if (out is None) == (hub_folder is None):
-        raise SettingsError("export writes one thing: give --out or --hub-folder")
-    if hub_folder is not None:
-        require_extra("report")
-        require_extra("service")
-        from sims.commands.hub_export import export_hub_folder
-
-        print(export_hub_folder(run, hub_folder))
-        return
-    assert out is not None
+    """Write a run's encoder as ONNX."""
     if out.suffix != ".onnx":  # `audit` tells kinds of files apart by their names
         raise SettingsError(f"--out is '{out}', must end in .onnx")
     require_extra("export")

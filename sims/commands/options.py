@@ -63,10 +63,6 @@ OpenToOthers = Annotated[
     bool,
     typer.Option("--insecure", help="Open it to other machines, over plain HTTP without a key."),
 ]
-Live = Annotated[
-    bool,
-    typer.Option("--live", help="Serve a local page that shows the training until it ends."),
-]
 Jobs = Annotated[
     int, typer.Option(min=1, help="Number of processes that train or attack in parallel.")
 ]

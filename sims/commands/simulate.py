@@ -12,7 +12,6 @@ from sims.commands.interruption import explain_interruption, explain_resume
 from sims.commands.options import (
     Assignments,
     EngineChoice,
-    Live,
     OutFolder,
     Scenario,
     choose_folder,
@@ -22,7 +21,6 @@ from sims.overrides import parse_overrides
 
 EXAMPLES = (
     "fedcel simulate digits --engine local",
-    "fedcel simulate digits --engine local --live",
     "fedcel simulate digits --engine local --track tensorboard",
     "fedcel simulate digits --variant cluster --set cel.weight=1",
     "fedcel simulate runs/old/settings.toml --out runs/again",
@@ -39,7 +37,6 @@ def simulate_command(
         str | None, option(help="A variant of the scenario; default: only its common settings.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
-    live: Live = False,
     trackers: Annotated[
         list[str] | None,
         option(
@@ -57,7 +54,6 @@ def simulate_command(
     folder, arguments = choose_folder(context, scenario, out)
     from sims import report
     from sims.bench import scenario as scenarios
-    from sims.commands.live_page import measure_for_page, show_live_page
     from sims.engines.simulate import simulate
     from sims.tracking import load_trackers, track_run
 
@@ -70,16 +66,11 @@ def simulate_command(
     single = plan._replace(variants=[chosen], seeds=plan.seeds[:1])
     overrides = parse_overrides(assignments, engine)
     settings = scenarios.list_cells(single, overrides)[0].settings
-    if live:
-        settings = measure_for_page(settings, overrides)
     hint = partial(explain_resume, folder, arguments, is_resumed=resume)
-    with show_live_page(folder, is_shown=live):
-        with explain_interruption(hint):
-            with track_run(factories, folder, settings) as listen:
-                simulate(settings, folder, resume=resume, listen=listen)
-            page = report.write_report(folder)
-        print(report.format_summary(folder))
-        print(f"run: {folder}\nreport: {page}")
-        print(
-            f"pictures of what attackers rebuild: {shlex.join(['fedcel', 'attack', str(folder)])}"
-        )
+    with explain_interruption(hint):
+        with track_run(factories, folder, settings) as listen:
+            simulate(settings, folder, resume=resume, listen=listen)
+        page = report.write_report(folder)
+    print(report.format_summary(folder))
+    print(f"run: {folder}\nreport: {page}")
+    print(f"pictures of what attackers rebuild: {shlex.join(['fedcel', 'attack', str(folder)])}")

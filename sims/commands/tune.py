@@ -27,7 +27,7 @@ def tune_command(
     from fedcel.files import check_writable
     from sims.bench import scenario as scenarios
     from sims.tuning import tune as tuning
-    from sims.tuning.trial_journal import journal_path
+    from sims.tuning.search import journal_path
 
     plan = scenarios.read_scenario(scenario)
     path = out or Path(f"{plan.path.stem}-tuned.toml")

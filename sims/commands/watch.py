@@ -35,11 +35,10 @@ def watch_command(
 
     from sims.commands.listening import Endpoint, format_address, open_socket
     from sims.commands.web_server import configure_server, run_until_stopped
-    from sims.watch import Following, create_app
+    from sims.watch import create_app, describe_folder
 
     endpoint = Endpoint(host, port, insecure=insecure)
-    following = Following(folder)
-    following.describe(None)  # refused at the door
+    describe_folder(folder)  # refused at the door
     with open_socket(endpoint) as listener:
-        server = uvicorn.Server(configure_server(create_app(following, hosts), endpoint))
+        server = uvicorn.Server(configure_server(create_app(folder, hosts), endpoint))
         run_until_stopped(server, listener, f"watch: http://{format_address(listener)}")

@@ -11,10 +11,8 @@ from fedcel.leakage import (
     LeakMaps,
     LinearisedLeak,
 )
-from sims.report.leak_strips import SENT, draw_leak_strips
 from sims.report.page import PICTURE_NOTE, Part
-from sims.report.reconstruction_strips import Strip, limit_strips
-from sims.report.sequences_table import tabulate_sequences
+from sims.report.reconstruction_strips import SENT, Strip, draw_leak_strips, limit_strips
 from sims.report.table import (
     DASH,
     LABEL_ONLY,
@@ -27,6 +25,7 @@ from sims.report.table import (
     measure_records,
     tabulate,
 )
+from sims.report.tables import tabulate_sequences
 from sims.report.templates import render_template
 from sims.results.columns import MSE, find_columns
 

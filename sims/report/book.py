@@ -17,22 +17,23 @@ from fedcel.runs import GUESSES_FILE, run_folder
 from fedcel.settings import Settings
 from sims.results.attack_results import average_attacks, read_pictures, read_results
 from sims.results.bench_rows import ImageVectors, read_bench_rows, read_image_vectors
-from sims.results.file_names import (
+from sims.results.records import (
     ATTACKS_FOLDER,
     BENCH_FILE,
     EVENTS_FILE,
     FAILED_FILE,
     LIVE_FILE,
     RESULT_FILE,
-)
-from sims.results.record_files import parse_events, parse_file, read_record, read_records
-from sims.results.records import (
     BenchRow,
     FailedCell,
     LiveRow,
     RoundEvent,
     RunMeasures,
     RunResult,
+    parse_events,
+    parse_file,
+    read_record,
+    read_records,
 )
 
 Images = Float[np.ndarray, "N C H W"]

@@ -33,8 +33,6 @@ from sims.results.columns import (
 from sims.results.intervals import Estimate, estimate
 from sims.results.records import ReliabilityBins, RoundEvent
 
-PANEL_VARIANTS = 7
-"""More variants than these are drawn in several panels."""
 MAX_DROP = 12.0
 """Points of accuracy below the undefended net at which a chart ends."""
 Looks = Mapping[str, Look]
@@ -83,11 +81,7 @@ class Sweep(NamedTuple):
 def make_trade_off(
     summaries: Sequence[Summary], column: Column, label: str, marks: Sequence[Mark]
 ) -> Chart | None:
-    """Chart accuracy against a measure, with 95 % intervals; strengths of a variant are joined.
-
-    More than PANEL_VARIANTS variants are drawn in several panels of the same axes, the undefended
-    in each.
-    """
+    """Chart accuracy against a measure, with 95 % intervals; strengths of a variant are joined."""
     looks, sweeps = choose_looks(summaries), list[Sweep]()
     for variant, look in looks.items():
         of_variant = [s for s in summaries if s.variant == variant]
@@ -99,18 +93,13 @@ def make_trade_off(
             sweeps.append(Sweep(Series(row.name, look, points, "marks"), row.undefended))
     if not sweeps:
         return None
-    panels = split_panels(sweeps)
     limits = dict[str, Any]()
     if column != MSE:  # a line at 0 and its name are in view
         xs = [p.x_high or p.x for sweep in sweeps for p in sweep.series.points]
         right = 1.06 * max(*xs, *(mark.at for mark in marks), 1e-9)
         limits["xlim"] = (-0.06 * right, right)
-    return Chart(
-        label,
-        [make_accuracy_panel([c.series for c in panel], sweeps, marks, limits) for panel in panels],
-        legend="chart" if len(panels) == 1 else "panels",
-        has_common_scale=True,
-    )
+    series = [sweep.series for sweep in sweeps]
+    return Chart(label, [make_accuracy_panel(series, sweeps, marks, limits)])
 
 
 def place_point(name: str, column: Column, x: Estimate, y: Estimate) -> Point | None:
@@ -154,17 +143,6 @@ def make_accuracy_panel(
     ]
     axis = {"ylim": (bottom, top), **limits}
     return Panel("test accuracy, %", series, marks, notes, axis)
-
-
-def split_panels(sweeps: Sequence[Sweep]) -> list[list[Sweep]]:
-    """Return as many variants to a panel as are told apart."""
-    if len(sweeps) <= PANEL_VARIANTS:
-        return [list(sweeps)]
-    undefended = [sweep for sweep in sweeps if sweep.is_undefended]
-    defended = [sweep for sweep in sweeps if not sweep.is_undefended]
-    count = max(1, PANEL_VARIANTS - len(undefended))
-    starts = range(0, max(1, len(defended)), count)
-    return [[*undefended, *defended[start : start + count]] for start in starts]
 
 
 class Curve(NamedTuple):

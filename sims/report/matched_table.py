@@ -20,9 +20,14 @@ from sims.report.table import (
     list_anchors,
     make_table,
 )
-from sims.results.bench_rows import read_bench_rows, read_image_vectors
+from sims.results.bench_rows import (
+    common_attacks,
+    comparable_attacks,
+    hold_to_common,
+    read_bench_rows,
+    read_image_vectors,
+)
 from sims.results.columns import BITS, MSE, POSITIONS, Column, find_columns
-from sims.results.file_names import FAILED_FILE
 from sims.results.intervals import crossed_interval, resample_rows
 from sims.results.matched_accuracy import (
     Curves,
@@ -34,9 +39,7 @@ from sims.results.matched_accuracy import (
     measure_rows,
     paired_differences,
 )
-from sims.results.record_files import read_records
-from sims.results.records import BenchRow, CellAttack, FailedCell
-from sims.results.worst_attack import common_attacks, comparable_attacks, hold_to_common
+from sims.results.records import FAILED_FILE, BenchRow, CellAttack, FailedCell, read_records
 
 NEVER = "never this accurate"
 SIGNS = (

@@ -13,16 +13,15 @@ from fedcel.files import write_whole
 from sims.progress import show_steps
 from sims.report import chart, figures, tables, verdict
 from sims.report.book import Book, read_book, read_live
-from sims.report.leak_strips import list_leak_strips
 from sims.report.reconstruction_strips import (
     Strip,
     encode_png,
     limit_strips,
     list_guesses,
+    list_leak_strips,
     make_grid,
     make_strips,
 )
-from sims.report.sequences_table import average_sequences, tabulate_sequences
 from sims.report.summary import Summary, summarise_book
 from sims.report.table import Table, format_columns
 from sims.report.templates import render_template
@@ -134,7 +133,6 @@ def format_summary(folder: Path) -> str:
         verdict.describe_single_image_updates(conclusion),
         verdict.describe_attack(conclusion),
         verdict.describe_seeds(summaries),
-        verdict.describe_broken(summaries),
     )
     blocks = [
         textwrap.fill(verdict.describe_left_out(conclusion.runs), 96),
@@ -221,7 +219,7 @@ def list_parts(
     attacks, settings = tables.tabulate_attacks(summaries), tables.tabulate_settings(summaries)
     no_strips = "There are no reconstructions: no attack that makes images ran."
     sequences = {
-        s.label: average_sequences([result.linearised_sequences for result in s.results])
+        s.label: tables.average_sequences([result.linearised_sequences for result in s.results])
         for s in summaries
         if s.results[0].linearised_sequences
     }
@@ -252,7 +250,7 @@ def list_parts(
                     [s for s in summaries if s.results[0].linearised_bits is not None],
                     has_anchors=False,
                 ),
-                *([tabulate_sequences(sequences)] if sequences else []),
+                *([tables.tabulate_sequences(sequences)] if sequences else []),
             ],
         ),
         Part(
@@ -308,13 +306,6 @@ def list_parts(
             "within one budget. The attacker saw the answers alone. A repeated question gives the "
             "same answer and costs nothing.",
             tables=[tables.tabulate_live(report.live)],
-        ),
-        Part(
-            "Attacked with larger budgets",
-            "Attacks that were run again, with a multiple of their usual effort. Where the MSE was "
-            "still falling, by more than 2 % from the budget before, a longer attack would rebuild "
-            "better.",
-            tables=[tables.tabulate_budgets(summaries)],
         ),
         Part(
             "Attacks, one by one",

@@ -1,6 +1,5 @@
 """Summaries of a bench: the cells of one variant at one strength, with means and intervals."""
 
-import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,15 +8,10 @@ from fedcel.metrics import is_at_chance
 from fedcel.settings import burn_in_rounds
 from sims.report.book import Book, FinishedRun
 from sims.report.table import DASH
+from sims.results.bench_rows import hold_to_common, hold_to_common_per_point
 from sims.results.columns import ACCURACY, COLUMNS, Column, Measures
 from sims.results.intervals import Estimate, crossed_interval, estimate, mean_samples, resample_rows
 from sims.results.records import BenchRow, RunResult, attribute
-from sims.results.worst_attack import hold_to_common, hold_to_common_per_point
-
-LEAST_FALL = 0.05
-"""Accuracy that a loss has to cost before a report warns of it."""
-LARGEST_VALIDATION = 150
-"""Validation images of `data.validation = "auto"` at most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,25 +100,6 @@ def settled_accuracy(run: FinishedRun) -> float | None:
     end = burn_in_rounds(run.settings)
     late = [event for event in run.events if event.round > end] or run.events[-1:]
     return estimate(event.accuracy for event in late).mean
-
-
-def accuracy_lost_to_a_loss(run: FinishedRun) -> tuple[float, float] | None:
-    """Find the validation accuracy that a run had before a loss acted and did not reach again.
-
-    Returns:
-        The best accuracy of the rounds before the loss and the settled one, where the fall is more
-        than `LEAST_FALL` and than chance explains; None where it is not, or no loss acted.
-    """
-    options, validation = run.settings.cel, run.settings.data.validation
-    accuracies = [event.accuracy for event in run.events if event.round <= options.warm_up]
-    settled = settled_accuracy(run) if run.events[len(accuracies) :] else None
-    has_loss = options.kind != "none" or run.settings.defence.has_loss
-    best = max((accuracy for accuracy in accuracies if accuracy is not None), default=None)
-    if not has_loss or best is None or settled is None:
-        return None
-    count = LARGEST_VALIDATION if validation == "auto" else validation
-    chance = 2 * math.sqrt(2 * best * (1 - best) / count)
-    return (best, settled) if best - settled > max(LEAST_FALL, chance) else None
 
 
 def summarise_book(book: Book, common: bool = False) -> tuple[Summary, ...]:

@@ -1,10 +1,12 @@
 """Tables of the report: their columns, and the lines that these are drawn of."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 
 from fedcel.attacks import AttackRow
+from fedcel.leakage import SequenceLeak
 from fedcel.settings import dump_settings, flatten_settings
 from sims.report.book import read_live
 from sims.report.summary import Summary
@@ -32,7 +34,6 @@ from sims.results.columns import (
 )
 from sims.results.intervals import estimate
 from sims.results.records import LiveRow, RunResult
-from sims.results.worst_attack import comparable_attacks
 
 TEXTS: dict[str, Callable[[Summary], str]] = {
     "variant": lambda s: s.label,
@@ -69,8 +70,6 @@ DEVICE = (
     Column("bytes-per-inference", "bytes per inference", 0),
     STEP_RATIO,
 )
-STILL_FALLING = 0.98
-"""A larger budget that brings the MSE below this share of the smaller one's still helps."""
 
 
 def tabulate_variants(
@@ -187,31 +186,32 @@ def format_attack_rows(attacks: Sequence[AttackRow]) -> str:
     return "\n".join([*([format_columns(table)] if lines else []), *skipped]) + "\n"
 
 
-def tabulate_budgets(summaries: Sequence[Summary]) -> Table:
-    """Return the MSE of each attack with several budgets, and whether it was still falling."""
-    errors: dict[object, dict[float, float]] = {}
-    texts: dict[object, tuple[str, str]] = {}
-    for summary in summaries:
-        for row in summary.rows:
-            for (attack, revision), scores in comparable_attacks(row).items():
-                if attack.budget is not None and scores.mse is not None:
-                    sweep = (row.run, attack._replace(budget=None), revision)
-                    texts[sweep] = (summary.label, attack.attack)
-                    errors.setdefault(sweep, {})[attack.budget] = scores.mse
-    swept = {
-        sweep: dict(sorted(by_budget.items()))
-        for sweep, by_budget in errors.items()
-        if len(by_budget) > 1
-    }
-    budgets = sorted({budget for by_budget in swept.values() for budget in by_budget})
+def average_sequences(runs: Sequence[Sequence[SequenceLeak]]) -> list[SequenceLeak]:
+    """Average the leak of each number of messages over the runs that have it."""
+    by_number: dict[int, list[SequenceLeak]] = {}
+    for part in (part for run in runs for part in run):
+        by_number.setdefault(part.messages, []).append(part)
+    return [
+        SequenceLeak(number, fmean(p.bits for p in parts), fmean(p.mse for p in parts))
+        for number, parts in by_number.items()
+    ]
+
+
+def tabulate_sequences(sequences: Mapping[str, Sequence[SequenceLeak]]) -> Table:
+    """Return two rows for each encoder, bits and error, and a column for each number of messages.
+
+    `sequences` are by the name of the encoder; of a single one that may be empty.
+    """
+    numbers = sorted({part.messages for parts in sequences.values() for part in parts})
     rows = []
-    for key, by_budget in swept.items():
-        before, last = list(by_budget.values())[-2:]
-        cells = [format_number(by_budget.get(budget), MSE.digits) for budget in budgets]
-        is_falling = last < STILL_FALLING * before
-        rows.append((*texts[key], *cells, "yes" if is_falling else "no"))
-    head = ("variant", "attack", *(f"MSE, {budget:g}x" for budget in budgets), "still falling")
-    return make_table("MSE by budget", head, rows, words=2)
+    for name, parts in sequences.items():
+        by_number = {part.messages: part for part in parts}
+        for words, key, digits in (("bits", "bits", 1), ("least MSE", "mse", 4)):
+            values = (getattr(by_number.get(number), key, None) for number in numbers)
+            cells = [format_number(value, digits) for value in values]
+            rows.append([f"{name}, {words}" if name else words, *cells])
+    head = ("", *(f"{number} message{'s' * (number > 1)}" for number in numbers))
+    return make_table("Several messages of one image", head, rows)
 
 
 def tabulate_settings(summaries: Sequence[Summary]) -> Table:

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedcel.attacks import ATTACKS, REPEAT_MARK, find_contradictions
 from sims.report.book import FinishedRun
-from sims.report.summary import Summary, accuracy_lost_to_a_loss
+from sims.report.summary import Summary
 from sims.report.table import join_numbers
 from sims.results.columns import ACCURACY, BITS, IDENTIFICATION, MSE, ORACLE_MSE, POSITIONS
 from sims.results.intervals import MIN_SEEDS, crossed_interval, estimate
@@ -24,19 +24,17 @@ COPY_MSE = 1e-4  # of pixels in [0, 1]: a reconstruction this near is the image
 FIRST_LAYER_ATTACK = "first-layer"
 PERCENT = "\N{NO-BREAK SPACE}%"
 
-Kind = Literal[
-    "unmeasured", "nothing-learned", "undefended", "alone", "no-baseline", "costs-too-much",
-    "leaks-more", "no-difference", "helps-little", "helps",
-]  # fmt: skip
+Kind = str
+"""Outcome of a comparison, a key of `VERDICTS`."""
 VERDICTS: dict[Kind, str] = {
     "unmeasured": "The bits that leak beyond the label were not measured, so there is no verdict.",
-    "nothing-learned": "Nothing was learned, so this leak means nothing: {right}, which cannot be "
-    "told from a guess ({chance}). Train longer or at another rate, or lower the noise or the "
-    "weight of the loss.",
+    "nothing-learned": "Nothing was learned, so this leak means nothing: {label} classifies "
+    "{right} of {images} test images correctly, which cannot be told from a guess ({chance}). "
+    "Train longer or at another rate, or lower the noise or the weight of the loss.",
     "undefended": "Only undefended models were measured. {measures}",
     "alone": "{measures}",
     "no-baseline": "No undefended variant was measured, so no gain is shown. {measures}",
-    "costs-too-much": "Every defence costs more than {points:g} points of the undefended {where} "
+    "costs-too-much": "Every defence costs more than 2 points of the undefended {where} "
     "accuracy, {before}; the nearest, {label}, costs {cost:.1f}. {measures}",
     "leaks-more": "No defence helps: the best leaks more. {measures}",
     "no-difference": "No defence helps: the best leaks as much, within what can be told apart. "
@@ -81,11 +79,10 @@ class Verdict(NamedTuple):
         base = self.base or shown
         return VERDICTS[self.kind].format(
             label=shown.label,
-            right=f"{shown.label} classifies {name_accuracy(shown)} of {shown.row.candidates} test "
-            "images correctly",
+            right=name_accuracy(shown),
+            images=shown.row.candidates,
             chance=percent(shown.results[0].chance_accuracy, 1),
             measures=self._describe_measures(),
-            points=MATCHED_POINTS,
             where=where,
             before=percent(accuracy_on(base, where), 1),
             cost=accuracy_cost(base, shown, where),
@@ -124,23 +121,22 @@ def find_verdict(summaries: Sequence[Summary]) -> Verdict:
     defended = [s for s in summaries if not s.row.undefended and s.mean(BITS) is not None]
     useful = [s for s in defended if not s.learned_nothing]
     best = min(useful, key=mean_bits, default=None)
-    if base is not None and base.learned_nothing:
-        return Verdict("nothing-learned", summaries, base, compared=len(defended))
-    if base is None and defended and not useful:
-        best = max(defended, key=lambda s: s.mean(ACCURACY) or 0.0)
-        return Verdict("nothing-learned", summaries, None, best, len(defended))
-    if base is None or base.mean(BITS) is None:
-        kind: Kind = "alone" if len(summaries) == 1 else "no-baseline"
-        return Verdict(kind if best else "unmeasured", summaries, None, best, len(defended))
-    if not defended:
-        return Verdict("undefended", summaries, base)
     where = choose_matching(summaries)
-    matched = [s for s in useful if accuracy_cost(base, s, where) <= MATCHED_POINTS + 1e-9]
-    if not matched:
-        nearest = min(defended, key=lambda s: accuracy_cost(base, s, where))
-        return Verdict("costs-too-much", summaries, base, nearest, len(defended))
-    best = min(matched, key=mean_bits)
-    return Verdict(judge_drop(base, best), summaries, base, best, len(defended))
+    kind: Kind = "undefended"
+    if base is not None and base.learned_nothing:
+        kind, best = "nothing-learned", None
+    elif base is None and defended and not useful:
+        kind, best = "nothing-learned", max(defended, key=lambda s: s.mean(ACCURACY) or 0.0)
+    elif base is None or base.mean(BITS) is None:
+        kind = "unmeasured" if best is None else "alone" if len(summaries) == 1 else "no-baseline"
+        base = None
+    elif matched := [s for s in useful if accuracy_cost(base, s, where) <= MATCHED_POINTS + 1e-9]:
+        best = min(matched, key=mean_bits)
+        kind = judge_drop(base, best)
+    elif defended:
+        best = min(defended, key=lambda s: accuracy_cost(base, s, where))
+        kind = "costs-too-much"
+    return Verdict(kind, summaries, base, best, len(defended))
 
 
 def judge_drop(base: Summary, best: Summary) -> Kind:
@@ -296,8 +292,6 @@ def list_cautions(verdict: Verdict) -> Iterator[str]:
             f"No better than a guess: {'; '.join(collapsed)}. Nothing was learned there, so a "
             "small leak is none of a defence's merit."
         )
-    if broken := describe_broken(verdict.summaries):
-        yield broken
     errors = ((s.label, s.mean(MSE), s.mean(ORACLE_MSE)) for s in verdict.summaries)
     weak = [
         f"{label} ({error:.4f}, label only {label_only:.4f})"
@@ -309,22 +303,6 @@ def list_cautions(verdict: Verdict) -> Iterator[str]:
             f"The trained attack has a larger MSE than knowing only the label: {'; '.join(weak)}. "
             "That is a weak attack or a damaged model, not more privacy."
         )
-
-
-def describe_broken(summaries: Iterable[Summary]) -> str:
-    """Name the runs whose accuracy a loss broke, and the remedies; "" where there is none."""
-    falls = [
-        f"{summary.label}, from {percent(fall[0])} to {percent(fall[1])}"
-        for summary in summaries
-        for fall in [*filter(None, map(accuracy_lost_to_a_loss, summary.runs))][:1]
-    ]
-    if not falls:
-        return ""
-    return (
-        f"A loss broke the validation accuracy that was reached before it acted: "
-        f"{'; '.join(falls)}. Lower cel.weight or local.rate, raise rounds, or set "
-        "cel.clip to 'task'."
-    )
 
 
 KNOWLEDGE_LIMITS = {

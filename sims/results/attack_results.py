@@ -31,16 +31,17 @@ from fedcel.errors import RunError
 from fedcel.files import lock_file, read_tensors, write_json, write_tensors
 from fedcel.json_records import Record
 from fedcel.settings import AttackSettings, Scalar
-from sims.results.file_names import ATTACKS_FOLDER
-from sims.results.record_files import read_record
-from sims.results.records import ATTACK_MEASURES, ATTRIBUTE_MEASURES, CellAttack, attribute
+from sims.results.records import (
+    ATTACK_MEASURES,
+    ATTACKS_FOLDER,
+    ATTRIBUTE_MEASURES,
+    CellAttack,
+    attribute,
+    read_record,
+)
 
 IMAGE_MEASURES = ("mse", "identification-1")
 """Scores that are kept of each target."""
-LATER = ("local-steps", "received")
-"""Settings that earlier versions lacked: at their defaults, results of those versions are found."""
-REMOVED = {"candidates": 100, "langevin": False}
-"""Settings that earlier versions had: their former defaults stay part of a result's name."""
 Pictures = dict[str, Tensor]
 
 
@@ -75,14 +76,10 @@ class AttackResult(Record):
 
 def result_paths(folder: Path, attack_settings: AttackSettings) -> dict[str, Path]:
     """Return where the result of each attack that the settings name is, by the attack's name."""
-    usual = AttackSettings().model_dump(by_alias=True)
     paths = {}
     for name in dict.fromkeys(name.strip() for name in attack_settings.names.split(",")):
         values = attack_settings.model_dump(by_alias=True) | {"names": name}
-        named = REMOVED | {
-            key: v for key, v in values.items() if key not in LATER or v != usual[key]
-        }
-        digest = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:12]
+        digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
         stem = re.sub(r"[^\w.-]+", "-", name)
         paths[name] = folder / ATTACKS_FOLDER / f"{stem}-{digest}.json"
     return paths

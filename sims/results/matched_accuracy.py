@@ -25,8 +25,7 @@ from sims.results.columns import (
     Measures,
     row_measures,
 )
-from sims.results.file_names import BENCH_FILE
-from sims.results.records import BenchRow
+from sims.results.records import BENCH_FILE, BenchRow
 
 CONSTANT_MEASURES = [POSITIONS[column.key] for column in (STEP_RATIO, ATTENTION)]
 """Measures that do not fade with the strength: at strength 0 they are those of the first swept."""

@@ -1,13 +1,38 @@
-"""The records in the files of runs and benches: what writes them and what reads them shares these.
+"""The records in the files of runs and benches, and how they are read.
 
-Keys in JSON are kebab-case. A key that was never set is not written.
+What writes a file and what reads it share its record. Keys in JSON are kebab-case. A key that was
+never set is not written. A file that is missing or damaged is named, with the remedy.
 """
 
-from pydantic import Field
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from fedcel.attacks import AttackConditions, AttackRow, AttackScores, MeasuredLeak
+from fedcel.errors import RunError
 from fedcel.json_records import Number, Record
 from fedcel.leakage import SequenceLeak
+
+RESULT_FILE = "result.json"
+"""The measured end of a run."""
+EVENTS_FILE = "events.jsonl"
+"""A line for each round of a run."""
+ATTACKS_FOLDER = "attacks"
+"""Folder in a run: a result for each attack and its settings."""
+LIVE_FILE = "live.json"
+"""File in a run: attacks on its live service."""
+COST_FILE = "cost.json"
+"""File in a run of a bench: what a training step costs."""
+BENCH_FILE = "bench.json"
+"""A row for each cell of a bench."""
+FAILED_FILE = "failed.json"
+"""Beside it: the cells that failed."""
+PLAN_FILE = "plan.json"
+"""Beside it: the cells that the last call was to finish, and when it began."""
+
 
 SCORES = [
     name.replace("_", "-")
@@ -219,7 +244,7 @@ class BenchRow(RunMeasures):
     failed_attacks: tuple[str, ...] = ()
     """Attacks that failed there where nobody foresaw it: the worst is that of the others."""
     worst: CellAttack | None = Field(None, exclude=True)
-    """The attack that the row is held to; see `sims.results.worst_attack`."""
+    """The attack that the row is held to; see `sims.results.bench_rows`."""
 
     @property
     def name(self) -> str:
@@ -261,3 +286,51 @@ class FailedCell(Record):
 
     cell: str
     reason: str
+
+
+Parsed = TypeVar("Parsed")
+REMEDY = "run it again"
+AnyRecord = TypeVar("AnyRecord", bound=Record)
+
+
+def parse_file(path: Path, parse: Callable[[str], Parsed], remedy: str = REMEDY) -> Parsed:
+    """Return what a file's text is parsed to; RunError where it is missing or damaged."""
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RunError(f"{path} is missing; {remedy}, or give another folder") from None
+    except ValidationError as error:
+        raise RunError(f"{path} is damaged: {describe_damage(error)}; {remedy}") from None
+    except (OSError, TypeError, ValueError) as error:
+        raise RunError(f"{path} is damaged: {error}; {remedy}") from None
+
+
+def describe_damage(error: ValidationError) -> str:
+    """Return the first thing that is wrong, where it is, and what stands there."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"]) or "the file"
+    value = "" if first["type"] == "missing" else f" (it is {first['input']!r:.60})"
+    return f"{where}: {first['msg']}{value}"
+
+
+def read_record(path: Path, kind: type[AnyRecord], remedy: str = REMEDY) -> AnyRecord:
+    """Return the record in a file; RunError where it is missing or damaged."""
+    return parse_file(path, kind.model_validate_json, remedy)
+
+
+def read_records(path: Path, kind: type[AnyRecord], remedy: str = REMEDY) -> list[AnyRecord]:
+    """Return a file's list of records, none where it is missing; RunError where it is damaged."""
+    if not path.exists():
+        return []
+    return parse_file(path, TypeAdapter(list[kind]).validate_json, remedy)  # type: ignore[valid-type]
+
+
+def parse_events(text: str) -> tuple[RoundEvent, ...]:
+    """Return the rounds of a log; ValueError names the first line that is none."""
+    events = []
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            events.append(RoundEvent.model_validate(json.loads(line)))
+        except ValueError as error:
+            raise ValueError(f"line {number} is no round: {str(error).splitlines()[0]}") from error
+    return tuple(events)

@@ -21,9 +21,9 @@ from sims.tuning.search import (
     SearchPlan,
     SearchRange,
     format_values,
+    open_journal,
     run_search,
 )
-from sims.tuning.trial_journal import open_journal
 
 
 def tune_scenario(

@@ -4,10 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from fedcel.files import read_tensors
-from fedcel.settings import parse_settings
+from fedcel.runs import run_folder
+from fedcel.settings import Settings, parse_settings
+from sims.engines import local
 from sims.engines.simulate import simulate
 from tests.sims.small import CLUSTERED
 
@@ -43,3 +46,21 @@ def events(folder: Path) -> list[dict[str, Any]]:
     """Return the rounds' events without their times."""
     lines = (folder / "events.jsonl").read_text().splitlines()
     return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
+
+
+class StopHereError(Exception):
+    """Stands for the moment a process ends."""
+
+
+def stop_after(number: int, folder: Path, **change: Any) -> Settings:
+    """Train until after a round, and return the settings; `folder` can be gone on with."""
+    settings = parse_settings(CLUSTERED | change)
+    run_folder.create_run(folder, settings)
+
+    def tell(event: dict[str, object]) -> None:
+        if event["round"] == number:
+            raise StopHereError
+
+    with pytest.raises(StopHereError):
+        local.train_locally(settings, folder, tell)
+    return settings

@@ -23,11 +23,10 @@ from sims.commands.options import Assignments, BenchFolder, Jobs, parse_numbers
 from sims.overrides import override_group, parse_overrides
 from sims.report import write_report
 from sims.results.attack_results import average_attacks, lacking_settings, requested_results
-from sims.results.bench_rows import read_bench_rows, update_bench
+from sims.results.bench_rows import find_worst_attack, read_bench_rows, update_bench
 from sims.results.columns import ACCURACY, POSITIONS
 from sims.results.matched_accuracy import measure_rows, undefended_measures
 from sims.results.records import BenchRow
-from sims.results.worst_attack import find_worst_attack
 
 LOSS = 0.02
 """Accuracy given up."""

@@ -19,8 +19,7 @@ from sims.report.book import Images, read_book
 from sims.report.chart import COLOURS, FAINT, INK
 from sims.report.summary import Summary, summarise_book
 from sims.results.intervals import Estimate, estimate
-from sims.results.record_files import read_records
-from sims.results.records import BenchRow
+from sims.results.records import BenchRow, read_records
 
 DOCS = Path(__file__).parents[2]
 VARIANTS = {"none": "no defence", "cluster": "with a defence (cluster)"}

@@ -40,8 +40,8 @@ from sims.engines.local import train_locally
 from sims.overrides import parse_overrides
 from sims.report.table import format_estimate, format_markdown, make_table
 from sims.results.columns import find_columns
-from sims.results.file_names import EVENTS_FILE
 from sims.results.intervals import estimate
+from sims.results.records import EVENTS_FILE
 
 ROWS_FILE = "uncertainty.json"
 MEMBER = re.compile(r"(?P<name>.+)-member-\d+")

@@ -258,17 +258,3 @@ def test_a_version_that_costs_more_is_not_paid_unasked(versions: Versions) -> No
         with pytest.raises(ServiceError, match="epsilon 20000 .* so far 10000 "):
             client.ask(X[0])
     assert versions.count_requests("/v1/encoder") == 1
-
-
-def test_a_file_in_place_of_the_download_is_read_again(versions: Versions, tmp_path: Path) -> None:
-    """Whoever brings the encoder as a file brings the new one as a file."""
-    file = tmp_path / "encoder.safetensors"
-    file.write_bytes(versions.up.model.encoder)
-    up = versions.up
-    with SplitClient(up.url, up.key, OWNER, encoder_file=file, renew_encoder=True) as client:
-        versions.replace_model(make_offer(1))
-        with pytest.raises(ServiceError, match="not the one that /v1/model states"):
-            client.ask(X[0])
-        file.write_bytes(versions.up.model.encoder)
-        assert client.ask(X[0]).is_fresh
-    assert versions.count_requests("/v1/encoder") == 0

@@ -347,12 +347,3 @@ def test_a_sweep_is_anchored_where_the_first_undefended_row_is(tmp_path: Path) -
     }
     alone = run_bench.make_rows(found[2:], tmp_path)
     assert not any(row.anchored for row in alone)
-
-
-def test_results_of_earlier_versions_are_found() -> None:
-    """Settings that came later are no part of the name at their defaults."""
-    usual = AttackSettings(names="decoder")
-    paths = result_paths(Path(), usual)
-    assert paths["decoder"].name == "decoder-8a4a9c7f5655.json"
-    for change in ({"local_steps": 5}, {"received": "last"}):
-        assert result_paths(Path(), usual.model_copy(update=change)) != paths

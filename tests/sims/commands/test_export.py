@@ -75,6 +75,8 @@ def test_a_run_of_whole_nets_is_refused(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["export", str(folder), "--out", str(tmp_path / "e.onnx")]) == 2
     assert "one encoder is exported" in capsys.readouterr().err
     assert not (tmp_path / "e.onnx").exists()
+    assert main(["export", str(folder), "--out", "encoder"]) == 2
+    assert "--out is 'encoder', must end in .onnx" in capsys.readouterr().err
 
 
 def learned(folder: Path, shape: str) -> run_folder.Run:

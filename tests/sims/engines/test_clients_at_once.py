@@ -18,7 +18,7 @@ from sims.engines.choose_engine import choose_clients_at_once, choose_engine
 from sims.engines.simulate import simulate
 from tests.fedcel.seeded import seeded
 from tests.sims.small import CLUSTERED, STOCK
-from tests.sims.trained import events, model, run
+from tests.sims.trained import events, model, run, stop_after
 
 
 def read_training(folder: Path) -> tuple[object, object]:
@@ -41,33 +41,10 @@ def test_many_clients_at_once_give_the_model_of_one_after_the_other(tmp_path: Pa
 
 def test_a_run_of_many_at_once_goes_on_one_after_the_other(tmp_path: Path) -> None:
     """Its clients' states are on the disk as any engine leaves them."""
-    settings = parse_settings(CLUSTERED | {"local.at-once": 3})
-    whole = run(tmp_path / "whole", **{"local.at-once": 1})
-    part = tmp_path / "part"
-
-    def stop(event: Any) -> None:
-        if event["round"] == 3:
-            raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sims.progress.show_rounds", lambda title, total: _Shown(stop))
-        with pytest.raises(KeyboardInterrupt):
-            simulate(settings, part)
+    whole, part = run(tmp_path / "whole", **{"local.at-once": 1}), tmp_path / "part"
+    stop_after(3, part, **{"local.at-once": 3})
     simulate(parse_settings(CLUSTERED | {"local.at-once": 1}), part, resume=True)
     torch.testing.assert_close(model(whole), model(part), rtol=0, atol=1e-5)
-
-
-class _Shown:
-    """Shows every round's event to a function."""
-
-    def __init__(self, show: Any) -> None:
-        self.show = show
-
-    def __enter__(self) -> Any:
-        return self.show
-
-    def __exit__(self, *_: object) -> None:
-        return None
 
 
 class OneClient(ClientLoss):

@@ -16,7 +16,15 @@ from fedcel.settings import Settings, parse_settings
 from sims.engines import local
 from sims.engines.simulate import simulate
 from tests.sims.small import CLUSTERED
-from tests.sims.trained import FOLLOWING, STEERED, events, model, run
+from tests.sims.trained import (
+    FOLLOWING,
+    STEERED,
+    StopHereError,
+    events,
+    model,
+    run,
+    stop_after,
+)
 
 
 def test_a_state_without_the_threshold_is_refused_by_name(tmp_path: Path) -> None:
@@ -44,10 +52,6 @@ def test_a_state_whose_examples_are_damaged_is_refused_by_name(tmp_path: Path, t
         run_folder.read_state(tmp_path, fresh)
 
 
-class StopHereError(Exception):
-    """Stands for the moment a process ends."""
-
-
 @pytest.mark.parametrize(
     ("moment", "change"),
     [
@@ -67,16 +71,8 @@ def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(
     tmp_path: Path, moment: int, change: dict[str, Any]
 ) -> None:
     """Model, events and samples, whatever the round it was stopped in."""
-    whole = run(tmp_path / "whole", **change)
-    settings, part = parse_settings(CLUSTERED | change), tmp_path / "part"
-    run_folder.create_run(part, settings)
-
-    def tell(event: dict[str, object]) -> None:
-        if event["round"] == moment:
-            raise StopHereError
-
-    with pytest.raises(StopHereError):
-        local.train_locally(settings, part, tell)
+    whole, part = run(tmp_path / "whole", **change), tmp_path / "part"
+    settings = stop_after(moment, part, **change)
     simulate(settings, part, resume=True)
     assert torch.equal(model(whole), model(part))
     assert events(whole) == events(part)
@@ -131,20 +127,6 @@ def test_a_run_folder_is_never_overwritten_and_resumes_only_with_its_own_setting
         simulate(parse_settings(CLUSTERED | {"seed": 5}), folder, resume=True)
     with pytest.raises(RunError, match="is not a folder"):
         simulate(settings, tmp_path / "nowhere", resume=True)
-
-
-def stop_after(number: int, folder: Path, **change: Any) -> Settings:
-    """Train until after a round, and return the settings; `folder` can be gone on with."""
-    settings = parse_settings(CLUSTERED | change)
-    run_folder.create_run(folder, settings)
-
-    def tell(event: dict[str, object]) -> None:
-        if event["round"] == number:
-            raise StopHereError
-
-    with pytest.raises(StopHereError):
-        local.train_locally(settings, folder, tell)
-    return settings
 
 
 @pytest.mark.parametrize("at_once", [1, 3])

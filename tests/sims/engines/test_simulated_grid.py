@@ -10,15 +10,13 @@ from flwr.clientapp import ClientApp
 
 from fedcel.errors import FedcelError
 from fedcel.files import read_json
-from fedcel.runs import run_folder
 from fedcel.settings import parse_settings
 from fedcel.testing.message_identity import allow_messages
-from sims.engines import local
 from sims.engines.simulate import simulate
 from sims.engines.simulated_grid import InMemoryGrid
 from strategies import PosteriorStrategy
 from tests.sims.small import CLUSTERED, FEDAVG
-from tests.sims.trained import model, run
+from tests.sims.trained import model, run, stop_after
 
 
 class Still(PosteriorStrategy):
@@ -38,15 +36,7 @@ def test_the_built_in_strategy_by_import_string_is_the_local_engine_to_the_bit(
 ) -> None:
     """Messages, checks and records in between change no bit; nor does a stop after round 3."""
     calls, messages = run(tmp_path / "calls", **{"local.at-once": 1}), tmp_path / "own"
-    settings = parse_settings(CLUSTERED | {"strategy.name": "strategies:PosteriorStrategy"})
-    run_folder.create_run(messages, settings)
-
-    def tell(event: dict[str, object]) -> None:
-        if event["round"] == 3:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        local.train_locally(settings, messages, tell)
+    settings = stop_after(3, messages, **{"strategy.name": "strategies:PosteriorStrategy"})
     simulate(settings, messages, resume=True)
     assert torch.equal(model(calls), model(messages))
     results: list[Any] = [read_json(folder / "result.json") for folder in (calls, messages)]

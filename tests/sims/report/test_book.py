@@ -13,8 +13,8 @@ from sims.report.book import read_book, read_finished
 from sims.report.figures import make_mse_trade_off
 from sims.report.page import Report, make_charts
 from sims.report.summary import summarise_book
+from sims.results.bench_rows import hold_to_common_per_point
 from sims.results.columns import MSE
-from sims.results.worst_attack import hold_to_common_per_point
 from tests.sims.attack_files import load_rows, save_rows
 from tests.sims.report.conftest import add_attack, attack_of
 

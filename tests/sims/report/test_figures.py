@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -109,31 +108,6 @@ def test_strengths_are_joined_in_their_order() -> None:
         ["v, 0.3", "v, 1.0", "v, 3.0"],
     )
     assert list(figures.choose_looks(swept)) == ["v"]
-
-
-@pytest.mark.parametrize("undefended", [7, 8, 9])
-@pytest.mark.parametrize("defended", [0, 2])
-def test_many_undefended_variants(undefended: int, defended: int) -> None:
-    """They fill a panel by themselves; each defended variant is in one."""
-    names: list[Any] = [f"v{n}" for n in range(undefended + defended)]
-    sweeps = [figures.Sweep(name, n < undefended) for n, name in enumerate(names)]
-    panels = figures.split_panels(sweeps)
-    assert panels
-    assert {sweep.series for panel in panels for sweep in panel} == {*names}
-
-
-def test_many_variants_share_out_over_panels_with_the_undefended_in_each() -> None:
-    """Thirteen defended variants, two strengths each: six or fewer to a panel, on the same axes."""
-    names = [f"v{n}" for n in range(13)]
-    bare = cell("none", 0.5, 0.5)
-    many = [cell(name, 0.5, 0.5, strength=s) for name in names for s in (1.0, 2.0)]
-    chart = figures.make_bits_trade_off([*many[:6], bare, *many[6:]])
-    assert chart is not None and chart.legend == "panels"
-    panels = [[series.name for series in panel.series] for panel in chart.panels]
-    assert [len(panel) for panel in panels] == [7, 7, 2]
-    assert all(panel[0] == "none" for panel in panels)
-    assert sorted(name for panel in panels for name in panel[1:]) == sorted(names)
-    assert len({(*p.axis["xlim"], *p.axis["ylim"]) for p in chart.panels}) == 1
 
 
 def test_a_collapsed_net_does_not_press_the_others_into_a_line() -> None:

@@ -16,7 +16,6 @@ from sims.report import format_summary, write_report
 from sims.report.page import Report, render_page
 from sims.report.reconstruction_strips import make_strips
 from tests.sims.attack_files import save_rows
-from tests.sims.report.conftest import add_attack, attack_of
 
 Make = Callable[..., Path]
 NEEDS_A_FILE = {"src", "href", "srcset", "data", "action", "poster", "xlink:href"}
@@ -209,16 +208,6 @@ def test_rounds_without_clients_stand_above_everything(make_bench: Make) -> None
     assert format_summary(folder).startswith(words)
     path.write_text("".join(json.dumps(event) + "\n" for event in events[:-1]))
     assert "Clients were left out" not in format_summary(folder)
-
-
-def test_larger_budgets_have_a_table(drawn: Path, make_bench: Make) -> None:
-    """Where there are several; the name is that of the other tables; it says what still falls."""
-    assert "larger budgets" not in (drawn / "report.html").read_text()
-    folder = make_bench()
-    add_attack(folder, 0, attack_of(0.03, budget=4.0))
-    text = text_of(folder)
-    assert ["none", "decoder", "0.0312", "0.0300", "yes"] in Page(text).rows
-    assert "was still falling" in text
 
 
 def test_contradictions_are_an_alarm(drawn: Path, make_bench: Make) -> None:

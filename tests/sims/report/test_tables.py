@@ -1,16 +1,23 @@
 """Rows of text from the numbers that were read."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 from fedcel.attacks import AttackRow
+from fedcel.errors import RunError
+from fedcel.leakage import SequenceLeak
 from fedcel.settings import Settings
+from sims import report
 from sims.report import tables
-from sims.report.book import FinishedRun
+from sims.report.book import FinishedRun, read_live
 from sims.report.table import DASH
-from sims.results.records import BenchRow, RunResult
+from sims.results.records import RunResult
 from tests.sims.report.made import cell
-from tests.sims.results.made import attack, make_row
 
 
 def test_details_in_their_own_columns(outcome: Callable[..., RunResult]) -> None:
@@ -70,30 +77,68 @@ def test_the_anchors_stand_where_nothing_was_rebuilt() -> None:
     ]
 
 
-def sweep(variant: str, errors: dict[float, float | None], **other: object) -> BenchRow:
-    """Return a row that the decoder attacked with these budgets, the last one in another way."""
-    attacks = [attack("decoder", mse, budget=budget) for budget, mse in errors.items()]
-    last = attacks[-1].model_copy(update=other)
-    return make_row(variant, 0.3, *attacks[:-1], last)
+def test_a_file_keeps_the_sequences() -> None:
+    """As records of a result, which older files lack."""
+    result = cell("none", 0.9, 1.0).results[0]
+    assert result.linearised_sequences == ()
+    parts = [{"messages": 1, "bits": 2.0, "mse": 0.04}, {"messages": 4, "bits": 3.5, "mse": 0.03}]
+    written = json.loads(result.model_dump_json(by_alias=True)) | {"linearised-sequences": parts}
+    again = RunResult.model_validate_json(json.dumps(written))
+    assert again.linearised_sequences == (SequenceLeak(1, 2.0, 0.04), SequenceLeak(4, 3.5, 0.03))
 
 
-def test_only_the_budget_differs_in_a_sweep() -> None:
-    """By rising budget; .0391 of .04 is still falling, .0295 of .03 is not; one is no sweep."""
-    rows = [
-        sweep("a", {10: 0.0391, 1: 0.05, 4: 0.04}),
-        sweep("b", {1: 0.05, 4: 0.03, 10: 0.0295}),
-        sweep("c", {1: 0.05, 10: 0.06}),
-        sweep("d", {1: 0.02, 4: None}),
-        *(
-            sweep("e", {1: 0.05, 4: 0.04}, **other)
-            for other in ({"attack": "rmle"}, {"knowledge": "x"}, {"targets": 10}, {"revision": 2})
-        ),
-    ]
-    found = [replace(cell(row.variant, 0.9, 2.0), rows=(row,)) for row in rows]
-    table = tables.tabulate_budgets(found)
-    assert table.head[2:] == ("MSE, 1x", "MSE, 4x", "MSE, 10x", "still falling")
-    assert table.rows == (
-        ("a", "decoder", "0.0500", "0.0400", "0.0391", "yes"),
-        ("b", "decoder", "0.0500", "0.0300", "0.0295", "no"),
-        ("c", "decoder", "0.0500", DASH, "0.0600", "no"),
+def test_rows_of_each_encoder() -> None:
+    """Bits and error, mean over runs; a dash where a number of messages is missing."""
+    runs = [[SequenceLeak(1, 2.0, 0.04), SequenceLeak(4, 3.0, 0.03)], [SequenceLeak(1, 4.0, 0.02)]]
+    table = tables.tabulate_sequences(
+        {"noise": tables.average_sequences(runs), "": [SequenceLeak(16, 9.0, 0.01)]}
     )
+    assert table.head == ("", "1 message", "4 messages", "16 messages")
+    assert table.rows == (
+        ("noise, bits", "3.0", "3.0", "–"),
+        ("noise, least MSE", "0.0300", "0.0300", "–"),
+        ("bits", "–", "–", "9.0"),
+        ("least MSE", "–", "–", "0.0100"),
+    )
+
+
+ROW: dict[str, Any] = {
+    "mechanism": "laplace",
+    "epsilon": 4.0,
+    "answers": 60,
+    "spent": 240.0,
+    "accuracy": 0.5,
+    "attack": "logit-inversion",
+    "seed": 0,
+    "candidates": 30,
+    "mse": 0.05,
+    "identification-1": 0.1,
+    "oracle-mse": 0.04,
+}
+
+
+def written(folder: Path, rows: list[dict[str, Any]]) -> Path:
+    """Write live.json."""
+    (folder / "live.json").write_text(json.dumps(rows))
+    return folder
+
+
+def test_seeds_are_one_line_and_prices_are_in_order(tmp_path: Path) -> None:
+    """The mean over seeds; what was paid beside it."""
+    again = {"seed": 1, "identification-1": 0.3, "mse": 0.07}
+    rows = [ROW, ROW | again, ROW | {"epsilon": 0.5, "spent": 30.0, "accuracy": 0.2}]
+    found = tables.tabulate_live(read_live(written(tmp_path, rows)))
+    assert [row[2:7] for row in found.rows] == [
+        ("0.5", "30", "60", "30", "20.0"),
+        ("4", "240", "60", "30", "50.0"),
+    ]
+    assert found.rows[1][7].startswith("20.0") and found.rows[1][8].startswith("0.0600")
+    assert found.rows[1][9] == "0.0400"
+    assert "logit-inversion" in report.format_live_table(tmp_path)
+
+
+def test_one_price_has_no_picture_and_no_file_no_rows(tmp_path: Path) -> None:
+    """And damage is told."""
+    assert read_live(tmp_path) == []
+    with pytest.raises(RunError, match="attack again"):
+        read_live(written(tmp_path, [{"attack": "x"}]))

@@ -8,7 +8,7 @@ import pytest
 from clients.service_messages import LOOPBACK_HOSTS
 from fedcel.files import write_whole
 from sims.commands.main import main
-from sims.watch import Following, create_app
+from sims.watch import create_app, describe_folder
 from tests.sims.served_page import serve_app
 from tests.sims.watch.conftest import copy_run, write_into
 
@@ -16,8 +16,7 @@ from tests.sims.watch.conftest import copy_run, write_into
 def test_the_page_and_its_state_follow_the_folder(trained: Path, tmp_path: Path) -> None:
     """Nothing is loaded from elsewhere; a round that is written is there at once."""
     folder = copy_run(trained, tmp_path / "run", rounds=4)
-    following = Following(folder)
-    with write_into(folder), serve_app(create_app(following, LOOPBACK_HOSTS)) as client:
+    with write_into(folder), serve_app(create_app(folder, LOOPBACK_HOSTS)) as client:
         page = client.get("/")
         assert (
             page.status_code == 200
@@ -46,14 +45,14 @@ def test_a_folder_that_has_no_name_here_has_its_own(
 ) -> None:
     """The title of `fedcel watch .`."""
     monkeypatch.chdir(copy_run(trained, tmp_path / "pilot"))
-    assert Following(Path(".")).describe(None)["name"] == "pilot"
+    assert describe_folder(Path("."))["name"] == "pilot"
 
 
 def test_strangers_are_refused(trained: Path, tmp_path: Path) -> None:
     """Another name of this machine, another page, a path out of the bench's runs."""
     copy_run(trained, tmp_path / "bench" / "runs" / "other-0")
     copy_run(trained, tmp_path / "secret")
-    with serve_app(create_app(Following(tmp_path / "bench"), LOOPBACK_HOSTS)) as client:
+    with serve_app(create_app(tmp_path / "bench", LOOPBACK_HOSTS)) as client:
         for headers in ({"host": "evil.example"}, {"origin": "http://evil.example"}):
             for path in ("/", "/api/state", "/report"):
                 assert client.get(path, headers=headers).status_code == 421
@@ -65,22 +64,11 @@ def test_strangers_are_refused(trained: Path, tmp_path: Path) -> None:
 def test_a_run_of_a_bench_is_shown_by_name(trained: Path, tmp_path: Path) -> None:
     """The bench's own page has the cells, each run the page of a run."""
     copy_run(trained, tmp_path / "bench" / "runs" / "none-0")
-    with serve_app(create_app(Following(tmp_path / "bench"), LOOPBACK_HOSTS)) as client:
+    with serve_app(create_app(tmp_path / "bench", LOOPBACK_HOSTS)) as client:
         assert client.get("/api/state").json()["kind"] == "bench"
         state = client.get("/api/state", params={"run": "none-0"}).json()
         assert (state["kind"], state["name"], state["is-over"]) == ("run", "none-0", True)
         assert "All cells" in client.get("/", params={"run": "none-0"}).text
-
-
-def test_an_open_page_is_waited_for_until_it_is_told(trained: Path) -> None:
-    """Nobody has asked: nobody is waited for."""
-    following = Following(trained, is_accompanied=True)
-    assert not following.is_awaited
-    assert not following.describe(None)["is-over"] and following.is_awaited
-    following.note_end()
-    assert following.is_awaited
-    state = following.describe(None)
-    assert state["is-over"] and state["is-last"] and not following.is_awaited
 
 
 def test_what_is_no_run_is_refused_at_the_door(tmp_path: Path, trained: Path) -> None:

@@ -13,13 +13,14 @@ import torch
 from fedcel.errors import PluginError, SettingsError
 from fedcel.extras import MissingExtraError
 from fedcel.settings import parse_settings
+from sims import tracking
 from sims.commands.main import main
 from sims.engines.simulate import simulate
-from sims.tracking import TrackerFactory, load_trackers, track_run, tracker
+from sims.tracking import TrackerFactory, load_trackers, track_run
 from tests.sims.small import CLUSTERED
 from tests.sims.trained import model
 
-PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "track.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "track.md"
 SETTINGS = parse_settings(
     CLUSTERED | {"data.test": 60, "data.auxiliary": 40, "data.validation": 40, "bits-every": 3}
 )
@@ -219,7 +220,7 @@ def test_what_cannot_be_loaded_is_refused_before_the_training(
         load_trackers(["nowhere:Tracker"])
     with pytest.raises(SettingsError, match="is no class and no function"):
         load_trackers(["sims.tracking:TRACKERS"])
-    monkeypatch.setattr(tracker, "find_spec", lambda name: None)
+    monkeypatch.setattr(tracking, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r'pip install "fedcel\[trackers\]"'):
         load_trackers(["tensorboard"])
     with pytest.raises(MissingExtraError, match=r'pip install "fedcel\[wandb\]"'):

@@ -1,4 +1,4 @@
-"""How far a run is, by its folder alone."""
+"""How far a run or a bench is, by its folder alone."""
 
 import json
 import os
@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from fedcel.errors import RunError
 from fedcel.runs import find_writer
 from fedcel.runs.folder_lock import LOCK
-from sims.results.records import RejectedReply, RoundEvent
-from sims.watch import describe_run
-from sims.watch.run_state import MAX_POINTS, count_left_out
+from sims.results.records import BenchPlan, RejectedReply, RoundEvent
+from sims.watch import describe_bench, describe_run, is_bench
+from sims.watch.folder_state import MAX_POINTS, count_left_out, estimate_seconds
 from tests.sims.watch.conftest import REASONS, copy_run, write_into
 
 
@@ -80,13 +79,6 @@ def test_a_long_run_has_as_many_points_as_a_screen(trained: Path, tmp_path: Path
     assert points[-1][0] == 1501 and MAX_POINTS / 2 < len(points) <= MAX_POINTS
 
 
-def test_a_run_that_is_about_to_begin_is_waited_for(tmp_path: Path) -> None:
-    """Only beside the process that makes it."""
-    assert describe_run(tmp_path / "new", may_begin=True)["phase"] == "waiting"
-    with pytest.raises(RunError, match="is not a folder; give the folder of a run"):
-        describe_run(tmp_path / "new")
-
-
 def test_a_writer_that_was_killed_is_none(tmp_path: Path) -> None:
     """Its file stays; on another machine nobody knows."""
     with write_into(tmp_path):
@@ -102,3 +94,62 @@ def test_a_writer_that_was_killed_is_none(tmp_path: Path) -> None:
     assert find_writer(tmp_path) is not None
     (tmp_path / LOCK).write_text("")
     assert find_writer(tmp_path) is None
+
+
+ROW = {"variant": "none", "seed": 0, "run": "runs/none-0", "accuracy": 0.9, "attacks": []}
+ROW |= {"undefended": True}
+
+
+@pytest.fixture
+def bench(trained: Path, tmp_path: Path) -> Path:
+    """Four cells: finished, failed, in training, not begun; and a fifth, trained before."""
+    folder = tmp_path / "bench"
+    copy_run(trained, folder / "runs" / "none-0")
+    copy_run(trained, folder / "runs" / "old-0")
+    copy_run(trained, folder / "runs" / "loss-0", rounds=2)
+    (folder / "scenario.toml").write_text('title = "Four"')
+    (folder / "bench.json").write_text(json.dumps([ROW]))
+    reason = {"cell": "bad-0", "reason": "net.name is wrong"}
+    (folder / "failed.json").write_text(json.dumps([reason]))
+    names = ["none-0", "bad-0", "loss-0", "loss-1"]
+    plan = {"began": 1000.0, "cells": names, "missing": names[1:], "jobs": 1}
+    (folder / "plan.json").write_text(json.dumps(plan))
+    return folder
+
+
+def test_cells_are_told_apart(bench: Path) -> None:
+    """In the order of the scenario, each with its state; scores where it is trained."""
+    assert is_bench(bench) and not is_bench(bench / "runs" / "none-0")
+    with write_into(bench), write_into(bench / "runs" / "loss-0"):
+        state = describe_bench(bench)
+    phases = {cell["name"]: cell["phase"] for cell in state["cells"]}
+    assert phases == {
+        "none-0": "finished",
+        "bad-0": "failed",
+        "loss-0": "training",
+        "loss-1": "waiting",
+        "old-0": "attacking",
+    }
+    assert list(phases) == ["none-0", "bad-0", "loss-0", "loss-1", "old-0"]
+    assert (state["title"], state["phase"], state["done"]) == ("Four", "training", 2)
+    assert (state["done-now"], state["left"]) == (1, 2)
+    cells = {cell["name"]: cell for cell in state["cells"]}
+    assert cells["loss-0"]["round"] == 2 and "accuracy" not in cells["loss-0"]
+    assert cells["bad-0"]["reason"] == "net.name is wrong"
+    assert cells["none-0"]["accuracy"] > 0
+    json.dumps(state, allow_nan=False)
+
+
+def test_a_bench_that_was_stopped_says_so(bench: Path) -> None:
+    """Nobody writes into it, and there are cells left."""
+    state = describe_bench(bench)
+    assert state["phase"] == "stopped" and state["seconds-left"] is None and state["left"] == 3
+    assert {cell["name"]: cell["phase"] for cell in state["cells"]}["loss-0"] == "stopped"
+
+
+def test_the_time_left_is_that_of_cells_of_this_call() -> None:
+    """Two of six in a minute: four take two; none before the first has ended."""
+    names = tuple("abcdef")
+    plan = BenchPlan(began=1000.0, cells=names, missing=names, jobs=2)
+    assert estimate_seconds(plan, 2, 1060.0) == pytest.approx(120.0)
+    assert estimate_seconds(plan, 0, 1060.0) is None

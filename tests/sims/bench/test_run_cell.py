@@ -9,7 +9,7 @@ import pytest
 
 from fedcel.errors import DataError, FedcelError
 from fedcel.files import read_json
-from sims.bench import finish_cells, run_cell, scenario
+from sims.bench import run_cell, scenario
 from sims.engines.choose_engine import EngineChoice
 from sims.results.attack_results import read_attack_rows
 from tests.sims.small import QUICK
@@ -39,15 +39,13 @@ def finish(
     cells: list[scenario.Cell], folder: Path, jobs: int = 1
 ) -> dict[str, FedcelError | None]:
     """Return each cell's error, by its name."""
-    return {cell.name: error for cell, error in finish_cells.finish_cells(cells, folder, jobs)}
+    return {cell.name: error for cell, error in run_cell.finish_cells(cells, folder, jobs)}
 
 
 @pytest.fixture
 def _overlap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Overlap cells as on Ray, though they are trained by the engine `local`."""
-    monkeypatch.setattr(
-        finish_cells, "choose_engine", lambda settings: EngineChoice("ray", "asked")
-    )
+    monkeypatch.setattr(run_cell, "choose_engine", lambda settings: EngineChoice("ray", "asked"))
     monkeypatch.setattr("sims.engines.ray.keep_ray", nullcontext)
 
 
@@ -75,14 +73,14 @@ def test_an_interruption_ends_the_other_process(
 ) -> None:
     """At once, in the middle of an attack."""
     cells = plan_cells(tmp_path, "temperature = 1.0", "seed = 0")
-    before = set(active_children())
+    before, train_cell = set(active_children()), run_cell.train_cell
 
     def train(cell: scenario.Cell, folder: Path) -> None:
         if cell is cells[1]:
             raise KeyboardInterrupt
-        run_cell.train_cell(cell, folder)
+        train_cell(cell, folder)
 
-    monkeypatch.setattr(finish_cells, "train_cell", train)
+    monkeypatch.setattr(run_cell, "train_cell", train)
     with pytest.raises(KeyboardInterrupt):
         finish(cells, tmp_path / "a")
     assert set(active_children()) == before
