@@ -36,6 +36,11 @@ from sims.results.records import COST_FILE, RESULT_FILE
 MAX_NAMED = 3  # things that a sentence names
 Differences = dict[str, tuple[Scalar, Scalar]]
 """Settings in which a run differs from those asked for: its value, and the other."""
+REPETITIONS = range(3, 16)  # rounds of each, in turn, so that a drifting machine hits both alike
+PATIENCE = 3.0
+"""Seconds after which the fewest repeats are enough: long rounds scatter less."""
+ATTACK_PROCESSES = 2
+"""Of a bench on Ray: one is at work while the other is given the next trained cell."""
 
 
 class TrainingCost(Record):
@@ -138,11 +143,6 @@ def wrap_error(error: Exception) -> FedcelError:
     return FailedError(f"{describe_unforeseen(error)} ({describe_origin(error)})")
 
 
-REPETITIONS = range(3, 16)  # rounds of each, in turn, so that a drifting machine hits both alike
-PATIENCE = 3.0
-"""Seconds after which the fewest repeats are enough: long rounds scatter less."""
-
-
 def measure_step_ratio(settings: Settings) -> float:
     """Return the median ratio of a round's time with the loss fully on to one without it.
 
@@ -177,10 +177,6 @@ def time_round(settings: Settings, state: State | None) -> tuple[float, State | 
     begin = read_clock()
     (update,) = RoundTrainer(run_parts, request, read_state=lambda client: state).train()
     return read_clock() - begin, update.state
-
-
-ATTACK_PROCESSES = 2
-"""Of a bench on Ray: one is at work while the other is given the next trained cell."""
 
 
 class CellOutcome(NamedTuple):

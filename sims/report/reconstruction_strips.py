@@ -25,6 +25,18 @@ QUALITIES = (85, 60, 30)
 """Of WebP: the first by which a larger picture is small enough."""
 PAGE_BYTES = 8_000_000
 """All pictures of a page together, at most."""
+MAPS_NOTE = (
+    "“Exposed” is the diagonal of the message's Fisher information about the pixels, on a "
+    "logarithmic scale; “unknown” is the standard deviation of each pixel given the message, and "
+    "“unknown without a message” that given the class only. Bright is much; each scale is the "
+    "same for all rows: exposed from {low:.2g} to {high} per squared pixel, unknown from 0 "
+    "to {deviation:.2g}."
+)
+SENT = "sent"
+"""Name of the strip of the images themselves."""
+DECADES = 3
+"""Powers of ten that the scale of the information spans."""
+Maps = Float[np.ndarray, "T C H W"]
 
 
 class Strip(NamedTuple):
@@ -183,20 +195,6 @@ def make_grid(strips: Sequence[Strip]) -> UInt8[np.ndarray, "height width 4"]:
     return np.concatenate(
         [np.pad(pixels, ((0, 0), (0, width - pixels.shape[1]), (0, 0))) for pixels in tiled]
     )
-
-
-MAPS_NOTE = (
-    "“Exposed” is the diagonal of the message's Fisher information about the pixels, on a "
-    "logarithmic scale; “unknown” is the standard deviation of each pixel given the message, and "
-    "“unknown without a message” that given the class only. Bright is much; each scale is the "
-    "same for all rows: exposed from {low:.2g} to {high} per squared pixel, unknown from 0 "
-    "to {deviation:.2g}."
-)
-SENT = "sent"
-"""Name of the strip of the images themselves."""
-DECADES = 3
-"""Powers of ten that the scale of the information spans."""
-Maps = Float[np.ndarray, "T C H W"]
 
 
 def draw_leak_strips(

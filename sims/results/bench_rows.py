@@ -28,6 +28,8 @@ BENCH_LOCK = f".{BENCH_FILE}.lock"
 ImageVectors = dict[str, Float[np.ndarray, " T"]]
 """A value for each test image, by run and measure, or by run, attack and measure."""
 BENCH_AGAIN = "run the same `fedcel bench` again, finished cells are kept"
+AttackKey = tuple[AttackId, int | None]
+"""An attack as it was carried out, and its revision."""
 
 
 def read_bench_rows(folder: Path) -> list[BenchRow]:
@@ -77,10 +79,6 @@ def write_bench_rows(folder: Path, rows: Iterable[BenchRow]) -> list[BenchRow]:
 def read_image_vectors(folder: Path) -> ImageVectors:
     """Return the values of each test image that a bench kept; {} where it kept none."""
     return {name: value.double().numpy() for name, value in per_image.read_vectors(folder).items()}
-
-
-AttackKey = tuple[AttackId, int | None]
-"""An attack as it was carried out, and its revision."""
 
 
 def find_worst_attack(attacks: Iterable[CellAttack]) -> CellAttack | None:

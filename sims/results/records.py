@@ -43,6 +43,9 @@ ATTRIBUTE_MEASURES = tuple(key for key in SCORES if key.startswith("attribute-")
 """Keys of the scores of an attack on an attribute of the image."""
 ATTACK_MEASURES = tuple(key for key in SCORES if key not in ATTRIBUTE_MEASURES)
 """Keys of the scores of an attack that rebuilds images."""
+Parsed = TypeVar("Parsed")
+REMEDY = "run it again"
+AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 
 def attribute(key: str) -> str:
@@ -286,11 +289,6 @@ class FailedCell(Record):
 
     cell: str
     reason: str
-
-
-Parsed = TypeVar("Parsed")
-REMEDY = "run it again"
-AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 
 def parse_file(path: Path, parse: Callable[[str], Parsed], remedy: str = REMEDY) -> Parsed:

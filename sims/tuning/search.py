@@ -32,6 +32,13 @@ from sims.bench.scenario import Tune, Variant
 from sims.engines import local
 from sims.progress import estimate_left, print_line, show_rounds
 
+BITS_PER_POINT = 0.5  # what a point of accuracy below the floor costs in the objective
+VALUE_DIGITS = 4  # significant, of a chosen value: what is written is what was trained with
+RANDOM_TRIALS = 6  # drawn at random, before the sampler learns from them
+FlatSettings = dict[str, Scalar]
+SearchRange = tuple[float, float] | list[Scalar]
+"""The ends of a range, or the choices."""
+
 
 class ValidationScore(NamedTuple):
     """Scores of a federation on the validation set."""
@@ -100,14 +107,6 @@ def read_outcome(mark: Mapping[str, Any]) -> Outcome:
     """Return the outcome that `mark_trial` wrote."""
     outcome = mark["outcome"]
     return str(outcome) if isinstance(outcome, str) else ValidationScore(**outcome)
-
-
-BITS_PER_POINT = 0.5  # what a point of accuracy below the floor costs in the objective
-VALUE_DIGITS = 4  # significant, of a chosen value: what is written is what was trained with
-RANDOM_TRIALS = 6  # drawn at random, before the sampler learns from them
-FlatSettings = dict[str, Scalar]
-SearchRange = tuple[float, float] | list[Scalar]
-"""The ends of a range, or the choices."""
 
 
 class SearchPlan(NamedTuple):

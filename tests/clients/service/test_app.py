@@ -159,13 +159,6 @@ def test_wrong_json_is_told_without_repeating_it(up: Running, changes: dict[str,
     assert not any(text in detail for text in ("secret", "1e7", "perhaps"))
 
 
-def test_an_id_with_another_message_is_refused(up: Running) -> None:
-    """409, nothing answered."""
-    ones, zeros = np.ones(8, "<f4").tobytes(), np.zeros(8, "<f4").tobytes()
-    assert post(up, ones, idempotency_key="request-once").status_code == 200
-    problem(post(up, zeros, idempotency_key="request-once"), ProblemKind.REPLAYED)
-
-
 def test_the_card_says_what_is_served(up: Running) -> None:
     """And the encoder is the one it states."""
     from hashlib import sha256

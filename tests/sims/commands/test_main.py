@@ -64,11 +64,19 @@ def test_wrong_settings(
 
 
 @pytest.mark.parametrize(
-    "words", [["tune", "digits", "--trials", "0"], ["bench", "digits", "--jobs", "-1"]]
+    ("words", "reason"),
+    [
+        (["tune", "digits", "--trials", "0"], "is not in the range x>=1"),
+        (["bench", "digits", "--jobs", "-1"], "is not in the range x>=1"),
+        (["tune", "digits", "--engine", "ray"], "--engine"),
+        (["simulate", "digits", "--resume"], "--resume needs --out"),
+        (["simulat", "digits"], "Did you mean 'simulate'?"),
+        (["settings", "sel"], "no group of settings 'sel'; there are "),
+    ],
 )
-def test_counts_start_at_one(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """The option, its value and the range are named."""
-    assert "is not in the range x>=1" in refused(words, capsys)
+def test_wrong_words(words: list[str], reason: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The word and the remedy, once."""
+    assert refused(words, capsys).count(reason) == 1
 
 
 @pytest.mark.filterwarnings("always:engine")
@@ -107,52 +115,24 @@ def test_a_warning_is_printed_once(tmp_path: Path, capsys: pytest.CaptureFixture
     assert capsys.readouterr().err.count("warning: local.augment and chain.scope 'full'") == 1
 
 
-def test_tune_has_no_engine(capsys: pytest.CaptureFixture[str]) -> None:
-    """It always trains in this process."""
-    assert "--engine" in refused(["tune", "digits", "--engine", "ray"], capsys)
-
-
 @pytest.mark.parametrize("command", ["simulate", "bench", "tune"])
-def test_a_place_that_cannot_be_written(
+def test_a_file_is_no_folder(
     command: str,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One line, before anything is trained."""
+    """Neither as the folder nor above it: said in a line, before anything is trained."""
     for module in ("sims.engines.simulate", "sims.tuning.search"):
         engine = importlib.import_module(module).local
         monkeypatch.setattr(engine, "train_locally", lambda *_, **__: pytest.fail("it was trained"))
     (tmp_path / "file").write_text("mine")
-    places = [tmp_path / "file" / "below"]
-    places += [tmp_path] if command == "tune" else [tmp_path / "file"]
+    places = {tmp_path / "file" / "below", tmp_path if command == "tune" else tmp_path / "file"}
     for place in places:
         message = refused([command, "digits", "--out", str(place)], capsys)
-        assert len(message.splitlines()) == 1
-        assert str(tmp_path) in message
+        assert len(message.splitlines()) == 1 and str(tmp_path) in message
+        assert command == "tune" or f"but {tmp_path / 'file'} is a file; name a folder" in message
     assert (tmp_path / "file").read_text() == "mine"
-
-
-@pytest.mark.parametrize("command", ["simulate", "bench"])
-def test_a_file_is_no_folder(
-    command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    """Neither as the folder nor above it: said in words, not with an error number."""
-    (tmp_path / "file").write_text("mine")
-    for place in (tmp_path / "file", tmp_path / "file" / "below"):
-        message = refused([command, "digits", "--out", str(place)], capsys)
-        assert f"but {tmp_path / 'file'} is a file; name a folder" in message
-    odd = refused([command, "digits", "--out", f"{tmp_path}/a\udcff"], capsys)
-    assert "a\\udcff', must be of characters that UTF-8 has; name another" in odd
-
-
-def test_resume_needs_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without --out a new one would be named, which nobody can go on with."""
-    assert "--resume needs --out" in refused(["simulate", "digits", "--resume"], capsys)
-
-
-def test_a_wrong_command_has_one_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
-    assert refused(["simulat", "digits"], capsys).count("Did you mean 'simulate'?") == 1
 
 
 def test_simulate_attack_report_in_turn(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -226,28 +206,20 @@ def test_bench_goes_on_where_it_stopped(tmp_path: Path, capsys: pytest.CaptureFi
     assert "engine 'ray' is parallel itself" in refused(["bench", "digits", *jobs], capsys)
 
 
-def test_settings_lists_every_key(capsys: pytest.CaptureFixture[str]) -> None:
-    """As text and as JSON."""
+def test_settings_lists_every_key_in_plain_words(capsys: pytest.CaptureFixture[str]) -> None:
+    """As text and as JSON, of all groups or one; types as a user knows them, no repr of Python."""
     assert main(["settings", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert {row["key"] for row in rows} >= {"seed", "cel.warm-up", "privacy.clip-kind"}
+    assert main(["settings", "cel"]) == 0
+    shown = capsys.readouterr().out
+    assert "Takes: number > 0, or none." in shown and "net.features" not in shown
     assert main(["settings"]) == 0
     shown = capsys.readouterr().out
     assert "cel.warm-up" in shown
     text_of = dict(re.findall(r"^(\S+) = .*\n((?:    .*\n)+)", shown, re.MULTILINE))
     assert "Only of: dirichlet." in text_of["data.alpha"]
     assert not any("Only of" in text_of[key] for key in ("data.labels", "cel.weight", "seed"))
-
-
-def test_settings_speaks_plain_words(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of one group alone; types as a user knows them, no repr of Python."""
-    assert main(["settings", "cel"]) == 0
-    shown = capsys.readouterr().out
-    assert "Takes: number > 0, or none." in shown
-    assert "net.features" not in shown
-    assert "no group of settings 'sel'; there are " in refused(["settings", "sel"], capsys)
-    assert main(["settings"]) == 0
-    shown = capsys.readouterr().out
     for repr_of_python in ("Literal", "Annotated", "Union", "None", "True", "Field", "<class"):
         assert repr_of_python not in shown
 
