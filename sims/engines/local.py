@@ -1,17 +1,153 @@
-"""The local engine: clients trained by function calls in this process."""
+"""The local engine: clients trained in this process, as many at once as its memory makes fast."""
 
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
 
 from fedcel.data import load_splits
+from fedcel.federation import (
+    ClientParts,
+    ClientUpdate,
+    RoundRequest,
+    RoundTrainer,
+    compute_client_gradient,
+    name_obstacle,
+)
+from fedcel.named_tensors import State
 from fedcel.run_parts import build_client_parts
-from fedcel.runs import EventCallback, ServerRun, evaluate_run, read_run, write_evaluation
+from fedcel.runs import (
+    ClientStateFolder,
+    EventCallback,
+    ServerRun,
+    StoredState,
+    evaluate_run,
+    keep_state,
+    missing_states_error,
+    partition_folder,
+    read_run,
+    write_evaluation,
+)
 from fedcel.settings import OWN_STRATEGY, Settings
 from sims import progress
 from sims.engines.choose_engine import choose_clients_at_once
-from sims.engines.client_trainers import LocalTrainer
+
+_STATES_IN_MEMORY = 256
+"""States of clients in memory at once; the others are read from their folders again."""
+
+
+class ClientStates:
+    """The clients' states in their folders, those of the last clients in memory as well."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._states: dict[int, StoredState] = {}
+
+    def require_all(self, request: RoundRequest) -> None:
+        """Refuse a round, before it begins, whose clients' states are not all there; RunError."""
+        missing = [
+            path
+            for client in request.weights
+            if client not in self._states
+            and (path := self._open(client).find_missing(request.state_rounds.get(client)))
+        ]
+        if missing:
+            raise missing_states_error(missing, request.plan.number)
+
+    def load_state(self, client: int, request: RoundRequest) -> StoredState:
+        """Return the state that a client starts a round from; RunError where it is not there."""
+        expected = request.state_rounds.get(client)
+        stored = self._states.get(client)
+        if stored is not None and stored.round == expected:
+            return stored
+        return self._open(client).require_state(request.plan.number, expected)
+
+    def keep_state(
+        self,
+        client: int,
+        number: int,
+        update: ClientUpdate,
+        start: StoredState,
+        *,
+        is_noisy: bool,
+    ) -> ClientUpdate:
+        """Keep a client's state after round `number`, and return its update without it."""
+        written = keep_state(self._open(client), number, update.state, start, is_noisy=is_noisy)
+        self._states.pop(client, None)
+        if written == number:
+            self._states[client] = StoredState(number, update.state)  # now the last in their order
+        if len(self._states) > _STATES_IN_MEMORY:
+            del self._states[next(iter(self._states))]
+        return update._replace(state={}, state_round=written)
+
+    def _open(self, client: int) -> ClientStateFolder:
+        return ClientStateFolder(partition_folder(self._folder, client), client)
+
+
+class LocalTrainer:
+    """Trains the clients of a round in this process.
+
+    Where they cannot be computed at once they are trained one after the other from then on.
+
+    Args:
+        parts: What the clients train with.
+        folder: Where the clients' states are kept.
+        at_once: Clients computed at once, at most.
+        report_obstacle: Is called, once, with the reason for one after the other.
+    """
+
+    def __init__(
+        self,
+        parts: ClientParts,
+        folder: Path,
+        at_once: int = 1,
+        report_obstacle: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        self._parts, self._states = parts, ClientStates(folder)
+        self._report_obstacle, self.at_once = report_obstacle, at_once
+        self._gradients: tuple[int, dict[int, torch.Tensor]] = 0, {}
+        if at_once > 1 and (reason := name_obstacle(parts.schedule.terms())):
+            self._train_one_by_one(reason)
+
+    def compute_gradients(self, request: RoundRequest) -> Iterator[tuple[int, torch.Tensor]]:
+        """Yield each client and its mean gradient at the model; the round's training uses it."""
+        self._gradients = request.plan.number, {}
+        for client in request.weights:
+            gradient = compute_client_gradient(
+                self._parts, request.plan.number, request.model, client
+            )
+            self._gradients[1][client] = gradient
+            yield client, gradient
+
+    def train(self, request: RoundRequest) -> Iterator[ClientUpdate]:
+        """Yield each client's update; its state is kept for its next round."""
+        starts: dict[int, StoredState] = {}
+        self._states.require_all(request)
+
+        def read_state(client: int) -> State | None:
+            starts[client] = self._states.load_state(client, request)
+            return starts[client].state
+
+        computed_in, gradients = self._gradients
+        self._gradients = 0, {}
+        trainer = RoundTrainer(
+            self._parts,
+            request,
+            read_state=read_state,
+            at_once=self.at_once,
+            report_obstacle=self._train_one_by_one,
+            gradients=gradients if computed_in == request.plan.number else {},
+        )
+        number, is_noisy = request.plan.number, self._parts.update.noise > 0
+        for client, update in zip(request.weights, trainer.train(), strict=True):
+            yield self._states.keep_state(
+                client, number, update, starts.pop(client), is_noisy=is_noisy
+            )
+
+    def _train_one_by_one(self, reason: str) -> None:
+        self.at_once = 1
+        self._report_obstacle(reason)
 
 
 def train_locally(

@@ -22,7 +22,7 @@ from fedcel.nets import FlatNet
 from fedcel.run_parts import build_client_parts, build_server_parts, init_net
 from fedcel.seeding import make_generator
 from sims.bench.scenario import Cell, list_cells, override_seeds, read_scenario
-from sims.engines.client_trainers import LocalTrainer
+from sims.engines.local import LocalTrainer
 from sims.progress import print_line
 
 ROUNDS, SEEDS, BATCH = (1, 5, 10, 24), "0,1,2", 32

@@ -55,7 +55,7 @@ from sims.attacking.client_updates import Uploads
 from sims.bench import Cell, list_cells, read_scenario
 from sims.commands.main import main
 from sims.commands.options import Assignments, Jobs, Scenario, check_folder, option
-from sims.engines.client_trainers import LocalTrainer
+from sims.engines.local import LocalTrainer
 from sims.overrides import parse_overrides
 from sims.report.table import format_markdown, make_table
 

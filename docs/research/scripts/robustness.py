@@ -34,7 +34,7 @@ from fedcel.run_parts import (
 )
 from fedcel.seeding import make_generator
 from fedcel.settings import Settings, parse_settings
-from sims.engines.client_trainers import LocalTrainer
+from sims.engines.local import LocalTrainer
 from sims.parallel_jobs import run_items
 from sims.progress import print_line
 from sims.report.table import format_estimate, format_markdown, make_table

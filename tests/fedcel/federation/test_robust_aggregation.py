@@ -22,7 +22,7 @@ from fedcel.run_parts import (
     build_workspace_net,
 )
 from fedcel.settings import parse_settings
-from sims.engines.client_trainers import LocalTrainer
+from sims.engines.local import LocalTrainer
 
 RULE = "geometric-median"
 SEEDS = st.integers(0, 2**32 - 1)

@@ -31,7 +31,7 @@ from fedcel.nets.split_net import SplitNet
 from fedcel.posterior import RoundPlan
 from fedcel.run_parts import build_client_parts, build_server_parts
 from fedcel.settings import Settings, parse_settings
-from sims.engines.client_trainers import LocalTrainer
+from sims.engines.local import LocalTrainer
 
 Change = Callable[[float, int], float]
 

@@ -33,8 +33,8 @@ from fedcel.run_parts import (
 )
 from fedcel.runs import run_folder
 from fedcel.settings import parse_settings
-from sims.engines import client_trainers
-from sims.engines.client_trainers import LocalTrainer
+from sims.engines import local
+from sims.engines.local import LocalTrainer
 from sims.engines.simulate import simulate
 from tests.sims.small import CLUSTERED
 from tests.sims.trained import FOLLOWING, events, model, run
@@ -77,7 +77,7 @@ def test_a_gradient_of_the_control_variate_is_computed_once(tmp_path: Path) -> N
         computed = Mock(wraps=compute_client_gradient)
         with (
             patch.object(round_trainer, "compute_client_gradient", computed),
-            patch.object(client_trainers, "compute_client_gradient", computed),
+            patch.object(local, "compute_client_gradient", computed),
         ):
             request = begin_round(build_server_parts(s), state, examples)
             request = add_mean_gradient(request, dict(trainer.compute_gradients(request)))
