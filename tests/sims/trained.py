@@ -48,19 +48,15 @@ def events(folder: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
 
 
-class StopHereError(Exception):
-    """Stands for the moment a process ends."""
-
-
 def stop_after(number: int, folder: Path, **change: Any) -> Settings:
-    """Train until after a round, and return the settings; `folder` can be gone on with."""
+    """Train until Ctrl-C after a round, and return the settings; `folder` can be gone on with."""
     settings = parse_settings(CLUSTERED | change)
     run_folder.create_run(folder, settings)
 
     def tell(event: dict[str, object]) -> None:
         if event["round"] == number:
-            raise StopHereError
+            raise KeyboardInterrupt
 
-    with pytest.raises(StopHereError):
+    with pytest.raises(KeyboardInterrupt):
         local.train_locally(settings, folder, tell)
     return settings

@@ -19,7 +19,6 @@ from tests.sims.small import CLUSTERED
 from tests.sims.trained import (
     FOLLOWING,
     STEERED,
-    StopHereError,
     events,
     model,
     run,
@@ -102,12 +101,12 @@ def test_a_round_killed_after_its_clients_moved_is_repeated_to_the_bit(tmp_path:
 
     def dies_in_round_4(self: Any, state: Any, *rest: Any) -> Any:
         if state.round == 4:
-            raise StopHereError
+            raise KeyboardInterrupt
         return record(self, state, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ServerRun, "conclude_round", dies_in_round_4)
-        with pytest.raises(StopHereError):
+        with pytest.raises(KeyboardInterrupt):
             local.train_locally(settings, part, tell)
     assert calls == 3
     simulate(settings, part, resume=True)
