@@ -177,6 +177,106 @@ def test_a_ray_host_that_has_no_run_folder_loses_its_power(tmp_path: Path) -> No
     assert models[0].read_bytes() == models[1].read_bytes()
 
 
+def ask(up: Running, number: int) -> httpx.Response:
+    """Ask a service; the same number is the same query. Print what it says, and when."""
+    begin = time.monotonic()
+    content = np.full(8, number, "<f4").tobytes()
+    answer = up.ask(content, 60, idempotency_key=f"request-{number:08}")
+    print(f"query {number}: {answer.status_code} after {time.monotonic() - begin:.1f} s")
+    return answer
+
+
+@pytest.mark.long
+def test_a_service_whose_database_is_cut_off_is_not_ready_and_charges_nothing(
+    tmp_path: Path,
+) -> None:
+    """`/readyz` and a query say so in time; both work again once the network does."""
+    with (
+        open_hosts(1, tmp_path) as hosts,
+        serve_postgres(words=hosts.words(0), address=hosts.address(0)) as server,
+    ):
+        local = server.make_database()
+        ledger = local.replace(str(server.folder), hosts.address(0))
+        with running(tmp_path, epsilon=10, ledger=ledger) as up:
+
+            def is_ready() -> bool:
+                return httpx.get(f"{up.url}/readyz", timeout=60).status_code == 200
+
+            assert ask(up, 0).status_code == 200 and is_ready()
+            hosts.cut(0)
+            begin = time.monotonic()
+            wait_until(lambda: not is_ready(), lambda: "always ready")
+            late = time.monotonic() - begin
+            print(f"not ready {late:.1f} s after the cut")
+            assert late < 5 + BUSY_SECONDS
+            assert ask(up, 1).status_code == 503
+            hosts.join(0)
+            begin = time.monotonic()
+            wait_until(is_ready, lambda: "never ready")
+            print(f"ready {time.monotonic() - begin:.1f} s after the network was mended")
+            assert ask(up, 1).status_code == ask(up, 0).status_code == 200
+        with Ledger.open(parse_ledger_address(local)) as opened:
+            assert opened.balance("phone").spent == 8 * MICRO and opened.verify() == []
+
+
+@pytest.mark.long
+def test_of_two_services_one_is_cut_off_from_the_database_and_no_answer_is_charged_twice(
+    tmp_path: Path,
+) -> None:
+    """The cut is made twice: while a charge has the lock, and after it, before the service knows.
+
+    The other service answers all the time; a query that got a 503 is charged at most once.
+    """
+    psycopg = pytest.importorskip("psycopg", reason="the driver of PostgreSQL is not installed")
+    links = Links()
+    with (
+        open_hosts(1, tmp_path, links) as hosts,
+        serve_postgres(words=hosts.words(0), address=hosts.address(0)) as server,
+    ):
+        local = server.make_database()
+        distant = local.replace(str(server.folder), hosts.address(0))
+        folders = [tmp_path / name for name in ("cut", "near")]
+        for folder in folders:
+            folder.mkdir()
+        with (
+            running(folders[0], epsilon=EPSILON / 2, ledger=distant) as cut,
+            running(folders[1], epsilon=EPSILON / 2, ledger=local) as near,
+            Ledger.open(parse_ledger_address(local)) as ledger,
+            psycopg.connect(local, autocommit=True) as database,
+        ):
+
+            def has_lock() -> bool:
+                """Whether the distant service is in the middle of a charge."""
+                row = database.execute(FIND_CHARGE).fetchone()
+                return row is not None and row[0] > 0
+
+            def count_charges() -> int:
+                return ledger.balance("phone").spent // (EPSILON_OF_ANSWER * MICRO)
+
+            assert ask(cut, 0).status_code == ask(near, 1).status_code == 200
+            for number, is_time, kept in ((2, has_lock, 0), (3, lambda: count_charges() > 3, 1)):
+                before, links.delay = count_charges(), 0.6
+                with ThreadPoolExecutor(1) as pool:
+                    pending = pool.submit(ask, cut, number)
+                    wait_until(is_time, lambda: "no charge")
+                    hosts.cut(0)
+                    assert ask(near, 10 + number).status_code == 200
+                    assert pending.result().status_code == 503
+                assert count_charges() == before + 1 + kept
+                hosts.join(0)
+                links.delay = 0
+                while ask(cut, 10 + number).status_code != 200:
+                    time.sleep(0.1)
+            answers = {number: ask(cut, number).json()["values"] for number in (2, 3, 12, 13)}
+            assert answers == {number: ask(near, number).json()["values"] for number in answers}
+            assert count_charges() == 6
+            answered = 6
+            while ask((cut, near)[answered % 2], 20 + answered).status_code == 200:
+                answered += 1
+            assert answered == count_charges() == EPSILON // EPSILON_OF_ANSWER
+            assert ledger.verify() == []
+
+
 class Site(NamedTuple):
     """A federation of hosts: 0 has the SuperLink, k + 1 has node k, the last is spare."""
 
@@ -385,103 +485,3 @@ def test_of_two_machines_with_one_key_one_is_kept(site: Site) -> None:
     assert f"two nodes have its key: {current} is kept, {replaced}" in federation.log("user")
     assert f"this node is {current}" in federation.log(name)
     assert f"this node is {replaced}" in federation.log("site-0")
-
-
-def ask(up: Running, number: int) -> httpx.Response:
-    """Ask a service; the same number is the same query. Print what it says, and when."""
-    begin = time.monotonic()
-    content = np.full(8, number, "<f4").tobytes()
-    answer = up.ask(content, 60, idempotency_key=f"request-{number:08}")
-    print(f"query {number}: {answer.status_code} after {time.monotonic() - begin:.1f} s")
-    return answer
-
-
-@pytest.mark.long
-def test_a_service_whose_database_is_cut_off_is_not_ready_and_charges_nothing(
-    tmp_path: Path,
-) -> None:
-    """`/readyz` and a query say so in time; both work again once the network does."""
-    with (
-        open_hosts(1, tmp_path) as hosts,
-        serve_postgres(words=hosts.words(0), address=hosts.address(0)) as server,
-    ):
-        local = server.make_database()
-        ledger = local.replace(str(server.folder), hosts.address(0))
-        with running(tmp_path, epsilon=10, ledger=ledger) as up:
-
-            def is_ready() -> bool:
-                return httpx.get(f"{up.url}/readyz", timeout=60).status_code == 200
-
-            assert ask(up, 0).status_code == 200 and is_ready()
-            hosts.cut(0)
-            begin = time.monotonic()
-            wait_until(lambda: not is_ready(), lambda: "always ready")
-            late = time.monotonic() - begin
-            print(f"not ready {late:.1f} s after the cut")
-            assert late < 5 + BUSY_SECONDS
-            assert ask(up, 1).status_code == 503
-            hosts.join(0)
-            begin = time.monotonic()
-            wait_until(is_ready, lambda: "never ready")
-            print(f"ready {time.monotonic() - begin:.1f} s after the network was mended")
-            assert ask(up, 1).status_code == ask(up, 0).status_code == 200
-        with Ledger.open(parse_ledger_address(local)) as opened:
-            assert opened.balance("phone").spent == 8 * MICRO and opened.verify() == []
-
-
-@pytest.mark.long
-def test_of_two_services_one_is_cut_off_from_the_database_and_no_answer_is_charged_twice(
-    tmp_path: Path,
-) -> None:
-    """The cut is made twice: while a charge has the lock, and after it, before the service knows.
-
-    The other service answers all the time; a query that got a 503 is charged at most once.
-    """
-    psycopg = pytest.importorskip("psycopg", reason="the driver of PostgreSQL is not installed")
-    links = Links()
-    with (
-        open_hosts(1, tmp_path, links) as hosts,
-        serve_postgres(words=hosts.words(0), address=hosts.address(0)) as server,
-    ):
-        local = server.make_database()
-        distant = local.replace(str(server.folder), hosts.address(0))
-        folders = [tmp_path / name for name in ("cut", "near")]
-        for folder in folders:
-            folder.mkdir()
-        with (
-            running(folders[0], epsilon=EPSILON / 2, ledger=distant) as cut,
-            running(folders[1], epsilon=EPSILON / 2, ledger=local) as near,
-            Ledger.open(parse_ledger_address(local)) as ledger,
-            psycopg.connect(local, autocommit=True) as database,
-        ):
-
-            def has_lock() -> bool:
-                """Whether the distant service is in the middle of a charge."""
-                row = database.execute(FIND_CHARGE).fetchone()
-                return row is not None and row[0] > 0
-
-            def count_charges() -> int:
-                return ledger.balance("phone").spent // (EPSILON_OF_ANSWER * MICRO)
-
-            assert ask(cut, 0).status_code == ask(near, 1).status_code == 200
-            for number, is_time, kept in ((2, has_lock, 0), (3, lambda: count_charges() > 3, 1)):
-                before, links.delay = count_charges(), 0.6
-                with ThreadPoolExecutor(1) as pool:
-                    pending = pool.submit(ask, cut, number)
-                    wait_until(is_time, lambda: "no charge")
-                    hosts.cut(0)
-                    assert ask(near, 10 + number).status_code == 200
-                    assert pending.result().status_code == 503
-                assert count_charges() == before + 1 + kept
-                hosts.join(0)
-                links.delay = 0
-                while ask(cut, 10 + number).status_code != 200:
-                    time.sleep(0.1)
-            answers = {number: ask(cut, number).json()["values"] for number in (2, 3, 12, 13)}
-            assert answers == {number: ask(near, number).json()["values"] for number in answers}
-            assert count_charges() == 6
-            answered = 6
-            while ask((cut, near)[answered % 2], 20 + answered).status_code == 200:
-                answered += 1
-            assert answered == count_charges() == EPSILON // EPSILON_OF_ANSWER
-            assert ledger.verify() == []
