@@ -19,15 +19,15 @@ from typing import Annotated, Any, NamedTuple, cast
 import torch
 import typer
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 import fedcel
+from cifar_net import CUTS, train_cifar_net
 from fedcel.attacks import Inversion
 from fedcel.attacks.attack_row import thin_curve
 from fedcel.data import HuggingFace, Images, load_splits, read_source, to_floats
 from fedcel.errors import NetError
-from fedcel.files import read_json, read_tensors, write_json, write_tensors
-from fedcel.nets import Normalise, encode_images, evaluation_mode, initialise_parameters
+from fedcel.files import read_json, write_json
+from fedcel.nets import Normalise, encode_images, evaluation_mode
 from fedcel.runs import read_run
 from fedcel.seeding import make_generator
 from fedcel.settings import Scalar, parse_settings
@@ -51,8 +51,6 @@ LINEARISED = (
 )  # fmt: skip
 """Measures of the linearised channel that rows keep."""
 CURVE_STEP = 5  # of the kept points of a learning curve every fifth
-CIFAR_EPOCHS, CIFAR_BATCH, CIFAR_RATE = 6, 64, 2e-3
-CIFAR_CUTS = {"shallow": "1", "middle": "3", "deep": "5"}
 CIFAR_LEVELS = (0.3, 1.0)
 """Noise in units of the features' root mean square."""
 LITE_CUTS = ("_blocks.2", "_blocks.4", "_blocks.7", "_blocks.10", "_blocks.14", "_avg_pooling")
@@ -124,60 +122,17 @@ def list_trained(
         yield Sender(cell.variant.name, None, sigma, seed, net.encoder, net.head, *images)
 
 
-def make_cifar_net() -> nn.Sequential:
-    """Return an untrained net of four convolutions, with stages of 4 096, 512 and 128 values."""
-
-    def convolve(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
-        return nn.Sequential(nn.Conv2d(inputs, outputs, 3, stride, padding=1), nn.ReLU())
-
-    return nn.Sequential(
-        convolve(3, 32),
-        convolve(32, 16, stride=2),
-        nn.Sequential(convolve(16, 64), nn.MaxPool2d(2)),
-        nn.Sequential(convolve(64, 32), nn.MaxPool2d(2)),
-        nn.Flatten(),
-        nn.Sequential(nn.Linear(512, 128), nn.ReLU()),
-        nn.Linear(128, 10),
-    )
-
-
-def train_cifar_net(path: Path, training: Images) -> nn.Sequential:
-    """Return the trained net: read from a file, else trained without noise and written."""
-    net = make_cifar_net()
-    if path.exists():
-        net.load_state_dict(read_tensors(path)[0])
-        return net.eval()
-    x, y = to_floats(training.x), training.y
-    stream = make_generator(0, "leakage-measures/cifar")
-    initialise_parameters(net, stream)
-    adam = torch.optim.Adam(net.parameters(), CIFAR_RATE)
-    steps = CIFAR_EPOCHS * -(-len(y) // CIFAR_BATCH)
-    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(adam, steps)
-    for epoch in range(1, CIFAR_EPOCHS + 1):
-        for rows in torch.split(torch.randperm(len(y), generator=stream), CIFAR_BATCH):
-            is_flipped = torch.rand(len(rows), 1, 1, 1, generator=stream) < 0.5
-            images = torch.where(is_flipped, x[rows].flip(3), x[rows])
-            loss = cross_entropy(net(images), y[rows])
-            adam.zero_grad()
-            torch.autograd.backward(loss)
-            adam.step()
-            cosine.step()
-        print_line(f"CIFAR-10 net: epoch {epoch}/{CIFAR_EPOCHS}, loss {float(loss.detach()):.2f}")
-    write_tensors(path, net.state_dict())
-    return net.eval()
-
-
 def list_cifar(folder: Path, place: str) -> Iterator[Sender]:
-    """Yield three cuts of a small CIFAR-10 net, each with two noises that training did not have."""
+    """Yield three cuts of a CIFAR-10 net, each with two noises that training did not have."""
     settings = parse_settings(
         {
-            "data.source": "huggingface", "data.path": place, "data.train": 20000,
+            "data.source": "huggingface", "data.path": place, "data.train": 47500,
             "data.validation": 500, "data.auxiliary": 2000, "data.test": 1000, "clients": 1,
         }
     )  # fmt: skip
     splits = load_splits(settings.data, settings.clients, settings.seed)
     net = train_cifar_net(folder / "cifar.safetensors", splits.training)
-    for name, layer in CIFAR_CUTS.items():
+    for name, layer in CUTS.items():
         encoder, head = fedcel.split(net, layer)
         rms = measure_rms(encoder, splits.auxiliary)
         for level in CIFAR_LEVELS:

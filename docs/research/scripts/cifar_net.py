@@ -1,0 +1,89 @@
+"""A residual net of CIFAR-10 whose messages have 8 192, 512 and 64 values at three layers."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from fedcel.data import Images, augment_images, to_floats
+from fedcel.files import read_tensors, write_tensors
+from fedcel.nets import compute_in, fast_precision, initialise_parameters
+from fedcel.nets.device import CPU
+from fedcel.seeding import make_generator
+from sims.progress import show_steps
+
+CUTS = {"shallow": "0", "middle": "3", "deep": "4"}
+"""Layers whose outputs are 32 x 16 x 16, 32 x 4 x 4 and 64 values an image."""
+EPOCHS, BATCH, RATE, DECAY, SMOOTHING = 24, 128, 0.1, 5e-4, 0.1
+WARM_UP = 0.2  # of the steps
+
+
+class Residual(nn.Sequential):
+    """Layers whose output is added to their input."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x + layers(x), of the shape of x."""
+        return x + super().forward(x)
+
+
+def make_cifar_net() -> nn.Sequential:
+    """Return an untrained net of eleven convolutions and two linear layers."""
+
+    def convolve(inputs: int, outputs: int, *, side: int = 3, pool: bool = False) -> nn.Sequential:
+        convolution = nn.Conv2d(inputs, outputs, side, padding=side // 2, bias=False)
+        pooling = [nn.MaxPool2d(2)] if pool else []
+        return nn.Sequential(convolution, *pooling, nn.BatchNorm2d(outputs), nn.ReLU())
+
+    def repeat(channels: int) -> Residual:
+        return Residual(convolve(channels, channels), convolve(channels, channels))
+
+    return nn.Sequential(
+        nn.Sequential(convolve(3, 32), convolve(32, 32, pool=True)),
+        repeat(32),
+        nn.Sequential(convolve(32, 64, pool=True), repeat(64)),
+        nn.Sequential(convolve(64, 128, pool=True), repeat(128), convolve(128, 32, side=1)),
+        nn.Sequential(
+            convolve(32, 128),
+            nn.AdaptiveMaxPool2d(1),
+            nn.Flatten(),
+            nn.Linear(128, 64),
+            nn.ReLU(),
+        ),
+        nn.Linear(64, 10),
+    )
+
+
+def train_cifar_net(path: Path, training: Images) -> nn.Sequential:
+    """Return the trained net: read from a file, else trained without noise and written.
+
+    Training stops at no image but the training images: there is no choice among epochs.
+    """
+    net = make_cifar_net()
+    if path.exists():
+        net.load_state_dict(read_tensors(path)[0])
+        return net.eval()
+    x, y = to_floats(training.x), training.y
+    stream = make_generator(0, "cifar-net")
+    initialise_parameters(net, stream)
+    net.to(memory_format=torch.channels_last).train()
+    sgd = torch.optim.SGD(net.parameters(), RATE, momentum=0.9, nesterov=True, weight_decay=DECAY)
+    steps = EPOCHS * (len(y) // BATCH)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(sgd, 2 * RATE, steps, pct_start=WARM_UP)
+    precision = fast_precision(net, CPU)
+    with show_steps("training the CIFAR-10 net") as show_step:
+        for step in range(steps):
+            if step % (len(y) // BATCH) == 0:
+                order = torch.randperm(len(y), generator=stream)
+            rows = order[step % (len(y) // BATCH) * BATCH :][:BATCH]
+            images = augment_images(x[rows], "crop,flip", stream)
+            with compute_in(precision, CPU):
+                answers = net(images.to(memory_format=torch.channels_last))
+            loss = cross_entropy(answers.float(), y[rows], label_smoothing=SMOOTHING)
+            sgd.zero_grad()
+            torch.autograd.backward(loss)
+            sgd.step()
+            schedule.step()
+            show_step(step + 1, steps, f"{step + 1} of {steps} steps")
+    write_tensors(path, net.state_dict())
+    return net.eval()
