@@ -51,6 +51,7 @@ LINEARISED = (
 )  # fmt: skip
 """Measures of the linearised channel that rows keep."""
 CURVE_STEP = 5  # of the kept points of a learning curve every fifth
+CIFAR_TEST = 1000
 CIFAR_LEVELS = (0.3, 1.0)
 """Noise in units of the features' root mean square."""
 LITE_CUTS = ("_blocks.2", "_blocks.4", "_blocks.7", "_blocks.10", "_blocks.14", "_avg_pooling")
@@ -123,20 +124,27 @@ def list_trained(
 
 
 def list_cifar(folder: Path, place: str) -> Iterator[Sender]:
-    """Yield three cuts of a CIFAR-10 net, each with two noises that training did not have."""
+    """Yield three cuts of a CIFAR-10 net, each with two noises that training did not have.
+
+    All test images are unseen: 1 000 are targets, the others the attacker's.
+    """
     settings = parse_settings(
         {
             "data.source": "huggingface", "data.path": place, "data.train": 47500,
-            "data.validation": 500, "data.auxiliary": 2000, "data.test": 1000, "clients": 1,
+            "data.validation": 500, "data.auxiliary": 2000, "data.test": 10000, "clients": 1,
         }
     )  # fmt: skip
     splits = load_splits(settings.data, settings.clients, settings.seed)
     net = train_cifar_net(folder / "cifar.safetensors", splits.training)
-    for name, layer in CUTS.items():
-        encoder, head = fedcel.split(net, layer)
-        rms = measure_rms(encoder, splits.auxiliary)
-        for level in CIFAR_LEVELS:
-            yield Sender(name, level, level * rms, 0, encoder, head, splits.test, splits.auxiliary)
+    test, auxiliary = (
+        Images(*(part[rows] for part in splits.test))
+        for rows in (slice(CIFAR_TEST), slice(CIFAR_TEST, None))
+    )
+    for level in CIFAR_LEVELS:
+        for name, layer in CUTS.items():
+            encoder, head = fedcel.split(net, layer)
+            sigma = level * measure_rms(encoder, auxiliary)
+            yield Sender(name, level, sigma, 0, encoder, head, test, auxiliary)
 
 
 def load_lite() -> nn.Module:
