@@ -49,8 +49,8 @@ class Cluster(SpreadCEL, RefreshedCEL):
     sum_c beta_c R(v_c), v_c = sum_s pi_cs v_cs, v_cs = mean |z_i - mu_cs|^2 over the members of
     cluster s of class c in the batch. Each example belongs to one cluster of its class: the
     nearest, or for Gaussian mixtures that of the largest posterior. Centres are constants. The
-    weights pi are over the clusters in the batch: with those over all clusters, as in the paper,
-    one that is absent would count as a spread of 0, which biases v_c down.
+    weights pi are over the clusters in the batch, or with `form` "original" over all of them: one
+    that is absent counts as a spread of 0, which biases v_c down.
 
     Truncated clusters ignore far members, those whose squared distance to the centre exceeds
     `OUTLIER_FACTOR` times the cluster's median, in centre, spread and loss: these leak on.
@@ -61,7 +61,7 @@ class Cluster(SpreadCEL, RefreshedCEL):
     units of z squared, 0 where a cluster has none. Unused clusters and absent classes weigh 0.
 
     References:
-        Xia et al., CVPR 2025, with the logarithmic penalty.
+        Xia et al., CVPR 2025: the form `original` with the logarithmic penalty.
     """
 
     kind: Literal["cluster"] = "cluster"
@@ -77,6 +77,10 @@ class Cluster(SpreadCEL, RefreshedCEL):
             "k-means",
             description="K-means, also with outliers reseeded or truncated, or Gaussian mixtures.",
         )
+    )
+    form: Literal["renormalised", "original"] = Field(
+        "renormalised",
+        description="renormalised: over clusters in the batch; original: absent ones count as 0.",
     )
 
     metric_ranges: ClassVar[MetricRanges] = {
@@ -196,8 +200,9 @@ class Cluster(SpreadCEL, RefreshedCEL):
         if self.is_truncated:
             slot_members = _leave_out_far(slot_members, z, centre, slots, limits=state["limits"])
         parts = pi * (slot_members.counts.view_as(pi) > 0)
-        total_weight = parts.sum(-1, keepdim=True)
-        parts = parts / torch.where(total_weight > 0, total_weight, 1.0)
+        if self.form == "renormalised":
+            total_weight = parts.sum(-1, keepdim=True)
+            parts = parts / torch.where(total_weight > 0, total_weight, 1.0)
         v = weighted_spread(z, centre, uniform_weights(slot_members)).view_as(pi)
         if not v.isfinite().all():
             check_finite(z, y)

@@ -1,5 +1,7 @@
 """The loss of clusters on points whose centres are known."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
@@ -17,9 +19,10 @@ POINTS = torch.tensor(
 LABELS = torch.arange(12) // 4
 
 
-def cluster(clusters: int, classes: int = 3) -> ClientLoss:
+def cluster(clusters: int, classes: int = 3, original: bool = False) -> ClientLoss:
     """Return the linear loss; its value is the share-weighted spread itself."""
-    return single(Cluster(penalty="linear", clusters=clusters), classes)
+    form: Literal["original", "renormalised"] = "original" if original else "renormalised"
+    return single(Cluster(penalty="linear", clusters=clusters, form=form), classes)
 
 
 def fresh(seed: int = 0) -> torch.Generator:

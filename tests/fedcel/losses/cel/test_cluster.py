@@ -30,7 +30,7 @@ def test_worked_example() -> None:
 
 
 def test_absent_cluster() -> None:
-    """A batch from one cluster: pi .75 is renormalised over the batch and gives its spread."""
+    """A batch from one cluster: pi .75 renormalised gives its spread, the original .75 of it."""
     own = LABELS == 1
     z, y = POINTS[own], LABELS[own]
     state = cluster(2).refresh(None, split_features(z, y), fresh())
@@ -38,7 +38,9 @@ def test_absent_cluster() -> None:
     kept = (z - state["centres"][1, far]).square().sum(1) > 1e-9
     assert int(kept.sum()) == 3
     loss = cluster(2).loss(state, z[kept], y[kept]).loss
+    original = cluster(2, original=True).loss(state, z[kept], y[kept]).loss
     assert abs(loss.item() - 0.0079167 / 0.75) < 1e-6
+    assert abs(original.item() - 0.0079167) < 1e-6
 
 
 def test_a_class_the_client_never_had_takes_no_share() -> None:

@@ -11,6 +11,7 @@ from tests.fedcel.losses.single import single, split_features
 
 MODES = [
     cluster(2),
+    cluster(2, original=True),
     single(Cluster(penalty="log", threshold=0.1, share="none", clusters=2)),
     *[
         single(Cluster(penalty="linear", clusters=2, clustering=kind), 3)
