@@ -10,8 +10,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedcel.errors import NetError
-from fedcel.leakage.feature_noise import measure_sensitivity, spread_noise
-from fedcel.leakage.image_prior import ImagePrior, read_pixels
+from fedcel.leakage.feature_noise import PRECISION, measure_sensitivity, spread_noise
+from fedcel.leakage.image_prior import ImagePrior, fit_image_prior, read_pixels
 from fedcel.leakage.linearised import LinearisedChannels, LinearisedLeak, linearise
 from fedcel.leakage.local_channel import LocalChannel, is_computable, ready_encoder
 from fedcel.nets import Encoder, as_module, encode_images, evaluation_mode, place_images
@@ -22,8 +22,6 @@ from fedcel.torch_state import usual_torch_state
 
 LEAST_SCALE, MOST_SCALE = 1e-15, 1e15
 """Range of the search, in units of the noise that channels are linearised with."""
-PRECISION = 1e-12
-"""Relative precision of the noise."""
 MAX_FITS, NEAR = 4, 1.5
 """Linearisations to find noise where traces are estimated, and the factor by which it hardly
 changes."""
@@ -128,34 +126,33 @@ def calibrate_noise(
     target = LeakTarget(bits=target_bits, mse=target_mse)
     if head is not None and not per_feature:
         raise ValueError("a head is given, and one noise for all features needs none; leave it out")
+    stack = read_pixels(images)
+    if prior is None:
+        prior, labels = fit_image_prior(stack, labels), None
+    shape = find_feature_shape(encoder, stack) if per_feature else torch.Size()
     if per_feature:
-        shape = find_feature_shape(encoder, read_pixels(images))
-        count = limit_count(count, shape.numel(), read_pixels(images)[0].numel())
+        count = limit_count(count, shape.numel(), stack[0].numel())
 
     def linearise_at(noise: float | Tensor) -> LinearisedChannels:
-        return linearise(encoder, images, labels, noise=noise, prior=prior, count=count, seed=seed)
+        return linearise(encoder, stack, labels, noise=noise, prior=prior, count=count, seed=seed)
 
     fit = fit_noise(linearise_at, target, 1.0)
     refuse_unreachable(fit.channels, target, fit.scale)
     sigma = fit.unit * fit.scale
     if not per_feature:
         return CalibratedNoise(sigma, fit.channels.measure(noise_scale=fit.scale))
-    stack, prior, labels = read_pixels(images), fit.channels.prior, None
     harms = torch.ones(shape.numel(), dtype=torch.float64)
     if head is not None:
         features = encode_images(encoder, stack).cpu()
         harms = measure_sensitivity(head, features, shape=shape, sigma=sigma, seed=seed)
     root = prior.variances.sqrt()
-    unknown = float(prior.variances.sum())
+    jacobians = compute_jacobians(encoder, stack[fit.channels.places.to(stack.device)], prior)
+    if target.bits is not None:
+        allowed = target.bits * log(2)
+    else:
+        allowed = float(prior.variances.sum()) - (target.mse or 0.0) * len(root)
     noise = spread_noise(
-        compute_jacobians(encoder, stack[fit.channels.places.to(stack.device)], prior) * root,
-        root,
-        harms,
-        sigma,
-        allowed=unknown - (target.mse or 0) * len(root)
-        if target.bits is None
-        else target.bits * log(2),
-        is_error=target.bits is None,
+        jacobians * root, root, harms, sigma, allowed=allowed, is_error=target.bits is None
     )
     return CalibratedNoise(noise, linearise_at(noise).measure())
 

@@ -15,6 +15,7 @@ MAX_ROUNDS = 100
 CONVERGED = 1e-4
 """Relative change of the variances at which the noise is found."""
 PRECISION = 1e-12
+"""Relative precision of the noise."""
 ANSWERS = 16
 """Answers that are drawn of each image for the sensitivity of answers."""
 TINY = torch.finfo(torch.float64).tiny

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from math import inf, isfinite
 from pathlib import Path
 from typing import NamedTuple
@@ -256,6 +256,17 @@ class AuditSubject:
         """Whether the noise is that of the encoder's file, which states the accuracy with it."""
         return self.plan.noise is None and self.plan.target is None
 
+    @cached_property
+    def head(self) -> nn.Module | None:
+        """Rest of the model; None where it is unknown, lacks outputs, or gives no logits."""
+        head, encode = self.encoder.head, self.encode
+        if head is None or self.plan.outputs:
+            return None
+        with evaluation_mode(encode), evaluation_mode(head), torch.no_grad():
+            logits = head(encode(place_images(self.images.x[:1], encode)))
+        has_classes = isinstance(logits, Tensor) and logits.dim() == 2
+        return head if has_classes and logits.shape[1] >= LEAST_CLASSES else None
+
 
 def audit_encoder(plan: AuditPlan, keep: Callable[[Audit], None] = lambda _: None) -> Audit:
     """Measure what an encoder leaks, and attack it.
@@ -405,7 +416,7 @@ def measure_picture(
                 target_bits=target.bits,
                 target_mse=target.mse,
                 per_feature=subject.plan.is_noise_per_feature,
-                head=find_head(subject) if subject.plan.is_noise_per_feature else None,
+                head=subject.head if subject.plan.is_noise_per_feature else None,
                 prior=prior,
                 count=count,
                 seed=seed,
@@ -421,17 +432,6 @@ def name_target(target: LeakTarget) -> str:
     )
 
 
-def find_head(subject: AuditSubject) -> nn.Module | None:
-    """Find the rest of the model; None where it is unknown, lacks outputs, or gives no logits."""
-    head, encode = subject.encoder.head, subject.encode
-    if head is None or subject.plan.outputs:
-        return None
-    with evaluation_mode(encode), evaluation_mode(head), torch.no_grad():
-        logits = head(encode(place_images(subject.images.x[:1], encode)))
-    has_classes = isinstance(logits, Tensor) and logits.dim() == 2
-    return head if has_classes and logits.shape[1] >= LEAST_CLASSES else None
-
-
 def measure_accuracy(
     subject: AuditSubject, noise: float | Tensor | NoiseFunction
 ) -> HeadAccuracy | None:
@@ -439,7 +439,7 @@ def measure_accuracy(
 
     None where it is no classifier, or where the encoder's file states the accuracy.
     """
-    plan, encode, images, head = subject.plan, subject.encode, subject.images, find_head(subject)
+    plan, encode, images, head = subject.plan, subject.encode, subject.images, subject.head
     is_stated = subject.has_stated_noise and subject.encoder.accuracy is not None
     if head is None or is_stated or subject.dropout or callable(noise):
         return None
