@@ -342,3 +342,10 @@ def test_every_mechanism_is_served(tmp_path: Path, mechanism: str) -> None:
         assert card["mechanism"] == mechanism
     with Ledger.open(up.ledger) as ledger:
         assert ledger.balance("phone").delta == card["delta"]
+
+
+def test_an_id_with_another_message_is_refused(up: Running) -> None:
+    """409, nothing answered."""
+    ones, zeros = np.ones(8, "<f4").tobytes(), np.zeros(8, "<f4").tobytes()
+    assert post(up, ones, idempotency_key="request-once").status_code == 200
+    problem(post(up, zeros, idempotency_key="request-once"), ProblemKind.REPLAYED)

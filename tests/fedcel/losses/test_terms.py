@@ -477,3 +477,71 @@ def test_a_pass_of_its_own_reaches_the_encoder_alone() -> None:
     assert torch.equal(gradients["own"][cut:], gradients["none"][cut:])
     assert not torch.allclose(gradients["joint"][cut:], gradients["none"][cut:])
     assert not torch.allclose(gradients["joint"][:cut], gradients["none"][:cut])
+
+
+def test_clip_is_of_the_weighted_loss() -> None:
+    """A weight so small that no row reaches the bound leaves all as they are."""
+    free, bound = [of_cel(PLAIN, 1e-3)], [of_cel(PLAIN, 1e-3, GradientRule(0.2))]
+    torch.testing.assert_close(
+        slope(bound, {"cel": {}}, batch()), slope(free, {"cel": {}}, batch())
+    )
+
+
+def test_one_backward_moves_both_parts() -> None:
+    """The cross-entropy's gradient adds up with the parts'; both thetas step, once."""
+    own, states = batch(), start(BOTH)
+    added = add(BOTH, states, own)
+    (alone,) = torch.autograd.grad(added.loss.sum(), own.z, retain_graph=True)
+    for part in states.values():
+        part["theta"].grad = None
+    head = torch.randn(4, 3, generator=torch.Generator().manual_seed(4))
+    loss = cross_entropy((own.smashed @ head)[0], own.y[0])
+    (base,) = torch.autograd.grad(loss, own.z, retain_graph=True)
+    torch.autograd.backward(loss + added.loss.sum())
+    torch.testing.assert_close(own.z.grad, alone + base)
+    for weighted in BOTH:
+        before = states[weighted.name]
+        after = weighted.term.update(before)
+        assert after.keys() == before.keys()
+        assert not torch.equal(after["theta"], before["theta"])
+        assert after["theta"].grad is None
+        assert after["t"].tolist() == [1]
+
+
+@pytest.mark.parametrize("clip", [None, 0.05])
+def test_several_clients_are_each_of_them(clip: float | None) -> None:
+    """Value, metrics, gradients and next states of a stack are those of each client alone."""
+    terms = [of_cel(GATED, 0.5, GradientRule(clip)), of_defence(ADVERSARY, 2.0)]
+    own, reader = batch(clients=3), make_reader(3)
+
+    def stream_of(client: int) -> object:
+        return lambda purpose: streams(f"{purpose} {client}")
+
+    states = refresh_terms(terms, {}, reader, [stream_of(k) for k in range(3)])  # type: ignore[misc]
+    together = add(terms, states, own, measure=True)
+    torch.autograd.backward(together.loss.sum())
+    after = {w.name: w.term.update(states[w.name]) for w in terms}
+    kept = part_states(terms, after, [None] * 3)
+    for k in range(3):
+
+        def read_own(*_: object, k: int = k) -> Iterator[StackedFeatures]:
+            for z, y, client in reader():
+                mine = client == k
+                yield StackedFeatures(z[mine], y[mine], torch.zeros_like(client[mine]))
+
+        parts = (part[k : k + 1].detach() for part in own[:3])
+        x, z, smashed = parts
+        leaf = z.clone().requires_grad_()
+        alone = Batch(x, leaf, leaf + (smashed - z), own.y[k : k + 1])
+        mine = refresh_terms(terms, {}, read_own, [stream_of(k)])  # type: ignore[list-item]
+        term = add(terms, mine, alone, measure=True)
+        torch.autograd.backward(term.loss.sum())
+        torch.testing.assert_close(together.loss[k], term.loss[0])
+        for name, value in term.metrics.items():
+            torch.testing.assert_close(together.metrics[name][k], value[0])
+        assert own.z.grad is not None
+        torch.testing.assert_close(own.z.grad[k], leaf.grad[0])  # type: ignore[index]
+        own_after = {w.name: w.term.update(mine[w.name]) for w in terms}
+        for name, tensor in store(terms, own_after).items():
+            torch.testing.assert_close(kept[k][name], tensor)
+    assert not torch.equal(kept[0]["cel.theta"], kept[1]["cel.theta"])

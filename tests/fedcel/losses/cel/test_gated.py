@@ -160,3 +160,31 @@ def test_another_size_is_refused() -> None:
         gated("ascend", features=6).refresh(None, split_features(z, y), torch.Generator())
     with pytest.raises(DataError, match="0 examples"):
         gated("ascend").refresh(None, lambda: iter(()), torch.Generator())
+
+
+@pytest.mark.parametrize("weight", [1.0, 1e-4])
+def test_step_is_adam_and_blind_to_the_weight(weight: float) -> None:
+    """Against torch's Adam on the unweighted gradient, three steps; the gradient is cleared."""
+    z, y, state = example(4)
+    oracle = state["theta"].detach().clone().requires_grad_()
+    adam = torch.optim.Adam([oracle], lr=0.01, eps=1e-16)
+    for _ in range(3):
+        before = state["theta"]
+        torch.autograd.backward(weight * gated("minimise").loss(state, z, y).loss)
+        state = gated("minimise").update(state)
+        adam.zero_grad()
+        torch.autograd.backward(gated("minimise").loss({**state, "theta": oracle}, z, y).loss)
+        adam.step()
+        assert before.grad is None
+        assert state["theta"].is_leaf
+        assert state["theta"].requires_grad
+        torch.testing.assert_close(state["theta"].detach(), oracle.detach(), rtol=1e-6, atol=1e-7)
+
+
+def test_no_gradient_no_step() -> None:
+    """A zero gradient, as a loss weighed by 0 leaves behind, moves nothing and is cleared."""
+    z, y, state = example(5)
+    torch.autograd.backward(0.0 * gated("ascend").loss(state, z, y).loss)
+    after = gated("ascend").update(state)
+    assert all(torch.equal(after[name], tensor) for name, tensor in state.items())
+    assert state["theta"].grad is None
