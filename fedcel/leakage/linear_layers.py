@@ -1,7 +1,9 @@
 """Layers whose backward pass is quick to differentiate: convolutions, batch normalisation."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +19,11 @@ CONVOLUTIONS = {
     torch.ops.aten.conv3d.default: 3,
 }
 """Spatial dimensions of each convolution; the last ones are those of exported programs."""
+
+IMAGE_BATCH = 4
+"""Dimensions of a batch of images."""
+FEW = 8
+"""Outputs of a convolution for each input, from which one product and a sum are the faster way."""
 
 CONVOLUTION_NAMES = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 BATCH_NORM_NAMES = (
@@ -55,7 +62,8 @@ class LinearLayers(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-class FrozenConvolution(NamedTuple):
+@dataclass(frozen=True)
+class FrozenConvolution:
     """Parameters and options of a convolution, the latter one number a dimension."""
 
     weight: Tensor
@@ -64,6 +72,60 @@ class FrozenConvolution(NamedTuple):
     padding: Sequence[int]
     dilation: Sequence[int]
     groups: int
+
+    def apply(self, inputs: Tensor) -> Tensor:
+        """Compute the convolution of a batch."""
+        result: Tensor = torch.ops.aten.convolution(
+            inputs, self.weight, self.bias, *self._places, False, self._no_padding, self.groups
+        )
+        return result
+
+    def apply_transpose(self, gradient: Tensor, shape: torch.Size) -> Tensor:
+        """Compute the gradient of the input, of this shape, given that of the output."""
+        if self._transpose is not None:
+            return self._transpose.apply(gradient)
+        if len(shape) == IMAGE_BATCH and self.groups == 1 and shape[1] * FEW <= gradient.shape[1]:
+            patches = self.weight.flatten(1).T @ gradient.flatten(2)
+            return functional.fold(
+                patches, shape[2:], self.weight.shape[2:], self.dilation, self.padding, self.stride
+            )
+        unread = gradient.new_empty(1).expand(shape)  # a linear map's gradient needs no input
+        result: Tensor = torch.ops.aten.convolution_backward(
+            gradient,
+            unread,
+            self.weight,
+            None,
+            *self._places,
+            False,
+            self._no_padding,
+            self.groups,
+            [True, False, False],
+        )[0]
+        return result
+
+    @property
+    def _places(self) -> tuple[Sequence[int], ...]:
+        return self.stride, self.padding, self.dilation
+
+    @property
+    def _no_padding(self) -> list[int]:
+        """Padding of the output, which a transposed convolution could have."""
+        return [0] * len(self.stride)
+
+    @cached_property
+    def _transpose(self) -> "FrozenConvolution | None":
+        """The transpose as a convolution, which is the faster way; None where it has a stride."""
+        sides = self.weight.shape[2:]
+        padding = [
+            dilation * (side - 1) - padding
+            for side, padding, dilation in zip(sides, self.padding, self.dilation, strict=True)
+        ]
+        if any(stride > 1 for stride in self.stride) or min(padding) < 0:
+            return None
+        dimensions = tuple(range(2, self.weight.dim()))
+        groups = self.weight.unflatten(0, (self.groups, -1)).transpose(1, 2)
+        weight = groups.flatten(0, 1).flip(dimensions).contiguous()
+        return FrozenConvolution(weight, None, self.stride, padding, self.dilation, self.groups)
 
 
 def is_frozen(options: Mapping[str, Any], dimensions: int) -> bool:
@@ -101,11 +163,7 @@ class Convolution(torch.autograd.Function):
     def forward(ctx: Any, inputs: Tensor, layer: FrozenConvolution) -> Tensor:
         """Compute the convolution."""
         ctx.layer, ctx.shape = layer, inputs.shape
-        no_output_padding = [0] * len(layer.stride)
-        result: Tensor = torch.ops.aten.convolution(
-            inputs, *layer[:5], False, no_output_padding, layer.groups
-        )
-        return result
+        return layer.apply(inputs)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
@@ -120,25 +178,12 @@ class TransposedConvolution(torch.autograd.Function):
     def forward(ctx: Any, gradient: Tensor, layer: FrozenConvolution, shape: torch.Size) -> Tensor:
         """Compute the gradient of the convolution's input, of this shape."""
         ctx.layer = layer
-        unread = gradient.new_empty(1).expand(shape)  # a linear map's gradient needs no input
-        no_output_padding = [0] * len(layer.stride)
-        result: Tensor = torch.ops.aten.convolution_backward(
-            gradient,
-            unread,
-            layer.weight,
-            None,
-            *layer[2:5],
-            False,
-            no_output_padding,
-            layer.groups,
-            [True, False, False],
-        )[0]
-        return result
+        return layer.apply_transpose(gradient, shape)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         """Compute the convolution of a gradient."""
-        return Convolution.apply(gradient, ctx.layer._replace(bias=None)), None, None
+        return Convolution.apply(gradient, replace(ctx.layer, bias=None)), None, None
 
 
 def normalise_batch(options: Mapping[str, Any]) -> Tensor:

@@ -214,16 +214,19 @@ def test_factors_keep_the_bounds_and_narrow_them(dtype: torch.dtype) -> None:
 
 
 def test_convolutions_are_differentiated_as_pytorch_does() -> None:
-    """Depthwise, strided, dilated and one-dimensional ones, and stored statistics of a batch."""
+    """Grouped, strided, dilated and one-dimensional ones, and stored statistics of a batch."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         net = nn.Sequential(
-            nn.Conv2d(2, 4, 3, stride=2, padding=1),
-            nn.BatchNorm2d(4),
+            nn.Conv2d(2, 16, 3, stride=(2, 1), padding=1),
+            nn.BatchNorm2d(16),
             nn.SiLU(),
-            nn.Conv2d(4, 4, 3, padding=(2, 1), dilation=(2, 1), groups=4, bias=False),
-            nn.BatchNorm2d(4, affine=False),
-            nn.Conv2d(4, 3, 3, padding="same"),
+            nn.Conv2d(16, 16, 3, padding=(2, 1), dilation=(2, 1), groups=16, bias=False),
+            nn.BatchNorm2d(16, affine=False),
+            nn.Conv2d(16, 8, 3, padding=1, groups=4),
+            nn.Conv2d(8, 8, 3, stride=2, padding=1, groups=2),
+            nn.Conv2d(8, 3, 1, padding=1),
+            nn.Conv2d(3, 3, 3, padding="same"),
             nn.Flatten(2),
             nn.Conv1d(3, 2, 3),
         ).double()
