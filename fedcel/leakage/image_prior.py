@@ -19,6 +19,8 @@ MIN_DEVIATIONS = 2
 """Images beyond the first of their class that an estimate of the spread needs."""
 MAX_VALUES = 2**25
 """Values of all images that a prior is fitted to, where it chooses them itself."""
+VALUES_AT_ONCE = 2**22
+"""Values of images that are transformed at once."""
 LEAST_SHARE = 1e-12
 """Variance of a direction, as a share of the largest, below which no image differs in it."""
 
@@ -141,7 +143,7 @@ def fit_image_prior(images: ArrayLike, labels: ArrayLike | None = None) -> Image
     References:
         Schäfer and Strimmer, Stat. Appl. Genet. Mol. Biol. 2005, table 2, target D: the shrinkage.
     """
-    stack = read_pixels(images).cpu().double()
+    stack = read_pixels(images).cpu()
     count, shape = len(stack), tuple(stack.shape[1:])
     groups = torch.zeros(count, dtype=torch.long)
     if labels is not None:
@@ -153,18 +155,32 @@ def fit_image_prior(images: ArrayLike, labels: ArrayLike | None = None) -> Image
             f"there are {count} images of {len(classes)} classes, must be {MIN_DEVIATIONS} or more "
             "beyond the first of each class for their spread; give more images, or no labels"
         )
-    sums = stack.new_zeros(len(classes), *shape).index_add_(0, places, stack)
+    sums = torch.zeros(len(classes), *shape, dtype=torch.float64)
+    batches = torch.split(torch.arange(count), max(1, VALUES_AT_ONCE // prod(shape)))
+    for rows in batches:
+        sums.index_add_(0, places[rows], stack[rows].double())
     means = sums / sizes.double().view(-1, *[1] * len(shape))
-    gap = stack - means[places]
-    planes = gap.reshape(count, *plane_shape(shape))
-    rows = planes.transpose(0, 1).flatten(1)
-    channels = torch.linalg.eigh(rows @ rows.T).eigenvectors
-    coefficients = transform_cosine(gap, shape, channels)
-    variances = coefficients.square().sum(0) / freedom
+
+    def deviate(rows: Int[Tensor, " b"]) -> Float[Tensor, "b *shape"]:
+        gap: Tensor = stack[rows].double() - means[places[rows]]
+        return gap
+
+    products = torch.zeros(())
+    for rows in batches:
+        planes = deviate(rows).reshape(len(rows), *plane_shape(shape)).transpose(0, 1).flatten(1)
+        products = products + planes @ planes.T
+    channels = torch.linalg.eigh(products).eigenvectors
+    is_full = prod(shape) <= MAX_FULL
+    kept, power = [], torch.zeros(prod(shape), dtype=torch.float64)
+    for rows in batches:
+        coefficients = transform_cosine(deviate(rows), shape, channels)
+        power += coefficients.square().sum(0)
+        kept += [coefficients] if is_full else []
+    variances = power / freedom
     words = "within classes" if labels is not None else "of all images together"
     rotation = None
-    if prod(shape) <= MAX_FULL:
-        covariance, share = shrink_covariance(coefficients, freedom)
+    if is_full:
+        covariance, share = shrink_covariance(torch.cat(kept), freedom)
         variances, rotation = torch.linalg.eigh(covariance)
         estimator = (
             f"covariance {words}, of {count} images, shrunk by {share:.1%} towards its diagonal "

@@ -86,9 +86,8 @@ class FrozenConvolution:
             return self._transpose.apply(gradient)
         if len(shape) == IMAGE_BATCH and self.groups == 1 and shape[1] * FEW <= gradient.shape[1]:
             patches = self.weight.flatten(1).T @ gradient.flatten(2)
-            return functional.fold(
-                patches, shape[2:], self.weight.shape[2:], self.dilation, self.padding, self.stride
-            )
+            places = tuple(map(tuple, (self.dilation, self.padding, self.stride)))
+            return functional.fold(patches, shape[2:], self.weight.shape[2:], *places)
         unread = gradient.new_empty(1).expand(shape)  # a linear map's gradient needs no input
         result: Tensor = torch.ops.aten.convolution_backward(
             gradient,
@@ -123,7 +122,7 @@ class FrozenConvolution:
         if any(stride > 1 for stride in self.stride) or min(padding) < 0:
             return None
         dimensions = tuple(range(2, self.weight.dim()))
-        groups = self.weight.unflatten(0, (self.groups, -1)).transpose(1, 2)
+        groups = self.weight.view(self.groups, -1, *self.weight.shape[1:]).transpose(1, 2)
         weight = groups.flatten(0, 1).flip(dimensions).contiguous()
         return FrozenConvolution(weight, None, self.stride, padding, self.dilation, self.groups)
 

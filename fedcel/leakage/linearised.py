@@ -455,8 +455,9 @@ def count_affordable(
     *,
     noise: Noise,
     most_operations: float = MOST_OPERATIONS,
+    usual_operations: float = inf,
 ) -> int:
-    """Count the images that can be linearised in seconds, up to 200.
+    """Count the images that can be linearised with a number of operations, up to 200.
 
     Args:
         encoder: As of `measure_linearised`, and so is `noise`.
@@ -464,6 +465,7 @@ def count_affordable(
         features: Number D of the encoder's features.
         noise: Standard deviation of the noise.
         most_operations: Operations of the encoder that it takes at most.
+        usual_operations: The same from the ninth image on.
 
     Returns:
         The number, 0 where it is below 8.
@@ -474,8 +476,11 @@ def count_affordable(
     function, dtype = ready_encoder(encoder, images)
     passes = count_passes(features * (2 if callable(noise) else 1), images[0].numel())
     once = count_operations(lambda: function(images[:1].to(dtype)))
-    count = min(MOST_IMAGES, len(images), int(most_operations / max(1, 3 * passes * once)))
-    return count if count >= LEAST_IMAGES else 0
+    operations = max(1, 3 * passes * once)
+    count = min(MOST_IMAGES, len(images), int(most_operations / operations))
+    if count < LEAST_IMAGES:
+        return 0
+    return max(LEAST_IMAGES, int(min(count, usual_operations / operations)))
 
 
 @usual_torch_state()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import inf, isfinite
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from jaxtyping import Float
@@ -25,6 +25,7 @@ from fedcel.errors import (
 )
 from fedcel.files import digest_file, write_json, write_whole
 from fedcel.leakage import (
+    ImagePrior,
     Leakage,
     LeakMaps,
     LeakTarget,
@@ -56,9 +57,11 @@ AUDIT_FILE = "audit.json"
 PAGE_FILE = "report.html"
 SETTING = re.compile(r"(?<![\w./])data\.(?=(label-column|size|grey)\b(?![./]\w))")
 """Leads a setting that is an option of the command, in messages of the library."""
-MOST_OPERATIONS = 1e13
-"""Operations of the encoder for how much of the picture a message tells: some minutes."""
-MAPPED = 5  # images whose leak is drawn pixel by pixel
+USUAL_OPERATIONS, MOST_OPERATIONS = 1.5e12, 1e14
+"""Operations of the encoder for how much of the picture a message tells: half a minute, and an
+hour for the eight images without which there is no interval."""
+MAPPED, MEASURED_PER_MAP = 5, 4
+"""Images whose leak is drawn pixel by pixel, and images that are measured for one of these."""
 NOT_ESTIMATED = "How much of the picture a message tells is not estimated"
 LEAST_CLASSES = 2
 MIN_IMAGES = 4  # two targets, and as many images of the attacker's own
@@ -299,8 +302,10 @@ def audit_encoder(plan: AuditPlan, keep: Callable[[Audit], None] = lambda _: Non
         noise: float | Tensor | NoiseFunction = stated * (spread if plan.is_noise_relative else 1.0)
         if subject.has_stated_noise and encoder.learned_noise is not None:
             noise = encoder.learned_noise
-        measured = measure_picture(subject, noise)
-        noise = measured.noise
+        picture = PicturePlan.make(subject, noise)
+        calibrated = None
+        if plan.target is not None:
+            noise, calibrated = find_noise(subject, picture, plan.target)
         accuracy = measure_accuracy(subject, noise)
         share_right = choose_accuracy(subject, accuracy)
         with show_parts(
@@ -320,7 +325,7 @@ def audit_encoder(plan: AuditPlan, keep: Callable[[Audit], None] = lambda _: Non
         sentences = [
             note,
             describe_encoder(features.shape[1], spread, normalisation, is_fully_attacked),
-            *([measured.obstacle] if measured.obstacle else []),
+            *([picture.obstacle] if picture.obstacle else []),
         ]
         audit = Audit(
             plan=plan,
@@ -332,12 +337,14 @@ def audit_encoder(plan: AuditPlan, keep: Callable[[Audit], None] = lambda _: Non
             accuracy=accuracy,
             is_noise_learned=callable(noise),
             dropout=subject.dropout,
-            leak=replace(leak, linearised=measured.leak),
+            leak=replace(leak, linearised=calibrated),
             inversion=None,
-            maps=measured.maps,
             target_names=[class_names[y] for y in images.y[: plan.targets]] if class_names else (),
         )
         keep(audit)
+        if picture.prior is not None:
+            audit = measure_picture(audit, subject, picture, noise)
+            keep(audit)
         for number, inversion in enumerate(attack_encoder(subject, noise), 1):
             audit = replace(audit, inversion=inversion, ended_attacks=number)
             keep(audit)
@@ -351,78 +358,96 @@ def summarise_noise(noise: float | Tensor | NoiseFunction, stated: float) -> flo
     return stated if callable(noise) else noise
 
 
-class MeasuredPicture(NamedTuple):
-    """Linearised leak of messages, and the noise that it was measured with.
+class PicturePlan(NamedTuple):
+    """Estimate of how much of the picture a message tells, before it is made.
 
     Attributes:
-        noise: As it was given, or as the target needs it.
-        leak: None where it is not estimated.
-        maps: Leak of the first images pixel by pixel; None too then.
-        obstacle: Why it is not estimated, in a sentence; empty where it is.
+        prior: Law of the images; None: there is no estimate.
+        images: Number of images that are linearised.
+        obstacle: Why there is no estimate, in a sentence; empty where there is one.
     """
 
-    noise: float | Tensor | NoiseFunction
-    leak: LinearisedLeak | None = None
-    maps: LeakMaps | None = None
+    prior: ImagePrior | None
+    images: int = 0
     obstacle: str = ""
 
-
-def measure_picture(
-    subject: AuditSubject, noise: float | Tensor | NoiseFunction
-) -> MeasuredPicture:
-    """Estimate how much of the picture goes out, with this noise or with that for the target.
-
-    SettingsError where there is a target and no estimate.
-    """
-    target, seed, x = subject.plan.target, subject.plan.seed, subject.images.x
-    prior = fit_to_some(x, subject.images.y, 0) or fit_to_some(x, None, 0)
-    count, reason = 0, ""
-    if subject.dropout:
-        reason = "features are dropped at random"
-    elif target is None and not (callable(noise) or noise > 0):
-        reason = "there is no noise"
-    elif prior is None:
-        reason = "the images are too few, or all alike"
-    elif not subject.has_gradient:
-        reason = "the encoder gives features without a gradient; a module or a .pt2 file has one"
-    else:
-        try:
-            count = count_affordable(
-                subject.encode,
-                x,
-                subject.features.shape[1],
-                noise=noise,
-                most_operations=MOST_OPERATIONS,
+    @classmethod
+    def make(cls, subject: AuditSubject, noise: float | Tensor | NoiseFunction) -> Self:
+        """Choose prior and images; SettingsError where there is a target and no estimate."""
+        target, x = subject.plan.target, subject.images.x
+        prior = fit_to_some(x, subject.images.y, 0) or fit_to_some(x, None, 0)
+        count, reason = 0, ""
+        if subject.dropout:
+            reason = "features are dropped at random"
+        elif target is None and not (callable(noise) or noise > 0):
+            reason = "there is no noise"
+        elif prior is None:
+            reason = "the images are too few, or all alike"
+        elif not subject.has_gradient:
+            reason = (
+                "the encoder gives features without a gradient; a module or a .pt2 file has one"
             )
-            reason = "" if count else "there are fewer than 8 images, or it would take hours"
-        except NetError as error:
-            reason = str(error)
-    if reason or prior is None:
+        else:
+            try:
+                count = count_affordable(
+                    subject.encode,
+                    x,
+                    subject.features.shape[1],
+                    noise=noise,
+                    most_operations=MOST_OPERATIONS,
+                    usual_operations=USUAL_OPERATIONS,
+                )
+                reason = "" if count else "there are fewer than 8 images, or it would take hours"
+            except NetError as error:
+                reason = str(error)
+        if not reason:
+            return cls(prior, count)
         if target is not None:
             raise SettingsError(
                 f"{name_target(target)} needs the estimate of how much of the picture a message "
                 f"tells, which there is not: {reason}; give --noise in its place"
             )
-        return MeasuredPicture(noise, obstacle=f"{NOT_ESTIMATED}: {reason}.")
+        return cls(None, obstacle=f"{NOT_ESTIMATED}: {reason}.")
+
+
+def find_noise(
+    subject: AuditSubject, picture: PicturePlan, target: LeakTarget
+) -> tuple[float | Tensor, LinearisedLeak]:
+    """Find the least noise for a target, and the leak with it."""
+    plan = subject.plan
+    with show_parts("finding the noise for the target", "images"):
+        return calibrate_noise(
+            subject.encode,
+            subject.images.x,
+            target_bits=target.bits,
+            target_mse=target.mse,
+            per_feature=plan.is_noise_per_feature,
+            head=subject.head if plan.is_noise_per_feature else None,
+            prior=picture.prior,
+            count=picture.images,
+            seed=plan.seed,
+        )
+
+
+def measure_picture(
+    audit: Audit,
+    subject: AuditSubject,
+    picture: PicturePlan,
+    noise: float | Tensor | NoiseFunction,
+) -> Audit:
+    """Add to an audit how much of the picture goes out, and of which pixels."""
+    encode, x, prior = subject.encode, subject.images.x, picture.prior
+    assert prior is not None
+    leak = audit.leak
     with show_parts("estimating how much of the picture goes out", "images"):
-        if target is None:
-            leak = measure_linearised(
-                subject.encode, x, noise=noise, prior=prior, count=count, seed=seed
+        if leak.linearised is None:
+            linearised = measure_linearised(
+                encode, x, noise=noise, prior=prior, count=picture.images, seed=subject.plan.seed
             )
-        else:
-            noise, leak = calibrate_noise(
-                subject.encode,
-                x,
-                target_bits=target.bits,
-                target_mse=target.mse,
-                per_feature=subject.plan.is_noise_per_feature,
-                head=subject.head if subject.plan.is_noise_per_feature else None,
-                prior=prior,
-                count=count,
-                seed=seed,
-            )
-        maps = map_leak(subject.encode, x[:MAPPED], noise=noise, prior=prior)
-    return MeasuredPicture(noise, leak, maps)
+            leak = replace(leak, linearised=linearised)
+        mapped = min(MAPPED, picture.images // MEASURED_PER_MAP)
+        maps = map_leak(encode, x[:mapped], noise=noise, prior=prior)
+    return replace(audit, leak=leak, maps=maps)
 
 
 def name_target(target: LeakTarget) -> str:

@@ -156,12 +156,15 @@ def audit_command(
         seed=seed,
     )
     begin = time.time()
+    shown: list[str] = []
 
     def keep(audit: Audit) -> None:
         if audit.inversion is None:
-            print(f"{audit}\n{audit.note}", flush=True)
-            if (picture := audit.leak.linearised) is not None:
-                print(f"\n{format_columns(tabulate_sequences({'': picture.sequences}))}\n")
+            lines = [*str(audit).splitlines(), audit.note]
+            if audit.maps is not None and (picture := audit.leak.linearised) is not None:
+                lines += ["", format_columns(tabulate_sequences({"": picture.sequences})), ""]
+            print(*(line for line in lines if line not in shown), sep="\n", flush=True)
+            shown.extend(lines)
         if out is not None:
             write_record(audit, out)
 
