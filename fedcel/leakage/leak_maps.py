@@ -29,8 +29,9 @@ from fedcel.torch_state import usual_torch_state
 
 MAP_PROBES = 64
 """Random vectors that a diagonal is estimated with."""
-MAP_DIRECTIONS = 256
+MAP_DIRECTIONS = 128
 """The prior's strongest directions, in which large images are taken to leak."""
+PIXELS_AT_ONCE = 2**14
 
 
 @show_shapes
@@ -43,7 +44,7 @@ class LeakMaps(NamedTuple):
         prior_deviation: The same given the class only, (...).
         is_exact: Whether both are exact for the linear channel. Else `information` is estimated
             with 64 random vectors, to 18 % of a pixel's value, and `deviation` leaves out what
-            leaks in all but the 256 strongest directions of the prior.
+            leaks in all but the 128 strongest directions of the prior.
     """
 
     information: Float[Tensor, "n *shape"]
@@ -182,13 +183,19 @@ def map_roughly(
     for signs in draw_signs((MAP_PROBES, channel.width), generator):
         information += channel.pull(signs[None])[0].cpu().double().square() / MAP_PROBES
     strongest = prior.variances.argsort(descending=True)[:MAP_DIRECTIONS]
-    units = torch.zeros(len(strongest), prior.variances.numel(), dtype=torch.float64)
-    units[torch.arange(len(strongest)), strongest] = prior.variances[strongest].sqrt()
-    directions = prior.from_coefficients(units)
-    columns = [channel.push(direction[None])[0].cpu().double() for direction in directions]
-    scaled = torch.stack(columns, 1)
+    directions = torch.empty(len(strongest), prior.variances.numel())
+    scaled = torch.empty(channel.width, len(strongest), dtype=torch.float64)
+    for place, number in enumerate(strongest):
+        unit = torch.zeros(1, prior.variances.numel(), dtype=torch.float64)
+        unit[0, number] = prior.variances[number].sqrt()
+        direction = prior.from_coefficients(unit)
+        directions[place] = direction.flatten()
+        scaled[:, place] = channel.push(direction)[0]
     gram = scaled.T @ scaled
     factor = torch.linalg.cholesky(gram + torch.eye(len(gram), dtype=gram.dtype))
-    remainder = torch.linalg.solve_triangular(factor, directions.flatten(1), upper=False)
-    gain = directions.square().sum(0) - remainder.square().sum(0).view(prior.shape)
+    gains = []
+    for pixels in torch.split(directions, PIXELS_AT_ONCE, 1):
+        remainder = torch.linalg.solve_triangular(factor, pixels.double(), upper=False)
+        gains.append(pixels.double().square().sum(0) - remainder.square().sum(0))
+    gain = torch.cat(gains).view(prior.shape)
     return information, prior_variances - gain
