@@ -1,11 +1,40 @@
 """Independence of global state: what a caller switched in PyTorch or NumPy is usual inside."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from threading import Lock
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+
+Result = TypeVar("Result")
+
+
+def map_on_threads(function: Callable[..., Result], *arguments: Iterable[Any]) -> Iterator[Result]:
+    """Apply a function as `map` does, to several items at once, each on one of PyTorch's threads.
+
+    A net computes single images in half the time that it takes with all threads in each layer.
+
+    Args:
+        function: Independent of the order of calls: it draws from no generator that calls share.
+        arguments: Its arguments, an iterable each.
+
+    Yields:
+        Results in the order of the items, the same whatever the number of threads.
+    """
+    threads = torch.get_num_threads()
+    if threads == 1:
+        yield from map(function, *arguments)
+        return
+    pool = ThreadPoolExecutor(threads, initializer=partial(torch.set_num_threads, 1))
+    try:
+        yield from pool.map(function, *arguments)
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(threads)
 
 
 @contextmanager

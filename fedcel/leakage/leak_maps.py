@@ -25,7 +25,7 @@ from fedcel.nets import Encoder
 from fedcel.seeding import make_generator
 from fedcel.short_repr import show_shapes
 from fedcel.tensors import ArrayLike
-from fedcel.torch_state import usual_torch_state
+from fedcel.torch_state import map_on_threads, usual_torch_state
 
 MAP_PROBES = 64
 """Random vectors that a diagonal is estimated with."""
@@ -82,20 +82,23 @@ def map_leak(
     """
     stack = read_pixels(images)
     function, dtype = ready_encoder(encoder, stack)
-    generator = make_generator(0, "leak-maps")
     prior_variances = prior.pixel_variances()
-    pictures = []
-    is_exact = True
-    for image in torch.split(stack.to(dtype), 1):
+
+    def draw(number: int, image: Float[Tensor, "1 *shape"]) -> tuple[Tensor, Tensor, bool]:
         channel = LocalChannel(function, image, noise=noise)
         if is_computable(channel.width, image.numel()):
-            jacobian = channel.jacobians(prior)[0]
-            pictures.append(map_exactly(jacobian, prior, prior_variances))
-        else:
-            is_exact = False
-            pictures.append(map_roughly(channel, prior, prior_variances, generator))
-    information, variances = (torch.stack(parts) for parts in zip(*pictures, strict=True))
-    return LeakMaps(information, variances.clamp_min(0).sqrt(), prior_variances.sqrt(), is_exact)
+            return *map_exactly(channel.jacobians(prior)[0], prior, prior_variances), True
+        generator = make_generator(0, "leak-maps", number)
+        return *map_roughly(channel, prior, prior_variances, generator), False
+
+    pictures = map_on_threads(draw, range(len(stack)), torch.split(stack.to(dtype), 1))
+    information, variances, are_exact = zip(*pictures, strict=True)
+    return LeakMaps(
+        torch.stack(information),
+        torch.stack(variances).clamp_min(0).sqrt(),
+        prior_variances.sqrt(),
+        all(are_exact),
+    )
 
 
 class ImagePicture(NamedTuple):

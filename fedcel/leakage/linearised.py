@@ -29,7 +29,7 @@ from fedcel.progress import tell_progress
 from fedcel.ranges import POSITIVE, check_whole
 from fedcel.seeding import make_generator
 from fedcel.tensors import ArrayLike, check_features
-from fedcel.torch_state import usual_torch_state
+from fedcel.torch_state import map_on_threads, usual_torch_state
 
 VALUES_AT_ONCE = 2**22
 """Values of Jacobians in memory, of images that are measured at once."""
@@ -327,16 +327,18 @@ def linearise(
     function, dtype = ready_encoder(encoder, chosen)
     width = table.shape[1] * (2 if callable(noise) else 1)
     is_dense = is_computable(width, chosen[0].numel()) if dense is None else dense
-    generator = make_generator(seed, "linearised-probes")
-    totals = FisherTotals(prior, len(chosen))
-    information, errors, dfil = [], [], []
     at_once = max(1, VALUES_AT_ONCE // (width * chosen[0].numel())) if is_dense else 1
-    for batch in torch.split(chosen.to(dtype), at_once):
+
+    def solve(number: int, batch: Float[Tensor, "B *shape"]) -> ChannelNumbers:
         channel = LocalChannel(function, batch, noise=noise)
         if is_dense:
-            part = solve_exactly(channel, prior)
-        else:
-            part = estimate_numbers(channel, prior, generator)
+            return solve_exactly(channel, prior)
+        return estimate_numbers(channel, prior, make_generator(seed, "linearised-probes", number))
+
+    totals = FisherTotals(prior, len(chosen))
+    information, errors, dfil = [], [], []
+    batches = torch.split(chosen.to(dtype), at_once)
+    for part in map_on_threads(solve, range(len(batches)), batches):
         totals.add(part)
         information.append(part.information)
         errors.append(part.errors)

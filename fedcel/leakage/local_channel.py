@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import cached_property
 from math import sqrt
+from threading import Lock
 
 import torch
 from jaxtyping import Float
@@ -34,6 +35,8 @@ STEP = 1e-2
 MAX_FLOAT64 = 1024
 """Values of an image up to which an encoder is computed in float64."""
 ROOT_TWO = sqrt(2)
+FORWARD = Lock()
+"""Lets one thread at a time call an encoder, which may keep what it computes in its layers."""
 
 
 class LocalChannel:
@@ -58,7 +61,7 @@ class LocalChannel:
     ) -> None:
         self._encoder, self._noise, self._is_twice_differentiable = encoder, noise, True
         self.images = images.detach().clone().requires_grad_()
-        with LinearLayers():
+        with FORWARD, LinearLayers():
             self.features, self.deviations = self._send(self.images)
         self._sent = self._whiten(self.features, self.deviations)
         self.width = self._sent.shape[1]
@@ -154,9 +157,10 @@ class LocalChannel:
         """Compute A u by central differences."""
         length = inputs.flatten(1).norm(dim=1).clamp_min(torch.finfo(inputs.dtype).tiny)
         scale = (STEP / length).view(-1, *[1] * (inputs.dim() - 1))
-        ahead, behind = (
-            self._whiten(*self._send(self.images + sign * scale * inputs)) for sign in (1, -1)
-        )
+        with FORWARD:
+            ahead, behind = (
+                self._whiten(*self._send(self.images + sign * scale * inputs)) for sign in (1, -1)
+            )
         slope: Tensor = (ahead - behind) / (2 * scale.flatten(1))
         return slope
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from threading import Barrier
 
 import numpy as np
 import pytest
 import torch
 
-from fedcel.torch_state import use_full_precision, usual_torch_state
+from fedcel.torch_state import map_on_threads, use_full_precision, usual_torch_state
 
 
 @contextmanager
@@ -91,3 +92,30 @@ def test_the_repeatable_mode_lasts_until_the_last_thread_left() -> None:
         assert describe_mode() == ("high", False)
     finally:
         torch.set_float32_matmul_precision("highest")
+
+
+def test_map_on_threads() -> None:
+    """In order, each call with one thread of its own; PyTorch's number is back afterwards."""
+    before = torch.get_num_threads()
+    meeting = Barrier(2, timeout=30)  # calls that do not run at once never pass it
+
+    def call(number: int, other: int) -> tuple[int, int, int]:
+        meeting.wait()
+        return number, other, torch.get_num_threads()
+
+    def fail(number: int) -> int:
+        return 1 // number
+
+    try:
+        torch.set_num_threads(2)
+        assert list(map_on_threads(call, range(4), range(4, 8))) == [
+            (number, number + 4, 1) for number in range(4)
+        ]
+        assert torch.get_num_threads() == 2
+        with pytest.raises(ZeroDivisionError):
+            list(map_on_threads(fail, (1, 0, 1)))
+        assert torch.get_num_threads() == 2
+        torch.set_num_threads(1)
+        assert list(map_on_threads(abs, (-1, 2))) == [1, 2]
+    finally:
+        torch.set_num_threads(before)

@@ -1,5 +1,6 @@
 """Linear channels with known answers, bounds that no attacker passes, and refusals."""
 
+import time
 from collections.abc import Callable
 from math import e, log, log2, pi
 from typing import Any
@@ -248,6 +249,32 @@ def test_convolutions_are_differentiated_as_pytorch_does() -> None:
             pending += [below for below, _ in node.next_functions]
     assert names >= {"ConvolutionBackward"}  # of ours; PyTorch's are ConvolutionBackward0
     assert not any(name.startswith("NativeBatchNorm") for name in names)
+
+
+def test_threads_change_no_number() -> None:
+    """Of estimates and of maps: each image has random vectors of its own."""
+
+    class Keeping(nn.Module):
+        """Encoder that keeps what it computes between two of its steps."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.kept = x.flatten(1)
+            time.sleep(0.02)
+            return self.kept[:, ::40].sin() @ self.kept.new_ones(len(self.kept[0, ::40]), 50)
+
+    images = draw_images(8, shape=(3, 40, 40))
+    prior = fit_image_prior(images)
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            leak = linearise(Keeping(), images, noise=0.1, prior=prior, dense=False).measure()
+            maps = map_leak(Keeping(), images[:2], noise=0.1, prior=prior)
+            found.append((leak.image_bits, leak.image_mmse, maps.deviation))
+    finally:
+        torch.set_num_threads(before)
+    for numbers in found[1:]:
+        assert all(map(torch.equal, numbers, found[0]))
 
 
 def test_large_images_have_a_stationary_prior() -> None:
