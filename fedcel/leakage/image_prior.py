@@ -171,16 +171,16 @@ def fit_image_prior(images: ArrayLike, labels: ArrayLike | None = None) -> Image
         products = products + planes @ planes.T
     channels = torch.linalg.eigh(products).eigenvectors
     is_full = prod(shape) <= MAX_FULL
-    kept, power = [], torch.zeros(prod(shape), dtype=torch.float64)
+    transformed, power = [], torch.zeros(prod(shape), dtype=torch.float64)
     for rows in batches:
         coefficients = transform_cosine(deviate(rows), shape, channels)
         power += coefficients.square().sum(0)
-        kept += [coefficients] if is_full else []
+        transformed += [coefficients] if is_full else []
     variances = power / freedom
     words = "within classes" if labels is not None else "of all images together"
     rotation = None
     if is_full:
-        covariance, share = shrink_covariance(torch.cat(kept), freedom)
+        covariance, share = shrink_covariance(torch.cat(transformed), freedom)
         variances, rotation = torch.linalg.eigh(covariance)
         estimator = (
             f"covariance {words}, of {count} images, shrunk by {share:.1%} towards its diagonal "

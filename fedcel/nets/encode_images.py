@@ -27,7 +27,7 @@ Encoder = Callable[[Tensor], object]
 """Images (B, ...) to features: a tensor or an array whose first dimension is B, or several of them
 in a list, a tuple or a dict, all of which leave the device."""
 
-BATCH_BYTES = 5_000_000
+BATCH_BYTES = 2_000_000
 """Bytes of the images that are encoded at once, in float32."""
 MAX_BATCH = 256
 """Small images that are encoded at once."""
@@ -74,7 +74,7 @@ def encode_images(
 def choose_batch_size(images: Shaped[Tensor, "N ..."], most: int = MAX_BATCH) -> int:
     """Choose how many images are encoded at once: no more than fit the processor's caches.
 
-    What a layer gives of 8 images of 224 pixels is 10 to 30 MB; larger blocks are asked of the
+    What a layer gives of 3 images of 224 pixels is 4 to 14 MB; larger blocks are asked of the
     system anew for each layer, which takes longer than the layer itself.
 
     Args:
