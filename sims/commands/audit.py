@@ -1,6 +1,5 @@
 """The command `audit`: what an encoder leaks that was trained anywhere."""
 
-import math
 import time
 from functools import partial
 from pathlib import Path
@@ -180,15 +179,12 @@ def parse_target(bits: float | None, mse: float | None) -> "LeakTarget | None":
     """Return the leak that is allowed; None where none is given."""
     from fedcel.leakage import LeakTarget
 
-    for name, value in (("--target-bits", bits), ("--target-mse", mse)):
-        if value is not None and not 0 < value < math.inf:
-            raise SettingsError(f"{name} is {value:g}, must be finite and above 0")
-    if bits is not None and mse is not None:
-        raise SettingsError(
-            f"--target-bits is {bits:g} and --target-mse is {mse:g}: both limit the leak; give one "
-            "of them"
-        )
-    return None if bits is None and mse is None else LeakTarget(bits=bits, mse=mse)
+    if bits is None and mse is None:
+        return None
+    try:
+        return LeakTarget(bits=bits, mse=mse)
+    except ValueError as error:
+        raise SettingsError(f"--target-bits and --target-mse: {error}") from error
 
 
 def parse_noise(text: str) -> float | None:
