@@ -13,10 +13,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, Re
 
 from fedcel.errors import RoundError
 from fedcel.federation import ServerState, init_server_state, record_names
+from fedcel.flower_messages import allow_messages
 from fedcel.nets import to_arrays, to_vector
 from fedcel.plugins import hold_contract, require
 from fedcel.settings import Scalar, Settings, parse_settings
-from fedcel.testing.message_identity import allow_messages
 
 SHAPES = [(3, 2), (2,)]
 CUT, SIZE = 6, 8  # encoder parameters, all parameters

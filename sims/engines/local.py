@@ -191,7 +191,7 @@ def _train_in_memory(
     """Train by the code of ServerApp and ClientApp, as Ray does, and to the same model."""
     # Seconds that runs without Flower need not wait.
     from clients import make_client_app
-    from fedcel.testing.message_identity import allow_messages
+    from fedcel.flower_messages import allow_messages
     from sims.engines.simulated_grid import InMemoryGrid
     from strategies.flower_log import filter_log
     from strategies.server_app import train_over_grid

@@ -20,9 +20,9 @@ from fedcel.errors import (
     describe_unforeseen,
     shorten_text,
 )
+from fedcel.flower_messages import allow_messages
 from fedcel.runs import EventCallback
 from fedcel.settings import Settings
-from fedcel.testing.message_identity import allow_messages
 from sims import progress, supervisor
 from strategies.flower_log import filter_log, log
 from strategies.server_app import train_over_grid

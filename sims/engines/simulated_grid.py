@@ -17,8 +17,8 @@ from clients.flower.client_app import read_config
 from clients.flower.posterior_client import ContextMemory
 from fedcel.errors import RunError, describe_unforeseen, shorten_text
 from fedcel.federation import record_names
+from fedcel.flower_messages import RUN, SERVER_NODE
 from fedcel.runs import ClientStateFolder, partition_folder
-from fedcel.testing.message_identity import RUN, SERVER_NODE
 
 CLIENT_APP_RAISED = 2
 """Flower's code of a reply in the place of which the ClientApp raised an exception."""

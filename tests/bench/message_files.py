@@ -25,12 +25,12 @@ from clients.service.access import add_key, key_table_path
 from clients.service.app import ServiceApp
 from clients.service.service import Limits, Service
 from fedcel.federation import record_names
+from fedcel.flower_messages import allow_messages
 from fedcel.nets import to_arrays
 from fedcel.privacy import Mechanism
 from fedcel.privacy.ledger import MICRO, Ledger
 from fedcel.run_parts import build_workspace_net
 from fedcel.settings import parse_run_config
-from fedcel.testing.message_identity import allow_messages
 from tests.clients.serving import made_run, make_offer
 
 RUN_CONFIG = {"clients": 4, "cel.kind": "cluster", "cel.warm-up": 0, "local.steps": 3, "rounds": 10}

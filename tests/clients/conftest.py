@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fedcel.testing.message_identity import allow_messages
+from fedcel.flower_messages import allow_messages
 from tests.spared import spare_bound
 
 

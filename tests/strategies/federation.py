@@ -12,9 +12,9 @@ from flwr.clientapp import ClientApp
 from clients import make_client_app
 from fedcel.federation import record_names
 from fedcel.files import read_tensors
+from fedcel.flower_messages import allow_messages
 from fedcel.runs import EventCallback, create_run
 from fedcel.settings import Settings
-from fedcel.testing.message_identity import allow_messages
 from sims.engines.simulated_grid import InMemoryGrid
 from strategies.server_app import train_over_grid
 

@@ -15,8 +15,8 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
 from clients import make_client_app
+from fedcel.flower_messages import allow_messages
 from fedcel.settings import parse_settings
-from fedcel.testing.message_identity import allow_messages
 from sims.engines.simulated_grid import InMemoryGrid
 from tests.strategies.stock_matrix import STOCK, list_differences, print_outcomes, train_all
 from tests.system.federation import (

@@ -19,9 +19,9 @@ from clients.flower import client_app, posterior_client
 from fedcel.data import Images
 from fedcel.federation import init_server_state
 from fedcel.federation.aggregation import renormalise_weights
+from fedcel.flower_messages import allow_messages
 from fedcel.nets.flat_net import to_arrays
 from fedcel.run_parts import build_server_parts
-from fedcel.testing.message_identity import allow_messages
 from strategies import PosteriorStrategy
 from strategies.node_registry import NodeRegistry
 from tests.fedcel.posterior.truth import (

@@ -11,7 +11,7 @@ from flwr.supercore.differential_privacy import KEY_CLIPPING_NORM
 
 from clients.flower.client_app import CLIPPING_NORM
 from fedcel.errors import EngineError
-from fedcel.testing.message_identity import allow_messages
+from fedcel.flower_messages import allow_messages
 from sims.engines.simulated_grid import CLIENT_APP_RAISED, InMemoryGrid
 
 
@@ -27,7 +27,7 @@ def is_refused() -> bool:
 def test_messages_need_an_identity_and_have_it_within_the_block() -> None:
     """Blocks may be nested; what was before is there afterwards."""
     assert is_refused(), (
-        "This Flower makes messages in any process: delete fedcel/testing/message_identity.py, "
+        "This Flower makes messages in any process: delete fedcel/flower_messages.py, "
         "and the uses of allow_messages."
     )
     with allow_messages():

@@ -19,8 +19,8 @@ from ray.exceptions import OutOfMemoryError, RaySystemError, RayTaskError, Worke
 from clients import make_client_app
 from fedcel.errors import EngineError
 from fedcel.federation import record_names
+from fedcel.flower_messages import allow_messages
 from fedcel.settings import Settings
-from fedcel.testing.message_identity import allow_messages
 from sims.engines import ray, ray_grid
 from sims.engines.ray_grid import RayGrid
 from sims.engines.simulated_grid import Outcome

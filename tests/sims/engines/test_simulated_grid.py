@@ -10,8 +10,8 @@ from flwr.clientapp import ClientApp
 
 from fedcel.errors import FedcelError
 from fedcel.files import read_json
+from fedcel.flower_messages import allow_messages
 from fedcel.settings import parse_settings
-from fedcel.testing.message_identity import allow_messages
 from sims.engines.simulate import simulate
 from sims.engines.simulated_grid import InMemoryGrid
 from strategies import PosteriorStrategy
