@@ -197,8 +197,8 @@ class Leakage:
         by_student = f"Student's t says {join_bits(student)}, if no rare image tells far more."
         if limits[-1] > USELESS_BITS:
             words = (
-                "For other images of the population that they are drawn from there is no limit "
-                f"below the most that there is: {USELESS_BITS} bits tell any from all others."
+                "For other images of the population that they are drawn from, this measurement "
+                "gives no limit."
             )
             if student[-1] <= USELESS_BITS:
                 words += f" {by_student}"

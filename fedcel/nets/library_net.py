@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from math import log, prod
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import ClassVar, Literal, cast
 
 import torch
@@ -347,6 +348,11 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         if path.suffix == ".safetensors":
             return load_file(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
+    except UnpicklingError as error:
+        raise NetError(
+            f"the weights {str(path)!r} hold a whole module or no parameters at all, and are not "
+            "read, since that could run code in them; save model.state_dict() to a file"
+        ) from error
     except Exception as error:
         raise NetError(
             f"the weights {str(path)!r} cannot be read: {describe_unforeseen(error)}; give a "

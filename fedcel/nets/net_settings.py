@@ -24,7 +24,11 @@ class NetSettings(Kind, table="net", selector="name"):
     """Whether z may hold channels of several positions each."""
 
     name: str = Field("mlp", description="Network: encoder and head.")
-    features: int = Field(64, ge=1, description="Values of the smashed data, D.")
+    features: int = Field(
+        64,
+        ge=1,
+        description="Values of the smashed data, D; of a model that is cut, 0: as it gives.",
+    )
     seed: int = Field(
         0,
         ge=0,

@@ -265,8 +265,14 @@ class AuditSubject:
         head, encode = self.encoder.head, self.encode
         if head is None or self.plan.outputs:
             return None
-        with evaluation_mode(encode), evaluation_mode(head), torch.no_grad():
-            logits = head(encode(place_images(self.images.x[:1], encode)))
+        try:
+            with evaluation_mode(encode), evaluation_mode(head), torch.no_grad():
+                logits = head(encode(place_images(self.images.x[:1], encode)))
+        except RuntimeError as error:
+            raise NetError(
+                f"the model takes no images of shape {tuple(self.images.x.shape[1:])}: its layers "
+                f"behind {self.plan.at!r} say {error}; give --size with the pixels that it takes"
+            ) from error
         has_classes = isinstance(logits, Tensor) and logits.dim() == 2
         return head if has_classes and logits.shape[1] >= LEAST_CLASSES else None
 
@@ -324,7 +330,13 @@ def audit_encoder(plan: AuditPlan, keep: Callable[[Audit], None] = lambda _: Non
         is_fully_attacked = not plan.attacks or subject.has_gradient
         sentences = [
             note,
-            describe_encoder(features.shape[1], spread, normalisation, is_fully_attacked),
+            describe_encoder(
+                name=encoder.description,
+                features=features.shape[1],
+                spread=spread,
+                normalisation=normalisation,
+                is_fully_attacked=is_fully_attacked,
+            ),
             *([picture.obstacle] if picture.obstacle else []),
         ]
         audit = Audit(
@@ -621,11 +633,17 @@ def parse_normalisation(plan: ModelPlan) -> Normalisation | None:
 
 
 def describe_encoder(
-    features: int, spread: float, normalisation: Normalisation | None, is_fully_attacked: bool
+    *,
+    name: str,
+    features: int,
+    spread: float,
+    normalisation: Normalisation | None,
+    is_fully_attacked: bool,
 ) -> str:
     """Describe what the encoder makes of images, and what no attack could use."""
     sentences = [
-        f"The encoder gives {features} features an image; their standard deviation is {spread:.3g}."
+        f"The encoder, {name}, gives {features} features an image; their standard deviation is "
+        f"{spread:.3g}."
     ]
     if normalisation is not None:
         mean, deviation = (", ".join(f"{v:g}" for v in values) for values in normalisation)

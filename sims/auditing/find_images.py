@@ -53,8 +53,8 @@ def find_source(reference: str) -> tuple[str, str]:
             "their folder or file"
         )
     raise DataError(
-        f"{reference!r} is no folder, file or source of images; there are "
-        f"{', '.join(Source.list_names())}, or name 'package.module:object'"
+        f"{reference!r} is no folder or file, or does not exist; give one with images, digits, or "
+        "'package.module:object'"
     )
 
 

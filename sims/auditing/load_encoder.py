@@ -181,7 +181,7 @@ def load_from_library(name: str, at: str, weights: str) -> LoadedEncoder:
     random = "" if weights else ", with random parameters"
     return LoadedEncoder(
         encode,
-        f"{name}{f' up to {at}' if at else ''}{random}",
+        f"{name}{f' up to {at}' if at else ' as a whole'}{random}",
         normalisation=Normalisation(*find_normalisation(name)),
         head=head,
     )

@@ -69,8 +69,8 @@ Jobs = Annotated[
 ImageSource = Annotated[
     str,
     option(
-        help="Images: a folder of class folders, an npz file, a folder of MNIST-format files, or a "
-        "source's name."
+        help="Images: a folder of class folders, of Parquet, Arrow, CIFAR-10 or MNIST files, an "
+        "npz file, digits, or package.module:object."
     ),
 ]
 Weights = Annotated[
@@ -89,7 +89,7 @@ Mean = Annotated[
     option(
         metavar="NUMBERS",
         help="Mean by channel, subtracted from images in [0, 1]; with three numbers, grey images "
-        "get three channels. Default: that of a timm module, else 0.",
+        "get three channels. Default: those of a timm or torchvision model, else 0.",
     ),
 ]
 Deviation = Annotated[

@@ -290,7 +290,7 @@ def list_cautions(verdict: Verdict) -> Iterator[str]:
     if collapsed := [s.label for s in verdict.summaries if s.learned_nothing]:
         yield (
             f"No better than a guess: {'; '.join(collapsed)}. Nothing was learned there, so a "
-            "small leak is none of a defence's merit."
+            "small leak is no defence's doing."
         )
     errors = ((s.label, s.mean(MSE), s.mean(ORACLE_MSE)) for s in verdict.summaries)
     weak = [

@@ -54,6 +54,7 @@ def files(trained: nn.Module, tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.save(models.squeezenet1_1(num_classes=10).state_dict(), folder / "other.pth")
     torch.save(models.shufflenet_v2_x1_0(num_classes=10).state_dict(), folder / "wider.pth")
     (folder / "broken.pth").write_bytes(b"no weights")
+    torch.save(nn.Linear(2, 2), folder / "whole.pth")
     return folder
 
 
@@ -205,7 +206,8 @@ def test_refusals(keys: dict[str, Any], error: type[Exception], message: str) ->
         ),
         ("wider.pth", r"of another shape is .*stage2.0.*\(\d+, .*\) for \(\d+, "),
         ("empty.pt", "holds no parameters by name"),
-        ("broken.pth", "cannot be read"),
+        ("broken.pth", "hold a whole module or no parameters at all"),
+        ("whole.pth", r"hold a whole module .* save model.state_dict\(\) to a file$"),
     ],
 )
 def test_weights_that_do_not_fit(file: str, message: str, files: Path) -> None:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 import fedcel
 from fedcel.attacks import Decoder
 from fedcel.data import Digits, Npz, Source, image_cache, load_splits
-from fedcel.errors import DataError
+from fedcel.errors import DataError, NetError
 from fedcel.leakage import LeakTarget
 from fedcel.runs import run_folder
 from fedcel.settings import DataSettings, parse_settings
@@ -425,7 +425,7 @@ def test_each_part_that_takes_long_says_how_much_is_done(
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--data", "nowhere", "--noise", "1"], "'nowhere' is no folder, file or source"),
+        (["--data", "nowhere", "--noise", "1"], "'nowhere' is no folder or file"),
         (["--data", "digits", "--noise", "1", "--size", "9"], "refuses images"),
         (["--data", "digits"], "--noise is missing"),
     ],
@@ -470,6 +470,7 @@ class Threshold(nn.Module):
 
 
 IN_PLACE, ON_COPY = Threshold(copies=False), Threshold(copies=True)
+DEEP = nn.Sequential(nn.Conv2d(1, 2, 3), nn.MaxPool2d(9), nn.Flatten(), nn.Linear(2, 3))
 
 
 @pytest.mark.parametrize(
@@ -518,8 +519,15 @@ def test_an_encoder_that_works_in_place_is_attacked_as_one_on_a_copy() -> None:
         )
         for name in ("IN_PLACE", "ON_COPY")
     ]
-    records = [{**audit.to_json(), "model": "", "encoder": ""} for audit in audits]
+    records = [{**audit.to_json(), "model": "", "encoder": "", "images": ""} for audit in audits]
     assert records[0] == records[1]
+
+
+def test_images_too_small_for_the_layers_behind_the_cut() -> None:
+    """The encoder takes them, the rest of the model does not: refused with the way out."""
+    plan = AuditPlan(model=f"{__name__}:DEEP", at="0", data="digits", noise=0.1, images=20)
+    with pytest.raises(NetError, match=r"shape \(1, 8, 8\): its layers behind '0' say .*--size"):
+        audit_encoder(plan)
 
 
 def test_a_path_says_what_reads_it(tmp_path: Path) -> None:
@@ -551,12 +559,12 @@ def test_a_path_says_what_reads_it(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is a file of none of the kinds"):
         find_source(str(tmp_path / "odd.txt"))
     for path, message in (
-        ("C:\\photos", "is no folder, file or source of images"),
-        ("C:photos", "is no folder, file or source of images"),
-        ("../photos:old/", "is no folder, file or source of images"),
+        ("C:\\photos", "is no folder or file, or does not exist"),
+        ("C:photos", "is no folder or file, or does not exist"),
+        ("../photos:old/", "is no folder or file, or does not exist"),
         ("https://example.org/a:b", "is an address, and nothing is downloaded; fetch"),
         ("photos\udcff", "must be of characters that UTF-8 has; rename"),
-        ("x" * 300, "is no folder, file or source of images"),
+        ("x" * 300, "is no folder or file, or does not exist"),
     ):
         with pytest.raises(DataError, match=message):
             find_source(path)
