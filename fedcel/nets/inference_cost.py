@@ -19,7 +19,7 @@ class InferenceCost(NamedTuple):
     flops: int
     """Of matrix products and convolutions; a multiplication and an addition are two."""
     parameters: int
-    """Of the encoder, and of the scale of its noise."""
+    """Of the encoder, frozen ones among them, and of the scale of its noise."""
     bytes: int
     """Sent for one image, without the frame of the protocol that carries them."""
 
@@ -37,7 +37,8 @@ def measure_cost(net: SplitNet, image: Float[Tensor, "C H W"]) -> InferenceCost:
         Operations and parameters of the encoder, and the bytes that are sent.
     """
     flops = count_operations(lambda: net.scale_noise(net.encode(image[None])))
-    parameters = sum(p.numel() for p in net.device_parameters().values())
+    held = [*net.device_parameters().values(), *net.encoder.buffers()]  # frozen: as buffers
+    parameters = sum(tensor.numel() for tensor in held)
     return InferenceCost(flops, parameters, BYTES_PER_VALUE * net.features)
 
 

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from fedcel.errors import NetError
-from fedcel.nets import FlatNet, NetSettings, SplitNet, build_net
+from fedcel.nets import FlatNet, NetSettings, SplitNet, build_net, measure_cost
 from fedcel.nets.library_net import (
     Normalise,
     find_channels,
@@ -84,7 +84,10 @@ def test_a_frozen_encoder_is_not_sent(files: Path) -> None:
     weights = str(files / "own.pth")
     net, other = (build(weights=weights, frozen="encoder", seed=seed) for seed in (1, 2))
     assert [*net.device_parameters()] == ["3.weight", "3.bias"]
-    assert FlatNet(build(weights=weights)).vector.numel() > FlatNet(net).vector.numel()
+    whole = build(weights=weights)
+    assert FlatNet(whole).vector.numel() > FlatNet(net).vector.numel()
+    image = torch.zeros(SHAPE)
+    assert measure_cost(net, image) == measure_cost(whole, image)  # it holds what is frozen, too
     (constant,) = [own for name, own in net.encoder.named_buffers() if name == "1.conv1.0.weight"]
     assert torch.equal(constant, dict(other.encoder.named_buffers())["1.conv1.0.weight"])
     assert not torch.equal(
