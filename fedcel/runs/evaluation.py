@@ -72,7 +72,7 @@ ANSWER_DRAWS = 128  # messages per image whose answers are counted, at most
 LEAST_OPERATIONS, MOST_OPERATIONS = 2 * 10**10, 10**12
 """Operations of heads above which fewer messages of each image are drawn, after short trainings and
 after long ones: less than ten seconds, and some minutes of slow heads."""
-PICTURE_OPERATIONS = 2 * 10**11
+PICTURE_OPERATIONS = 2e11
 """The same of encoders for the leak of the picture after short trainings: some seconds."""
 GUESSED_IMAGES = 8  # whose messages the optimal attacker's guesses are shown of
 GUESSES_FILE = "guesses.safetensors"
@@ -300,7 +300,7 @@ def estimate_picture(
         noise=noise,
         prior=prior,
         seed=run.settings.seed,
-        most_operations=max(PICTURE_OPERATIONS, bound_operations(run)),
+        most_operations=max(PICTURE_OPERATIONS, float(bound_operations(run))),
     )
 
 
