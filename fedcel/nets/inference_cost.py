@@ -37,8 +37,8 @@ def measure_cost(net: SplitNet, image: Float[Tensor, "C H W"]) -> InferenceCost:
         Operations and parameters of the encoder, and the bytes that are sent.
     """
     flops = count_operations(lambda: net.scale_noise(net.encode(image[None])))
-    held = [*net.device_parameters().values(), *net.encoder.buffers()]  # frozen: as buffers
-    parameters = sum(tensor.numel() for tensor in held)
+    tensors = [*net.device_parameters().values(), *net.encoder.buffers()]  # frozen: as buffers
+    parameters = sum(tensor.numel() for tensor in tensors)
     return InferenceCost(flops, parameters, BYTES_PER_VALUE * net.features)
 
 
