@@ -139,8 +139,9 @@ def test_commands_are_ones_that_run(page: Path) -> None:
         given = parse_overrides(options.get("assignments"))
         settings = {key: value for key, value in given.items() if key != "bench.seeds"}
         name = options.get("scenario", "")
-        if name in scenario.list_packaged():
-            plan = scenario.read_scenario(name)
+        is_own = name.endswith(".toml") and (ROOT / name).is_file()
+        if is_own or name in scenario.list_packaged():
+            plan = scenario.read_scenario(str(ROOT / name) if is_own else name)
             chosen = options.get("variant") or plan.variants[0].name
             (variant,) = (v for v in plan.variants if v.name == chosen)
             parse_settings(plan.settings, variant.settings, settings)

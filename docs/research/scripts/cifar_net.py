@@ -1,19 +1,36 @@
-"""A residual net of CIFAR-10 whose messages have 8 192, 512 and 64 values at three layers."""
+"""A residual net of CIFAR-10 whose messages have 8 192, 512 and 64 values at three layers.
 
+`cifar_net.py CIFAR --out FILE` trains the net from which every cell of `cifar-full.toml` starts, on
+the scenario's training images. CIFAR is a Hugging Face folder of the data set.
+"""
+
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated
 
 import torch
+import typer
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedcel.data import Images, augment_images, to_floats
+from fedcel.data import Images, augment_images, load_splits, to_floats
 from fedcel.files import read_tensors, write_tensors
 from fedcel.nets import compute_in, fast_precision, initialise_parameters
 from fedcel.nets.device import CPU
 from fedcel.seeding import make_generator
-from sims.progress import show_steps
+from fedcel.settings import parse_settings
+from sims.bench import read_scenario
+from sims.commands.main import main
+from sims.commands.options import option
+from sims.progress import print_line, show_steps
 
-CUTS = {"shallow": "0", "middle": "3", "deep": "4"}
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+SCENARIO = Path(__file__).with_name("cifar-full.toml")
+NOISE = 0.025
+"""Standard deviation of the noise on the middle cut."""
+MIDDLE = 3
+CUTS = {"shallow": "0", "middle": str(MIDDLE), "deep": "4"}
 """Layers whose outputs are 32 x 16 x 16, 32 x 4 x 4 and 64 values an image."""
 EPOCHS, BATCH, RATE, DECAY, SMOOTHING = 24, 128, 0.1, 5e-4, 0.1
 WARM_UP = 0.2  # of the steps
@@ -59,12 +76,31 @@ def make_cifar_net() -> nn.Sequential:
     )
 
 
-def train_cifar_net(path: Path, training: Images) -> nn.Sequential:
-    """Return the trained net: read from a file, else trained without noise and written.
+def make_bounded_net() -> nn.Sequential:
+    """Return the untrained net with a middle cut whose values are in [0, 1]."""
+    net = make_cifar_net()
+    net[MIDDLE][-1][-1] = nn.Sigmoid()
+    return net
+
+
+def train_cifar_net(
+    path: Path,
+    training: Images,
+    *,
+    make_net: Callable[[], nn.Sequential] = make_cifar_net,
+    noise: float = 0.0,
+) -> nn.Sequential:
+    """Return the trained net: read from a file, else trained and written.
 
     Training stops at no image but the training images: there is no choice among epochs.
+
+    Args:
+        path: File of the net.
+        training: Images.
+        make_net: Makes the untrained net.
+        noise: Standard deviation of Gaussian noise on the values of the middle cut.
     """
-    net = make_cifar_net()
+    net = make_net()
     if path.exists():
         net.load_state_dict(read_tensors(path)[0])
         return net.eval()
@@ -83,7 +119,10 @@ def train_cifar_net(path: Path, training: Images) -> nn.Sequential:
             rows = order[step % (len(y) // BATCH) * BATCH :][:BATCH]
             images = augment_images(x[rows], "crop,flip", stream)
             with compute_in(precision, CPU):
-                answers = net(images.to(memory_format=torch.channels_last))
+                sent = net[: MIDDLE + 1](images.to(memory_format=torch.channels_last))
+                if noise:
+                    sent = sent + noise * torch.randn(sent.shape, generator=stream)
+                answers = net[MIDDLE + 1 :](sent)
             loss = cross_entropy(answers.float(), y[rows], label_smoothing=SMOOTHING)
             sgd.zero_grad()
             torch.autograd.backward(loss)
@@ -92,3 +131,20 @@ def train_cifar_net(path: Path, training: Images) -> nn.Sequential:
             show_step(step + 1, steps, f"{step + 1} of {steps} steps")
     write_tensors(path, net.state_dict())
     return net.eval()
+
+
+@app.command()
+def train_start(
+    path: Annotated[str, typer.Argument(help="Folder of CIFAR-10.")],
+    out: Annotated[Path, option(help="File of the net; one that is there stays.")],
+) -> None:
+    """Train the net from which all defences start."""
+    torch.set_num_threads(1)
+    settings = parse_settings(read_scenario(str(SCENARIO)).settings | {"data.path": path})
+    splits = load_splits(settings.data, settings.clients, settings.seed)
+    train_cifar_net(out, splits.training, make_net=make_bounded_net, noise=NOISE)
+    print_line(f"net: {out}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(app=app, name="cifar_net.py"))
