@@ -7,7 +7,7 @@ the scenario's training images. CIFAR is a Hugging Face folder of the data set.
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import torch
 import typer
@@ -79,7 +79,8 @@ def make_cifar_net() -> nn.Sequential:
 def make_bounded_net() -> nn.Sequential:
     """Return the untrained net with a middle cut whose values are in [0, 1]."""
     net = make_cifar_net()
-    net[MIDDLE][-1][-1] = nn.Sigmoid()
+    last = cast(nn.Sequential, cast(nn.Sequential, net[MIDDLE])[-1])
+    last[-1] = nn.Sigmoid()
     return net
 
 
