@@ -36,8 +36,6 @@ VALUES_AT_ONCE = 2**22
 GROUPS = 10
 """Groups of images of the jackknife."""
 
-MOST_OPERATIONS = 2e11
-"""Operations of an encoder that a measurement by default takes at most: some seconds."""
 LEAST_IMAGES, MOST_IMAGES = 8, 200
 """Images that are measured by default."""
 SEQUENCES = (1, 4, 16, 64, 256)
@@ -456,7 +454,7 @@ def count_affordable(
     features: int,
     *,
     noise: Noise,
-    most_operations: float = MOST_OPERATIONS,
+    most_operations: float,
     usual_operations: float = inf,
 ) -> int:
     """Count the images that can be linearised with a number of operations, up to 200.
@@ -494,7 +492,7 @@ def measure_if_cheap(
     noise: Noise,
     prior: ImagePrior,
     seed: int = 0,
-    most_operations: float = MOST_OPERATIONS,
+    most_operations: float,
 ) -> LinearisedLeak | None:
     """Measure up to 200 images where that takes seconds; None where it takes longer.
 

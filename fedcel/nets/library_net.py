@@ -350,8 +350,8 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except UnpicklingError as error:
         raise NetError(
-            f"the weights {str(path)!r} hold a whole module or no parameters at all, and are not "
-            "read, since that could run code in them; save model.state_dict() to a file"
+            f"the weights {str(path)!r} hold something else than tensors, such as a whole module, "
+            "which could run code when it is read; save model.state_dict() to a file"
         ) from error
     except Exception as error:
         raise NetError(

@@ -27,7 +27,7 @@ class NetSettings(Kind, table="net", selector="name"):
     features: int = Field(
         64,
         ge=1,
-        description="Values of the smashed data, D; of a model that is cut, 0: as it gives.",
+        description="Values of the smashed data, D; 0, of a cut model alone: those of its layer.",
     )
     seed: int = Field(
         0,

@@ -58,8 +58,8 @@ PAGE_FILE = "report.html"
 SETTING = re.compile(r"(?<![\w./])data\.(?=(label-column|size|grey)\b(?![./]\w))")
 """Leads a setting that is an option of the command, in messages of the library."""
 USUAL_OPERATIONS, MOST_OPERATIONS = 1.5e12, 1e14
-"""Operations of the encoder for how much of the picture a message tells: half a minute, and an
-hour for the eight images without which there is no interval."""
+"""Operations of the encoder for how much of the picture a message tells: half a minute, and half
+an hour for the eight images without which there is no interval."""
 MAPPED, MEASURED_PER_MAP = 5, 4
 """Images whose leak is drawn pixel by pixel, and images that are measured for one of these."""
 NOT_ESTIMATED = "How much of the picture a message tells is not estimated"
@@ -330,13 +330,7 @@ def audit_encoder(plan: AuditPlan, keep: Callable[[Audit], None] = lambda _: Non
         is_fully_attacked = not plan.attacks or subject.has_gradient
         sentences = [
             note,
-            describe_encoder(
-                name=encoder.description,
-                features=features.shape[1],
-                spread=spread,
-                normalisation=normalisation,
-                is_fully_attacked=is_fully_attacked,
-            ),
+            describe_encoder(features.shape[1], spread, normalisation, is_fully_attacked),
             *([picture.obstacle] if picture.obstacle else []),
         ]
         audit = Audit(
@@ -633,17 +627,11 @@ def parse_normalisation(plan: ModelPlan) -> Normalisation | None:
 
 
 def describe_encoder(
-    *,
-    name: str,
-    features: int,
-    spread: float,
-    normalisation: Normalisation | None,
-    is_fully_attacked: bool,
+    features: int, spread: float, normalisation: Normalisation | None, is_fully_attacked: bool
 ) -> str:
     """Describe what the encoder makes of images, and what no attack could use."""
     sentences = [
-        f"The encoder, {name}, gives {features} features an image; their standard deviation is "
-        f"{spread:.3g}."
+        f"The encoder gives {features} features an image; their standard deviation is {spread:.3g}."
     ]
     if normalisation is not None:
         mean, deviation = (", ".join(f"{v:g}" for v in values) for values in normalisation)

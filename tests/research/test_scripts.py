@@ -10,7 +10,7 @@ SCRIPTS = Path(__file__).parents[2] / "docs" / "research" / "scripts"
 
 
 @pytest.mark.parametrize(
-    "name", ["escalate", "leakage_measures", "membership", "reproduce", "uncertainty"]
+    "name", ["cifar_net", "escalate", "leakage_measures", "membership", "reproduce", "uncertainty"]
 )
 def test_a_script_shows_its_help(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
