@@ -11,7 +11,7 @@ from torch.nn import functional
 from fedcel.leakage.image_prior import ImagePrior, plane_shape
 from fedcel.leakage.local_channel import LocalChannel, is_computable
 
-TOLERANCE = 0.05
+TOLERANCE = 0.1
 """Half the distance of the bounds on a trace, as a share of it, at which estimates end."""
 MOST_STEPS = 40
 """Products with a Jacobian and with its transpose for one trace, at most."""
@@ -247,7 +247,7 @@ def find_rules(
             return rule
         vector = scale * (scale * vector + product)
         size = vector.norm()
-        vector = space.remove(space.remove(vector))
+        vector = space.remove(vector)
         length = vector.norm()
         if length <= 10 * torch.finfo(vector.dtype).eps * size:
             return rule

@@ -88,19 +88,20 @@ class FrozenConvolution:
             patches = self.weight.flatten(1).T @ gradient.flatten(2)
             places = tuple(map(tuple, (self.dilation, self.padding, self.stride)))
             return functional.fold(patches, shape[2:], self.weight.shape[2:], *places)
-        unread = gradient.new_empty(1).expand(shape)  # a linear map's gradient needs no input
-        result: Tensor = torch.ops.aten.convolution_backward(
-            gradient,
-            unread,
-            self.weight,
-            None,
-            *self._places,
-            False,
-            self._no_padding,
-            self.groups,
-            [True, False, False],
-        )[0]
+        unpadded = self._size_without_rest(gradient.shape)
+        rest = [size - least for size, least in zip(shape[2:], unpadded, strict=True)]
+        result: Tensor = torch.ops.aten.convolution(
+            gradient, self.weight, None, *self._places, True, rest, self.groups
+        )
         return result
+
+    def _size_without_rest(self, shape: torch.Size) -> list[int]:
+        """Return the least size of an input whose output has this shape."""
+        options = zip(shape[2:], self.weight.shape[2:], *self._places, strict=True)
+        return [
+            (size - 1) * stride - 2 * padding + dilation * (side - 1) + 1
+            for size, side, stride, padding, dilation in options
+        ]
 
     @property
     def _places(self) -> tuple[Sequence[int], ...]:

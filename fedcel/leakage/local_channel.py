@@ -174,7 +174,7 @@ class LocalChannel:
     def _differentiate(self, output: Tensor, inputs: Tensor, weights: Tensor) -> Tensor:
         """Return the gradient of a weighted sum; NetError where it is not finite."""
         (gradient,) = torch.autograd.grad(output, inputs, weights, retain_graph=True)
-        if not gradient.isfinite().all():
+        if not gradient.sum().isfinite() and not gradient.isfinite().all():
             raise NetError(
                 "the encoder's gradient holds NaN or infinity, must be finite: check layers such "
                 "as sqrt or norm at 0"
