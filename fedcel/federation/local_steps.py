@@ -12,6 +12,7 @@ from fedcel.errors import StackingError
 from fedcel.federation.step_inputs import (
     ClientRound,
     FeatureReading,
+    choose_rows,
     draw_steps,
     pass_cut,
 )
@@ -138,15 +139,15 @@ def _take_steps(
     device, terms = nets.vectors.device, plan.terms
     nets.load(received.to(device))
     streams, stored = [client.streams for client in clients], [client.state for client in clients]
-    features = FeatureReading(nets, [client.images for client in clients])
+    images = [client.images for client in clients]
     context = _start_chains(nets, clients, plan)
-    steps_per_epoch, steps = draw_steps(nets, clients, features, plan)
+    steps_per_epoch, steps = draw_steps(nets, clients, FeatureReading(nets, images), plan)
     sampler = context.sampler.start(nets.vectors[:, context.moving], plan)
     state = StepState(join_states(terms, stored), sampler)
     refresh = partial(
         refresh_terms,
         terms,
-        read_features=features.read,
+        read_features=FeatureReading(nets, images, list(map(choose_rows, clients))).read,
         streams=streams,
         epochs=steps_per_epoch,
         device=device,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedcel.data import Images, augment_images, to_floats
 from fedcel.losses import Batch, Streams
-from fedcel.losses.cel import StackedFeatures
+from fedcel.losses.cel import StackedFeatures, rank_in_class
 from fedcel.named_tensors import State
 from fedcel.nets import CPU, Cut, FlatNet, whiten_features
 from fedcel.posterior import LocalSettings, RoundPlan
@@ -22,6 +22,8 @@ _VALUES_AT_ONCE = 2**22  # values of images gathered and augmented at once
 _DRAWN_AT_ONCE = 2**17  # values of a client's mask or noise drawn at once: bits depend on it
 _ENCODED_AT_ONCE = 2**18  # values of images encoded at once: their maps should stay in the cache
 IMAGES_AT_ONCE = 1024  # images of a client encoded at once for its statistics or its gradient
+STATISTICS_IMAGES = 256
+"""Images of a class that the losses' statistics are computed of, at most."""
 
 
 @show_shapes
@@ -78,27 +80,38 @@ class FeatureReading:
     Args:
         nets: K copies of the net.
         images: The images of each client.
+        rows: Positions of those that are read; None: all.
     """
 
-    def __init__(self, nets: FlatNet, images: Sequence[Images]) -> None:
+    def __init__(
+        self,
+        nets: FlatNet,
+        images: Sequence[Images],
+        rows: Sequence[Int[Tensor, "_"]] | None = None,
+    ) -> None:
         self._nets, self._images = nets, images
+        self._rows = rows or [torch.arange(len(part.y)) for part in images]
         self._cached: list[tuple[Tensor, Tensor]] | None = None
 
-    def encode(self) -> Iterator[tuple[Float[Tensor, "K p D"], Bool[Tensor, "K p"], slice]]:
-        """Yield features, which of them are of an image, and the positions of these images."""
-        first = 0
+    def encode(self) -> Iterator[tuple[Float[Tensor, "K p D"], Bool[Tensor, "K p"]]]:
+        """Yield features, and which of them are of an image."""
         for x, is_image in self._pad_pieces():
             with torch.no_grad():
                 z = self._nets.encode(x)
-            yield z, is_image, slice(first, first + is_image.shape[1])
-            first += is_image.shape[1]
+            yield z, is_image
 
     def read(self) -> Iterator[StackedFeatures]:
         """Yield whitened features on the processor; see `FeatureReader`."""
-        for z, is_image, positions in self.encode():
+        first = 0
+        for z, is_image in self.encode():
             with torch.no_grad():
                 whitened = whiten_features(z, self._nets.scale_noise(z))
-            labels = [part.y[positions].cpu() for part in self._images]
+            last = first + is_image.shape[1]
+            labels = [
+                part.y.cpu()[rows[first:last]]
+                for part, rows in zip(self._images, self._rows, strict=True)
+            ]
+            first = last
             counts = torch.tensor([len(part) for part in labels])
             yield StackedFeatures(
                 whitened[is_image].cpu(),
@@ -110,7 +123,7 @@ class FeatureReading:
         """Return the features of each client's images."""
         pieces = list(self.encode())
         return [
-            torch.cat([z[k][is_image[k]] for z, is_image, _ in pieces])
+            torch.cat([z[k][is_image[k]] for z, is_image in pieces])
             for k in range(len(self._images))
         ]
 
@@ -119,19 +132,32 @@ class FeatureReading:
         if self._cached is not None:
             yield from self._cached
             return
-        sizes = torch.tensor([len(part.y) for part in self._images])
+        sizes = torch.tensor([len(rows) for rows in self._rows])
         most, count = int(sizes.max()), len(self._images)
         values = count * self._images[0].x[0].numel()
         size = min(IMAGES_AT_ONCE, max(1, _ENCODED_AT_ONCE // values))
         pieces = []
         for first in range(0, most, size):
-            rows = [to_floats(part.x[first : first + size]) for part in self._images]
+            parts = [
+                to_floats(part.x[rows[first : first + size].to(part.x.device)])
+                for part, rows in zip(self._images, self._rows, strict=True)
+            ]
             is_image = torch.arange(first, min(most, first + size)) < sizes[:, None]
-            piece = _fill_up(rows, is_image, self._nets.vectors.device)
+            piece = _fill_up(parts, is_image, self._nets.vectors.device)
             yield piece
             if most * values <= _VALUES_AT_ONCE:
                 pieces.append(piece)
         self._cached = pieces or None
+
+
+def choose_rows(client: ClientRound) -> Int[Tensor, " n"]:
+    """Choose the images that statistics are computed of: a draw from each class that has more."""
+    labels = client.images.y.cpu()
+    if int(labels.bincount(minlength=1).max()) <= STATISTICS_IMAGES:
+        return torch.arange(len(labels))
+    order = torch.randperm(len(labels), generator=client.streams("statistics"))
+    chosen: Tensor = order[rank_in_class(labels[order]) < STATISTICS_IMAGES].sort().values
+    return chosen
 
 
 def _fill_up(

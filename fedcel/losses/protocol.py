@@ -159,7 +159,8 @@ class ClientLoss(Protocol):
 
         Args:
             state: The state of the last step, to start from; None at a client's first round.
-            batches: Reads the client's features and labels.
+            batches: Reads features and labels of the client's images, of at most 256 of each class,
+                drawn each round.
             generator: The only source of random numbers.
 
         Returns:

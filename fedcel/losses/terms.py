@@ -73,7 +73,7 @@ class LossTerm:
 
         Args:
             state: What the clients have; None before their first round.
-            read_features: Reads all features of all clients, in units of their noise.
+            read_features: Reads features of all clients, in units of their noise.
             generators: The only source of random numbers of each client.
 
         Returns:
@@ -255,7 +255,7 @@ def refresh_terms(
     Args:
         terms: Those that act in the round.
         states: The state of each term; at step 0 a term may have none.
-        read_features: Reads all features of all clients.
+        read_features: Reads features of all clients.
         streams: Random streams of each client.
         step: Steps taken so far; at 0 all is due.
         epochs: Steps of each client's local epoch.

@@ -4,6 +4,7 @@ from fedcel.lazy import list_names as _list_names
 from fedcel.losses.cel.cel_module import CELModule as CELModule
 from fedcel.losses.cel.class_spread import ClassShare as ClassShare
 from fedcel.losses.cel.class_spread import class_members as class_members
+from fedcel.losses.cel.class_spread import rank_in_class as rank_in_class
 from fedcel.losses.cel.cluster import Cluster as Cluster
 from fedcel.losses.cel.cluster import ClusterCEL as ClusterCEL
 from fedcel.losses.cel.conditional_entropy import CEL as CEL

@@ -1,7 +1,7 @@
 """Spread around a few centres in each class, learned from all the client's data."""
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -18,7 +18,6 @@ from fedcel.losses.cel.class_spread import (
     class_shares,
     drop_singletons,
     plain_spread,
-    rank_in_class,
     select_measured,
     select_rows,
     uniform_weights,
@@ -39,8 +38,6 @@ from fedcel.losses.protocol import (
 from fedcel.named_tensors import check_state_names
 
 DEFAULT_CLUSTERS = 5
-RESERVOIR_SIZE = 1024
-"""Examples of a class that clusters are fitted on, at most."""
 
 
 class Cluster(SpreadCEL, RefreshedCEL):
@@ -122,12 +119,10 @@ class Cluster(SpreadCEL, RefreshedCEL):
     ) -> State:
         """Fit the clusters of each class; see `LossTerm.refresh`.
 
-        Fitted on at most `RESERVOIR_SIZE` examples of each class, drawn uniformly: centres, weights
-        and spreads are those of the draw, counts those of all that is read; classes that fit in are
-        taken whole. K-means starts from the last centres. With reseeding, a class is fitted once
-        more from new seeds, and the fit of the smaller total distance is kept. With truncation, the
-        outliers of a cluster are left out, and its weight stays. Memory: 5 C RESERVOIR_SIZE D
-        values and one piece of each client; full covariances C S D^2.
+        K-means starts from the last centres. With reseeding, a class is fitted once more from new
+        seeds, and the fit of the smaller total distance is kept. With truncation, the outliers of a
+        cluster are left out, and its weight stays. Memory: three times all features; full
+        covariances C S D^2.
 
         Raises:
             DataError: A client has no example, or a label is not one of the classes.
@@ -135,11 +130,9 @@ class Cluster(SpreadCEL, RefreshedCEL):
             SettingsError: `state` is of another shape, or full covariances are too large.
         """
         classes = self._cut.classes
-        z, y, counts = sample_reservoir(read_features, classes, RESERVOIR_SIZE, generators)
-        sizes = y.bincount(minlength=len(counts))
-        active = self._active_slots(counts, sizes)
-        means = z.new_zeros(len(sizes), z.shape[1]).index_add_(0, y, z)
-        means /= sizes.clamp_min(1)[:, None]
+        z, y, counts = gather_classes(read_features, classes, len(generators))
+        means = z.new_zeros(len(counts), z.shape[1]).index_add_(0, y, z)
+        means /= counts.clamp_min(1)[:, None]
         last = None
         if state is not None:
             check_state_names(state, ("centres", "weights", "spreads", "counts"), "clusters")
@@ -151,7 +144,9 @@ class Cluster(SpreadCEL, RefreshedCEL):
                 )
             last = {name: tensor.flatten(0, 1) for name, tensor in state.items()}
             last["centres"] = last["centres"].to(z.dtype) - means[:, None]
-        problem = ClusteringProblem(z - means.index_select(0, y), y, active, generators)
+        problem = ClusteringProblem(
+            z - means.index_select(0, y), y, self._active_slots(counts), generators
+        )
         clusters, weights, extras = self.find_clustering().fit(problem, last)
         fitted = {
             "centres": torch.where(
@@ -166,15 +161,13 @@ class Cluster(SpreadCEL, RefreshedCEL):
             for name, tensor in (fitted | extras).items()
         }
 
-    def _active_slots(
-        self, counts: Int[Tensor, " C"], sizes: Int[Tensor, " C"]
-    ) -> Bool[Tensor, "C S"]:
-        """Return which slots are to be used; no more than there are examples in the draw."""
+    def _active_slots(self, counts: Int[Tensor, " C"]) -> Bool[Tensor, "C S"]:
+        """Return which slots are to be used; no more than a class has examples."""
         per_class = torch.full_like(counts, self.used_clusters)
         if not self.used_clusters:
             per_class = (counts // 4).clamp(1, DEFAULT_CLUSTERS)
         slots = torch.arange(self.slots)
-        return slots < per_class.minimum(sizes)[:, None]
+        return slots < per_class.minimum(counts)[:, None]
 
     def loss(self, state: State, batch: Batch, measure: bool) -> Term:
         """Compute the loss of one batch; see `LossTerm.loss`.
@@ -258,73 +251,27 @@ def _leave_out_far(
     return Members(one_hot, one_hot.sum(-2))
 
 
-class Reservoir(NamedTuple):
-    """A sample of each class of each of K clients; class c of client k is number k C + c.
+def gather_classes(
+    read_features: FeatureReader, classes: int, clients: int
+) -> tuple[Float[Tensor, "M D"], Int[Tensor, " M"], Int[Tensor, " KC"]]:
+    """Read all features, sorted by class; class c of client k is number k C + c.
 
-    Attributes:
-        z: Features (M, D), sorted by class.
-        y: Class numbers (M,).
-        counts: Examples of each class (K C,) of ALL that was read.
-    """
-
-    z: Float[Tensor, "M D"]
-    y: Int[Tensor, " M"]
-    counts: Int[Tensor, " KC"]
-
-
-def sample_reservoir(
-    read_features: FeatureReader, classes: int, size: int, generators: Sequence[torch.Generator]
-) -> Reservoir:
-    """Return the features of at most `size` examples of each class, all subsets equally likely.
-
-    Read piece by piece (Algorithm R: Vitter, ACM TOMS 1985).
-
-    A class of at most `size` examples is returned whole, in its order, and draws nothing. Depends
-    on the generators and the order of the examples, not on how they are cut into pieces. Memory: at
-    most 5 min(N, K C size) D values, whatever N is, and the piece being read.
-
-    Each example's place in the reservoir has a key, class number * size + position in its class.
+    Returns:
+        Features, their class numbers, and the examples of each class.
 
     Raises:
         DataError: A client has no example, or a label is not one of the classes.
         DivergedError: Features are not finite.
     """
-    total = len(generators) * classes
-    counts = torch.zeros(total, dtype=torch.long)
-    retained: list[
-        tuple[Tensor, Tensor]
-    ] = []  # examples and their keys; of a key the last one counts
+    pieces = []
     for z, y, client in read_features():
         check_finite(z, y)
         check_labels(y, classes)
-        label = client * classes + y
-        place = counts[label] + rank_in_class(label)
-        counts = counts + label.bincount(minlength=total)
-        is_late = place >= size
-        if is_late.any():
-            # The n-th example of a class replaces place floor(n u), if there is such a place.
-            draws = client[is_late].bincount(minlength=len(generators)).tolist()
-            u = torch.cat(
-                [
-                    torch.rand(count, generator=stream, dtype=torch.float64)
-                    for count, stream in zip(draws, generators, strict=True)
-                ]
-            )
-            place[is_late] = (u * (place[is_late] + 1)).long()
-        keys, is_kept = label * size + place, place < size
-        retained.append((z, keys) if is_kept.all() else (z[is_kept], keys[is_kept]))
-        if sum(len(part) for _, part in retained) > 2 * total * size:
-            retained = [_drop_replaced(retained)]
+        pieces.append((z, client * classes + y))
+    numbers = torch.cat([torch.empty(0, dtype=torch.long), *(part for _, part in pieces)])
+    counts = numbers.bincount(minlength=clients * classes)
     if (counts.view(-1, classes).sum(1) == 0).any():
         raise DataError("a client has 0 examples, must have 1 or more; leave it out")
-    z, keys = _drop_replaced(retained)
-    return Reservoir(z, keys // size, counts)
-
-
-def _drop_replaced(retained: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Return the last example of each key, and the keys, ascending."""
-    z, keys = (torch.cat(parts) for parts in zip(*retained, strict=True))
-    keys, order = keys.sort(stable=True)
-    is_last = torch.ones_like(keys, dtype=torch.bool)
-    is_last[:-1] = keys[1:] != keys[:-1]
-    return z.index_select(0, order[is_last]), keys[is_last]
+    numbers, order = numbers.sort(stable=True)
+    z = torch.cat([part for part, _ in pieces])
+    return z.index_select(0, order), numbers, counts

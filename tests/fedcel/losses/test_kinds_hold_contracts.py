@@ -23,7 +23,6 @@ CASES: dict[str, CEL] = {
     "pooled": Plain(penalty="linear", pool="mean"),
     "clusters": Cluster(penalty="linear", clusters=2),
     "clusters by count": Cluster(penalty="linear", clusters=0),
-    "small reservoir": Cluster(penalty="linear", clusters=1),
     "diagonal": Cluster(penalty="linear", clusters=2, clustering="diagonal"),
     "full": Cluster(penalty="linear", clusters=2, clustering="full"),
     "truncated": Cluster(penalty="linear", clusters=2, clustering="truncated-k-means"),
@@ -37,14 +36,9 @@ CASES: dict[str, CEL] = {
 def test_a_conditional_entropy_holds_its_contract(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A draw of 3 examples a class has a centre that is none of them.
-
-    No truncated cluster is too wide: members that are left out have no gradient.
-    """
+    """No truncated cluster is too wide: members that are left out have no gradient."""
     if name == "truncated":
         monkeypatch.setattr("fedcel.losses.cel.kmeans.OUTLIER_FACTOR", 100.0)
-    if name == "small reservoir":
-        monkeypatch.setattr("fedcel.losses.cel.cluster.RESERVOIR_SIZE", 3)
 
     def build() -> TermLoss:
         positions = 2 if name == "pooled" else 1

@@ -146,22 +146,6 @@ def test_equal_points_need_one_cluster() -> None:
     assert all(tensor.isfinite().all() for tensor in state.values())
 
 
-def test_classes_within_the_reservoir_are_taken_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same bits as with a reservoir for all; a smaller one has exact counts."""
-    z, y = torch.randn(50, 3, generator=fresh(1)), torch.arange(50) % 3
-    mine = cluster(2)
-    whole = mine.refresh(None, split_features(z, y), fresh())
-    monkeypatch.setattr("fedcel.losses.cel.cluster.RESERVOIR_SIZE", 17)
-    same = mine.refresh(None, split_features(z, y, 7), fresh())
-    monkeypatch.setattr("fedcel.losses.cel.cluster.RESERVOIR_SIZE", 5)
-    few = mine.refresh(None, split_features(z, y, 7), fresh())
-    for name, tensor in whole.items():
-        assert torch.equal(tensor, same[name]), name
-    assert few["counts"].tolist() == [17, 17, 16]
-    torch.testing.assert_close(few["weights"].sum(1), torch.ones(3))
-    assert torch.equal((few["weights"] * 5).round() / 5, few["weights"])
-
-
 def test_precision_far_from_the_origin() -> None:
     """In float32, groups .1 apart at 1000 are told apart, their spread is that of differences."""
     z = torch.tensor([[0.0], [1 / 64], [0.125], [0.125 + 1 / 64]]).repeat(4, 1) + 1000

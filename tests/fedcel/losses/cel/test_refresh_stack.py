@@ -24,20 +24,15 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "by count": {"clusters": 0},
     "reseeded": {"clusters": 3, "clustering": "reseeded-k-means"},
     "truncated": {"clusters": 2, "clustering": "truncated-k-means"},
-    "small reservoir": {"clusters": 2},
-    "small reservoir, reseeded": {"clusters": 3, "clustering": "reseeded-k-means"},
     "diagonal": {"clusters": 2, "clustering": "diagonal"},
     "full": {"clusters": 2, "clustering": "full"},
-    "full, small reservoir": {"clusters": 2, "clustering": "full"},
 }
 
 
 @pytest.fixture(autouse=True)
-def reservoir(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small reservoir where the name of the case asks for one; clusters that are too wide."""
+def wide_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clusters that are too wide."""
     monkeypatch.setattr("fedcel.losses.cel.kmeans.OUTLIER_FACTOR", 1.2)
-    if "small reservoir" in request.node.name:
-        monkeypatch.setattr("fedcel.losses.cel.cluster.RESERVOIR_SIZE", 7)
 
 
 def cluster(**options: Any) -> Any:
@@ -128,19 +123,15 @@ def test_clusters_of_clients_at_once_are_those_of_each(name: str, size: int) -> 
     torch.testing.assert_close(again["weights"].sum(-1), warm["weights"].sum(-1))
 
 
-def test_the_options_do_something(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Outliers are seeded anew, limits set, and a small reservoir leaves examples out."""
+def test_the_options_do_something() -> None:
+    """Outliers are seeded anew, and limits set."""
     clients, plain = make_clients(), cluster(clusters=3)
     expected, _ = refresh_both(plain, None, clients, seed=10)
     reseeded, _ = refresh_both(
         cluster(clusters=3, clustering="reseeded-k-means"), None, clients, seed=10
     )
     truncated, _ = refresh_both(cluster(**OPTIONS["truncated"]), None, clients, seed=10)
-    monkeypatch.setattr("fedcel.losses.cel.cluster.RESERVOIR_SIZE", 6)
-    sampled, _ = refresh_both(plain, None, clients, seed=10)
     assert not torch.allclose(reseeded["centres"], expected["centres"])
-    assert not torch.allclose(sampled["centres"], expected["centres"])
-    assert torch.equal(sampled["counts"], expected["counts"])
     assert (truncated["limits"] > 0).any()
     assert expected["counts"].tolist() == [[14, 13, 13], [13, 12, 0], [20, 20, 20]]
     assert not expected["weights"][1, 2].any()
@@ -158,9 +149,7 @@ def test_attentions_of_clients_at_once_are_those_of_each(attention: Any) -> None
     play_rounds(gated(attention), make_clients())
 
 
-@pytest.mark.parametrize(
-    "name", ["three", "by count", "reseeded", "truncated", "small reservoir", "diagonal", "full"]
-)
+@pytest.mark.parametrize("name", ["three", "by count", "reseeded", "truncated", "diagonal", "full"])
 def test_hybrids_of_clients_at_once_are_those_of_each(name: str) -> None:
     """Starts are drawn by each client's attention from its own stream, in pieces or whole."""
     for size in (7, 1024) if name not in ("diagonal", "full") else (7,):
