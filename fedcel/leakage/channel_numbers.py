@@ -13,7 +13,7 @@ from fedcel.leakage.local_channel import LocalChannel, is_computable
 
 TOLERANCE = 0.1
 """Half the distance of the bounds on a trace, as a share of it, at which estimates end."""
-MOST_STEPS = 40
+MOST_STEPS = 30
 """Products with a Jacobian and with its transpose for one trace, at most."""
 USUAL_PASSES = 80
 """Passes that an estimate usually takes: 20 such products for each of two traces."""

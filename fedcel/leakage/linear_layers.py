@@ -89,9 +89,9 @@ class FrozenConvolution:
             places = tuple(map(tuple, (self.dilation, self.padding, self.stride)))
             return functional.fold(patches, shape[2:], self.weight.shape[2:], *places)
         unpadded = self._size_without_rest(gradient.shape)
-        rest = [size - least for size, least in zip(shape[2:], unpadded, strict=True)]
+        output_padding = [size - least for size, least in zip(shape[2:], unpadded, strict=True)]
         result: Tensor = torch.ops.aten.convolution(
-            gradient, self.weight, None, *self._places, True, rest, self.groups
+            gradient, self.weight, None, *self._places, True, output_padding, self.groups
         )
         return result
 

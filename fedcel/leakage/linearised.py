@@ -229,7 +229,7 @@ def measure_linearised(
     are exact for a linear encoder and Gaussian images, and estimates otherwise.
 
     Where Jacobians take too many passes through the encoder, both are estimated by Lanczos' method.
-    It ends when the bounds on an image's traces are within 10 % of their middle, or after 160
+    It ends when the bounds on an image's traces are within 10 % of their middle, or after 120
     passes, forwards or backwards; `bits_error` and `mmse_error` say how far apart the bounds are
     then. Random vectors are drawn for each image, so that their chance is part of the interval over
     images.

@@ -60,7 +60,7 @@ SETTING = re.compile(r"(?<![\w./])data\.(?=(label-column|size|grey)\b(?![./]\w))
 USUAL_OPERATIONS, MOST_OPERATIONS = 1.5e12, 1e14
 """Operations of the encoder for how much of the picture a message tells: half a minute, and half
 an hour for the eight images without which there is no interval."""
-MAPPED, MEASURED_PER_MAP = 5, 4
+MAPPED, MEASURED_PER_MAP = 5, 8
 """Images whose leak is drawn pixel by pixel, and images that are measured for one of these."""
 NOT_ESTIMATED = "How much of the picture a message tells is not estimated"
 LEAST_CLASSES = 2

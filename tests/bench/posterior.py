@@ -48,9 +48,9 @@ def main() -> None:
 
 
 def colours(data: object) -> tuple[Images, None]:
-    """Return 3 000 random images 3x32x32 and labels: a load, not a task."""
+    """Return 6 000 random images 3x32x32 and labels: a load, not a task."""
     stream = torch.Generator().manual_seed(0)
-    return Images(torch.rand(3000, 3, 32, 32, generator=stream), torch.arange(3000) % 10), None
+    return Images(torch.rand(6000, 3, 32, 32, generator=stream), torch.arange(6000) % 10), None
 
 
 def wide() -> SplitNet:
