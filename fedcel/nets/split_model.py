@@ -44,15 +44,17 @@ def split(model: nn.Module, at: str) -> tuple[nn.Module, nn.Module]:
     Args:
         model: Any module that can be called with images alone and whose computation torch.fx can
             trace. Layers that it cannot trace stay whole.
-        at: Name of the layer whose output is sent. What follows may use that output only, so that
-            a layer inside a residual block is refused and the block itself is not.
+        at: Name of the layer whose output is sent. What follows may use that output and the number
+            of images only, so that a layer inside a residual block is refused and the block itself
+            is not.
 
     Returns:
         Encoder, from images (B, ...) to features in the layer's own shape, and head, from these to
         what the model returns, or its `logits` where it returns an object that has these.
 
     Raises:
-        NetError: The model cannot be traced, or it cannot be cut there.
+        NetError: The model cannot be traced, or it cannot be cut there. The encoder raises it where
+            the head needs the number of images and would miscount them.
     """
     return TracedModel(model).split(at)
 
@@ -132,6 +134,8 @@ class TracedModel:
         trace, node = self.trace, self._find_node(at)
         before, after = list_ancestors(node), list_ancestors(trace.output, node)
         encoder = copy_nodes(trace.graph, before, {trace.images: "images"}, node)
+        if any(map(is_count, after)):
+            check_rows(encoder, at)
         head = copy_nodes(trace.graph, after - {node}, {node: "smashed"}, trace.output.args[0])
         return self._build(encoder, "Encoder"), self._build(head, "Head")
 
@@ -344,12 +348,12 @@ def find_cuts(trace: Trace) -> dict[fx.Node, str]:
 def list_ancestors(node: fx.Node, stop: fx.Node | None = None) -> set[fx.Node]:
     """List a value and all that it is computed from, nothing beyond `stop`.
 
-    The number of images in a batch is no computation: every value has it.
+    Behind `stop`, the number of images is given: that of its rows. Any other size is computed.
     """
     ancestors, waiting = {node}, [node]
     while waiting:
         value = waiting.pop()
-        for part in () if is_batch_size(value) else value.all_input_nodes:
+        for part in () if stop and is_count(value) else value.all_input_nodes:
             if part not in ancestors:
                 ancestors.add(part)
                 if part is not stop:
@@ -357,17 +361,37 @@ def list_ancestors(node: fx.Node, stop: fx.Node | None = None) -> set[fx.Node]:
     return ancestors
 
 
-def is_batch_size(node: fx.Node) -> bool:
-    """Whether a value is the first dimension of another: `x.size(0)` or `x.shape[0]`."""
-    source, index = node.args[:1], node.args[1:]
-    if node.op == "call_method":
-        return node.target == "size" and index == (0,)
-    if node.target is not getitem or index != (0,) or not isinstance(source[0], fx.Node):
-        return False
-    shape = source[0]
-    return (shape.target is getattr and shape.args[1:] == ("shape",)) or (
-        shape.op == "call_method" and shape.target == "size" and len(shape.args) == 1
-    )
+def is_count(node: fx.Node) -> bool:
+    """Whether a value is the number of images: `images.size(0)` or `images.shape[0]`."""
+    match node.args:
+        case (fx.Node(op="placeholder"), 0):
+            return (node.op, node.target) == ("call_method", "size")
+        case (fx.Node(args=(fx.Node(op="placeholder"), *of)) as shape, 0):
+            shapes = ("call_function", getattr, "shape"), ("call_method", "size")
+            return node.target is getitem and (shape.op, shape.target, *of) in shapes
+    return False
+
+
+def check_rows(encoder: fx.Graph, at: str) -> None:
+    """Let an encoder refuse images whose number is not that of its features' rows."""
+    images, output = next(iter(encoder.nodes)), encoder.output_node()
+    with encoder.inserting_before(output):
+        rows = encoder.call_function(return_rows, (*output.args, images, at))
+    rows.meta["is_wrapped"] = True  # tracing the encoder, as pickle does, keeps the call
+    output.args = (rows,)
+
+
+def return_rows(
+    features: Shaped[Tensor, "..."], images: Shaped[Tensor, "B ..."], at: str
+) -> Shaped[Tensor, "..."]:
+    """Return features; NetError where they have no row for each image."""
+    if features.shape[:1] != images.shape[:1]:
+        raise NetError(
+            f"the cut is at layer {at!r}, whose output {tuple(features.shape)} has no row for each "
+            f"of {len(images)} images, and later layers use their number; cut at a layer that "
+            "fedcel.list_cuts names"
+        )
+    return features
 
 
 def copy_nodes(
@@ -388,8 +412,8 @@ def copy_nodes(
         copies[node] = part.call_method("clone", (placeholder,))  # a layer may work in place
     for node in graph.nodes:
         if node in nodes and node not in copies and node.op not in ("placeholder", "output"):
-            if is_batch_size(node):
-                copies[node] = part.call_method("size", (copies[next(iter(inputs))], 0))
+            if is_count(node) and copies.keys().isdisjoint(node.all_input_nodes):
+                copies[node] = part.call_method("size", (next(iter(part.nodes)), 0))
             else:
                 copies[node] = part.node_copy(node, copies.__getitem__)
             if node in recorded:
@@ -404,7 +428,7 @@ def describe_refusal(trace: Trace, cuts: dict[fx.Node, str], at: str, model: nn.
     if at in trace.outputs and trace.outputs[at] is trace.output.args[0]:
         reason = "which is the model's answer: nothing would be left for the head"
     elif at in trace.outputs:
-        reason = "beside whose output later layers use earlier values"
+        reason = "beside whose output later layers use earlier values or sizes"
     elif at in dict(model.named_modules()):
         reason = "which is not called, or gives more than one tensor"
     else:

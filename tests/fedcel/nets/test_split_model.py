@@ -1,5 +1,6 @@
 """Models of others, cut in two by a layer's name: equal answers, shared parameters, refusals."""
 
+import pickle
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -220,8 +221,103 @@ def test_the_number_of_images_crosses_no_cut(by_shape: bool) -> None:
     model, images = Sized(by_shape), torch.rand(5, 1, 2, 2)
     assert [cut.layer for cut in fedcel.list_cuts(model, images)] == ["first", "second"]
     check_halves(model, "first", images)
-    encoder, head = fedcel.split(model, "second")
+    halves = fedcel.split(model, "second")
+    encoder, head = pickle.loads(pickle.dumps(halves))
     torch.testing.assert_close(head(encoder(images[:2])), model(images[:2]))
+
+
+class Scaled(nn.Module):
+    """A layer that multiplies rows of four values by a size."""
+
+    def __init__(self, measure: Callable[[Tensor, Tensor], Any]) -> None:
+        super().__init__()
+        self.measure = measure
+        self.book = nn.Parameter(torch.rand(7, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = x * self.measure(x, self.book)
+        return output
+
+
+def windows(x: Tensor) -> Tensor:
+    """Return two windows of each image, as rows of their own."""
+    return x.reshape(x.shape[0] * 2, 2)
+
+
+SIZES: dict[str, tuple[Callable[[Tensor, Tensor], Any], Callable[[int], int]]] = {
+    "images": (lambda x, book: x.shape[0], lambda count: count),
+    "windows": (lambda x, book: windows(x).shape[0], lambda count: 2 * count),
+    "windows' shape": (lambda x, book: windows(x).size()[0], lambda count: 2 * count),
+    "half the windows": (lambda x, book: windows(x).size(0) // 2, lambda count: count),
+    "transposed": (lambda x, book: x.t().size(0), lambda count: 4),
+    "parameter": (lambda x, book: book.shape[0], lambda count: 7),
+    "numel": (lambda x, book: torch.numel(windows(x)), lambda count: 4 * count),
+    "len": (lambda x, book: len(x.t()), lambda count: 4),
+}
+"""Sizes of values and parameters within a model, and what each is for a number of images."""
+
+
+@pytest.mark.parametrize("at", ["0", "1", "2"])
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_are_those_of_their_values(name: str, at: str) -> None:
+    """Only the first size of the images is their number, whatever their number is."""
+    measure, size = SIZES[name]
+    torch.manual_seed(0)
+    first, last = nn.Linear(4, 4), nn.Linear(4, 3)
+    layers = nn.Flatten(), first, Scaled(measure), last
+    encoder, head = fedcel.split(nn.Sequential(*layers).eval(), at)
+    for count in (1, 2, 5):
+        images = torch.rand(count, 2, 2)
+        expected = last(size(count) * first(images.flatten(1)))
+        torch.testing.assert_close(head(encoder(images)), expected, atol=1e-6, rtol=1e-6)
+
+
+class Late(nn.Module):
+    """A model that takes the number of rows from its images or its windows, late."""
+
+    def __init__(self, *, by_images: bool) -> None:
+        super().__init__()
+        self.by_images = by_images
+        self.first, self.second, self.last = nn.Linear(4, 4), nn.Linear(2, 2), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = windows(self.first(x))
+        count = x.shape[0] if self.by_images else rows.shape[0] // 2
+        output: Tensor = self.last(self.second(rows).reshape(count, -1))
+        return output
+
+
+@pytest.mark.parametrize(
+    ("by_images", "message"),
+    [
+        (True, r"output \(10, 2\) has no row for each of 5 images.*fedcel\.list_cuts"),
+        (False, "later layers use earlier values or sizes; cut at one of first"),
+    ],
+)
+def test_no_other_size_crosses_a_cut(by_images: bool, message: str) -> None:
+    """It is refused where the model is cut; the number of images where there are other rows."""
+    model, images = Late(by_images=by_images), torch.rand(5, 4)
+    assert [cut.layer for cut in fedcel.list_cuts(model, images)] == ["first"]
+    check_halves(model, "first", images)
+    with pytest.raises(NetError, match=f"at layer 'second', .*{message}"):
+        fedcel.split(model, "second")[0](images)
+
+
+class Turned(nn.Module):
+    """A model that turns a layer's output in place, then asks for the number of images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        turned = self.first(x).t_()
+        output: Tensor = self.last(turned.t() * x.shape[0])
+        return output
+
+
+def test_images_are_counted_before_features_are_turned_in_place() -> None:
+    check_halves(Turned(), "first", torch.rand(5, 4))
 
 
 def test_cuts_are_listed_in_order() -> None:
@@ -255,7 +351,7 @@ def test_modes_stay_as_they_were() -> None:
     ("make", "at", "message"),
     [
         (small, "5", "is the model's answer"),
-        (small, "3.inner", "later layers use earlier values; cut at one of 3"),
+        (small, "3.inner", "later layers use earlier values or sizes; cut at one of 3"),
         (small, "layer9", "Sequential does not have; cut at one of"),
         (lambda: nn.Sequential(nn.Linear(4, 3)), "0", "there is none"),
         (Branching, "layer", r"Branching cannot be traced: .*test_split_model\.py"),
