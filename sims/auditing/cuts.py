@@ -1,18 +1,23 @@
 """Compare the layers at which a model of any make can be cut, on given images."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
 import fedcel
-from fedcel.attacks import Inversion, invert
+from fedcel.attacks import REPEAT_MARK, Inversion, ReconstructionScores, invert, parse_attacks
 from fedcel.data import Images, check_first_images, match_pixels
 from fedcel.errors import NetError, SettingsError, escape_controls
 from fedcel.files import digest_file, write_json, write_whole
 from fedcel.leakage import (
+    ARCHITECTURE,
+    FREE_QUERIES,
+    LOG_PROB,
+    MEAN,
     CutComparison,
     CutLimits,
     LeakMaps,
@@ -47,12 +52,16 @@ PAGE_FILE = "report.html"
 TARGET_SHARE = 4
 """One of so many images is rebuilt, from the others."""
 MOST_TARGETS = 50
-SHOWN = 6
-"""Images whose reconstructions are shown and, where they are small, the leak of each pixel."""
+SHOWN, SHOWN_LARGE = 6, 1
+"""Images whose reconstructions are shown; those whose leak is drawn pixel by pixel are as many if
+they are small, else so many: a map of a large one takes about 200 passes through the encoder."""
 LONGEST_LAYER = 34
 """Letters of a layer's name that a terminal has room for."""
+MESSAGES = "smashed-data"
+GRANTED = frozenset({ARCHITECTURE, FREE_QUERIES, LOG_PROB, MEAN})
+"""What an attack sees of a cut, and the most that it may know."""
 SMALL_IMAGE = 4096
-"""Values of an image whose maps take no time."""
+"""Values of an image that is small."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +89,19 @@ class RebuiltCut:
     """Pictures at a cut."""
 
     inversion: Inversion
-    maps: LeakMaps | None
-    """Leak of each pixel; None of large images."""
+    """By one attack."""
+    maps: LeakMaps
+    """Leak of the first images pixel by pixel."""
+
+    @property
+    def scores(self) -> ReconstructionScores:
+        """Score card of the attack."""
+        return self.inversion.scores[self.inversion.best]
+
+    @property
+    def shown(self) -> Float[Tensor, "T C H W"]:
+        """Reconstructions on the page."""
+        return self.inversion.reconstructions[self.inversion.best][:SHOWN]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,10 +140,7 @@ class ComparedCuts:
     @property
     def attack_errors(self) -> dict[str, float]:
         """Squared errors a pixel of the attack, by layer."""
-        return {
-            layer: pictures.inversion.scores[self.plan.attack].mse
-            for layer, pictures in self.rebuilt.items()
-        }
+        return {layer: pictures.scores.mse for layer, pictures in self.rebuilt.items()}
 
     def format_table(self) -> str:
         """Return the table of a terminal."""
@@ -157,7 +174,7 @@ class ComparedCuts:
             **(picture if linearised is None else linearised.to_measures()),
             "recommended": cut is self.comparison.recommended,
             "pareto": cut in self.comparison.pareto,
-            "attack": None if rebuilt is None else rebuilt.inversion.to_dict()[self.plan.attack],
+            "attack": None if rebuilt is None else asdict(rebuilt.scores),
         }
 
 
@@ -169,9 +186,7 @@ def compare_model_cuts(
     `keep` takes what is known as soon as it is: when the cuts are measured, and after each attack.
     Any FedcelError says what the user has to mend: plan, model or images.
     """
-    check_images_plan(plan)
-    if plan.is_all and plan.at:
-        raise SettingsError("--all is given beside --at, which names layers; leave one of them out")
+    check_plan(plan)
     with show_waiting(f"reading the model {plan.model}"):
         loaded = load_model(plan)
     stated = parse_normalisation(plan) or loaded.normalisation
@@ -208,6 +223,38 @@ def compare_model_cuts(
     return result
 
 
+def check_plan(plan: CutsPlan) -> None:
+    """Refuse, before anything is read, a plan that cannot be carried out."""
+    check_images_plan(plan)
+    if plan.is_all and plan.at:
+        raise SettingsError("--all is given beside --at, which names layers; leave one of them out")
+    if plan.attack:
+        check_attack(plan.attack)
+
+
+def check_attack(name: str) -> None:
+    """Refuse what is not one attack, or one that does not rebuild images from messages alone."""
+    try:
+        first, *others = parse_attacks(name)
+    except SettingsError as error:
+        raise SettingsError(str(error).replace("attack.names has", "--attack is")) from error
+    if others:
+        raise SettingsError(
+            f"--attack is {name!r}, must be one attack; run the command again for another"
+        )
+    attack = first.attack
+    if attack is None:
+        raise SettingsError(
+            f"--attack is {name!r}, which rebuilds nothing: the bits are measured anyway; give "
+            "none, or leave it out"
+        )
+    if attack.observes.partition(REPEAT_MARK)[0] != MESSAGES or attack.needs - GRANTED:
+        raise SettingsError(
+            f"--attack is {name!r}, which needs more than messages and the device's half of the "
+            "model; try kernel-ridge or decoder"
+        )
+
+
 def load_model(plan: CutsPlan) -> LoadedEncoder:
     """Load the whole model; NetError where it has no layers."""
     path = Path(plan.model)
@@ -235,8 +282,8 @@ def rebuild_images(
     if not cuts or not is_other.any():
         return
     labels = images.y if comparison.has_classes else None
-    is_small = images.x[0].numel() <= SMALL_IMAGE
-    prior = fit_image_prior(images.x, labels) if is_small else None
+    mapped = min(count, SHOWN if images.x[0].numel() <= SMALL_IMAGE else SHOWN_LARGE)
+    prior = fit_image_prior(images.x, labels)
     with show_attacks(f"rebuilding {count} images") as listener:
         for number, cut in enumerate(cuts):
             listener.begin_seed(number, len(cuts), f"{plan.attack} at {cut.layer}")
@@ -252,9 +299,8 @@ def rebuild_images(
                 seed=plan.seed,
                 progress=listener.show_line,
             )
-            maps = None
-            if prior is not None:
-                maps = map_leak(encode, images.x[:SHOWN], noise=cut.noise, prior=prior)
+            listener.show_line(f"drawing what leaks at {cut.layer}")
+            maps = map_leak(encode, images.x[:mapped], noise=cut.noise, prior=prior)
             yield cut.layer, RebuiltCut(inversion=inversion, maps=maps)
 
 
@@ -273,10 +319,7 @@ def write_cuts(result: ComparedCuts, folder: Path) -> Path:
     page = folder / PAGE_FILE
     title = escape_controls(f"Where to cut {result.plan.model}")
     conditions = escape_controls(result.conditions)
-    pictures = {
-        layer: (rebuilt.inversion.reconstructions[result.plan.attack][:SHOWN], rebuilt.maps)
-        for layer, rebuilt in result.rebuilt.items()
-    }
+    pictures = {layer: (rebuilt.shown, rebuilt.maps) for layer, rebuilt in result.rebuilt.items()}
     first = next(iter(result.rebuilt.values()), None)
     originals = None if first is None else first.inversion.targets[:SHOWN]
     html = render_cuts(

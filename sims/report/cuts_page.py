@@ -17,14 +17,18 @@ from fedcel.leakage import CutComparison, LeakMaps, MeasuredCut, format_large
 from sims.report.chart import COLOURS, INK, METADATA, STYLE, WIDTH, escape_label
 from sims.report.cuts_table import tabulate_cuts
 from sims.report.page import Part, inline_svg
-from sims.report.reconstruction_strips import Strip, limit_strips
+from sims.report.reconstruction_strips import SENT, Strip, draw_leak_strips, limit_strips
 from sims.report.templates import render_template
 
 LEAST_AREA, MOST_AREA = 30.0, 500.0
 """Square points of the marks of the shortest and the longest message."""
 LINEAR_BITS = 0.1
 """Bits below which the chart's axis is even."""
-Pictures = Mapping[str, tuple[Float[Tensor, "T C H W"], LeakMaps | None]]
+ROUGH_MAPS = (
+    "Of large messages they are estimates: “exposed” is off by about 18 % of a pixel's value, and "
+    "“unknown” leaves out what leaks in all but the 128 directions in which images differ most."
+)
+Pictures = Mapping[str, tuple[Float[Tensor, "T C H W"], LeakMaps]]
 """Rebuilt images and maps, by layer."""
 
 
@@ -84,20 +88,29 @@ def render_cuts(
 
 
 def show_pictures(originals: Float[Tensor, "T C H W"], pictures: Pictures) -> Part:
-    """Return reconstructions and leak maps at each cut, the maps on one scale of grey."""
-    strips = [Strip("", "originals", originals.double().numpy())]
-    drawn_maps = {layer: maps for layer, (_, maps) in pictures.items() if maps is not None}
-    scale = max((float(maps.prior_deviation.max()) for maps in drawn_maps.values()), default=1.0)
-    for layer, (rebuilt, maps) in pictures.items():
-        strips.append(Strip(layer, "rebuilt", rebuilt.double().numpy()))
-        if maps is not None:
-            strips.append(Strip(layer, "unknown", (maps.deviation / scale).numpy()))
-    note = (
-        "Rebuilt by an attacker who owns the other images. “unknown” shows how much of each pixel "
-        "the message leaves open, by the linearised channel, on one scale for all cuts: black is "
-        "known, white is as unknown as the image's most variable pixel without a message."
-    )
-    return Part("What an attacker reconstructs", note, strips=limit_strips(strips)[0])
+    """Return reconstructions and leak maps at each cut, each kind of map in one colour scale."""
+    maps = [leak_maps for _, leak_maps in pictures.values()]
+    encoders = [
+        (
+            layer,
+            [Strip("", "rebuilt", rebuilt.double().numpy())],
+            leak_maps.information.numpy(),
+            leak_maps.deviation.numpy(),
+        )
+        for layer, (rebuilt, leak_maps) in pictures.items()
+    ]
+    drawn, note = draw_leak_strips(encoders, maps[0].prior_deviation[None].numpy())
+    strips = [Strip("", SENT, originals.double().numpy()), *drawn]
+    words = [
+        "Rebuilt by an attacker who owns the other images. “exposed” and “unknown” are those of "
+        "the linearised channel.",
+        note,
+    ]
+    if len(maps[0].deviation) < len(originals):
+        words.append("Of images as large as these, they are drawn for the first only.")
+    if not all(leak_maps.is_exact for leak_maps in maps):
+        words.append(ROUGH_MAPS)
+    return Part("What an attacker reconstructs", " ".join(words), strips=limit_strips(strips)[0])
 
 
 def draw_cuts(comparison: CutComparison) -> Markup:

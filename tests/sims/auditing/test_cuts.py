@@ -1,6 +1,7 @@
 """`fedcel cuts` on models and images of every kind, as a user types it."""
 
 import json
+import re
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -33,6 +34,14 @@ def build_net() -> nn.Module:
         return nn.Sequential(wide, deep, nn.Linear(8, 10))
 
 
+def build_wide() -> nn.Module:
+    """Return a small net for images of more than 4 096 values."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        narrow = nn.Sequential(nn.Conv2d(1, 4, 8, stride=8), nn.ReLU())
+        return nn.Sequential(narrow, nn.Flatten(), nn.Linear(4 * 81, 10))
+
+
 class Branching(nn.Module):
     """A model whose computation depends on values."""
 
@@ -63,7 +72,23 @@ def test_table_record_and_page(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert sentence in page and "<svg" in page
     assert "max-loss 1, max-macs 1e+06; seed 0." in page and "torch 2." in page
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cuts.json", "report.html"]
-    assert page.count("data:image/png;base64,") == 6 + 2 * (6 + 6)
+    assert page.count("data:image/png;base64,") == 6 + 2 * (6 + 6 + 6) + 6
+    assert "each scale is the same for all rows" in page
+    assert "for the first only" not in page and "18 %" not in page
+
+
+def test_large_images_have_maps_of_the_first(tmp_path: Path) -> None:
+    """What is exposed and what stays unknown, once a cut, and the page says so."""
+    words = ["--images", "24", "--size", "72", "--out", str(tmp_path)]
+    words += ["--attack", "fedcel.attacks.kernel_ridge:KernelRidge"]
+    assert main(["cuts", f"{__name__}:build_wide", "--data", "digits", *words]) == 0
+    page = unescape((tmp_path / "report.html").read_text())
+    pictures = re.findall(r'alt="(.*) (\d): "', page)
+    assert pictures.count(("1 rebuilt", "6")) == 1
+    for name in ("1 exposed", "1 unknown", " unknown without a message"):
+        assert [place for title, place in pictures if title == name] == ["1"]
+    assert "drawn for the first only" in page and "off by about 18 %" in page
+    assert json.loads((tmp_path / "cuts.json").read_text())[0]["attack"]["mse"] > 0
 
 
 def test_an_estimated_error_has_its_interval() -> None:
@@ -138,6 +163,11 @@ def test_a_program_of_torch_export(tmp_path: Path, capsys: pytest.CaptureFixture
         (["net.onnx"], "an ONNX file without layers"),
         (["."], "a run, which is cut already"),
         ([NET, "--images", "5"], "--images"),
+        (["nowhere:net", "--attack", "kernelridge"], "--attack is 'kernelridge'; did you mean"),
+        (["nowhere:net", "--attack", "decoder,rmle"], "must be one attack"),
+        (["nowhere:net", "--attack", "optimal"], "which rebuilds nothing"),
+        (["nowhere:net", "--attack", "shadow"], "needs more than messages"),
+        (["nowhere:net", "--attack", "logit-inversion*4"], "needs more than messages"),
     ],
 )
 def test_refusals(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
