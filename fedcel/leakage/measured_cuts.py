@@ -187,6 +187,27 @@ class CutComparison:
         """Unit of the leak, in words."""
         return "bits beyond the label" if self.has_classes else "bits about the image"
 
+    @property
+    def accuracy_name(self) -> str:
+        """What accuracy is called, in a word."""
+        return "accuracy" if self.is_label_accuracy else "agreement"
+
+    @property
+    def accuracy_words(self) -> str:
+        """What accuracy is, in a phrase."""
+        without = " with the answers without noise"
+        return self.accuracy_name + ("" if self.is_label_accuracy else without)
+
+    @property
+    def accuracy_sentence(self) -> str:
+        """How often the model is right without noise, or what it is held to instead of labels."""
+        if self.is_label_accuracy:
+            return f"Without noise the model is right in {self.accuracy:.1%} of cases."
+        return (
+            "There are no labels that the model knows, so agreement with its answers without noise "
+            "stands in the place of accuracy."
+        )
+
     def list_excesses(self, cut: MeasuredCut) -> list[Excess]:
         """List the limits that a cut misses.
 
@@ -201,7 +222,8 @@ class CutComparison:
         mse = 0.0 if linearised is None else linearised.mmse
         mse = self.prior_mse if cut.is_answer else mse
         no_noise = not (cut.noise or cut.is_answer)
-        loss = f"any noise costs more than {limits.max_loss:g} points of accuracy"
+        points = f"{limits.max_loss:g} point{'s' * (limits.max_loss != 1)}"
+        loss = f"any noise costs more than {points} of {self.accuracy_words}"
         macs = f"{format_large(cut.macs)} operations"
         size = f"{format_large(cut.bytes)} bytes a message"
         pairs = (
@@ -271,8 +293,8 @@ class CutComparison:
             words = (
                 f"Cut at {cut.layer} and add noise of standard deviation {cut.noise:.3g} "
                 f"({cut.noise / cut.rms:.2g} times the features' root mean square), which costs "
-                f"{cut.loss:.1f} ± {cut.loss_half_width:.1f} points of accuracy on these "
-                f"{self.images} images: {cut.describe(self.unit)}"
+                f"{cut.loss:.1f} ± {cut.loss_half_width:.1f} points of {self.accuracy_words} on "
+                f"these {self.images} images: {cut.describe(self.unit)}"
             )
         answer = self.answer
         is_better = answer.exact_bits < cut.exact_bits or self.recommended is None

@@ -164,6 +164,7 @@ class ComparedCuts:
             "noise": cut.noise,
             "least-noise": cut.noise_for_leak,
             "accuracy": cut.accuracy,
+            "accuracy-is-of-labels": self.comparison.is_label_accuracy,
             "accuracy-loss": cut.loss,
             "accuracy-loss-half-width": cut.loss_half_width,
             "bits-beyond-label": cut.leak.bits_beyond_label,

@@ -141,10 +141,12 @@ def cuts_command(
     explain = partial(explain_kept, out and out / "cuts.json", begin)
     with report_crash(), explain_interruption(explain):
         result = compare_model_cuts(plan, keep)
-        print(f"{result.description}, on {result.comparison.images} images of {data}.\n")
+        comparison = result.comparison
+        print(f"{result.description}, on {comparison.images} images of {data}. ", end="")
+        print(f"{comparison.accuracy_sentence}\n")
         print(f"{result.format_table()}\n")
         if out is not None:
             print(f"report: {write_cuts(result, out)}")
-    if result.comparison.recommended is None:
-        raise NoCutError(result.comparison.sentence)
-    print(result.comparison.sentence)
+    if comparison.recommended is None:
+        raise NoCutError(comparison.sentence)
+    print(comparison.sentence)

@@ -47,12 +47,7 @@ def render_cuts(
     `conditions` names model and images in a sentence; `attacks` are squared errors by layer.
     """
     unit, points = comparison.unit, comparison.limits.max_loss
-    accuracy = (
-        f"Without noise the model is right in {comparison.accuracy:.1%} of cases."
-        if comparison.is_label_accuracy
-        else "The labels have nothing to do with what the model answers, so accuracy is agreement "
-        "with its answers without noise."
-    )
+    accuracy = comparison.accuracy_name
     parts = [
         Part(
             "Leak against operations on the device",
@@ -60,12 +55,12 @@ def render_cuts(
             "marks are cuts for which no other leaks less at no more operations. Linearised bits "
             "and exact bits are different measures: compare cuts by the first, a cut and the "
             "answer alone by the second. Names that would cover others are left out.",
-            plots=[(f"{unit} at the most noise that accuracy allows", draw_cuts(comparison))],
+            plots=[(f"{unit} at the most noise that {accuracy} allows", draw_cuts(comparison))],
         ),
         Part(
             "Cuts",
             "Each cut has the most noise that keeps the rest of the model within "
-            f"{points:g} percentage point{'s' * (points != 1)} of accuracy, in units of the "
+            f"{points:g} percentage point{'s' * (points != 1)} of {accuracy}, in units of the "
             "features' root mean square. “bits” are those of the linearised channel: an estimate "
             "that does not saturate. “exact bits” count among the given images, so they have a "
             "maximum. “unseen images” limits them for the population. “MSE” is the estimated "
@@ -81,7 +76,7 @@ def render_cuts(
         "report/cuts.html.jinja",
         title=title,
         sentence=comparison.sentence,
-        conditions=f"{conditions} {accuracy}",
+        conditions=f"{conditions} {comparison.accuracy_sentence}",
         parts=[part._replace(is_open=True) for part in parts],
         versions=", ".join(f"{name} {version}" for name, version in versions.items()),
     )

@@ -7,7 +7,8 @@ from sims.report.table import DASH, NO_MESSAGE, Table, format_number, make_table
 
 MARKS = {"recommended": "→ ", "pareto": "· ", "": ""}
 """Lead the name of a cut."""
-TERMINAL = ("bytes", "operations", "ms", "noise", "accuracy, %", "bits", "exact bits", "MSE")
+SHARES = ("accuracy, %", "agreement, %")
+TERMINAL = ("bytes", "operations", "ms", "noise", *SHARES, "bits", "exact bits", "MSE")
 """Columns that a terminal has room for."""
 
 
@@ -49,7 +50,7 @@ def list_cells(
         least = cut.noise_for_leak
         cells["least noise"] = DASH if least is None else f"{least / cut.rms:.3f}"
     cells |= {
-        "accuracy, %": format_number(100 * cut.accuracy, 1),
+        f"{comparison.accuracy_name}, %": format_number(100 * cut.accuracy, 1),
         "bits": DASH
         if linearised is None
         else f"{linearised.bits:.1f} ± {linearised.bits_uncertainty:.1f}",

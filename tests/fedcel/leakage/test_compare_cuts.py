@@ -86,6 +86,8 @@ def test_costs_and_leak_of_each_cut(funnel: fedcel.CutComparison) -> None:
 def test_noise_stays_within_the_loss(funnel: fedcel.CutComparison) -> None:
     """The accuracy with it is the model's less at most a point; a looser limit allows no less."""
     assert funnel.is_label_accuracy and funnel.accuracy > 0.95
+    assert "points of accuracy on these 80 images" in str(funnel)
+    assert funnel.accuracy_sentence.startswith("Without noise the model is right in ")
     for cut in funnel.cuts:
         assert cut.loss <= 1 and cut.noise > 0
         assert cut.accuracy == pytest.approx(funnel.accuracy - cut.loss / 100)
@@ -152,6 +154,11 @@ def test_labels_that_the_model_does_not_know() -> None:
     images, _ = make_images()
     found = fedcel.compare_cuts(Funnel(), images, torch.arange(80) // 2 % 5, at=["gist"])
     assert not found.is_label_accuracy and found.accuracy == 1 and found.has_classes
+    assert "points of agreement with the answers without noise on these 80 images" in str(found)
+    silent = replace(found, cuts=[replace(found.cuts[0], noise=0.0)])
+    assert "costs more than 1 point of agreement with the answers" in str(silent)
+    assert "of accuracy" not in str(found) + str(silent)
+    assert "so agreement with its answers without noise" in found.accuracy_sentence
     alone = fedcel.compare_cuts(Funnel(), images, at=["gist"])
     assert not alone.has_classes and alone.unit == "bits about the image"
 

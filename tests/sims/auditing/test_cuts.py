@@ -70,6 +70,12 @@ def test_table_record_and_page(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert f"{NET}, on 40 images of digits." in output
     page = unescape((tmp_path / "report.html").read_text())
     assert sentence in page and "<svg" in page
+    assert "so agreement with its answers without noise" in output  # the net knows no digits
+    assert "agreement, %" in output and "points of agreement with the answers" in sentence
+    assert "so agreement with its answers without noise" in page and ">agreement, %<" in page
+    assert not {row["accuracy-is-of-labels"] for row in (first, second, answer)} - {False}
+    for text in (output, page):
+        assert "accuracy, %" not in text and "of accuracy," not in text
     assert "max-loss 1, max-macs 1e+06; seed 0." in page and "torch 2." in page
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cuts.json", "report.html"]
     assert page.count("data:image/png;base64,") == 6 + 2 * (6 + 6 + 6) + 6
