@@ -96,6 +96,8 @@ def test_an_encoder_is_measured_and_attacked(monkeypatch: pytest.MonkeyPatch) ->
         for noise in (0.1, 1.0, 100.0)
     ]
     json.dumps(rows, allow_nan=False)
+    clean = [row["clean-accuracy"] for row in rows]
+    assert clean == clean[:1] * 3 and rows[0]["accuracy"] == pytest.approx(clean[0], abs=0.02)
     assert rows[0]["best-mse"] < rows[1]["best-mse"] < rows[2]["best-mse"]
     assert rows[2]["linearised-mse"] == pytest.approx(rows[2]["prior-variance"], rel=0.01)
     assert rows[0]["exact-bits"] == pytest.approx(rows[0]["exact-cap"], abs=0.1)

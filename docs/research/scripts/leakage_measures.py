@@ -311,6 +311,7 @@ def measure_sender(sender: Sender, study: Study) -> dict[str, Any]:
         "features": features.shape[1],
         "pixels": targets[0].numel(),
         "accuracy": measure_accuracy(sender, features),
+        "clean-accuracy": measure_accuracy(sender._replace(noise=0.0), features),
         "candidates": leak.candidates,
         "exact-bits": leak.bits_beyond_label if study.has_classes else leak.information_bits,
         "exact-cap": leak.cap_beyond_label if study.has_classes else leak.cap_bits,
