@@ -29,6 +29,7 @@ from fedcel.leakage.leak_maps import ImagePicture as ImagePicture
 from fedcel.leakage.leak_maps import LeakMaps as LeakMaps
 from fedcel.leakage.leak_maps import image_picture as image_picture
 from fedcel.leakage.leak_maps import map_leak as map_leak
+from fedcel.leakage.leakage import NOT_ESTIMATED as NOT_ESTIMATED
 from fedcel.leakage.leakage import USELESS_BITS as USELESS_BITS
 from fedcel.leakage.leakage import Leakage as Leakage
 from fedcel.leakage.linearised import MEASURE_NAMES as MEASURE_NAMES
@@ -43,6 +44,8 @@ from fedcel.leakage.linearised import measure_linearised as measure_linearised
 from fedcel.leakage.local_channel import LocalChannel as LocalChannel
 from fedcel.leakage.local_channel import check_jacobian_size as check_jacobian_size
 from fedcel.leakage.local_channel import ready_encoder as ready_encoder
+from fedcel.leakage.measure_leakage import DROPPED as DROPPED
+from fedcel.leakage.measure_leakage import NOT_NOISY as NOT_NOISY
 from fedcel.leakage.measure_leakage import measure_attribute_leakage as measure_attribute_leakage
 from fedcel.leakage.measure_leakage import measure_leakage as measure_leakage
 from fedcel.leakage.measured_cuts import CutComparison as CutComparison

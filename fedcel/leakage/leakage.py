@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedcel.leakage.linearised import LinearisedLeak, round_up
 
+NOT_ESTIMATED = "How much of the picture a message tells is not estimated"
 USELESS_BITS = 64
 """Bits that tell one image from 1.8e19, more than anyone has."""
 
@@ -66,6 +67,9 @@ class Leakage:
     linearised: LinearisedLeak | None = None
     """How much of the picture a message tells, the encoder taken as linear; None where that is not
     known, or takes more than about a second: `measure_linearised` measures it then."""
+    linearised_obstacle: str | None = None
+    """What about the messages keeps `linearised` from being estimated, in a phrase; None where
+    nothing does, or features are given in place of an encoder."""
     # Of single images, and so by keyword: `to_dict` leaves these out.
     information: Float[Tensor, " M"] = field(kw_only=True)
     """Bits of each image, mean over noise draws."""
@@ -93,10 +97,15 @@ class Leakage:
     def __str__(self) -> str:
         """Describe leak, chance to pick the image, and the limits of both, a line each.
 
-        Three lines on how much of the picture a message tells follow where that is known.
+        Three lines on how much of the picture a message tells follow where that is known, or one
+        that says why the messages do not allow it.
         """
         lines = [self._say_bits(), self._say_identification(), self._say_limits()]
-        return "\n".join([*lines, *([str(self.linearised)] if self.linearised else [])])
+        if self.linearised is not None:
+            lines.append(str(self.linearised))
+        elif self.linearised_obstacle is not None:
+            lines.append(f"{NOT_ESTIMATED}: {self.linearised_obstacle}.")
+        return "\n".join(lines)
 
     @property
     def linearised_bits(self) -> float | None:

@@ -34,6 +34,9 @@ LARGE_TABLE = 2**18  # values from which a certificate is looked for fast
 EQUAL_SHARE = 1e-3  # of their size by which features that are equal to the eye differ
 MIN_HALVED = 20  # images that are halved for a bound on unseen ones
 SECOND = 1e10  # operations of an encoder, about
+DROPPED, NOT_NOISY = "features are dropped at random", "there is no noise"
+OWN_LAW = "the messages have a law of your own, and it needs Gaussian noise"
+"""What about messages keeps the linearised channel from being estimated."""
 NO_SIGNAL_BITS = 0.01  # of the channel, below which what differs does not come through
 
 
@@ -105,7 +108,8 @@ def measure_leakage(
     Returns:
         Bits, identification, bounds and a verdict; `print` shows them in three lines. Where the
         encoder is a module with a gradient and small enough for a second's work, `linearised`
-        says how much of the picture a message tells, and `print` adds three lines.
+        says how much of the picture a message tells, and `print` adds three lines. Dropout, no
+        noise or a distribution of your own leave no estimate, and `print` says which.
 
     Raises:
         ValueError: A shape, a number or a combination is not allowed, or features are not finite.
@@ -146,11 +150,12 @@ def measure_leakage(
         feature_range=read_range(feature_range),
         seed=seed,
     )
+    obstacle = find_obstacle(sigma, dropout)
     picture = estimate_picture(
         encoder,
         images if features is None else None,
         groups if has_labels else None,
-        noise=None if dropout or log_prob is not None else noise,
+        noise=noise if obstacle is None else None,
         sigma=sigma,
         seed=seed,
     )
@@ -179,6 +184,7 @@ def measure_leakage(
         population_images=unseen and unseen.image_count,
         population_is_heavy_tailed=of_all and (of_class or of_all).is_heavy_tailed,
         linearised=picture,
+        linearised_obstacle=obstacle if features is None else None,
         information=leak.information,
         beyond=leak.beyond if has_labels else None,
         identified=leak.identified,
@@ -241,6 +247,15 @@ def measure_attribute_leakage(
     )
 
 
+def find_obstacle(sigma: Float[Tensor, "*M D"] | None, dropout: float) -> str | None:
+    """Return what about the messages keeps the channel from being linearised; None: nothing."""
+    if sigma is None:
+        return OWN_LAW
+    if dropout:
+        return DROPPED
+    return None if (sigma > 0).all() else NOT_NOISY
+
+
 def estimate_picture(
     encoder: Encoder | None,
     images: ArrayLike | None,
@@ -250,11 +265,11 @@ def estimate_picture(
     sigma: Float[Tensor, "*M D"] | None,
     seed: int,
 ) -> LinearisedLeak | None:
-    """Return how much of the picture a message tells; None where the law or a second is lacking."""
+    """Return how much of the picture a message tells; None where noise or a second is lacking."""
     if encoder is None or images is None or noise is None or sigma is None:
         return None
     stack = to_tensor(images, "images")
-    if as_module(encoder) is None or not stack.is_floating_point() or not (sigma > 0).all():
+    if as_module(encoder) is None or not stack.is_floating_point():
         return None
     prior = fit_to_some(stack, labels, seed)
     if prior is None:

@@ -189,18 +189,18 @@ class CutComparison:
 
     @property
     def accuracy_name(self) -> str:
-        """What accuracy is called, in a word."""
+        """Name of what is called accuracy, in a word."""
         return "accuracy" if self.is_label_accuracy else "agreement"
 
     @property
     def accuracy_words(self) -> str:
-        """What accuracy is, in a phrase."""
+        """The same in a phrase."""
         without = " with the answers without noise"
         return self.accuracy_name + ("" if self.is_label_accuracy else without)
 
     @property
     def accuracy_sentence(self) -> str:
-        """How often the model is right without noise, or what it is held to instead of labels."""
+        """Sentence on right answers without noise, or on what stands in the place of labels."""
         if self.is_label_accuracy:
             return f"Without noise the model is right in {self.accuracy:.1%} of cases."
         return (

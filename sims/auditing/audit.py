@@ -25,6 +25,9 @@ from fedcel.errors import (
 )
 from fedcel.files import digest_file, write_json, write_whole
 from fedcel.leakage import (
+    DROPPED,
+    NOT_ESTIMATED,
+    NOT_NOISY,
     ImagePrior,
     Leakage,
     LeakMaps,
@@ -62,7 +65,6 @@ USUAL_OPERATIONS, MOST_OPERATIONS = 1.5e12, 1e14
 an hour for the eight images without which there is no interval."""
 MAPPED, MEASURED_PER_MAP = 5, 8
 """Images whose leak is drawn pixel by pixel, and images that are measured for one of these."""
-NOT_ESTIMATED = "How much of the picture a message tells is not estimated"
 LEAST_CLASSES = 2
 MIN_IMAGES = 4  # two targets, and as many images of the attacker's own
 
@@ -384,9 +386,9 @@ class PicturePlan(NamedTuple):
         prior = fit_to_some(x, subject.images.y, 0) or fit_to_some(x, None, 0)
         count, reason = 0, ""
         if subject.dropout:
-            reason = "features are dropped at random"
+            reason = DROPPED
         elif target is None and not (callable(noise) or noise > 0):
-            reason = "there is no noise"
+            reason = NOT_NOISY
         elif prior is None:
             reason = "the images are too few, or all alike"
         elif not subject.has_gradient:

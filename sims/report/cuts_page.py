@@ -94,8 +94,8 @@ def show_pictures(originals: Float[Tensor, "T C H W"], pictures: Pictures) -> Pa
         )
         for layer, (rebuilt, leak_maps) in pictures.items()
     ]
-    drawn, note = draw_leak_strips(encoders, maps[0].prior_deviation[None].numpy())
-    strips = [Strip("", SENT, originals.double().numpy()), *drawn]
+    leak_strips, note = draw_leak_strips(encoders, maps[0].prior_deviation[None].numpy())
+    strips = [Strip("", SENT, originals.double().numpy()), *leak_strips]
     words = [
         "Rebuilt by an attacker who owns the other images. “exposed” and “unknown” are those of "
         "the linearised channel.",

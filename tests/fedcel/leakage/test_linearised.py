@@ -535,8 +535,34 @@ def test_measure_leakage_brings_it_along() -> None:
     blind = measure_leakage(features=features, labels=labels, noise=SIGMA)
     assert blind.linearised is blind.linearised_bits is blind.linearised_mse is None
     assert blind.fisher_per_pixel is blind.fsinfo is blind.mse_bound is None
-    assert measure_leakage(net, images, labels, noise=SIGMA, dropout=0.1).linearised is None
-    assert measure_leakage(net, images, labels, noise=0.0).linearised is None
+    assert blind.linearised_obstacle is leak.linearised_obstacle is None
+    assert "not estimated" not in str(blind) + str(leak)
+
+
+def send_laplace(features: Tensor, generator: torch.Generator) -> Tensor:
+    """Features with Laplace noise of scale 1."""
+    drawn = torch.rand(features.shape, generator=generator).to(features) - 0.5
+    return features - drawn.sign() * torch.log1p(-2 * drawn.abs())
+
+
+@pytest.mark.parametrize(
+    ("messages", "reason"),
+    [
+        ({"noise": SIGMA, "dropout": 0.1}, "features are dropped at random"),
+        ({"noise": 0.0}, "there is no noise"),
+        (
+            {"log_prob": lambda z, f: -torch.cdist(z, f, p=1), "sampler": send_laplace},
+            "the messages have a law of your own, and it needs Gaussian noise",
+        ),
+    ],
+)
+def test_why_a_picture_is_not_estimated(messages: dict[str, Any], reason: str) -> None:
+    """In the last line and among the numbers, where the messages are the reason."""
+    images = draw_images(30).float()
+    leak = measure_leakage(bent_net(3), images, **messages)
+    assert leak.linearised is None and leak.to_dict()["linearised_obstacle"] == reason
+    last = str(leak).splitlines()[-1]
+    assert last == f"How much of the picture a message tells is not estimated: {reason}."
 
 
 def test_words_and_numbers() -> None:
