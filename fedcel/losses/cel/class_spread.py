@@ -76,7 +76,14 @@ def check_finite(z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"]) -> None:
 
 
 def rank_in_class(y: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
-    """Return how many examples of the same class come before each."""
+    """Count the examples of the same class before each.
+
+    Args:
+        y: Labels (B,), from 0.
+
+    Returns:
+        Numbers (B,), from 0.
+    """
     order = y.argsort(stable=True)
     counts = y.bincount()
     first = counts.cumsum(0) - counts
