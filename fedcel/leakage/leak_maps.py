@@ -27,7 +27,7 @@ from fedcel.short_repr import show_shapes
 from fedcel.tensors import ArrayLike
 from fedcel.torch_state import map_on_threads, usual_torch_state
 
-MAP_PROBES = 64
+MAP_PROBES = 32
 """Random vectors that a diagonal is estimated with."""
 MAP_DIRECTIONS = 128
 """The prior's strongest directions, in which large images are taken to leak."""
@@ -43,7 +43,7 @@ class LeakMaps(NamedTuple):
         deviation: Standard deviation of each pixel given the message, (n, ...).
         prior_deviation: The same given the class only, (...).
         is_exact: Whether both are exact for the linear channel. Else `information` is estimated
-            with 64 random vectors, to 18 % of a pixel's value, and `deviation` leaves out what
+            with 32 random vectors, to 25 % of a pixel's value, and `deviation` leaves out what
             leaks in all but the 128 strongest directions of the prior.
     """
 
