@@ -284,7 +284,7 @@ class CutBench:
             return wrong <= most_wrong + ROUNDING
 
         noise = find_most_noise(is_accurate) * rms
-        right = scorer.score(noise)
+        right = scorer.score(noise, is_fresh=True)
         self.advance(self.scoring_passes(cut))
         leak = self.measure_exact(features, noise)
         begin = self.finished

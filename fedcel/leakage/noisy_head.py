@@ -75,7 +75,11 @@ class NoisyHead:
         self.draws = max(1, MESSAGES // len(features))
 
     def score(
-        self, sigma: float | Float[Tensor, " D"], most_wrong: float = inf
+        self,
+        sigma: float | Float[Tensor, " D"],
+        most_wrong: float = inf,
+        *,
+        is_fresh: bool = False,
     ) -> Float[Tensor, " N"]:
         """Compute the share of right answers to the messages of each image.
 
@@ -83,12 +87,15 @@ class NoisyHead:
             sigma: Standard deviation of the noise: one, or one a feature.
             most_wrong: Wrong answers to a message of each image, on average, after which no more
                 are asked for: these count as wrong.
+            is_fresh: Whether the noise is another than that of all other calls: noise that was
+                chosen by its accuracy is lucky where it was chosen.
         """
         right = torch.zeros(len(self.features), dtype=torch.float64)
         size, answered = choose_batch_size(self.features), 0
         with evaluation_mode(self.head), torch.no_grad():
             for draw in range(self.draws):
-                generator = make_generator(self.seed, f"cut/{self.layer}", draw)
+                number = draw + self.draws * is_fresh
+                generator = make_generator(self.seed, f"cut/{self.layer}", number)
                 for rows in torch.split(torch.arange(len(right)), size):
                     noise = torch.randn(len(rows), self.features.shape[1], generator=generator)
                     answers = self._answer(self.features[rows] + sigma * noise).argmax(1).cpu()
