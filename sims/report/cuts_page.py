@@ -23,9 +23,10 @@ from sims.report.templates import render_template
 LEAST_AREA, MOST_AREA = 30.0, 500.0
 """Square points of the marks of the shortest and the longest message."""
 LINEAR_BITS = 0.1
+DECADE = 10
 """Bits below which the chart's axis is even."""
 ROUGH_MAPS = (
-    "Of large messages they are estimates: “exposed” is off by about 18 % of a pixel's value, and "
+    "Of large messages they are estimates: “exposed” is off by about 25 % of a pixel's value, and "
     "“unknown” leaves out what leaks in all but the 128 directions in which images differ most."
 )
 Pictures = Mapping[str, tuple[Float[Tensor, "T C H W"], LeakMaps]]
@@ -130,7 +131,9 @@ def draw_cuts(comparison: CutComparison) -> Markup:
                     axes.scatter(
                         cut.macs, value, area, facecolor=fill, edgecolor=colour, alpha=0.75
                     )
-            axes.set_yscale("symlog", linthresh=LINEAR_BITS)
+            drawn = [max(value, LINEAR_BITS) for value in bits if value is not None]
+            if drawn and max(drawn) >= DECADE * min(drawn):  # else the axis had no tick
+                axes.set_yscale("symlog", linthresh=LINEAR_BITS)
             axes.margins(0.12, 0.18)
         panels[1].set_xlabel("operations on the device")
         panels[1].xaxis.set_major_formatter(lambda value, _: format_large(value))
