@@ -4,11 +4,12 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from zlib import crc32
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -24,9 +25,9 @@ LEAST_BYTES = 2**20
 """Sets whose files are smaller are decoded by each process, which takes about a second."""
 USUAL_LIMIT = 20.0
 """Gigabytes of decoded images in the folder, unless FEDCEL_CACHE_GB is another number."""
-FORMAT = 2
+FORMAT = 3
 """Number of the file's form, and of the way in which pictures are decoded."""
-_FACTS = "facts"
+_FACTS, _CHECKSUM = "facts", "crc32"
 _FACT_NAMES = ("classes", "notes", "class_names")
 _OWN_FILE = re.compile(r"[0-9a-f]{32}\.(safetensors|\w+\.part)")
 """Names of sets, and of what a killed process left of one; nothing else is ever deleted."""
@@ -185,7 +186,9 @@ def write_file(file: Path, data: SourceData) -> None:
         tensors["holders"] = data.holders
     if (size := sum(tensor.nbytes for tensor in tensors.values())) > (limit := read_limit()):
         raise OSError(f"they take {size / 1e9:.3g} GB, FEDCEL_CACHE_GB allows {limit / 1e9:.3g}")
-    facts = json.dumps({name: getattr(data, name) for name in _FACT_NAMES})
+    facts = json.dumps(
+        {name: getattr(data, name) for name in _FACT_NAMES} | {_CHECKSUM: compute_checksum(tensors)}
+    )
     with NamedTemporaryFile(
         dir=file.parent, prefix=f"{file.stem}.", suffix=".part", delete=False
     ) as part:
@@ -198,14 +201,25 @@ def write_file(file: Path, data: SourceData) -> None:
             Path(part.name).unlink(missing_ok=True)
 
 
+def compute_checksum(tensors: Mapping[str, Tensor]) -> int:
+    """Compute a CRC-32 of all tensors."""
+    value = 0
+    for name in sorted(tensors):
+        value = crc32(tensors[name].contiguous().numpy(), value)
+    return value
+
+
 def map_file(file: Path) -> SourceData | None:
     """Map a file of the cache into memory; None where there is none, or it is damaged."""
     try:
         with safe_open(file, framework="pt") as opened:
             facts = json.loads(opened.metadata()[_FACTS])
+            about = facts["classes"], facts["notes"], facts["class_names"]
             names = opened.keys()
             tensors: dict[str, Tensor] = {name: opened.get_tensor(name) for name in names}
     except (OSError, SafetensorError, KeyError, TypeError, ValueError):
+        return None
+    if facts.get(_CHECKSUM) != compute_checksum(tensors):
         return None
     with suppress(OSError):  # of another user, say
         os.utime(file)  # the time of its last use
@@ -216,5 +230,5 @@ def map_file(file: Path) -> SourceData | None:
     if train is None:
         return None
     holders = tensors.get("holders")
-    notes, names = tuple(facts["notes"]), tuple(facts["class_names"])
-    return SourceData(train, test, facts["classes"], holders, notes, names)
+    classes, notes, class_names = about
+    return SourceData(train, test, classes, holders, tuple(notes), tuple(class_names))

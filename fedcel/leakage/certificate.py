@@ -148,14 +148,13 @@ def find_main_coordinates(features: Features) -> Features:
 
     Groups of many features are found there in seconds instead of minutes; a bound holds for any.
     """
-    centred = features - features.mean(0)
+    centred = torch.from_numpy(features - features.mean(0))
     if centred.shape[1] > len(centred):  # the same coordinates, from the smaller of both products
-        squares, rows = scipy.linalg.eigh(centred @ centred.T)
-        return np.asarray(
-            rows[:, -DIRECTIONS:] * np.sqrt(squares[-DIRECTIONS:].clip(min=0)), dtype=np.float64
-        )
-    _, directions = scipy.linalg.eigh(centred.T @ centred)
-    return np.asarray(centred @ directions[:, -DIRECTIONS:], dtype=np.float64)
+        squares, rows = torch.linalg.eigh(centred @ centred.T)
+        coordinates = rows[:, -DIRECTIONS:] * squares[-DIRECTIONS:].clamp_min(0).sqrt()
+    else:
+        coordinates = centred @ torch.linalg.eigh(centred.T @ centred)[1][:, -DIRECTIONS:]
+    return np.asarray(coordinates, dtype=np.float64)
 
 
 def find_partitions(features: Features, clusters: Sequence[int]) -> list[Groups]:

@@ -474,9 +474,11 @@ def count_affordable(
         NetError: The encoder has no gradient.
     """
     function, dtype = ready_encoder(encoder, images)
-    passes = count_passes(features * (2 if callable(noise) else 1), images[0].numel())
+    width, values = features * (2 if callable(noise) else 1), images[0].numel()
     once = count_operations(lambda: function(images[:1].to(dtype)))
-    operations = max(1, 3 * passes * once)
+    algebra = 2 * min(width, values) ** 2 * max(width, values)  # a product of Jacobians
+    operations = 3 * count_passes(width, values) * once
+    operations = max(1, operations + algebra * is_computable(width, values))
     count = min(MOST_IMAGES, len(images), int(most_operations / operations))
     if count < LEAST_IMAGES:
         return 0

@@ -7,7 +7,8 @@ from threading import Lock
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn.functional import pad
 
 from fedcel.errors import NetError, RefusedImagesError
 from fedcel.leakage.gaussian_noise import Noise, read_noise
@@ -30,6 +31,8 @@ MAX_PASSES_LARGE = 128
 """The same of large images, where an estimate takes about as many whatever the features."""
 SMALL_IMAGE = 4096
 """Values of an image that is small."""
+COPIED_VALUES = 2**17
+"""Values of copies of images from which rows of Jacobians are computed at once."""
 STEP = 1e-2
 """Length of a step of finite differences, in units of a pixel: large beside float32's rounding."""
 MAX_FLOAT64 = 1024
@@ -104,9 +107,7 @@ class LocalChannel:
         """Compute A Q in the prior's directions, by rows where features are fewer than pixels."""
         count, values = len(self.images), prior.variances.numel()
         if self.width <= values:
-            units = torch.eye(self.width, dtype=self.images.dtype)
-            rows = [self.pull(unit.expand(count, -1)).cpu() for unit in units]
-            pixels = torch.stack(rows, 1).flatten(0, 1)
+            pixels = self._pull_units().flatten(0, 1)
             return prior.to_coefficients(pixels).double().view(count, self.width, values)
         units = torch.eye(values, dtype=torch.float64)
         columns = [
@@ -114,6 +115,21 @@ class LocalChannel:
             for unit in units
         ]
         return torch.stack([column.detach().cpu().double() for column in columns], 2)
+
+    def _pull_units(self) -> Float[Tensor, "B F *shape"]:
+        """Compute the rows of A, several at once from copies of the images."""
+        count, width = len(self.images), self.width
+        copies = min(width, max(1, COPIED_VALUES // self.images.numel()))
+        channel = self
+        if copies > 1:
+            images = self.images.detach().repeat_interleave(copies, 0)
+            channel = LocalChannel(self._encoder, images, noise=self._noise)
+        units = torch.eye(width, dtype=self.images.dtype)
+        rows = [
+            channel.pull(part.repeat(count, 1)).cpu().view(count, copies, *self.images.shape[1:])
+            for part in torch.split(pad(units, (0, 0, 0, -width % copies)), copies)
+        ]
+        return torch.cat(rows, 1)[:, :width]
 
     def solve(
         self,
@@ -140,7 +156,7 @@ class LocalChannel:
         """
         root = prior.variances.sqrt()
         gap = (observed.to(self.features) - self.features.detach()) / self.deviations.detach()
-        residuals = nn.functional.pad(gap, (0, self.width - gap.shape[1]))  # 0 in that of the noise
+        residuals = pad(gap, (0, self.width - gap.shape[1]))  # 0 in that of the noise
         jacobians = self.jacobians(prior)
         outputs = residuals.cpu().double()[:, :, None]
         outputs = outputs + jacobians @ prior.to_coefficients(offsets)[:, :, None]

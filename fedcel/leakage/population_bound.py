@@ -255,7 +255,8 @@ def fit_law(
     fitted, choosing = rescale(fitted, scale), rescale(choosing, scale)
     form = choose_form(fitted, choosing)
     everything = join_messages(fitted, choosing)
-    mixtures = fit_mixtures(everything, find_groups(everything, form.groups), form.is_shared)
+    places = find_groups(everything, [form.groups])[form.groups]
+    mixtures = fit_mixtures(everything, places, form.is_shared)
     nats = mix_in_strangers(divergences(everything, mixtures, form), form.stranger_share)
     is_heavy_tailed = any(map(has_heavy_tail, nats))
     return MessageLaw(mixtures, form, scale, len(everything.labels), is_heavy_tailed)
@@ -341,7 +342,7 @@ def choose_form(fitted: GaussianMessages, choosing: GaussianMessages) -> Mixture
     if not len(choosing.labels):
         return MixtureForm(1, 1.0, True, False, STRANGER_SHARES[0])
     scores: dict[MixtureForm, float] = {}
-    places = {groups: find_groups(fitted, groups) for groups in GROUPS}
+    places = find_groups(fitted, GROUPS)
     for groups, is_shared in product(GROUPS, (True, False)):
         mixtures = fit_mixtures(fitted, places[groups], is_shared)
         projections = project_on_all(choosing, mixtures)
@@ -361,16 +362,19 @@ def mix_in_strangers(nats: Float[Tensor, "2 n"], share: float) -> Float[Tensor, 
     return torch.stack([information, mixed.clamp_min(0)])
 
 
-def find_groups(fitted: GaussianMessages, groups: int) -> dict[int, list[Int[Tensor, " _"]]]:
-    """Return by class the rows of each group of near images."""
-    places = {}
+def find_groups(
+    fitted: GaussianMessages, numbers: Sequence[int]
+) -> dict[int, dict[int, list[Int[Tensor, " _"]]]]:
+    """Return, by number of groups and class, the rows of each group of near images."""
+    places: dict[int, dict[int, list[Int[Tensor, " _"]]]] = {number: {} for number in numbers}
     for label in torch.unique(fitted.labels).tolist():
         rows = (fitted.labels == label).nonzero()[:, 0]
         features = fitted.mean[rows].numpy()
         is_wide = features.shape[1] > DIRECTIONS
         coordinates = find_main_coordinates(features) if is_wide else features
-        partition = torch.from_numpy(find_partitions(coordinates, [groups])[-1])
-        places[label] = [rows[partition == group] for group in torch.unique(partition)]
+        for number in numbers:
+            partition = torch.from_numpy(find_partitions(coordinates, [number])[-1])
+            places[number][label] = [rows[partition == group] for group in torch.unique(partition)]
     return places
 
 

@@ -1,6 +1,7 @@
 """Decoded images are kept once a machine: found again, anew when files change, never in the way."""
 
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
@@ -13,6 +14,7 @@ import PIL.Image
 import pytest
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import load, save
 
 from fedcel.data import (
     DataSettings,
@@ -163,12 +165,27 @@ def test_other_files_and_settings_are_decoded(reads: list[Source], npz: Npz) -> 
     assert len(reads) == 3
 
 
-@pytest.mark.parametrize("damage", [b"", b"no tensors", None])
-def test_damage_is_mended(damage: bytes | None, reads: list[Source], npz: Npz) -> None:
-    """A file that was cut short, or overwritten, is written anew."""
+def lose_facts(content: bytes) -> bytes:
+    """Return a file of the same tensors, of which nothing is told."""
+    return save(load(content), {"facts": "{}"})
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda _: b"",
+        lambda _: b"no tensors",
+        lambda content: content[:-7],
+        lambda content: content[:-5000] + bytes(200) + content[-4800:],
+        lose_facts,
+    ],
+    ids=["empty", "overwritten", "cut short", "zeros", "no facts"],
+)
+def test_damage_is_mended(damage: Callable[[bytes], bytes], reads: list[Source], npz: Npz) -> None:
+    """A file that was cut short, or overwritten in part, is written anew."""
     read_cached(npz)
     (file,) = cache_folder().glob("*.safetensors")
-    file.write_bytes(file.read_bytes()[:-7] if damage is None else damage)
+    file.write_bytes(damage(file.read_bytes()))
     assert torch.equal(to_floats(read_cached(npz).train.x), read_source(npz).train.x)
     read_cached(npz)
     assert len(reads) == 2
