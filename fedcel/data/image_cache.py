@@ -205,7 +205,7 @@ def compute_checksum(tensors: Mapping[str, Tensor]) -> int:
     """Compute a CRC-32 of all tensors."""
     value = 0
     for name in sorted(tensors):
-        value = crc32(tensors[name].contiguous().numpy(), value)
+        value = crc32(tensors[name].contiguous().numpy().data, value)
     return value
 
 
