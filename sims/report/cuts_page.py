@@ -131,8 +131,8 @@ def draw_cuts(comparison: CutComparison) -> Markup:
                     axes.scatter(
                         cut.macs, value, area, facecolor=fill, edgecolor=colour, alpha=0.75
                     )
-            drawn = [max(value, LINEAR_BITS) for value in bits if value is not None]
-            if drawn and max(drawn) >= DECADE * min(drawn):  # else the axis had no tick
+            heights = [max(value, LINEAR_BITS) for value in bits if value is not None]
+            if heights and max(heights) >= DECADE * min(heights):  # else the axis had no tick
                 axes.set_yscale("symlog", linthresh=LINEAR_BITS)
             axes.margins(0.12, 0.18)
         panels[1].set_xlabel("operations on the device")
