@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from fedcel.runs.folder_lock import hold_folder as hold_folder
     from fedcel.runs.posterior import Posterior as Posterior
     from fedcel.runs.round_log import Event as Event
+    from fedcel.runs.round_log import read_last_event as read_last_event
     from fedcel.runs.run_folder import Run as Run
     from fedcel.runs.run_folder import create_run as create_run
     from fedcel.runs.run_folder import has_begun as has_begun

@@ -49,6 +49,17 @@ class RoundLog:
         write_whole(self._path, "\n".join(self._lines) + "\n")
 
 
+def read_last_event(folder: Path) -> Event | None:
+    """Read what a run told of its last round; None where no line is whole."""
+    path = folder / EVENTS
+    lines = path.read_text().splitlines() if path.exists() else []
+    try:
+        event: Event = json.loads(lines[-1])
+    except (IndexError, ValueError):
+        return None
+    return event
+
+
 def summarise_kept_shares(folder: Path) -> dict[str, object]:
     """Count a run's rounds without some clients; find the least and the mean weight that was kept.
 

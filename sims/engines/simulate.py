@@ -6,7 +6,7 @@ from pathlib import Path
 from fedcel.check_parts import build_parts
 from fedcel.data import load_splits
 from fedcel.own_parts import blame_own_parts
-from fedcel.runs import Event, EventCallback, open_run, refuse_occupied
+from fedcel.runs import Event, EventCallback, open_run, read_last_event, refuse_occupied
 from fedcel.settings import OWN_STRATEGY, DataSettings, Settings
 from fedcel.torch_state import usual_torch_state
 from sims import progress
@@ -54,6 +54,9 @@ def simulate(
         if shows_notes:
             print_notes([settings])
         with progress.show_rounds(title, settings.rounds) as show_round:
+            last = read_last_event(folder) if has_rounds else None
+            if last is not None and last["round"] == settings.rounds:
+                show_round(last)  # only the measuring is left
 
             def pass_on(event: Event) -> None:
                 show_round(event)

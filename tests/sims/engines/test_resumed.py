@@ -1,5 +1,6 @@
 """A run that was stopped goes on as if it had not been, from its own sound state alone."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,19 @@ def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(
 def samples(folder: Path) -> list[torch.Tensor]:
     """Return a run's posterior samples."""
     return run_folder.read_run(folder).samples
+
+
+def test_a_trained_run_is_only_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where it was stopped after its last round; progress says so."""
+    folder = run(tmp_path / "run")
+    result = json.loads((folder / "result.json").read_text())
+    (folder / "result.json").unlink()
+    capsys.readouterr()
+    simulate(parse_settings(CLUSTERED), folder, resume=True)
+    said = capsys.readouterr().err
+    assert f"training: all {CLUSTERED['rounds']} rounds done" in said
+    again = json.loads((folder / "result.json").read_text())
+    assert result["accuracy"] == again["accuracy"]
 
 
 def test_a_round_killed_after_its_clients_moved_is_repeated_to_the_bit(tmp_path: Path) -> None:
