@@ -49,9 +49,16 @@ class RoundLog:
         write_whole(self._path, "\n".join(self._lines) + "\n")
 
 
-def read_last_event(folder: Path) -> Event | None:
-    """Read what a run told of its last round; None where no line is whole."""
-    path = folder / EVENTS
+def read_last_event(folder: str | Path) -> Event | None:
+    """Read what a run told of its last round.
+
+    Args:
+        folder: The run's.
+
+    Returns:
+        The event; None where there is no whole line.
+    """
+    path = Path(folder) / EVENTS
     lines = path.read_text().splitlines() if path.exists() else []
     try:
         event: Event = json.loads(lines[-1])

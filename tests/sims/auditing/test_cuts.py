@@ -80,7 +80,7 @@ def test_table_record_and_page(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cuts.json", "report.html"]
     assert page.count("data:image/png;base64,") == 6 + 2 * (6 + 6 + 6) + 6
     assert "each scale is the same for all rows" in page
-    assert "for the first only" not in page and "18 %" not in page
+    assert "for the first only" not in page and "25 %" not in page
 
 
 def test_large_images_have_maps_of_the_first(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_large_images_have_maps_of_the_first(tmp_path: Path) -> None:
     page = unescape((tmp_path / "report.html").read_text())
     pictures = re.findall(r'alt="(.*) (\d): "', page)
     assert pictures.count(("1 rebuilt", "6")) == 1
-    for name in ("1 exposed", "1 unknown", " unknown without a message"):
+    for name in ("1 exposed", "1 unknown", "unknown without a message"):
         assert [place for title, place in pictures if title == name] == ["1"]
     assert "drawn for the first only" in page and "off by about 25 %" in page
     assert json.loads((tmp_path / "cuts.json").read_text())[0]["attack"]["mse"] > 0
