@@ -52,10 +52,13 @@ def apply_heads(
         Log-probabilities, (S, N, K).
     """
     answers = []
+    # Convolutions and pools of many messages take a quarter of the time in this layout.
+    head = copy_module(flat.net.head).to(memory_format=torch.channels_last)
     with torch.no_grad():
         for vector in samples:
             flat.vector[flat.device_size :].copy_(vector[flat.device_size :])
-            answers.append(flat.net.answer(messages).log_softmax(1))
+            head.load_state_dict(flat.net.head.state_dict())
+            answers.append(head(messages).log_softmax(1))
     return torch.stack(answers)
 
 
