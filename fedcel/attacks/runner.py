@@ -25,7 +25,8 @@ from fedcel.attacks.attribute_inference import (
 from fedcel.attacks.averaging import observe_repeatedly
 from fedcel.attacks.registry import OPTIMAL, NamedAttack, parse_attacks
 from fedcel.attacks.score_card import (
-    class_means,
+    Anchors,
+    find_anchors,
     identification_chances,
     order_batches,
     score_reconstructions,
@@ -104,7 +105,7 @@ def run_attacks(
     targets: Images,
     *,
     seed: int,
-    population: Images | None = None,
+    anchors: Anchors | None = None,
     attributes: AttackedAttributes | None = None,
     listener: AttackListener | None = None,
 ) -> AttackOutcome:
@@ -121,7 +122,7 @@ def run_attacks(
         auxiliary: The attacker's own images.
         targets: Images that the attacker wants to see.
         seed: The run's seed; each attack seed 0, 1, ... has its own streams.
-        population: Images that the anchors are taken from; see `score_reconstructions`.
+        anchors: Means of all training images; None: of `auxiliary`.
         attributes: Attributes of the attacker's images and of the targets, for the attack
             `attribute`; None: it is skipped.
         listener: Callbacks for progress and the outcome of each attack.
@@ -144,15 +145,16 @@ def run_attacks(
         if observation.name in uploads and isinstance(observation, ObservationUpdate):
             check_batch_size(observation.batch, len(auxiliary.y))
     pictured = slice(min(MAX_PICTURES, settings.targets or MAX_PICTURES))  # all rebuild these
-    guesses = class_means(targets.y, population or auxiliary)
-    anchors: Pictures = {"targets": targets.x[pictured], "class-mean": guesses[pictured]}
+    anchors = anchors or find_anchors(auxiliary)
+    shown: Pictures = {
+        "targets": targets.x[pictured],
+        "class-mean": anchors.guess(targets.y[pictured]),
+    }
     listener = listener or AttackListener()
-    total = AttackOutcome([], anchors, {})
+    total = AttackOutcome([], shown, {})
     for number, named in enumerate(attacks):
         outcome = AttackOutcome([], {}, {})
-        run = _AttackRun(
-            settings, auxiliary, targets, population, attributes, seed, listener, outcome
-        )
+        run = _AttackRun(settings, auxiliary, targets, anchors, attributes, seed, listener, outcome)
         surfaces = [observe_repeatedly(observation, named.repeats) for observation in observations]
         row, chosen, attack = run.plan(named, surfaces)
         for surface, attack_seed in product(chosen, range(settings.seeds)):
@@ -161,7 +163,7 @@ def run_attacks(
             attack(
                 row.with_results(observation=surface.name, seed=attack_seed), surface, attack_seed
             )
-        listener.keep_outcome(named.entry, outcome._replace(pictures=anchors | outcome.pictures))
+        listener.keep_outcome(named.entry, outcome._replace(pictures=shown | outcome.pictures))
         total = AttackOutcome(
             total.rows + outcome.rows,
             total.pictures | outcome.pictures,
@@ -178,7 +180,7 @@ class _AttackRun:
     settings: AttackSettings
     auxiliary: Images
     targets: Images
-    population: Images | None
+    anchors: Anchors
     attributes: AttackedAttributes | None
     seed: int
     listener: AttackListener
@@ -322,7 +324,7 @@ class _AttackRun:
                 "learning_curve": thin_curve(curve) or None,
             }
             scores = score_reconstructions(
-                images, targets, self.auxiliary, candidates, population=self.population
+                images, targets, self.auxiliary, candidates, anchors=self.anchors
             )
             results |= asdict(scores)
             image_scores = {

@@ -1,6 +1,8 @@
 """Scores of reconstructions, next to baselines that need no attack."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import scipy
@@ -9,14 +11,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedcel.attacks.attack import OtherClasses
-from fedcel.data import Images
+from fedcel.data import Images, to_floats
 from fedcel.errors import DataError
 from fedcel.extras import import_optional
 from fedcel.leakage import identification
+from fedcel.short_repr import show_shapes
 
 UNIFORM_WINDOW, GAUSSIAN_WINDOW = 3, 11  # Wang et al. take 11; an 8x8 image has no room for it
 MIN_GAUSSIAN_SIDE = 16  # pixels, from which the window is Gaussian
 MAX_CLASSIFIER_IMAGES = 5000
+_VALUES_AT_ONCE = 2**24  # of images that are summed together
 MAX_PSNR = 100.0  # dB, of a reconstruction without any error
 
 
@@ -36,13 +40,29 @@ class ReconstructionScores:
     oracle_mse: float
 
 
+@show_shapes
+class Anchors(NamedTuple):
+    """Guesses at an image without an attack."""
+
+    mean: Float[Tensor, "C H W"]
+    """The mean of all images."""
+    class_means: Float[Tensor, "K C H W"]
+    """The mean of each class; of a class without an image the mean of all."""
+
+    def guess(self, labels: Int[Tensor, " T"]) -> Float[Tensor, "T C H W"]:
+        """Guess images (T, C, H, W) from their labels (T,)."""
+        is_known = (labels < len(self.class_means))[:, None, None, None]
+        means = self.class_means[labels.clamp_max(len(self.class_means) - 1)]
+        return torch.where(is_known, means, self.mean)
+
+
 def score_reconstructions(
     images: Float[Tensor, "T C H W"],
     targets: Images,
     auxiliary: Images,
     candidates: int,
     *,
-    population: Images | None = None,
+    anchors: Anchors | None = None,
 ) -> ReconstructionScores:
     """Score reconstructions and two baselines without an attack: the mean image and the class mean.
 
@@ -54,7 +74,7 @@ def score_reconstructions(
         targets: The originals and their labels.
         auxiliary: The attacker's own images, which the classifier learns from.
         candidates: Images among which the right one is picked, 1 or more.
-        population: Images that the anchors are means of; None: `auxiliary`.
+        anchors: Means of all training images; None: of `auxiliary`.
 
     Returns:
         The scores.
@@ -63,7 +83,7 @@ def score_reconstructions(
         DataError: There is no image to take the anchors from.
     """
     originals = targets.x
-    population = population or auxiliary
+    anchors = anchors or find_anchors(auxiliary)
     has_room = min(originals.shape[2:]) >= UNIFORM_WINDOW
     knows_classes = not isinstance(auxiliary, OtherClasses) and bool(
         torch.isin(targets.y, auxiliary.y).any()
@@ -75,8 +95,8 @@ def score_reconstructions(
         identification_1=float(identification_chances(images, originals, candidates, 1).mean()),
         identification_5=float(identification_chances(images, originals, candidates, 5).mean()),
         label_accuracy=label_accuracy(images, targets.y, auxiliary) if knows_classes else None,
-        mean_mse=mse(mean_image(targets.y, population), originals),
-        oracle_mse=mse(class_means(targets.y, population), originals),
+        mean_mse=mse(anchors.mean.expand_as(originals), originals),
+        oracle_mse=mse(anchors.guess(targets.y), originals),
     )
 
 
@@ -184,7 +204,7 @@ def mean_image(labels: Int[Tensor, " T"], population: Images) -> Float[Tensor, "
     Returns:
         The same image for each target, (T, C, H, W).
     """
-    return population.x.mean(0, keepdim=True).expand(len(labels), -1, -1, -1)
+    return compute_anchors([population]).mean.expand(len(labels), -1, -1, -1)
 
 
 def class_means(labels: Int[Tensor, " T"], population: Images) -> Float[Tensor, "T C H W"]:
@@ -202,16 +222,47 @@ def class_means(labels: Int[Tensor, " T"], population: Images) -> Float[Tensor, 
     Raises:
         DataError: There is no image at all, or none whose label is a class of the targets.
     """
-    if isinstance(population, OtherClasses):
+    return find_anchors(population).guess(labels)
+
+
+def find_anchors(auxiliary: Images) -> Anchors:
+    """Return the means of the attacker's images; DataError where they are of other classes."""
+    if isinstance(auxiliary, OtherClasses):
         raise DataError(
-            "the anchors are means of images of other classes, must be of the targets'; pass the "
-            "training images as population"
+            "the anchors are means of images of other classes, must be of the targets'; pass those "
+            "of the training images as anchors"
         )
-    if len(population.y) == 0:
+    return compute_anchors([auxiliary])
+
+
+def compute_anchors(parts: Iterable[Images]) -> Anchors:
+    """Compute the mean of all images and of each class, of few images at a time.
+
+    Args:
+        parts: Images (N, C, H, W) with labels, bytes or floats.
+
+    Returns:
+        The means.
+
+    Raises:
+        DataError: There is no image.
+    """
+    sums: Tensor | None = None
+    counts = torch.zeros(0, dtype=torch.int64)
+    for part in parts:
+        if not len(part.y):
+            continue
+        size = max(1, _VALUES_AT_ONCE // part.x[0].numel())
+        for x, y in zip(*(torch.split(tensor, size) for tensor in part), strict=True):
+            missing = max(0, int(y.max()) + 1 - len(counts))
+            counts = torch.cat([counts, counts.new_zeros(missing)])
+            empty = torch.zeros(missing, *x.shape[1:], dtype=torch.float64)
+            sums = empty if sums is None else torch.cat([sums, empty]) if missing else sums
+            sums.index_add_(0, y, to_floats(x).double())
+            counts += torch.bincount(y, minlength=len(counts))
+    if sums is None:
         raise DataError("the attacker has no images; raise data.auxiliary")
-    classes = int(torch.cat([labels, population.y]).max()) + 1
-    is_class = torch.nn.functional.one_hot(population.y, classes).to(population.x.dtype)
-    count = is_class.sum(0)[:, None, None, None]
-    sums = torch.einsum("nk,nchw->kchw", is_class, population.x)
-    means = torch.where(count > 0, sums / count.clamp_min(1), population.x.mean(0))
-    return means[labels]
+    mean = sums.sum(0) / counts.sum()
+    column = counts[:, None, None, None]
+    means = torch.where(column > 0, sums / column.clamp_min(1), mean)
+    return Anchors(mean.float(), means.float())

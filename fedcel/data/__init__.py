@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from fedcel.data.images import SourceParts as SourceParts
     from fedcel.data.images import check_images as check_images
     from fedcel.data.images import match_pixels as match_pixels
-    from fedcel.data.images import to_bytes as to_bytes
     from fedcel.data.images import to_floats as to_floats
     from fedcel.data.node_data import NodeDataSettings as NodeDataSettings
     from fedcel.data.npz import Npz as Npz
+    from fedcel.data.partition import ClientImages as ClientImages
     from fedcel.data.partition import Dirichlet as Dirichlet
     from fedcel.data.partition import Iid as Iid
     from fedcel.data.partition import Natural as Natural

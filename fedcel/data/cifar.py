@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 
-from fedcel.data.images import Images, SourceParts, scale_bytes
+from fedcel.data.images import Images, SourceParts
 from fedcel.data.source import ColourSource
 from fedcel.errors import DataError
 
@@ -117,4 +117,4 @@ def _read_files(folder: Path, names: tuple[str, ...], edition: Edition) -> Image
             f"{edition.classes}; the files are damaged or of another data set"
         )
     pixels = records[:, edition.label_bytes :].reshape(-1, *SHAPE)
-    return Images(scale_bytes(pixels), torch.from_numpy(labels))
+    return Images(torch.tensor(pixels), torch.from_numpy(labels))

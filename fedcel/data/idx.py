@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedcel.data.images import Images, SourceParts, scale_bytes
+from fedcel.data.images import Images, SourceParts
 from fedcel.data.source import FileSource
 from fedcel.errors import DataError, describe_unforeseen
 
@@ -57,7 +57,7 @@ def _read_part(folder: Path, name: str) -> Images:
             f"{images} has {len(pixels)} images, {labels} has {len(y)} labels, must be as many; "
             "check that the files belong together"
         )
-    return Images(scale_bytes(pixels[:, None]), torch.from_numpy(y.astype(np.int64)))
+    return Images(torch.tensor(pixels[:, None]), torch.from_numpy(y.astype(np.int64)))
 
 
 def _find_file(folder: Path, stem: str) -> Path:

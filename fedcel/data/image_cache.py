@@ -4,9 +4,9 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from zlib import crc32
@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fedcel.data.images import Images, to_bytes
+from fedcel.data.images import Images
 from fedcel.data.pictures import resize_first_images
 from fedcel.data.source import FileSource, Source, SourceData, describe_fit, read_source
 from fedcel.errors import DataError, describe_unforeseen
@@ -25,8 +25,9 @@ LEAST_BYTES = 2**20
 """Sets whose files are smaller are decoded by each process, which takes about a second."""
 USUAL_LIMIT = 20.0
 """Gigabytes of decoded images in the folder, unless FEDCEL_CACHE_GB is another number."""
-FORMAT = 3
+FORMAT = 4
 """Number of the file's form, and of the way in which pictures are decoded."""
+_READ_AT_ONCE = 2**20  # bytes
 _FACTS, _CHECKSUM = "facts", "crc32"
 _FACT_NAMES = ("classes", "notes", "class_names")
 _OWN_FILE = re.compile(r"[0-9a-f]{32}\.(safetensors|\w+\.part)")
@@ -47,7 +48,7 @@ def read_cached(
             in their own size, and only what is taken is resized, by `SourceData.resize`.
 
     Returns:
-        The images; those of a large folder or file are unsigned bytes unless they were resized.
+        The images.
 
     Raises:
         DataError: As `read_source`.
@@ -69,9 +70,9 @@ def keep_decoded(source: Source, purpose: str, decode: Callable[[], SourceData])
     """Decode a source, or map what an earlier process has decoded.
 
     A folder or file of 1 MB or more is decoded once; further processes map what the first one kept,
-    and those that come meanwhile wait for it. It is found again as long as names, sizes and times
-    of its files are the same: the content of the files is not compared. A damaged file of the cache
-    is written anew; where none can be written, a note says so.
+    and those that come meanwhile wait for it. It is found again by the names and the content of its
+    files, wherever they are; reading them takes about a second a gigabyte. A damaged file of the
+    cache is written anew; where none can be written, a note says so.
 
     Args:
         source: The source; only folders and files of this machine are kept.
@@ -79,18 +80,27 @@ def keep_decoded(source: Source, purpose: str, decode: Callable[[], SourceData])
         decode: Reads the images.
 
     Returns:
-        The images, as bytes where that loses nothing and they are kept.
+        The images.
 
     Raises:
         DataError: As `decode`, or FEDCEL_CACHE_GB is no size.
     """
     if not isinstance(source, FileSource) or not source.is_local or not Path(source.path).exists():
         return decode()
-    files = list_files(Path(source.path))
-    if sum(size for _, size, _ in files) < LEAST_BYTES or not read_limit():
+    root = Path(source.path)
+    files = list_files(root)
+    if sum(file.stat().st_size for file in files) < LEAST_BYTES or not read_limit():
         return decode()
-    words = f"{FORMAT} {purpose} {source.model_dump_json()} {files}"
-    key = hashlib.sha256(words.encode(errors="surrogateescape")).hexdigest()[:32]
+    kind = source.model_dump_json(exclude={"path"})
+    digest = hashlib.sha256(f"{FORMAT} {purpose} {kind}".encode())
+    try:
+        for place in files:
+            with place.open("rb") as opened:
+                content = hashlib.file_digest(opened, "sha256").digest()
+            digest.update(os.fsencode(place.relative_to(root)) + b"\0" + content)
+    except OSError:  # what reads the images names the file, where it needs it
+        return decode()
+    key = digest.hexdigest()[:32]
     file = cache_folder() / f"{key}.safetensors"
     if (cached := map_file(file)) is not None:
         return cached
@@ -130,14 +140,13 @@ def cache_folder() -> Path:
     return Path(chosen or Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "fedcel"))
 
 
-def list_files(path: Path) -> list[tuple[str, int, int]]:
-    """List name, size and time of every file of a folder, or of one file."""
+def list_files(path: Path) -> list[Path]:
+    """List every file of a folder by name, or the one file that `path` is."""
     files, visited = [path] if path.is_file() else [], set[str]()
     for folder, folders, names in os.walk(path, followlinks=True):
         folders[:] = [name for name in folders if _is_first(Path(folder, name), visited)]
         files += [Path(folder, name) for name in names]
-    stats = [(str(file), file.stat()) for file in sorted(files) if file.is_file()]
-    return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
+    return [file for file in sorted(files) if file.is_file()]
 
 
 def _is_first(folder: Path, visited: set[str]) -> bool:
@@ -179,16 +188,15 @@ def drop_oldest(newest: Path) -> None:
 
 def write_file(file: Path, data: SourceData) -> None:
     """Write a set of images, whole or not at all; OSError where there is no room."""
-    tensors = {"train.x": to_bytes(data.train.x), "train.y": data.train.y}
+    tensors = {"train.x": data.train.x, "train.y": data.train.y}
     if data.test is not None:
-        tensors |= {"test.x": to_bytes(data.test.x), "test.y": data.test.y}
+        tensors |= {"test.x": data.test.x, "test.y": data.test.y}
     if data.holders is not None:
         tensors["holders"] = data.holders
     if (size := sum(tensor.nbytes for tensor in tensors.values())) > (limit := read_limit()):
         raise OSError(f"they take {size / 1e9:.3g} GB, FEDCEL_CACHE_GB allows {limit / 1e9:.3g}")
-    facts = json.dumps(
-        {name: getattr(data, name) for name in _FACT_NAMES} | {_CHECKSUM: compute_checksum(tensors)}
-    )
+    sums = {name: crc32(tensor.numpy().data) for name, tensor in tensors.items()}
+    facts = json.dumps({name: getattr(data, name) for name in _FACT_NAMES} | {_CHECKSUM: sums})
     with NamedTemporaryFile(
         dir=file.parent, prefix=f"{file.stem}.", suffix=".part", delete=False
     ) as part:
@@ -201,12 +209,19 @@ def write_file(file: Path, data: SourceData) -> None:
             Path(part.name).unlink(missing_ok=True)
 
 
-def compute_checksum(tensors: Mapping[str, Tensor]) -> int:
-    """Compute a CRC-32 of all tensors."""
-    value = 0
-    for name in sorted(tensors):
-        value = crc32(tensors[name].contiguous().numpy().data, value)
-    return value
+def compute_checksums(file: Path) -> dict[str, int]:
+    """Compute the CRC-32 of each tensor of a file of safetensors, without mapping it."""
+    sums = {}
+    with file.open("rb") as opened:
+        length = int.from_bytes(opened.read(8), "little")
+        header = json.loads(opened.read(length))
+        del header["__metadata__"]
+        for name, about in header.items():
+            begin, end = about["data_offsets"]
+            opened.seek(8 + length + begin)
+            pieces = (min(_READ_AT_ONCE, end - start) for start in range(begin, end, _READ_AT_ONCE))
+            sums[name] = reduce(lambda value, size: crc32(opened.read(size), value), pieces, 0)
+    return sums
 
 
 def map_file(file: Path) -> SourceData | None:
@@ -217,9 +232,9 @@ def map_file(file: Path) -> SourceData | None:
             about = facts["classes"], facts["notes"], facts["class_names"]
             names = opened.keys()
             tensors: dict[str, Tensor] = {name: opened.get_tensor(name) for name in names}
+        if facts[_CHECKSUM] != compute_checksums(file):
+            return None
     except (OSError, SafetensorError, KeyError, TypeError, ValueError):
-        return None
-    if facts.get(_CHECKSUM) != compute_checksum(tensors):
         return None
     with suppress(OSError):  # of another user, say
         os.utime(file)  # the time of its last use

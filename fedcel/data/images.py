@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import interpolate
 
@@ -26,7 +25,7 @@ class Images(NamedTuple):
     """Images and their labels.
 
     Attributes:
-        x: Images (N, C, H, W), float32 in [0, 1]; unsigned bytes where many are kept.
+        x: Images (N, C, H, W), float32 in [0, 1], or unsigned bytes, 255 of which are 1.
         y: Labels (N,), int64, from 0.
     """
 
@@ -51,29 +50,6 @@ class SourceParts(NamedTuple):
     holders: Labels | None = None
     notes: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
-
-
-def scale_bytes(pixels: NDArray[np.generic]) -> Tensor:
-    """Return unsigned bytes as float32 in [0, 1]."""
-    return torch.from_numpy(np.ascontiguousarray(pixels, np.float32)).div_(255)
-
-
-def to_bytes(x: Float[Tensor, "*shape"]) -> Shaped[Tensor, "*shape"]:
-    """Turn images into the unsigned bytes that they were scaled from.
-
-    Args:
-        x: Images in [0, 1], of any shape.
-
-    Returns:
-        The bytes; the images themselves where they were no bytes.
-    """
-    pixels = torch.empty_like(x, dtype=torch.uint8)
-    pieces = zip(*(torch.split(part, _IMAGES_AT_ONCE) for part in (x, pixels)), strict=True)
-    for floats, values in pieces:  # all at once takes three times the memory
-        values.copy_((floats * 255).round_())
-        if not torch.equal(to_floats(values), floats):
-            return x
-    return pixels
 
 
 def to_floats(x: Shaped[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
@@ -104,9 +80,9 @@ def check_images(images: Images, where: str) -> None:
             f"{where}: images are {type(x).__name__}, labels {type(y).__name__}, must be tensors "
             "of PyTorch; convert them with torch.as_tensor"
         )
-    if x.dim() != 4 or x.dtype != torch.float32 or 0 in x.shape:
+    if x.dim() != 4 or x.dtype not in (torch.float32, torch.uint8) or 0 in x.shape:
         raise DataError(
-            f"{where}: images are {tuple(x.shape)} of {x.dtype}, must be float32 of shape "
+            f"{where}: images are {tuple(x.shape)} of {x.dtype}, must be float32 or uint8 of shape "
             "(N, C, H, W) with N > 0; reshape and convert them"
         )
     if y.shape != x.shape[:1] or y.dtype != torch.int64:
@@ -115,7 +91,7 @@ def check_images(images: Images, where: str) -> None:
             f"int64 of shape ({len(x)},); give each image one label"
         )
     low, high = x.min().item(), x.max().item()  # NaN comes through both
-    if not 0 <= low <= high <= 1:
+    if x.dtype != torch.uint8 and not 0 <= low <= high <= 1:
         raise DataError(
             f"{where}: pixels are in [{low}, {high}], must be in [0, 1]; scale them, bytes by 1/255"
         )
@@ -185,22 +161,31 @@ def number_names(names: list[str]) -> Labels:
 
 
 def fit_images(
-    x: Float[Tensor, "N C H W"], *, size: int, grey: bool, where: str
-) -> Float[Tensor, "N c h w"]:
-    """Resize images in [0, 1] to a square, and turn colours into their luminance.
+    x: Shaped[Tensor, "N C H W"], *, size: int, grey: bool, where: str
+) -> Shaped[Tensor, "N c h w"]:
+    """Resize images to a square, and turn colours into their luminance; bytes are rounded to bytes.
 
     Bilinear with antialiasing, other shapes are stretched. Grey is .299 R + .587 G + .114 B
     (ITU-R BT.601-7, section 2.5.1). DataError, which names `where`, for images that are neither
     grey nor red, green, blue.
     """
-    original = x
-    if grey and x.shape[1] != 1:
-        if x.shape[1] != 3:
-            raise DataError(
-                f"{where}: images have {x.shape[1]} channels and data.grey is true, must be 3, or "
-                "1, which is grey already; set data.grey to false"
-            )
-        x = (x * torch.tensor(LUMINANCE).view(3, 1, 1)).sum(1, keepdim=True)
-    if size and x.shape[2:] != (size, size):
-        x = interpolate(x, (size, size), mode="bilinear", antialias=True, align_corners=False)
-    return x if x is original else x.clamp(0, 1)  # rounding leads beyond by some 1e-7
+    channels, side = x.shape[1], (size, size) if size else x.shape[2:]
+    is_coloured = grey and channels != 1
+    if is_coloured and channels != 3:
+        raise DataError(
+            f"{where}: images have {channels} channels and data.grey is true, must be 3, or 1, "
+            "which is grey already; set data.grey to false"
+        )
+    if not is_coloured and x.shape[2:] == side:
+        return x
+    fitted = torch.empty(len(x), 1 if is_coloured else channels, *side, dtype=x.dtype)
+    pieces = zip(*(torch.split(part, _IMAGES_AT_ONCE) for part in (x, fitted)), strict=True)
+    for original, piece in pieces:  # all at once takes several times the memory
+        values = to_floats(original)
+        if is_coloured:
+            values = (values * torch.tensor(LUMINANCE).view(3, 1, 1)).sum(1, keepdim=True)
+        if values.shape[2:] != side:
+            values = interpolate(values, side, mode="bilinear", antialias=True, align_corners=False)
+        values = values.clamp(0, 1)  # rounding leads beyond by some 1e-7
+        piece.copy_((values * 255).round_() if piece.dtype == torch.uint8 else values)
+    return fitted

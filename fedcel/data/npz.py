@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedcel.data.images import Images, SourceParts, scale_bytes
+from fedcel.data.images import Images, SourceParts
 from fedcel.data.source import ColourSource
 from fedcel.errors import DataError, describe_unforeseen, escape_controls
 from fedcel.tensors import to_labels
@@ -85,7 +85,7 @@ def _read_part(arrays: dict[str, NDArray[np.generic]], name: str, path: Path) ->
 
 
 def _arrange_pixels(x: NDArray[np.generic], where: str) -> torch.Tensor:
-    """Return float32 (N, C, H, W), bytes divided by 255; DataError where the axes are in doubt."""
+    """Return bytes or float32, (N, C, H, W); DataError where the axes are in doubt."""
     if x.dtype != np.uint8 and x.dtype.kind != "f":
         raise DataError(f"{where} is {x.dtype}, must be uint8, or float in [0, 1]; convert it")
     if x.ndim == 3:
@@ -96,7 +96,14 @@ def _arrange_pixels(x: NDArray[np.generic], where: str) -> torch.Tensor:
             f"{where} has shape {x.shape}, must be (N, H, W), or (N, H, W, C) or (N, C, H, W) with "
             "C, and no other side, 1 or 3; reshape it"
         )
-    x = x.transpose(0, 3, 1, 2) if is_last else x
-    return (
-        scale_bytes(x) if x.dtype == np.uint8 else torch.from_numpy(np.ascontiguousarray(x, "f4"))
-    )
+    x = _put_channels_first(x) if is_last else x
+    return torch.from_numpy(np.ascontiguousarray(x, np.uint8 if x.dtype == np.uint8 else "f4"))
+
+
+def _put_channels_first(x: NDArray[np.generic]) -> NDArray[np.generic]:
+    """Return (N, H, W, C) as (N, C, H, W) in the same memory, which holds the only copy."""
+    count, height, width, channels = x.shape
+    rows = np.ascontiguousarray(x).reshape(count, height * width * channels)
+    for row in rows:
+        row[:] = row.reshape(height, width, channels).transpose(2, 0, 1).ravel()
+    return rows.reshape(count, channels, height, width)

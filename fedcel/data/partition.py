@@ -7,7 +7,7 @@ clients take 23 s; here all are one sort, and a million take a second.
 
 import math
 from collections.abc import Sequence
-from typing import Literal, TypeVar, final, overload
+from typing import Literal, overload
 
 import numpy as np
 import torch
@@ -28,20 +28,16 @@ Parts = tuple[NDArray[np.int64], NDArray[np.int64]]
 """Positions, one client's after the other's, and how many each client has."""
 
 
-Part = TypeVar("Part", Images, Tensor)
-
-
-@final
-class ClientSlices(Sequence[Part]):
-    """Each client's part of a whole, a view that is made when it is read.
+class ClientSlices(Sequence[Positions]):
+    """Each client's part of positions, a view that is made when it is read.
 
     Args:
-        whole: Images or positions (N,) of all clients, one client's after the other's.
+        whole: Positions (N,) of all clients, one client's after the other's.
         sizes: How many each client has, 0 or more; they add up to N.
     """
 
-    def __init__(self, whole: Part, sizes: Int[Tensor, " K"]) -> None:
-        self.whole: Part = whole
+    def __init__(self, whole: Positions, sizes: Int[Tensor, " K"]) -> None:
+        self.whole = whole
         self.sizes = sizes
         self._ends: list[int] = [0, *sizes.cumsum(0).tolist()]
 
@@ -50,20 +46,56 @@ class ClientSlices(Sequence[Part]):
         return len(self._ends) - 1
 
     @overload
-    def __getitem__(self, client: int) -> Part: ...
+    def __getitem__(self, client: int) -> Positions: ...
     @overload
-    def __getitem__(self, client: slice) -> Sequence[Part]: ...
-    def __getitem__(self, client: int | slice) -> Part | Sequence[Part]:
+    def __getitem__(self, client: slice) -> Sequence[Positions]: ...
+    def __getitem__(self, client: int | slice) -> Positions | Sequence[Positions]:
         """Return one client's part, or those of several."""
         if isinstance(client, slice):
             return [self[k] for k in range(*client.indices(len(self)))]
         count = len(self)
         if not -count <= client < count:
             raise IndexError(f"client {client} of {count}")
-        part = slice(*self._ends[client % count : client % count + 2])
-        if isinstance(self.whole, Images):
-            return Images(*(tensor[part] for tensor in self.whole))
-        return self.whole[part]
+        return self.whole[slice(*self._ends[client % count : client % count + 2])]
+
+
+class ClientImages(Sequence[Images]):
+    """Each client's images, taken from those of a source when they are read.
+
+    Args:
+        source: Images of a source, which may be a file mapped into memory.
+        positions: Each client's positions among them.
+    """
+
+    def __init__(self, source: Images, positions: ClientSlices) -> None:
+        self.positions = positions
+        self._source = source
+
+    def __len__(self) -> int:
+        """Return how many clients there are."""
+        return len(self.positions)
+
+    @overload
+    def __getitem__(self, client: int) -> Images: ...
+    @overload
+    def __getitem__(self, client: slice) -> Sequence[Images]: ...
+    def __getitem__(self, client: int | slice) -> Images | Sequence[Images]:
+        """Return one client's images, or those of several."""
+        if isinstance(client, slice):
+            return [self._take(part) for part in self.positions[client]]
+        return self._take(self.positions[client])
+
+    def take(self, rows: Int[Tensor, " n"]) -> Images:
+        """Take images by their places among those of all clients, one client's after another's."""
+        return self._take(self.positions.whole[rows])
+
+    def _take(self, positions: Positions) -> Images:
+        x, y = self._source
+        first = int(positions[0]) if len(positions) else 0
+        if torch.equal(positions, torch.arange(first, first + len(positions))):  # takes no memory
+            part = slice(first, first + len(positions))
+            return Images(x[part], y[part])
+        return Images(x[positions], y[positions])
 
 
 class Partition(Kind, table="data", selector="partition", shares_table=True):
@@ -80,7 +112,7 @@ class Partition(Kind, table="data", selector="partition", shares_table=True):
         seed: int,
         *,
         holders: Int[Tensor, " N"] | None = None,
-    ) -> ClientSlices[Positions]:
+    ) -> ClientSlices:
         """Deal training images to clients.
 
         Args:
@@ -196,7 +228,7 @@ class Natural(Partition):
         seed: int,
         *,
         holders: Int[Tensor, " N"] | None = None,
-    ) -> ClientSlices[Positions]:
+    ) -> ClientSlices:
         """Deal holders to clients; see `Partition.deal`."""
         if holders is None:
             raise DataError(

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from fedcel.data.images import fit_images, scale_bytes
+from fedcel.data.images import fit_images, to_floats
 from fedcel.errors import DataError, describe_unforeseen
 from fedcel.extras import import_optional
 from fedcel.progress import tell_progress
@@ -111,9 +111,10 @@ class PictureTally(NamedTuple):
 
 
 class DecodedPicture(NamedTuple):
-    """One picture in [0, 1], as large as the settings ask for, and what it was."""
+    """One picture, as large as the settings ask for, and what it was."""
 
-    pixels: Float[Tensor, "C H W"]
+    pixels: Shaped[Tensor, "C H W"]
+    """Unsigned bytes, or floats in [0, 1] of a picture of 16 bits."""
     size: tuple[int, int]
     changes: set[str]
     top_level: int
@@ -134,7 +135,7 @@ class PictureFaultError(Exception):
 
 def decode_pictures(
     files: Iterable[tuple[str, PictureFile]], count: int, *, size: int = 0, grey: bool = False
-) -> tuple[Float[Tensor, "N C H W"], PictureTally]:
+) -> tuple[Shaped[Tensor, "N C H W"], PictureTally]:
     """Decode pictures into one tensor; grey ones become colour where any picture has colours.
 
     Args:
@@ -144,7 +145,8 @@ def decode_pictures(
         grey: Whether colours are turned into their luminance.
 
     Returns:
-        The images in [0, 1] in the order of the files, and what they were.
+        The images in the order of the files, as bytes unless some are of 16 bits, and what they
+        were.
 
     Raises:
         DataError: Names the pictures that cannot be used, or that differ in size while `size` is 0.
@@ -174,9 +176,11 @@ def decode_pictures(
             continue
         if len(picture.pixels) > x.shape[1]:
             x = x.expand(-1, len(picture.pixels), -1, -1).clone()
+        if picture.pixels.dtype != x.dtype:  # some are of 16 bits
+            x, picture = to_floats(x), picture._replace(pixels=to_floats(picture.pixels))
         x[place] = picture.pixels
         if (check := _CHECK.get()) and place + 1 == FIRST_IMAGES:
-            check(x[:FIRST_IMAGES])
+            check(to_floats(x[:FIRST_IMAGES]))
     if faults or x is None:
         raise DataError(
             f"{len(faults)} of {count} pictures cannot be used: {_join_first(faults)}; remove them "
@@ -253,7 +257,7 @@ def _decode_file(file: PictureFile, size: int, grey: bool) -> DecodedPicture:
 
 
 def _decode_picture(picture: "PIL.Image.Image", size: int, grey: bool) -> DecodedPicture:
-    """Return a picture the right way up, in [0, 1], 1 or 3 channels, as the settings size it."""
+    """Return a picture the right way up, of 1 or 3 channels, as the settings size it."""
     changes = set()
     if getattr(picture, "is_animated", False):
         changes.add("frames")
@@ -275,7 +279,7 @@ def _decode_picture(picture: "PIL.Image.Image", size: int, grey: bool) -> Decode
         if is_clear:
             upright, shows_white = _lay_on_white(upright)
             changes |= {"transparent"} if shows_white else set()
-        pixels = scale_bytes(np.array(upright.convert(mode)))
+        pixels = torch.from_numpy(np.array(upright.convert(mode)))
     x = pixels[None] if pixels.dim() == 2 else pixels.permute(2, 0, 1)
     if len(x) == 1:
         changes.add("grey")
@@ -316,7 +320,7 @@ def _lay_on_white(picture: "PIL.Image.Image") -> tuple["PIL.Image.Image", bool]:
 def _allocate(count: int, first: Tensor, size: int) -> Tensor:
     """Return room for all pictures of the first one's shape; DataError when there is not enough."""
     try:
-        return torch.empty(count, *first.shape)
+        return torch.empty(count, *first.shape, dtype=first.dtype)
     except RuntimeError as error:
         gigabytes = count * first.numel() * first.element_size() / 1e9
         raise DataError(

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Shaped
 from pydantic import Field
 from torch import Tensor
 
@@ -62,7 +62,7 @@ class Source(Kind, table="data", selector="source", shares_table=True):
         """List the class folders, in text that a message can hold; none of most sources."""
         return []
 
-    def fit(self, x: Float[Tensor, "N C H W"], where: str) -> Float[Tensor, "N c h w"]:
+    def fit(self, x: Shaped[Tensor, "N C H W"], where: str) -> Shaped[Tensor, "N c h w"]:
         """Bring images to the size and colours that the settings ask for."""
         return x
 
@@ -77,7 +77,7 @@ class SizedSource(Source):
 
     size: int = Field(0, ge=0, description="Side in pixels to resize images to; 0: no resizing.")
 
-    def fit(self, x: Float[Tensor, "N C H W"], where: str) -> Float[Tensor, "N c h w"]:
+    def fit(self, x: Shaped[Tensor, "N C H W"], where: str) -> Shaped[Tensor, "N c h w"]:
         """Resize images."""
         return fit_images(x, size=self.size, grey=False, where=where)
 
@@ -115,7 +115,7 @@ class ColourSource(FileSource):
 
     grey: bool = Field(False, description="Whether colours are converted to luminance.")
 
-    def fit(self, x: Float[Tensor, "N C H W"], where: str) -> Float[Tensor, "N c h w"]:
+    def fit(self, x: Shaped[Tensor, "N C H W"], where: str) -> Shaped[Tensor, "N c h w"]:
         """Resize images, and make them grey."""
         return fit_images(x, size=self.size, grey=self.grey, where=where)
 
@@ -240,11 +240,8 @@ class SourceData(NamedTuple):
         return (channels, self.size or height, self.size or width)
 
     def resize(self, images: Images) -> Images:
-        """Bring images of this source to size: float32 where any is resized, else as they are."""
-        if self.shape == images.x.shape[1:]:
-            return images
-        x = fit_images(to_floats(images.x), size=self.size, grey=False, where="")
-        return images._replace(x=x)
+        """Bring images of this source to size."""
+        return images._replace(x=fit_images(images.x, size=self.size, grey=False, where=""))
 
     @property
     def y(self) -> Labels:
@@ -275,6 +272,8 @@ def read_source(source: Source, *, is_numbered_anew: bool = False) -> SourceData
     train = source.prepare(train, where)
     if test is not None:
         test = source.prepare(test, where_test)
+        if train.x.dtype != test.x.dtype:
+            train, test = (part._replace(x=to_floats(part.x)) for part in (train, test))
     if is_numbered_anew:
         labels = [part.y for part in (train, test) if part is not None]
         present = torch.unique(torch.cat(labels)).tolist()

@@ -13,7 +13,7 @@ from fedcel.data.data_settings import OWN, DataSettings, SplitSizes
 from fedcel.data.image_cache import read_cached
 from fedcel.data.images import Images, Labels, match_pixels, to_floats
 from fedcel.data.node_data import NodeDataSettings, load_node_images
-from fedcel.data.partition import ClientSlices, Positions
+from fedcel.data.partition import ClientImages, ClientSlices, Positions
 from fedcel.data.source import SourceData
 from fedcel.errors import DataError
 from fedcel.seeding import make_generator, stream_seed
@@ -37,7 +37,8 @@ class Splits:
     Attributes:
         shape: An image's shape, (C, H, W).
         classes: Number of classes of the net.
-        clients: Training images of each client; unsigned bytes where there are many.
+        clients: Training images of each client, taken when they are read; unsigned bytes where
+            the source has bytes.
         validation: The server's images, on which settings are chosen.
         auxiliary: The attacker's own images.
         test: Images on which runs are scored, targets of the attacks among them.
@@ -49,7 +50,7 @@ class Splits:
 
     shape: tuple[int, ...]
     classes: int
-    clients: ClientSlices[Images]
+    clients: ClientImages
     validation: Images
     auxiliary: Images
     test: Images
@@ -61,12 +62,12 @@ class Splits:
     @property
     def client_sizes(self) -> list[int]:
         """Number of training images of each client."""
-        return self.clients.sizes.tolist()
+        return self.clients.positions.sizes.tolist()
 
     @property
     def training(self) -> Images:
         """The training images of all clients together, one client's after the other's."""
-        return make_floats(self.clients.whole)
+        return self.clients.take(torch.arange(sum(self.client_sizes)))
 
 
 @lru_cache(maxsize=4)
@@ -113,21 +114,20 @@ def load_splits(data: DataSettings, clients: int, seed: int) -> Splits:
         stream_seed(seed, "data-partition"),
         holders=None if source.holders is None else source.holders[training],
     )
-    indices = roles._replace(clients=ClientSlices(training[parts.whole], parts.sizes))
-    whole, *others = (
-        source.resize(take_images(source, positions))
-        for positions in (
-            training[parts.whole],
-            indices.validation,
-            indices.auxiliary,
-            indices.test,
-        )
+    dealt = ClientSlices(training[parts.whole], parts.sizes)
+    indices = roles._replace(clients=dealt)
+    validation, auxiliary, test = (
+        make_floats(source.resize(take_images(source, positions)))
+        for positions in (indices.validation, indices.auxiliary, indices.test)
     )
-    validation, auxiliary, test = map(make_floats, others)
+    images = ClientImages(source.train, dealt)
+    if source.shape != source.train.x.shape[1:]:  # few are taken, and resized once
+        whole = source.resize(take_images(source, dealt.whole))
+        images = ClientImages(whole, ClientSlices(torch.arange(len(whole.y)), parts.sizes))
     return Splits(
         shape=source.shape,
         classes=source.classes,
-        clients=ClientSlices(whole, parts.sizes),
+        clients=images,
         validation=validation,
         auxiliary=auxiliary,
         test=test,
@@ -218,7 +218,7 @@ def _load_node_splits(data: NodeDataSettings, clients: int) -> Splits:
     return Splits(
         shape=data.shape,
         classes=data.classes,
-        clients=ClientSlices(images, sizes),
+        clients=ClientImages(images, ClientSlices(torch.arange(len(images.y)), sizes)),
         validation=none,
         auxiliary=none,
         test=none,

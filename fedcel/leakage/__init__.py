@@ -23,6 +23,7 @@ from fedcel.leakage.identification import identify_by_label as identify_by_label
 from fedcel.leakage.image_leak import ImageLeak as ImageLeak
 from fedcel.leakage.image_leak import image_leak as image_leak
 from fedcel.leakage.image_prior import ImagePrior as ImagePrior
+from fedcel.leakage.image_prior import choose_fitted as choose_fitted
 from fedcel.leakage.image_prior import fit_image_prior as fit_image_prior
 from fedcel.leakage.image_prior import fit_to_some as fit_to_some
 from fedcel.leakage.leak_maps import ImagePicture as ImagePicture

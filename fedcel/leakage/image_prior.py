@@ -210,15 +210,30 @@ def fit_to_some(
     Returns:
         The prior; None where images are too few, or all alike.
     """
-    room = max(1, MAX_VALUES // images[0].numel())
-    if len(images) > room:
-        places = torch.randperm(len(images), generator=make_generator(seed, "image-prior"))[:room]
+    if len(places := choose_fitted(len(images), images[0].numel(), seed)) < len(images):
         images = images[places.to(images.device)]
         labels = None if labels is None else labels[places.to(labels.device)]
     try:
         return fit_image_prior(images, labels)
     except ValueError:
         return None
+
+
+def choose_fitted(count: int, pixels: int, seed: int) -> Int[Tensor, " n"]:
+    """Choose as many images as memory has room for.
+
+    Args:
+        count: How many images there are.
+        pixels: Values of an image.
+        seed: Chooses the images, where they are too many.
+
+    Returns:
+        Places of all images, or of those drawn in random order.
+    """
+    room = max(1, MAX_VALUES // pixels)
+    if count <= room:
+        return torch.arange(count)
+    return torch.randperm(count, generator=make_generator(seed, "image-prior"))[:room]
 
 
 def read_pixels(images: ArrayLike) -> Float[Tensor, "N *shape"]:

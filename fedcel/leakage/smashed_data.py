@@ -125,10 +125,15 @@ class SmashedData:
         Under dropout the law is that of messages without it, which tell no less: whoever has them
         can drop values, too.
         """
+        return self.describe_features(self.encode(images), labels)
+
+    def describe_features(
+        self, z: Float[Tensor, "M F"], labels: Int[Tensor, " M"]
+    ) -> GaussianMessages | None:
+        """Compute the law of messages by their features; see `describe_messages`."""
         sigma = self.net.cut.sigma
         if sigma == 0:
             return None
-        z = self.encode(images)
         scale = self.net.scale_noise(z)
         deviation = z.new_ones(1, z.shape[1]) if scale is None else scale.detach()
         return GaussianMessages(z, sigma * deviation, labels)

@@ -4,7 +4,7 @@ import json
 import platform
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
-from math import ceil, log2
+from math import ceil, log2, prod
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedcel import per_image
-from fedcel.data import Images, load_attributes
+from fedcel.data import Images, load_attributes, to_floats
 from fedcel.federation import HEAVIEST
 from fedcel.files import write_json, write_tensors
 from fedcel.leakage import (
@@ -27,6 +27,7 @@ from fedcel.leakage import (
     best_guesses,
     bound_population,
     certificate,
+    choose_fitted,
     fit_to_some,
     identify_by_label,
     map_leak,
@@ -72,6 +73,10 @@ ANSWER_DRAWS = 128  # messages per image whose answers are counted, at most
 LEAST_OPERATIONS, MOST_OPERATIONS = 2 * 10**10, 10**12
 """Operations of heads above which fewer messages of each image are drawn, after short trainings and
 after long ones: less than ten seconds, and some minutes of slow heads."""
+LEAST_REFERENCES = 1000
+"""Training images that the law of messages is fitted to after any training, or all of them."""
+ENCODED_AT_ONCE = 256
+"""Training images that are in memory as floats at once."""
 PICTURE_OPERATIONS = 2e11
 """The same of encoders for the leak of the picture after short trainings: some seconds."""
 GUESSED_IMAGES = 8  # whose messages the optimal attacker's guesses are shown of
@@ -280,9 +285,15 @@ def fit_run_prior(run: Run) -> ImagePrior | None:
     Returns:
         The prior; None where there are too few images.
     """
-    images = (run.splits.training, run.splits.validation)
-    x, y = (torch.cat(parts) for parts in zip(*images, strict=True))
-    return fit_to_some(x, y, run.settings.seed)
+    clients, validation = run.splits.clients, run.splits.validation
+    trained = sum(run.splits.client_sizes)
+    count, pixels = trained + len(validation.y), prod(run.splits.shape)
+    places = choose_fitted(count, pixels, run.settings.seed)
+    is_trained = places < trained
+    known = clients.take(places[is_trained])
+    others = places[~is_trained] - trained
+    x = torch.cat([to_floats(known.x), validation.x[others]])
+    return fit_to_some(x, torch.cat([known.y, validation.y[others]]), run.settings.seed)
 
 
 def estimate_picture(
@@ -366,9 +377,8 @@ def bound_unseen_images(run: Run, smashed: SmashedData) -> dict[str, object]:
     if run.settings.data.held_out_classes:
         others.pop()  # of other classes, numbered anew
     choosing = Images(*(torch.cat(parts) for parts in zip(*others, strict=True)))
-    fitted, chosen, evaluated = (
-        smashed.describe_messages(*images) for images in (splits.training, choosing, splits.test)
-    )
+    fitted = smashed.describe_features(*encode_training(run, smashed)[:2])
+    chosen, evaluated = (smashed.describe_messages(*part) for part in (choosing, splits.test))
     if fitted is None or chosen is None or evaluated is None:
         return {}
     bound = bound_population(
@@ -449,13 +459,34 @@ def sample_answers(run: Run, net: SplitNet, z: Float[Tensor, "N M"]) -> Int[Tens
 
 def measure_client_spread(run: Run, smashed: SmashedData) -> float:
     """Measure how far clients' class means lie apart, of training images, in units of z squared."""
-    sizes = torch.tensor(run.splits.client_sizes)
-    client = torch.arange(len(sizes)).repeat_interleave(sizes)
-    x, y = run.splits.training
-    z = smashed.encode(x)
+    z, y, client = encode_training(run, smashed)
     with torch.no_grad():
         whitened = whiten_features(z, smashed.net.scale_noise(z))
     return float(between_group_spread(whitened, y, client))
+
+
+def encode_training(
+    run: Run, smashed: SmashedData
+) -> tuple[Float[Tensor, "N M"], Int[Tensor, " N"], Int[Tensor, " N"]]:
+    """Encode training images, of a short training with a slow encoder some that are drawn.
+
+    Returns the features, the labels, and each image's client.
+    """
+    sizes = torch.tensor(run.splits.client_sizes)
+    count = int(sizes.sum())
+    image = torch.zeros(1, *run.splits.shape)
+    affordable = bound_operations(run) // count_operations(lambda: smashed.net.encode(image))
+    rows = torch.arange(count)
+    if (most := max(LEAST_REFERENCES, affordable)) < count:
+        stream = make_generator(run.settings.seed, "references")
+        rows = torch.randperm(count, generator=stream)[:most].sort().values
+    features, labels = [], []
+    for part in torch.split(rows, ENCODED_AT_ONCE):
+        x, y = run.splits.clients.take(part)
+        features.append(smashed.encode(to_floats(x)))
+        labels.append(y)
+    client = torch.arange(len(sizes)).repeat_interleave(sizes)
+    return torch.cat(features), torch.cat(labels), client[rows]
 
 
 def predict_labelled(

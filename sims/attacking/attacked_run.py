@@ -8,10 +8,11 @@ from fedcel.attacks import (
     AttackOutcome,
     AttackRow,
     OtherClasses,
+    compute_anchors,
     find_contradictions,
     run_attacks,
 )
-from fedcel.data import Images, load_attributes
+from fedcel.data import Images, load_attributes, to_floats
 from fedcel.runs import run_folder
 from fedcel.settings import AttackSettings
 from sims.attacking.observed_surfaces import list_observations
@@ -57,7 +58,7 @@ def attack_run(
             select_auxiliary(run, attack_settings),
             run.splits.test,
             seed=run.settings.seed,
-            population=run.splits.training,
+            anchors=compute_anchors(run.splits.clients),
             attributes=select_attributes(run, attack_settings),
             listener=replace(listener, keep_outcome=keep_outcome),
         )
@@ -88,6 +89,6 @@ def select_attributes(
 def select_auxiliary(run: run_folder.Run, attack_settings: AttackSettings) -> Images:
     """Return the attacker's own images: a disjoint set, or the training images themselves."""
     if attack_settings.knowledge != "held-out":
-        return run.splits.training
+        return Images(to_floats(run.splits.training.x), run.splits.training.y)
     held_out = run.splits.auxiliary
     return OtherClasses(*held_out) if run.settings.data.held_out_classes else held_out

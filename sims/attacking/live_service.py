@@ -18,7 +18,7 @@ from clients.device import (
 )
 from clients.service import load_served
 from clients.service_messages import ModelCard
-from fedcel.attacks import REPEAT_MARK, parse_attacks, run_attacks
+from fedcel.attacks import REPEAT_MARK, compute_anchors, parse_attacks, run_attacks
 from fedcel.data import Images
 from fedcel.errors import RunError, SettingsError
 from fedcel.files import lock_file, write_json
@@ -139,7 +139,7 @@ def attack_service(
                 auxiliary,
                 targets,
                 seed=run.settings.seed,
-                population=run.splits.training,
+                anchors=compute_anchors(run.splits.clients),
                 listener=listener,
             )
     facts: dict[str, object] = {

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from clients import EvaluationClient
 from fedcel.attacks import hijack_encoder, set_trap_weights
-from fedcel.data import Images
+from fedcel.data import Images, to_floats
 from fedcel.errors import SettingsError
 from fedcel.leakage import LOG_PROB, Law, Observation, SmashedData
 from fedcel.nets import FlatNet, SplitNet, apply_noise, copy_module
@@ -196,7 +196,7 @@ def client_uploads(run: Run, attack_settings: AttackSettings) -> Uploads:
     rule they add after burn-in only, for a client with an equal share of all images.
     """
     s, splits = run.settings, run.splits
-    total = sum(len(part.y) for part in splits.clients)
+    total = sum(splits.client_sizes)
     is_first = attack_settings.received in ("first", "heated")
     number = 1 if is_first else max(1, burn_in_rounds(s))
     local = s.local.model_copy(update={"steps": attack_settings.local_steps, "epochs": 0.0})
@@ -207,7 +207,9 @@ def client_uploads(run: Run, attack_settings: AttackSettings) -> Uploads:
         noise = math.sqrt(variance / (1 / s.clients))
     flat = init_net(s, splits)
     parts = [splits.auxiliary, splits.training, splits.test]
-    book = Images(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]))
+    book = Images(
+        torch.cat([to_floats(part.x) for part in parts]), torch.cat([part.y for part in parts])
+    )
     if not is_first:
         flat.load(run.model)
     flat = manipulate_model(flat, run, attack_settings)

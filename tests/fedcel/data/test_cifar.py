@@ -35,7 +35,7 @@ def write_ten(folder: Path) -> Cifar:
 def test_cifar_10(tmp_path: Path) -> None:
     """Batches one after the other, red before green before blue, rows before columns."""
     source = read_source(write_ten(tmp_path))
-    want = torch.from_numpy(PIXELS.astype(np.float32) / np.float32(255))
+    want = torch.from_numpy(PIXELS)
     assert torch.equal(source.train.x, want[:6]) and source.train.y.tolist() == [1, 0, 0, 1, 0, 1]
     assert source.test is not None and torch.equal(source.test.x, want[6:])
     assert source.test.y.tolist() == [1] and source.classes == 2
@@ -50,7 +50,7 @@ def test_cifar_100(tmp_path: Path) -> None:
     (tmp_path / "test.bin").write_bytes(records(2, [[9, 99]]))
     train, test, *_ = Cifar(path=str(tmp_path)).read()
     assert train.y.tolist() == [99, 0] and test.y.tolist() == [99]
-    assert torch.equal(train.x[1, 2], torch.from_numpy(PIXELS[1, 2].astype(np.float32) / 255))
+    assert torch.equal(train.x[1, 2], torch.from_numpy(PIXELS[1, 2]))
 
 
 def test_a_node_reads_its_training_files(tmp_path: Path) -> None:

@@ -56,11 +56,11 @@ def saved(folder: Path, parts: datasets.Dataset | dict[str, datasets.Dataset]) -
 
 
 def test_reads_back_what_was_saved(tmp_path: Path) -> None:
-    """Both splits, columns by type, bytes over 255."""
+    """Both splits, columns by type, as bytes."""
     data = saved(tmp_path, {"train": rows(4), "test": rows(2)})
     train, test, classes, holders, _, class_names, _ = read_source(data)
     assert class_names == ("cat", "dog")
-    want = torch.from_numpy(PIXELS[:, None].astype(np.float32) / np.float32(255))
+    want = torch.from_numpy(PIXELS[:, None])
     assert torch.equal(train.x, want) and train.y.tolist() == [0, 1, 1, 0] and classes == 2
     assert test is not None and torch.equal(test.x, want[:2]) and holders is None
 
@@ -236,7 +236,7 @@ def test_tables_of_encoded_pictures(tmp_path: Path, shape: str, end: str) -> Non
     folder = tmp_path / "set"
     folder.mkdir()
     write_table(table, folder / f"train-0{end}")
-    want = torch.from_numpy(PIXELS[:, None].astype(np.float32) / np.float32(255))
+    want = torch.from_numpy(PIXELS[:, None])
     data = HuggingFace(label_column="digit", path=f"{folder}/train-0{end}")
     train, test, *_ = data.read()
     assert torch.equal(train.x, want) and train.y.tolist() == [1, 0, 2, 1] and test is None

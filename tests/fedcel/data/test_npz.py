@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedcel.data import Npz, read_source
+from fedcel.data import Npz, read_source, to_floats
 from fedcel.errors import DataError
 
 CIFAR = Path(__file__).parents[4] / "shared" / "data" / "cifar10-subset"
@@ -36,7 +36,8 @@ def test_layouts_agree(tmp_path: Path, kind: str) -> None:
         write(tmp_path, x_train=x, y_train=y, x_test=x[:2], y_test=y[:2])
     )
     want = torch.from_numpy(X.transpose(0, 3, 1, 2).astype(np.float32) / np.float32(255))
-    torch.testing.assert_close(train.x, want, rtol=0, atol=1e-7)
+    assert (train.x.dtype == torch.uint8) is (kind != "floats")
+    torch.testing.assert_close(to_floats(train.x), want, rtol=0, atol=1e-7)
     assert test is not None and torch.equal(test.x, train.x[:2]) and classes == 3
     assert train.y.tolist() == Y.tolist() and test.y.tolist() == [0, 1]
 
@@ -45,7 +46,7 @@ def test_grey_images_and_no_test_part(tmp_path: Path) -> None:
     """(N, H, W) has one channel."""
     train, test, *_ = write(tmp_path, x_train=X[..., 0], x_test=None, y_test=None).read()
     assert train.x.shape == (4, 1, 5, 6) and test is None
-    assert train.x[2, 0, 3, 4].item() == np.float32(X[2, 3, 4, 0]) / np.float32(255)
+    assert train.x[2, 0, 3, 4].item() == X[2, 3, 4, 0]
 
 
 @pytest.mark.parametrize(

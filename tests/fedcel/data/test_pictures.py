@@ -8,6 +8,7 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 
+from fedcel.data import to_floats
 from fedcel.data.pictures import PictureFile, decode_pictures, describe_pictures
 from fedcel.errors import DataError
 
@@ -18,10 +19,10 @@ RED = np.zeros((5, 4, 3), dtype=np.uint8) + np.array([200, 0, 0], dtype=np.uint8
 def decode(
     paths: list[Path], *, size: int = 0, grey: bool = False
 ) -> tuple[torch.Tensor, list[str]]:
-    """Return the images of files, and what is said of them."""
+    """Return the images of files as floats, and what is said of them."""
     files: list[tuple[str, PictureFile]] = [(path.name, path) for path in paths]
     x, tally = decode_pictures(files, len(paths), size=size, grey=grey)
-    return x, describe_pictures(tally, len(paths), 2, tuple(x.shape[1:]))
+    return to_floats(x), describe_pictures(tally, len(paths), 2, tuple(x.shape[1:]))
 
 
 def half_clear(mode: str) -> Image.Image:
@@ -177,7 +178,7 @@ def test_all_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 def test_more_than_the_memory_holds(tmp_path: Path) -> None:
     """Photographs as they are: how much it would be, and the remedy."""
     Image.fromarray(RED).save(tmp_path / "a.png")
-    with pytest.raises(DataError, match=r"4x5 need 2\d+ GB of memory, and data.size is 0; set it"):
+    with pytest.raises(DataError, match=r"4x5 need 6\d+ GB of memory, and data.size is 0; set it"):
         decode_pictures([("a.png", tmp_path / "a.png")], 10**15)
 
 

@@ -52,7 +52,7 @@ def test_own_source_gets_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("train", "test", "message"),
     [
-        (Images(X[:, 0], Y), None, "must be float32 of shape"),
+        (Images(X[:, 0], Y), None, "must be float32 or uint8 of shape"),
         (Images(X.double(), Y), None, "must be float32"),
         (Images(X[:0], Y[:0]), None, "N > 0"),
         (Images(X * 255, Y), None, r"pixels are in \[0.0, 255.0\]"),
