@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedcel.attacks import AttackListener, Decoder
+from fedcel.attacks import Anchors, AttackListener, Decoder, compute_anchors
 from fedcel.attacks.attack import OtherClasses
 from fedcel.attacks.registry import ATTACKS, parse_attacks
 from fedcel.attacks.runner import AttackOutcome, run_attacks
@@ -42,10 +42,10 @@ def go(
 
 
 def attack(
-    how: AttackSettings, auxiliary: Images, targets: Images, population: Images | None = None
+    how: AttackSettings, auxiliary: Images, targets: Images, anchors: Anchors | None = None
 ) -> AttackOutcome:
     """Attack the smashed data with these images."""
-    return run_attacks([smashed()], how, auxiliary, targets, seed=1, population=population)
+    return run_attacks([smashed()], how, auxiliary, targets, seed=1, anchors=anchors)
 
 
 def without_seconds(rows: list[dict[str, object]]) -> list[dict[str, object]]:
@@ -179,9 +179,9 @@ def test_attackers_images_of_other_classes() -> None:
     known, targets = load_digit_targets()
     how = asks("decoder")
     other = OtherClasses(known.x, known.y.flip(0))
-    (row,), pictures, _ = attack(how, other, targets, population=known)
+    (row,), pictures, _ = attack(how, other, targets, anchors=compute_anchors([known]))
     assert row.to_json().keys() == {*KEYS} - {"label-accuracy"}
-    _, plain, _ = attack(how, known, targets, population=known)
+    _, plain, _ = attack(how, known, targets, anchors=compute_anchors([known]))
     assert all(map(torch.equal, pictures.values(), plain.values()))
     with pytest.raises(DataError, match="pass the training images as population"):
         attack(how, other, targets)
@@ -330,7 +330,7 @@ def test_what_the_user_must_mend_ends_the_call() -> None:
     known, targets = load_digit_targets()
     one = Images(known.x[:1], known.y[:1])
     with pytest.raises(DataError, match=r"raise data\.auxiliary"):
-        attack(QUICK, one, targets, population=known)
+        attack(QUICK, one, targets, anchors=compute_anchors([known]))
 
 
 class Closing(LinearObservation):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
+from fedcel.attacks import compute_anchors
 from fedcel.attacks.attack import OtherClasses
 from fedcel.attacks.score_card import (
     class_means,
@@ -143,7 +144,10 @@ def test_other_classes_teach_no_labels() -> None:
     other = OtherClasses(known.x, known.y.flip(0))
     scores = score_reconstructions(targets.x, targets, known, 10)
     expected = replace(scores, label_accuracy=None)
-    assert score_reconstructions(targets.x, targets, other, 10, population=known) == expected
+    assert (
+        score_reconstructions(targets.x, targets, other, 10, anchors=compute_anchors([known]))
+        == expected
+    )
     with pytest.raises(DataError, match="of other classes, must be of the targets'; pass the"):
         score_reconstructions(targets.x, targets, other, 10)
 
