@@ -1,6 +1,7 @@
 """NumPy arrays where tensors are taken, checked in the same words."""
 
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import TypeVar
 
 import numpy as np
@@ -108,3 +109,16 @@ def check_features(features: Shaped[Tensor, "..."], name: str = "features") -> N
             f"{name} of {int((~is_finite).sum())} of {len(features)} images hold NaN or infinity, "
             f"first in row {row}; must be finite: check the images and the encoder"
         )
+
+
+def digest_pixels(image: Shaped[Tensor, "*shape"]) -> bytes:
+    """Compute a digest of an image's bytes.
+
+    Args:
+        image: The image, of any shape.
+
+    Returns:
+        128 bits.
+    """
+    values = image.detach().contiguous().numpy()
+    return blake2b(values.data, digest_size=16).digest()

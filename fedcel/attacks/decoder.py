@@ -34,6 +34,7 @@ HIDDEN_UNITS = 256
 HELD_OUT_SHARE = 0.2  # of the attacker's images, on which the best epoch is chosen
 HELD_OUT_DRAWS = 8  # observations of each, so that the choice is not one of noise
 MAX_HELD_OUT_VALUES = 2**24  # of all of them, or one draw
+MAX_HELD_OUT_PIXELS = 2**25  # that are rebuilt of all of them, or one draw
 MIN_PATIENCE = 10  # epochs without a better one, after which a training may end
 PATIENCE = 0.4  # the same as a share of all epochs; the larger number counts
 MAX_HELD_OUT_ROWS = 2000  # where one draw has not more already
@@ -288,6 +289,7 @@ def train_inverter(
         HELD_OUT_DRAWS,
         MAX_HELD_OUT_ROWS // len(held_out),
         MAX_HELD_OUT_VALUES // (first.shape[1] * len(training)),
+        MAX_HELD_OUT_PIXELS // held_out.numel(),
     )
     draws = max(1, draws)
     others = [observe_held_out(generator) for _ in range(draws - 1)]
@@ -320,8 +322,7 @@ def train_inverter(
             (rebuilt.to(images.dtype) - images[part]).square().mean().backward()
             adam.step()
         cosine.step()
-        gap = apply_network(net, held_out_observed) - held_out.repeat(draws, 1, 1, 1)
-        error = float(gap.square().mean())
+        error = measure_error(net, held_out_observed, held_out)
         attacker.curve.append(error)
         if error < lowest:
             best, lowest, best_epoch = deepcopy(net), error, epoch
@@ -411,6 +412,18 @@ def apply_network(net: nn.Module, inputs: Float[Tensor, "N F"]) -> Float[Tensor,
         at_once = choose_batch_size(first, IMAGES_AT_ONCE)
         parts = [net(part.to(device)) for part in torch.split(inputs, at_once)]
         return torch.cat(parts).to(inputs.device)
+
+
+def measure_error(
+    net: nn.Module, inputs: Float[Tensor, "N F"], images: Float[Tensor, "V C H W"]
+) -> float:
+    """Compute a decoder's mean squared error on messages of images, which repeat in their order."""
+    sums = []
+    size = choose_batch_size(images, IMAGES_AT_ONCE)
+    for draw in torch.split(inputs, len(images)):
+        for part, originals in zip(torch.split(draw, size), torch.split(images, size), strict=True):
+            sums.append((apply_network(net, part) - originals).square().sum().double())
+    return float(sum(sums)) / (len(inputs) * images[0].numel())
 
 
 @dataclass(frozen=True)

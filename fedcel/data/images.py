@@ -13,6 +13,7 @@ from torch.nn.functional import interpolate
 
 from fedcel.errors import DataError, describe_unforeseen
 from fedcel.short_repr import show_shapes
+from fedcel.tensors import digest_pixels
 
 Labels = Int[Tensor, " _"]
 MAX_ABSENT = 5  # labels that a message names
@@ -109,8 +110,8 @@ def match_pixels(
     Returns:
         Whether each image is among the others, (n,).
     """
-    pixels = {image.numpy().tobytes() for image in others}
-    return torch.tensor([image.numpy().tobytes() in pixels for image in images], dtype=torch.bool)
+    pixels = set(map(digest_pixels, others))
+    return torch.tensor([digest_pixels(image) in pixels for image in images], dtype=torch.bool)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedcel.short_repr import show_shapes
+from fedcel.tensors import digest_pixels
 
 MAX_KEPT_BYTES = 2**30
 """Features that are kept of one encoder; what follows is encoded each time."""
@@ -25,7 +26,7 @@ class KeptFeatures:
 
     def add(self, images: Float[Tensor, "N C H W"], features: Float[Tensor, "N D"]) -> None:
         """Keep the features of images, where there is room."""
-        self._keep(dict(zip(digest_images(images), features, strict=True)), features)
+        self._keep(dict(zip(list(map(digest_pixels, images)), features, strict=True)), features)
 
     def encode(
         self,
@@ -40,7 +41,7 @@ class KeptFeatures:
         if self._state not in (None, state):
             self._rows, self._bytes = {}, 0
         self._state = state
-        digests = digest_images(images)
+        digests = list(map(digest_pixels, images))
         is_new = torch.tensor([digest not in self._rows for digest in digests])
         rows = self._rows
         if is_new.any():
@@ -55,12 +56,6 @@ class KeptFeatures:
         if self._bytes + size <= MAX_KEPT_BYTES:
             self._rows |= rows
             self._bytes += size
-
-
-def digest_images(images: Float[Tensor, "N C H W"]) -> list[bytes]:
-    """Return a digest of each image's bytes."""
-    rows = images.detach().contiguous().numpy()
-    return [blake2b(row.data, digest_size=16).digest() for row in rows]
 
 
 def digest_state(net: nn.Module) -> bytes:

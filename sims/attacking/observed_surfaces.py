@@ -9,10 +9,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from clients import EvaluationClient
-from fedcel.attacks import hijack_encoder, set_trap_weights
+from fedcel.attacks import hijack_encoder, parse_attacks, set_trap_weights
 from fedcel.data import Images, to_floats
 from fedcel.errors import SettingsError
-from fedcel.leakage import LOG_PROB, Law, Observation, SmashedData
+from fedcel.leakage import LOG_PROB, UPDATE, Law, Observation, SmashedData
 from fedcel.nets import FlatNet, SplitNet, apply_noise, copy_module
 from fedcel.posterior import Prediction, RoundOrder, build_device_net, noise_variance, predict
 from fedcel.privacy import KnownLaw, Laplace, Mechanism
@@ -159,7 +159,7 @@ def require_known_law(mechanism: Mechanism | None) -> KnownLaw:
 
 
 def list_observations(run: Run, attack_settings: AttackSettings | None = None) -> list[Observation]:
-    """Return the surfaces of a run: smashed data, private logits, and a first round's uploads.
+    """Return the surfaces of a run: smashed data, private logits, and uploads if they are attacked.
 
     In scope `full` a single message fits one encoder only, so only the last sample answers.
     """
@@ -176,7 +176,11 @@ def list_observations(run: Run, attack_settings: AttackSettings | None = None) -
         heads.append(copy_module(run.flat.net.head))
     answers = PrivateLogits(client, message, heads, mechanism)
     sent = send_messages(run.flat, samples, scope)
-    return [sent, answers, client_uploads(run, attack_settings or run.settings.attack)]
+    settings = attack_settings or run.settings.attack
+    attacks = [named.attack for named in parse_attacks(settings.names)]
+    if not any(attack is not None and UPDATE in attack.needs for attack in attacks):
+        return [sent, answers]
+    return [sent, answers, client_uploads(run, settings)]
 
 
 def send_messages(flat: FlatNet, samples: Sequence[Float[Tensor, " P"]], scope: str) -> SmashedData:

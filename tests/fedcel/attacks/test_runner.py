@@ -183,7 +183,7 @@ def test_attackers_images_of_other_classes() -> None:
     assert row.to_json().keys() == {*KEYS} - {"label-accuracy"}
     _, plain, _ = attack(how, known, targets, anchors=compute_anchors([known]))
     assert all(map(torch.equal, pictures.values(), plain.values()))
-    with pytest.raises(DataError, match="pass the training images as population"):
+    with pytest.raises(DataError, match="pass those of the training images"):
         attack(how, other, targets)
 
 

@@ -148,7 +148,7 @@ def test_other_classes_teach_no_labels() -> None:
         score_reconstructions(targets.x, targets, other, 10, anchors=compute_anchors([known]))
         == expected
     )
-    with pytest.raises(DataError, match="of other classes, must be of the targets'; pass the"):
+    with pytest.raises(DataError, match="of other classes, must be of the targets'; pass those"):
         score_reconstructions(targets.x, targets, other, 10)
 
 
