@@ -61,7 +61,7 @@ _USUAL_INFORMATION = 1e4  # nats of an update; unequal clients differ by orders 
 def build_client_parts(settings: Settings) -> ClientParts:
     """Build what clients train with, each part at its first use; equal settings share it."""
     return ClientParts(
-        images=lru_cache(maxsize=256)(partial(select_client_images, settings)),
+        images=lru_cache(maxsize=1)(partial(select_client_images, settings)),  # memory for one
         workspace=cache(partial(build_workspace_net, settings)),
         nets=partial(build_client_nets, settings),
         schedule=build_schedule(settings),
