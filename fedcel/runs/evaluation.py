@@ -290,10 +290,10 @@ def fit_run_prior(run: Run) -> ImagePrior | None:
     count, pixels = trained + len(validation.y), prod(run.splits.shape)
     places = choose_fitted(count, pixels, run.settings.seed)
     is_trained = places < trained
-    known = clients.take(places[is_trained])
+    trained_on = clients.take(places[is_trained])
     others = places[~is_trained] - trained
-    x = torch.cat([to_floats(known.x), validation.x[others]])
-    return fit_to_some(x, torch.cat([known.y, validation.y[others]]), run.settings.seed)
+    x = torch.cat([to_floats(trained_on.x), validation.x[others]])
+    return fit_to_some(x, torch.cat([trained_on.y, validation.y[others]]), run.settings.seed)
 
 
 def estimate_picture(

@@ -20,6 +20,7 @@ from fedcel.attacks.decoder import (
     build_decoder_network,
     find_map,
     make_observer,
+    measure_error,
 )
 from fedcel.attacks.registry import ATTACKS
 from fedcel.attacks.score_card import identification_chances, mean_image, mse
@@ -229,22 +230,36 @@ def test_progress_is_told() -> None:
 
 def test_the_epoch_of_the_lowest_error_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Held-out errors of 9, 1 and 4: the network of the second epoch rebuilds the targets."""
-    errors, weights = [3.0, 1.0, 2.0], []
+    errors, weights = [9.0, 1.0, 4.0], []
+
+    def measure(net: nn.Module, observed: torch.Tensor, images: torch.Tensor) -> float:
+        weights.append([value.clone() for value in net.state_dict().values()])
+        return errors[len(weights) - 1]
 
     def rebuild(net: nn.Module, observed: torch.Tensor) -> torch.Tensor:
-        """Return held-out images with the next error, then the network's own images."""
         weights.append([value.clone() for value in net.state_dict().values()])
-        return torch.full((len(observed), 1, 8, 8), errors[min(len(weights), 3) - 1])
+        return torch.zeros(len(observed), 1, 8, 8)
 
     known, targets = load_digit_targets()
     known = Images(torch.zeros_like(known.x), known.y)
     seen = LinearObservation("linear")
+    monkeypatch.setattr("fedcel.attacks.decoder.measure_error", measure)
     monkeypatch.setattr("fedcel.attacks.decoder.apply_network", rebuild)
     Decoder().reconstruct(seen, known, seen.sample(targets.x, stream()), 0.01, stream())
     *epochs, last = weights
     assert len(epochs) == 3
     same = [all(map(torch.equal, epoch, last)) for epoch in epochs]
     assert same == [False, True, False]
+
+
+def test_the_error_of_held_out_messages_is_their_mean() -> None:
+    """Two messages of each of three images, in pieces, as all at once."""
+    images = torch.rand(3, 1, 400, 400, generator=stream())  # a piece is 3 images
+    inputs = torch.rand(6, 2, generator=stream(1))
+    net = nn.Sequential(nn.Linear(2, 400**2), nn.Unflatten(1, (1, 400, 400)))
+    with torch.no_grad():
+        expected = (net(inputs) - images.repeat(2, 1, 1, 1)).square().double().mean()
+    assert measure_error(net, inputs, images) == pytest.approx(float(expected), rel=1e-6)
 
 
 def test_one_image_is_not_enough() -> None:
