@@ -1,6 +1,7 @@
 """Information, error and Fisher information of linear channels, exact or by random vectors."""
 
 from collections.abc import Callable, Sequence
+from math import e, log, pi
 from typing import NamedTuple
 
 import torch
@@ -68,6 +69,14 @@ def compute_nats(rule: QuadratureRule, gain: float = 1.0) -> Float[Tensor, "E B"
 def compute_errors(rule: QuadratureRule, gain: float = 1.0) -> Float[Tensor, "E B"]:
     """Compute the trace of the posterior covariance by the rule of the errors."""
     return rule.apply(lambda nodes: 1 / (1 + gain * nodes))
+
+
+def compute_fsinfo(
+    nats: Float[Tensor, "*B"], variances: Float[Tensor, " d"]
+) -> Float[Tensor, "*B"]:
+    """Compute FSInfo from 1/2 log det(I + g G), in nats a direction that C has."""
+    spread = variances[variances > 0]
+    return (2 * nats - spread.log().sum()) / len(spread) - log(2 * pi * e)
 
 
 def join_rules(rules: Sequence[QuadratureRule]) -> QuadratureRule:

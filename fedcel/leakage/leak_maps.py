@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedcel.leakage.channel_numbers import (
     compute_errors,
+    compute_fsinfo,
     compute_nats,
     draw_signs,
     solve_exactly,
@@ -107,11 +108,15 @@ class ImagePicture(NamedTuple):
     Attributes:
         bits: About the image, beyond its label where the prior knows labels.
         mmse: Mean squared error of a pixel in the best reconstruction.
+        dfil: Fisher information per pixel, tr I(x) / d.
+        fsinfo: FSInfo in nats, see `LinearisedLeak`.
         maps: Leak pixel by pixel.
     """
 
     bits: float
     mmse: float
+    dfil: float
+    fsinfo: float
     maps: LeakMaps
 
 
@@ -134,7 +139,7 @@ def image_picture(
         messages: Messages of the image, each with fresh noise.
 
     Returns:
-        Bits, error and maps.
+        Bits, error, Fisher information and maps.
 
     Raises:
         ValueError: A shape or a number is not allowed.
@@ -148,9 +153,12 @@ def image_picture(
     jacobian = gain**0.5 * numbers.jacobians[0]
     prior_variances = prior.pixel_variances()
     information, variances = map_exactly(jacobian, prior, prior_variances)
+    nats = compute_nats(numbers.information, gain)
     return ImagePicture(
-        float(compute_nats(numbers.information, gain)) / log(2),
+        float(nats) / log(2),
         float(compute_errors(numbers.errors, gain)) / image.numel(),
+        float(information.mean()),
+        float(compute_fsinfo(nats, prior.variances)),
         LeakMaps(
             information[None],
             variances[None].clamp_min(0).sqrt(),

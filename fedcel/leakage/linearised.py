@@ -1,7 +1,7 @@
 """Leak of an encoder seen as a linear channel: how much of the picture goes out."""
 
 from dataclasses import dataclass, field, fields
-from math import ceil, e, inf, log, log10, pi
+from math import ceil, inf, log, log10
 from typing import NamedTuple
 
 import torch
@@ -13,6 +13,7 @@ from fedcel.leakage.channel_numbers import (
     ChannelNumbers,
     QuadratureRule,
     compute_errors,
+    compute_fsinfo,
     compute_nats,
     count_passes,
     estimate_numbers,
@@ -408,8 +409,7 @@ class LinearisedChannels:
         nats, errors = ends.mean(1)
         count, values = len(nats), self.prior.variances.numel()
         slack = (ends[:, 0] - ends[:, -1]).abs().mean(1) / 2
-        spread = self.prior.variances[self.prior.variances > 0]
-        fsinfo = (2 * nats - spread.log().sum()) / len(spread) - log(2 * pi * e)
+        directions = int((self.prior.variances > 0).sum())
         image_bits, image_mmse = nats / log(2), errors / values
         bits, bits_half_width = sample_mean(image_bits)
         mmse, mmse_half_width = sample_mean(image_mmse)
@@ -421,12 +421,12 @@ class LinearisedChannels:
             psnr=-10 * log10(mmse) if mmse > 0 else inf,
             bound=bound,
             dfil=dfil,
-            fsinfo=float(fsinfo.mean()),
+            fsinfo=float(compute_fsinfo(nats, self.prior.variances).mean()),
             bits_half_width=bits_half_width,
             mmse_half_width=mmse_half_width,
             bound_half_width=bound_half_width,
             dfil_half_width=dfil_half_width,
-            fsinfo_half_width=2 * log(2) * bits_half_width / len(spread),
+            fsinfo_half_width=2 * log(2) * bits_half_width / directions,
             prior_variance=self.prior.variance,
             is_beyond_label=self.prior.is_within_class,
             images=count,

@@ -2,6 +2,7 @@
 
 import base64
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,15 @@ from torch import Tensor
 from fedcel.attacks import class_means, mse
 from fedcel.data import Images
 from fedcel.errors import NetError
-from fedcel.leakage import ImageLeak, ImagePrior, SmashedData, image_leak, image_picture
+from fedcel.leakage import (
+    ImageLeak,
+    ImagePrior,
+    Noise,
+    SmashedData,
+    image_leak,
+    image_picture,
+    linearise,
+)
 from fedcel.metrics import bald, predictive_entropy
 from fedcel.nets import Cut, SplitNet, apply_noise
 from fedcel.posterior import Prediction, apply_heads
@@ -48,7 +57,7 @@ class Sent(NamedTuple):
     """Each with fresh noise."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Column:
     """A run's encoder, its features of the candidates, and what attackers learned of it."""
 
@@ -124,19 +133,23 @@ class Column:
             draws=DRAWS,
         )
 
+    def describe_noise(self, factor: float) -> Noise | None:
+        """Return the law of so many times the noise; None where there is none that is Gaussian."""
+        law = SmashedData(self.net).describe_noise()
+        return (lambda z: factor * law(z)) if callable(law) else law and factor * law
+
     def estimate_picture(
         self, image: Float[Tensor, "C H W"], level: NoiseLevel
     ) -> dict[str, Any] | None:
         """Return how much of the picture such messages tell, and its maps; None where unknown."""
-        noise = SmashedData(self.net).describe_noise()
+        noise = self.describe_noise(level.factor)
         if self.prior is None or noise is None:
             return None
-        law, factor = noise, level.factor
         try:
             picture = image_picture(
                 self.net.encode,
                 image,
-                noise=(lambda z: factor * law(z)) if callable(law) else factor * law,
+                noise=noise,
                 prior=self.prior,
                 messages=level.messages,
             )
@@ -151,6 +164,9 @@ class Column:
         return {
             "bits": picture.bits,
             "mse": picture.mmse,
+            "dfil": picture.dfil,
+            "fsinfo": picture.fsinfo,
+            **dict(zip(("bound", "bound-half-width"), bound_error(self, level), strict=True)),
             "is-beyond-label": self.prior.is_within_class,
             "exposed": encode_pixels(decades / EXPOSED_DECADES),
             "unknown": encode_pixels(deviation / prior.max()),
@@ -175,6 +191,15 @@ class Column:
         pairs = zip(samples, torch.chunk(message, len(samples), 1), strict=True)
         parts = [apply_heads(self.run.flat, [vector], part) for vector, part in pairs]
         return Prediction(torch.cat(parts))
+
+
+@lru_cache(maxsize=1024)  # a level that a slider comes back to
+def bound_error(column: Column, level: NoiseLevel) -> tuple[float, float]:
+    """Van Trees' bound on any attacker's mean error over images, and its half width."""
+    noise = column.describe_noise(level.factor)
+    assert noise is not None
+    channels = linearise(column.net.encode, column.candidates.x, noise=noise, prior=column.prior)
+    return channels.totals.bound(float(level.messages))
 
 
 def prepare_column(run: Run, look: Look, background: Background) -> Column:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedcel.data import PICTURE_CHANGES, decode_pictures
 from fedcel.errors import DataError, RunError, SettingsError
+from fedcel.leakage import MEASURE_NAMES, MEASURE_WORDS
 from fedcel.runs import run_folder
 from sims.play.attackers import Background
 from sims.play.column import (
@@ -131,6 +132,9 @@ class Playground:
                 for image, label in zip(x[:GALLERY], y[:GALLERY], strict=True)
             ],
             "examples": self._draw_examples(),
+            "measure-words": {
+                MEASURE_NAMES[key]: MEASURE_WORDS[key] for key in ("dfil", "fsinfo", "bound")
+            },
         }
 
     def look(self, request: Request) -> dict[str, Any]:

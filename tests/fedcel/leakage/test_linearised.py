@@ -123,7 +123,8 @@ def test_linear_encoder_of_gaussian_images(messages: int, features: int) -> None
     assert leak.bits_error == leak.mmse_error == 0
     maps = map_leak(net, images[:2], noise=SIGMA / messages**0.5, prior=prior)
     picture = image_picture(net, images[0], noise=SIGMA, prior=prior, messages=messages)
-    assert (picture.bits, picture.mmse) == pytest.approx((leak.bits, leak.mmse), rel=1e-10)
+    numbers = (picture.bits, picture.mmse, picture.dfil, picture.fsinfo)
+    assert numbers == pytest.approx((leak.bits, leak.mmse, leak.dfil, leak.fsinfo), rel=1e-10)
     assert_equal(picture.maps.information[0], maps.information[0])
     assert_equal(picture.maps.deviation[0], maps.deviation[0])
     for place in range(2):

@@ -94,6 +94,11 @@ def test_a_drawn_digit_is_looked_at(visit: PlayVisit) -> None:
     for place, column in enumerate(reply["columns"]):
         assert visit.bits(place) == pytest.approx(column["bits"]["beyond-label"], abs=0.006)
         assert visit.read("label", place) == str(column["answer"]["label"])
+        numbers = re.findall(r"\d[\d.]*(?:e-\d+)?", visit.read("fisher", place))
+        expected = [column["picture"][name] for name in ("dfil", "fsinfo", "bound")]
+        assert [float(number) for number in numbers[:3]] == pytest.approx(
+            expected, rel=0.005, abs=0.006
+        )
     visit.page.select_option("#label", "1")
     visit.wait()
     assert visit.last_question()["label"] == 1

@@ -72,11 +72,24 @@ def test_every_kind_of_cut_is_shown(kind: str, monkeypatch: pytest.MonkeyPatch) 
     if kind in ("noiseless", "dropout"):
         assert shown["picture"] is None
     else:
+        picture, noise = shown["picture"], column.describe_noise(1.0)
+        assert noise is not None
+        linear = fedcel.measure_linearised(column.net.encoder, x, noise=noise, prior=column.prior)
+        bound = (picture["bound"], picture["bound-half-width"])
+        assert bound == pytest.approx((linear.bound, linear.bound_half_width))
+        twice = fedcel.measure_linearised(
+            column.net.encoder, x[[3, 3]], noise=noise, prior=column.prior
+        )
+        fisher = (picture["dfil"], picture["fsinfo"])
+        assert fisher == pytest.approx((twice.dfil, twice.fsinfo), rel=1e-5)
         louder = column.estimate_picture(x[3], NoiseLevel(2.0, 1))
-        assert louder is not None and 0 < louder["bits"] < shown["picture"]["bits"]
+        assert louder is not None and 0 < louder["bits"] < picture["bits"]
+        assert louder["dfil"] < picture["dfil"] and louder["fsinfo"] < picture["fsinfo"]
+        assert louder["bound"] > picture["bound"]
         same = column.estimate_picture(x[3], NoiseLevel(2.0, 4))
         assert same is not None
-        assert same["bits"] == pytest.approx(shown["picture"]["bits"], rel=1e-6) or kind == "image"
+        for name in ("bits", "dfil", "fsinfo", "bound"):
+            assert same[name] == pytest.approx(picture[name], rel=1e-5) or kind == "image"
     for name, rebuilt in shown["rebuilt"].items():
         assert math.isfinite(rebuilt["mse"]), name
     assert sum(shown["answer"]["probabilities"]) == pytest.approx(1, abs=1e-3)
