@@ -42,6 +42,10 @@ class NetError(FedcelError, ValueError):
     """A network cannot be split, averaged or measured."""
 
 
+class SizeError(NetError):
+    """An attack needs more time or memory at this size than it can have."""
+
+
 class RefusedImagesError(NetError):
     """An encoder cannot process images of this size, number of channels or type."""
 

@@ -21,6 +21,7 @@ class Range(NamedTuple):
 
 
 POSITIVE = Range("finite and above 0", lambda value: 0 < value < math.inf)
+NON_NEGATIVE = Range("finite, 0 or more", lambda value: 0 <= value < math.inf)
 CHANCE = Range("at least 0 and below 1", lambda value: 0 <= value < 1)
 SHARE = Range("in [0, 1]: a share, not percent", lambda value: 0 <= value <= 1)
 FRACTION = Range("above 0 and below 1", lambda value: 0 < value < 1)

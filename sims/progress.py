@@ -24,7 +24,7 @@ from rich.progress import (
 from rich.table import Column
 from rich.text import Text
 
-from fedcel.attacks import AttackListener
+from fedcel.attacks import ESTIMATE, AttackListener
 from fedcel.errors import escape_controls
 from fedcel.progress import listen_to_progress
 from fedcel.runs import Event, EventCallback
@@ -212,13 +212,16 @@ def show_attacks(title: str, seeds: int = 1) -> Iterator[AttackListener]:
     Of the attack under way, the seeds that are done count as a part of it, and so do its steps
     where it counts them, as "epoch 3/40".
     """
-    with show_steps(name_activity("attacking", title)) as show_step:
+    activity = name_activity("attacking", title)
+    with show_steps(activity) as show_step:
         finished, total = 0.0, 0
         show_step(finished, total, "preparing")
 
         def show_line(line: str) -> None:
             counted = STEP_COUNT.search(line)
             part = int(counted[1]) / int(counted[2]) if counted and int(counted[2]) else 0.0
+            if ESTIMATE in line:
+                print_line(f"{activity}: {line}")
             state = f"{int(finished)} of {total} attacks done, {line}"
             show_step(finished + min(part, 0.99) / seeds, total, state)
 

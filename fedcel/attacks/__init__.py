@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fedcel.attacks.attack import OtherClasses as OtherClasses
     from fedcel.attacks.attack import Progress as Progress
     from fedcel.attacks.attack import Rebuild as Rebuild
+    from fedcel.attacks.attack_clock import ESTIMATE as ESTIMATE
     from fedcel.attacks.attack_row import REPEAT_MARK as REPEAT_MARK
     from fedcel.attacks.attack_row import AttackConditions as AttackConditions
     from fedcel.attacks.attack_row import AttackId as AttackId

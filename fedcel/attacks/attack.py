@@ -4,12 +4,14 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fedcel.attacks.attack_clock import AttackClock
 from fedcel.data import Images
 from fedcel.leakage import (
     ARCHITECTURE,
@@ -138,14 +140,16 @@ ATTACK_CHECKS: tuple[Callable[[Attack], None], ...] = (
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """Progress of an attack that also takes the learning curve of its training.
+    """Progress of an attack that also takes the learning curve of its training, and has its clock.
 
     Args:
         show_line: Takes a line.
+        clock: Ends the attack's loops when its time is up.
         curve: Is filled by a training: squared error after each epoch, on images held out from it.
     """
 
     show_line: Progress
+    clock: AttackClock = field(default_factory=AttackClock)
     curve: list[float] = field(default_factory=list)
 
     def __call__(self, line: str) -> None:
@@ -167,6 +171,11 @@ class Attacker:
     def curve(self) -> list[float]:
         """Errors after each epoch of a training, to be added to."""
         return self.progress.curve if isinstance(self.progress, TrainingProgress) else []
+
+    @cached_property
+    def clock(self) -> AttackClock:
+        """Clock that the attack takes its steps from."""
+        return self.progress.clock if isinstance(self.progress, TrainingProgress) else AttackClock()
 
     def scale(self, effort: int) -> int:
         """Return `budget` times a number of steps, at least one."""

@@ -28,6 +28,16 @@ def thin_curve(errors: Sequence[float]) -> list[tuple[int, float]]:
     return [(epoch, float(f"{errors[epoch - 1]:.4g}")) for epoch in reversed(epochs)]
 
 
+def describe_stop(share: float | None, seconds: float | None) -> str:
+    """Describe that an attack was cut short; empty where it was not.
+
+    Args:
+        share: Share of its steps that it took; None: all.
+        seconds: The most seconds that it was given.
+    """
+    return "" if share is None else f"stopped at {seconds or 0:g} s, {share:.0%} of its steps"
+
+
 class AttackId(NamedTuple):
     """One attack as it was carried out; its runs differ in nothing but the attack seed."""
 
@@ -38,6 +48,8 @@ class AttackId(NamedTuple):
     targets: int | None = None
     candidates: int | None = None
     """Among how many images the right one was looked for."""
+    seconds_limit: float = 0.0
+    """The most seconds that it was given; 0: no limit."""
 
     @property
     def on_one_inference(self) -> bool:
@@ -59,11 +71,14 @@ class AttackConditions(Record):
     """Images that were reconstructed."""
     identification_candidates: int | None = None
     """Images among which the right one is picked."""
+    seconds_limit: Number = None
+    """The most seconds that the attack was given; None: no limit."""
 
     @property
     def id(self) -> AttackId:
         """Key of the attack, the same for every seed."""
-        return AttackId(*(getattr(self, name) for name in AttackConditions.model_fields))
+        known = {name: getattr(self, name) for name in AttackConditions.model_fields}
+        return AttackId(**known | {"seconds_limit": self.seconds_limit or 0.0})
 
 
 class AttackScores(AttackConditions):
@@ -95,6 +110,13 @@ class AttackScores(AttackConditions):
     """The same from the label only."""
     attribute_by_others: Number = None
     """The same from all candidates but the sender."""
+    share_of_steps: Number = None
+    """Share of its steps that the attack took before its time was up; None: all of them."""
+
+    @property
+    def stop_note(self) -> str:
+        """Sentence part on an attack that was cut short; empty where it was not."""
+        return describe_stop(self.share_of_steps, self.seconds_limit)
 
 
 class AttackRow(AttackScores):

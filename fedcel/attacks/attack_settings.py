@@ -21,6 +21,9 @@ class AttackSettings(Options):
         "held-out", description="Auxiliary images: a disjoint set, or the training images."
     )
     budget: Positive = Field(1.0, description="Multiple of each attack's default effort.")
+    seconds: float = Field(
+        0.0, ge=0, allow_inf_nan=False, description="Most seconds of each attack seed; 0: no limit."
+    )
     seeds: int = Field(3, ge=1, description="Attack seeds; each is a row of the results.")
     targets: int = Field(0, ge=0, description="Number of targets to rebuild; 0: all.")
     batch: int = Field(1, ge=1, description="Images in one attacked update of a client.")

@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
+from fedcel.attacks.attack_clock import AttackClock
 from fedcel.attacks.decoder import (
     BATCH_SIZE,
     LEARNING_RATE,
@@ -73,13 +74,14 @@ def train_attribute_reader(
     attributes: Int[Tensor, " A"],
     *,
     budget: float,
+    clock: AttackClock | None = None,
     generator: torch.Generator,
 ) -> AttributeReader:
     """Train classifiers from message and label to attribute; return the best of them.
 
     Fresh noise is drawn in each epoch. A fifth of the attacker's images is held out: of all widths,
     shares of dropped units and epochs the one with the lowest cross-entropy on them is kept.
-    DataError on fewer than two images.
+    The clock may end it early. DataError on fewer than two images.
     """
     trained, held_out = split_held_out(torch.arange(len(auxiliary.x)), generator)
     observe_own = make_observer(observation, auxiliary.x[trained], generator)
@@ -90,7 +92,9 @@ def train_attribute_reader(
     labels, values = auxiliary.y[trained], attributes[trained]
     epochs = max(1, round(EPOCHS * budget))
     best: tuple[float, AttributeReader] | None = None
-    for width, dropout in product(WIDTHS, DROPOUTS):
+    clock = clock or AttackClock()
+    choices = list(product(WIDTHS, DROPOUTS))
+    for number, (width, dropout) in enumerate(choices):
         reader = AttributeReader(
             observe_own(generator),
             labels=int(auxiliary.y.max()) + 1,
@@ -100,7 +104,7 @@ def train_attribute_reader(
         )
         initialise_parameters(reader, generator)
         adam = torch.optim.Adam(reader.parameters(), LEARNING_RATE)
-        for _ in range(epochs):
+        for _ in clock.steps(epochs, share=1 / (len(choices) - number), least=1 - number):
             messages = observe_own(generator)
             for rows in torch.split(torch.randperm(len(trained), generator=generator), BATCH_SIZE):
                 adam.zero_grad()

@@ -11,6 +11,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 from fedcel.attacks.attack import Attacker, BaseAttack, Rebuild, Reconstructions
+from fedcel.attacks.attack_clock import AttackClock
 from fedcel.errors import DataError
 from fedcel.leakage import FREE_QUERIES, Observation, SmashedData
 from fedcel.nets import (
@@ -40,6 +41,7 @@ PATIENCE = 0.4  # the same as a share of all epochs; the larger number counts
 MAX_HELD_OUT_ROWS = 2000  # where one draw has not more already
 LAST_RATE_SHARE, WEIGHT_DECAY = 0.01, 1e-4  # Adam's last step as a share of its first, its decay
 REPEATS = 16  # answers asked for each image where asking is not free
+BACKWARD_WORK = 3  # passes that a step takes as long as, the one forward included
 IMAGES_AT_ONCE = 1024  # through a trained network
 BATCH_SIZE, LEARNING_RATE = 64, 1e-3  # of `minimise_loss`
 
@@ -260,6 +262,7 @@ def train_inverter(
     attacker: Attacker,
     size: DecoderSize = SMALL_DECODER,
     prepare: Callable[[Tensor], Tensor] = lambda z: z,
+    share: float = 1.0,
 ) -> Inverter:
     """Train a network on the attacker's images, from prepared observations to images.
 
@@ -272,6 +275,7 @@ def train_inverter(
         attacker: The attacker, whose images are two or more.
         size: Size of the network where images are not small.
         prepare: Prepares observations (N, F).
+        share: As of `AttackClock.steps`.
 
     Returns:
         The network and the two parts of the images.
@@ -312,10 +316,11 @@ def train_inverter(
     )
     best, lowest, best_epoch = net, torch.inf, 0
     batch_size = min(pace.batch_size(len(images)), choose_batch_size(images))
-    for epoch in range(1, pace.epochs + 1):
+    work = BACKWARD_WORK * len(images)
+    for epoch in attacker.clock.steps(pace.epochs, work + len(held_out_observed), share):
         inputs = prepare(observe(generator)).to(device)
         order = torch.randperm(len(images), generator=generator).to(device)
-        for part in torch.split(order, batch_size):
+        for part in attacker.clock.parts(torch.split(order, batch_size), work):
             adam.zero_grad()
             with compute_in(precision, device):
                 rebuilt = net(inputs[part])
@@ -378,16 +383,20 @@ def minimise_loss(
     *,
     generator: torch.Generator,
     rate: float = LEARNING_RATE,
+    clock: AttackClock | None = None,
     tell_epoch: Callable[[int, float], None] = lambda epoch, loss: None,
 ) -> None:
     """Move parameters in place, by Adam, to a low loss of batches of images.
 
     `batch_loss` takes the images' numbers; `tell_epoch` the epoch, from 1, and its last loss.
+    An attack's `clock` gives it half of the time.
     """
     trainable = [parameter for parameter in parameters if parameter.requires_grad]
     adam = torch.optim.Adam(trainable, rate)
-    for epoch in range(1, epochs + 1):
-        for batch in torch.split(torch.randperm(images, generator=generator), BATCH_SIZE):
+    clock = clock or AttackClock()
+    for epoch in clock.steps(epochs, share=0.5):
+        order = torch.randperm(images, generator=generator)
+        for batch in clock.parts(torch.split(order, BATCH_SIZE)):
             loss = batch_loss(batch)
             adam.zero_grad()
             torch.autograd.backward(loss, inputs=trainable)

@@ -180,11 +180,11 @@ def search_images(
     *,
     noise: Float[Tensor, " F"],
     steps: int,
-    tell_images: Callable[[int], None],
+    count_steps: Callable[[int, int], Iterator[int]],
 ) -> list[Reconstructions]:
     """Estimate the images behind messages: at the start, and after each step.
 
-    `tell_images` is called with the number of images that are done.
+    `count_steps` takes a number of images and of their steps, and counts those that are taken.
     """
     values = min(knowledge.prior.means.numel(), MAX_CLASS_VALUES)
     values = max(values, prod(knowledge.prior.shape))  # the most that a start takes
@@ -198,8 +198,9 @@ def search_images(
             noise=noise,
             steps=steps,
         )
-        paths.append([estimate.to_images() for estimate in path])
-        tell_images(len(part))
+        images = [next(path).to_images()]
+        images += [next(path).to_images() for _ in count_steps(len(part), steps)]
+        paths.append(images + images[-1:] * (steps + 1 - len(images)))
     return [torch.cat(images) for images in zip(*paths, strict=True)]
 
 
@@ -253,8 +254,10 @@ class GaussNewton(BaseAttack):
         total = (len(choices) * len(tuning) + len(observed)) * steps
         done = 0
 
-        def tell_images(count: int) -> None:
+        def count_steps(count: int, number: int) -> Iterator[int]:
             nonlocal done
+            work = count * number
+            yield from attacker.clock.steps(number, count, work / max(work, total - done))
             done += count * steps
             if attacker.progress:
                 attacker.progress(f"step {done}/{total}, the noise taken {factor:g} times")
@@ -268,7 +271,7 @@ class GaussNewton(BaseAttack):
                 start,
                 noise=factor * noise,
                 steps=steps,
-                tell_images=tell_images,
+                count_steps=count_steps,
             )
             errors = [float((images - tuning).square().mean()) for images in path]
             trials += [Trial(error, start, factor, step) for step, error in enumerate(errors)]
@@ -280,5 +283,5 @@ class GaussNewton(BaseAttack):
             start,
             noise=factor * noise,
             steps=chosen_steps,
-            tell_images=tell_images,
+            count_steps=count_steps,
         )[-1]

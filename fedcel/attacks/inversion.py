@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedcel.attacks.attack import Progress
+from fedcel.attacks.attack_row import describe_stop
 from fedcel.attacks.averaging import observe_repeatedly
 from fedcel.attacks.registry import WITHOUT_IMAGES, parse_attacks
 from fedcel.attacks.runner import find_surface, ignore, reconstruct_targets, refuse_known_targets
@@ -39,7 +40,7 @@ from fedcel.nets import (
     split_outputs,
     switch_to_evaluation,
 )
-from fedcel.ranges import POSITIVE, check_whole
+from fedcel.ranges import NON_NEGATIVE, POSITIVE, check_whole
 from fedcel.tensors import ArrayLike, check_features, number_labels, to_labels, to_tensor
 from fedcel.torch_state import usual_torch_state
 
@@ -63,6 +64,10 @@ class Inversion:
     learning_curves: dict[str, list[float]] = field(default_factory=dict)
     """Mean squared error on the attacker's held-out images after each epoch, of attacks that train
     a network: where it still falls at the end, a larger budget may rebuild better."""
+    stopped: dict[str, float] = field(default_factory=dict)
+    """Share of their steps that attacks took whose time was up."""
+    seconds: float = 0.0
+    """The most seconds of each attack; 0: no limit."""
 
     @property
     def best(self) -> str:
@@ -89,6 +94,11 @@ class Inversion:
         oracle = f", the mean of its class {scores.oracle_mse:.4f}" if self.has_labels else ""
         others = [f"{name} {row.mse:.4f}" for name, row in self.scores.items() if name != self.best]
         beside = f" The others: {', '.join(others)}." if others else ""
+        cut_short = [
+            f" {name} was {describe_stop(share, self.seconds)}."
+            for name, share in self.stopped.items()
+        ]
+        beside += "".join(cut_short)
         start = "The best attack"
         if scores.mse >= scores.mean_mse:
             start = "No attack did better than showing the mean image: the best"
@@ -145,6 +155,7 @@ def invert(
     attacks: Sequence[str] = USUAL_ATTACKS,
     head: nn.Module | None = None,
     budget: float = 1.0,
+    seconds: float = 0.0,
     candidates: int = 100,
     seed: int = 0,
     features: ArrayLike | None = None,
@@ -173,6 +184,7 @@ def invert(
             `decoder*16` for 16 messages of each target, or import strings.
         head: The module that answers messages; attacks such as `shadow` need it.
         budget: Multiple of each attack's default effort, above 0.
+        seconds: The most seconds of each attack; 0: no limit.
         candidates: Number of images among which the right one is picked, 2 or more.
         seed: Seed of noise and attacks.
         features: What the encoder gives of targets and auxiliary images, (T + A, D), where it was
@@ -184,6 +196,7 @@ def invert(
 
     Raises:
         MissingExtraError: The extra `attacks` is not installed.
+        SizeError: An attack would take hours, or more memory than there is, at this size.
         ValueError: Images, labels or a number are not allowed, a target is one of the attacker's
             own images, or an attack needs what is not there.
     """
@@ -191,6 +204,7 @@ def invert(
     check_whole("seed", seed)
     check_whole("candidates", candidates, 2)
     POSITIVE.check("budget", budget)
+    NON_NEGATIVE.check("seconds", seconds)
     if isinstance(attacks, str):
         raise ValueError(f"attacks is {attacks!r}, must be a list of names: [{attacks!r}]")
     if (labels is None) != (auxiliary_labels is None):
@@ -218,6 +232,7 @@ def invert(
     rebuilt: dict[str, Tensor] = {}
     scores: dict[str, ReconstructionScores] = {}
     curves: dict[str, list[float]] = {}
+    stopped: dict[str, float] = {}
     for _, name, attack, repeats in chosen:
         assert attack is not None
         try:
@@ -229,18 +244,21 @@ def invert(
                 "smashed data"
             ) from None
         with torch.random.fork_rng(devices=[]):  # fresh layers draw from the caller's stream
-            rebuilt[name], curve = reconstruct_targets(
+            rebuilt[name], curve, share = reconstruct_targets(
                 attack,
                 surface,
                 target_images,
                 auxiliary_images,
                 budget=budget,
+                seconds=seconds,
                 seed=seed,
                 attack_seed=0,
                 progress=progress or ignore,
             )
         if curve:
             curves[name] = curve
+        if share is not None:
+            stopped[name] = share
         scores[name] = score_reconstructions(
             rebuilt[name], target_images, auxiliary_images, candidates
         )
@@ -253,6 +271,8 @@ def invert(
         min(candidates, len(target_images.x)),
         has_labels=labels is not None,
         learning_curves=curves,
+        stopped=stopped,
+        seconds=seconds,
     )
 
 

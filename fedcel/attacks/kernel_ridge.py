@@ -3,6 +3,7 @@
 Of few images it makes more than a network does.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.attacks.attack import Attacker, BaseAttack, Rebuild, Reconstructions
+from fedcel.attacks.attack_clock import check_memory
 from fedcel.attacks.decoder import HELD_OUT_SHARE, make_observer, split_held_out
 
 MAX_IMAGES = 2000  # that are learned from, at budget 1
@@ -22,6 +24,9 @@ PENALTIES = tuple(10.0**power for power in range(-5, 3))
 """Tried as lambda, in units of the kernel's largest eigenvalue over the number of rows."""
 MEDIAN_ROWS = 500  # messages whose distances give the unit of width
 HELD_OUT_DRAWS = 2  # messages of each held-out image
+EIGEN_OPERATIONS = 10  # of a matrix's eigenvectors, as a multiple of its cubed size
+COPIES = 5  # of all images in memory
+TRIAL_SHARE, LEAST_TRIED = 1 / 3, 1e11  # rows of a trial solution; operations that are worth it
 
 
 class Pairs(NamedTuple):
@@ -145,21 +150,56 @@ def choose_regression(
     held_out: Float[Tensor, "V C H W"],
     *,
     rows: int,
+    share: float = 1.0,
 ) -> Learned:
-    """Return the kernel and penalty for `rows` messages of images, best on those held out."""
+    """Return the kernel and penalty for `rows` messages of images, best on those held out.
+
+    `share` is as of `AttackClock.steps`. SizeError where memory is too small.
+    """
+    messages = rows + HELD_OUT_DRAWS * len(held_out)
+    check_memory(COPIES * messages * training[0].numel() * torch.float64.itemsize)
     draws = -(-rows // len(training))
     z, x = sample_pairs(attacker, training, draws)
     training_pairs = Pairs(z[:rows], x[:rows])
     held_out_pairs = sample_pairs(attacker, held_out, HELD_OUT_DRAWS)
     kernels = list_kernels(training_pairs.z)
     rows = len(training_pairs.z)
+    told = estimate_seconds(kernels, training_pairs, held_out_pairs)
+    attacker.clock.tell_estimate(told / share)
     choices = []
-    for number, kernel in enumerate(kernels, 1):
+    for number in attacker.clock.steps(len(kernels), share=share, least=1):
+        kernel = kernels[number - 1]
         choices.append((*choose_penalty(kernel, training_pairs, held_out_pairs), kernel))
         detail = f"MSE {choices[-1][0]:.4f} on held images"
         attacker.report("row", number * rows, len(kernels) * rows, detail)
     _, penalty, kernel = min(choices, key=lambda choice: choice[0])
     return Learned(kernel, penalty, training_pairs, held_out_pairs)
+
+
+def estimate_seconds(kernels: Sequence[Kernel], training: Pairs, held_out: Pairs) -> float:
+    """Estimate the time of all choices and of the last solution by a small one; 0: no time."""
+    sizes = len(training.z), len(held_out.z)
+    choice = count_solving(*sizes, training)
+    whole = len(kernels) * choice + count_solving(sum(sizes), 0, training)
+    if whole < LEAST_TRIED:
+        return 0.0
+    rows, others = (max(2, round(TRIAL_SHARE * size)) for size in sizes)
+    begin = time.monotonic()
+    choose_penalty(
+        kernels[-1],
+        Pairs(training.z[:rows], training.x[:rows]),
+        Pairs(held_out.z[:others], held_out.x[:others]),
+    )
+    return (time.monotonic() - begin) * whole / count_solving(rows, others, training)
+
+
+def count_solving(rows: int, held_out: int, pairs: Pairs) -> float:
+    """Count the operations of `choose_penalty` with so many messages, of the size of `pairs`."""
+    features, pixels = pairs.z.shape[1], pairs.x.shape[1]
+    kernel = 2 * rows * (rows + held_out) * features
+    products = 2 * rows * rows * (pixels + held_out)
+    rebuilding = 2 * rows * held_out * pixels * len(PENALTIES)
+    return float(kernel + EIGEN_OPERATIONS * rows**3 + products + rebuilding)
 
 
 def sample_pairs(attacker: Attacker, images: Float[Tensor, "A C H W"], draws: int) -> Pairs:

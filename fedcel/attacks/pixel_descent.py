@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.attacks.attack import Attacker, BaseAttack, Rebuild, Reconstructions
+from fedcel.attacks.attack_clock import AttackClock, check_memory
 from fedcel.attacks.averaging import move_to_device
 from fedcel.attacks.decoder import Inverter, apply_network, train_inverter
 from fedcel.attacks.kernel_ridge import (
@@ -25,6 +26,7 @@ from fedcel.leakage import (
     ObservationMean,
     ObservationMisfit,
 )
+from fedcel.nets import CPU
 from fedcel.torch_state import use_full_precision
 
 PixelLoss = Callable[[Float[Tensor, "N C H W"]], Float[Tensor, " N"]]
@@ -48,17 +50,20 @@ def descend_pixels(
     start: Float[Tensor, "N C H W"],
     steps: DescentSteps,
     attacker: Attacker | None = None,
+    share: float = 1.0,
 ) -> Float[Tensor, "N C H W"]:
     """Return images in [0, 1] near a minimum of each row's loss, clipped after each step.
 
-    The attacker, where there is one, reports the steps.
+    The attacker, where there is one, reports the steps, and its clock may end them; `share` is as
+    of `AttackClock.steps`.
 
     Rows do not mix: Adam's step with the largest of its second moments (Reddi et al., ICLR 2018,
     algorithm 2) is pixel by pixel, and the losses are summed.
     """
     images = start.detach().clone().requires_grad_()
     adam = torch.optim.Adam([images], steps.rate, amsgrad=True)
-    for step in range(1, steps.number + 1):
+    clock = attacker.clock if attacker else AttackClock()
+    for step in clock.steps(steps.number, share=share):
         for group in adam.param_groups:
             group["lr"] = steps.rate * (1 + cos(pi * (step - 1) / steps.number)) / 2
         losses = loss(images)
@@ -83,7 +88,9 @@ def total_variation(images: Float[Tensor, "N C H W"]) -> Float[Tensor, " N"]:
 
 
 SEARCH_STEPS = DescentSteps(2000, 0.02)
+DECODER_SHARE, REGRESSION_SHARE = 0.5, 0.1  # of the time of `HybridInversion` that is left
 HYBRID_STEPS = DescentSteps(300, 0.01)
+EXPECTED_SHARE = 0.2  # of the steps of `RMLE` that are the best, before that is known
 MAX_TUNING_IMAGES = 64  # of the attacker's own, on which the weight is chosen
 
 
@@ -124,23 +131,50 @@ class RMLE(BaseAttack):
         centre = x.mean(0).to(device)
 
         def descend(
-            observed: Float[Tensor, "N F"], tv: float | Float[Tensor, " N"], share: float
+            observed: Float[Tensor, "N F"],
+            tv: float | Float[Tensor, " N"],
+            share: float,
+            later: float = 0.0,
         ) -> Float[Tensor, "N C H W"]:
             loss = penalised_misfit(moved, observed, tv)
             start = centre.repeat(len(observed), 1, 1, 1)
-            return descend_pixels(loss, start, steps.scaled(share), attacker)
+            work = share * len(observed)
+            own = work / (work + later)
+            return descend_pixels(loss, start, steps.scaled(share), attacker, own)
 
         tuning_images, tuning_observed = tuning_images.to(device), tuning_observed.to(device)
         count = len(self.weights)
         tried = torch.tensor(self.weights, device=device).repeat_interleave(len(tuning_images))
         errors = []
-        for share in self.shares:
-            rebuilt = descend(tuning_observed.repeat(count, 1), tried, share)
+        check_graph_memory(moved, centre, max(len(tried), len(observed)))
+        expected = EXPECTED_SHARE * len(observed)
+        for number, share in enumerate(self.shares, 1):
+            later = sum(self.shares[number:]) * len(tried) + expected
+            rebuilt = descend(tuning_observed.repeat(count, 1), tried, share, later)
             gap = rebuilt - tuning_images.repeat(count, 1, 1, 1)
             errors.append(gap.square().view(count, -1).mean(1))
         best = int(torch.stack(errors, 1).nan_to_num(torch.inf).argmin())
         tv, share = list(product(self.weights, self.shares))[best]
         return descend(observed.to(device), tv, share).cpu()
+
+
+def check_graph_memory(
+    observation: ObservationMean, image: Float[Tensor, "C H W"], rows: int
+) -> None:
+    """Refuse a descent on so many images at once that memory is too small for; SizeError."""
+    sizes: dict[int, int] = {}
+
+    def note(saved: Tensor) -> Tensor:
+        if not saved.is_leaf:  # parameters are shared
+            sizes[saved.untyped_storage().data_ptr()] = saved.untyped_storage().nbytes()
+        return saved
+
+    if image.device != CPU:
+        return
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda saved: saved):
+        output = observation.mean(image[None].clone().requires_grad_())
+    del output  # until now it holds what was saved
+    check_memory(rows * sum(sizes.values()))
 
 
 def penalised_misfit(
@@ -190,7 +224,7 @@ class HybridInversion(BaseAttack):
         """Return one image per message."""
         observation = attacker.observation
         assert isinstance(observation, ObservationMean)
-        trained = train_inverter(attacker)
+        trained = train_inverter(attacker, share=DECODER_SHARE)
         steps = self.steps.scaled(attacker.budget)
         moved, device = move_to_device(observation)
         tuning_images = trained.held_out[:MAX_TUNING_IMAGES]
@@ -202,7 +236,10 @@ class HybridInversion(BaseAttack):
         tuning_start = invert(tuning_observed)
         starts = tuning_start.repeat(len(pairs), 1, 1, 1)
         misfit = penalised_misfit(moved, tuning_observed.repeat(len(pairs), 1), tv)
-        rebuilt = descend_pixels(add_proximal_term(misfit, starts, mu), starts, steps)
+        check_graph_memory(moved, tuning_images[0], max(len(starts), len(observed)))
+        share = len(starts) / (len(starts) + len(observed))
+        loss = add_proximal_term(misfit, starts, mu)
+        rebuilt = descend_pixels(loss, starts, steps, attacker, share)
         errors = (rebuilt - tuning_images.repeat(len(pairs), 1, 1, 1)).square().flatten(1).mean(1)
         lowest, best = errors.view(len(pairs), -1).mean(1).nan_to_num(torch.inf).min(0)
         observed = observed.to(device)
@@ -218,7 +255,9 @@ class HybridInversion(BaseAttack):
         factor = attacker.budget ** (1 / 3)
         training = trained.training[: max(2, round(MAX_IMAGES * factor))]
         rows = count_rows(min(len(trained.training), MAX_IMAGES), USUAL_ROWS, factor)
-        learned = choose_regression(attacker, training, trained.held_out, rows=rows)
+        learned = choose_regression(
+            attacker, training, trained.held_out, rows=rows, share=REGRESSION_SHARE
+        )
         regress = learned.fit(learned.training, trained.held_out.shape[1:])
 
         def average(z: Float[Tensor, "N F"]) -> Float[Tensor, "N C H W"]:

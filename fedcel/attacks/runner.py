@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedcel import per_image
 from fedcel.attacks.attack import Attack, Progress, TrainingProgress
+from fedcel.attacks.attack_clock import AttackClock
 from fedcel.attacks.attack_row import AttackRow, thin_curve
 from fedcel.attacks.attack_settings import AttackSettings
 from fedcel.attacks.attribute_inference import (
@@ -34,7 +35,14 @@ from fedcel.attacks.score_card import (
 )
 from fedcel.attacks.update_inversion import check_batch_size
 from fedcel.data import Images, match_pixels
-from fedcel.errors import DataError, FedcelError, ServiceError, describe_origin, describe_unforeseen
+from fedcel.errors import (
+    DataError,
+    FedcelError,
+    ServiceError,
+    SizeError,
+    describe_origin,
+    describe_unforeseen,
+)
 from fedcel.leakage import (
     LOG_PROB,
     NOISELESS,
@@ -279,12 +287,17 @@ class _AttackRun:
                     "attribute_by_others": leak.accuracy_of_others,
                     "candidates": leak.image_count,
                 }
+        place = f"{ATTRIBUTE} on {surface.name}, seed {attack_seed}"
+        clock = AttackClock(
+            settings.seconds, lambda line: self.listener.show_line(f"{place}: {line}")
+        )
         with self._adding(row.with_results(knowledge=settings.knowledge)) as results:
             reader = train_attribute_reader(
                 surface,
                 self.auxiliary,
                 attributes.auxiliary,
                 budget=settings.budget,
+                clock=clock,
                 generator=stream,
             )
             accuracy = score_attribute_reader(
@@ -293,7 +306,12 @@ class _AttackRun:
             self.listener.show_line(
                 f"{ATTRIBUTE} on {surface.name}, trained: {accuracy:.1%} of cases"
             )
-            results |= {"attribute_accuracy": accuracy, "targets": len(self.targets.y)}
+            results |= {
+                "attribute_accuracy": accuracy,
+                "targets": len(self.targets.y),
+                "seconds_limit": settings.seconds or None,
+                "share_of_steps": clock.share_of_steps,
+            }
 
     def rebuild_images(
         self, attack: Attack, row: AttackRow, surface: Observation, attack_seed: int
@@ -305,12 +323,13 @@ class _AttackRun:
         with self._adding(row) as results:
             begin = time.monotonic()
             paid = surface.paid if isinstance(surface, ObservationPaid) else 0
-            images, curve = reconstruct_targets(
+            images, curve, share_of_steps = reconstruct_targets(
                 attack,
                 surface,
                 targets,
                 self.auxiliary,
                 budget=settings.budget,
+                seconds=settings.seconds,
                 seed=self.seed,
                 attack_seed=attack_seed,
                 progress=self.listener.show_line,
@@ -321,6 +340,8 @@ class _AttackRun:
                 "identification_candidates": min(candidates, len(targets.y)),
                 "queries": surface.paid - paid if isinstance(surface, ObservationPaid) else None,
                 "seconds": time.monotonic() - begin,  # the scores are not the attack's
+                "seconds_limit": settings.seconds or None,
+                "share_of_steps": share_of_steps,
                 "learning_curve": thin_curve(curve) or None,
             }
             scores = score_reconstructions(
@@ -340,12 +361,15 @@ class _AttackRun:
     def _adding(self, row: AttackRow) -> Iterator[dict[str, object]]:
         """Take one attack seed's results and add its row, `skipped` on an unexpected error.
 
-        A ServiceError counts as one: earlier answers were paid for. Other FedcelErrors are raised.
+        A ServiceError counts as one: earlier answers were paid for. Where the attack cannot work at
+        this size the row says so. Other FedcelErrors are raised.
         """
         begin = time.monotonic()
         results: dict[str, object] = {}
         try:
             yield results
+        except SizeError as error:
+            self.outcome.rows.append(row.with_results(skipped=str(error)))
         except Exception as error:
             if isinstance(error, FedcelError) and not isinstance(error, ServiceError):
                 raise
@@ -387,6 +411,17 @@ def refuse_known_targets(targets: Images, auxiliary: Images) -> None:
         )
 
 
+@show_shapes
+class Rebuilt(NamedTuple):
+    """Reconstructions, and how a built-in attack came to them."""
+
+    images: Float[Tensor, "T C H W"]
+    curve: list[float]
+    """Error of its training after each epoch; empty where it trains nothing."""
+    share_of_steps: float | None
+    """Share of its steps that it took, where its time was up; None: all."""
+
+
 def find_surface(attack: Attack, surfaces: Sequence[Observation]) -> Observation:
     """Return what an attack sees; ValueError where it cannot run on any surface."""
     surface = next((surface for surface in surfaces if surface.name == attack.observes), None)
@@ -404,18 +439,23 @@ def reconstruct_targets(
     auxiliary: Images,
     *,
     budget: float,
+    seconds: float,
     seed: int,
     attack_seed: int,
     progress: Progress,
-) -> tuple[Float[Tensor, "T C H W"], list[float]]:
+) -> Rebuilt:
     """Observe the targets and return what the attack makes of them, a batch in the best order.
 
-    ValueError unless there is one image in [0, 1] for each target. With the images comes the error
-    of a built-in attack's training after each epoch, empty where it trains nothing.
+    ValueError unless there is one image in [0, 1] for each target; SizeError where the attack
+    cannot work at this size.
     """
     name = attack.name
     noise = make_generator(seed, f"targets/{observation.name}", attack_seed)
-    training = TrainingProgress(lambda line: progress(f"{name}, seed {attack_seed}: {line}"))
+
+    def show_line(line: str) -> None:
+        progress(f"{name}, seed {attack_seed}: {line}")
+
+    training = TrainingProgress(show_line, AttackClock(seconds, show_line))
     images = attack.reconstruct(
         observation,
         auxiliary,
@@ -432,4 +472,4 @@ def reconstruct_targets(
         raise ValueError(f"attack {name!r} returned pixels in [{low}, {high}], must be in [0, 1]")
     if isinstance(observation, ObservationUpdate):
         images = order_batches(images, targets.x, observation.batch)
-    return images, training.curve
+    return Rebuilt(images, training.curve, training.clock.share_of_steps)

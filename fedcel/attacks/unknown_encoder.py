@@ -71,6 +71,7 @@ class Shadow(BaseAttack):
             epochs,
             generator=generator,
             rate=self.rate,
+            clock=attacker.clock,
             tell_epoch=tell_epoch,
         )
         with torch.no_grad():

@@ -127,7 +127,7 @@ class GradientInversion(BaseAttack):
         count = count_tuning_images(observation.batch, len(x))
         tuning_images = x[torch.randperm(len(x), generator=attacker.generator)[:count]]
         steps = attacker.scale(self.steps)
-        search = UploadSearch(attacker, observation, x.mean(0), self.rate, steps)
+        search = UploadSearch(attacker, observation, x.mean(0), self.rate, steps, len(observed))
         tv, share = search.tune(tuning_images, self.weights)
         return search.centre + share * (search.invert(observed, tv) - search.centre)
 
@@ -141,6 +141,7 @@ class UploadSearch:
     centre: Float[Tensor, "C H W"]
     rate: float
     steps: int
+    targets: int
 
     def tune(
         self, images: Float[Tensor, "N C H W"], weights: tuple[float, ...]
@@ -150,7 +151,8 @@ class UploadSearch:
         uploads = self.observation.sample(images, self.attacker.generator)[::batch]
         labels = self.observation.labels(uploads, batch).repeat(len(weights), 1)
         tv = torch.tensor(weights).repeat_interleave(len(uploads))
-        rebuilt = self.descend(uploads.repeat(len(weights), 1), labels, tv)
+        share = len(labels) / (len(labels) + self.targets / batch)
+        rebuilt = self.descend(uploads.repeat(len(weights), 1), labels, tv, share)
         best = (torch.inf, weights[0], 0.0)
         true = images - self.centre
         for weight, part in zip(weights, rebuilt.chunk(len(weights)), strict=True):
@@ -172,7 +174,9 @@ class UploadSearch:
         for uploads, size in groups:
             if len(uploads):
                 labels = self.observation.labels(uploads, size)
-                images.append(self.descend(uploads, labels, tv).flatten(0, 1))
+                left = len(observed) if size == batch else size
+                share = len(uploads) * size / left
+                images.append(self.descend(uploads, labels, tv, share).flatten(0, 1))
         return torch.cat(images)
 
     def descend(
@@ -180,8 +184,9 @@ class UploadSearch:
         uploads: Float[Tensor, "G P"],
         labels: Int[Tensor, "G b"],
         tv: float | Float[Tensor, " G"],
+        share: float = 1.0,
     ) -> Float[Tensor, "G b C H W"]:
-        """Return images in [0, 1] for each client's upload."""
+        """Return images in [0, 1] for each client's upload; `share` as of `AttackClock.steps`."""
         shape = (*labels.shape, *self.centre.shape)
         start = torch.randn(shape, generator=self.attacker.generator)
         images = (self.centre + START_SPREAD * start).clamp(0, 1).requires_grad_()
@@ -193,7 +198,7 @@ class UploadSearch:
         unknowns = [leaf for leaf in (images, noise, mask) if leaf is not None]
         adam = torch.optim.Adam(unknowns, self.rate)
         cosine = torch.optim.lr_scheduler.CosineAnnealingLR(adam, self.steps)
-        for step in range(1, self.steps + 1):
+        for step in self.attacker.clock.steps(self.steps, share=share):
             update = self.observation.update(images, labels, self.attacker.generator, noise, mask)
             distance = 1 - cosine_similarity(update, uploads, dim=1)
             roughness = total_variation(images.flatten(0, 1)).view(labels.shape).mean(1)

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fedcel.errors import NetError, RefusedImagesError
+from fedcel.errors import NetError, RefusedImagesError, SizeError
 from fedcel.leakage.gaussian_noise import Noise, read_noise
 from fedcel.leakage.image_prior import ImagePrior
 from fedcel.leakage.linear_layers import LinearLayers
@@ -212,10 +212,10 @@ def check_jacobian_size(width: int, values: int) -> None:
         values: Values of an image.
 
     Raises:
-        NetError: There are too many.
+        SizeError: There are too many.
     """
     if not is_computable(width, values):
-        raise NetError(
+        raise SizeError(
             f"messages have {width} values and images {values}, too many for a Jacobian of each; "
             "cut at a layer of fewer values, or take another attack"
         )

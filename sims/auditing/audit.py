@@ -1,9 +1,9 @@
 """Audit an encoder: exact bits, bounds, and what attacks rebuild."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import inf, isfinite
 from pathlib import Path
@@ -21,6 +21,7 @@ from fedcel.errors import (
     NetError,
     RefusedImagesError,
     SettingsError,
+    SizeError,
     escape_controls,
 )
 from fedcel.files import digest_file, write_json, write_whole
@@ -54,7 +55,7 @@ from sims.auditing.load_encoder import (
     Normalisation,
     load_encoder,
 )
-from sims.progress import show_attacks, show_parts, show_steps, show_waiting
+from sims.progress import print_line, show_attacks, show_parts, show_steps, show_waiting
 
 AUDIT_FILE = "audit.json"
 PAGE_FILE = "report.html"
@@ -115,6 +116,7 @@ class AuditPlan(ModelPlan):
         targets: The most images that are rebuilt; the attacker owns the others.
         outputs: Names or places of the encoder's outputs that leave the device; none: all of them.
         budget: Multiple of each attack's default effort.
+        seconds: The most seconds of each attack; 0: no limit.
     """
 
     at: str = ""
@@ -127,6 +129,7 @@ class AuditPlan(ModelPlan):
     targets: int = 100
     outputs: Sequence[str] = ()
     budget: float = 1.0
+    seconds: float = 0.0
 
 
 class HeadAccuracy(NamedTuple):
@@ -174,6 +177,8 @@ class Audit:
     inversion: Inversion | None
     """None where no attack has ended, or was asked for."""
     ended_attacks: int = 0
+    skipped_attacks: Mapping[str, str] = field(default_factory=dict)
+    """Reason of each attack that cannot work at this size."""
     target_names: Sequence[str] = ()
     """Class of each image that is rebuilt; none where the classes have no names."""
     maps: LeakMaps | None = None
@@ -213,11 +218,14 @@ class Audit:
             )
         accuracy = [] if self.accuracy is None else [str(self.accuracy)]
         leak = str(self.leak)
-        return "\n".join([*lines, *accuracy, leak] if lines else [leak, *accuracy])
+        skipped = [f"{name} is left out: {why}." for name, why in self.skipped_attacks.items()]
+        parts = [*lines, *accuracy, leak] if lines else [leak, *accuracy]
+        return "\n".join([*parts, *skipped])
 
     def to_json(self) -> dict[str, object]:
         """Make the object that is written."""
         target, picture, deviations = self.plan.target, self.leak.linearised, self.feature_noise
+        stopped = {} if self.inversion is None else self.inversion.stopped
         return {
             "model": self.plan.model,
             **({"at": self.plan.at} if self.plan.at else {}),
@@ -234,9 +242,12 @@ class Audit:
             "dropout": self.dropout,
             "seed": self.plan.seed,
             "budget": self.plan.budget,
+            **({"seconds-limit": self.plan.seconds} if self.plan.seconds else {}),
             "leak": self.leak.to_dict(),
             "sequences": [] if picture is None else picture.list_sequences(),
             "attacks": {} if self.inversion is None else self.inversion.to_dict(),
+            **({"attacks-stopped": stopped} if stopped else {}),
+            **({"attacks-skipped": {**self.skipped_attacks}} if self.skipped_attacks else {}),
             **({"attacks-missing": self.missing_attacks} if self.missing_attacks else {}),
             "targets": 0 if self.inversion is None else len(self.inversion.targets),
             "versions": list_versions(),
@@ -353,8 +364,10 @@ def audit_encoder(plan: AuditPlan, keep: Callable[[Audit], None] = lambda _: Non
         if picture.prior is not None:
             audit = measure_picture(audit, subject, picture, noise)
             keep(audit)
-        for number, inversion in enumerate(attack_encoder(subject, noise), 1):
-            audit = replace(audit, inversion=inversion, ended_attacks=number)
+        for number, (inversion, skipped) in enumerate(attack_encoder(subject, noise), 1):
+            audit = replace(
+                audit, inversion=inversion, ended_attacks=number, skipped_attacks=skipped
+            )
             keep(audit)
     return audit
 
@@ -521,6 +534,8 @@ def check_plan(plan: AuditPlan) -> None:
         )
     if plan.dropout is not None and not 0 <= plan.dropout < 1:
         raise SettingsError(f"--dropout is {plan.dropout:g}, must be at least 0 and below 1")
+    if not 0 <= plan.seconds < inf:
+        raise SettingsError(f"--seconds is {plan.seconds:g}, must be a finite number, 0 or more")
     if not 0 < plan.budget < inf:
         raise SettingsError(f"--budget is {plan.budget:g}, must be a finite number above 0; try 1")
     check_images_plan(plan)
@@ -675,10 +690,10 @@ def read_images(plan: ModelPlan, encoder: LoadedEncoder) -> tuple[Images, str, t
 
 def attack_encoder(
     subject: AuditSubject, noise: float | Tensor | NoiseFunction
-) -> Iterator[Inversion]:
+) -> Iterator[tuple[Inversion | None, dict[str, str]]]:
     """Rebuild the first images; the attacker owns the others, but no copy of a target.
 
-    Yields after each attack what it and those before it found.
+    Yields after each attack what it and those before it found, and why some cannot work.
     """
     plan, (x, y), features = subject.plan, subject.images, subject.features
     if not plan.attacks:
@@ -687,32 +702,40 @@ def attack_encoder(
     is_other = ~match_pixels(x, x[:count])
     if not is_other.any():
         raise NetError("all images are equal to a target; give an attacker other images")
-    inversion = None
+    inversion, skipped = None, dict[str, str]()
     with show_attacks(f"attacking {count} images") as listener:
         for number, name in enumerate(plan.attacks):
             listener.begin_seed(number, len(plan.attacks), name)
-            latest = invert(
-                subject.encode,
-                x[:count],
-                y[:count],
-                auxiliary=x[is_other],
-                auxiliary_labels=y[is_other],
-                noise=noise,
-                dropout=subject.dropout,
-                attacks=[name],
-                budget=plan.budget,
-                seed=plan.seed,
-                features=torch.cat([features[:count], features[is_other]]),
-                progress=listener.show_line,
-            )
+            try:
+                latest = invert(
+                    subject.encode,
+                    x[:count],
+                    y[:count],
+                    auxiliary=x[is_other],
+                    auxiliary_labels=y[is_other],
+                    noise=noise,
+                    dropout=subject.dropout,
+                    attacks=[name],
+                    budget=plan.budget,
+                    seconds=plan.seconds,
+                    seed=plan.seed,
+                    features=torch.cat([features[:count], features[is_other]]),
+                    progress=listener.show_line,
+                )
+            except SizeError as error:
+                skipped[name] = str(error)
+                print_line(f"{name} is left out: {error}")
+                yield inversion, {**skipped}
+                continue
             earlier, inversion = inversion or latest, latest
             inversion = replace(
                 latest,
                 reconstructions=earlier.reconstructions | latest.reconstructions,
                 scores=earlier.scores | latest.scores,
                 learning_curves=earlier.learning_curves | latest.learning_curves,
+                stopped=earlier.stopped | latest.stopped,
             )
-            yield inversion
+            yield inversion, {**skipped}
 
 
 def write_record(audit: Audit, folder: Path) -> Path:

@@ -119,6 +119,7 @@ def audit_command(
         ),
     ] = "",
     budget: Annotated[float, typer.Option(help="Multiple of each attack's default effort.")] = 1.0,
+    seconds: Annotated[float, typer.Option(help="Most seconds of each attack; 0: no limit.")] = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of images, noise and attacks.")] = 0,
     out: Annotated[Path | None, option(help="Folder for audit.json and report.html.")] = None,
 ) -> None:
@@ -152,6 +153,7 @@ def audit_command(
         label_column=label_column,
         outputs=tuple(name.strip() for name in output.split(",") if name.strip()),
         budget=budget,
+        seconds=seconds,
         seed=seed,
     )
     begin = time.time()

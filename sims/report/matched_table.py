@@ -172,10 +172,11 @@ def describe_failed_attacks(rows: Iterable[BenchRow]) -> str:
 
 
 def name_attack(attack: CellAttack, row: BenchRow) -> str:
-    """Return an attack's name, knowledge and budget as known, and its targets if not all."""
+    """Return an attack's name, knowledge and budget, its targets if not all, whether it stopped."""
     budget = "" if attack.budget is None else f"{attack.budget:g}"
     few = f"{attack.targets} targets" if attack.targets not in (None, row.candidates) else ""
-    return ", ".join(part for part in (attack.attack, attack.knowledge, budget, few) if part)
+    parts = (attack.attack, attack.knowledge, budget, few, attack.stop_note)
+    return ", ".join(part for part in parts if part)
 
 
 def make_loss_tables(

@@ -81,10 +81,13 @@ class Summary:
         return sorted({row.worst.attack for row in self.rows if row.worst})
 
     def name_worst(self) -> str:
-        """Return the worst attacks, and those that failed and so could not be it."""
+        """Return the worst attacks, those cut short, and those that failed, which cannot be it."""
         failed = sorted({name for row in self.rows for name in row.failed_attacks})
         failures = [f"{', '.join(failed)} failed"] if failed else []
-        return " / ".join([*self.worst_attacks, *failures]) or DASH
+        stopped = sorted(
+            {f"{w.attack} {w.stop_note}" for row in self.rows if (w := row.worst) and w.stop_note}
+        )
+        return " / ".join([*self.worst_attacks, *stopped, *failures]) or DASH
 
     @property
     def learned_nothing(self) -> bool:

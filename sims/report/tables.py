@@ -143,6 +143,7 @@ ATTACK_COLUMNS = (
     MSE.titled("MSE"),
     *find_columns("psnr", "ssim", "identification-1", "identification-5", "label-accuracy"),
     *find_columns("bits-beyond-label", "attribute-bits", "attribute-accuracy", "seconds"),
+    Column("share-of-steps", "steps taken, %", 0, 100),
 )
 """Conditions under which an attack was carried out, and its scores."""
 
@@ -183,7 +184,12 @@ def format_attack_rows(attacks: Sequence[AttackRow]) -> str:
     skipped = [
         f"{a.attack} on {a.observation or 'anything'}: {a.skipped}" for a in attacks if a.skipped
     ]
-    return "\n".join([*([format_columns(table)] if lines else []), *skipped]) + "\n"
+    stopped = [
+        f"{a.attack} on {a.observation}, seed {a.seed}: {a.stop_note}"
+        for a in attacks
+        if a.stop_note
+    ]
+    return "\n".join([*([format_columns(table)] if lines else []), *stopped, *skipped]) + "\n"
 
 
 def average_sequences(runs: Sequence[Sequence[SequenceLeak]]) -> list[SequenceLeak]:
@@ -239,6 +245,7 @@ def tabulate_live(prices: Iterable[Sequence[LiveRow]]) -> Table:
     columns = (
         *(Column("answers", "answers", 0), Column("candidates", "candidates", 0)),
         *(ACCURACY.titled("right answers, %"), RIGHT_IMAGE, MSE, ORACLE_MSE),
+        Column("share-of-steps", "steps taken, %", 0, 100),
     )
     lines = [
         measure_records((first.attack, first.mechanism, f"{first.epsilon:g}", f"{first.spent:g}"),
@@ -246,7 +253,7 @@ def tabulate_live(prices: Iterable[Sequence[LiveRow]]) -> Table:
         for rows in prices
         for first in rows[:1]
     ]  # fmt: skip
-    return tabulate("Attacks on the live service", heads, columns, lines)
+    return drop_empty_columns(tabulate("Attacks on the live service", heads, columns, lines))
 
 
 def format_live_table(folder: Path) -> str:

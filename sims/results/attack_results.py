@@ -233,5 +233,6 @@ def read_attack_vectors(folder: Path) -> per_image.Vectors:
 
 def attack_vector_name(attack: AttackId, measure: str) -> str:
     """Return the name of an attack's scores per target."""
-    parts = ("" if value is None else f"{value}" for value in attack)
+    known = attack if attack.seconds_limit else attack[:-1]
+    parts = ("" if value is None else f"{value}" for value in known)
     return per_image.APART.join([*parts, measure])
