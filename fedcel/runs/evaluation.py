@@ -61,6 +61,7 @@ from fedcel.privacy import (
 )
 from fedcel.run_parts import build_server_parts
 from fedcel.runs import run_folder
+from fedcel.runs.measured_pieces import Piece, PieceStore, delete_pieces
 from fedcel.runs.round_log import EVENTS, summarise_kept_shares
 from fedcel.runs.run_folder import Run, digest_weights
 from fedcel.seeding import make_generator
@@ -107,7 +108,8 @@ def write_evaluation(folder: str | Path, evaluation: Evaluation) -> None:
     folder = Path(folder)
     per_image.write_vectors(folder, evaluation.per_image)
     write_tensors(folder / GUESSES_FILE, evaluation.guesses)
-    write_json(folder / "result.json", evaluation.result)  # last: it is what says so
+    write_json(folder / "result.json", evaluation.result)  # it is what says so
+    delete_pieces(folder)
 
 
 def posterior_samples(run: Run) -> list[Float[Tensor, " P"]]:
@@ -138,6 +140,9 @@ def build_sent_net(run: Run) -> SplitNet:
 def evaluate_run(run: Run, seconds: float) -> Evaluation:
     """Measure what a run is worth on its test set: accuracy, calibration, leakage, private answers.
 
+    Each piece is kept in the run's folder once it is done, until `write_evaluation` has written the
+    whole: an interrupted evaluation goes on where it was.
+
     Args:
         run: As `read_run` returns it.
         seconds: How long the training took; noted as it is.
@@ -145,6 +150,56 @@ def evaluate_run(run: Run, seconds: float) -> Evaluation:
     Returns:
         What result.json says, and the values of each test image.
     """
+    s, versions = run.settings, list_versions()
+    pieces = PieceStore.open(run, versions)
+    predicted = pieces.take("predictions", lambda: score_predictions(run))
+    net = build_sent_net(run)
+    smashed = SmashedData(net)  # one, which encodes each image once
+    leak = take_leak(pieces, run, smashed)
+    prior = fit_run_prior(run)
+
+    def measure_picture() -> Piece:
+        picture = estimate_picture(run, smashed, prior)
+        return Piece({} if picture is None else picture.to_measures(), {})
+
+    def draw_pictures() -> Piece:
+        pictures = guess_test_images(run, smashed)
+        if picture.measures and prior is not None:
+            pictures |= map_test_images(smashed, pictures["targets"], prior)
+        return Piece({}, pictures)
+
+    picture = pieces.take("picture", measure_picture)
+    leakage = pieces.take("leakage", lambda: Piece(measure_run_leakage(run, smashed, leak), {}))
+    pictures = pieces.take("pictures", draw_pictures)
+    private = predicted.measures.pop("private")
+    result = {
+        **predicted.measures,
+        "chance-accuracy": chance_accuracy(run.splits.test.y),
+        **summarise_kept_shares(run.folder),
+        "samples": len(run.samples),
+        "convergence": describe_convergence(run),
+        **leakage.measures,
+        **picture.measures,
+        "private": private,
+        **measure_device(run, net),
+        **account_update_privacy(run),
+        "smallest-update-images": count_smallest_update(run),
+        **({"data-notes": list(run.splits.notes)} if run.splits.notes else {}),
+        **({"class-names": list(run.splits.class_names)} if run.splits.class_names else {}),
+        **digest_weights(s),
+        "versions": versions,
+        "seconds": seconds,
+    }
+    vectors = {
+        **predicted.tensors,
+        "bits-beyond-label": leak.beyond,
+        "identification-optimal": leak.identified,
+    }
+    return Evaluation(result, vectors, pictures.tensors)
+
+
+def score_predictions(run: Run) -> Piece:
+    """Score predictions of test images, and the private answers made of them."""
     x, y = run.splits.test
     s = run.settings
     draws = count_messages(run, len(y), NOISE_DRAWS)
@@ -155,19 +210,9 @@ def evaluate_run(run: Run, seconds: float) -> Evaluation:
         return predict(run.flat, samples, x, noise, scope=s.chain.scope, draws=draws)
 
     posterior, point = predict_test(posterior_samples(run)), predict_test([run.model])
-    net = build_sent_net(run)
-    smashed = SmashedData(net)  # one, which encodes each image once
-    leak = attack_test_images(run, smashed)
-    prior = fit_run_prior(run)
-    picture = estimate_picture(run, smashed, prior)
-    is_right = (posterior.probabilities.argmax(1) == labels).double().view(draws, len(y))
-    result = {
+    measures = {
         **calibration.score_probabilities(posterior.probabilities, labels),
-        "chance-accuracy": chance_accuracy(y),
-        **summarise_kept_shares(run.folder),
         "messages-per-image": draws,
-        "samples": len(run.samples),
-        "convergence": describe_convergence(run),
         "entropy": float(calibration.predictive_entropy(posterior.samples).mean()),
         "bald": float(calibration.bald(posterior.samples).mean()),
         "point": calibration.score_probabilities(point.probabilities, labels),
@@ -175,27 +220,22 @@ def evaluate_run(run: Run, seconds: float) -> Evaluation:
             "posterior": calibration.reliability(posterior.probabilities, labels),
             "point": calibration.reliability(point.probabilities, labels),
         },
-        **measure_run_leakage(run, smashed, leak),
-        **({} if picture is None else picture.to_measures()),
         "private": measure_private_utility(run, LabelledLogits(posterior.logits, labels, draws)),
-        **measure_device(run, net),
-        **account_update_privacy(run),
-        "smallest-update-images": count_smallest_update(run),
-        **({"data-notes": list(run.splits.notes)} if run.splits.notes else {}),
-        **({"class-names": list(run.splits.class_names)} if run.splits.class_names else {}),
-        **digest_weights(s),
-        "versions": list_versions(),
-        "seconds": seconds,
     }
-    vectors = {
-        "accuracy": is_right.mean(0),
-        "bits-beyond-label": leak.beyond,
-        "identification-optimal": leak.identified,
-    }
-    pictures = guess_test_images(run, smashed)
-    if picture is not None and prior is not None:
-        pictures |= map_test_images(smashed, pictures["targets"], prior)
-    return Evaluation(result, vectors, pictures)
+    is_right = (posterior.probabilities.argmax(1) == labels).double().view(draws, len(y))
+    return Piece(measures, {"accuracy": is_right.mean(0)})
+
+
+def take_leak(pieces: PieceStore, run: Run, smashed: SmashedData) -> OptimalLeak:
+    """Return what the optimal attacker learns of the test images, which may have been kept."""
+
+    def measure() -> Piece:
+        fields = attack_test_images(run, smashed)._asdict()
+        tensors = {name: value for name, value in fields.items() if isinstance(value, Tensor)}
+        return Piece({n: value for n, value in fields.items() if n not in tensors}, tensors)
+
+    piece = pieces.take("optimal-leak", measure)
+    return OptimalLeak(**{**piece.measures, **piece.tensors})
 
 
 def account_update_privacy(run: Run) -> dict[str, object]:
