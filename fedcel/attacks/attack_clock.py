@@ -41,7 +41,7 @@ class AttackClock:
     @property
     def is_over(self) -> bool:
         """Whether the time of the current loop is up."""
-        return time.monotonic() > self._deadline
+        return time.monotonic() >= self._deadline
 
     @property
     def share_of_steps(self) -> float | None:

@@ -162,19 +162,24 @@ def check_graph_memory(
     observation: ObservationMean, image: Float[Tensor, "C H W"], rows: int
 ) -> None:
     """Refuse a descent on so many images at once that memory is too small for; SizeError."""
-    sizes: dict[int, int] = {}
-
-    def note(saved: Tensor) -> Tensor:
-        if not saved.is_leaf:  # parameters are shared
-            sizes[saved.untyped_storage().data_ptr()] = saved.untyped_storage().nbytes()
-        return saved
-
     if image.device != CPU:
         return
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda saved: saved):
-        output = observation.mean(image[None].clone().requires_grad_())
-    del output  # until now it holds what was saved
-    check_memory(rows * sum(sizes.values()))
+
+    def measure(count: int) -> int:
+        sizes: dict[int, int] = {}
+
+        def note(saved: Tensor) -> Tensor:
+            storage = saved.untyped_storage()
+            sizes[storage.data_ptr()] = storage.nbytes()
+            return saved
+
+        images = image.repeat(count, 1, 1, 1).requires_grad_()
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda saved: saved):
+            output = observation.mean(images)
+        del output  # until now it holds what was saved
+        return sum(sizes.values())
+
+    check_memory(rows * (measure(2) - measure(1)))  # without parameters, which rows share
 
 
 def penalised_misfit(

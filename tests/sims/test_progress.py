@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from fedcel.attacks import ESTIMATE
 from sims import progress
 
 EVENT: dict[str, object] = {"round": 2, "accuracy": 0.5, "within-class-spread": 0.1}
@@ -74,6 +75,16 @@ def test_a_line_counts_whole_attacks(
         now = 20.0
         listener.begin_seed(1 + 2 / 3, 4, "rmle, seed 2")
     assert ": 1 of 4 attacks done, rmle, seed 2" in capsys.readouterr().err
+
+
+def test_the_time_of_an_attack_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """In a line of its own, whenever the last one was."""
+    with progress.show_attacks("cell") as listener:
+        listener.begin_seed(0, 1, "decoder, seed 0")
+        listener.show_line(f"decoder, seed 0: {ESTIMATE} 4 min")
+        listener.show_line("decoder, seed 0: epoch 2/50")
+    said = capsys.readouterr().err
+    assert said == "attacking cell: decoder, seed 0: takes about 4 min\n"
 
 
 def test_a_bar_of_attacks_runs_to_its_end(

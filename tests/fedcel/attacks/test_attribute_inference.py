@@ -45,6 +45,20 @@ def test_reads_what_is_there(sigma: float, low: float, high: float) -> None:
     assert low <= accuracy <= high
 
 
+def test_the_training_ends_when_its_time_is_up() -> None:
+    """One epoch, and a row that says so."""
+    own, attributes = corners(0, 120)
+    targets, truth = corners(1, 80)
+    settings = AttackSettings(names="attribute", seeds=1, seconds=1e-9)
+    rows = run_attacks(
+        [observe(0.3)], settings, own, targets, seed=0,
+        attributes=AttackedAttributes(attributes, truth),
+    ).rows  # fmt: skip
+    assert rows[1].attribute_accuracy is not None
+    assert rows[1].share_of_steps == pytest.approx(1 / 240)
+    assert rows[0].share_of_steps is None
+
+
 def test_rows_of_the_optimal_and_the_trained_attacker() -> None:
     """The optimal one is never worse; without attributes a row says so."""
     own, attributes = corners(0, 120)

@@ -250,6 +250,15 @@ def test_gradient_inversion_with_few_images_of_its_own() -> None:
         attack.reconstruct(seen, Images(known.x[:2], known.y[:2]), observed, 0.002, stream(1))
 
 
+def test_gradient_inversion_ends_when_its_time_is_up() -> None:
+    """Two batches of two and one of one, of which none is searched; the row says so."""
+    (x, y), known = first(5), load_digit_targets()[0]
+    how = AttackSettings(names="gradient-inversion", seeds=1, seconds=1e-9)
+    (row,) = run_attacks([uploads(2)], how, known, Images(x, y), seed=1).rows
+    assert row.mse is not None and row.share_of_steps == pytest.approx(0, abs=1e-9)
+    assert row.stop_note == "stopped at 1e-09 s, 0% of its steps"
+
+
 def test_too_large_batches_are_refused_before_any_work() -> None:
     """Nothing is lost: no attack has said a word."""
     lines: list[str] = []

@@ -7,6 +7,7 @@ from dataclasses import replace
 from html import unescape
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -19,7 +20,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 import fedcel
-from fedcel.attacks import Decoder
+from fedcel.attacks import Decoder, attack_clock
 from fedcel.data import Digits, Npz, Source, image_cache, load_splits
 from fedcel.errors import DataError, NetError
 from fedcel.leakage import LeakTarget
@@ -251,6 +252,33 @@ def test_attacks_find_alone_what_they_find_together() -> None:
     assert alone.keys() == whole.keys() == set(names)
     for name in names:
         assert alone[name] == pytest.approx(whole[name], rel=1e-6)
+
+
+def test_attacks_end_after_some_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The share of their steps is printed and written, and one that would take hours is left out."""
+    pytest.importorskip("matplotlib")
+    clock = SimpleNamespace(monotonic=iter(range(10**9)).__next__)
+    monkeypatch.setattr(attack_clock, "time", clock)
+    words = ["audit", ENCODER, "--data", "digits", "--images", "60", "--noise", "0.1"]
+    words += ["--out", str(tmp_path / "a")]
+    assert main([*words, "--attacks", "decoder", "--seconds", "30"]) == 0
+    record = json.loads((tmp_path / "a" / "audit.json").read_text())
+    share = record["attacks-stopped"]["decoder"]
+    assert 0 < share < 0.5 and record["seconds-limit"] == 30
+    sentence = f"decoder was stopped at 30 s, {share:.0%} of its steps."
+    assert sentence in capsys.readouterr().out
+    assert sentence in (tmp_path / "a" / "report.html").read_text()
+    monkeypatch.setattr(attack_clock, "MOST_SECONDS", 10)
+    assert main([*words, "--attacks", "decoder,kernel-ridge"]) == 0
+    record = json.loads((tmp_path / "a" / "audit.json").read_text())
+    assert [*record["attacks"]] == ["kernel-ridge"]
+    assert record["attacks-skipped"]["decoder"].startswith("it would take about")
+    assert "decoder is left out: it would take about" in capsys.readouterr().err
+    assert "decoder is left out: it would" in (tmp_path / "a" / "report.html").read_text()
+    assert main([*words, "--seconds", "-1"]) == 2
+    assert "--seconds is -1, must be a finite number, 0 or more" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

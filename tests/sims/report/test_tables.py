@@ -15,8 +15,9 @@ from fedcel.settings import Settings
 from sims import report
 from sims.report import tables
 from sims.report.book import FinishedRun, read_live
+from sims.report.matched_table import name_attack
 from sims.report.table import DASH
-from sims.results.records import RunResult
+from sims.results.records import CellAttack, RunResult
 from tests.sims.report.made import cell
 
 
@@ -57,6 +58,24 @@ def test_what_was_found_and_what_was_not_run() -> None:
     assert line.split() == ["rmle", "smashed-data", DASH, "0", "0.0500"]
     assert reason == "first-layer on update: there is none"
     assert tables.format_attack_rows(rows[1:]) == f"{reason}\n"
+
+
+def test_an_attack_that_was_cut_short_never_looks_like_a_whole_one(
+    outcome: Callable[..., RunResult],
+) -> None:
+    """In the table of the terminal, in the report, and in the names of the worst attack."""
+    cut = {"attack": "rmle", "mse": 0.05, "seconds-limit": 60.0, "share-of-steps": 0.34}
+    row = AttackRow.model_validate(cut | {"observation": "smashed-data", "seed": 1})
+    *_, line, stopped = tables.format_attack_rows([row]).splitlines()
+    assert line.split()[-1] == "34"
+    assert stopped == "rmle on smashed-data, seed 1: stopped at 60 s, 34% of its steps"
+    run = FinishedRun("r", Settings(), (), outcome(), (row,), {})
+    table = tables.tabulate_attacks([replace(cell("a", 0.9, 2.0), runs=(run,))])
+    assert table.rows[0][table.head.index("steps taken, %")] == "34"
+    worst = CellAttack.model_validate(cut)
+    shown = cell("a", 0.9, 2.0, attack=worst)
+    assert shown.name_worst() == "rmle / rmle stopped at 60 s, 34% of its steps"
+    assert name_attack(worst, shown.rows[0]) == "rmle, stopped at 60 s, 34% of its steps"
 
 
 def test_an_attack_that_pays_says_how_often_it_asked(outcome: Callable[..., RunResult]) -> None:
