@@ -72,17 +72,20 @@ test: .venv/ready
 test-all: check pages .venv/models
 	$(PYTEST) --numprocesses 3 $(CHECK_CALLS)
 
+# Each table is kept in the file as soon as it is there, with the machine that made it.
+STARTED := $(shell date +%Y-%m-%d-%H%M%S)
+KEEP = $(BIN)/python -m tests.bench.keep_rows build/bench-$(STARTED).json
 bench: .venv/ready
-	$(BIN)/python -m tests.bench.ratios
-	$(BIN)/python -m tests.bench.batched
-	$(BIN)/python -m tests.bench.posterior
-	$(BIN)/python -m tests.bench.losses
-	$(BIN)/python -m tests.bench.loss_cost build/loss-cost.json
-	$(BIN)/python -m tests.bench.vgg
-	$(BIN)/python -m tests.bench.images
-	$(BIN)/python -m tests.bench.library
-	$(BIN)/python -m tests.bench.ledger
-	$(BIN)/python -m tests.bench.service
+	$(KEEP) python -m tests.bench.ratios
+	$(KEEP) python -m tests.bench.batched
+	$(KEEP) python -m tests.bench.posterior
+	$(KEEP) python -m tests.bench.losses
+	$(KEEP) python -m tests.bench.loss_cost build/loss-cost.json
+	$(KEEP) python -m tests.bench.vgg
+	$(KEEP) python -m tests.bench.images
+	$(KEEP) python -m tests.bench.library
+	$(KEEP) python -m tests.bench.ledger
+	$(KEEP) python -m tests.bench.service
 
 # Published tables again, or only some: TABLES="digits temperature".
 reproduce: .venv/ready

@@ -1,9 +1,9 @@
 """Clock of an attack: estimates how long it takes, and ends its loops when its time is up."""
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from math import inf
+from pathlib import Path
 from typing import TypeVar
 
 from fedcel.errors import SizeError
@@ -13,7 +13,8 @@ ESTIMATE = "takes about"
 MOST_SECONDS = 4 * 3600.0  # of an attack without a limit
 LEAST_TIMED = 1.0  # seconds of steps that an estimate is based on
 LEAST_TOLD = 5.0  # seconds of an attack whose time is told
-LARGEST_GRAPH = 0.8  # of a machine's memory that an attack may take
+MEMORY_SHARE = 0.8  # of the free memory that an attack may take
+MEMORY_FILE = Path("/proc/meminfo")  # of Linux
 
 Item = TypeVar("Item")
 
@@ -124,16 +125,23 @@ def describe_time(seconds: float) -> str:
 
 
 def check_memory(size: float) -> None:
-    """Refuse an attack that takes more memory than the machine has; SizeError.
+    """Refuse an attack that takes more memory than is free; SizeError.
 
     Args:
         size: Bytes that the attack needs at once.
     """
-    if not hasattr(os, "sysconf"):  # Windows
-        return
-    present = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if size > LARGEST_GRAPH * present:
+    free = find_free_memory()
+    if size > MEMORY_SHARE * free:
         raise SizeError(
-            f"it would take about {size / 1e9:.0f} GB of memory at this size, and this machine has "
-            f"{present / 1e9:.0f}; take smaller images, fewer of them, or another attack"
+            f"it would take about {size / 1e9:.1f} GB of memory at this size, and {free / 1e9:.1f} "
+            "are free; take smaller images, fewer of them, or another attack"
         )
+
+
+def find_free_memory() -> float:
+    """Return the bytes that a new program may take; infinity where the system does not tell."""
+    if MEMORY_FILE.exists():
+        for line in MEMORY_FILE.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return 1024.0 * int(line.split()[1])
+    return inf

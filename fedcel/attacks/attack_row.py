@@ -77,8 +77,8 @@ class AttackConditions(Record):
     @property
     def id(self) -> AttackId:
         """Key of the attack, the same for every seed."""
-        known = AttackId(*(getattr(self, name) for name in AttackConditions.model_fields))
-        return known._replace(seconds_limit=self.seconds_limit or 0.0)
+        key = AttackId(*(getattr(self, name) for name in AttackConditions.model_fields))
+        return key._replace(seconds_limit=self.seconds_limit or 0.0)
 
 
 class AttackScores(AttackConditions):

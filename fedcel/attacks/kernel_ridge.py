@@ -26,7 +26,7 @@ MEDIAN_ROWS = 500  # messages whose distances give the unit of width
 HELD_OUT_DRAWS = 2  # messages of each held-out image
 EIGEN_OPERATIONS = 10  # of a matrix's eigenvectors, as a multiple of its cubed size
 COPIES = 5  # of all images in memory
-TRIAL_SHARE, LEAST_TRIED = 1 / 3, 1e11  # rows of a trial solution; operations that are worth it
+TRIAL_SHARE, LEAST_TRIED = 1 / 2, 1e11  # rows of a trial solution; operations that are worth it
 
 
 class Pairs(NamedTuple):
@@ -164,8 +164,8 @@ def choose_regression(
     held_out_pairs = sample_pairs(attacker, held_out, HELD_OUT_DRAWS)
     kernels = list_kernels(training_pairs.z)
     rows = len(training_pairs.z)
-    told = estimate_seconds(kernels, training_pairs, held_out_pairs)
-    attacker.clock.tell_estimate(told / share)
+    seconds = estimate_seconds(kernels, training_pairs, held_out_pairs)
+    attacker.clock.tell_estimate(seconds / share)
     choices = []
     for number in attacker.clock.steps(len(kernels), share=share, least=1):
         kernel = kernels[number - 1]

@@ -50,6 +50,7 @@ def descend_pixels(
     start: Float[Tensor, "N C H W"],
     steps: DescentSteps,
     attacker: Attacker | None = None,
+    *,
     share: float = 1.0,
 ) -> Float[Tensor, "N C H W"]:
     """Return images in [0, 1] near a minimum of each row's loss, clipped after each step.
@@ -139,8 +140,8 @@ class RMLE(BaseAttack):
             loss = penalised_misfit(moved, observed, tv)
             start = centre.repeat(len(observed), 1, 1, 1)
             work = share * len(observed)
-            own = work / (work + later)
-            return descend_pixels(loss, start, steps.scaled(share), attacker, own)
+            part = work / (work + later)
+            return descend_pixels(loss, start, steps.scaled(share), attacker, share=part)
 
         tuning_images, tuning_observed = tuning_images.to(device), tuning_observed.to(device)
         count = len(self.weights)
@@ -244,7 +245,7 @@ class HybridInversion(BaseAttack):
         check_graph_memory(moved, tuning_images[0], max(len(starts), len(observed)))
         share = len(starts) / (len(starts) + len(observed))
         loss = add_proximal_term(misfit, starts, mu)
-        rebuilt = descend_pixels(loss, starts, steps, attacker, share)
+        rebuilt = descend_pixels(loss, starts, steps, attacker, share=share)
         errors = (rebuilt - tuning_images.repeat(len(pairs), 1, 1, 1)).square().flatten(1).mean(1)
         lowest, best = errors.view(len(pairs), -1).mean(1).nan_to_num(torch.inf).min(0)
         observed = observed.to(device)

@@ -174,8 +174,8 @@ class UploadSearch:
         for uploads, size in groups:
             if len(uploads):
                 labels = self.observation.labels(uploads, size)
-                left = len(observed) if size == batch else size
-                share = len(uploads) * size / left
+                remaining = len(observed) if size == batch else size
+                share = len(uploads) * size / remaining
                 images.append(self.descend(uploads, labels, tv, share).flatten(0, 1))
         return torch.cat(images)
 

@@ -79,6 +79,8 @@ def result_paths(folder: Path, attack_settings: AttackSettings) -> dict[str, Pat
     paths = {}
     for name in dict.fromkeys(name.strip() for name in attack_settings.names.split(",")):
         values = attack_settings.model_dump(by_alias=True) | {"names": name}
+        if not attack_settings.seconds:  # results of earlier versions are named without it
+            del values["seconds"]
         digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
         stem = re.sub(r"[^\w.-]+", "-", name)
         paths[name] = folder / ATTACKS_FOLDER / f"{stem}-{digest}.json"
@@ -233,6 +235,6 @@ def read_attack_vectors(folder: Path) -> per_image.Vectors:
 
 def attack_vector_name(attack: AttackId, measure: str) -> str:
     """Return the name of an attack's scores per target."""
-    known = attack if attack.seconds_limit else attack[:-1]
-    parts = ("" if value is None else f"{value}" for value in known)
+    conditions = attack if attack.seconds_limit else attack[:-1]
+    parts = ("" if value is None else f"{value}" for value in conditions)
     return per_image.APART.join([*parts, measure])

@@ -1,6 +1,7 @@
 """The time of attacks: estimated, told, and limited."""
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -126,11 +127,17 @@ def test_times_in_words() -> None:
     assert times == ["12 s", "4 min", "2.0 h"]
 
 
-def test_more_memory_than_there_is_is_refused() -> None:
+def test_more_memory_than_is_free_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With both numbers."""
-    check_memory(1e6)
-    with pytest.raises(SizeError, match=r"about 1000000 GB of memory .* this machine has \d+;"):
-        check_memory(1e15)
+    file = tmp_path / "meminfo"
+    monkeypatch.setattr(attack_clock, "MEMORY_FILE", file)
+    check_memory(1e15)  # nobody knows
+    file.write_text("MemTotal: 9000000 kB\nMemAvailable:    2000000 kB\n")
+    check_memory(1.6e9)
+    with pytest.raises(SizeError, match=r"about 3\.1 GB of memory at this size, and 2\.0 are free"):
+        check_memory(3.1e9)
 
 
 ITERATING = ["decoder", "decoder-large", "gauss-newton", "rmle", "hybrid-inversion", "shadow"]

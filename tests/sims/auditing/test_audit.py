@@ -257,7 +257,7 @@ def test_attacks_find_alone_what_they_find_together() -> None:
 def test_attacks_end_after_some_seconds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The share of their steps is printed and written, and one that would take hours is left out."""
+    """The share of their steps is told; one that would take hours is left out, and why."""
     pytest.importorskip("matplotlib")
     clock = SimpleNamespace(monotonic=iter(range(10**9)).__next__)
     monkeypatch.setattr(attack_clock, "time", clock)
