@@ -41,7 +41,7 @@ PATIENCE = 0.4  # the same as a share of all epochs; the larger number counts
 MAX_HELD_OUT_ROWS = 2000  # where one draw has not more already
 LAST_RATE_SHARE, WEIGHT_DECAY = 0.01, 1e-4  # Adam's last step as a share of its first, its decay
 REPEATS = 16  # answers asked for each image where asking is not free
-BACKWARD_WORK = 3  # passes that a step takes as long as, the one forward included
+BACKWARD_WORK = 3.0  # passes that a step takes as long as, the one forward included
 IMAGES_AT_ONCE = 1024  # through a trained network
 BATCH_SIZE, LEARNING_RATE = 64, 1e-3  # of `minimise_loss`
 

@@ -257,7 +257,7 @@ class GaussNewton(BaseAttack):
         def count_steps(count: int, number: int) -> Iterator[int]:
             nonlocal done
             work = count * number
-            yield from attacker.clock.steps(number, count, work / max(work, total - done))
+            yield from attacker.clock.steps(number, float(count), work / max(work, total - done))
             done += count * steps
             if attacker.progress:
                 attacker.progress(f"step {done}/{total}, the noise taken {factor:g} times")

@@ -157,7 +157,7 @@ def choose_regression(
     `share` is as of `AttackClock.steps`. SizeError where memory is too small.
     """
     messages = rows + HELD_OUT_DRAWS * len(held_out)
-    check_memory(COPIES * messages * training[0].numel() * torch.float64.itemsize)
+    check_memory(float(COPIES * messages * training[0].numel() * torch.float64.itemsize))
     draws = -(-rows // len(training))
     z, x = sample_pairs(attacker, training, draws)
     training_pairs = Pairs(z[:rows], x[:rows])

@@ -180,7 +180,7 @@ def check_graph_memory(
         del output  # until now it holds what was saved
         return sum(sizes.values())
 
-    check_memory(rows * (measure(2) - measure(1)))  # without parameters, which rows share
+    check_memory(float(rows * (measure(2) - measure(1))))  # without parameters, which rows share
 
 
 def penalised_misfit(

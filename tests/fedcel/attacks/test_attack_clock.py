@@ -51,7 +51,7 @@ def test_steps_end_when_the_time_is_up(passing: FakeTime) -> None:
 
 def test_loops_get_the_time_that_is_left_by_their_shares(passing: FakeTime) -> None:
     """A quarter of the work gets a quarter of the time; what it leaves goes to the others."""
-    clock = AttackClock(100)
+    clock = AttackClock(100.0)
     first = sum(1 for _ in pace(clock.steps(50, share=0.25), passing))
     second = sum(1 for _ in pace(clock.steps(10, share=0.5), passing))
     third = sum(1 for _ in pace(clock.steps(100), passing))
@@ -69,7 +69,7 @@ def pace(steps, passing: FakeTime, seconds: float = 1.0):  # type: ignore[no-unt
 
 def test_a_loop_that_ends_by_itself_is_not_cut_short(passing: FakeTime) -> None:
     """As a training that finds nothing better."""
-    clock = AttackClock(100)
+    clock = AttackClock(100.0)
     for step in pace(clock.steps(50), passing):
         if step == 10:
             break
@@ -78,10 +78,10 @@ def test_a_loop_that_ends_by_itself_is_not_cut_short(passing: FakeTime) -> None:
 
 def test_a_step_ends_within_its_parts(passing: FakeTime) -> None:
     """A long epoch is left after the batch under way; the first batch is always taken."""
-    clock = AttackClock(5)
+    clock = AttackClock(5.0)
     batches = [len([*pace(clock.parts(range(20)), passing)]) for _ in clock.steps(3)]
     assert batches == [5] and clock.share_of_steps == pytest.approx(1 / 3)
-    clock = AttackClock(5)
+    clock = AttackClock(5.0)
     passing.now += 6
     assert [*clock.steps(3)] == [] and [*clock.steps(3, least=1)] == [1]
     assert [*clock.parts([7, 8])] == [7]
@@ -104,8 +104,8 @@ def test_an_epoch_is_timed_by_its_batches(passing: FakeTime) -> None:
     """20 s of batches and 10 s of what follows them, of which `work` tells."""
     told: list[str] = []
     clock = AttackClock(tell=told.append)
-    for _ in clock.steps(10, work=3):
-        for _ in clock.parts(range(20), work=2):
+    for _ in clock.steps(10, work=3.0):
+        for _ in clock.parts(range(20), work=2.0):
             passing.now += 1
         assert told == ["takes about 5 min"]
         passing.now += 10
@@ -117,13 +117,13 @@ def test_hours_are_refused_unless_they_are_limited(passing: FakeTime) -> None:
     with pytest.raises(SizeError, match=r"would take about 27\.8 h at this size; limit it"):
         list(pace(clock.steps(100_000), passing))
     assert passing.now == 2
-    clock = AttackClock(10, tell=lambda line: None)
+    clock = AttackClock(10.0, tell=lambda line: None)
     assert sum(1 for _ in pace(clock.steps(100_000), passing)) == 10
 
 
 def test_times_in_words() -> None:
     """Seconds, minutes, hours."""
-    times = [describe_time(seconds) for seconds in (12.4, 240, 7300)]
+    times = [describe_time(seconds) for seconds in (12.4, 240.0, 7300.0)]
     assert times == ["12 s", "4 min", "2.0 h"]
 
 
@@ -147,7 +147,7 @@ ITERATING = ["decoder", "decoder-large", "gauss-newton", "rmle", "hybrid-inversi
 def test_each_attack_ends_when_its_time_is_up(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Time is up at once: a picture of each target, and a row that says so."""
     monkeypatch.setattr(
-        attack_clock, "time", SimpleNamespace(monotonic=iter(range(10**9)).__next__)
+        attack_clock, "time", SimpleNamespace(monotonic=map(float, range(10**9)).__next__)
     )
     how = AttackSettings(names=name, seeds=1, targets=4, seconds=0.5)
     (row,) = run_attacks([smashed()], how, *load_digit_targets(), seed=1).rows
@@ -174,9 +174,9 @@ def test_a_limit_that_is_not_reached_changes_nothing_but_the_row() -> None:
 def test_an_attack_of_hours_leaves_a_row_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is no failure: the others go on."""
     monkeypatch.setattr(
-        attack_clock, "time", SimpleNamespace(monotonic=iter(range(10**9)).__next__)
+        attack_clock, "time", SimpleNamespace(monotonic=map(float, range(10**9)).__next__)
     )
-    monkeypatch.setattr(attack_clock, "MOST_SECONDS", 100)
+    monkeypatch.setattr(attack_clock, "MOST_SECONDS", 100.0)
     how = AttackSettings(names="rmle,optimal", seeds=1, targets=4)
     first, second = run_attacks([smashed()], how, *load_digit_targets(), seed=1).rows
     assert first.skipped is not None and first.skipped.startswith("it would take about")
