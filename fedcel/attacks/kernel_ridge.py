@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedcel.attacks.attack import Attacker, BaseAttack, Rebuild, Reconstructions
@@ -25,15 +25,22 @@ PENALTIES = tuple(10.0**power for power in range(-5, 3))
 MEDIAN_ROWS = 500  # messages whose distances give the unit of width
 HELD_OUT_DRAWS = 2  # messages of each held-out image
 EIGEN_OPERATIONS = 10  # of a matrix's eigenvectors, as a multiple of its cubed size
-COPIES = 5  # of all images in memory
+MATRICES, PICTURES = 6, 3  # in memory: of the messages' kernel, and of what is rebuilt
+_VALUES_AT_ONCE = 2**23  # of images, in float64
 TRIAL_SHARE, LEAST_TRIED = 1 / 2, 1e11  # rows of a trial solution; operations that are worth it
 
 
 class Pairs(NamedTuple):
-    """Messages and the images behind them, in float64."""
+    """Messages in float64, and the images behind them, each of which may have several."""
 
     z: Float[Tensor, "N F"]
-    x: Float[Tensor, "N P"]
+    x: Float[Tensor, "n P"]
+    place: Int[Tensor, " N"]
+    """Place in x of each message's image."""
+
+    def take(self, rows: int) -> "Pairs":
+        """Take the first messages."""
+        return self._replace(z=self.z[:rows], place=self.place[:rows])
 
 
 class Kernel(NamedTuple):
@@ -54,24 +61,31 @@ class Regression(NamedTuple):
 
     The image of a message z is mean + k(z) V (values + lambda)^-1 V'(x - mean): k(z) is the kernel
     of z with all z_i, V and `values` are the eigenvectors and eigenvalues of the kernel of all z_i.
+    It is a sum of images with weights, which are computed first: images are large.
     """
 
     kernel: Kernel
-    messages: Float[Tensor, "N F"]
+    pairs: Pairs
     values: Float[Tensor, " N"]
     vectors: Float[Tensor, "N N"]
-    coefficients: Float[Tensor, "N P"]
-    """V'(x - mean)."""
-    mean: Float[Tensor, " P"]
 
     def project(self, observed: Float[Tensor, "T F"]) -> Float[Tensor, "T N"]:
         """Return k(z) V of messages."""
-        return self.kernel.matrix(observed, self.messages) @ self.vectors
+        return self.kernel.matrix(observed, self.pairs.z) @ self.vectors
 
     def rebuild(self, projected: Float[Tensor, "T N"], penalty: float) -> Float[Tensor, "T P"]:
         """Return the flat images in [0, 1] of projected messages."""
-        shrunk = self.coefficients / (self.values + ridge_penalty(penalty, self.values))[:, None]
-        return torch.addmm(self.mean, projected, shrunk).clamp(0, 1)
+        _, images, place = self.pairs
+        shrunk = projected / (self.values + ridge_penalty(penalty, self.values))
+        weights = shrunk @ self.vectors.T
+        weights += ((1 - weights.sum(1)) / len(place))[:, None]  # of the mean
+        summed = weights.new_zeros(len(weights), len(images)).index_add_(1, place, weights)
+        rebuilt = images.new_empty(len(summed), images.shape[1])
+        size = max(1, _VALUES_AT_ONCE // (len(images) + len(summed)))
+        columns = (torch.split(part, size, 1) for part in (images, rebuilt))
+        for known, part in zip(*columns, strict=True):
+            part.copy_((summed @ known.double()).clamp(0, 1))
+        return rebuilt
 
 
 class Learned(NamedTuple):
@@ -131,8 +145,9 @@ class KernelRidge(BaseAttack):
         usual = max(1, round((1 - HELD_OUT_SHARE) * min(len(x), self.images)))
         rows = count_rows(usual, self.rows, factor)
         learned = choose_regression(attacker, *images, rows=rows)
-        pairs = zip(learned.training, learned.held_out, strict=True)
-        everything = Pairs(*(torch.cat(both) for both in pairs))
+        (z, seen, place), (others, unseen, other_place) = learned.training, learned.held_out
+        places = torch.cat([place, other_place + len(seen)])
+        everything = Pairs(torch.cat([z, others]), torch.cat([seen, unseen]), places)
         return learned.fit(everything, x.shape[1:])
 
 
@@ -157,10 +172,10 @@ def choose_regression(
     `share` is as of `AttackClock.steps`. SizeError where memory is too small.
     """
     messages = rows + HELD_OUT_DRAWS * len(held_out)
-    check_memory(float(COPIES * messages * training[0].numel() * torch.float64.itemsize))
+    values = PICTURES * HELD_OUT_DRAWS * held_out.numel() + MATRICES * messages**2
+    check_memory(float(values * torch.float64.itemsize))
     draws = -(-rows // len(training))
-    z, x = sample_pairs(attacker, training, draws)
-    training_pairs = Pairs(z[:rows], x[:rows])
+    training_pairs = sample_pairs(attacker, training, draws).take(rows)
     held_out_pairs = sample_pairs(attacker, held_out, HELD_OUT_DRAWS)
     kernels = list_kernels(training_pairs.z)
     rows = len(training_pairs.z)
@@ -185,28 +200,24 @@ def estimate_seconds(kernels: Sequence[Kernel], training: Pairs, held_out: Pairs
         return 0.0
     rows, others = (max(2, round(TRIAL_SHARE * size)) for size in sizes)
     begin = time.monotonic()
-    choose_penalty(
-        kernels[-1],
-        Pairs(training.z[:rows], training.x[:rows]),
-        Pairs(held_out.z[:others], held_out.x[:others]),
-    )
+    choose_penalty(kernels[-1], training.take(rows), held_out.take(others))
     return (time.monotonic() - begin) * whole / count_solving(rows, others, training)
 
 
 def count_solving(rows: int, held_out: int, pairs: Pairs) -> float:
     """Count the operations of `choose_penalty` with so many messages, of the size of `pairs`."""
-    features, pixels = pairs.z.shape[1], pairs.x.shape[1]
+    features, images = pairs.z.shape[1], pairs.x
     kernel = 2 * rows * (rows + held_out) * features
-    products = 2 * rows * rows * (pixels + held_out)
-    rebuilding = 2 * rows * held_out * pixels * len(PENALTIES)
-    return float(kernel + EIGEN_OPERATIONS * rows**3 + products + rebuilding)
+    weights = 2 * rows * rows * held_out * (1 + len(PENALTIES))
+    rebuilding = 2 * held_out * images.numel() * len(PENALTIES)
+    return float(kernel + EIGEN_OPERATIONS * rows**3 + weights + rebuilding)
 
 
 def sample_pairs(attacker: Attacker, images: Float[Tensor, "A C H W"], draws: int) -> Pairs:
     """Return `draws` messages of each image, with it."""
     observe = make_observer(attacker.observation, images, attacker.generator)
     z = torch.cat([observe(attacker.generator) for _ in range(draws)])
-    return Pairs(z.double(), images.flatten(1).double().repeat(draws, 1))
+    return Pairs(z.double(), images.flatten(1), torch.arange(len(images)).repeat(draws))
 
 
 def list_kernels(z: Float[Tensor, "N F"]) -> Sequence[Kernel]:
@@ -222,7 +233,8 @@ def choose_penalty(kernel: Kernel, training: Pairs, held_out: Pairs) -> tuple[fl
     regression = solve_regression(kernel, training)
     projected = regression.project(held_out.z)
     rebuilt = (regression.rebuild(projected, penalty) for penalty in PENALTIES)
-    errors = [float((images - held_out.x).square().mean()) for images in rebuilt]
+    images = held_out.x[held_out.place]
+    errors = [float((guess - images).square().mean(dtype=torch.float64)) for guess in rebuilt]
     return min(zip(errors, PENALTIES, strict=True), key=lambda choice: choice[0])
 
 
@@ -234,6 +246,4 @@ def ridge_penalty(penalty: float, values: Float[Tensor, " N"]) -> float:
 def solve_regression(kernel: Kernel, pairs: Pairs) -> Regression:
     """Return what is solved once for all penalties and messages."""
     values, vectors = torch.linalg.eigh(kernel.matrix(pairs.z, pairs.z))
-    mean = pairs.x.mean(0)
-    coefficients = vectors.T @ (pairs.x - mean)
-    return Regression(kernel, pairs.z, values.clamp_min(0), vectors, coefficients, mean)
+    return Regression(kernel, pairs, values.clamp_min(0), vectors)

@@ -265,13 +265,14 @@ class HybridInversion(BaseAttack):
             attacker, training, trained.held_out, rows=rows, share=REGRESSION_SHARE
         )
         regress = learned.fit(learned.training, trained.held_out.shape[1:])
+        held_out_images = learned.held_out.x[learned.held_out.place]
 
         def average(z: Float[Tensor, "N F"]) -> Float[Tensor, "N C H W"]:
             return (apply_network(trained.net, z) + regress(z)) / 2
 
         def held_out_error(invert: Rebuild) -> float:
             rebuilt = invert(learned.held_out.z.float()).flatten(1)
-            return float((rebuilt - learned.held_out.x).square().mean())
+            return float((rebuilt - held_out_images).square().mean())
 
         inverters: list[Rebuild] = [partial(apply_network, trained.net), regress, average]
         return min(inverters, key=held_out_error)

@@ -54,7 +54,9 @@ def test_a_budget_is_never_without_effect() -> None:
 def data() -> tuple[Pairs, Tensor]:
     """Return messages with images, and other messages."""
     z, x = (torch.rand(40, n, generator=stream(n), dtype=torch.float64) for n in (5, 3))
-    return Pairs(z, 0.2 + 0.6 * x), torch.rand(7, 5, generator=stream(9), dtype=torch.float64)
+    return Pairs(z, 0.2 + 0.6 * x, torch.arange(40)), torch.rand(
+        7, 5, generator=stream(9), dtype=torch.float64
+    )
 
 
 @pytest.mark.parametrize("width", [None, 0.7])
@@ -72,6 +74,20 @@ def test_it_is_what_scikit_learn_computes(width: float | None) -> None:
         model = Theirs(alpha=weight, kernel="rbf", gamma=1 / width).fit(known.z, known.x - mean)
         theirs = model.predict(asked) + mean.numpy()
     torch.testing.assert_close(rebuilt, torch.from_numpy(theirs).clamp(0, 1), atol=1e-8, rtol=0)
+
+
+def test_several_messages_of_an_image_are_rows_of_their_own() -> None:
+    """Forty messages of ten images, as of forty images of which four each are equal."""
+    pairs, asked = data()
+    shared = Pairs(pairs.z, pairs.x[:10], torch.arange(10).repeat(4))
+    apart = Pairs(pairs.z, pairs.x[:10].repeat(4, 1), torch.arange(40))
+    rebuilt = [
+        regression.rebuild(regression.project(asked), 0.01)
+        for regression in (
+            solve_regression(Kernel(pairs.z.mean(0), 0.7), p) for p in (shared, apart)
+        )
+    ]
+    torch.testing.assert_close(*rebuilt, atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("layers", [1, 2])
