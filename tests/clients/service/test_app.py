@@ -24,7 +24,7 @@ from clients.service.app import ServiceApp
 from clients.service.problems import PROBLEM_MEDIA_TYPE, ProblemKind
 from clients.service.service import Limits, Service
 from fedcel.privacy.ledger import MICRO, Ledger, sqlite_database
-from tests.clients.serving import Running, ledger_of, made_run, make_offer, running
+from tests.clients.serving import Running, ledger_of, made_run, make_offer, running, wait_until
 
 GOOD = np.linspace(-1, 1, 8).astype("<f4").tobytes()
 
@@ -274,9 +274,10 @@ def test_a_full_queue_is_told_at_once_and_a_drain_answers_what_waits(tmp_path: P
             replies.append(structured(up, message=[value] * 8))
 
         threads = [threading.Thread(target=ask, args=(i / 10,)) for i in range(3)]
-        for thread in threads:
+        batcher = up.service.batcher
+        for count, thread in enumerate(threads):
             thread.start()
-            time.sleep(0.15)
+            wait_until(lambda n=count: bool(batcher._under_way) and len(batcher.waiting) == n)  # type: ignore[misc]
         busy = structured(up)
         problem(busy, ProblemKind.BUSY)
         assert busy.headers["retry-after"] == "1"

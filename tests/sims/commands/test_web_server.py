@@ -93,10 +93,10 @@ def test_a_header_arrives_in_time_or_the_connection_is_closed(port: int) -> None
         again = pool.submit(kept_open, port, whole, ASKED)
     for future in (silent, dripping):
         reply, seconds = future.result()
-        assert reply == b"" and 0.9 < seconds < 3
+        assert reply == b"" and 0.9 < seconds < 8
     for future in (answered, again):
         reply, seconds = future.result()
-        assert reply.startswith(b"HTTP/1.1 200 OK") and 2.4 < seconds < 6
+        assert reply.startswith(b"HTTP/1.1 200 OK") and 2.4 < seconds < 8
 
 
 def test_a_certificate_that_is_none_is_named_before_anything_is_served(
