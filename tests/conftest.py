@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from tests.fedcel.privacy.ledger.postgres import PostgresServer, serve_postgres
+from tests.fedcel.privacy.ledger.postgres import PostgresServer, find_memory, serve_postgres
 
 torch.set_num_threads(1)
 # A shell without job control starts what it leaves behind with Ctrl-C ignored, which processes
@@ -33,7 +33,7 @@ def image_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     """Yield a server of PostgreSQL; tests of it are skipped where it is not installed."""
-    with serve_postgres() as server:
+    with serve_postgres(find_memory()) as server:
         yield server
 
 

@@ -20,6 +20,14 @@ START_SECONDS = 60
 LACKING = "PostgreSQL is not installed (no initdb and postgres); its ledger is not tested"
 
 
+def find_memory() -> str | None:
+    """Return a folder in memory with room for servers, None without: on disks they sync for long."""
+    place = Path("/dev/shm")
+    if os.access(place, os.W_OK) and shutil.disk_usage(place).free > 2**30:
+        return str(place)
+    return None
+
+
 def find_programs() -> Path | None:
     """Return the folder of the server's programs, None where it is not installed."""
     places = [Path(found).resolve().parent] if (found := shutil.which("postgres")) else []

@@ -393,7 +393,9 @@ def test_who_does_not_own_an_older_ledger_is_told(url: str) -> None:
 @pytest.fixture
 def standby(postgres: PostgresServer) -> Iterator[PostgresServer]:
     """A standby of the server, which streams from it."""
-    with TemporaryDirectory(prefix="fedcel-", ignore_cleanup_errors=True) as folder:
+    with TemporaryDirectory(
+        prefix="fedcel-", dir=postgres.folder.parent, ignore_cleanup_errors=True
+    ) as folder:
         if os.geteuid() == 0:
             os.chown(folder, UNPRIVILEGED, UNPRIVILEGED)
         server = PostgresServer(postgres.programs, Path(folder))
