@@ -17,6 +17,8 @@ from hypothesis import settings
 from tests.fedcel.privacy.ledger.postgres import PostgresServer, find_memory, serve_postgres
 
 torch.set_num_threads(1)
+if memory := find_memory():  # ledgers and runs wait for the disk at each write
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", memory)
 # A shell without job control starts what it leaves behind with Ctrl-C ignored, which processes
 # started by tests inherit; a handler they do not.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -21,7 +21,7 @@ LACKING = "PostgreSQL is not installed (no initdb and postgres); its ledger is n
 
 
 def find_memory() -> str | None:
-    """Return a folder in memory with room for servers, None without: on disks they sync for long."""
+    """Return a folder in memory with room for files of tests, None where there is none."""
     place = Path("/dev/shm")
     if os.access(place, os.W_OK) and shutil.disk_usage(place).free > 2**30:
         return str(place)
