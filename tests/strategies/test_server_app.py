@@ -20,7 +20,6 @@ from fedcel.files import read_tensors
 from fedcel.losses import Batch, ClientLoss
 from fedcel.losses.cel import State, Term
 from fedcel.run_parts import build_client_parts, select_client_images
-from fedcel.runs import hold_folder, run_folder
 from fedcel.settings import (
     CONNECTED_NODES,
     UNSET,
@@ -381,20 +380,6 @@ def test_a_part_of_a_users_own_is_held_to_its_contract_before_a_node_is_asked(
         line.startswith("the run FAILED, whatever") and f"{key} '{__name__}:{name}' {words}" in line
     )
     assert grid.asked == [] and not (tmp_path / "run").exists()
-
-
-def test_a_second_server_app_does_not_write_into_the_same_folder(tmp_path: Path) -> None:
-    """Two `flwr run` with one `out`: the later is refused by the other's process, whatever kind."""
-    out = tmp_path / "run"
-    with hold_folder(out):
-        run_folder.create_run(out, parse_settings(RAW))
-        for resume in (False, True):
-            grid = Wire(tmp_path, out)
-            with pytest.raises(RunError, match="in use by process|exists and is not empty"):
-                run(grid, out, resume=resume)
-            assert grid.asked == []
-        with pytest.raises(RunError, match="in use by process"):
-            run(Wire(tmp_path, out), out, resume=True)
 
 
 def test_a_reply_that_comes_a_round_later_is_left_out_of_both(

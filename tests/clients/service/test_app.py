@@ -24,7 +24,7 @@ from clients.service.app import ServiceApp
 from clients.service.problems import PROBLEM_MEDIA_TYPE, ProblemKind
 from clients.service.service import Limits, Service
 from fedcel.privacy.ledger import MICRO, Ledger, sqlite_database
-from tests.clients.serving import Running, ledger_of, made_run, make_offer, running, wait_until
+from tests.clients.serving import Running, made_run, make_offer, running, wait_until
 
 GOOD = np.linspace(-1, 1, 8).astype("<f4").tobytes()
 
@@ -285,17 +285,6 @@ def test_a_full_queue_is_told_at_once_and_a_drain_answers_what_waits(tmp_path: P
     for thread in threads:
         thread.join(10)
     assert [reply.status_code for reply in replies] == [200] * 3
-
-
-def test_a_ledger_that_cannot_be_written_answers_nothing(tmp_path: Path) -> None:
-    """503, not ready; the next success makes it ready again."""
-    with running(tmp_path) as up:
-        ledger_of(up).db.execute("PRAGMA query_only = ON")
-        problem(post(up), ProblemKind.LEDGER)
-        problem(httpx.get(f"{up.url}/readyz"), ProblemKind.BUSY)
-        ledger_of(up).db.execute("PRAGMA query_only = OFF")
-        assert post(up).status_code == 200
-        assert httpx.get(f"{up.url}/readyz").status_code == 200
 
 
 def refuse_space(**_: object) -> None:

@@ -12,8 +12,8 @@ from fedcel.attacks.attack import OtherClasses
 from fedcel.attacks.registry import ATTACKS, parse_attacks
 from fedcel.attacks.runner import AttackOutcome, run_attacks
 from fedcel.data.images import Images
-from fedcel.errors import DataError, PluginError, ServiceError, SettingsError
-from fedcel.leakage import FIRST_LAYER, UPDATE, Law, Observation, SmashedData
+from fedcel.errors import DataError, PluginError, SettingsError
+from fedcel.leakage import FIRST_LAYER, UPDATE, Observation, SmashedData
 from fedcel.nets import Mlp
 from fedcel.nets.build_net import build_net
 from fedcel.settings import AttackSettings
@@ -291,21 +291,6 @@ def test_an_attack_that_breaks_costs_its_own_row_only(register: Callable[..., Sc
     assert "decoder" in pictures
 
 
-class Lawless(SmashedData):
-    """Messages whose law breaks."""
-
-    def law_of(self, images: torch.Tensor) -> Law:
-        raise ArithmeticError("no law")
-
-
-def test_an_observation_that_breaks_costs_its_own_row_only() -> None:
-    """Of the optimal attacker too."""
-    with pytest.warns(UserWarning, match="optimal on smashed-data, seed 0 failed with Arith"):
-        rows, _ = go(asks("optimal,decoder"), Lawless(smashed().net))
-    assert rows[0]["skipped"] == "failed with ArithmeticError: no law"
-    assert "mse" in rows[1]
-
-
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
@@ -331,27 +316,3 @@ def test_what_the_user_must_mend_ends_the_call() -> None:
     one = Images(known.x[:1], known.y[:1])
     with pytest.raises(DataError, match=r"raise data\.auxiliary"):
         attack(QUICK, one, targets, anchors=compute_anchors([known]))
-
-
-class Closing(LinearObservation):
-    """A service that goes away after its first answers, those to the targets."""
-
-    asked = 0
-
-    def sample(self, images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        object.__setattr__(self, "asked", self.asked + 1)
-        if self.asked > 1:
-            raise ServiceError("no connection")
-        return super().sample(images, generator)
-
-
-def test_a_service_that_says_no_costs_its_own_row_only() -> None:
-    """What was found before is kept: it was paid for."""
-    with pytest.warns(UserWarning, match="seed 0 failed with ServiceError"):
-        rows, _ = go(
-            asks("decoder,logit-inversion"),
-            smashed(),
-            Closing("private-logits", grants=frozenset()),
-        )
-    assert "mse" in rows[0]
-    assert rows[1]["skipped"] == "failed with ServiceError: no connection"

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedcel.leakage import attribute_leak, measure_attribute_leakage
+from fedcel.leakage import measure_attribute_leakage
 from fedcel.leakage.attribute_leak import attribute_shares, score_attribute
-from tests.fedcel.seeded import as_images, pixels, seeded
+from tests.fedcel.seeded import seeded
 
 SIGMA = 0.7
 
@@ -98,18 +98,6 @@ def test_scores_by_hand() -> None:
     shares = attribute_shares(torch.tensor([0, 0, 0, 1]), torch.tensor([0, 1, 1, 1]))
     assert shares[0].tolist() == pytest.approx([1 / 3, 2 / 3])
     assert shares[3].tolist() == [0, 1]
-
-
-def test_of_an_observation_as_through_the_library() -> None:
-    """One channel, two ways in."""
-    features, attribute = gaussian_classes(1)
-    label = torch.zeros(600, dtype=torch.long)
-    observed = attribute_leak(
-        pixels(SIGMA), as_images(features), label, attribute, generator=seeded(0)
-    )
-    leak = measure_attribute_leakage(features=features, attributes=attribute, noise=SIGMA)
-    assert observed.bits == pytest.approx(leak.bits, abs=observed.half_width + leak.half_width)
-    assert observed.cap_bits == pytest.approx(1)
 
 
 def test_refuses_nonsense() -> None:

@@ -557,14 +557,6 @@ def test_noise_of_each_image_that_is_none(noise: Tensor, dropout: float, words: 
         measure_leakage(features=z, labels=y, noise=lambda _: noise, dropout=dropout)
 
 
-@pytest.mark.parametrize("scale", [1, 2_000_000_000, 10**12])
-def test_labels_may_be_numbers_of_people(scale: int) -> None:
-    """Only which are alike counts; once 2e9 took 16 GB, and 1e12 an allocator's error."""
-    known = measure_leakage(features=FEATURES, labels=LABELS, noise=0.3)
-    found = measure_leakage(features=FEATURES, labels=np.asarray(LABELS) * scale, noise=0.3)
-    assert str(found) == str(known)
-
-
 def test_attributes_may_be_numbers_of_people() -> None:
     attributes, labels = torch.arange(len(FEATURES)) % 3, torch.arange(len(FEATURES)) % 2
     known, found = (

@@ -165,20 +165,6 @@ def test_the_gradient_of_a_message(shape: str) -> None:
         torch.testing.assert_close(gradient[place], slope, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("shape", ["feature", "image"])
-def test_several_clients_at_once(shape: str) -> None:
-    """Each has the scale of its own parameters."""
-    flat, nets = FlatNet(make_net(shape)), FlatNet(make_net(shape), 3)
-    vectors = torch.randn(3, len(flat.vector), generator=stream())
-    nets.load(vectors)
-    z = torch.rand(3, 6, 5, generator=stream(1))
-    together = nets.scale_noise(z)
-    for row, vector in enumerate(vectors):
-        flat.load(vector)
-        alone = flat.net.scale_noise(z[row])
-        torch.testing.assert_close(together[row], alone)
-
-
 def test_several_encoders_in_a_row() -> None:
     """Each scales its own features."""
     nets = [make_net("image"), make_net("feature")]

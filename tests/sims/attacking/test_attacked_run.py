@@ -16,7 +16,6 @@ from sims.attacking import attack_run, catch_up
 from sims.attacking.observed_surfaces import client_uploads
 from sims.commands.main import main
 from sims.engines import local
-from sims.report.matched_table import describe_failed_attacks
 from sims.results.attack_results import (
     average_attacks,
     lacking_settings,
@@ -27,7 +26,6 @@ from sims.results.attack_results import (
     read_results,
     requested_results,
 )
-from tests.sims.results.made import make_row
 from tests.sims.small import QUICK
 
 
@@ -100,18 +98,6 @@ def test_images_of_seeds_that_were_not_run_again_are_dropped(tmp_path: Path) -> 
         (1.0, 1),
     ]
     assert len(read_attack_vectors(folder)) == 2 * 2
-
-
-@pytest.mark.filterwarnings("ignore:broken on smashed-data")
-def test_a_failed_attack_is_named_until_it_works(tmp_path: Path) -> None:
-    """By the run, and by every table: the worst attack is that of the others."""
-    folder = trained(tmp_path / "run")
-    attack_run(folder, AttackSettings(names=f"{__name__}:Broken,{__name__}:Cheat", seeds=2))
-    assert list_failures(read_attack_rows(folder)) == ["broken"]
-    failed = list_failures(read_attack_rows(folder))
-    rows = [make_row(run="runs/a", failed_attacks=failed), make_row(run="runs/b")]
-    assert describe_failed_attacks(rows) == "runs/a (broken)"
-    assert describe_failed_attacks(rows[1:]) == ""
 
 
 @pytest.mark.filterwarnings("ignore:broken on smashed-data")

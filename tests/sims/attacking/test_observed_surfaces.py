@@ -231,18 +231,6 @@ def test_density_integrates_to_its_share(mechanism: str, kind: str) -> None:
     assert error > 0
 
 
-def test_repeats_add_up() -> None:
-    """Sixteen answers tell more than one, within the bound of 16 epsilon."""
-    seen, x = answers(settings_of("laplace", 0.5), 0.0, 30.0), images(10)
-    y = torch.zeros(10, dtype=torch.long)
-    one, many = (
-        optimal_leak(surface, x, y, stream(), identification_candidates=10, draws=40)
-        for surface in (seen, RepeatedObservation(seen, 16))
-    )
-    assert many.information_bits > 2 * one.information_bits
-    assert many.identification < exp(8) / (exp(8) + 9)
-
-
 @pytest.mark.parametrize(
     ("mechanism", "epsilon", "sigma", "ratio"),
     [("laplace", 2.0, 0.0, 0.75), ("laplace", 100.0, 0.5, 1.0), ("gaussian", 2.0, 0.0, 1.0)],

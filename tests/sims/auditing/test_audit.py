@@ -8,7 +8,6 @@ from html import unescape
 from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 
 import fedcel
 from fedcel.attacks import Decoder, attack_clock
-from fedcel.data import Digits, Npz, Source, image_cache, load_splits
+from fedcel.data import Digits, Npz, Source, load_splits
 from fedcel.errors import DataError, NetError
 from fedcel.leakage import LeakTarget
 from fedcel.runs import run_folder
@@ -358,22 +357,6 @@ def test_images_of_the_training_are_not_measured() -> None:
     assert len(drawn.y) == 800 and not any(x.numpy().tobytes() in seen for x in drawn.x)
 
 
-def test_kept_images_are_those_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Floats of one drawing, also beside images that the encoder was trained on."""
-    x = np.random.default_rng(0).integers(0, 256, (60, 4, 4, 3), dtype=np.uint8)
-    np.savez(tmp_path / "images.npz", x_train=x, y_train=np.arange(60) % 3)
-    source = Npz(source="npz", path=str(tmp_path / "images.npz"))
-    trained = load_splits(DataSettings(source=source, validation=2, auxiliary=2, test=20), 2, 0)
-    given: dict[str, Any] = {"count": 60, "trained_on": trained.training}
-    decoded, *_ = draw_images(source, **given)
-    monkeypatch.setenv("FEDCEL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(image_cache, "LEAST_BYTES", 1)
-    for _ in range(2):
-        kept, *_ = draw_images(source, **given)
-        assert len(kept.y) == 24 and torch.equal(kept.x, decoded.x)
-    assert len(list((tmp_path / "cache").iterdir())) == 1
-
-
 def test_a_run_that_learned_nothing_is_no_private_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -533,25 +516,6 @@ def test_faults_are_found_before_the_images_are_read(
     assert main(["audit", reference, "--data", str(tmp_path), "--noise", "1", *words]) == 2
     error = capsys.readouterr().err
     assert reason in error and "Traceback" not in error
-
-
-def test_an_encoder_that_works_in_place_is_attacked_as_one_on_a_copy() -> None:
-    """Its targets stay as they are: attacks are scored against them."""
-    audits = [
-        audit_encoder(
-            AuditPlan(
-                model=f"{__name__}:{name}",
-                data="digits",
-                noise=0.1,
-                images=60,
-                targets=20,
-                attacks=["kernel-ridge"],
-            )
-        )
-        for name in ("IN_PLACE", "ON_COPY")
-    ]
-    records = [{**audit.to_json(), "model": "", "encoder": ""} for audit in audits]
-    assert records[0] == records[1]
 
 
 def test_images_too_small_for_the_layers_behind_the_cut() -> None:

@@ -180,15 +180,6 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str, text: str, words: st
         run_bench.make_rows([cell], tmp_path / "b")
 
 
-@pytest.mark.parametrize("rows", [[1], [{"attack": "decoder", "mse": "low"}], [{"mse": 0.1}]])
-def test_damaged_attacks_are_named(tmp_path: Path, rows: list[object]) -> None:
-    """With where they are damaged."""
-    cell, place = finished(tmp_path)
-    attacked(place, rows, cell.settings.attack)
-    with pytest.raises(RunError, match=r"decoder-\w+\.json is damaged: rows\.0"):
-        run_bench.make_rows([cell], tmp_path / "b")
-
-
 def attacked(place: Path, rows: Sequence[object], how: AttackSettings = DECODER) -> None:
     """Write the files of a cell that was attacked, all rows with the same few keys."""
     place.mkdir(parents=True, exist_ok=True)

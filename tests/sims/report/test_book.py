@@ -10,13 +10,10 @@ from safetensors.numpy import save_file
 
 from fedcel.errors import RunError
 from sims.report.book import read_book, read_finished
-from sims.report.figures import make_mse_trade_off
-from sims.report.page import Report, make_charts
 from sims.report.summary import summarise_book
 from sims.results.bench_rows import hold_to_common_per_point
 from sims.results.columns import MSE
-from tests.sims.attack_files import load_rows, save_rows
-from tests.sims.report.conftest import add_attack, attack_of
+from tests.sims.report.conftest import attack_of
 
 Make = Callable[..., Path]
 ATTACKED = (
@@ -48,16 +45,6 @@ def test_run_is_a_bench_of_one_row(make_bench: Make) -> None:
     assert row.worst.identification_1 == pytest.approx(0.21)
 
 
-def test_a_run_attacked_with_two_budgets(make_bench: Make) -> None:
-    """The worst is one of them; runs of several budgets are not averaged."""
-    run = make_bench() / "runs" / "0-0"
-    rows = load_rows(run / "attacks" / "all.json")
-    more = [row | {"budget": 4.0, "mse": 0.02} for row in rows if row["attack"] == "decoder"]
-    save_rows(run / "attacks" / "all.json", rows + more)
-    (summary,) = summarise_book(read_book(run))
-    assert (summary.worst_attacks, summary.measure(MSE).mean) == (["decoder"], pytest.approx(0.02))
-
-
 def test_damaged_rows_are_named(make_bench: Make) -> None:
     folder = make_bench()
     row = json.loads((folder / "bench.json").read_text())[0]
@@ -87,19 +74,6 @@ def test_the_page_is_held_to_the_attack_that_tables_are(make_bench: Make) -> Non
         assert [(s.worst_attacks, s.measure(MSE).mean) for s in summarise_book(book, common)] == [
             (["decoder"], 0.05)
         ] * 3
-
-
-def test_curves_are_of_what_every_cell_met(make_bench: Make) -> None:
-    """A stronger attack on one cell alone is the worst there, and no bend in its curve."""
-    folder = make_bench()
-    before = make_mse_trade_off(summarise_book(read_book(folder), common=True))
-    add_attack(folder, 0, attack_of(0.01, "hybrid"))
-    book = read_book(folder)
-    first, common = summarise_book(book)[0], summarise_book(book, common=True)[0]
-    assert (first.worst_attacks, first.measure(MSE).mean) == (["hybrid"], 0.01)
-    assert (common.worst_attacks, common.measure(MSE).mean) == (["decoder"], 0.0312)
-    charts = make_charts(Report(folder))
-    assert before is not None and charts["mse"] == before
 
 
 def test_an_attack_that_failed_is_named_where_the_worst_is(make_bench: Make) -> None:

@@ -228,21 +228,6 @@ def test_contradictions_are_an_alarm(drawn: Path, make_bench: Make) -> None:
     assert "<summary>1 more</summary>" in text
 
 
-def test_untried_attacks_are_named(make_bench: Make) -> None:
-    """One that only the live service was attacked with is not among them."""
-    folder = make_bench() / "runs" / "1-0"
-    said = "were not run, and may reach further: "
-    before = text_of(folder).partition(said)[2].partition(". ")[0].split(", ")
-    assert "rmle" in before and "shadow" in before  # the second was skipped
-    live = {"mechanism": "laplace", "epsilon": 4.0, "answers": 60, "spent": 240.0, "seed": 0}
-    live |= {"accuracy": 0.5, "attack": "rmle", "candidates": 30, "mse": 0.05}
-    (folder / "live.json").write_text(
-        json.dumps([live | {"identification-1": 0.1, "oracle-mse": 0.04}])
-    )
-    after = text_of(folder).partition(said)[2].partition(". ")[0].split(", ")
-    assert [name for name in before if name not in after] == ["rmle"]
-
-
 def test_failed_cells_are_named(make_bench: Make) -> None:
     """With the reason, as text."""
     folder = make_bench()

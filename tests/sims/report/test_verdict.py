@@ -15,7 +15,6 @@ from sims.report.verdict import (
     describe_left_out,
     describe_seeds,
     describe_single_image_updates,
-    find_alarms,
     find_verdict,
     list_cautions,
     list_limits,
@@ -210,16 +209,6 @@ def test_an_update_of_one_image_stands_at_the_top(outcome: Callable[..., RunResu
     ):
         assert said_of(run) == ""
     assert describe_single_image_updates(find_verdict([cell("a", 0.1, 0.0)])) == ""
-
-
-def test_a_run_whose_numbers_contradict_each_other_is_named(
-    outcome: Callable[..., RunResult],
-) -> None:
-    """By its variant and training seed."""
-    over = outcome(information_bits=5.0, certificate_bits=4.0, information_half_width=0.1)
-    runs = (run_with(outcome()), run_with(over))
-    (said,) = find_alarms([replace(cell("a", 0.9, [2.0, 2.0]), runs=runs)])
-    assert said.startswith("a, training seed 1: ") and "its certificate allows 4.000" in said
 
 
 def test_cautions() -> None:

@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from fedcel.errors import DataError, SettingsError, StackingError
-from fedcel.losses import Batch
-from fedcel.losses.cel import CEL, Cluster, Hybrid
+from fedcel.losses.cel import CEL, Cluster
 from fedcel.losses.protocol import State
 from fedcel.named_tensors import select_row, stack_states
-from tests.fedcel.losses.cel.gates import MODES, gated
+from tests.fedcel.losses.cel.gates import gated
 from tests.fedcel.losses.cel.readers import read_clients
 from tests.fedcel.losses.single import single, split_features
 
@@ -38,11 +37,6 @@ def wide_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
 def cluster(**options: Any) -> Any:
     """Return the linear loss of three classes."""
     return stacked(Cluster(penalty="linear", **options))
-
-
-def hybrid(**options: Any) -> Any:
-    """Return the linear loss whose attention climbs."""
-    return stacked(Hybrid(penalty="linear", **options))
 
 
 def stacked(options: CEL) -> Any:
@@ -141,58 +135,6 @@ def test_wide_features_are_projected_by_each_clients_own_draw() -> None:
     """Cold starts of 80 values look at a projection of them."""
     loss, clients = cluster(clusters=3), make_clients(80)
     require_same(*refresh_both(loss, None, clients, seed=10))
-
-
-@pytest.mark.parametrize("attention", MODES)
-def test_attentions_of_clients_at_once_are_those_of_each(attention: Any) -> None:
-    """Drawn, taken up again from arrays or learning, moved by steps."""
-    play_rounds(gated(attention), make_clients())
-
-
-@pytest.mark.parametrize("name", ["three", "by count", "reseeded", "truncated", "diagonal", "full"])
-def test_hybrids_of_clients_at_once_are_those_of_each(name: str) -> None:
-    """Starts are drawn by each client's attention from its own stream, in pieces or whole."""
-    for size in (7, 1024) if name not in ("diagonal", "full") else (7,):
-        play_rounds(hybrid(**OPTIONS[name]), make_clients(), size=size)
-
-
-@pytest.mark.parametrize("name", ["three", "truncated", "diagonal", "full"])
-def test_clusters_play_rounds_at_once_as_each(name: str) -> None:
-    """Loss, gradient and metrics, too."""
-    play_rounds(cluster(**OPTIONS[name]), make_clients())
-
-
-def play_rounds(loss: Any, clients: Sequence[Client], *, size: int = 1024) -> None:
-    """Compare three rounds of two steps of all at once with those of each alone."""
-    stored: list[State] | None = None
-    for number in range(3):
-        together, alone = refresh_both(loss, stored, clients, seed=10 * number, size=size)
-        require_same(together, alone)
-        for step in range(2):
-            rows = [torch.randperm(len(y), generator=fresh(step))[:12] for _, y in clients]
-            batches = [(z[own], y[own]) for (z, y), own in zip(clients, rows, strict=True)]
-            z, y = (torch.stack(parts) for parts in zip(*batches, strict=True))
-            z.requires_grad_()
-            term = loss.term.loss(together, Batch.of_features(z, y), True)
-            torch.autograd.backward(term.loss.sum())
-            assert z.grad is not None
-            together = loss.term.update(together)
-            for k, (own_z, own_y) in enumerate(batches):
-                leaf = own_z.clone().requires_grad_()
-                own_term = loss.loss(alone[k], leaf, own_y)
-                torch.autograd.backward(own_term.loss)
-                assert leaf.grad is not None
-                torch.testing.assert_close(term.loss[k], own_term.loss, rtol=0, atol=1e-5)
-                torch.testing.assert_close(z.grad[k], leaf.grad, rtol=0, atol=1e-5)
-                for name, value in own_term.metrics.items():
-                    torch.testing.assert_close(term.metrics[name][k], value, rtol=0, atol=1e-5)
-                for name in term.metrics.keys() - own_term.metrics.keys():
-                    assert term.metrics[name][k].isnan()
-                alone[k] = loss.update(alone[k])
-        require_same(together, alone)
-        stored = [select_row(together, k) for k in range(len(clients))]
-        stored = [{name: tensor.detach() for name, tensor in state.items()} for state in stored]
-        clients = move(clients, number)
 
 
 def test_a_refresh_within_a_round_keeps_an_attention_that_learns() -> None:

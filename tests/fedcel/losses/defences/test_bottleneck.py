@@ -118,19 +118,6 @@ def test_the_gaussians_become_those_of_the_messages() -> None:
         torch.testing.assert_close(logs[label].exp(), variance.sqrt(), rtol=0.02, atol=0)
 
 
-def test_several_clients_at_once() -> None:
-    """Each by its own Gaussians."""
-    batches = [make_batch(seed) for seed in (6, 9)]
-    states = [draw_state(CEB, seed) for seed in (1, 2)]
-    alone = [
-        CEB.law_loss(state, z, scale, y=y).loss
-        for state, (z, scale, y) in zip(states, batches, strict=True)
-    ]
-    z, scale, y = (torch.stack(parts) for parts in zip(*batches, strict=True))
-    together = CEB.law_loss({"theta": torch.stack([s["theta"] for s in states])}, z, scale, y=y)
-    torch.testing.assert_close(together.loss, torch.stack(alone))
-
-
 def test_what_is_learned_goes_on_where_it_stopped() -> None:
     """As arrays are read again; of another size it is refused."""
     state = draw_state(CEB)
