@@ -6,7 +6,7 @@ export FLWR_TELEMETRY_ENABLED = 0
 export FLWR_DISABLE_UPDATE_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE  # else each process compiles all it imports
 
-.PHONY: demo demo-cifar test test-all check docs pages bench reproduce abuse clean
+.PHONY: demo demo-cifar test test-checked test-rest test-all check docs pages bench reproduce abuse clean
 
 .venv/ready: .venv/wheel
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
@@ -56,11 +56,17 @@ CHECKED := $(addprefix tests/fedcel/,data federation leakage losses metrics nets
 	tests/test_checked_types.py
 CHECK_CALLS := --jaxtyping-packages=fedcel,beartype.beartype
 
-# Linters beside pages. Then two workers on two cores, and three where much waits for processes.
+# Linters beside pages. Then one worker whose calls are checked beside two of the rest: each worker
+# imports everything for a quarter of a minute.
 test: .venv/ready
 	$(MAKE) --jobs 2 --output-sync check pages
-	$(PYTEST) -m "not long" --numprocesses 2 $(CHECK_CALLS) $(CHECKED)
-	$(PYTEST) -m "not long" --numprocesses 3 $(addprefix --ignore=,$(CHECKED))
+	$(MAKE) --jobs 2 --output-sync test-checked test-rest
+
+test-checked: .venv/ready
+	$(PYTEST) -m "not long" --numprocesses 0 $(CHECK_CALLS) $(CHECKED)
+
+test-rest: .venv/ready
+	$(PYTEST) -m "not long" --numprocesses 2 $(addprefix --ignore=,$(CHECKED))
 
 # Models of others, which only tests of audits and of cuts need.
 .venv/models: .venv/ready

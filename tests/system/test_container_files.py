@@ -3,8 +3,11 @@
 import json
 import os
 import re
+import socket
+import ssl
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +20,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from clients import ImageOwner, SplitClient
 from clients.service.monitoring import RELOAD_OUTCOMES, Metrics
+from fedcel.errors import ServiceError
 from fedcel.runs import run_folder
+from sims.commands import ledger as operator
 from sims.commands.main import app
 from sims.commands.serve import VARIABLES
 from tests.clients.serving import running
 from tests.fedcel.privacy.ledger.postgres import PostgresServer
+from tests.system.slow_connections import HALF_HANDSHAKE
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "deployment"
@@ -101,11 +107,8 @@ def test_the_service_of_the_container_answers_and_is_watched(
     variables |= {f"{VARIABLES}_LEDGER": ledger, f"{VARIABLES}_ALLOW_CHANCE": "true"}
     variables |= {f"{VARIABLES}_SET": "privacy.mechanism=label-only privacy.epsilon=3"}
     keys = variables[f"{VARIABLES}_KEYS"]
-    command = [sys.executable, "-m", "sims", "ledger", "keys", ledger, "--keys", keys]
-    issued = subprocess.run(
-        [*command, "--client", "phone"], capture_output=True, text=True, check=True, cwd=ROOT
-    )
-    (key,) = re.findall(r"key: (\S+)", issued.stdout)
+    issued = operator.issue_key(ledger, "phone", None, None, keys=Path(keys))
+    (key,) = re.findall(r"key: (\S+)", issued)
     with subprocess.Popen(
         [sys.executable, "-m", "sims", "serve", str(folder)],
         cwd=ROOT, env={**os.environ, **variables}, text=True,
@@ -123,16 +126,41 @@ def test_the_service_of_the_container_answers_and_is_watched(
             x, y = run_folder.read_run(folder).splits.test
             owner = ImageOwner(x[:60], y[:60], state=tmp_path / "device")
             with SplitClient(url, key, owner, verify=pki / "ca.crt") as client:
-                assert client.ask(x[0]).remaining_epsilon == 97  # of 100: the variable was read
+                first, again = client.ask(x[0]), client.ask(x[0])
+                assert first.is_fresh and not again.is_fresh
+                assert first.remaining_epsilon == again.remaining_epsilon == 97  # of 100
+            with SplitClient(url, key, owner, verify=pki / "ca.crt") as client:
+                after = client.ask(x[0])  # the device's state makes it the same message
+                assert after.values.tolist() == first.values.tolist() and not after.is_fresh
+            with pytest.raises(ServiceError, match="not trusted"):
+                SplitClient(url, key, owner)
             (container,) = describe_pod()["containers"]
             for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
                 path = container[probe]["httpGet"]["path"]
                 assert httpx.get(f"{url}{path}", verify=False).status_code == 200
             text = httpx.get(f"{url}/metrics", verify=False).text
+            end_beside_silent_connections(service, httpx.URL(url).port or 0, pki / "ca.crt")
         finally:
-            service.terminate()
+            service.kill()
+    log = (tmp_path / "log").read_text()
+    assert key[-43:] not in log and '"drained"' in log
+    assert "all balances and links are right" in operator.verify_ledger(ledger)
     exposed = set(re.findall(r"^(fedcel_\w+)", text, re.MULTILINE))
     assert find_metrics(list_panels()) - exposed <= {"fedcel_refusals_total"}  # none was refused
+
+
+def end_beside_silent_connections(
+    service: "subprocess.Popen[str]", port: int, authority: Path
+) -> None:
+    """End a service that waits neither for a half handshake nor for a client that says nothing."""
+    trusting = ssl.create_default_context(cafile=authority)
+    half_shaken, silent = (socket.create_connection(("127.0.0.1", port)) for _ in range(2))
+    with half_shaken, trusting.wrap_socket(silent, server_hostname="127.0.0.1"):
+        half_shaken.sendall(HALF_HANDSHAKE)
+        start = time.monotonic()
+        service.terminate()
+        assert service.wait(30) == 0
+        assert time.monotonic() - start < 15
 
 
 def list_panels() -> list[str]:

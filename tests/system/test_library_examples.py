@@ -1,7 +1,6 @@
 """The examples of the library: what they reach, and that they need nothing of a federation."""
 
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -98,40 +97,3 @@ def test_an_example_is_short(name: str) -> None:
     lines = [line for line in (EXAMPLES / name).read_text().splitlines() if line.strip()]
     code = [line for line in lines if not line.strip().startswith(('"""', "import ", "from "))]
     assert len(code) <= 20
-
-
-HIDDEN = """
-import runpy, sys
-
-of_extras = {
-    "flwr", "flwr_datasets", "ray", "datasets", "torchvision", "PIL", "opendp", "dp_accounting",
-    "matplotlib", "jinja2", "torchmetrics", "fastapi", "uvicorn", "httpx", "optuna",
-}
-
-class Without:
-    def __init__(self, finder):
-        self.finder = finder
-
-    def find_spec(self, name, *where):
-        return None if name.partition(".")[0] in of_extras else self.finder.find_spec(name, *where)
-
-    def __getattr__(self, name):
-        return getattr(self.finder, name)
-
-root = sys.argv[1]
-sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
-sys.path.insert(0, root)
-runpy.run_path(f"{root}/tests/system/base_install.py")["check_library"]()
-assert not of_extras & sys.modules.keys(), of_extras & sys.modules.keys()
-"""
-
-
-def test_what_extras_bring_is_not_asked_for() -> None:
-    """The library's calls where Flower, Ray and the other extras' packages cannot be imported."""
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", HIDDEN, str(EXAMPLES.parents[1])],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr

@@ -13,8 +13,7 @@ from threading import Thread
 
 import pytest
 
-from fedcel.data import Digits, Images
-from fedcel.settings import DataSettings, parse_settings
+from fedcel.settings import parse_settings
 from sims.engines.simulate import simulate
 
 ROOT = Path(__file__).parents[2]
@@ -22,13 +21,6 @@ ONE_BY_ONE = {"local.at-once": 1}
 """So that this process gives the bits of Ray's."""
 MARK = "FEDCEL_TEST_CLUSTER"
 """In the environment of the cluster's processes alone: the file that shows that they worked."""
-
-
-def images(data: DataSettings) -> tuple[Images, None]:
-    """Return the digits, and leave a mark where the cluster's processes read them."""
-    if MARK in os.environ:
-        Path(os.environ[MARK]).write_text(str(os.getpid()))
-    return Digits().read().train, None
 
 
 @pytest.fixture
@@ -61,22 +53,6 @@ def reached(port: int, node: subprocess.Popen[bytes]) -> None:
                 return
         time.sleep(0.2)
     pytest.fail(f"no Ray node at port {port}")
-
-
-@pytest.mark.long
-def test_clients_train_on_the_cluster_of_ray_address(
-    cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its processes read the images; the model is the local engine's to the bit."""
-    monkeypatch.setenv("RAY_ADDRESS", cluster)
-    raw = {"data.source": f"{__name__}:images", "clients": 2, "rounds": 2, "local.steps": 2}
-    raw |= ONE_BY_ONE
-    for engine in ("local", "ray"):
-        assert not (tmp_path / "mark").exists()
-        simulate(parse_settings({**raw, "engine": engine}), tmp_path / engine)
-    assert (tmp_path / "mark").exists()
-    one, two = ((tmp_path / e / "model.safetensors").read_bytes() for e in ("local", "ray"))
-    assert one == two
 
 
 def start_second_node(address: str) -> subprocess.Popen[bytes]:

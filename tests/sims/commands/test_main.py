@@ -5,7 +5,6 @@ import importlib
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -186,22 +185,10 @@ def test_settings_toml_repeats_the_run(tmp_path: Path) -> None:
     assert (one / "model.safetensors").read_bytes() == (two / "model.safetensors").read_bytes()
 
 
-@pytest.mark.long
-def test_bench_goes_on_where_it_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A finished cell is not trained again; a changed setting is refused."""
-    out = ["--out", str(tmp_path / "b")]
-    assert main(["bench", "digits", *out, *QUICK]) == 0
-    rows = json.loads((tmp_path / "b" / "bench.json").read_text())
-    stamp = (tmp_path / "b" / rows[0]["run"] / "model.safetensors").stat().st_mtime_ns
-    shutil.rmtree(tmp_path / "b" / rows[-1]["run"] / "attacks")
-    assert main(["bench", "digits", *out, *QUICK]) == 0
-    assert "cells are finished already" in capsys.readouterr().err
-    again = json.loads((tmp_path / "b" / "bench.json").read_text())
-    keys = ("variant", "accuracy", "bits-beyond-label")
-    assert [[r[k] for k in keys] for r in rows] == [[r[k] for k in keys] for r in again]
-    assert (tmp_path / "b" / rows[0]["run"] / "model.safetensors").stat().st_mtime_ns == stamp
-    more = [*out, *QUICK, "--set", "rounds=6"]
-    assert "other settings" in refused(["bench", "digits", *more], capsys)
+def test_jobs_are_refused_on_an_engine_that_is_parallel_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before a cell is trained."""
     jobs = ["--engine", "ray", "--jobs", "2", "--out", str(tmp_path / "c")]
     assert "engine 'ray' is parallel itself" in refused(["bench", "digits", *jobs], capsys)
 

@@ -179,18 +179,6 @@ def test_a_chain_stops_and_thins_itself_and_says_why(tmp_path: Path) -> None:
     assert 0 < sampled[-1] - sampled[-2] <= 2 * math.ceil(len(log[10:]) / log[-1]["ess"])
 
 
-def test_all_samples_share_the_encoder_that_was_frozen(tmp_path: Path) -> None:
-    """Scope head: one message serves all heads, so the encoders are equal to the bit."""
-    finished = run_folder.read_run(run(tmp_path / "run", rounds=10))
-    assert len(finished.samples) == 3
-    for sample in finished.samples:
-        assert torch.equal(
-            sample[: finished.flat.device_size], finished.model[: finished.flat.device_size]
-        )
-    heads = [sample[finished.flat.device_size :] for sample in finished.samples]
-    assert not torch.equal(heads[0], heads[1])
-
-
 def test_an_error_in_the_server_app_reaches_the_caller(tmp_path: Path) -> None:
     """A strategy that cannot be loaded ends a Ray run with its own words."""
     settings = parse_settings(CLUSTERED | {"engine": "ray", "strategy.name": "math:pi"})
@@ -208,7 +196,7 @@ def use_float64() -> Iterator[None]:
         torch.set_default_dtype(torch.float32)
 
 
-@pytest.mark.parametrize("mode", [use_float64, torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("mode", [use_float64, torch.inference_mode])
 def test_what_a_caller_switched_off_changes_no_run(
     tmp_path: Path, mode: Callable[[], AbstractContextManager[None]]
 ) -> None:

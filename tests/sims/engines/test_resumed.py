@@ -56,7 +56,6 @@ def test_a_state_whose_examples_are_damaged_is_refused_by_name(tmp_path: Path, t
     ("moment", "change"),
     [
         (1, {}),
-        (3, {}),
         (5, {}),
         (3, STEERED),
         (3, FOLLOWING),
@@ -64,7 +63,6 @@ def test_a_state_whose_examples_are_damaged_is_refused_by_name(tmp_path: Path, t
         (5, {"cel.kind": "none", "chain.burn-in": 0.3}),  # samples on either side of the stop
         (3, {"chain.heat": 1.0}),
         (4, {"defence.name": "ceb", "cel.kind": "none"}),
-        (3, {"defence.name": "learned-noise"}),
     ],
 )
 def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(
