@@ -1,5 +1,6 @@
 """One thread in tests: threads that fight over cores make them slow and noisy."""
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -72,3 +73,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return names.index(True) if any(names) else len(names)
 
     items.sort(key=place)
+    gc.freeze()  # what was imported stays: the collector need not look through it again and again

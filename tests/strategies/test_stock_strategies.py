@@ -4,8 +4,6 @@ All but one without Ray, by the same code of ServerApp and ClientApp; see
 `sims.engines.simulated_grid`.
 """
 
-import gc
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +39,6 @@ from tests.strategies.stock_matrix import REFUSED, STOCK, is_repeatable, setting
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own-parts"
 NODES = 4
 SHORT: dict[str, Any] = {**STOCK, "clients": NODES}
-
-
-@pytest.fixture(autouse=True)
-def frozen() -> Iterator[None]:
-    """Keep what was imported away from the collector, which some strategies call many times."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def train(folder: Path, settings: Settings) -> torch.Tensor:
