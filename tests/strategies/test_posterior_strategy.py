@@ -10,28 +10,10 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
-from fedcel.errors import RoundError
 from fedcel.federation import Rejection, record_names
 from fedcel.losses.cel import GoalControl
 from strategies import PosteriorStrategy
 from tests.strategies.grid import EXAMPLES, SHAPES, FakeGrid, begin, failed, reply, strategy
-
-
-def drop_from_round(s: PosteriorStrategy, client: int) -> None:
-    """Let the round go on as if the client had not been drawn."""
-    assert s.request is not None
-    del s.request.weights[client]
-
-
-def test_weighted_mean_in_the_order_of_partitions_whatever_arrives_first() -> None:
-    """.1 * 1 + .3 * 2 + .6 * 3 = 2.5."""
-    s = strategy()
-    arrays, metrics = s.aggregate_train(1, [reply(k, k + 1.0) for k in (2, 0, 1)])
-    assert arrays is not None
-    assert metrics is not None
-    assert metrics["loss"] == pytest.approx(0.3 + 1.2)
-    assert (s.rejected, s.report.clients) == ([], [0, 1, 2])
-    np.testing.assert_allclose(arrays.to_numpy_ndarrays()[0], 2.5, rtol=1e-6)
 
 
 def test_the_order_of_arrival_changes_no_bit() -> None:
@@ -44,24 +26,6 @@ def test_the_order_of_arrival_changes_no_bit() -> None:
         s.aggregate_train(1, [reply(k, arrays=deltas[k]) for k in order])
         models.append(s.state.model)
     assert all(torch.equal(models[0], model) for model in models)
-
-
-@pytest.mark.parametrize(
-    ("make", "reason"),
-    [
-        (lambda: reply(1, value=np.inf), "NaN or infinity"),
-        (lambda: reply(1, examples=-1), "claims -1"),
-        (lambda: failed(1), "the client failed: ValueError: no images"),
-    ],
-    ids=["infinite", "claim", "error"],
-)
-def test_a_bad_reply_is_left_out_with_its_reason(make: Callable[[], Message], reason: str) -> None:
-    """The rest makes the model, its weights topped up: (.1 * 1 + .6 * 3)/.7."""
-    s = strategy()
-    arrays, _ = s.aggregate_train(1, [reply(0, 1.0), make(), reply(2, 3.0)])
-    assert [r.client for r in s.rejected] == [1] and reason in str(s.rejected[0].reason)
-    assert arrays is not None
-    np.testing.assert_allclose(arrays.to_numpy_ndarrays()[0], 1.9 / 0.7, rtol=1e-5)
 
 
 def test_silence_and_a_stranger_are_said() -> None:
@@ -106,15 +70,6 @@ def test_the_model_that_a_step_returns_is_the_next_one() -> None:
     np.testing.assert_array_equal(arrays.to_numpy_ndarrays()[0], 7)
 
 
-def test_no_sound_reply_ends_the_run_with_the_reason() -> None:
-    """A model that nobody trained is not passed off as one; the state does not move."""
-    s = strategy()
-    with pytest.raises(RoundError, match="no client of 3 .* no images"):
-        s.aggregate_train(1, [failed(0), failed(1)])
-    assert not s.state.model.any()
-    assert len(s.rejected) == 3
-
-
 def test_the_threshold_goes_down_with_the_round() -> None:
     """Exactly the server's number, to each client."""
     s = strategy(**{"cel.kind": "cluster", "cel.warm-up": 1, "rounds": 10})
@@ -126,16 +81,6 @@ def test_the_threshold_goes_down_with_the_round() -> None:
     for message in sent:
         assert message.content[record_names.CONFIG][record_names.THRESHOLD] == 0.25
         assert record_names.GAMMA not in message.content[record_names.CONFIG]
-
-
-def test_gamma_goes_down_with_the_round() -> None:
-    """The server's number, to each client."""
-    s = strategy(**{"cel.kind": "plain", "cel.schedule": "target", "cel.target": "accuracy"})
-    s.state = s.state._replace(control=GoalControl("weight", 0.375))
-    begin(s)
-    model = ArrayRecord([np.zeros(shape, np.float32) for shape in SHAPES])
-    for message in s.configure_train(1, model, ConfigRecord(), FakeGrid([])):  # type: ignore[arg-type]
-        assert message.content[record_names.CONFIG][record_names.GAMMA] == 0.375
 
 
 def test_the_encoder_stays_after_burn_in() -> None:
@@ -228,17 +173,3 @@ def test_an_update_of_frozen_parameters_is_left_out() -> None:
     )
     moved[0] *= 0
     assert instance.fault(reply(0, arrays=moved)) is None
-
-
-@pytest.mark.parametrize("rule", ["mean", "geometric-median"])
-def test_sound_looking_deltas_of_three_in_ten_move_the_mean_alone(rule: str) -> None:
-    """100 in each value, within the limit on the norm: honest values are below .1."""
-    chance = np.random.default_rng(0)
-    change = {"strategy.aggregation": rule, "temperature": 0.0}
-    s = strategy(examples=dict.fromkeys(range(10), 5), **change)
-    values = [chance.uniform(-0.1, 0.1, 9) if k < 7 else np.full(9, 1e2) for k in range(10)]
-    deltas = [[v[:6].reshape(2, 3).astype("f4"), v[6:].astype("f4")] for v in values]
-    s.aggregate_train(1, [reply(k, arrays=deltas[k], examples=5) for k in range(10)])
-    assert s.rejected == []
-    assert (s.state.model.abs().max() > 10) == (rule == "mean")
-    assert rule == "mean" or s.state.model.norm() < 0.3

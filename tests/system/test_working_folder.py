@@ -90,7 +90,7 @@ def test_a_run_is_trained_attacked_and_reported(folder: Path) -> None:
     benched, audited, *_ = run_all(
         folder,
         bench,
-        ["audit", cell, *"--data digits --images 60 --attacks none --out audit".split()],
+        ["audit", cell, "--data=digits", "--images=60", "--attacks=none", "--out=audit"],
         ["attack", cell, "--set", "attack.names=kernel-ridge"],
         ["settings"],
         ["privacy", cell, "--epsilons", "4", "--clips", "1"],

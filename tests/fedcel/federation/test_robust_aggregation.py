@@ -43,14 +43,6 @@ def equal(m: int) -> torch.Tensor:
     return torch.full((m,), 1 / m, dtype=torch.float64)
 
 
-def test_mean_is_the_weighted_sum_to_the_bit() -> None:
-    """The default: weights as they are, also where they do not add up to 1."""
-    deltas, weights = list(some(0).float()), [0.05 * k for k in range(1, 11)]
-    expected = aggregation.weighted_sum(deltas, weights)
-    rule = parse_settings({}).strategy.aggregation
-    assert torch.equal(combine_deltas(rule, deltas, weights), expected)
-
-
 def test_blocks_of_coordinates_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three columns at a time or all at once."""
     deltas = some(1, width=8)

@@ -1,10 +1,6 @@
 """Two processes do not write into one folder: the second command ends at once, with status 2."""
 
 import json
-import re
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -52,27 +48,3 @@ def is_descendant(process: int, ancestor: int) -> bool:
     status = Path(f"/proc/{process}/status").read_text()
     parent = int(status.split("PPid:")[1].split()[0])
     return process == ancestor or (parent > 1 and is_descendant(parent, ancestor))
-
-
-def test_a_run_is_not_resumed_beside_the_process_that_trains_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A real process: this one ends with 2, that one goes on; killed, it is resumed at once."""
-    out = tmp_path / "run"
-    words = ["simulate", "digits", "--engine", "local", "--set", "rounds=4000", "--out", str(out)]
-    command = [sys.executable, "-m", "sims", *words]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as first:
-        try:
-            limit = time.monotonic() + 60
-            while not (out / "events.jsonl").exists():
-                assert first.poll() is None and time.monotonic() < limit
-                time.sleep(0.05)
-            assert main([*words, "--resume"]) == 2
-            named = re.search(r"in use by process (\d+) on ", capsys.readouterr().err)
-            assert named and is_descendant(int(named[1]), first.pid)
-            assert first.poll() is None
-        finally:
-            first.kill()
-    settings = run_folder.read_settings(out)
-    with run_folder.open_run(out, settings, resume=True) as has_rounds:
-        assert has_rounds

@@ -179,12 +179,3 @@ def test_step_is_adam_and_blind_to_the_weight(weight: float) -> None:
         assert state["theta"].is_leaf
         assert state["theta"].requires_grad
         torch.testing.assert_close(state["theta"].detach(), oracle.detach(), rtol=1e-6, atol=1e-7)
-
-
-def test_no_gradient_no_step() -> None:
-    """A zero gradient, as a loss weighed by 0 leaves behind, moves nothing and is cleared."""
-    z, y, state = example(5)
-    torch.autograd.backward(0.0 * gated("ascend").loss(state, z, y).loss)
-    after = gated("ascend").update(state)
-    assert all(torch.equal(after[name], tensor) for name, tensor in state.items())
-    assert state["theta"].grad is None
