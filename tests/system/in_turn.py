@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 MARK = "\n== the next command\n"
+PYTEST = "pytest"
+"""First word of a command that runs tests in the same process."""
 
 
 def run_in_turn(
@@ -32,5 +34,10 @@ if __name__ == "__main__":
     from sims.commands.main import main
 
     for words in json.loads(sys.argv[1]):
-        print(MARK, end="")
-        assert main(words) == 0, words
+        print(MARK, end="", flush=True)
+        if words[0] == PYTEST:
+            import pytest
+
+            assert pytest.main(words[1:]) == 0
+        else:
+            assert main(words) == 0, words

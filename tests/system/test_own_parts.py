@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ import pytest
 from fedcel import testing
 from fedcel.attacks import Attack
 from sims.results.attack_results import read_attack_rows
-from tests.system.in_turn import run_in_turn
+from tests.system.in_turn import PYTEST, run_in_turn
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "own-parts"
@@ -38,16 +37,15 @@ PIXELS, WIDTH, FEATURES, CLASSES = 64, 64, 32, 10
 
 
 class Installed(NamedTuple):
-    """The example's folder as a user has it, the environment that finds it, its own tests."""
+    """The example's folder as a user has it, and what its run, its attack and its tests printed."""
 
     source: Path
-    environment: dict[str, str]
-    tests: "subprocess.Popen[str]"
+    printed: list[str]
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
-    """Build and install the example with pip, without a network; its own tests run meanwhile."""
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """Build and install the example with pip, without a network; then use it in one process."""
     place = tmp_path_factory.mktemp("own")
     source, target = place / "own-parts", place / "installed"
     shutil.copytree(EXAMPLE, source, ignore=shutil.ignore_patterns("build", "*.egg-info"))
@@ -56,12 +54,12 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
     subprocess.run([*pip, *offline, str(source)], check=True, cwd=place, timeout=300)
     shutil.rmtree(source / "own_parts")  # what is tested below is what was installed
     found = os.pathsep.join(map(str, (target, ROOT)))
+    train = ["simulate", "scenario.toml", "--engine", "local", "--out", "run"]
+    tests = [PYTEST, "-p", "no:cacheprovider", "-q", str(source / "tests")]
     environment = {**os.environ, "PYTHONPATH": found, "OMP_NUM_THREADS": "1"}
-    own = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", str(source)]
-    tests = subprocess.Popen(own, cwd=place, env=environment, text=True, stdout=subprocess.PIPE)
-    yield Installed(source, environment, tests)
-    tests.kill()
-    tests.communicate()
+    return Installed(
+        source, run_in_turn(source, train, ["attack", "run"], tests, environment=environment)
+    )
 
 
 def flat(table: dict[str, Any]) -> dict[str, Any]:
@@ -71,8 +69,6 @@ def flat(table: dict[str, Any]) -> dict[str, Any]:
 
 def test_all_own_parts_train_and_attack_together(installed: Installed) -> None:
     """One run in one process, then the own attack: every part left its mark in the files."""
-    train = ["simulate", "scenario.toml", "--engine", "local", "--out", "run"]
-    run_in_turn(installed.source, train, ["attack", "run"], environment=installed.environment)
     run = installed.source / "run"
     settings = flat(tomllib.loads((run / "settings.toml").read_text()))
     assert {key: settings[key] for key in KINDS} == KINDS
@@ -103,10 +99,8 @@ def test_all_own_parts_train_and_attack_together(installed: Installed) -> None:
 
 def test_each_part_holds_its_contract_where_it_is_installed(installed: Installed) -> None:
     """The example's own tests call the check of every kind of part, and none is skipped."""
-    said, _ = installed.tests.communicate(timeout=300)
-    assert installed.tests.returncode == 0, said[-3000:]
-    assert "passed" in said
-    assert "skipped" not in said
+    said = installed.printed[-1]
+    assert "passed" in said and "skipped" not in said
     written = (installed.source / "tests" / "test_contracts.py").read_text()
     assert {name for name in testing.__all__ if f"    {name}(" in written} == {*testing.__all__}
 

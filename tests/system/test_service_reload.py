@@ -14,10 +14,7 @@ import httpx
 import numpy as np
 import pytest
 
-from clients import ImageOwner, SplitClient
 from clients.service import ServedModel
-from fedcel.errors import LeakError
-from tests.clients.serving import made_run
 from tests.system.services import Process, new_key, serving, stored
 
 
@@ -120,40 +117,3 @@ def test_a_signal_before_the_run_is_read_does_not_end_the_process(tmp_path: Path
 
     with serving(tmp_path / "run", tmp_path / "ledger.db", at_start=send_early) as service:
         wait_for(service, '"reload unchanged"')
-
-
-@pytest.mark.long
-def test_a_device_follows_the_service_to_encoders_that_it_measured(tmp_path: Path) -> None:
-    """It asks the second version after one 409, and refuses the third, which has no noise."""
-    models = [
-        stored(tmp_path / f"v{seed}", seed=seed, **{"net.noise": noise})
-        for seed, noise in enumerate((2.0, 2.0, 0.01))
-    ]
-    current, ledger = tmp_path / "current", tmp_path / "ledger.db"
-    link(current, tmp_path / "v0")
-    key = new_key(ledger)
-    x, y = made_run().splits.test
-    owner = ImageOwner(x[:100], y[:100], state=tmp_path / "device")
-    with (
-        serving(current, ledger, "--grace", "0") as service,
-        SplitClient(service.url, key, owner, renew_encoder=True) as client,
-    ):
-
-        def replace_model(name: str, times: int) -> None:
-            link(current, tmp_path / name)
-            service.process.send_signal(signal.SIGHUP)
-            wait_for(service, '"version ended"', times)
-
-        assert client.ask(x[0]).is_fresh and client.card.model == models[0].version
-        replace_model("v1", 1)
-        assert client.ask(x[0]).is_fresh and client.card.model == models[1].version
-        assert len(client.device.sent) == 2  # the first was repeated, then encoded anew
-        replace_model("v2", 2)
-        for _ in range(2):
-            with pytest.raises(LeakError, match="leaks up to"):
-                client.ask(x[1])
-        assert client.card.model == models[1].version
-        metrics = httpx.get(f"{service.url}/metrics").text
-        answered = [line for line in metrics.splitlines() if "fedcel_version_queries_total" in line]
-        assert not any(models[2].version in line for line in answered)
-        assert 'route="/v1/encoder",status="200"} 3.0' in metrics
