@@ -101,19 +101,6 @@ def test_charge_and_answer_are_on_the_disk_before_the_answer_is_told(
         assert second.rows()[-1].entry.kind == "charge"
 
 
-def test_equal_messages_get_one_answer_and_pay_once(answerer: PrivateAnswerer) -> None:
-    """In one batch, in a later one, and under another id; for another client it is another."""
-    first, same, foreign = answerer.answer(
-        [ask("request-1", 0.1), ask("request-2", 0.1), ask("request-1", 0.1, "other")]
-    )
-    (later,) = answerer.answer([ask("request-3", 0.1)])
-    assert content(first) == content(same) == content(later)
-    fresh = [a.is_fresh for a in (first, same, later, foreign) if isinstance(a, PrivateAnswer)]
-    assert fresh == [True, False, False, True]
-    assert answerer.ledger.balance("phone").spent == MICRO
-    assert answerer.ledger.balance("other").spent == MICRO
-
-
 def test_probabilities_follow_from_what_is_stored(answerer: PrivateAnswerer) -> None:
     """Of a first answer and its repeat alike, also of one stored before there were any.
 

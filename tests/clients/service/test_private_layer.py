@@ -57,19 +57,6 @@ def test_logits_of_any_kind_are_charged_and_perturbed(layer: PrivateLayer, path:
         assert ledger.balance("phone").spent == 12 * MICRO and ledger.verify() == []
 
 
-def test_repeats_are_free_and_the_same(layer: PrivateLayer, path: Path) -> None:
-    """By id and by message, in one group, and from a layer opened later, whatever its logits."""
-    queries = [LogitQuery("phone", f"request-{n}", b"same", LOGITS) for n in (1, 1, 2)]
-    answers = layer.answer_together(queries)
-    layer.close()
-    with PrivateLayer(LabelOnly(4, 3), path, model="three-1") as later:
-        answers.append(later.answer("phone", "request-3", b"same", [9.0, 0.0, 0.0]))
-    bodies = [answer.body for answer in answers if not isinstance(answer, Refusal)]
-    assert len(bodies) == 4 and len({*bodies}) == 1
-    with Ledger.open(path) as ledger:
-        assert ledger.balance("phone").spent == 4 * MICRO
-
-
 def test_another_model_or_mechanism_is_another_answer(path: Path) -> None:
     """Weights by their name, the clip by its value: each is paid."""
     for mechanism, model in (

@@ -96,15 +96,6 @@ def test_the_same_as_the_optimal_attacker_of_a_run(sigma: float, dropout: float)
     assert other.cap_beyond_label == pytest.approx(one.cap_beyond_label)
 
 
-def test_noise_of_each_feature_is_that_of_scaled_features() -> None:
-    """Features in units of their own noise leak what all leak at noise 1, to the bit."""
-    z, y = points()
-    sigma = torch.tensor([0.1, 0.2, 0.4, 0.8, 1.6])
-    one = measure_leakage(features=z.double(), labels=y, noise=sigma)
-    other = measure_leakage(features=z.double() / sigma.double(), labels=y, noise=1.0)
-    assert one.to_dict() == other.to_dict()
-
-
 def test_limits_of_the_noise() -> None:
     """Towards 0 all that tells distinct features apart, at 0 too; towards infinity nothing."""
     z, y = points()
