@@ -131,21 +131,6 @@ def test_other_observations_are_asked_m_times() -> None:
     assert gap.std().item() == pytest.approx(1 / 4, rel=0.05)
 
 
-def test_more_answers_more_to_see() -> None:
-    """Sixteen noisy observations are worth more than one; the name says how many."""
-    known, targets = load_digit_targets()
-    noisy = LinearObservation("smashed-data", sigma=0.5)
-    errors = []
-    for repeats in (1, 16):
-        seen = RepeatedObservation(noisy, repeats)
-        attack = Averaging(Decoder(), repeats)
-        observed = seen.sample(targets.x, stream(1))
-        rebuilt = attack.reconstruct(seen, known, observed, 0.2, stream(2))
-        errors.append(mse(rebuilt, targets.x))
-    assert errors[1] < 0.7 * errors[0]
-    assert (attack.name, attack.observes) == ("decoder*16", "smashed-data*16")
-
-
 def test_what_a_mean_grants() -> None:
     """The mean's gradient, not the likelihood of a single observation."""
     inner = pixels(0.1)

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
 
-from fedcel.attacks.averaging import Averaging, RepeatedObservation
 from fedcel.attacks.gauss_newton import GaussNewton, measure_noise, relinearise
 from fedcel.attacks.kernel_ridge import KernelRidge
 from fedcel.attacks.score_card import class_means, mse
@@ -152,21 +151,6 @@ def test_other_laws_count_as_noise(cut: Cut) -> None:
     observed = seen.sample(targets.x, stream())
     rebuilt = GaussNewton().reconstruct(seen, known, observed, 1.0, stream(1))
     assert mse(rebuilt, targets.x) < 0.9 * mse(class_means(targets.y, known), targets.x)
-
-
-def test_several_messages_tell_more() -> None:
-    """The mean of 16 has a quarter of the noise."""
-    known, targets = load_digit_targets()
-    once = SmashedData(train_undefended(1.0, 1))
-    often = RepeatedObservation(once, 16)
-    errors = [
-        mse(
-            attack.reconstruct(seen, known, seen.sample(targets.x, stream()), 1.0, stream(1)),
-            targets.x,
-        )
-        for attack, seen in ((GaussNewton(), once), (Averaging(GaussNewton(), 16), often))
-    ]
-    assert errors[1] < 0.7 * errors[0]
 
 
 def test_images_that_are_all_alike_are_refused() -> None:

@@ -13,7 +13,7 @@ from fedcel.attacks.registry import ATTACKS, parse_attacks
 from fedcel.attacks.runner import AttackOutcome, run_attacks
 from fedcel.data.images import Images
 from fedcel.errors import DataError, PluginError, SettingsError
-from fedcel.leakage import FIRST_LAYER, UPDATE, Observation, SmashedData
+from fedcel.leakage import Observation, SmashedData
 from fedcel.nets import Mlp
 from fedcel.nets.build_net import build_net
 from fedcel.settings import AttackSettings
@@ -162,16 +162,6 @@ def test_skipped_with_a_reason(register: Callable[..., Scripted]) -> None:
     closed = replace(LinearObservation("private-logits"), grants=frozenset())
     (row,), _ = go(asks("optimal", 2), closed)
     assert row["skipped"] == "needs log-prob, granted nowhere"
-
-
-def test_no_attack_on_a_mean_of_uploads() -> None:
-    """Skipped like any other pair that does not go together."""
-    seen = replace(LinearObservation("update"), grants=frozenset({UPDATE, FIRST_LAYER}))
-    rows, _ = go(asks("gradient-inversion*2,first-layer*2", 2), seen)
-    assert [row["skipped"] for row in rows] == [
-        "needs update, which is not granted",
-        "needs first-layer, which is not granted",
-    ]
 
 
 def test_attackers_images_of_other_classes() -> None:

@@ -283,17 +283,6 @@ def test_losses_move_the_encoder_and_an_idle_state_is_kept() -> None:
     assert all(idle.state[name] is again.state[name] for name in again.state)
 
 
-def test_a_round_from_a_packed_state_gives_the_same_bits() -> None:
-    """As a client that was stopped in between."""
-    acting = [defend(bind_rival(Adversarial(), features=6), 3.0)]
-    first = play(terms=acting)
-    packed = {name: torch.from_numpy(t.detach().numpy().copy()) for name, t in first.state.items()}
-    unpacked, second = (play(terms=acting, state=state) for state in (first.state, packed))
-    assert torch.equal(unpacked.delta, second.delta)
-    assert all(torch.equal(unpacked.state[name], second.state[name]) for name in unpacked.state)
-    assert unpacked.metrics == second.metrics
-
-
 def train_by(terms: Sequence[WeightedTerm], dtype: torch.dtype = torch.float64) -> ClientUpdate:
     """Return a round of a net in double precision under these terms."""
     net = Mlp(features=6, width=9, noise=0.1)

@@ -485,24 +485,3 @@ def test_clip_is_of_the_weighted_loss() -> None:
     torch.testing.assert_close(
         slope(bound, {"cel": {}}, batch()), slope(free, {"cel": {}}, batch())
     )
-
-
-def test_one_backward_moves_both_parts() -> None:
-    """The cross-entropy's gradient adds up with the parts'; both thetas step, once."""
-    own, states = batch(), start(BOTH)
-    added = add(BOTH, states, own)
-    (alone,) = torch.autograd.grad(added.loss.sum(), own.z, retain_graph=True)
-    for part in states.values():
-        part["theta"].grad = None
-    head = torch.randn(4, 3, generator=torch.Generator().manual_seed(4))
-    loss = cross_entropy((own.smashed @ head)[0], own.y[0])
-    (base,) = torch.autograd.grad(loss, own.z, retain_graph=True)
-    torch.autograd.backward(loss + added.loss.sum())
-    torch.testing.assert_close(own.z.grad, alone + base)
-    for weighted in BOTH:
-        before = states[weighted.name]
-        after = weighted.term.update(before)
-        assert after.keys() == before.keys()
-        assert not torch.equal(after["theta"], before["theta"])
-        assert after["theta"].grad is None
-        assert after["t"].tolist() == [1]

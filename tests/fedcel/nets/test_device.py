@@ -118,24 +118,6 @@ def test_a_frozen_encoder_elsewhere() -> None:
         same(here, update(plan=plan, device=ELSEWHERE))
 
 
-def test_the_model_is_where_the_round_ended() -> None:
-    """On another device too, here a second net on the processor; whatever was in the workspace."""
-    flat = build_flat()
-    received = flat.vector.clone()
-    rest = {
-        "plan": PLAN,
-        "local": LocalSettings(steps=3),
-        "streams": lambda p: make_generator(3, p),
-    }
-    here = train_one(flat, received, make_images(), **rest)
-    other = flat.copy_to(torch.device("cpu", 0))
-    other.load(torch.full_like(received, torch.nan))
-    there = train_one(other, received, make_images(), **rest)
-    assert torch.equal(here.delta, there.delta)
-    assert torch.equal(here.model, there.model)
-    assert torch.equal(here.model - received, here.delta)
-
-
 @pytest.mark.parametrize("count", [1, 3])
 def test_clients_train_where_pytorch_finds_a_gpu(
     count: int, monkeypatch: pytest.MonkeyPatch

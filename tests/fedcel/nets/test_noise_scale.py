@@ -93,18 +93,6 @@ def test_it_is_in_the_devices_half_of_the_vector(shape: str) -> None:
     assert torch.equal(first, second)
 
 
-def test_moments_of_a_message() -> None:
-    """Mean z and standard deviation sigma s, by 20 000 draws."""
-    net = make_net("image")
-    draw_scale(net)
-    z = torch.rand(1, 5, generator=stream())
-    scale = net.scale_noise(z)
-    with torch.no_grad():
-        sent = net.add_noise(z.expand(20_000, -1), stream())
-        torch.testing.assert_close(sent.mean(0), z[0], rtol=0, atol=0.1)
-        torch.testing.assert_close(sent.std(0), 0.4 * scale[0], rtol=0.03, atol=0)
-
-
 @settings(deadline=None, max_examples=20)
 @given(st.integers(0, 2**32 - 1), st.floats(0.05, 3))
 def test_the_law_is_that_of_normal_values(seed: int, sigma: float) -> None:
