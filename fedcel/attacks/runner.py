@@ -28,10 +28,9 @@ from fedcel.attacks.registry import OPTIMAL, NamedAttack, parse_attacks
 from fedcel.attacks.score_card import (
     Anchors,
     find_anchors,
-    identification_chances,
     order_batches,
+    score_images,
     score_reconstructions,
-    squared_errors,
 )
 from fedcel.attacks.update_inversion import check_batch_size
 from fedcel.data import Images, match_pixels
@@ -344,15 +343,15 @@ class _AttackRun:
                 "share_of_steps": share_of_steps,
                 "learning_curve": thin_curve(curve) or None,
             }
+            each = score_images(images, targets.x, candidates)
             scores = score_reconstructions(
-                images, targets, self.auxiliary, candidates, anchors=self.anchors
+                *(images, targets, self.auxiliary, candidates),
+                anchors=self.anchors,
+                image_scores=each,
             )
             results |= asdict(scores)
-            image_scores = {
-                "mse": squared_errors(images, targets.x),
-                "identification-1": identification_chances(images, targets.x, candidates, 1),
-            }
-            for measure, vector in image_scores.items():
+            vectors = {"mse": each.mse, "identification-1": each.identification_1}
+            for measure, vector in vectors.items():
                 outcome.per_image[per_image.vector_name(row.to_json(), measure)] = vector
             if scores.mse < lowest_mse:
                 outcome.pictures[row.attack] = images[:MAX_PICTURES]

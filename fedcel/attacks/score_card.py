@@ -20,6 +20,7 @@ from fedcel.short_repr import show_shapes
 UNIFORM_WINDOW, GAUSSIAN_WINDOW = 3, 11  # Wang et al. take 11; an 8x8 image has no room for it
 MIN_GAUSSIAN_SIDE = 16  # pixels, from which the window is Gaussian
 MAX_CLASSIFIER_IMAGES = 5000
+_VALUES_OF_SSIM = 2**20  # of images that are compared together; each becomes some 80
 _VALUES_AT_ONCE = 2**24  # of images that are summed together
 MAX_PSNR = 100.0  # dB, of a reconstruction without any error
 
@@ -38,6 +39,18 @@ class ReconstructionScores:
     """None where the attacker has no images of the targets' classes to train the classifier."""
     mean_mse: float
     oracle_mse: float
+
+
+@show_shapes
+class ImageScores(NamedTuple):
+    """Scores of each reconstruction."""
+
+    mse: Float[Tensor, " T"]
+    """Mean squared error."""
+    identification_1: Float[Tensor, " T"]
+    """Chance that the original is the nearest; of which others: see `identification`."""
+    identification_5: Float[Tensor, " T"]
+    """Chance that the original is among the five nearest."""
 
 
 @show_shapes
@@ -63,6 +76,7 @@ def score_reconstructions(
     candidates: int,
     *,
     anchors: Anchors | None = None,
+    image_scores: ImageScores | None = None,
 ) -> ReconstructionScores:
     """Score reconstructions and two baselines without an attack: the mean image and the class mean.
 
@@ -75,6 +89,7 @@ def score_reconstructions(
         auxiliary: The attacker's own images, which the classifier learns from.
         candidates: Images among which the right one is picked, 1 or more.
         anchors: Means of all training images; None: of `auxiliary`.
+        image_scores: As `score_images` returns them; None: computed.
 
     Returns:
         The scores.
@@ -84,16 +99,17 @@ def score_reconstructions(
     """
     originals = targets.x
     anchors = anchors or find_anchors(auxiliary)
+    each = image_scores or score_images(images, originals, candidates)
     has_room = min(originals.shape[2:]) >= UNIFORM_WINDOW
     knows_classes = not isinstance(auxiliary, OtherClasses) and bool(
         torch.isin(targets.y, auxiliary.y).any()
     )
     return ReconstructionScores(
-        mse=mse(images, originals),
+        mse=float(each.mse.mean()),
         psnr=psnr(images, originals),
         ssim=ssim(images, originals) if has_room else None,
-        identification_1=float(identification_chances(images, originals, candidates, 1).mean()),
-        identification_5=float(identification_chances(images, originals, candidates, 5).mean()),
+        identification_1=float(each.identification_1.mean()),
+        identification_5=float(each.identification_5.mean()),
         label_accuracy=label_accuracy(images, targets.y, auxiliary) if knows_classes else None,
         mean_mse=mse(anchors.mean.expand_as(originals), originals),
         oracle_mse=mse(anchors.guess(targets.y), originals),
@@ -133,7 +149,9 @@ def squared_errors(
     images: Float[Tensor, "T C H W"], originals: Float[Tensor, "T C H W"]
 ) -> Float[Tensor, " T"]:
     """Return each image's mean squared error, unit: pixel squared."""
-    return (images - originals).double().square().flatten(1).mean(1)
+    size = max(1, _VALUES_AT_ONCE // images[0].numel())
+    parts = zip(*(torch.split(x, size) for x in (images, originals)), strict=True)
+    return torch.cat([(a - b).double().square().flatten(1).mean(1) for a, b in parts])
 
 
 def psnr(images: Float[Tensor, "T C H W"], originals: Float[Tensor, "T C H W"]) -> float:
@@ -154,25 +172,31 @@ def ssim(images: Float[Tensor, "T C H W"], originals: Float[Tensor, "T C H W"]) 
     measure = import_optional("torchmetrics.functional.image").structural_similarity_index_measure
     is_gaussian = min(images.shape[2:]) >= MIN_GAUSSIAN_SIDE
     window = GAUSSIAN_WINDOW if is_gaussian else UNIFORM_WINDOW
-    value = measure(
-        images, originals, gaussian_kernel=is_gaussian, kernel_size=window, data_range=1.0
+    size = max(1, _VALUES_OF_SSIM // images[0].numel())
+    total = 0.0
+    for part, true in zip(*(torch.split(x, size) for x in (images, originals)), strict=True):
+        value = measure(part, true, gaussian_kernel=is_gaussian, kernel_size=window, data_range=1.0)
+        total += float(value) * len(part)
+    return total / len(images)
+
+
+def score_images(
+    images: Float[Tensor, "T C H W"], originals: Float[Tensor, "T C H W"], candidates: int
+) -> ImageScores:
+    """Score each reconstruction; chances are exact over which others are drawn as `candidates`."""
+    true = originals.flatten(1).double()
+    size = max(1, _VALUES_AT_ONCE // true.shape[1])
+    mode = "donot_use_mm_for_euclid_dist"  # exact, so that equal images are equally far
+    distance = torch.cat(
+        [
+            torch.cdist(part.double(), true, compute_mode=mode)
+            for part in torch.split(images.flatten(1), size)
+        ]
     )
-    return float(value)
-
-
-def identification_chances(
-    images: Float[Tensor, "T C H W"],
-    originals: Float[Tensor, "T C H W"],
-    candidates: int,
-    top: int,
-) -> Float[Tensor, " T"]:
-    """Return each reconstruction's chance that its original is among the `top` nearest.
-
-    Exact over which other originals are drawn as `candidates`; see `identification`.
-    """
-    flat = images.flatten(1).double(), originals.flatten(1).double()
-    distance = torch.cdist(*flat, compute_mode="donot_use_mm_for_euclid_dist")
-    return identification(-distance, torch.arange(len(images)), candidates, top)
+    first, five = (
+        identification(-distance, torch.arange(len(images)), candidates, top) for top in (1, 5)
+    )
+    return ImageScores(squared_errors(images, originals), first, five)
 
 
 def label_accuracy(

@@ -28,7 +28,7 @@ from fedcel.attacks.attack import Attack
 from fedcel.attacks.decoder import Decoder
 from fedcel.attacks.kernel_ridge import KernelRidge as OurRidge
 from fedcel.attacks.pixel_descent import HybridInversion
-from fedcel.attacks.score_card import class_means, identification_chances, mse
+from fedcel.attacks.score_card import class_means, mse, score_images
 from fedcel.leakage import SmashedData
 from fedcel.nets.split_net import SplitNet
 from fedcel.testing.attacks import load_digit_targets
@@ -109,7 +109,7 @@ def score(net: SplitNet, invert: Invert) -> Score:
     begin = time.perf_counter()
     made = invert(net, observed)
     seconds = time.perf_counter() - begin
-    right = float(identification_chances(made, targets.x, len(targets.y), 1).mean())
+    right = float(score_images(made, targets.x, len(targets.y)).identification_1.mean())
     return Score(mse(made, targets.x), right, seconds)
 
 

@@ -23,7 +23,7 @@ from fedcel.attacks.decoder import (
     measure_error,
 )
 from fedcel.attacks.registry import ATTACKS
-from fedcel.attacks.score_card import identification_chances, mean_image, mse
+from fedcel.attacks.score_card import mean_image, mse, score_images
 from fedcel.data.images import Images
 from fedcel.errors import DataError
 from fedcel.leakage import FREE_QUERIES, SmashedData, optimal_leak
@@ -48,7 +48,7 @@ def test_never_above_the_optimal_attacker() -> None:
     seen = SmashedData(build_net(Mlp(noise=0.1), (1, 8, 8), 10, stream(3)))
     best = optimal_leak(seen, *targets, stream(), identification_candidates=20)
     images = Decoder().reconstruct(seen, known, seen.sample(targets.x, stream(4)), 0.3, stream(5))
-    rate = float(identification_chances(images, targets.x, 20, 1).mean())
+    rate = float(score_images(images, targets.x, 20).identification_1.mean())
     assert 1 / 20 < rate < best.identification + best.identification_half_width
 
 

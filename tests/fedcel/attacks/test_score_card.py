@@ -7,16 +7,16 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from fedcel.attacks import compute_anchors
+from fedcel.attacks import compute_anchors, score_card
 from fedcel.attacks.attack import OtherClasses
 from fedcel.attacks.score_card import (
     class_means,
-    identification_chances,
     label_accuracy,
     mean_image,
     mse,
     order_batches,
     psnr,
+    score_images,
     score_reconstructions,
     ssim,
 )
@@ -51,7 +51,7 @@ def test_perfect_reconstruction() -> None:
     x = rand(10, 1, 8, 8)
     assert (mse(x, x), psnr(x, x)) == (0, 100)
     assert ssim(x, x) == pytest.approx(1)
-    assert identification_chances(x, x, 10, 1).mean() == 1
+    assert score_images(x, x, 10).identification_1.mean() == 1
 
 
 @pytest.mark.parametrize("side", [8, 28])
@@ -60,6 +60,14 @@ def test_ssim_of_constant_images(side: int) -> None:
     a, b = torch.full((3, 1, side, side), 0.5), torch.full((3, 1, side, side), 0.25)
     wanted = (2 * 0.5 * 0.25 + 1e-4) / (0.5**2 + 0.25**2 + 1e-4)
     assert ssim(a, b) == pytest.approx(wanted, rel=1e-4)
+
+
+def test_ssim_is_the_mean_of_images_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five images, two at a time."""
+    x, y = rand(5, 3, 16, 16), rand(5, 3, 16, 16).flip(0)
+    whole = ssim(x, y)
+    monkeypatch.setattr(score_card, "_VALUES_OF_SSIM", 2 * x[0].numel())
+    assert ssim(x, y) == pytest.approx(whole, abs=1e-6) and abs(ssim(x[:1], y[:1]) - whole) > 1e-5
 
 
 def test_ssim_of_tiny_images() -> None:
@@ -74,19 +82,18 @@ def test_identified_by_hand() -> None:
     """On a line: 0 is nearest to its own, 1's picture lies at 2, whose own picture is exact."""
     originals = torch.tensor([0.0, 0.4, 0.8]).reshape(3, 1, 1, 1)
     images = torch.tensor([0.1, 0.7, 0.8]).reshape(3, 1, 1, 1)
-    assert identification_chances(images, originals, 3, 1).mean() == pytest.approx(2 / 3)
-    assert identification_chances(images, originals, 2, 1).mean() == pytest.approx(
-        (1 + 1 / 2 + 1) / 3
-    )
-    assert identification_chances(images, originals, 3, 2).mean() == 1
+    assert score_images(images, originals, 3).identification_1.tolist() == [1, 0, 1]
+    assert score_images(images, originals, 2).identification_1.tolist() == [1, 1 / 2, 1]
+    assert score_images(images, originals, 3).identification_5.mean() == 1
 
 
 def test_the_mean_image_identifies_by_chance() -> None:
     """One picture for all: the right one is first among n in 1/n of the cases on average."""
     originals = rand(50, 1, 4, 4)
     images = originals.mean(0, keepdim=True).expand(50, -1, -1, -1)
-    assert identification_chances(images, originals, 10, 1).mean() == pytest.approx(1 / 10)
-    assert identification_chances(images, originals, 10, 5).mean() == pytest.approx(5 / 10)
+    scores = score_images(images, originals, 10)
+    assert scores.identification_1.mean() == pytest.approx(1 / 10)
+    assert scores.identification_5.mean() == pytest.approx(5 / 10)
 
 
 def test_anchors_on_digits() -> None:
