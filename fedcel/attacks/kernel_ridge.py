@@ -83,8 +83,8 @@ class Regression(NamedTuple):
         rebuilt = images.new_empty(len(summed), images.shape[1])
         size = max(1, _VALUES_AT_ONCE // (len(images) + len(summed)))
         columns = (torch.split(part, size, 1) for part in (images, rebuilt))
-        for known, part in zip(*columns, strict=True):
-            part.copy_((summed @ known.double()).clamp(0, 1))
+        for pixels, part in zip(*columns, strict=True):
+            part.copy_((summed @ pixels.double()).clamp(0, 1))
         return rebuilt
 
 
@@ -145,9 +145,12 @@ class KernelRidge(BaseAttack):
         usual = max(1, round((1 - HELD_OUT_SHARE) * min(len(x), self.images)))
         rows = count_rows(usual, self.rows, factor)
         learned = choose_regression(attacker, *images, rows=rows)
-        (z, seen, place), (others, unseen, other_place) = learned.training, learned.held_out
-        places = torch.cat([place, other_place + len(seen)])
-        everything = Pairs(torch.cat([z, others]), torch.cat([seen, unseen]), places)
+        training, held_out = learned.training, learned.held_out
+        everything = Pairs(
+            torch.cat([training.z, held_out.z]),
+            torch.cat([training.x, held_out.x]),
+            torch.cat([training.place, held_out.place + len(training.x)]),
+        )
         return learned.fit(everything, x.shape[1:])
 
 

@@ -343,14 +343,14 @@ class _AttackRun:
                 "share_of_steps": share_of_steps,
                 "learning_curve": thin_curve(curve) or None,
             }
-            each = score_images(images, targets.x, candidates)
+            image_scores = score_images(images, targets.x, candidates)
             scores = score_reconstructions(
                 *(images, targets, self.auxiliary, candidates),
                 anchors=self.anchors,
-                image_scores=each,
+                image_scores=image_scores,
             )
             results |= asdict(scores)
-            vectors = {"mse": each.mse, "identification-1": each.identification_1}
+            vectors = {"mse": image_scores.mse, "identification-1": image_scores.identification_1}
             for measure, vector in vectors.items():
                 outcome.per_image[per_image.vector_name(row.to_json(), measure)] = vector
             if scores.mse < lowest_mse:

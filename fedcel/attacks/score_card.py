@@ -99,17 +99,17 @@ def score_reconstructions(
     """
     originals = targets.x
     anchors = anchors or find_anchors(auxiliary)
-    each = image_scores or score_images(images, originals, candidates)
+    image_scores = image_scores or score_images(images, originals, candidates)
     has_room = min(originals.shape[2:]) >= UNIFORM_WINDOW
     knows_classes = not isinstance(auxiliary, OtherClasses) and bool(
         torch.isin(targets.y, auxiliary.y).any()
     )
     return ReconstructionScores(
-        mse=float(each.mse.mean()),
+        mse=float(image_scores.mse.mean()),
         psnr=psnr(images, originals),
         ssim=ssim(images, originals) if has_room else None,
-        identification_1=float(each.identification_1.mean()),
-        identification_5=float(each.identification_5.mean()),
+        identification_1=float(image_scores.identification_1.mean()),
+        identification_5=float(image_scores.identification_5.mean()),
         label_accuracy=label_accuracy(images, targets.y, auxiliary) if knows_classes else None,
         mean_mse=mse(anchors.mean.expand_as(originals), originals),
         oracle_mse=mse(anchors.guess(targets.y), originals),
