@@ -9,6 +9,7 @@ import scipy
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.functional import adaptive_avg_pool2d
 
 from fedcel.attacks.attack import OtherClasses
 from fedcel.data import Images, to_floats
@@ -20,6 +21,7 @@ from fedcel.short_repr import show_shapes
 UNIFORM_WINDOW, GAUSSIAN_WINDOW = 3, 11  # Wang et al. take 11; an 8x8 image has no room for it
 MIN_GAUSSIAN_SIDE = 16  # pixels, from which the window is Gaussian
 MAX_CLASSIFIER_IMAGES = 5000
+MAX_CLASSIFIER_SIDE = 64  # pixels of images that it sees as they are
 _VALUES_OF_SSIM = 2**20  # of images that are compared together; each becomes some 80
 _VALUES_AT_ONCE = 2**24  # of images that are summed together
 MAX_PSNR = 100.0  # dB, of a reconstruction without any error
@@ -186,15 +188,11 @@ def score_images(
     """Score each reconstruction; chances are exact over which others are drawn as `candidates`."""
     true = originals.flatten(1).double()
     size = max(1, _VALUES_AT_ONCE // true.shape[1])
-    mode = "donot_use_mm_for_euclid_dist"  # exact, so that equal images are equally far
-    distance = torch.cat(
-        [
-            torch.cdist(part.double(), true, compute_mode=mode)
-            for part in torch.split(images.flatten(1), size)
-        ]
-    )
+    parts = (part.double() for part in torch.split(images.flatten(1), size))
+    products = torch.cat([2 * part @ true.T - part.square().sum(1)[:, None] for part in parts])
+    nearness = products - true.square().sum(1)  # minus the squared distance
     first, five = (
-        identification(-distance, torch.arange(len(images)), candidates, top) for top in (1, 5)
+        identification(nearness, torch.arange(len(images)), candidates, top) for top in (1, 5)
     )
     return ImageScores(squared_errors(images, originals), first, five)
 
@@ -205,16 +203,21 @@ def label_accuracy(
     """Return how often an independent classifier reads the right label off a reconstruction.
 
     A support vector machine on the pixels of at most 5 000 of the attacker's images, drawn at
-    random: they may come holder by holder, whose first know few classes.
+    random: they may come holder by holder, whose first know few classes. Of images with a side above
+    64 pixels it sees 32x32, each pixel the mean of a block.
     """
     from sklearn.svm import SVC  # a second that most commands need not wait
 
     order = torch.randperm(len(auxiliary.y), generator=torch.Generator().manual_seed(0))
     rows = order[:MAX_CLASSIFIER_IMAGES]
-    x, y = auxiliary.x[rows].flatten(1).numpy(), auxiliary.y[rows].numpy()
+    y = auxiliary.y[rows].numpy()
     if (y == y[0]).all():  # nothing to tell apart
         return float((labels == int(y[0])).double().mean())
-    predicted = SVC().fit(x, y).predict(images.flatten(1).numpy())
+    learned, asked = (
+        (x if max(x.shape[2:]) <= MAX_CLASSIFIER_SIDE else adaptive_avg_pool2d(x, 32)).flatten(1)
+        for x in (auxiliary.x[rows], images)
+    )
+    predicted = SVC().fit(learned.numpy(), y).predict(asked.numpy())
     return float(np.mean(predicted == labels.numpy()))
 
 

@@ -288,9 +288,7 @@ def replace_untrained_norms(model: nn.Module) -> None:
                 continue
             norm = cast(nn.BatchNorm2d, layer)
             size = norm.num_features
-            groups = next(
-                n for n in range(max(1, count // GROUP_CHANNELS), 0, -1) if count % n == 0
-            )
+            groups = next(n for n in range(max(1, size // GROUP_CHANNELS), 0, -1) if size % n == 0)
             group_norm = nn.GroupNorm(groups, size, norm.eps, affine=norm.affine)
             group_norm.load_state_dict(dict(norm.named_parameters()))
             after = [getattr(norm, part) for part in NORM_PARTS if hasattr(norm, part)]

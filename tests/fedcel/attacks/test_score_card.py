@@ -70,6 +70,13 @@ def test_ssim_is_the_mean_of_images_in_pieces(monkeypatch: pytest.MonkeyPatch) -
     assert ssim(x, y) == pytest.approx(whole, abs=1e-6) and abs(ssim(x[:1], y[:1]) - whole) > 1e-5
 
 
+def test_large_images_are_classified_by_blocks() -> None:
+    """Two classes that differ in their light are told apart at 80 pixels, whatever the noise."""
+    y = torch.arange(40) % 2
+    x = (rand(40, 1, 80, 80) + y.view(-1, 1, 1, 1) / 5) / 1.2
+    assert label_accuracy(x[:20], y[:20], Images(x[20:], y[20:])) == 1
+
+
 def test_ssim_of_tiny_images() -> None:
     """No 3x3 window fits: no such key, all others are numbers."""
     known = Images(rand(4, 1, 1, 6), torch.arange(4) % 2)
