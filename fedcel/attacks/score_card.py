@@ -203,8 +203,8 @@ def label_accuracy(
     """Return how often an independent classifier reads the right label off a reconstruction.
 
     A support vector machine on the pixels of at most 5 000 of the attacker's images, drawn at
-    random: they may come holder by holder, whose first know few classes. Of images with a side above
-    64 pixels it sees 32x32, each pixel the mean of a block.
+    random: they may come holder by holder, whose first know few classes. Images of more than 64
+    pixels a side become 32x32, each pixel the mean of a block.
     """
     from sklearn.svm import SVC  # a second that most commands need not wait
 
@@ -213,11 +213,11 @@ def label_accuracy(
     y = auxiliary.y[rows].numpy()
     if (y == y[0]).all():  # nothing to tell apart
         return float((labels == int(y[0])).double().mean())
-    learned, asked = (
+    examples, rebuilt = (
         (x if max(x.shape[2:]) <= MAX_CLASSIFIER_SIDE else adaptive_avg_pool2d(x, 32)).flatten(1)
         for x in (auxiliary.x[rows], images)
     )
-    predicted = SVC().fit(learned.numpy(), y).predict(asked.numpy())
+    predicted = SVC().fit(examples.numpy(), y).predict(rebuilt.numpy())
     return float(np.mean(predicted == labels.numpy()))
 
 
