@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Int, Shaped
+from jaxtyping import Float, Int, Shaped
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -122,3 +122,15 @@ def digest_pixels(image: Shaped[Tensor, "*shape"]) -> bytes:
     """
     values = image.detach().contiguous().numpy()
     return blake2b(values.data, digest_size=16).digest()
+
+
+def to_floats(x: Shaped[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """Turn unsigned bytes into float32 in [0, 1].
+
+    Args:
+        x: Images of any shape, bytes or floats.
+
+    Returns:
+        The images; floats as they are.
+    """
+    return x.float().div_(255) if x.dtype == torch.uint8 else x

@@ -13,6 +13,7 @@ from fedcel.nets import to_vector
 from fedcel.run_parts import build_workspace_net, select_client_images
 from fedcel.seeding import make_generator
 from fedcel.settings import Settings
+from fedcel.tensors import to_floats
 
 LOGGER = logging.getLogger("flwr")
 LIMIT_KEY, AFTER_KEY = "leak-limit", "leak-after"
@@ -46,7 +47,7 @@ def check_model(
     flat.load(to_vector(model))
     images = select_client_images(settings, client)
     generator = make_generator(settings.seed, "leak-guard", number, client)
-    x, y = images.x[:MAX_IMAGES], images.y[:MAX_IMAGES]
+    x, y = to_floats(images.x[:MAX_IMAGES]), images.y[:MAX_IMAGES]
     if answered < after:
         leak = measure_leak(flat.net, x, y, generator)
         LOGGER.info("round %d: %s; the limit does not hold yet", number, describe_leak(leak.upper))

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from fedcel.data.images import SourceParts as SourceParts
     from fedcel.data.images import check_images as check_images
     from fedcel.data.images import match_pixels as match_pixels
-    from fedcel.data.images import to_floats as to_floats
     from fedcel.data.node_data import NodeDataSettings as NodeDataSettings
     from fedcel.data.npz import Npz as Npz
     from fedcel.data.partition import ClientImages as ClientImages
@@ -41,5 +40,6 @@ if TYPE_CHECKING:
     from fedcel.data.splits import Splits as Splits
     from fedcel.data.splits import load_attributes as load_attributes
     from fedcel.data.splits import load_splits as load_splits
+    from fedcel.tensors import to_floats as to_floats
 else:
     __all__, __getattr__, __dir__ = _export_lazily(__name__, __file__)

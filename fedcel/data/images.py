@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 from torch.nn.functional import interpolate
 
 from fedcel.errors import DataError, describe_unforeseen
 from fedcel.short_repr import show_shapes
-from fedcel.tensors import digest_pixels
+from fedcel.tensors import digest_pixels, to_floats
 
 Labels = Int[Tensor, " _"]
 MAX_ABSENT = 5  # labels that a message names
@@ -51,18 +51,6 @@ class SourceParts(NamedTuple):
     holders: Labels | None = None
     notes: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
-
-
-def to_floats(x: Shaped[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """Turn unsigned bytes into float32 in [0, 1].
-
-    Args:
-        x: Images of any shape, bytes or floats.
-
-    Returns:
-        The images; floats as they are.
-    """
-    return x.float().div_(255) if x.dtype == torch.uint8 else x
 
 
 def check_images(images: Images, where: str) -> None:

@@ -13,10 +13,11 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from fedcel.data.images import fit_images, to_floats
+from fedcel.data.images import fit_images
 from fedcel.errors import DataError, describe_unforeseen
 from fedcel.extras import import_optional
 from fedcel.progress import tell_progress
+from fedcel.tensors import to_floats
 
 if TYPE_CHECKING:
     import PIL.Image

@@ -23,13 +23,12 @@ from fedcel.data.images import (
     count_classes,
     fit_images,
     name_unreadable,
-    to_floats,
 )
 from fedcel.data.pictures import PictureTally, describe_pictures
 from fedcel.errors import DataError, FedcelError, escape_controls
 from fedcel.settings_table import Kind
 from fedcel.short_repr import show_shapes
-from fedcel.tensors import number_labels
+from fedcel.tensors import number_labels, to_floats
 
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?(?<!\.parquet)(?<!\.arrow)")
 """Name of a data set on the Hugging Face Hub, where nothing of this machine has it."""

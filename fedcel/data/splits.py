@@ -11,13 +11,14 @@ from torch import Tensor
 
 from fedcel.data.data_settings import OWN, DataSettings, SplitSizes
 from fedcel.data.image_cache import read_cached
-from fedcel.data.images import Images, Labels, match_pixels, to_floats
+from fedcel.data.images import Images, Labels, match_pixels
 from fedcel.data.node_data import NodeDataSettings, load_node_images
 from fedcel.data.partition import ClientImages, ClientSlices, Positions
 from fedcel.data.source import SourceData
 from fedcel.errors import DataError
 from fedcel.seeding import make_generator, stream_seed
 from fedcel.short_repr import show_shapes
+from fedcel.tensors import to_floats
 
 
 class SplitPositions(NamedTuple):

@@ -5,7 +5,7 @@ from hashlib import blake2b
 from itertools import chain, compress
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from fedcel.short_repr import show_shapes
@@ -30,7 +30,7 @@ class KeptFeatures:
 
     def encode(
         self,
-        images: Float[Tensor, "N C H W"],
+        images: Shaped[Tensor, "N C H W"],
         net: nn.Module,
         encode: Callable[[Tensor], Tensor],
     ) -> Float[Tensor, "N D"]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from math import log
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
@@ -113,7 +113,7 @@ class SmashedData:
         """Copy the observation, net included, for images on another device."""
         return replace(self, net=copy_module(self.net).to(device))
 
-    def encode(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B F"]:
+    def encode(self, images: Shaped[Tensor, "B C H W"]) -> Float[Tensor, "B F"]:
         """Compute the features z in batches, without a gradient; of each image once."""
         return self.feature_store.encode(images, self.net, self.net.encode_all)
 

@@ -5,13 +5,14 @@ from itertools import chain
 from typing import cast
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedcel.named_tensors import select_prefix
 from fedcel.nets.cut import Cut, NoiseScale
 from fedcel.nets.encode_images import choose_batch_size
+from fedcel.tensors import to_floats
 
 IMAGES_AT_ONCE = 1024
 """Images that are encoded together at most where no gradient is wanted."""
@@ -59,16 +60,19 @@ class SplitNet(nn.Module):
         return cast(Tensor, self.encoder(images.clone()))  # one may work in place
 
     @torch.no_grad()
-    def encode_all(self, images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N D"]:
-        """Compute the features of any number of images in batches, without a gradient."""
+    def encode_all(self, images: Shaped[Tensor, "N C H W"]) -> Float[Tensor, "N D"]:
+        """Compute the features of any number of images in batches, without a gradient.
+
+        Images are numbers in [0, 1], or unsigned bytes.
+        """
         at_once = choose_batch_size(images, IMAGES_AT_ONCE)
         first, *others = torch.split(images, at_once)
-        z = self.encode(first)
+        z = self.encode(to_floats(first))
         if not others:
             return z
         # Filled part by part: millions of features in parts, and then joined, take thrice that.
         features = z.new_empty(len(images), *z.shape[1:])
-        parts = chain([z], map(self.encode, others))
+        parts = chain([z], (self.encode(to_floats(part)) for part in others))
         for rows, part in zip(torch.split(features, at_once), parts, strict=True):
             rows.copy_(part)
         return features

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from fedcel.nets import FlatNet, NoiseScales, SplitNet, copy_module
@@ -65,7 +65,7 @@ def apply_heads(
 def predict(
     flat: FlatNet,
     samples: Sequence[Float[Tensor, " P"]],
-    x: Float[Tensor, "N C H W"],
+    x: Shaped[Tensor, "N C H W"],
     generator: torch.Generator,
     *,
     scope: str = "head",
@@ -76,7 +76,7 @@ def predict(
     Args:
         flat: The net to work with; its parameters do not matter.
         samples: Parameters of each sample, (P,).
-        x: Images (N, C, H, W) in [0, 1].
+        x: Images (N, C, H, W), numbers in [0, 1] or unsigned bytes.
         generator: Draws the noise at the cut.
         scope: `head`: the encoder is the same in all samples, one noisy message an image goes to
             all heads. `full`: each sampled encoder sends its own noisy message.
@@ -104,7 +104,7 @@ def predict(
 def _encode_noisily(
     flat: FlatNet,
     vector: Float[Tensor, " P"],
-    x: Float[Tensor, "N C H W"],
+    x: Shaped[Tensor, "N C H W"],
     generator: torch.Generator,
     *,
     draws: int,

@@ -523,7 +523,7 @@ def encode_training(
     features, labels = [], []
     for part in torch.split(rows, ENCODED_AT_ONCE):
         x, y = run.splits.clients.take(part)
-        features.append(smashed.encode(to_floats(x)))
+        features.append(smashed.encode(x))
         labels.append(y)
     client = torch.arange(len(sizes)).repeat_interleave(sizes)
     return torch.cat(features), torch.cat(labels), client[rows]

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.data import DataSettings, Iid, Images, SourceData, load_splits, read_source
+from fedcel.data import DataSettings, Iid, Images, SourceData, load_splits, read_source, to_floats
 from fedcel.plugins import require
 from fedcel.seeding import make_twice
 
@@ -60,7 +60,7 @@ def _check_labels(images: Images) -> None:
     """The nearest class mean of one half is right of the other more often than a guess."""
     x, y = images
     classes, stream = int(y.max()) + 1, torch.Generator().manual_seed(1)
-    flat, half = x.flatten(1), torch.randperm(len(y), generator=stream) % 2 == 0
+    flat, half = to_floats(x).flatten(1), torch.randperm(len(y), generator=stream) % 2 == 0
     means = torch.stack([mean_image(flat[half & torch.eq(y, label)]) for label in range(classes)])
     nearest = torch.cdist(flat[~half], means).argmin(1)
     accuracy = float(torch.eq(nearest, y[~half]).double().mean())

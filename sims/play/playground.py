@@ -13,7 +13,7 @@ from jaxtyping import Float
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from fedcel.data import PICTURE_CHANGES, decode_pictures
+from fedcel.data import PICTURE_CHANGES, decode_pictures, to_floats
 from fedcel.errors import DataError, RunError, SettingsError
 from fedcel.leakage import MEASURE_NAMES, MEASURE_WORDS
 from fedcel.runs import run_folder
@@ -194,7 +194,8 @@ class Playground:
         channels, height, width = self.shape
         size = height if height == width else 0
         files = [("The picture", BytesIO(data))]
-        x, tally = decode_pictures(files, 1, size=size, grey=channels == 1)
+        pixels, tally = decode_pictures(files, 1, size=size, grey=channels == 1)
+        x = to_floats(pixels)
         changes = [
             PICTURE_CHANGES[name] for name in tally.changes if name != "grey" or channels == 3
         ]

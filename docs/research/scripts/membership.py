@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from carry_out import carry_out
-from fedcel.data import Images, load_splits, read_source
+from fedcel.data import Images, load_splits, read_source, to_floats
 from fedcel.errors import RunError, SettingsError
 from fedcel.federation import (
     HEAVIEST,
@@ -210,6 +210,7 @@ def observe_federation(settings: Settings) -> dict[str, Tensor]:
     """
     trained = train_federation(settings)
     images = read_source(settings.data.source).train
+    images = images._replace(x=to_floats(images.x))
     splits = load_splits(settings.data, settings.clients, settings.seed)
     is_member = torch.zeros(len(images.y), dtype=torch.bool)
     for positions in splits.indices.clients:
