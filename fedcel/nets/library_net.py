@@ -27,9 +27,6 @@ IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and standard deviation of ImageNet's channels, with which most models were trained."""
 TIMM_CONFIG = "pretrained_cfg"
 """Attribute of a module of timm with the normalisation of its training images."""
-GROUP_CHANNELS = 16
-NORM_PARTS = ("drop", "act")
-"""Attributes with which a BatchNorm of timm goes on, in their order."""
 WRAPPERS = ("state_dict", "model", "model_state_dict")
 """Keys below which a checkpoint of a training may hold the parameters."""
 
@@ -37,8 +34,8 @@ WRAPPERS = ("state_dict", "model", "model_state_dict")
 class CutNet(NetSettings):
     """Base of nets that are whole models, cut at one of their layers.
 
-    BatchNorms become GroupNorms where they are untrained, and are folded elsewhere, and dropout is
-    switched off: neither can be averaged over clients or sampled.
+    BatchNorms are folded and dropout is switched off: neither can be averaged over clients or
+    sampled.
     """
 
     has_positions: ClassVar[bool] = True
@@ -87,7 +84,7 @@ class CutNet(NetSettings):
                 "data.size to the pixels a side that it takes"
             ) from error
         if self.weights == "none":
-            replace_untrained_norms(model)
+            measure_statistics(model, images)
         else:
             load_weights(model, self.weights, classes)
         called = nn.Sequential(*split(model, self.cut))  # without layers of training alone
@@ -277,23 +274,18 @@ def read_normalisation(
     return tuple(config["mean"]), tuple(config["std"])
 
 
-def replace_untrained_norms(model: nn.Module) -> None:
-    """Put a GroupNorm (Wu and He, ECCV 2018) of about 16 channels a group for each BatchNorm.
+def measure_statistics(model: nn.Module, images: Float[Tensor, "B C H W"]) -> None:
+    """Give the BatchNorms that are untrained the statistics of images.
 
-    BatchNorms with the statistics of a training stay.
+    Without them a deep model says nothing of an image. Layers but these are in evaluation.
     """
-    for parent in list(model.modules()):
-        for name, layer in list(parent.named_children()):
-            if not is_untrained(layer):
-                continue
-            norm = cast(nn.BatchNorm2d, layer)
-            size = norm.num_features
-            groups = next(n for n in range(max(1, size // GROUP_CHANNELS), 0, -1) if size % n == 0)
-            group_norm = nn.GroupNorm(groups, size, norm.eps, affine=norm.affine)
-            group_norm.load_state_dict(dict(norm.named_parameters()))
-            after = [getattr(norm, part) for part in NORM_PARTS if hasattr(norm, part)]
-            replacement = nn.Sequential(group_norm, *after) if after else group_norm
-            setattr(parent, name, replacement.train(norm.training))
+    model.eval()
+    for layer in model.modules():
+        if is_untrained(layer):
+            layer.train()
+            cast(nn.BatchNorm2d, layer).momentum = None  # the mean of all batches, of one here
+    with torch.no_grad():
+        model(images)
 
 
 def is_untrained(layer: nn.Module) -> bool:

@@ -9,14 +9,14 @@ from safetensors.torch import save_file
 from torch import nn
 
 from fedcel.errors import NetError
-from fedcel.nets import FlatNet, NetSettings, SplitNet, build_net, copy_module, measure_cost
+from fedcel.nets import FlatNet, NetSettings, SplitNet, build_net, measure_cost
 from fedcel.nets.library_net import (
     Normalise,
     find_channels,
     find_normalisation,
     load_weights,
     make_model,
-    replace_untrained_norms,
+    measure_statistics,
 )
 
 models = pytest.importorskip("torchvision").models
@@ -38,10 +38,7 @@ def trained() -> nn.Module:
     """Return a model with statistics in its BatchNorms, as a training leaves them."""
     torch.manual_seed(0)
     model: nn.Module = models.shufflenet_v2_x0_5(num_classes=10)
-    for layer in model.modules():
-        if isinstance(layer, nn.BatchNorm2d):
-            layer.momentum = None  # the statistics of this batch
-    model(torch.randn(16, *SHAPE))
+    measure_statistics(model, torch.randn(16, *SHAPE))
     return model.eval()
 
 
@@ -71,30 +68,6 @@ def test_halves_answer_as_the_model(file: str, trained: nn.Module, files: Path) 
         wanted = trained(Normalise(*find_normalisation(NAME))(x))
         torch.testing.assert_close(net.answer(net.encode(x)), wanted, atol=1e-4, rtol=1e-4)
     assert net.features == 48 * 16 and net.positions == 16
-
-
-def test_an_untrained_model_has_group_norms(trained: nn.Module) -> None:
-    """As wide and as scaled; statistics of a training stay, and so does what follows a norm."""
-    model = models.resnet18()
-    nn.init.constant_(model.layer1[0].bn2.weight, 0)
-    replace_untrained_norms(model)
-    norms = [layer for layer in model.modules() if isinstance(layer, nn.GroupNorm)]
-    assert len(norms) == 20 and {norm.num_channels // norm.num_groups for norm in norms} == {16}
-    assert not any(isinstance(layer, nn.BatchNorm2d) for layer in model.modules())
-    assert not model.layer1[0].bn2.weight.any() and model.layer1[0].bn1.weight.all()
-    before = copy_module(trained)
-    replace_untrained_norms(trained)
-    assert str(before) == str(trained)
-
-
-def test_norms_of_timm_keep_their_activation() -> None:
-    """Their BatchNorms have it inside."""
-    timm = pytest.importorskip("timm")
-    model = timm.create_model("mobilenetv3_small_050").eval()
-    replace_untrained_norms(model)
-    x = torch.randn(2, 16, 5, 5)
-    wanted = nn.functional.hardswish(nn.functional.group_norm(x, 1, eps=1e-5))
-    torch.testing.assert_close(model.bn1(x), wanted)
 
 
 def test_an_adapter_bounds_the_features() -> None:
