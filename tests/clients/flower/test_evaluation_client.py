@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from clients import EvaluationClient
+from fedcel.data import Images, to_floats
 from fedcel.run_parts import build_workspace_net, select_client_images
 from fedcel.settings import parse_settings
 
@@ -52,3 +53,14 @@ def test_without_a_model_there_is_no_answer() -> None:
     """An empty chain is said, not answered with zeros."""
     with pytest.raises(ValueError, match="no model to answer with"):
         client(0).query(np.zeros((1, 64), np.float32))
+
+
+def test_bytes_are_scored_as_the_numbers_that_they_are() -> None:
+    """The images of a node may be unsigned bytes."""
+    pixels = (255 * TEST.x).round().to(torch.uint8)
+    scores = []
+    for x in (pixels, to_floats(pixels)):
+        scored = client()
+        scored.images = Images(x, TEST.y)
+        scores.append(scored.evaluate([], {})[0])
+    assert scores[0] == scores[1]

@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from clients import make_client_app
 from clients.flower.training_guard import count_models
 from fedcel.attacks import hijack_encoder
-from fedcel.data import load_splits
+from fedcel.data import Images, load_splits
 from fedcel.errors import LeakError, SettingsError
 from fedcel.federation import record_names
 from fedcel.nets import FlatNet
@@ -59,6 +59,16 @@ def test_a_hijacked_model_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     assert "leaks up to" in caplog.records[0].getMessage()
     assert "model refused" in caplog.records[-1].getMessage()
     assert count_models(at) == 1
+
+
+def test_images_of_bytes_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They leak as much as the numbers that they are: little, of an untrained net."""
+    x, y = SPLITS.clients[1]
+    images = Images((255 * x).round().to(torch.uint8), y)
+    monkeypatch.setattr(
+        "clients.flower.training_guard.select_client_images", lambda settings, client: images
+    )
+    assert record_names.DELTA in send(HONEST, node(**{"leak-limit": 0.2})).content
 
 
 def test_the_limit_holds_after_models_that_the_node_counts() -> None:
