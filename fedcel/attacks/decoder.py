@@ -423,16 +423,20 @@ def apply_network(net: nn.Module, inputs: Float[Tensor, "N F"]) -> Float[Tensor,
         return torch.cat(parts).to(inputs.device)
 
 
+@use_full_precision()
+@torch.no_grad()
 def measure_error(
     net: nn.Module, inputs: Float[Tensor, "N F"], images: Float[Tensor, "V C H W"]
 ) -> float:
     """Compute a decoder's mean squared error on messages of images, which repeat in their order."""
-    sums = []
+    device = next(net.parameters()).device
     size = choose_batch_size(images, IMAGES_AT_ONCE)
+    total = 0.0
     for draw in torch.split(inputs, len(images)):
         for part, originals in zip(torch.split(draw, size), torch.split(images, size), strict=True):
-            sums.append((apply_network(net, part) - originals).square().sum().double())
-    return float(sum(sums)) / (len(inputs) * images[0].numel())
+            gap = net(part.to(device)) - originals.to(device)
+            total += float(gap.square().sum().double())
+    return total / (len(inputs) * images[0].numel())
 
 
 @dataclass(frozen=True)

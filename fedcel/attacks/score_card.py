@@ -1,5 +1,6 @@
 """Scores of reconstructions, next to baselines that need no attack."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -274,22 +275,18 @@ def compute_anchors(parts: Iterable[Images]) -> Anchors:
     Raises:
         DataError: There is no image.
     """
-    sums: Tensor | None = None
-    counts = torch.zeros(0, dtype=torch.int64)
+    sums: dict[int, Tensor] = {}
+    counts = Counter[int]()
     for part in parts:
-        if not len(part.y):
-            continue
-        size = max(1, _VALUES_AT_ONCE // part.x[0].numel())
+        size = max(1, _VALUES_AT_ONCE // part.x.shape[1:].numel())
         for x, y in zip(*(torch.split(tensor, size) for tensor in part), strict=True):
-            missing = max(0, int(y.max()) + 1 - len(counts))
-            counts = torch.cat([counts, counts.new_zeros(missing)])
-            empty = torch.zeros(missing, *x.shape[1:], dtype=torch.float64)
-            sums = empty if sums is None else torch.cat([sums, empty]) if missing else sums
-            sums.index_add_(0, y, to_floats(x).double())
-            counts += torch.bincount(y, minlength=len(counts))
-    if sums is None:
+            for label in y.unique().tolist():
+                chosen = to_floats(x[torch.eq(y, label)])
+                sums[label] = sums.get(label, 0) + chosen.sum(0, dtype=torch.float64)
+                counts[label] += len(chosen)
+    if not sums:
         raise DataError("the attacker has no images; raise data.auxiliary")
-    mean = sums.sum(0) / counts.sum()
-    column = counts[:, None, None, None]
-    means = torch.where(column > 0, sums / column.clamp_min(1), mean)
+    mean = torch.stack(list(sums.values())).sum(0) / counts.total()
+    labels = range(max(sums) + 1)
+    means = torch.stack([sums[k] / counts[k] if k in sums else mean for k in labels])
     return Anchors(mean.float(), means.float())

@@ -6,8 +6,9 @@ clients take 23 s; here all are one sort, and a million take a second.
 """
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Literal, overload
+from typing import Literal, TypeVar, overload
 
 import numpy as np
 import torch
@@ -28,39 +29,61 @@ Parts = tuple[NDArray[np.int64], NDArray[np.int64]]
 """Positions, one client's after the other's, and how many each client has."""
 
 
-class ClientSlices(Sequence[Positions]):
-    """Each client's part of positions, a view that is made when it is read.
+Part = TypeVar("Part", Images, Positions)
+
+
+class ClientParts(Sequence[Part]):
+    """Parts of a whole, one for each client, made when they are read.
 
     Args:
-        whole: Positions (N,) of all clients, one client's after the other's.
-        sizes: How many each client has, 0 or more; they add up to N.
+        sizes: How many each client has, 0 or more.
     """
 
-    def __init__(self, whole: Positions, sizes: Int[Tensor, " K"]) -> None:
-        self.whole = whole
+    def __init__(self, sizes: Int[Tensor, " K"]) -> None:
         self.sizes = sizes
         self._ends: list[int] = [0, *sizes.cumsum(0).tolist()]
+
+    @abstractmethod
+    def take(self, rows: slice | Positions) -> Part:
+        """Take places among those of all clients, one client's after the other's."""
 
     def __len__(self) -> int:
         """Return how many clients there are."""
         return len(self._ends) - 1
 
     @overload
-    def __getitem__(self, client: int) -> Positions: ...
+    def __getitem__(self, client: int) -> Part: ...
     @overload
-    def __getitem__(self, client: slice) -> Sequence[Positions]: ...
-    def __getitem__(self, client: int | slice) -> Positions | Sequence[Positions]:
+    def __getitem__(self, client: slice) -> Sequence[Part]: ...
+    def __getitem__(self, client: int | slice) -> Part | Sequence[Part]:
         """Return one client's part, or those of several."""
         if isinstance(client, slice):
             return [self[k] for k in range(*client.indices(len(self)))]
         count = len(self)
         if not -count <= client < count:
             raise IndexError(f"client {client} of {count}")
-        return self.whole[slice(*self._ends[client % count : client % count + 2])]
+        return self.take(slice(*self._ends[client % count : client % count + 2]))
 
 
-class ClientImages(Sequence[Images]):
-    """Each client's images, taken from those of a source when they are read.
+class ClientSlices(ClientParts[Positions]):
+    """Each client's positions.
+
+    Args:
+        whole: Positions (N,) of all clients, one client's after the other's.
+        sizes: How many each client has; they add up to N.
+    """
+
+    def __init__(self, whole: Positions, sizes: Int[Tensor, " K"]) -> None:
+        super().__init__(sizes)
+        self.whole = whole
+
+    def take(self, rows: slice | Positions) -> Positions:
+        """Take positions."""
+        return self.whole[rows]
+
+
+class ClientImages(ClientParts[Images]):
+    """Each client's images.
 
     Args:
         source: Images of a source, which may be a file mapped into memory.
@@ -68,34 +91,18 @@ class ClientImages(Sequence[Images]):
     """
 
     def __init__(self, source: Images, positions: ClientSlices) -> None:
-        self.positions = positions
-        self._source = source
+        super().__init__(positions.sizes)
+        self._source, self._positions = source, positions
 
-    def __len__(self) -> int:
-        """Return how many clients there are."""
-        return len(self.positions)
-
-    @overload
-    def __getitem__(self, client: int) -> Images: ...
-    @overload
-    def __getitem__(self, client: slice) -> Sequence[Images]: ...
-    def __getitem__(self, client: int | slice) -> Images | Sequence[Images]:
-        """Return one client's images, or those of several."""
-        if isinstance(client, slice):
-            return [self._take(part) for part in self.positions[client]]
-        return self._take(self.positions[client])
-
-    def take(self, rows: Int[Tensor, " n"]) -> Images:
-        """Take images by their places among those of all clients, one client's after another's."""
-        return self._take(self.positions.whole[rows])
-
-    def _take(self, positions: Positions) -> Images:
-        x, y = self._source
+    def take(self, rows: slice | Positions) -> Images:
+        """Take images, those in a row of the source as a view of it."""
+        positions = self._positions.take(rows)
         first = int(positions[0]) if len(positions) else 0
-        if torch.equal(positions, torch.arange(first, first + len(positions))):  # takes no memory
-            part = slice(first, first + len(positions))
-            return Images(x[part], y[part])
-        return Images(x[positions], y[positions])
+        last = first + len(positions)
+        chosen: slice | Positions = positions
+        if torch.equal(positions, torch.arange(first, last)):
+            chosen = slice(first, last)
+        return Images(*(part[chosen] for part in self._source))
 
 
 class Partition(Kind, table="data", selector="partition", shares_table=True):

@@ -63,12 +63,12 @@ class Splits:
     @property
     def client_sizes(self) -> list[int]:
         """Number of training images of each client."""
-        return self.clients.positions.sizes.tolist()
+        return self.clients.sizes.tolist()
 
     @property
     def training(self) -> Images:
         """The training images of all clients together, one client's after the other's."""
-        return self.clients.take(torch.arange(sum(self.client_sizes)))
+        return self.clients.take(slice(None))
 
 
 @lru_cache(maxsize=4)

@@ -26,7 +26,7 @@ class KeptFeatures:
 
     def add(self, images: Float[Tensor, "N C H W"], features: Float[Tensor, "N D"]) -> None:
         """Keep the features of images, where there is room."""
-        self._keep(dict(zip(list(map(digest_pixels, images)), features, strict=True)), features)
+        self._keep(dict(zip(map(digest_pixels, images), features, strict=True)), features)
 
     def encode(
         self,

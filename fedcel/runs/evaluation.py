@@ -34,6 +34,7 @@ from fedcel.leakage import (
     measure_if_cheap,
     optimal_leak,
 )
+from fedcel.losses.cel import StackedFeatures
 from fedcel.metrics import (
     between_group_spread,
     calibration,
@@ -77,7 +78,7 @@ after long ones: less than ten seconds, and some minutes of slow heads."""
 LEAST_REFERENCES = 1000
 """Training images that the law of messages is fitted to after any training, or all of them."""
 ENCODED_AT_ONCE = 256
-"""Training images that are in memory as floats at once."""
+"""Training images that are taken from their source at once."""
 PICTURE_OPERATIONS = 2e11
 """The same of encoders for the leak of the picture after short trainings: some seconds."""
 GUESSED_IMAGES = 8  # whose messages the optimal attacker's guesses are shown of
@@ -108,7 +109,7 @@ def write_evaluation(folder: str | Path, evaluation: Evaluation) -> None:
     folder = Path(folder)
     per_image.write_vectors(folder, evaluation.per_image)
     write_tensors(folder / GUESSES_FILE, evaluation.guesses)
-    write_json(folder / "result.json", evaluation.result)  # it is what says so
+    write_json(folder / "result.json", evaluation.result)  # says that all is there
     delete_pieces(folder)
 
 
@@ -384,6 +385,7 @@ def measure_run_leakage(run: Run, smashed: SmashedData, leak: OptimalLeak) -> di
     whitened = whiten_features(z, scale)
     bound = certificate(z, y, net.cut.sigma, s.attack.candidates, scale=scale)
     candidates = min(s.attack.candidates, len(y))
+    trained = encode_training(run, smashed)
     return {
         "bits-beyond-label": leak.bits_beyond_label,
         "bits-half-width": leak.beyond_noise_half_width,
@@ -399,14 +401,16 @@ def measure_run_leakage(run: Run, smashed: SmashedData, leak: OptimalLeak) -> di
         "certificate-bits": bound.bits,
         "certificate-bits-within-class": bound.bits_within_class,
         "fano-identification": bound.identification,
-        **bound_unseen_images(run, smashed),
+        **bound_unseen_images(run, smashed, trained),
         **measure_attribute(run, smashed),
         "within-class-spread": float(within_class_spread(whitened, y)),
-        "between-client-spread": measure_client_spread(run, smashed),
+        "between-client-spread": measure_client_spread(smashed, trained),
     }
 
 
-def bound_unseen_images(run: Run, smashed: SmashedData) -> dict[str, object]:
+def bound_unseen_images(
+    run: Run, smashed: SmashedData, trained: StackedFeatures
+) -> dict[str, object]:
     """Bound what a message tells about images that nobody has seen; nothing without noise.
 
     The law is fitted to training, validation and auxiliary images, its form chosen on the latter;
@@ -417,7 +421,7 @@ def bound_unseen_images(run: Run, smashed: SmashedData) -> dict[str, object]:
     if run.settings.data.held_out_classes:
         others.pop()  # of other classes, numbered anew
     choosing = Images(*(torch.cat(parts) for parts in zip(*others, strict=True)))
-    fitted = smashed.describe_features(*encode_training(run, smashed)[:2])
+    fitted = smashed.describe_features(trained.z, trained.y)
     chosen, evaluated = (smashed.describe_messages(*part) for part in (choosing, splits.test))
     if fitted is None or chosen is None or evaluated is None:
         return {}
@@ -497,21 +501,15 @@ def sample_answers(run: Run, net: SplitNet, z: Float[Tensor, "N M"]) -> Int[Tens
     return torch.stack(answers)
 
 
-def measure_client_spread(run: Run, smashed: SmashedData) -> float:
+def measure_client_spread(smashed: SmashedData, trained: StackedFeatures) -> float:
     """Measure how far clients' class means lie apart, of training images, in units of z squared."""
-    z, y, client = encode_training(run, smashed)
     with torch.no_grad():
-        whitened = whiten_features(z, smashed.net.scale_noise(z))
-    return float(between_group_spread(whitened, y, client))
+        whitened = whiten_features(trained.z, smashed.net.scale_noise(trained.z))
+    return float(between_group_spread(whitened, trained.y, trained.client))
 
 
-def encode_training(
-    run: Run, smashed: SmashedData
-) -> tuple[Float[Tensor, "N M"], Int[Tensor, " N"], Int[Tensor, " N"]]:
-    """Encode training images, of a short training with a slow encoder some that are drawn.
-
-    Returns the features, the labels, and each image's client.
-    """
+def encode_training(run: Run, smashed: SmashedData) -> StackedFeatures:
+    """Encode training images, of a short training with a slow encoder some that are drawn."""
     sizes = torch.tensor(run.splits.client_sizes)
     count = int(sizes.sum())
     image = torch.zeros(1, *run.splits.shape)
@@ -526,7 +524,7 @@ def encode_training(
         features.append(smashed.encode(x))
         labels.append(y)
     client = torch.arange(len(sizes)).repeat_interleave(sizes)
-    return torch.cat(features), torch.cat(labels), client[rows]
+    return StackedFeatures(torch.cat(features), torch.cat(labels), client[rows])
 
 
 def predict_labelled(

@@ -7,6 +7,7 @@ from torch import Tensor
 from fedcel.data import DataSettings, Iid, Images, SourceData, load_splits, read_source, to_floats
 from fedcel.plugins import require
 from fedcel.seeding import make_twice
+from fedcel.tensors import digest_pixels
 
 MIN_DISTINCT_SHARE = 0.5  # of the images, which must differ from all others
 IMAGES_PER_TEST_IMAGE = 8  # and as many per validation or auxiliary image
@@ -32,7 +33,7 @@ def check_source(settings: DataSettings, *, learnable: bool = True) -> None:
     if "size" in type(settings.source).model_fields:
         sized = read_source(settings.source.model_copy(update={"size": 6})).train.x.shape[2:]
         require(sized == (6, 6), f"it must give images of data.size; of 6 they are {tuple(sized)}")
-    distinct = len({image.numpy().tobytes() for image in first.train.x})
+    distinct = len({digest_pixels(image) for image in first.train.x})
     line = f"{100 * MIN_DISTINCT_SHARE:g} % of the images must differ from all others"
     require(distinct >= MIN_DISTINCT_SHARE * len(first.train.x), f"{line}; {distinct} do")
     if learnable:

@@ -18,6 +18,7 @@ from fedcel.nets import FlatNet, SplitNet
 from fedcel.posterior import RoundPlan
 from fedcel.seeding import make_generator as stream
 from fedcel.settings import UpdateSettings
+from fedcel.tensors import digest_pixels
 
 CLIP_FACTORS = 33
 """Tried between the least that fits and 1, each the same multiple of the last."""
@@ -106,10 +107,9 @@ class Uploads:
 
     def labels_of(self, images: Float[Tensor, "B C H W"]) -> Int[Tensor, " B"]:
         """Return the labels that the holders give to these images."""
-        pixels = [image.numpy().tobytes() for image in self.book.x]
-        label_of = dict(zip(pixels, self.book.y.tolist(), strict=True))
+        label_of = dict(zip(map(digest_pixels, self.book.x), self.book.y.tolist(), strict=True))
         try:
-            return torch.tensor([label_of[image.numpy().tobytes()] for image in images])
+            return torch.tensor([label_of[digest_pixels(image)] for image in images])
         except KeyError:
             raise DataError("an image has no label in the book; take it from the run") from None
 

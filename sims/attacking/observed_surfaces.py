@@ -210,7 +210,9 @@ def client_uploads(run: Run, attack_settings: AttackSettings) -> Uploads:
         variance = noise_variance(plan.rate, s.temperature, total)
         noise = math.sqrt(variance / (1 / s.clients))
     flat = init_net(s, splits)
-    parts = [splits.auxiliary, splits.training, splits.test]
+    parts = [splits.auxiliary, splits.test]
+    if attack_settings.knowledge != "held-out" or not len(splits.auxiliary.y):
+        parts.append(splits.training)  # whose images the attacker sends, too
     book = Images(
         torch.cat([to_floats(part.x) for part in parts]), torch.cat([part.y for part in parts])
     )

@@ -23,8 +23,8 @@ from sims.report.templates import render_template
 LEAST_AREA, MOST_AREA = 30.0, 500.0
 """Square points of the marks of the shortest and the longest message."""
 LINEAR_BITS = 0.1
-DECADE = 10
 """Bits below which the chart's axis is even."""
+DECADE = 10
 ROUGH_MAPS = (
     "Of large messages they are estimates: “exposed” is off by about 25 % of a pixel's value, and "
     "“unknown” leaves out what leaks in all but the 128 directions in which images differ most."
