@@ -11,7 +11,8 @@ from flwr_datasets import partitioner
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fedcel.data import Partition
+from fedcel.data import ClientImages, Images, Partition
+from fedcel.data.partition import ClientSlices
 from fedcel.errors import DataError
 from tests.fedcel.seeded import seeded
 
@@ -168,3 +169,17 @@ def test_natural_needs_holders() -> None:
     one, same, other = (kind("natural").deal(Y, 5, seed, holders=Y) for seed in (3, 3, 4))
     assert all(torch.equal(a, b) for a, b in zip(one, same, strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_a_clients_images_are_taken_when_they_are_read() -> None:
+    """A run of the source's images takes no memory; others are copied."""
+    source = Images(torch.rand(6, 1, 2, 2), torch.arange(6))
+    clients = ClientImages(
+        source, ClientSlices(torch.tensor([2, 3, 4, 5, 0]), torch.tensor([3, 2]))
+    )
+    assert [part.y.tolist() for part in clients] == [[2, 3, 4], [5, 0]]
+    assert clients[0].x.data_ptr() == source.x[2].data_ptr()
+    assert torch.equal(clients[1].x, source.x[[5, 0]])
+    assert clients.take(torch.tensor([4, 0])).y.tolist() == [0, 2]
+    with pytest.raises(IndexError, match="client 2 of 2"):
+        clients[2]

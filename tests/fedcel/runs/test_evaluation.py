@@ -173,3 +173,21 @@ def test_a_measure_takes_a_quarter_of_the_training(
     forward = count_operations(lambda: net.answer(net.encode(image)))
     seen = sum(local.steps * min(local.batch_size, size) for size in run.splits.client_sizes)
     assert evaluation.bound_operations(run) == 3 * forward * seen * run.settings.rounds // 4
+
+
+def test_a_short_training_is_judged_by_some_of_its_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where encoding all takes too long; labels, clients and features belong together."""
+    run = trained(tmp_path)
+    smashed = SmashedData(build_device_net(run.flat, run.samples, "head"))
+    whole = evaluation.encode_training(run, smashed)
+    assert len(whole.y) == sum(run.splits.client_sizes) > 300
+    assert whole.client.bincount().tolist() == run.splits.client_sizes
+    monkeypatch.setattr(evaluation, "bound_operations", lambda _: 0)
+    monkeypatch.setattr(evaluation, "LEAST_REFERENCES", 300)
+    some = evaluation.encode_training(run, smashed)
+    assert len(some.y) == 300 and bool((some.client.diff() >= 0).all())
+    order = {tuple(z): row for row, z in enumerate(whole.z.tolist())}
+    rows = torch.tensor([order[tuple(z)] for z in some.z.tolist()])
+    assert torch.equal(whole.y[rows], some.y) and torch.equal(whole.client[rows], some.client)

@@ -220,3 +220,15 @@ def test_heated_uploads_have_the_noise_of_the_full_temperature(tmp_path: Path) -
     assert uploads["first"].noise == uploads["last"].noise == 0.0
     assert torch.equal(uploads["heated"].received, uploads["first"].received)
     assert not torch.equal(uploads["heated"].received, uploads["last"].received)
+
+
+def test_uploads_are_of_images_that_the_attacker_sends(tmp_path: Path) -> None:
+    """His own and the targets; training images, which may be many, only where they are his."""
+    run = run_folder.read_run(trained(tmp_path / "run"))
+    others = len(run.splits.auxiliary.y) + len(run.splits.test.y)
+    held_out, trained_on = (
+        client_uploads(run, AttackSettings.model_validate({"knowledge": knowledge}))
+        for knowledge in ("held-out", "training-size")
+    )
+    assert len(held_out.book.y) == others
+    assert len(trained_on.book.y) == others + sum(run.splits.client_sizes)
