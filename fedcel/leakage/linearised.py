@@ -37,7 +37,7 @@ VALUES_AT_ONCE = 2**22
 GROUPS = 10
 """Groups of images of the jackknife."""
 
-LEAST_IMAGES, MOST_IMAGES = 8, 200
+LEAST_IMAGES, MOST_IMAGES = 6, 200
 """Images that are measured by default."""
 SEQUENCES = (1, 4, 16, 64, 256)
 """Messages of one image, whose leak together is told."""
@@ -465,10 +465,10 @@ def count_affordable(
         features: Number D of the encoder's features.
         noise: Standard deviation of the noise.
         most_operations: Operations of the encoder that it takes at most.
-        usual_operations: The same from the ninth image on.
+        usual_operations: The same from the seventh image on.
 
     Returns:
-        The number, 0 where it is below 8.
+        The number, 0 where it is below 6.
 
     Raises:
         NetError: The encoder has no gradient.
@@ -508,7 +508,7 @@ def measure_if_cheap(
         most_operations: Operations of the encoder that it takes at most.
 
     Returns:
-        The leak; None too where there are fewer than 8 images, or no gradient.
+        The leak; None too where there are fewer than 6 images, or no gradient.
     """
     try:
         count = count_affordable(

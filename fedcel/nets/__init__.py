@@ -49,6 +49,7 @@ from fedcel.nets.net_settings import Cnn as Cnn
 from fedcel.nets.net_settings import Mlp as Mlp
 from fedcel.nets.net_settings import NetSettings as NetSettings
 from fedcel.nets.net_settings import OwnNet as OwnNet
+from fedcel.nets.net_settings import ResNet as ResNet
 from fedcel.nets.net_settings import Strided as Strided
 from fedcel.nets.net_settings import Vgg11 as Vgg11
 from fedcel.nets.pretrained import fold_batch_norms as fold_batch_norms

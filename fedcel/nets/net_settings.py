@@ -5,7 +5,7 @@ from math import prod
 from typing import ClassVar, Literal
 
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
 from fedcel.errors import NetError
 from fedcel.nets.cut import NoiseScale
@@ -57,7 +57,11 @@ class NetSettings(Kind, table="net", selector="name"):
 class WideNet(NetSettings):
     """Net whose layers have a width of the user's choice."""
 
-    width: int = Field(128, ge=1, description="Hidden width; 'vgg11': channels of its 2nd block.")
+    width: int = Field(
+        128,
+        ge=1,
+        description="Hidden width; 'vgg11': channels of its 2nd block; 'resnet': of its last.",
+    )
 
 
 class OwnNet(WideNet):
@@ -128,6 +132,88 @@ class Strided(OwnNet):
         return encoder, nn.Linear(self.features, classes)
 
 
+class ResNet(OwnNet):
+    """Residual net of 32x32 images or larger, cut before the last of its four blocks.
+
+    He et al., ECCV 2016, figure 1b, with GroupNorm (8 channels a group) in place of BatchNorm, and
+    a first convolution of stride 2. The second and third block halve the sides and double the
+    channels; `net.width` is the channels of the third and fourth. A 1x1 convolution makes D =
+    `net.features` values of the channels at the cut, another leads back. For 3x32x32 images, D =
+    128, a width of 64 and 10 classes, the encoder has 77 752 parameters and takes 6.3 million
+    operations an image, the head 75 338 and 2.4 million (a multiplication and an addition are two).
+    """
+
+    has_positions: ClassVar[bool] = True
+
+    name: Literal["resnet"] = "resnet"
+
+    def build(self, shape: tuple[int, ...], classes: int) -> Halves:
+        """Build encoder and head; NetError where images or D do not fit."""
+        rows, columns = measure_map(shape, halvings=3, features=self.features)
+        if self.width % 32:
+            raise NetError(f"net.width is {self.width}, must be a multiple of 32; try 64 or 128")
+        channels, quarter = self.features // (rows * columns), self.width // 4
+        encoder = nn.Sequential(
+            Centring(),
+            nn.Conv2d(shape[0], quarter, 3, stride=2, padding=1),
+            ResidualBlock(quarter, quarter),
+            ResidualBlock(quarter, 2 * quarter, stride=2),
+            ResidualBlock(2 * quarter, self.width, stride=2),
+            *normalise(self.width),
+            nn.Conv2d(self.width, channels, 1),
+            nn.GroupNorm(1, channels),
+            nn.Flatten(),
+            nn.Sigmoid(),
+        )
+        setattr(encoder, POSITIONS, rows * columns)
+        head = nn.Sequential(
+            nn.Unflatten(1, (channels, rows, columns)),
+            Centring(),
+            nn.Conv2d(channels, self.width, 1),
+            ResidualBlock(self.width, self.width),
+            *normalise(self.width),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(self.width, classes),
+        )
+        return encoder, head
+
+
+class Centring(nn.Module):
+    """Values in [0, 1] to values in [-2, 2]: without their mean, which is most of them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return 4 x - 2."""
+        return 4 * x - 2
+
+
+class ResidualBlock(nn.Module):
+    """Two 3x3 convolutions, each after a GroupNorm and a ReLU, added to their input."""
+
+    def __init__(self, inputs: int, outputs: int, *, stride: int = 1) -> None:
+        super().__init__()
+        self.activation = nn.Sequential(*normalise(inputs))
+        self.residual = nn.Sequential(
+            nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False),
+            *normalise(outputs),
+            nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
+        )
+        is_same = inputs == outputs and stride == 1
+        self.shortcut = None if is_same else nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (B, outputs, H / stride, W / stride) for x (B, inputs, H, W)."""
+        active = self.activation(x)
+        passed = x if self.shortcut is None else self.shortcut(active)
+        changed: Tensor = self.residual(active)
+        return passed + changed
+
+
+def normalise(channels: int) -> list[nn.Module]:
+    """Return GroupNorm of 8 channels a group, and a ReLU."""
+    return [nn.GroupNorm(channels // 8, channels), nn.ReLU()]
+
+
 CUT_AFTER = 2
 """Blocks of VGG11 before the cut."""
 
@@ -150,7 +236,9 @@ class Vgg11(OwnNet):
 
     def build(self, shape: tuple[int, ...], classes: int) -> Halves:
         """Build encoder and head; NetError where images or D do not fit."""
-        rows, columns = self._measure_map(shape)
+        rows, columns = measure_map(shape, halvings=CUT_AFTER, features=self.features)
+        if self.width % 16:
+            raise NetError(f"net.width is {self.width}, must be a multiple of 16; try 64 or 128")
         channels = self.features // (rows * columns)
         half, wide = self.width // 2, 4 * self.width
         blocks = [[half], [self.width], [2 * self.width] * 2, [wide] * 2, [wide] * 2]
@@ -172,22 +260,31 @@ class Vgg11(OwnNet):
         )
         return encoder, head
 
-    def _measure_map(self, shape: tuple[int, ...]) -> tuple[int, int]:
-        """Return height and width at the cut; NetError where images or D do not fit."""
-        _, height, width = shape
-        if height % 8 or width % 8:
-            raise NetError(
-                f"images are {height}x{width}, sides must divide by 8; set data.size to 32"
-            )
-        if self.width % 16:
-            raise NetError(f"net.width is {self.width}, must be a multiple of 16; try 64 or 128")
-        rows, columns = height >> CUT_AFTER, width >> CUT_AFTER
-        if self.features % (rows * columns):
-            raise NetError(
-                f"net.features is {self.features}, must be a multiple of {rows * columns}, the "
-                f"{rows}x{columns} positions at the cut; {8 * rows * columns} sends 8 channels"
-            )
-        return rows, columns
+
+def measure_map(shape: tuple[int, ...], *, halvings: int, features: int) -> tuple[int, int]:
+    """Return height and width at the cut; NetError where images or D do not fit.
+
+    Args:
+        shape: The shape of an image, (C, H, W).
+        halvings: Layers before the cut that halve the sides.
+        features: D.
+
+    Returns:
+        Rows and columns.
+
+    Raises:
+        NetError: A side does not divide by 8, or D by their product.
+    """
+    _, height, width = shape
+    if height % 8 or width % 8:
+        raise NetError(f"images are {height}x{width}, sides must divide by 8; set data.size to 32")
+    rows, columns = height >> halvings, width >> halvings
+    if features % (rows * columns):
+        raise NetError(
+            f"net.features is {features}, must be a multiple of {rows * columns}, the "
+            f"{rows}x{columns} positions at the cut; {8 * rows * columns} sends 8 channels"
+        )
+    return rows, columns
 
 
 def build_blocks(channels: int, blocks: list[list[int]]) -> list[nn.Module]:
@@ -198,8 +295,7 @@ def build_blocks(channels: int, blocks: list[list[int]]) -> list[nn.Module]:
     layers: list[nn.Module] = []
     for widths in blocks:
         for width in widths:
-            layers += [nn.Conv2d(channels, width, 3, padding=1), nn.GroupNorm(width // 8, width)]
-            layers += [nn.ReLU()]
+            layers += [nn.Conv2d(channels, width, 3, padding=1), *normalise(width)]
             channels = width
         layers.append(nn.MaxPool2d(2, ceil_mode=True))
     return layers

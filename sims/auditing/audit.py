@@ -61,10 +61,10 @@ AUDIT_FILE = "audit.json"
 PAGE_FILE = "report.html"
 SETTING = re.compile(r"(?<![\w./])data\.(?=(label-column|size|grey)\b(?![./]\w))")
 """Leads a setting that is an option of the command, in messages of the library."""
-USUAL_OPERATIONS, MOST_OPERATIONS = 1.5e12, 1e14
-"""Operations of the encoder for how much of the picture a message tells: half a minute, and half
-an hour for the eight images without which there is no interval."""
-MAPPED, MEASURED_PER_MAP = 5, 8
+USUAL_OPERATIONS, MOST_OPERATIONS = 1.1e12, 1e14
+"""Operations of the encoder for how much of the picture a message tells: 20 seconds, and half
+an hour for the six images without which there is no interval."""
+MAPPED, MEASURED_PER_MAP = 5, 6
 """Images whose leak is drawn pixel by pixel, and images that are measured for one of these."""
 LEAST_CLASSES = 2
 MIN_IMAGES = 4  # two targets, and as many images of the attacker's own
@@ -418,7 +418,7 @@ class PicturePlan(NamedTuple):
                     most_operations=MOST_OPERATIONS,
                     usual_operations=USUAL_OPERATIONS,
                 )
-                reason = "" if count else "there are fewer than 8 images, or it would take hours"
+                reason = "" if count else "there are fewer than 6 images, or it would take hours"
             except NetError as error:
                 reason = str(error)
         if not reason:

@@ -2,11 +2,15 @@
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import typer
+
 from fedcel.errors import FailedError, SettingsError
 from fedcel.extras import require_extra
+from sims.commands.interruption import explain_interruption, explain_lacking
 from sims.commands.options import Assignments, RunFolder, option
 from sims.overrides import override_group, parse_overrides
 
@@ -20,6 +24,7 @@ EXAMPLES = (
 
 
 def attack_command(
+    context: typer.Context,
     run: RunFolder,
     assignments: Assignments = None,
     url: Annotated[
@@ -51,7 +56,8 @@ def attack_command(
         live_service.attack_service(run, place, settings.attack)
         print(report.format_live_table(run))
     else:
-        rows = attack_run(run, settings.attack)
+        with explain_interruption(partial(explain_lacking, run, settings.attack, context.obj)):
+            rows = attack_run(run, settings.attack)
         print(report.format_attack_rows(rows))
         print(report.format_summary(run))
     print(f"report: {report.write_report(run)}")

@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedcel.errors import (
     CrashedError,
@@ -17,6 +18,9 @@ from fedcel.errors import (
 )
 from fedcel.extras import missing_extra_error
 from sims import supervisor
+
+if TYPE_CHECKING:
+    from fedcel.settings import AttackSettings
 
 
 class CommandInterrupted(Exception):  # noqa: N818 - the user did as intended
@@ -41,6 +45,17 @@ def explain_resume(folder: Path, arguments: Sequence[str], *, is_resumed: bool) 
     flag = [] if is_resumed else ["--resume"]
     again = shlex.join(["fedcel", *arguments, *flag])
     return f"; complete rounds are saved, go on: {again}"
+
+
+def explain_lacking(folder: Path, attacks: "AttackSettings", arguments: Sequence[str]) -> str:
+    """Explain interrupted attacks on a run, of which some have ended; empty where none has."""
+    from sims.results.attack_results import lacking_settings
+
+    lacking = lacking_settings(folder, attacks)
+    if lacking is None or lacking.names.count(",") == attacks.names.count(","):
+        return ""
+    command = shlex.join(["fedcel", *arguments, "--set", f"attack.names={lacking.names}"])
+    return f"; attacks that have ended are kept, go on: {command}"
 
 
 def explain_kept(file: Path | None, begin: float) -> str:

@@ -10,7 +10,7 @@ from torchvision.models import SwinTransformer
 
 from fedcel.data import Images
 from fedcel.errors import NetError
-from fedcel.nets import SplitNet, Vgg11
+from fedcel.nets import ResNet, SplitNet, Vgg11
 from fedcel.nets.build_net import build_net
 from fedcel.runs import read_run
 from fedcel.seeding import make_generator
@@ -72,6 +72,8 @@ def test_layers_of_any_kind_are_drawn_from_the_seed() -> None:
         ("cnn", (1, 30, 30), "sides must divide by 4"),
         ("vgg11", (1, 28, 32), "images are 28x32, sides must divide by 8; set data.size"),
         ("vgg11", (1, 40, 32), "net.features is 64, must be a multiple of 80, the 10x8 .* 640"),
+        ("resnet", (1, 28, 32), "images are 28x32, sides must divide by 8; set data.size"),
+        ("resnet", (1, 40, 32), "net.features is 64, must be a multiple of 20, the 5x4 .* 160"),
         ("too_small", (1, 4, 4), "does not fit images of shape"),
         ("not_a_pair", (1, 4, 4), r"gave .* unpack|must return \(encoder, head\)"),
         ("math:pi", (1, 4, 4), "cannot be called"),
@@ -236,3 +238,27 @@ def test_vgg11_widths_that_do_not_fit_are_refused() -> None:
     """GroupNorm has groups of 8 channels, half of the width in the first block."""
     with pytest.raises(NetError, match="net.width is 24, must be a multiple of 16"):
         build("vgg11", (1, 32, 32), width=24)
+
+
+def test_resnet_is_cut_before_its_last_block() -> None:
+    """Parameters by hand: two convolutions a block, a shortcut where sides change; at its width.
+
+    9 in out and 9 out^2 of convolutions, 2 in + 2 out of GroupNorm, in out of the shortcut.
+    """
+    net = build_net(ResNet(features=128, width=64), (3, 32, 32), 10, make_generator(0, "net"))
+    pairs = [(16, 16), (16, 32), (32, 64), (64, 64)]
+    blocks = [9 * a * b + 9 * b * b + 2 * a + 2 * b + a * b * (a != b) for a, b in pairs]
+    first, sent, answer = 16 * (27 + 1), 2 * 64 + 8 * 64 + 8 + 2 * 8, 9 * 64 + 2 * 64 + 65 * 10
+    count = [sum(p.numel() for p in half.parameters()) for half in (net.encoder, net.head)]
+    assert count == [first + sum(blocks[:3]) + sent, blocks[3] + answer] == [77752, 75338]
+    z = net.encode(torch.rand(2, 3, 32, 32, generator=make_generator(0, "x")))
+    assert z.shape == (2, 128) and z.min() > 0 and z.max() < 1
+    net.answer(z).square().sum().backward()
+    silent = [name for name, p in net.named_parameters() if p.grad is None or not p.grad.any()]
+    assert net.answer(z).shape == (2, 10) and not silent
+
+
+def test_resnet_widths_that_do_not_fit_are_refused() -> None:
+    """GroupNorm has groups of 8 channels, a quarter of the width in the first block."""
+    with pytest.raises(NetError, match="net.width is 48, must be a multiple of 32"):
+        build("resnet", (1, 32, 32), width=48)

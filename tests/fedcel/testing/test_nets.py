@@ -13,6 +13,7 @@ SHAPES = {
     "cnn": (3, 32, 32),
     "strided": (1, 28, 28),
     "vgg11": (3, 32, 32),
+    "resnet": (3, 32, 32),
 }
 
 
@@ -24,8 +25,9 @@ def test_every_net_is_here() -> None:
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_net_holds_its_contract(name: str) -> None:
-    """The smallest VGG11 that fits has 64 positions at the cut, one channel."""
-    check_net(name, shape=SHAPES[name], features=64 if name == "vgg11" else 12)
+    """The smallest VGG11 has 64 positions at the cut, the smallest ResNet 16: one channel each."""
+    smallest = {"vgg11": {"features": 64}, "resnet": {"features": 16, "width": 32}}
+    check_net(name, shape=SHAPES[name], **smallest.get(name, {"features": 12}))
 
 
 def test_a_library_net_holds_the_contract() -> None:

@@ -85,6 +85,34 @@ def test_attacks_at_the_same_time_keep_each_others_rows(tmp_path: Path) -> None:
     assert {"cheat", "meanwhile"} < read_pictures(folder).keys()
 
 
+class Interrupted(Cheat):
+    """An attack during which the user presses Ctrl-C."""
+
+    name = "interrupted"
+
+    def reconstruct(self, observation: object, *rest: object) -> Tensor:
+        """Be interrupted."""
+        raise KeyboardInterrupt
+
+
+def test_interrupted_attacks_name_those_that_are_left(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The same command with their names; nothing where none has ended."""
+    folder = trained(tmp_path / "run")
+    first, last = f"{__name__}:Cheat", f"{__name__}:Interrupted"
+    one_seed = ["attack", str(folder), "--set", "attack.seeds=1"]
+    assert main([*one_seed, "--set", f"attack.names={last}"]) == 130
+    assert capsys.readouterr().err.splitlines()[-1] == "fedcel: interrupted"
+    names = ["--set", f"attack.names={first},{last}"]
+    assert main([*one_seed, *names]) == 130
+    again = " ".join(["fedcel", *one_seed, *names, "--set", f"attack.names={last}"])
+    assert capsys.readouterr().err.endswith(
+        f"fedcel: interrupted; attacks that have ended are kept, go on: {again}\n"
+    )
+    assert [row.attack for row in read_attack_rows(folder)] == ["cheat"]
+
+
 def test_images_of_seeds_that_were_not_run_again_are_dropped(tmp_path: Path) -> None:
     """One seed in the place of three: the rows' mean is that of one, so is the images'."""
     folder, how = trained(tmp_path / "run"), AttackSettings(names=f"{__name__}:Cheat", seeds=3)

@@ -9,7 +9,7 @@ import torch
 
 import fedcel
 from fedcel.errors import NetError
-from fedcel.nets import Cnn, SplitNet, Strided, Vgg11, build_net
+from fedcel.nets import Cnn, ResNet, SplitNet, Strided, Vgg11, build_net
 from fedcel.posterior import build_device_net
 from fedcel.runs import posterior_samples, run_folder
 from fedcel.seeding import make_generator
@@ -59,6 +59,7 @@ def test_an_exported_encoder_is_the_runs(
         (Cnn(), (1, 28, 28)),
         (Strided(), (1, 28, 28)),
         (Vgg11(features=512, width=32), (3, 32, 32)),
+        (ResNet(width=32), (3, 32, 32)),
     ],
 )
 def test_every_net_can_be_exported(net: NetSettings, shape: tuple[int, ...]) -> None:
